@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from rockoon import errors, sync
     from rockoon.cluster import Cluster, connect
     from rockoon.consumer.consume_result import ConsumeResult
-    from rockoon.consumer.delivery import Order
+    from rockoon.consumer.order import Order
     from rockoon.consumer.process_queue import FlowLimits
     from rockoon.consumer.pull import PullLimits
     from rockoon.consumer.pull_consumer import PullConsumer
@@ -103,7 +103,7 @@ _HOMES = {
     "OffsetBackend": "rockoon.offsets.custom_offset_store",
     "OffsetSnapshot": "rockoon.offsets.custom_offset_store",
     "OffsetStore": "rockoon.offsets.offset_store",
-    "Order": "rockoon.consumer.delivery",
+    "Order": "rockoon.consumer.order",
     "Position": "rockoon.offsets.own_start",
     "Producer": "rockoon.producer.producer",
     "PullConsumer": "rockoon.consumer.pull_consumer",

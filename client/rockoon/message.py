@@ -7,6 +7,7 @@ anything that nobody asks for.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -68,8 +69,6 @@ class Batch(Sequence["Message"]):
         RecordError: lengths and records do not agree.
     """
 
-    __slots__ = ("_columns", "check_crcs", "queue")
-
     def __init__(
         self,
         queue: MessageQueue,
@@ -111,6 +110,17 @@ class Batch(Sequence["Message"]):
         if self.check_crcs and len(columns.damaged):
             raise self.damage(int(columns.damaged[0]))
         return columns
+
+    @cached_property
+    def plain_bodies(self) -> list[bytes] | None:
+        """Bodies, where each is as it was sent; None where one is damaged or compressed.
+
+        Asked once a batch, so that `Message.body` has nothing else to ask.
+        """
+        columns = self._columns
+        if (columns.sys_flags & SYS_FLAG_COMPRESSED).any():
+            return None
+        return None if self.check_crcs and len(columns.damaged) else columns.bodies
 
     @property
     def bodies(self) -> list[bytes]:
@@ -193,6 +203,9 @@ class Message:
     @property
     def body(self) -> bytes:
         """The body as it was sent; raises as `Batch.bodies`, but only for its own sake."""
+        plain = self._batch.plain_bodies
+        if plain is not None:
+            return plain[self._index]
         columns = self._sound_columns
         body = columns.bodies[self._index]
         flags = int(columns.sys_flags[self._index])

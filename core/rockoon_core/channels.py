@@ -4,7 +4,7 @@ With or without TLS; with or without an access key that signs every call.
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -160,6 +160,7 @@ class Channels:
         self._dialer = Dialer(options, tls, access)
         # Address → its channels with the version of the certificates each has, the newest last.
         self._channels: dict[str, list[tuple[int, aio.Channel]]] = {}
+        self._stubs: dict[tuple[str, Callable[[Any], Any]], tuple[aio.Channel, Any]] = {}
 
     @property
     def tls(self) -> Tls | None:
@@ -179,8 +180,21 @@ class Channels:
             del known[: -1 - FORMER_CHANNELS_MAX]
         return known[-1][1]
 
+    def stub(self, address: str, make: Callable[[Any], Any]) -> Any:
+        """A stub of the channel to "host:port", made once: that costs as much as a small call.
+
+        Args:
+            make: the stub's class.
+        """
+        channel = self.get(address)
+        known = self._stubs.get((address, make))
+        if known is None or known[0] is not channel:
+            known = self._stubs[address, make] = channel, make(channel)
+        return known[1]
+
     async def close(self) -> None:
         """End all calls and connections."""
+        self._stubs.clear()
         while self._channels:
             _, known = self._channels.popitem()
             for _, channel in known:

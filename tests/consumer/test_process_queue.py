@@ -151,6 +151,20 @@ class AgainstModel(RuleBasedStateMachine):
         assert found == expected
         self.running += found
 
+    @precondition(lambda self: self.waiting)
+    @rule(count=st.integers(1, 8), data=st.data())
+    def take_a_run_and_finish_its_beginning(self, count: int, data: st.DataObject) -> None:
+        run = self.queue.take_run(count)
+        assert run is not None
+        offsets = list(run.offsets)
+        assert offsets == self.waiting[: len(offsets)]
+        finished = data.draw(st.integers(0, len(offsets)))
+        kept = data.draw(st.integers(finished, len(offsets)))
+        self.queue.give_back(len(offsets) - kept)
+        assert self.queue.done(run.offsets[:finished]) == finished
+        self.running += offsets[finished:kept]
+        del self.waiting[:kept]
+
     @precondition(lambda self: self.running)
     @rule(data=st.data())
     def finish(self, data: st.DataObject) -> None:

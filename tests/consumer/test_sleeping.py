@@ -131,6 +131,25 @@ async def test_who_wakes_begins_no_call_before_a_heartbeat_is_answered_and_then_
     assert sorted(set(handled)) == list(range(50))
 
 
+async def test_who_wakes_in_a_handler_that_waits_for_nothing_begins_no_call_either(
+    fake: FakeCluster, cluster: Cluster
+) -> None:
+    tell(fake, 50)
+    handled: list[int] = []
+
+    async def handle(message: Message) -> None:
+        if message.queue_offset == 10 and 10 not in handled:
+            threading.Event().wait(LEASE_SECONDS)
+        handled.append(message.queue_offset)
+
+    async with consumer_of(cluster, handle, concurrency=1, member_id="a") as consumer:
+        await eventually(lambda: consumer.statistics.delivery.unsure > 0)
+        # Before a heartbeat could be answered: the loop has not run since.
+        assert handled[:11] == list(range(11))
+        await eventually(lambda: handled[-1] == 49)
+    assert sorted(set(handled)) == list(range(50))
+
+
 async def test_who_wakes_when_another_has_its_queue_leaves_it_to_that_one(
     fake: FakeCluster, cluster: Cluster
 ) -> None:

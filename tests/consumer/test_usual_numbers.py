@@ -8,7 +8,7 @@ import pytest
 
 from rockoon.allocation import AVERAGE
 from rockoon.consumer.consume_result import SUSPEND_SECONDS
-from rockoon.consumer.delivery import Order
+from rockoon.consumer.order import Order
 from rockoon.consumer.process_queue import FlowLimits, Limit, ProcessQueue
 from rockoon.consumer.pull import PullLimits
 from rockoon.consumer.push_consumer import PushConsumer

@@ -3,7 +3,7 @@
 from dataclasses import fields
 from typing import Any
 
-from rockoon.consumer.delivery import Order
+from rockoon.consumer.order import Order
 from rockoon.consumer.timing import Timing
 
 TIMING = {field.name for field in fields(Timing)}

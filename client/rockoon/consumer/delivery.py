@@ -13,28 +13,31 @@ rests after a failure; and no call begins while another member may have the queu
 import asyncio
 import inspect
 import logging
-from collections.abc import Awaitable, Callable
+import time
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
+from itertools import chain, repeat
 from typing import Any, Protocol
 
 from rockoon.callbacks import is_async, is_being_cancelled
 from rockoon.consumer.consume_result import (
-    SUSPEND_SECONDS,
     ConsumeResult,
     Delay,
     Verdict,
     read_result,
     suspension_seconds,
 )
-from rockoon.consumer.process_queue import ProcessQueue
+from rockoon.consumer.handler_steps import step_through
+from rockoon.consumer.order import Order
+from rockoon.consumer.process_queue import ProcessQueue, Run
 from rockoon.consumer.redelivery import Failure, LocalRedelivery, Redelivery
-from rockoon.errors import InvalidArgument
 from rockoon.message import Batch, Message
 from rockoon_core.changes import Changes
 from rockoon_core.message_queue import MessageQueue
 
-__all__ = ["ConsumeResult", "Delivery", "Failure", "LocalRedelivery", "Order", "Redelivery"]
+__all__ = ["ConsumeResult", "Delivery", "Failure", "LocalRedelivery", "Redelivery"]
 
 log = logging.getLogger(__name__)
 
@@ -42,6 +45,8 @@ log = logging.getLogger(__name__)
 _TRACEBACK_SECONDS_MIN = 5.0
 # Async handlers that wait for nothing would keep heartbeats and pulls from running.
 _UNINTERRUPTED_SECONDS_MAX = 0.005
+# Messages that one worker handles in turn before it looks at other queues.
+_IN_TURN_MAX = 64
 # How soon a queue whose calls may not begin now is looked at again.
 _UNSURE_SECONDS = 0.1
 CONSUME_TIMEOUT_SECONDS = 900.0
@@ -51,26 +56,6 @@ _OVERDUE_CHECK_SECONDS_MAX = 60.0
 Handler = Callable[[Any], Any]
 """Gets a Message (a list of them when more than one may come at once); returns or awaits to None,
 True, False or a ConsumeResult."""
-
-
-@dataclass(frozen=True, slots=True)
-class Order:
-    """That each queue's messages are handled one after the other, and what a failure does then."""
-
-    suspend_seconds: float = SUSPEND_SECONDS
-    """How long a queue rests after a failure, unless the handler says."""
-    attempts_max: int | None = None
-    """Deliveries until the message is given to `Redelivery` as a dead letter, and the queue goes
-    on. None: it waits for as long as it takes."""
-
-    @classmethod
-    def of(cls, orderly: "bool | Order") -> "Order | None":
-        """Return what a consumer's `orderly` means; raises InvalidArgument."""
-        if isinstance(orderly, bool):
-            return cls() if orderly else None
-        if orderly.attempts_max is not None and orderly.attempts_max < 1:
-            raise InvalidArgument(reason="attempts_max must be 1 or more")
-        return orderly
 
 
 class Source(Protocol):
@@ -114,7 +99,9 @@ class _HandlerCall:
 
     source: Source
     messages: list[Message]
-    offsets: list[int]
+    offsets: Sequence[int]
+    begun: Awaitable[Any] | None = None
+    """What the handler returned, where it was called already."""
     attempt: int = 1
     overdue_from: float = 0.0
     """Loop time; of the call that runs."""
@@ -176,7 +163,6 @@ class Delivery:
 
     async def run_worker(self) -> None:
         """Call the handler until stopped; one of `concurrency` tasks."""
-        loop = asyncio.get_running_loop()
         while not self._stopping:
             work = await self._work.get()
             if self._stopping or work is None:
@@ -187,13 +173,13 @@ class Delivery:
                 if not self._may_begin(source):
                     self._put_off(work, source)
                     continue
-                handler_call = work if isinstance(work, _HandlerCall) else self._take(work)
+                handler_call = work if isinstance(work, _HandlerCall) else self._next_call(work)
                 if handler_call is not None:
                     await self._deliver_noted(handler_call)
-            if loop.time() - self._others_ran_at > _UNINTERRUPTED_SECONDS_MAX:
+            if time.monotonic() - self._others_ran_at > _UNINTERRUPTED_SECONDS_MAX:
                 # A handler that never waits would keep heartbeats and pulls from the loop.
                 await asyncio.sleep(0)
-                self._others_ran_at = loop.time()
+                self._others_ran_at = time.monotonic()
 
     def start(
         self, start_task: Callable[[Callable[[], Awaitable[None]]], asyncio.Task[None]]
@@ -258,6 +244,37 @@ class Delivery:
             # shutdown.
             self._threads.shutdown(wait=False, cancel_futures=True)
 
+    def _next_call(self, source: Source) -> _HandlerCall | None:
+        """Return the next call of a queue that is more than a step; others are over then."""
+        # An ordered call can be interrupted, a thread's is never over at once, a list may be of
+        # several batches.
+        if self._threads is not None or self._order is not None or self._batch_max > 1:
+            return self._take(source)
+        run = source.process_queue.take_run(_IN_TURN_MAX)
+        handler_call = self._handle_in_turn(source, run) if run is not None else None
+        source.listed = False
+        self.offer(source)
+        return handler_call
+
+    def _handle_in_turn(self, source: Source, run: Run[Batch]) -> _HandlerCall | None:
+        messages = map(Message, repeat(run.batch), range(run.start, run.stop))
+        rest_seconds = self._others_ran_at + _UNINTERRUPTED_SECONDS_MAX - time.monotonic()
+        ended, begun = step_through(
+            self._handler, messages, partial(self._may_go_on, source), rest_seconds
+        )
+        left = run.stop - run.start - ended - (begun is not None)
+        # Before any is done: with its last message a batch is forgotten.
+        source.process_queue.give_back(left)
+        if ended:
+            self._finish(_HandlerCall(source, [], run.offsets[:ended]))
+        if begun is None:
+            return None
+        message = Message(run.batch, run.start + ended)
+        return _HandlerCall(source, [message], run.offsets[ended : ended + 1], begun)
+
+    def _may_go_on(self, source: Source) -> bool:
+        return self._may_begin(source) and not (self._stopping or source.process_queue.retired)
+
     def _take(self, source: Source) -> _HandlerCall | None:
         runs = source.process_queue.take(self._batch_max)
         # Without an order the source goes back in line at once, so that other workers take from it
@@ -268,10 +285,10 @@ class Delivery:
         if not runs:
             return None
         messages: list[Message] = []
-        offsets: list[int] = []
         for run in runs:
             messages += run.batch[run.start : run.stop]
-            offsets += run.offsets
+        # Without gaps they stay a range, which is finished in one step.
+        offsets = runs[0].offsets if len(runs) == 1 else list(chain(*(run.offsets for run in runs)))
         return _HandlerCall(source, messages, offsets)
 
     async def _deliver_noted(self, handler_call: _HandlerCall) -> None:
@@ -374,7 +391,8 @@ class Delivery:
         argument: Any = handler_call.messages if self._batch_max > 1 else handler_call.messages[0]
         if self._threads is None:
             if self._order is None:
-                return await self._handler(argument)
+                begun, handler_call.begun = handler_call.begun, None
+                return await (self._handler(argument) if begun is None else begun)
             async with asyncio.timeout(None) as handler_call.interruption:
                 return await self._handler(argument)
         loop = asyncio.get_running_loop()

@@ -15,10 +15,10 @@ commit offset and for what the limits count.
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from rockoon.errors import InvalidArgument
 
@@ -161,23 +161,38 @@ class ProcessQueue(Generic[Batch]):
     def take(self, messages_max: int) -> list[Run[Batch]]:
         """Hand out the next messages, at most `messages_max`; they stay held until done."""
         runs: list[Run[Batch]] = []
-        while not self.retired and messages_max > 0 and self._taking < len(self._held):
-            held = self._held[self._taking]
-            stop = min(held.taken + messages_max, len(held.offsets))
-            if stop > held.taken:
-                runs.append(Run(held.batch, held.taken, stop, held.offsets[held.taken : stop]))
-                messages_max -= stop - held.taken
-                held.taken = stop
-            if stop == len(held.offsets):
-                self._taking += 1
+        while messages_max > 0 and (run := self.take_run(messages_max)) is not None:
+            runs.append(run)
+            messages_max -= run.stop - run.start
         return runs
+
+    def take_run(self, messages_max: int) -> Run[Batch] | None:
+        """Hand out the next messages of one batch, as `take`; None if none is waiting."""
+        if not self.has_waiting:
+            return None
+        held = self._held[self._taking]
+        start, stop = held.taken, min(held.taken + messages_max, len(held.offsets))
+        held.taken = stop
+        if stop == len(held.offsets):
+            self._taking += 1
+        return Run(held.batch, start, stop, held.offsets[start:stop])
+
+    def give_back(self, count: int) -> None:
+        """Have messages wait again: the last `count` that were handed out, by `take_run` and just
+        before, so that none of them is done."""
+        if count == 0 or self.retired:
+            return
+        # With its last message handed out the place moved on to the next batch.
+        if self._taking == len(self._held) or self._held[self._taking].taken == 0:
+            self._taking -= 1
+        self._held[self._taking].taken -= count
 
     @property
     def has_waiting(self) -> bool:
         """Whether `take` would hand out something."""
         return not self.retired and self._taking < len(self._held)
 
-    def done(self, offsets: Iterable[int]) -> int:
+    def done(self, offsets: Collection[int]) -> int:
         """Finish messages; saying so twice, or after the queue was dropped, changes nothing.
 
         Returns:
@@ -189,6 +204,13 @@ class ProcessQueue(Generic[Batch]):
         # Its handler calls may still end; their queue may be another member's by now.
         if self.dropped:
             return 0
+        run = self._handed_out(offsets) if isinstance(offsets, range) else None
+        finished = self._finish_each(offsets) if run is None else _finish_run(*run, len(offsets))
+        self.unfinished -= finished
+        self._forget_finished()
+        return finished
+
+    def _finish_each(self, offsets: Iterable[int]) -> int:
         finished = 0
         held: _Held[Batch] | None = None
         index: int | None = None
@@ -208,11 +230,20 @@ class ProcessQueue(Generic[Batch]):
                 held.states[index] = 0
                 held.unfinished -= 1
                 finished += 1
-        self.unfinished -= finished
-        self._forget_finished()
         return finished
 
+    def _handed_out(self, offsets: range) -> tuple[_Held[Batch], int] | None:
+        """Where messages lie that were handed out from one batch without gaps; None otherwise."""
+        at = bisect_right(self._firsts, offsets.start) - 1 if offsets else -1
+        if at < 0 or not isinstance(self._held[at].offsets, range):
+            return None
+        held = self._held[at]
+        index = offsets.start - held.offsets[0]
+        is_within = offsets.step == 1 and index + len(offsets) <= held.taken
+        return (held, index) if is_within else None
+
     def _forget_finished(self) -> None:
+        # Asked after each call: nearly always no batch has just come to its end.
         whole = [held for held in self._held if not held.unfinished]
         if whole:
             # A batch without unfinished messages was handed out whole, so it lies before _taking.
@@ -261,3 +292,11 @@ class ProcessQueue(Generic[Batch]):
         self.unfinished = self.bytes_held = self._taking = 0
         self._held.clear()
         self._firsts.clear()
+
+
+def _finish_run(held: _Held[Any], index: int, count: int) -> int:
+    end = index + count
+    finished = held.states.count(_OPEN, index, end)
+    held.states[index:end] = bytes(count)
+    held.unfinished -= finished
+    return finished

@@ -23,8 +23,9 @@ from rockoon.allocation import AVERAGE, AllocationStrategy
 from rockoon.callbacks import is_being_cancelled
 from rockoon.consumer.assignment import FATAL, Assignment, QueueReaderSettings, cancel
 from rockoon.consumer.consume_result import ConsumeResult
-from rockoon.consumer.delivery import Delivery, Handler, Order
+from rockoon.consumer.delivery import Delivery, Handler
 from rockoon.consumer.membership import Membership
+from rockoon.consumer.order import Order
 from rockoon.consumer.process_queue import FlowLimits
 from rockoon.consumer.pull import PullLimits
 from rockoon.consumer.pull_loop import PullRules

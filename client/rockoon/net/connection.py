@@ -343,7 +343,8 @@ class Connection:
             BrokerUnavailable: the routes have no broker of this name at the moment.
             NoExternalAddress: it cannot be reached from where this client is.
         """
-        return BrokerStub(self._channels.get(self.broker_address(name)))
+        stub: BrokerAsyncStub = self._channels.stub(self.broker_address(name), BrokerStub)
+        return stub
 
     def broker_address(self, name: str) -> str:
         """Return "host:port" of a live broker; errors as `broker`."""
