@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PACKAGES := protos format core services/runtime services/node services/replica services/nameserver services/broker services/offset client
+KERNEL := $(wildcard format/kernel/*.toml format/kernel/src/*.rs format/kernel/rockoon_kernel/*)
 # Processes that run tests, each with its own clusters. Many tests wait, so there are more than cores.
 WORKERS ?= 4
 # Some images ask Python to keep no bytecode: every process of every cluster would compile all anew.
@@ -22,6 +23,15 @@ $(VENV)/.installed: constraints.txt requirements-dev.txt requirements-load.txt $
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation -c constraints.txt $(EDITABLE) -r requirements-dev.txt
 	@touch $@
 
+# Where there is no Rust, or it does not build, NumPy does the same. Only its own sources compile it anew.
+$(VENV)/.installed-kernel: $(KERNEL) | $(VENV)/.installed
+	@if ! command -v cargo >/dev/null; then echo "kernel: NumPy (no cargo, so nothing is compiled)"; \
+	elif $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt maturin >$(VENV)/kernel.log 2>&1 \
+		&& PATH="$(CURDIR)/$(BIN):$$PATH" CARGO_TARGET_DIR="$(CURDIR)/$(VENV)/kernel" $(BIN)/python -m pip install --quiet \
+			--disable-pip-version-check --no-build-isolation --no-deps --force-reinstall ./format/kernel >>$(VENV)/kernel.log 2>&1; \
+	then echo "kernel: compiled"; else echo "kernel: NumPy (it did not compile: $(VENV)/kernel.log says why)"; fi
+	@touch $@
+
 # Half a gigabyte that a cluster does not need.
 $(VENV)/.installed-spark: $(VENV)/.installed spark/pyproject.toml
 	@echo "installing Spark, for its tests, into $(VENV) (first run only)"
@@ -37,9 +47,9 @@ $(VENV)/.installed-docs: $(VENV)/.installed-spark requirements-docs.txt constrai
 		&& rm mermaid-$(MERMAID).tgz || echo "no npm registry: drawings stay text"
 	@touch $@
 
-cluster: $(VENV)/.installed
+cluster: $(VENV)/.installed $(VENV)/.installed-kernel
 
-setup: $(VENV)/.installed-spark  ## a virtual environment with everything in it
+setup: $(VENV)/.installed-spark $(VENV)/.installed-kernel  ## a virtual environment with everything in it
 
 check: setup  ## formatting, lint, types, layering, generated code
 	$(BIN)/ruff format --check .

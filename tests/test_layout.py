@@ -17,7 +17,17 @@ GENERATED = re.compile(r"_pb2(_grpc)?\.pyi?$")
 QUESTION_WORDS = {"How", "What", "When", "Where", "Whether", "Which", "Who", "Why"}
 VAGUE_NAMES = {"utils", "util", "helpers", "helper", "common", "base", "manager", "misc", "impl"}
 KEPT = {".py", ".md", ".toml", ".txt", ".yaml", "Makefile", "run"}
-MADE = {".git", ".venv", ".demo", ".bench", ".load", ".docs", ".hypothesis", "__pycache__"}
+MADE = {
+    ".git",
+    ".venv",
+    ".demo",
+    ".bench",
+    ".load",
+    ".docs",
+    ".hypothesis",
+    "__pycache__",
+    "target",
+}
 FILE_LINES_MAX = 500
 FUNCTION_LINES_MAX = 70
 LONG_FILES = {

@@ -12,13 +12,14 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from rockoon_format import kernel
 from rockoon_format.batch_checking import check_batch
 from rockoon_format.batch_encoding import encode_batch
 from rockoon_format.batch_layout import BatchLayout
 from rockoon_format.batch_rules import SYS_FLAGS_ALLOWED, BatchError, BatchFault
 from rockoon_format.checksums import AT_DIGITS, PROPERTIES_CHECKED_BYTES_MAX, digits_of
 from rockoon_format.columns import Columns, decode_columns
-from rockoon_format.consume_queue import EntryArray, encode_entries
+from rockoon_format.consume_queue import EntryArray, decode_entries, encode_entries
 from rockoon_format.frames import crcs, slices, sliding
 from rockoon_format.properties import PROPERTY_SEPARATOR
 from rockoon_format.record import (
@@ -45,6 +46,7 @@ __all__ = [
     "patch_batch",
     "queue_entries",
     "scan",
+    "stamp_batch",
     "with_checksums",
 ]
 
@@ -140,6 +142,49 @@ def patch_batch(
     _write_checksums(buffer, layout)
 
 
+def stamp_batch(
+    frames: bytes,
+    layout: BatchLayout,
+    *,
+    first_queue_offset: int,
+    first_physical_offset: int,
+    store_timestamp_ms: int,
+    store_host: bytes,
+) -> tuple[NDArray[np.uint8], EntryArray]:
+    """Copy a batch, patch the copy, and make its queue entries: all that an append needs.
+
+    Args:
+        frames: what was checked, with the checksums' room that `layout` says.
+        layout, first_queue_offset, first_physical_offset, store_timestamp_ms, store_host: as
+            `patch_batch` and `queue_entries` take them.
+
+    Returns:
+        The bytes to be written, uint8[total_bytes], and n structured entries.
+    """
+    if len(store_host) != HOST_V4_BYTES:
+        raise ValueError(f"a store host of {len(store_host)} bytes, not {HOST_V4_BYTES}")
+    if kernel.native is not None:
+        stored, entries = kernel.native.stamp_batch(
+            frames,
+            _entry_codes(layout, store_timestamp_ms).tobytes(),
+            first_queue_offset,
+            first_physical_offset,
+            store_timestamp_ms,
+            store_host,
+        )
+        return np.frombuffer(stored, np.uint8), decode_entries(entries)
+    buffer = np.frombuffer(bytearray(frames), np.uint8)
+    patch_batch(
+        buffer,
+        layout,
+        first_queue_offset=first_queue_offset,
+        first_physical_offset=first_physical_offset,
+        store_timestamp_ms=store_timestamp_ms,
+        store_host=store_host,
+    )
+    return buffer, queue_entries(layout, first_physical_offset, store_timestamp_ms)
+
+
 def _write_checksums(buffer: NDArray[np.uint8], layout: BatchLayout) -> None:
     starts, lengths = layout.starts, layout.lengths
     if not layout.has_room.all():
@@ -162,10 +207,16 @@ def queue_entries(
         first_physical_offset: CommitLog position of the first record.
         store_timestamp_ms: needed for SCHEDULE_TOPIC_XXXX, whose entries hold deliver times.
     """
-    codes = layout.tag_codes
-    if layout.delays_ms is not None:
-        if store_timestamp_ms is None:
-            raise ValueError("entries of delayed messages need the store timestamp")
-        # As in RocketMQ, whose schedule reads from the entry when a message is due.
-        codes = np.where(layout.delays_ms > 0, store_timestamp_ms + layout.delays_ms, codes)
+    codes = _entry_codes(layout, store_timestamp_ms)
     return encode_entries(layout.starts + first_physical_offset, layout.lengths, codes)
+
+
+def _entry_codes(layout: BatchLayout, store_timestamp_ms: int | None) -> NDArray[np.int64]:
+    """What the entries hold: tags codes, or when delayed messages are due."""
+    if layout.delays_ms is None:
+        return layout.tag_codes
+    if store_timestamp_ms is None:
+        raise ValueError("entries of delayed messages need the store timestamp")
+    # As in RocketMQ, whose schedule reads from the entry when a message is due.
+    due_ms = store_timestamp_ms + layout.delays_ms
+    return np.where(layout.delays_ms > 0, due_ms, layout.tag_codes)

@@ -10,9 +10,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from rockoon_format import kernel
 from rockoon_format.batch_layout import BatchLayout
 from rockoon_format.batch_rules import SYS_FLAGS_ALLOWED, BatchError, BatchFault, BatchRules
 from rockoon_format.checksums import room_of
+from rockoon_format.compiled_batches import check_compiled
 from rockoon_format.delay_levels import (
     DELAY_LEVELS_MS,
     delay_of_level_ms,
@@ -92,8 +94,12 @@ def check_batch(
         delay_levels_ms,
     )
     # Entries of delayed messages hold times instead of tags codes: the columns know how.
-    if len(sizes) <= FEW_RECORDS_MAX and topic not in _DELAYED_TOPICS:
-        layout = check_small_batch(frames, sizes, rules)
+    if topic not in _DELAYED_TOPICS:
+        layout = None
+        if kernel.native is not None:
+            layout = check_compiled(frames, sizes, rules)
+        elif len(sizes) <= FEW_RECORDS_MAX:
+            layout = check_small_batch(frames, sizes, rules)
         if layout is not None:
             return layout
     return _check_columns(frames, sizes, rules)

@@ -26,6 +26,8 @@ from support.random_messages import (
     many_examples,
 )
 
+pytestmark = pytest.mark.usefixtures("each_kernel")
+
 HOST = encode_host("10.0.0.9", 10911)
 
 

@@ -2,8 +2,6 @@
 
 from dataclasses import dataclass
 
-import numpy as np
-
 from rockoon_broker.store.errors import BatchTooLarge
 from rockoon_broker.store.log.batch import Batch
 from rockoon_broker.store.log.commit_log import CommitLog
@@ -18,8 +16,7 @@ from rockoon_format.batch import (
     BatchLayout,
     check_batch,
     encode_batch,
-    patch_batch,
-    queue_entries,
+    stamp_batch,
     with_checksums,
 )
 from rockoon_format.log_marks import (
@@ -153,23 +150,21 @@ class Appender:
         offset: int,
         stored_ms: int,
     ) -> Appended:
-        buffer = np.frombuffer(bytearray(frames), np.uint8)
         first = queue.next_offset
-        patch_batch(
-            buffer,
+        stored, entries = stamp_batch(
+            frames,
             layout,
             first_queue_offset=first,
             first_physical_offset=offset,
             store_timestamp_ms=stored_ms,
             store_host=self._store_host,
         )
-        self._log.write(offset, buffer)
+        self._log.write(offset, stored)
         # Not before the write: a refused one uses up no numbers. Nothing below may refuse.
         queue.next_offset = first + layout.count
         if stored_ms < self._runs.newest_ms:
             self._points.lift_cap(offset)
         self._runs.note(offset, stored_ms)
         end = self._log.end
-        entries = queue_entries(layout, offset, stored_ms)
         self._undispatched.add(Undispatched(queue, first, entries, end, stored_ms))
         return Appended(first, offset, end, layout.count, stored_ms)

@@ -1,0 +1,89 @@
+"""Cost of a message in the format code, with NumPy and with the compiled kernel.
+
+Run: `.venv/bin/python -m bench.kernel`. User CPU time, the best of many passes, in one process.
+"""
+
+import resource
+from collections.abc import Callable
+
+from rockoon_format import kernel
+from rockoon_format.batch import check_batch, encode_batch, stamp_batch
+from rockoon_format.record import encode_host
+
+HOST = encode_host("127.0.0.1", 10911)
+PASSES = 30
+# Long enough for the clock of user time, which counts in microseconds or in ticks.
+PASS_SECONDS = 0.05
+
+
+def user_seconds() -> float:
+    """User time of this process."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_utime
+
+
+def best_ns(work: Callable[[], object], count: int) -> float:
+    """Nanoseconds of user time for each message in the best of the passes."""
+    repeats, took = 1, 0.0
+    while took < PASS_SECONDS:
+        repeats *= 2
+        took = timed(work, repeats)
+    repeats = max(int(repeats * PASS_SECONDS / took), 1)
+    return min(timed(work, repeats) for _ in range(PASSES)) / repeats / count * 1e9
+
+
+def timed(work: Callable[[], object], repeats: int) -> float:
+    """User seconds of so many calls."""
+    began = user_seconds()
+    for _ in range(repeats):
+        work()
+    return user_seconds() - began
+
+
+def pieces(body_bytes: int, count: int) -> dict[str, Callable[[], object]]:
+    """What is measured, by name."""
+    bodies = [b"x" * body_bytes for _ in range(count)]
+    sections = [b"TAGS\x01tag%d\x02UNIQ_KEY\x01%032d\x02" % (n % 10, n) for n in range(count)]
+
+    def encode() -> bytes:
+        return encode_batch(b"orders", 0, bodies, sections, 1, HOST, room=True)[0]
+
+    frames, lengths = encode_batch(b"orders", 0, bodies, sections, 1, HOST, room=True)
+
+    def append() -> object:
+        layout = check_batch(
+            frames,
+            lengths,
+            topic=b"orders",
+            queue_id=0,
+            body_bytes_max=1 << 22,
+            record_bytes_max=1 << 23,
+        )
+        return stamp_batch(
+            frames,
+            layout,
+            first_queue_offset=0,
+            first_physical_offset=0,
+            store_timestamp_ms=1,
+            store_host=HOST,
+        )
+
+    return {"encode": encode, "append": append}
+
+
+def main() -> None:
+    """Print a row for each piece, size of bodies and size of batches."""
+    choices = [kernel.NUMPY]
+    if kernel.chosen(kernel.AUTO) is not None:
+        choices.append(kernel.COMPILED)
+    print("ns of user time a message" + "".join(f"{choice:>12}" for choice in choices))
+    for body_bytes, count in ((100, 500), (1024, 500), (100, 1), (100, 16)):
+        for name, work in pieces(body_bytes, count).items():
+            row = f"{name:10}{body_bytes:6} B x{count:4}"
+            for choice in choices:
+                kernel.native = kernel.chosen(choice)
+                row += f"{best_ns(work, count):12.0f}"
+            print(f"{row}")
+
+
+if __name__ == "__main__":
+    main()

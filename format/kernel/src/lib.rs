@@ -1,0 +1,18 @@
+//! The compiled twin of what `rockoon_format` does with NumPy; `rockoon_format.kernel` chooses.
+//!
+//! 1. What NumPy decides it decides alike, or says that it does not know: then NumPy does it.
+//!    Nothing here names a reason for a refusal.
+//! 2. No module but the binding has unsafe code, and that one only what PyO3's macros make.
+//! 3. A position that comes from bytes is asked for (`get`), never indexed with: there is no
+//!    panic, which would be no `Exception` in Python.
+
+pub mod batch;
+pub mod checksum;
+#[cfg(feature = "python")]
+mod python;
+pub mod reading;
+pub mod record;
+pub mod text;
+
+/// Raised with every change of what Python calls; `rockoon_format.kernel` takes only its own.
+pub const INTERFACE: u32 = 1;

@@ -1,0 +1,41 @@
+"""Both kernels of rockoon_format, one after the other."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TypeVar
+
+import pytest
+
+from rockoon_format import kernel
+
+Result = TypeVar("Result")
+
+
+def is_compiled() -> bool:
+    """Whether the compiled kernel is installed."""
+    try:
+        return kernel.chosen(kernel.COMPILED) is not None
+    except ImportError:
+        return False
+
+
+needs_compiled = pytest.mark.skipif(not is_compiled(), reason="rockoon-kernel is not installed")
+BOTH = (kernel.NUMPY, pytest.param(kernel.COMPILED, marks=needs_compiled))
+
+
+@contextmanager
+def using(choice: str) -> Iterator[None]:
+    """The kernel of that name, meanwhile."""
+    before, kernel.native = kernel.native, kernel.chosen(choice)
+    try:
+        yield
+    finally:
+        kernel.native = before
+
+
+def of_both(work: Callable[[], Result]) -> tuple[Result, Result]:
+    """What something gives with NumPy, and what with the compiled kernel."""
+    with using(kernel.NUMPY):
+        by_numpy = work()
+    with using(kernel.COMPILED):
+        return by_numpy, work()
