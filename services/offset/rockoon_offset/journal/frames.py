@@ -29,6 +29,8 @@ FRAME_HEADER = struct.Struct("<IIQI")
 U32 = struct.Struct("<I")
 JOURNAL_MAGIC = b"RKOJRNL1"
 SNAPSHOT_MAGIC = b"RKOSNAP1"
+# Of a journal that has copies, see replication/frames.py.
+COPIED_MAGIC = b"RKOJRNL2"
 FRAME_MAGIC = 0x464F4B52
 FRAME_MAGIC_BYTES = U32.pack(FRAME_MAGIC)
 FILE_HEADER_BYTES = FILE_HEADER.size + U32.size

@@ -1,0 +1,1 @@
+"""The journal as a log with copies."""

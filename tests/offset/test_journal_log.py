@@ -1,0 +1,311 @@
+"""The journal as a log with copies, as replication uses it."""
+
+import asyncio
+import errno
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rockoon_core.disk import Disk
+from rockoon_core.errors import StoreCorrupt
+from rockoon_core.replication_rules import consistent_point, rank_of
+from rockoon_offset.journal.generation_files import generations, journal_path, read_contents
+from rockoon_offset.replication.journal_log import JournalLog
+from rockoon_replica.log import LogFull, ReplicatedLog
+from support.holding_disk import HoldingDisk
+from support.journal_logs import append, content, state_of, step
+from support.store_directory import FailingDisk, healthy
+
+
+@contextmanager
+def opened(root: Path, disk: Disk | None = None, **more: Any) -> Iterator[JournalLog]:
+    root.mkdir(exist_ok=True)
+    failures: list[OSError] = []
+    log = JournalLog(root, root.name, failed=failures.append, disk=disk, **more)
+    try:
+        yield log
+    finally:
+        log.close()
+    assert not failures
+
+
+def copy(leader: ReplicatedLog, follower: ReplicatedLog) -> None:
+    """Match, and take what follows, as a session does."""
+    point = leader.min_offset
+    if follower.end > follower.min_offset:
+        found = consistent_point(leader.boundaries(), follower.boundaries())
+        assert found is not None
+        point = found
+    follower.truncate(point)
+    while data := leader.read(follower.end, 700):
+        follower.write(follower.end, data)
+    assert follower.boundaries() == leader.boundaries()
+    size = leader.end - leader.min_offset
+    assert leader.tail_crc(leader.end, size) == follower.tail_crc(follower.end, size)
+
+
+def lead(log: JournalLog, epoch: int) -> None:
+    """Open an epoch and commit it, as two of three would."""
+    log.open_epoch(epoch)
+    log.commit(log.end)
+
+
+async def test_replicas_whose_logs_went_apart_come_together(tmp_path: Path) -> None:
+    with opened(tmp_path / "a") as a, opened(tmp_path / "b") as b:
+        assert a.boundaries() == []
+        lead(a, 1)
+        committed = [append(a, "g", number) for number in range(6)][-1]
+        copy(a, b)
+        await a.sync()
+        await b.sync()
+        assert a.durable_end == b.durable_end == committed
+        assert list(b.ledger.groups()) == []
+        b.commit(committed)
+        assert state_of(b) == state_of(a)
+        # Nobody else has what follows; b is elected.
+        append(a, "lost", 1)
+        lead(b, 2)
+        append(b, "kept", 2)
+        assert rank_of(b.boundaries(), b.end) > rank_of(a.boundaries(), a.end)
+        with pytest.raises(ValueError, match="made of what is behind"):
+            a.truncate(committed)
+    # A leader is opened again before it follows.
+    with opened(tmp_path / "a") as a, opened(tmp_path / "b") as b:
+        copy(b, a)
+        await a.sync()
+        a.commit(a.end)
+        b.commit(b.end)
+        assert content(a) == content(b)
+        assert state_of(a) == state_of(b)
+        assert set(a.ledger.groups()) == {"g", "kept"}
+        with pytest.raises(ValueError, match="is not between"):
+            a.truncate(committed)
+
+
+async def test_a_sync_is_waited_for_and_a_failed_one_is_told(tmp_path: Path) -> None:
+    disk, failures = HoldingDisk(everything=True), list[OSError]()
+    log = JournalLog(tmp_path, "a", failed=failures.append, disk=disk)
+    lead(log, 1)
+    await log.sync()
+    before = log.durable_end
+    disk.hold()
+    end = append(log, "g", 1)
+    async with asyncio.TaskGroup() as group:
+        waiting = group.create_task(log.sync())
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        assert log.durable_end == before
+        disk.release()
+    assert log.durable_end == end
+    disk.fail_sync = lambda _: errno.EIO
+    append(log, "g", 2)
+    with pytest.raises(OSError, match="Input/output"):
+        await log.sync()
+    assert [failure.errno for failure in failures] == [errno.EIO]
+    assert log.durable_end == end
+    log.close()
+
+
+async def test_what_a_start_finds_is_durable_and_committed_as_far_as_was_known(
+    tmp_path: Path,
+) -> None:
+    with opened(tmp_path) as log:
+        lead(log, 1)
+        first = append(log, "g", 1)
+        log.commit(first)
+        append(log, "g", 2)
+        last = append(log, "g", 3)
+    with opened(tmp_path) as log:
+        assert log.end == log.durable_end == last
+        # The newest frames say so.
+        assert log.committed_end == first
+        assert [each.offset for each in log.ledger.all_progress()] == [1]
+        log.commit(last)
+        assert [each.offset for each in log.ledger.all_progress()] == [3]
+        with pytest.raises(ValueError, match="epoch 1 cannot begin"):
+            log.open_epoch(1)
+
+
+def test_an_older_journal_becomes_one_with_copies(tmp_path: Path) -> None:
+    before = step(tmp_path, 5)
+    with opened(tmp_path) as log:
+        assert log.min_offset == 0
+        assert log.committed_end == 0
+        assert [each.epoch for each in log.boundaries()] == [0]
+        lead(log, 1)
+        assert state_of(log) == before
+        with opened(tmp_path.parent / "b") as other:
+            copy(log, other)
+            other.commit(other.end)
+            assert state_of(other) == before
+    assert generations(tmp_path, "snapshot") == []
+    # Who does not know of copies does not begin from nothing.
+    with pytest.raises(StoreCorrupt, match="of a journal with copies"):
+        read_contents(tmp_path)
+
+
+def test_an_older_journal_without_records_is_an_empty_log(tmp_path: Path) -> None:
+    step(tmp_path, 0)
+    with opened(tmp_path) as log:
+        assert log.end == log.min_offset == 0
+        assert generations(tmp_path, "journal") == []
+
+
+def test_a_copy_begins_with_the_oldest_file_and_has_everything(tmp_path: Path) -> None:
+    with opened(tmp_path / "a", bytes_max=2000) as a, opened(tmp_path / "b") as b:
+        lead(a, 1)
+        a.retain_from = 1 << 40
+        for number in range(200):
+            append(a, f"g{number % 7}", number)
+            if a.wants_generation:
+                a.begin_generation()
+                # A change comes between the parts.
+                append(a, "between", number)
+                while a.carry_state():
+                    append(a, "between", number + 1)
+            a.commit(a.end)
+        assert a.min_offset > 0
+        assert len(generations(tmp_path / "a", "journal")) == 2
+        copy(a, b)
+        b.commit(b.end)
+        assert state_of(a) == state_of(b)
+        assert b.min_offset == a.min_offset
+        assert [file_bytes(each) for each in files(tmp_path / "b")] == [
+            file_bytes(each) for each in files(tmp_path / "a")
+        ]
+    with opened(tmp_path / "b") as b:
+        b.commit(b.end)
+        assert state_of(a) == state_of(b)
+
+
+def test_a_state_whose_leader_ended_is_begun_anew_by_the_next_one(tmp_path: Path) -> None:
+    with opened(tmp_path / "a", bytes_max=500) as a, opened(tmp_path / "b", bytes_max=500) as b:
+        lead(a, 1)
+        for number in range(9):
+            append(a, f"g{number}", number)
+        a.retain_from = b.retain_from = 1 << 40
+        assert a.wants_generation
+        a.begin_generation()
+        copy(a, b)
+        lead(b, 2)
+        assert b.wants_generation
+        assert b.min_offset == 0
+        b.begin_generation()
+        while b.carry_state():
+            append(b, "between", 1)
+        assert not b.wants_generation
+        assert b.min_offset == 0, "not before it is committed"
+        b.commit(b.end)
+        assert b.min_offset > 0
+        with opened(tmp_path / "c") as c:
+            copy(b, c)
+            c.commit(c.end)
+            assert state_of(c) == state_of(b)
+
+
+def test_a_file_is_kept_as_long_as_others_need_it(tmp_path: Path) -> None:
+    with opened(tmp_path, bytes_max=100) as log:
+        lead(log, 1)
+        ends: list[int] = []
+        for number in range(3):
+            append(log, "g", number)
+            append(log, "h", number)
+            log.begin_generation()
+            assert log.carry_state(), "its end is missing"
+            assert not log.carry_state()
+            log.commit(log.end)
+            ends.append(log.end)
+        assert log.min_offset == 0
+        log.retain_from = ends[0]
+        append(log, "g", 4)
+        log.commit(log.end)
+        first = log.min_offset
+        assert 0 < first <= ends[0]
+        with pytest.raises(ValueError, match="is not between"):
+            log.read(0, 100)
+        log.retain_from = log.end
+        append(log, "g", 5)
+        log.commit(log.end)
+        assert first < log.min_offset < ends[2]
+
+
+def test_what_is_sent_is_whole_frames_that_go_on_where_the_log_ends(tmp_path: Path) -> None:
+    with opened(tmp_path / "a") as a, opened(tmp_path / "b") as b:
+        lead(a, 1)
+        first = a.end
+        append(a, "g", 1)
+        data = content(a)
+        for wrong in (data[:-1], data[1:], data[first:], data + b"x", data[:50] + b"?" + data[51:]):
+            with pytest.raises(ValueError, match=r"no valid frame|no file begins"):
+                b.write(0, wrong)
+        with pytest.raises(ValueError, match="is not the end"):
+            b.write(first, data[first:])
+        assert b.end == 0
+        b.write(0, data)
+        with pytest.raises(ValueError, match="no frame begins at 1"):
+            b.read(1, 100)
+        assert b.read(0, 1) == data[: b.boundaries()[0].first + len(b.read(0, 1))]
+
+
+def test_a_full_disk_refuses_what_a_leader_sends_and_takes_it_later(tmp_path: Path) -> None:
+    disk = FailingDisk()
+    with opened(tmp_path / "a") as a, opened(tmp_path / "b", disk) as b:
+        lead(a, 1)
+        append(a, "g", 1)
+        disk.fail_write = lambda *_: errno.ENOSPC
+        with pytest.raises(LogFull):
+            b.write(0, content(a))
+        assert b.end == 0
+        disk.fail_write = healthy
+        copy(a, b)
+        assert content(b) == content(a)
+
+
+def test_a_leader_without_room_writes_what_it_has_taken_and_takes_no_more(tmp_path: Path) -> None:
+    disk = FailingDisk()
+    with opened(tmp_path, disk) as log:
+        lead(log, 1)
+        reserve = tmp_path / "reserve"
+        disk.fail_write = lambda *_: errno.ENOSPC if reserve.exists() else 0
+        disk.fail_allocate = lambda _: errno.ENOSPC
+        log.admit()
+        append(log, "g", 1)
+        with pytest.raises(Exception, match="not stored now"):
+            log.admit()
+        assert log.shortage
+        disk.fail_write = lambda *_: errno.ENOSPC
+        end = log.end
+        with pytest.raises(LogFull):
+            append(log, "g", 2)
+        assert log.end == end
+
+
+def test_a_damaged_record_that_was_synced_is_no_unfinished_write(tmp_path: Path) -> None:
+    with opened(tmp_path) as log:
+        lead(log, 1)
+        append(log, "g", 1)
+        end = append(log, "g", 2)
+        log.sync_nowait()
+        append(log, "g", 3)
+    path = journal_path(tmp_path, 1)
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+    with opened(tmp_path) as log:
+        assert log.end == end
+    data[-200] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(StoreCorrupt, match="nothing valid at"):
+        JournalLog(tmp_path, "a", failed=print)
+
+
+def files(directory: Path) -> list[Path]:
+    return [journal_path(directory, each) for each in generations(directory, "journal")]
+
+
+def file_bytes(path: Path) -> bytes:
+    """Without what is the directory's own."""
+    return path.read_bytes()[40:]
