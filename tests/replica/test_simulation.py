@@ -65,6 +65,12 @@ def test_it_holds_with_real_stores(seed: int, tmp_path: Path) -> None:
     run(seed, nameserver=True, root=tmp_path, steps=500)
 
 
+@pytest.mark.parametrize("seed", seeds(3))
+def test_it_holds_with_real_journals(seed: int, tmp_path: Path) -> None:
+    """Ledgers equal a rebuild of what is committed."""
+    run(seed, nameserver=True, root=tmp_path, journals=True, steps=500)
+
+
 def test_each_broken_rule_is_found_or_named() -> None:
     assert FOUND_BY.keys() | UNSEEN == set(NAMES)
 

@@ -27,6 +27,7 @@ def run(
     *,
     nameserver: bool = False,
     root: Path | None = None,
+    journals: bool = False,
     steps: int = STEPS,
 ) -> World:
     """One run, to its end.
@@ -37,7 +38,8 @@ def run(
     with pytest.MonkeyPatch.context() as patch:
         if bug in BROKEN:
             BROKEN[bug](patch)
-        world = World(seed, shape, () if bug is None else (bug,), nameserver=nameserver, root=root)
+        bugs = () if bug is None else (bug,)
+        world = World(seed, shape, bugs, nameserver=nameserver, root=root, journals=journals)
         try:
             world.run(steps)
             world.settle()

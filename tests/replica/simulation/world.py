@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from replica.simulation.journaled_log import JournaledLog
 from replica.simulation.nameserver_register import NameserverRegister
 from replica.simulation.node import Link, Node
 from replica.simulation.register import Register, first_state
@@ -37,6 +38,7 @@ class World:
         bugs: names of rules that nodes or the register break; members break their own.
         nameserver: whether the nameserver's own functions are the register.
         root: where real stores go; None: logs are in memory.
+        journals: whether those are journals of the offset service.
     """
 
     def __init__(
@@ -47,12 +49,14 @@ class World:
         *,
         nameserver: bool = False,
         root: Path | None = None,
+        journals: bool = False,
     ) -> None:
         self.random = random.Random(seed)
         self.seed = seed
         self.shape = shape or SHAPES[seed % len(SHAPES)]
         self.bugs = frozenset(bugs)
-        self._root, self._logs = root, list[StoredLog]()
+        self._root, self._logs = root, list[StoredLog | JournaledLog]()
+        self._journals = journals
         self.counts: Counter[str] = Counter()
         self.truth = Truth()
         self.calls: list[tuple[str, Action]] = []
@@ -93,10 +97,14 @@ class World:
         self._names += 1
         return f"r{self._names:03}"
 
-    def new_log(self) -> ByteLog | StoredLog:
+    def new_log(self) -> ByteLog | StoredLog | JournaledLog:
         if self._root is None:
             return ByteLog(self.random, self.file_bytes)
-        self._logs.append(StoredLog(self._root / str(len(self._logs)), self.random))
+        place = self._root / str(len(self._logs))
+        if self._journals:
+            self._logs.append(JournaledLog(place, self.random, self.file_bytes))
+        else:
+            self._logs.append(StoredLog(place, self.random))
         return self._logs[-1]
 
     def close(self) -> None:

@@ -74,27 +74,28 @@ class Epochs(NamedTuple):
 
     Attributes:
         is_first: it is the first frame of its file: the state follows.
+        is_empty: there is no state: it is the first frame of the log.
         leader: the replica that wrote it.
         known: (epoch, first position), up to the one that the frame is of.
     """
 
     is_first: bool
+    is_empty: bool
     leader: str
     known: tuple[tuple[int, int], ...]
 
 
 class LogFileHeader(NamedTuple):
-    """What a file says of itself."""
+    """What a file says of itself; `synced` is about the whole log."""
 
     generation: int
     position: int
     synced: int
 
 
-def encode_header(generation: int, position: int) -> bytes:
-    """The beginning of a file of which nothing is synced yet."""
-    head = FILE_HEADER.pack(MAGIC, generation, position)
-    return head + U32.pack(zlib.crc32(head)) + encode_synced(position)
+def encode_header(header: LogFileHeader) -> bytes:
+    head = FILE_HEADER.pack(MAGIC, header.generation, header.position)
+    return head + U32.pack(zlib.crc32(head)) + encode_synced(header.synced)
 
 
 def encode_synced(position: int) -> bytes:
@@ -139,10 +140,13 @@ def unpack(payload: bytes) -> Iterator[bytes]:
 
 
 def encode_epochs(epochs: Epochs) -> bytes:
-    return json.dumps(
-        {"first": epochs.is_first, "leader": epochs.leader, "epochs": epochs.known[-EPOCHS_MAX:]},
-        separators=(",", ":"),
-    ).encode()
+    told = {
+        "first": epochs.is_first,
+        "empty": epochs.is_empty,
+        "leader": epochs.leader,
+        "epochs": epochs.known[-EPOCHS_MAX:],
+    }
+    return json.dumps(told, separators=(",", ":")).encode()
 
 
 def decode_epochs(payload: bytes) -> Epochs:
@@ -152,7 +156,7 @@ def decode_epochs(payload: bytes) -> Epochs:
         known = tuple((int(epoch), int(first)) for epoch, first in told["epochs"])
         if not known:
             raise ValueError("it names no epoch")
-        return Epochs(bool(told["first"]), str(told["leader"]), known)
+        return Epochs(told["first"], told["empty"], told["leader"], known)
     except (KeyError, TypeError) as failure:
         raise ValueError(f"no record of an epoch: {failure!r}") from failure
 

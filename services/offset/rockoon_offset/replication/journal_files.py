@@ -22,7 +22,7 @@ from rockoon_core.disk import Disk
 from rockoon_core.errors import StoreCorrupt
 from rockoon_offset.journal.generation_files import generations, journal_path
 from rockoon_offset.replication import frames
-from rockoon_offset.replication.frames import FILE_HEADER_BYTES, LogFrame
+from rockoon_offset.replication.frames import FILE_HEADER_BYTES, LogFileHeader, LogFrame
 
 log = logging.getLogger(__name__)
 
@@ -225,7 +225,8 @@ class JournalFiles:
         self.files.append(file)
         self._names_changed = True
         self._dirty.append(file)
-        self._disk.write_all(fd, frames.encode_header(generation, position), 0)
+        header = LogFileHeader(generation, position, self._noted)
+        self._disk.write_all(fd, frames.encode_header(header), 0)
 
     def delete_first(self) -> None:
         """Take the oldest file away."""

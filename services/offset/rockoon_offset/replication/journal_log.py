@@ -235,7 +235,9 @@ class JournalLog:
         self._durable = offset
         while self._pending and self._pending[-1].position >= offset:
             self._pending.pop()
-        self._epochs = [each for each in self._epochs if each[1] < offset]
+        # A log without records knows of no epoch, also where older ones were deleted before.
+        is_empty = offset == self.min_offset
+        self._epochs = [] if is_empty else [each for each in self._epochs if each[1] < offset]
         self._generations = [
             each
             if each.whole_at is None or each.whole_at <= offset
@@ -267,9 +269,9 @@ class JournalLog:
             raise ValueError(f"epoch {epoch} cannot begin behind {self._epochs[-1][0]}")
         is_empty = self.end == self.min_offset
         known = (*self._epochs, (epoch, self.end))
-        self._append(Kind.EPOCH, frames.encode_epochs(Epochs(is_empty, self._replica, known)))
-        if is_empty:
-            self._append(Kind.STATE_END, b"")
+        # In one frame: with it committed a leader leads, and its ledger is whole.
+        epochs = Epochs(is_empty, is_empty, self._replica, known)
+        self._append(Kind.EPOCH, frames.encode_epochs(epochs))
 
     # A leader.
 
@@ -322,7 +324,7 @@ class JournalLog:
 
     def begin_generation(self) -> None:
         """Begin a new file, with the ledger as it is; `carry_state` writes that bit by bit."""
-        epochs = Epochs(True, self._replica, tuple(self._epochs))
+        epochs = Epochs(True, False, self._replica, tuple(self._epochs))
         # Until the state is whole, or is given up.
         self._state = state_payloads(map(encode, self.ledger.snapshot()), STATE_RECORDS)
         self._append_state(Kind.EPOCH, frames.encode_epochs(epochs))
@@ -385,7 +387,8 @@ class JournalLog:
             told = frames.decode_epochs(frame.payload)
             self._epochs = frames.joined(self._epochs, told.known)
             if told.is_first:
-                self._generations.append(Generation(frame.position, None))
+                whole_at = frame.end if told.is_empty else None
+                self._generations.append(Generation(frame.position, whole_at))
         elif frame.kind is Kind.STATE_END:
             newest = self._generations[-1]
             if newest.whole_at is None:

@@ -31,10 +31,12 @@ class Replay:
         """
         match frame.kind:
             case Kind.EPOCH:
-                if not self.is_whole and decode_epochs(frame.payload).is_first:
+                epochs = decode_epochs(frame.payload)
+                if not self.is_whole and epochs.is_first:
                     # The leader of the state that was being read has ended before its end.
                     self.ledger = Ledger()
                     self._changes.clear()
+                    self.is_whole = epochs.is_empty
             case Kind.STATE:
                 if not self.is_whole:
                     self._apply(frame.payload)

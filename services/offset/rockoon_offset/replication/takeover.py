@@ -23,7 +23,7 @@ from rockoon_offset.journal.generation_files import (
 from rockoon_offset.progress.ledger import Ledger
 from rockoon_offset.progress.records import decode, encode
 from rockoon_offset.replication import frames
-from rockoon_offset.replication.frames import Epochs, Kind
+from rockoon_offset.replication.frames import Epochs, Kind, LogFileHeader
 
 log = logging.getLogger(__name__)
 
@@ -81,8 +81,8 @@ def _ledger(records: list[bytes], directory: Path) -> Ledger:
 
 
 def _first_file(generation: int, replica: str, ledger: Ledger) -> bytes:
-    content = bytearray(frames.encode_header(generation, 0))
-    first = frames.encode_epochs(Epochs(True, replica, ((0, 0),)))
+    content = bytearray(frames.encode_header(LogFileHeader(generation, 0, 0)))
+    first = frames.encode_epochs(Epochs(True, False, replica, ((0, 0),)))
 
     def add(kind: Kind, payload: bytes) -> None:
         content.extend(frames.encode(kind, len(content) - frames.FILE_HEADER_BYTES, 0, payload))

@@ -1,0 +1,185 @@
+"""Journal of the offset service as a log of the simulation, on a disk that forgets."""
+
+import random
+from collections.abc import Mapping
+from pathlib import Path
+
+from replica.simulation.truth import Violation
+from rockoon_core.replication_rules import Boundary
+from rockoon_offset.progress.records import decode, encode
+from rockoon_offset.replication.frames import Kind, LogFrame, unpack, whole_frames
+from rockoon_offset.replication.journal_log import JournalLog
+from rockoon_offset.replication.replay import Replay
+from support.byte_log import VALUE, LogRecord
+from support.journal_logs import change, ledger_state
+from support.store_directory import PowerCutDisk, crashed_copy
+
+READ_BYTES = 1 << 20
+
+
+class JournaledLog:
+    """One replica's journal. Each crash goes on in a copy of its directory.
+
+    Args:
+        root: where its directories go.
+        choose: what a disk writes of what was not synced.
+        file_bytes: how much makes a leader begin another file.
+    """
+
+    def __init__(self, root: Path, choose: random.Random, file_bytes: int) -> None:
+        self._root, self._choose, self._file_bytes = root, choose, file_bytes
+        self._number = 0
+        self._commits = 0
+        root.mkdir()
+        self._open()
+
+    def _open(self) -> None:
+        place = self._root / str(self._number)
+        place.mkdir(exist_ok=True)
+        self._disk = PowerCutDisk(place)
+        self._log = JournalLog(
+            place, self._root.name, failed=_failed, disk=self._disk, bytes_max=self._file_bytes
+        )
+        self._has_led = False
+        self._forget()
+        self._check_ledger()
+
+    def _forget(self) -> None:
+        self._begin = self._log.min_offset
+        self._bytes = bytearray()
+        self._frames: list[LogFrame] = []
+
+    @property
+    def end(self) -> int:
+        return self._log.end
+
+    @property
+    def durable_end(self) -> int:
+        return self._log.durable_end
+
+    @property
+    def min_offset(self) -> int:
+        return self._log.min_offset
+
+    @property
+    def committed_end(self) -> int:
+        return self._log.committed_end
+
+    @property
+    def dropped(self) -> Mapping[str, int]:
+        return self._log.dropped
+
+    def boundaries(self) -> list[Boundary]:
+        return list(self._log.boundaries())
+
+    def tail_crc(self, end: int, size: int) -> int:
+        return self._log.tail_crc(end, size)
+
+    def read(self, offset: int, bytes_max: int) -> bytes:
+        return self._log.read(offset, bytes_max)
+
+    def write(self, offset: int, data: bytes) -> None:
+        self._log.write(offset, data)
+
+    def commit(self, offset: int) -> None:
+        self._log.commit(offset)
+        self._commits += 1
+        if self._commits % 20 == 0:
+            self._check_ledger()
+
+    def open_epoch(self, epoch: int) -> None:
+        self._has_led = True
+        self._log.open_epoch(epoch)
+
+    def truncate(self, offset: int) -> None:
+        self._log.truncate(offset)
+        self._forget()
+
+    def sync_nowait(self) -> None:
+        """As `sync`, in the time that the disk takes."""
+        self._log.sync_nowait()
+
+    # For the simulation
+
+    def append(self, body: bytes) -> int:
+        """Append a value, and a part of a state before it; returns where it begins."""
+        log = self._log
+        if log.wants_generation:
+            log.begin_generation()
+        elif self._choose.random() < 0.5:
+            log.carry_state()
+        first = self.end
+        records = change(log.ledger, f"g{self._choose.randrange(5)}", int(body))
+        log.append([encode(record) for record in records])
+        return first
+
+    def bytes_between(self, first: int, end: int) -> bytes:
+        self._learn()
+        return bytes(self._bytes[first - self._begin : end - self._begin])
+
+    def records(self) -> list[LogRecord]:
+        """Values, in order."""
+        self._learn()
+        return [
+            LogRecord(frame.position, frame.end, VALUE, b"%d" % _value(frame), 0)
+            for frame in self._frames
+            if frame.kind is Kind.RECORDS and frame.position >= self.min_offset
+        ]
+
+    def _learn(self) -> None:
+        at = self._begin + len(self._bytes)
+        while data := self.read(at, READ_BYTES):
+            self._frames += whole_frames(data, at)
+            self._bytes += data
+            at += len(data)
+
+    def _check_ledger(self) -> None:
+        """Compare the ledger with what the log's bytes make: a leader's has what it appended."""
+        self._learn()
+        known = ledger_state(self._log.ledger)
+        replay = Replay()
+        states = []
+        for frame in self._frames:
+            if frame.position < self.min_offset:
+                continue
+            if frame.position == self.committed_end:
+                states.append(ledger_state(replay.ledger))
+            replay.take(frame)
+        states.append(ledger_state(replay.ledger))
+        if known != states[-1 if self._has_led else 0]:
+            raise Violation(f"{self._root.name}: the ledger is not what the log makes")
+
+    def delete_below(self, offset: int) -> None:
+        """From the next commit on files below may be deleted."""
+        self._log.retain_from = max(self._log.retain_from, offset)
+
+    def reopened(self, _choose: random.Random) -> None:
+        """A process begins: the log is opened again."""
+        self._log.close()
+        self._open()
+
+    def crash(self, *, power: bool) -> None:
+        """End the process, or the machine, and open what is left."""
+        place = self._root / str(self._number)
+        self._number += 1
+        if power:
+            self._disk.cut(self._root / str(self._number), self._choose)
+        else:
+            crashed_copy(place, self._root / str(self._number))
+        self._log.close()
+        self._open()
+
+    def close(self) -> None:
+        """Close, and compare the ledger once more."""
+        self._check_ledger()
+        self._log.close()
+
+
+def _value(frame: LogFrame) -> int:
+    record = decode(list(unpack(frame.payload))[-1])
+    value = getattr(record, "offset", None)
+    return record.progress.offset if value is None else value  # type: ignore[union-attr]
+
+
+def _failed(failure: OSError) -> None:
+    raise failure
