@@ -1,14 +1,15 @@
 """Three copies of a broker's log: replicas are killed, paused, ended in order, two or all at once,
 while messages are sent, read and consumed, and topics come and go.
 
-Beside what senders were promised: nothing that a reader saw is another message later, and in the
-end the copies are the same, byte for byte.
+What senders and readers were answered is judged as a history of each queue (`support.log_history`);
+in the end the copies are the same, byte for byte.
 """
 
 import asyncio
 import os
 import random
 import signal
+import time
 import zlib
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from contextlib import suppress
@@ -16,11 +17,11 @@ from pathlib import Path
 from typing import Any
 
 from faults.cluster import FaultyCluster
-from faults.kills import once
+from faults.history import History
 from faults.power import GROUPS, QUEUES, TOPIC
 from faults.scenario import Outcome, Task
-from faults.syncs import AFTERWARDS_SECONDS, RESENT, goes_on, working
-from faults.workload import Books, Committer, Stored, read_topic, when_there
+from faults.syncs import AFTERWARDS_SECONDS, goes_on, working
+from faults.workload import Books, Committer, read_topic, when_there
 
 import rockoon
 from rockoon.consumer.pull import OutOfRange, PullLimits, pull
@@ -42,33 +43,6 @@ Act = Callable[[], Coroutine[Any, Any, list[str]]]
 """Does something to processes; returns what should not be."""
 
 
-class Seen:
-    """What anybody has read, by place; a message of which another was read before is a fault."""
-
-    def __init__(self) -> None:
-        self.bodies: dict[tuple[MessageQueue, int], int] = {}
-        self.faults: list[str] = []
-
-    def note(self, who: str, queue: MessageQueue, messages: Iterable[Message]) -> None:
-        for message in messages:
-            crc = zlib.crc32(message.body)
-            if self.bodies.setdefault((queue, message.queue_offset), crc) != crc:
-                self.faults.append(
-                    f"{who} reads another message at {queue} {message.queue_offset} than before"
-                )
-
-    def judge(self, stored: Stored) -> list[str]:
-        """Whether all that was read is there."""
-        found = Seen()
-        for queue, messages in stored.messages.items():
-            found.note("", queue, messages)
-        gone = [place for place in self.bodies if found.bodies.get(place) != self.bodies[place]]
-        if gone:
-            queue, offset = gone[0]
-            return [*self.faults, f"{len(gone)} that were read are not there: {queue} {offset}"]
-        return self.faults
-
-
 class Reader:
     """Reads queues again and again, from places that it chooses."""
 
@@ -76,12 +50,13 @@ class Reader:
         self,
         cluster: rockoon.Cluster,
         queues: Iterable[MessageQueue],
-        seen: Seen,
+        history: History,
         chance: random.Random,
     ) -> None:
         self._cluster = cluster
         self._queues = list(queues)
-        self._seen = seen
+        self._history = history
+        self.faults: list[str] = []
         self._chance = chance
         self._ended = False
 
@@ -97,21 +72,17 @@ class Reader:
         limits, wanted = PullLimits(messages_max=200, wait_ms=200), Subscription.parse(TOPIC, "*")
         offset = end = 0
         while not self._ended:
+            began_ns = time.monotonic_ns()
             try:
                 pulled = await pull(self._cluster, queue, offset, wanted, limits)
             except RockoonError as error:
                 if not error.retriable:
-                    self._seen.faults.append(f"{queue} at {offset}: {error}")
+                    self.faults.append(f"{queue} at {offset}: {error}")
                 await asyncio.sleep(AFTERWARDS_SECONDS / 50)
                 continue
-            if isinstance(pulled, OutOfRange):
-                # It was led here by what a broker told it.
-                self._seen.faults.append(f"{queue} ends before {offset}, where it was read")
-                offset = 0
-                continue
-            if pulled.batch is not None:
-                self._seen.note("a reader", queue, pulled.batch)
-            offset = pulled.next_offset
+            self._history.pulled(queue, offset, began_ns, pulled)
+            # Beyond the end: it was led there by what a broker told it, as will be said.
+            offset = 0 if isinstance(pulled, OutOfRange) else pulled.next_offset
             end = max(end, offset)
             if self._chance.random() < 0.1:
                 offset = self._chance.randrange(end + 1)
@@ -271,10 +242,12 @@ async def copies(task: Task) -> Outcome:
     outcome, chance = Outcome(), task.chance("copies")
     settings = {"nameserver": {"node_lease_seconds": 2}}
     local = FaultyCluster(task, settings=settings, nameservers=2, replicas=COPIES)
-    books, seen, consumed = Books(TOPIC), Seen(), Seen()
+    books = Books(TOPIC)
+    history, consumed = History(books), set[tuple[MessageQueue, int]]()
 
     async def consume(message: Message) -> None:
-        consumed.note("a consumer", message.queue, [message])
+        history.given(message)
+        consumed.add((message.queue, message.queue_offset))
 
     async with local, rockoon.connect(local.nameservers) as cluster:
         await when_there(
@@ -284,7 +257,7 @@ async def copies(task: Task) -> Outcome:
             await cluster.admin.create_group(group)
         queues = (await cluster.route(TOPIC)).queues
         committer = Committer(cluster, books, GROUPS, queues)
-        reader = Reader(cluster, queues, seen, task.chance("reader"))
+        reader = Reader(cluster, queues, history, task.chance("reader"))
         topics = Topics(cluster, task.chance("topics"))
         adversary = Adversary(local, cluster, chance)
         chosen = [*adversary.acts] * -(-task.count(ACTS) // len(adversary.acts))
@@ -307,20 +280,19 @@ async def copies(task: Task) -> Outcome:
                             break
                 with suppress(TimeoutError):
                     await moves_until(
-                        lambda: len(consumed.bodies),
-                        lambda _: consumed.bodies.keys() >= acknowledged_places(books),
+                        lambda: len(consumed), lambda _: consumed >= acknowledged_places(books)
                     )
             finally:
                 reader.end()
                 topics.end()
         outcome.breaks("at the end", local.unexpected_ends())
-        missed = len(acknowledged_places(books) - consumed.bodies.keys())
+        missed = len(acknowledged_places(books) - consumed)
         if missed:
             outcome.breaks("at the end", [f"{missed} messages were never consumed"])
+        began_ns = time.monotonic_ns()
         stored = await read_topic(cluster, TOPIC)
-        outcome.breaks("at the end", books.judge(stored, RESENT))
-        outcome.breaks("at the end", once(stored.messages.values()))
-        outcome.breaks("at the end", seen.judge(stored) + consumed.judge(stored))
+        history.at_the_end(stored, began_ns)
+        outcome.breaks("at the end", history.judge() + stored.troubles + reader.faults)
         outcome.breaks("at the end", await committer.judge())
         outcome.breaks("at the end", await topics.judge())
         stores = [local.store(name) for name in local.replicas_of(LOG)]

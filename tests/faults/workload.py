@@ -55,11 +55,13 @@ class Books:
     acknowledged: list[Acknowledged] = field(default_factory=list)
     sent: dict[int, int] = field(default_factory=lambda: defaultdict(int))
     """Stream → how many."""
+    began_ns: dict[tuple[int, int], int] = field(default_factory=dict)
+    """Stream and number → when it was given to its producer; monotonic."""
 
     def until(self, time_ns: int) -> "Books":
         """The same, without what was acknowledged later."""
         kept = [each for each in self.acknowledged if each.time_ns < time_ns]
-        return Books(self.topic, kept, self.sent)
+        return Books(self.topic, kept, self.sent, self.began_ns)
 
     def judge(self, stored: "Stored", allowed: Allowed | None = None) -> list[str]:
         """What does not fit; empty if nothing.
@@ -150,6 +152,7 @@ class Sender:
             bodies = payload.encode(RUN, stream, sent, due, body_bytes)
             receipts = []
             for number, body in enumerate(bodies, sent):
+                self._books.began_ns[stream, number] = time.monotonic_ns()
                 receipts.append(
                     producer.send(
                         self._books.topic,
