@@ -13,8 +13,8 @@ SCENARIOS = (
     Scenario(
         "copies",
         "three copies of a log: one, two or all killed, paused for seconds, ended in order, topics "
-        "created and deleted: likewise, nothing that was read is another message later, and the "
-        "copies are equal in the end",
+        "created and deleted: each queue is one log to all who send and read, and the copies are "
+        "equal in the end",
         copies.copies,
     ),
     Scenario(

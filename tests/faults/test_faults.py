@@ -1,6 +1,7 @@
 """The checkers of `make faults` find what they are there for; so do its page and its cuts."""
 
 import random
+import time
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ from faults.calls import Maker, methods
 from faults.disk_model import Deed, DiskModel, Kind
 from faults.flips import Truth, facts
 from faults.fuzz import MAY, ROLES
+from faults.history import History
 from faults.kills import side_by_side
 from faults.page import Row
 from faults.power import cut_at, cut_points
@@ -19,9 +21,11 @@ from faults.scenarios import SCENARIOS, named
 from faults.workload import RUN, Acknowledged, Books, Stored
 
 from load import payload
+from rockoon.consumer.pull import OutOfRange
 from rockoon.message import Batch, Message
 from rockoon_core.message_queue import MessageQueue
 from rockoon_format.record import Record, encode_host, encode_record
+from support import log_history
 
 QUEUE = MessageQueue("t", "broker-a", 0)
 STREAM = payload.stream_of(1, 0)
@@ -171,3 +175,16 @@ def test_a_page_gets_its_table_between_the_marks(tmp_path: Path) -> None:
     assert "| 9 | 9 | 9 | 1 | `make faults ONLY=fuzz SEED=8` |" in later
     assert "| 3,000 | 0 | `make faults ONLY=kills SEED=7 SCALE=0.5` |" in later
     assert later.count("| fuzz |") == 1
+
+
+def test_what_was_answered_of_a_topic_is_judged_as_a_history() -> None:
+    promised = books(5)
+    promised.began_ns = {(STREAM, number): 0 for number in range(5)}
+    history = History(promised)
+    history.at_the_end(stored(messages(bodies(5))), 10)
+    history.given(messages(bodies(5))[4])
+    assert history.judge() == []
+    history.pulled(QUEUE, 5, time.monotonic_ns(), OutOfRange(QUEUE, 5, 0, 4))
+    history.given(messages(bodies(5, 1))[0])
+    kinds = {each.partition(" (")[0] for each in history.judge()}
+    assert kinds >= {log_history.BEYOND, log_history.NOT_SEEN, log_history.CHANGED}, kinds

@@ -1,7 +1,7 @@
-"""`make hosts`: cut each pair of services apart, heal, and see what stopped and for how long.
-
-Writes docs/availability.md and its picture, or, with exit status 1, what was lost, went back or did
-not heal.
+"""`make hosts`: cut each pair of hosts apart, hurt each kind of process, and see what stopped and
+for how long.
+Fills docs/availability.md and its picture, or says, with exit status 1, what was lost, went back or
+did not heal.
 """
 
 import argparse
@@ -14,14 +14,16 @@ import shutil
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 
-from hosts.cuts import CUTS, named
+from faults import library
+from hosts.cuts import Cut, Deed, cuts_of, long_link, named
 from hosts.network import apart, why_no_wires, why_not
 from hosts.page import write
+from hosts.shape import ONE_COPY, THREE_COPIES
 from hosts.trial import Pace, go_through
 from hosts.verdict import Result
 
@@ -31,6 +33,11 @@ PREFIX = "rockoon-hosts-"
 def main() -> int:
     parser = argparse.ArgumentParser(prog="make hosts", description=__doc__)
     parser.add_argument("--cut", action="append", help="only this one; may be given again")
+    parser.add_argument("--copies", type=int, choices=(1, 3), default=3, help="of each log")
+    parser.add_argument("--offsets", type=int, choices=(1, 3), default=1, help="offset services")
+    parser.add_argument(
+        "--link-seconds", type=float, help="also one link between copies for so long, say 600"
+    )
     for field in fields(Pace):
         flag = f"--{field.name.replace('_', '-')}"
         parser.add_argument(flag, type=float, default=field.default, help="default: %(default)s")
@@ -52,19 +59,29 @@ def main() -> int:
     # Members of the cluster come and go; what must hold is judged at the end.
     logging.getLogger("rockoon").setLevel(logging.ERROR)
     pace = Pace(**{each.name: getattr(arguments, each.name) for each in fields(Pace)})
-    cuts = [named(name) for name in arguments.cut] if arguments.cut else list(CUTS)
-    if why_no_wires():
-        for cut in (cut for cut in cuts if cut.slow):
-            print(f"left out: {cut.name}: {why_no_wires()}", file=sys.stderr)
-        cuts = [cut for cut in cuts if not cut.slow]
+    shape = replace(THREE_COPIES if arguments.copies > 1 else ONE_COPY, offsets=arguments.offsets)
+    cuts = list(possible([named(name, shape) for name in arguments.cut or ()] or cuts_of(shape)))
+    if arguments.link_seconds:
+        cuts.append(long_link(arguments.link_seconds))
     with own_directory() as temporary:
         directory = arguments.keep or temporary
         directory.mkdir(parents=True, exist_ok=True)
-        result = asyncio.run(go_through(directory, cuts, pace, arguments.settings))
+        result = asyncio.run(go_through(directory, shape, cuts, pace, arguments.settings))
     if arguments.out is not None and not result.faults:
-        write(result, arguments.out, pace.cut_seconds)
+        write(result, shape, arguments.out, pace.cut_seconds)
     tell(result)
     return 1 if result.faults else 0
+
+
+def possible(cuts: Iterable[Cut]) -> Iterator[Cut]:
+    """Those that this machine can do; of the others it is said why they are left out."""
+    for cut in cuts:
+        reason = why_no_wires() if cut.slow else ""
+        reason = library.why_not() if cut.deed is Deed.POWER else reason
+        if reason:
+            print(f"left out: {cut.name}: {reason}", file=sys.stderr)
+        else:
+            yield cut
 
 
 def tell(result: Result) -> None:

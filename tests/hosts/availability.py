@@ -9,9 +9,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from hosts.records import Operation
+from hosts.records import SENDS, Operation
 
-KINDS = ("send", "receive", "commit", "route", "change")
+KINDS = ("send", "ordered", "receive", "read", "commit", "route", "change")
 BUCKET_SECONDS = 0.5
 PROMPT_SECONDS = 1.0
 
@@ -70,7 +70,7 @@ def timelines(
     for each in operations:
         prompt = each.ended_ns is not None and each.ended_ns - each.began_ns <= prompt_ns
         note(each.kind, each.began_ns, each.ok and prompt)
-        if each.kind == "send" and each.ok and each.ended_ns is not None:
+        if each.kind in SENDS and each.ok and each.ended_ns is not None:
             queue, _, offset = each.said.partition(" ")
             place = (queue, int(offset))
             ends = [handled_ns[group].get(place) for group in groups]

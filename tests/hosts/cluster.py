@@ -2,34 +2,32 @@
 
 import os
 import queue
+import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
+from hosts.disks import Disks
 from hosts.network import Network
+from hosts.shape import CLIENTS, OFFSET_LOG, Shape
 
 from rockoon.local.cluster import MODULES, end, flag_text
-from rockoon.local.etcd import etcd_healthy, find_etcd
+from rockoon.local.etcd import careful_flags, etcd_healthy, find_etcd
 from rockoon.local.process import Kind, Node, NodeEnded
 
 ROOT = Path(__file__).resolve().parents[2]
 READY_SECONDS_MAX = 60.0
 LEAVE_SECONDS_MAX = 60.0
 
-NAMESERVERS = ("nameserver-a", "nameserver-b")
-BROKERS = ("broker-a", "broker-b")
-OFFSET = "offset"
-ETCD = "etcd"
-# The first calls, the second and third have members of groups.
-CLIENTS = ("client-a", "client-b", "client-c")
-HOSTS = (ETCD, *NAMESERVERS, *BROKERS, OFFSET, *CLIENTS)
-
+PEER_PORT = 2380
 PORTS = {Kind.ETCD: 2379, Kind.NAMESERVER: 9876, Kind.BROKER: 10911, Kind.OFFSET: 10912}
 TOPIC = "hosts"
 GROUPS = ("plain", "orderly")
+# Processes that only read → their hosts.
+READERS = {"reader-b": CLIENTS[1]}
 
 Settings = Mapping[str, Mapping[str, object]]
 
@@ -39,32 +37,51 @@ class HostsCluster:
 
     Args:
         network: made.
+        shape: how many there are of what.
         directory: for stores and logs.
         settings: service → setting → value, for others than the defaults.
+        disks: of replicas whose power may be cut.
     """
 
-    def __init__(self, network: Network, directory: Path, settings: Settings) -> None:
+    def __init__(
+        self,
+        network: Network,
+        shape: Shape,
+        directory: Path,
+        settings: Settings,
+        disks: Disks | None = None,
+    ) -> None:
         self._network = network
+        self._shape = shape
         self._directory = directory
         self._settings = settings
+        self._disks = disks
         self._ended: queue.SimpleQueue[NodeEnded] = queue.SimpleQueue()
         self._clients: dict[str, subprocess.Popen[bytes]] = {}
-        self._nodes = [
-            self._etcd(),
-            *(self._service(name, Kind.NAMESERVER) for name in NAMESERVERS),
-            *(self._service(name, Kind.BROKER) for name in BROKERS),
-            self._service(OFFSET, Kind.OFFSET),
+        nodes = [self._etcd(name) for name in shape.etcd_hosts]
+        nodes += [self._service(name, Kind.NAMESERVER) for name in shape.nameserver_hosts]
+        for log, hosts in shape.broker_logs.items():
+            nodes += [self._service(name, Kind.BROKER, log, shape.copies) for name in hosts]
+        nodes += [
+            self._service(name, Kind.OFFSET, OFFSET_LOG, shape.offsets)
+            for name in shape.offset_hosts
         ]
+        self._nodes = {node.name: node for node in nodes}
 
     @property
     def nameservers(self) -> list[str]:
-        return [self._address(name, Kind.NAMESERVER) for name in NAMESERVERS]
+        return [self._address(name, Kind.NAMESERVER) for name in self._shape.nameserver_hosts]
+
+    @property
+    def etcds(self) -> Mapping[str, str]:
+        """Host → address for clients."""
+        return {name: self._address(name, Kind.ETCD) for name in self._shape.etcd_hosts}
 
     def __enter__(self) -> "HostsCluster":
         deadline = time.monotonic() + READY_SECONDS_MAX
-        for node in self._nodes:
+        for node in self._nodes.values():
             node.launch()
-        for node in self._nodes:
+        for node in self._nodes.values():
             node.wait_ready(deadline)
         return self
 
@@ -72,9 +89,57 @@ class HostsCluster:
         for process in self._clients.values():
             process.kill()
             process.wait()
-        for node in reversed(self._nodes):
+        nodes = list(reversed(self._nodes.values()))
+        for node in nodes:
             node.signal(signal.SIGKILL)
-        end(self._nodes)
+        end(nodes)
+
+    # What is done to servers.
+
+    def kill(self, hosts: Iterable[str]) -> None:
+        """SIGKILL, to all at once."""
+        nodes = [self._nodes[host] for host in hosts]
+        for node in nodes:
+            node.signal(signal.SIGKILL)
+        end(nodes)
+
+    def start(self, hosts: Iterable[str]) -> None:
+        """Start those that are down, and wait until they serve or take part."""
+        nodes = [self._nodes[host] for host in hosts]
+        for node in nodes:
+            node.launch()
+        deadline = time.monotonic() + READY_SECONDS_MAX
+        for node in nodes:
+            node.wait_ready(deadline)
+
+    def pause(self, hosts: Iterable[str]) -> None:
+        self._signal_all(hosts, signal.SIGSTOP)
+
+    def go_on(self, hosts: Iterable[str]) -> None:
+        self._signal_all(hosts, signal.SIGCONT)
+
+    def wipe(self, host: str) -> None:
+        """Empty the disk of one that is down."""
+        shutil.rmtree(self._directory / host)
+        if self._disks is not None:
+            self._disks.begin(host)
+
+    def cut_power(self, hosts: Iterable[str]) -> None:
+        """SIGKILL to all at once; what their disks did not have is gone."""
+        names = list(hosts)
+        self.kill(names)
+        assert self._disks is not None
+        for name in names:
+            self._disks.cut(name)
+
+    def _signal_all(self, hosts: Iterable[str], number: signal.Signals) -> None:
+        # Not by Node.signal: none of them is to end.
+        for host in hosts:
+            pid = self._nodes[host].pid
+            assert pid is not None, f"{host} does not run"
+            os.kill(pid, number)
+
+    # What clients do.
 
     def start_clients(self) -> None:
         """The caller, and two members of each group; the topic has to exist."""
@@ -86,10 +151,14 @@ class HostsCluster:
             self._start_client(
                 host, "torture.member", addresses, TOPIC, str(self.log(host)), *names
             )
+        # Beside the members of the first of them, which is cut off most.
+        for name, host in READERS.items():
+            log = str(self.log(name))
+            self._start_client(host, "hosts.caller", addresses, TOPIC, log, name, "read", name=name)
 
     def stop_caller(self) -> None:
-        """Let the caller end its calls, and wait until it has."""
-        self._stop_clients(CLIENTS[:1])
+        """Let the caller and who only reads end their calls, and wait until they have."""
+        self._stop_clients([*CLIENTS[:1], *READERS])
 
     def stop_members(self) -> None:
         """Let members leave their groups, and wait until they have."""
@@ -117,7 +186,7 @@ class HostsCluster:
             text = self._errors(host).read_text()
             if "Traceback" in text:
                 found.append(f"{host}: {text[text.index('Traceback') :][:4000]}")
-        for node in self._nodes:
+        for node in self._nodes.values():
             text = node.log_path.read_text()
             if "Traceback" in text:
                 found.append(f"{node.name}: {text[text.index('Traceback') :][:4000]}")
@@ -125,7 +194,7 @@ class HostsCluster:
 
     def resident_bytes(self) -> dict[str, int]:
         """Host → memory that its process holds, as long as it runs."""
-        pids = {node.name: node.pid for node in self._nodes}
+        pids = {node.name: node.pid for node in self._nodes.values()}
         pids |= {host: process.pid for host, process in self._clients.items()}
         page_bytes = os.sysconf("SC_PAGE_SIZE")
         return {
@@ -137,28 +206,35 @@ class HostsCluster:
     def _address(self, host: str, kind: Kind) -> str:
         return f"{self._network.addresses[host]}:{PORTS[kind]}"
 
-    def _etcd(self) -> Node:
-        address = self._address(ETCD, Kind.ETCD)
-        client, peer = f"http://{address}", "http://127.0.0.1:0"
+    def _etcd(self, name: str) -> Node:
+        client = f"http://{self._address(name, Kind.ETCD)}"
+        peers = {
+            each: f"http://{self._network.addresses[each]}:{PEER_PORT}"
+            for each in self._shape.etcd_hosts
+        }
         flags = {
-            "name": "one",
-            "data-dir": str(self._directory / ETCD),
+            "name": name,
+            "data-dir": str(self._directory / name),
             "listen-client-urls": client,
             "advertise-client-urls": client,
-            "listen-peer-urls": peer,
-            "initial-advertise-peer-urls": peer,
-            "initial-cluster": f"one={peer}",
+            "listen-peer-urls": peers[name],
+            "initial-advertise-peer-urls": peers[name],
+            "initial-cluster": ",".join(f"{each}={url}" for each, url in peers.items()),
             "heartbeat-interval": "100",
             "election-timeout": "1000",
             "log-level": "warn",
         }
-        command = [str(find_etcd()), *(f"--{name}={value}" for name, value in flags.items())]
-        return self._node(ETCD, Kind.ETCD, [*command, "--unsafe-no-fsync"])
+        program = find_etcd()
+        command = [str(program), *(f"--{name}={value}" for name, value in flags.items())]
+        command += [*careful_flags(program), "--unsafe-no-fsync"]
+        return self._node(name, Kind.ETCD, command)
 
-    def _service(self, name: str, kind: Kind) -> Node:
+    def _service(self, name: str, kind: Kind, log: str = "", copies: int = 1) -> Node:
         values: dict[str, object] = {"name": name, "listen": self._address(name, kind)}
+        if copies > 1:
+            values |= {"name": log, "replica": name, "copies": copies}
         if kind is Kind.NAMESERVER:
-            values["etcd"] = self._address(ETCD, Kind.ETCD)
+            values["etcd"] = ",".join(self.etcds.values())
         else:
             values["nameservers"] = ",".join(self.nameservers)
             values["store_path"] = self._directory / name
@@ -168,13 +244,16 @@ class HostsCluster:
 
     def _node(self, name: str, kind: Kind, command: Sequence[str]) -> Node:
         host = self._network.addresses[name]
+        environment: Mapping[str, str] = {}
+        if self._disks is not None and name in self._disks.hosts:
+            environment = self._disks.environment(name)
         return Node(
             name,
             kind,
             PORTS[kind],
             self._network.on(name, command),
             self._directory / "logs" / f"{name}.log",
-            environment={"GRPC_VERBOSITY": "NONE"},
+            environment={"GRPC_VERBOSITY": "NONE", **environment},
             on_unexpected_end=self._ended.put,
             probe=(lambda: etcd_healthy(PORTS[kind], host=host)) if kind is Kind.ETCD else None,
         )
@@ -182,11 +261,12 @@ class HostsCluster:
     def _errors(self, host: str) -> Path:
         return self._directory / "logs" / f"{host}.err"
 
-    def _start_client(self, host: str, module: str, *arguments: str) -> None:
+    def _start_client(self, host: str, module: str, *arguments: str, name: str = "") -> None:
+        name = name or host
         command = self._network.on(host, [sys.executable, "-m", module, *arguments])
-        self.log(host).touch()
-        with self._errors(host).open("wb") as errors:
-            self._clients[host] = subprocess.Popen(
+        self.log(name).touch()
+        with self._errors(name).open("wb") as errors:
+            self._clients[name] = subprocess.Popen(
                 command,
                 stderr=errors,
                 env={

@@ -1,41 +1,81 @@
-"""Between whom packets vanish, and what is expected of it."""
+"""What is done to a cluster, between whom packets vanish, and what is expected of it."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from enum import Enum
 
-from hosts.cluster import BROKERS, CLIENTS, ETCD, NAMESERVERS, OFFSET
 from hosts.network import Direction, both_ways
+from hosts.shape import (
+    CLIENTS,
+    ETCD_LEADER,
+    FOLLOWER,
+    LEADER,
+    OFFSET,
+    ONE_COPY,
+    OTHER_FOLLOWER,
+    Shape,
+)
 
 # The caller and one member of each group; the other members stay connected.
 CUT_CLIENTS = CLIENTS[:2]
-# A member of each group; who sends is not affected.
+# A member of each group, and who only reads; who sends is not affected.
 READER = CLIENTS[1:2]
-BROKER = BROKERS[0]
+FOLLOWERS = (FOLLOWER, OTHER_FOLLOWER)
 DELAY_MS = 200
 LOSS_PERCENT = 5
 
 
+class Deed(Enum):
+    """What is done to processes."""
+
+    KILL = "SIGKILL, and started again"
+    STOP = "SIGSTOP, and SIGCONT"
+    WIPE = "SIGKILL, and started again with an empty disk"
+    POWER = "power cut: what was not synced is lost"
+
+
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """A partition.
+    """A partition, or something that is done to processes.
 
     Args:
         name: for people and for the command line.
-        directions: in which packets vanish.
+        directions: in which packets vanish; between hosts or roles (`hosts.shape`).
         stops: kinds of operations that cannot go on; a cut without effect would prove nothing.
         slow: instead of a cut, hosts on a bad wire: DELAY_MS each way, and LOSS_PERCENT lost.
+        deed: instead of a cut, what is done to the processes on `victims`.
+        seconds: how long it lasts; None: as long as the others.
     """
 
     name: str
-    directions: tuple[Direction, ...]
+    directions: tuple[Direction, ...] = ()
     stops: tuple[str, ...] = ()
     slow: tuple[str, ...] = ()
+    deed: Deed | None = None
+    victims: tuple[str, ...] = ()
+    seconds: float | None = None
+
+    @property
+    def hosts(self) -> frozenset[str]:
+        """Hosts and roles that it is about."""
+        return frozenset(host for way in self.directions for host in way).union(self.victims)
 
     @property
     def from_offset_service(self) -> bool:
-        """Whether somebody who reads, or what it reads from, is cut from the offset service."""
-        hosts = {host for direction in self.directions for host in direction}
-        return OFFSET in hosts or bool(self.slow)
+        """Whether somebody who reads, or what it reads from, is without the offset service."""
+        return OFFSET in self.hosts or bool(self.slow)
+
+    @property
+    def may_depose(self) -> bool:
+        """Whether others may lead the log while the leader of before does not know of it."""
+        return LEADER in self.hosts
+
+    def directions_now(self, roles: Mapping[str, str]) -> tuple[Direction, ...]:
+        """Between hosts; who has which role now is told."""
+        return tuple((roles.get(one, one), roles.get(to, to)) for one, to in self.directions)
+
+    def victims_now(self, roles: Mapping[str, str]) -> tuple[str, ...]:
+        return tuple(roles.get(each, each) for each in self.victims)
 
 
 def one_way(some: Iterable[str], others: Iterable[str]) -> tuple[Direction, ...]:
@@ -43,43 +83,132 @@ def one_way(some: Iterable[str], others: Iterable[str]) -> tuple[Direction, ...]
     return tuple((one, other) for one in some for other in receivers)
 
 
-CUTS = (
-    Cut("clients ✕ one broker", both_ways(CUT_CLIENTS, [BROKER])),
-    Cut("clients → one broker", one_way(CUT_CLIENTS, [BROKER])),
-    Cut("clients ← one broker", one_way([BROKER], CUT_CLIENTS)),
-    Cut("one reader ✕ one broker", both_ways(READER, [BROKER])),
-    Cut("one reader → one broker", one_way(READER, [BROKER])),
-    Cut("one reader ← one broker", one_way([BROKER], READER)),
-    Cut("clients ✕ one nameserver", both_ways(CUT_CLIENTS, NAMESERVERS[:1])),
-    Cut("clients ✕ all nameservers", both_ways(CUT_CLIENTS, NAMESERVERS), ("route", "change")),
-    Cut("clients ✕ offset service", both_ways(CUT_CLIENTS, [OFFSET]), ("commit",)),
-    Cut("clients → offset service", one_way(CUT_CLIENTS, [OFFSET]), ("commit",)),
-    Cut("clients ← offset service", one_way([OFFSET], CUT_CLIENTS), ("commit",)),
-    Cut("one broker ✕ one nameserver", both_ways([BROKER], NAMESERVERS[:1])),
-    Cut("one broker ✕ all nameservers", both_ways([BROKER], NAMESERVERS)),
-    Cut("one broker → all nameservers", one_way([BROKER], NAMESERVERS)),
-    Cut("one broker ← all nameservers", one_way(NAMESERVERS, [BROKER])),
-    Cut("one broker ✕ offset service", both_ways([BROKER], [OFFSET])),
-    Cut("one broker ← offset service", one_way([OFFSET], [BROKER])),
-    Cut("offset service ✕ one nameserver", both_ways([OFFSET], NAMESERVERS[:1])),
-    Cut("offset service ✕ all nameservers", both_ways([OFFSET], NAMESERVERS)),
-    Cut("offset service ← all nameservers", one_way(NAMESERVERS, [OFFSET])),
-    Cut("one nameserver ✕ etcd", both_ways(NAMESERVERS[:1], [ETCD])),
-    Cut("all nameservers ✕ etcd", both_ways(NAMESERVERS, [ETCD]), ("change",)),
-    Cut("all nameservers → etcd", one_way(NAMESERVERS, [ETCD]), ("change",)),
-    Cut("all nameservers ← etcd", one_way([ETCD], NAMESERVERS), ("change",)),
-    Cut(
-        "one broker ✕ everybody",
-        both_ways([BROKER], [*NAMESERVERS, OFFSET, *CLIENTS]),
-    ),
-    Cut(f"clients: {DELAY_MS} ms, {LOSS_PERCENT} % lost", (), slow=CUT_CLIENTS),
-)
+def ways(
+    names: tuple[str, str],
+    some: Iterable[str],
+    others: Iterable[str],
+    stops: tuple[str, ...] = (),
+) -> tuple[Cut, ...]:
+    """Two sides cut in both directions, and in each one."""
+    some, others = tuple(some), tuple(others)
+    one, other = names
+    return (
+        Cut(f"{one} ✕ {other}", both_ways(some, others), stops),
+        Cut(f"{one} → {other}", one_way(some, others), stops),
+        Cut(f"{one} ← {other}", one_way(others, some), stops),
+    )
 
 
-def named(name: str) -> Cut:
+def of_clients(shape: Shape, broker: str) -> tuple[Cut, ...]:
+    nameservers = shape.nameserver_hosts
+    return (
+        *ways(("clients", broker), CUT_CLIENTS, [LEADER]),
+        *ways(("one reader", broker), READER, [LEADER]),
+        Cut("clients ✕ one nameserver", both_ways(CUT_CLIENTS, nameservers[:1])),
+        Cut("clients ✕ all nameservers", both_ways(CUT_CLIENTS, nameservers), ("route", "change")),
+        *ways(("clients", "offset service"), CUT_CLIENTS, [OFFSET], ("commit",)),
+    )
+
+
+def of_services(shape: Shape, broker: str) -> tuple[Cut, ...]:
+    nameservers, etcds = shape.nameserver_hosts, shape.etcd_hosts
+    both, to, back = ways(("offset service", "all nameservers"), [OFFSET], nameservers)
+    del to
+    return (
+        Cut(f"{broker} ✕ one nameserver", both_ways([LEADER], nameservers[:1])),
+        *ways((broker, "all nameservers"), [LEADER], nameservers),
+        Cut(f"{broker} ✕ offset service", both_ways([LEADER], [OFFSET])),
+        Cut(f"{broker} ← offset service", one_way([OFFSET], [LEADER])),
+        Cut("offset service ✕ one nameserver", both_ways([OFFSET], nameservers[:1])),
+        both,
+        back,
+        Cut("one nameserver ✕ etcd", both_ways(nameservers[:1], etcds)),
+        *ways(("all nameservers", "etcd"), nameservers, etcds, ("change",)),
+        Cut(
+            f"{broker} ✕ everybody",
+            both_ways([LEADER], [*nameservers, OFFSET, *FOLLOWERS[: shape.copies - 1], *CLIENTS]),
+        ),
+    )
+
+
+def of_copies(shape: Shape) -> tuple[Cut, ...]:
+    """Between replicas, and between what they are decided by."""
+    nameservers, etcds = shape.nameserver_hosts, shape.etcd_hosts
+    rest = [*nameservers, *etcds, *FOLLOWERS, OFFSET]
+    minority = [LEADER, *READER]
+    return (
+        *ways(("leader", "followers"), [LEADER], FOLLOWERS),
+        *ways(("leader", "one follower"), [LEADER], [FOLLOWER]),
+        Cut("one follower ✕ the other", both_ways([FOLLOWER], [OTHER_FOLLOWER])),
+        Cut("clients ✕ one follower", both_ways(CUT_CLIENTS, [FOLLOWER])),
+        Cut("followers ✕ all nameservers", both_ways(FOLLOWERS, nameservers)),
+        Cut("one follower ✕ everybody", both_ways([FOLLOWER], [LEADER, OTHER_FOLLOWER, *rest[:6]])),
+        Cut("leader ✕ all but clients", both_ways([LEADER], rest)),
+        Cut(
+            "leader, one reader ✕ the others",
+            both_ways(minority, [*rest, *(each for each in CLIENTS if each not in READER)]),
+        ),
+        Cut("all nameservers ✕ one of etcd", both_ways(nameservers, etcds[:1])),
+        *ways(
+            ("leader of etcd", "its followers"),
+            [ETCD_LEADER],
+            etcds,
+        ),
+    )
+
+
+def of_processes(shape: Shape) -> tuple[Cut, ...]:
+    nameserver = shape.nameserver_hosts[0]
+    replicas = (LEADER, *FOLLOWERS)
+
+    def kill(name: str, *victims: str) -> Cut:
+        return Cut(f"{name}: kill -9", deed=Deed.KILL, victims=victims)
+
+    def stop(name: str, *victims: str) -> Cut:
+        return Cut(f"{name}: SIGSTOP", deed=Deed.STOP, victims=victims)
+
+    return (
+        kill("leader", LEADER),
+        kill("one follower", FOLLOWER),
+        kill("leader and a follower", LEADER, FOLLOWER),
+        kill("all three copies", *replicas),
+        kill("one nameserver", nameserver),
+        kill("leader of etcd", ETCD_LEADER),
+        kill("offset service", OFFSET),
+        stop("leader", LEADER),
+        stop("one follower", FOLLOWER),
+        stop("both followers", *FOLLOWERS),
+        stop("leader of etcd", ETCD_LEADER),
+        stop("offset service", OFFSET),
+        Cut("leader: its disk wiped", deed=Deed.WIPE, victims=(LEADER,)),
+        Cut("one follower: its disk wiped", deed=Deed.WIPE, victims=(FOLLOWER,)),
+        Cut("all three copies: power cut", deed=Deed.POWER, victims=replicas),
+    )
+
+
+def slow_clients() -> Cut:
+    return Cut(f"clients: {DELAY_MS} ms, {LOSS_PERCENT} % lost", slow=CUT_CLIENTS)
+
+
+def long_link(seconds: float) -> Cut:
+    """One link, for longer than what anybody waits for."""
+    name = f"leader ✕ one follower, {seconds:.0f} s"
+    return Cut(name, both_ways([LEADER], [FOLLOWER]), seconds=seconds)
+
+
+def cuts_of(shape: Shape) -> tuple[Cut, ...]:
+    """All, in the order in which they are gone through."""
+    broker = "leader" if shape.copies > 1 else "one broker"
+    common = (*of_clients(shape, broker), *of_services(shape, broker))
+    if shape == ONE_COPY or shape.copies == 1:
+        return (*common, slow_clients())
+    return (*common, *of_copies(shape), slow_clients(), *of_processes(shape))
+
+
+def named(name: str, shape: Shape) -> Cut:
     """The cut of this name.
 
     Raises:
         KeyError: there is none.
     """
-    return {cut.name: cut for cut in CUTS}[name]
+    return {cut.name: cut for cut in cuts_of(shape)}[name]

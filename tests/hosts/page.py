@@ -6,7 +6,8 @@ from itertools import groupby
 from pathlib import Path
 from xml.sax.saxutils import escape
 
-from hosts.availability import BUCKET_SECONDS, KINDS, PROMPT_SECONDS, Share, Timeline
+from hosts.availability import BUCKET_SECONDS, KINDS, Share, Timeline
+from hosts.shape import Shape
 from hosts.verdict import Outcome, Result
 
 # Light, middle, dark: to be told apart without colours, too.
@@ -19,68 +20,42 @@ GAP_PIXELS = 14
 HEAD_PIXELS = 54
 TICK_SECONDS = 10
 
-WORDS = f"""\
-# What is available when the network is cut
-
-Made by `make hosts`: two nameservers, two brokers, the offset service, etcd and three clients,
-every process in a network namespace with an address of its own. Between two sides packets vanish
-without a word (nobody is refused or told) for {{seconds:.0f}} s, in both directions (✕) or in one
-(→, ←), and come through again. Settings are the defaults. The command fails if an acknowledged
-message is lost, if a queue of an orderly group has two owners or is out of order, if progress
-goes back or passes a message that was not handled, if a process ends or grows by more than its
-bounds, or if something does not heal.
-
-The clients that are cut off are one that sends, commits and looks up routes, and one with a
-member of each of two groups, one of them orderly; a third client, with the other members, stays
-connected. An operation is *done* when it is answered within {PROMPT_SECONDS:.0f} s; *receive* is
-done when the last group has handled a message so soon after its sender was told that it is
-stored.
-
-![Shares of operations done, in half seconds](availability.svg)
-
-Seconds in which less than everything was done, and in brackets those in which nothing was; and how
-long after the cut was healed everything was done again.
-
-TABLE
-
-TOTAL
-
-Why it is so:
-
-- Senders go round a broker that does not answer. What has an `ordering_key` waits for its queue's
-  broker.
-- Members share queues, whoever reaches which broker: what comes to a queue whose member does not
-  reach its broker waits until the member does, or leaves.
-- A member that does not reach the offset service loses its queues to others when its lease ends. In
-  an ordinary group it goes on with them meanwhile and stores no progress, so messages come twice;
-  in an orderly group it rests before others begin.
-- When nameservers or etcd are away, everything goes on with the routes last known, and changes
-  wait. A service that no nameserver hears leaves the routes when its lease ends. Clients then send
-  to other brokers, and go on calling the offset service where it was, after five seconds.
-- Nothing that is sent stays unacknowledged for more than five seconds before a connection is given
-  up (`grpc.keepalive_timeout_ms`): so long hangs what is under way when a host vanishes.
-"""
+BEGIN = "<!-- make hosts writes from here: {} -->"
+END = "<!-- to here: {} -->"
 
 
-def write(result: Result, page: Path, cut_seconds: float) -> None:
-    """Write a page, and its picture beside it.
+def write(result: Result, shape: Shape, page: Path, cut_seconds: float) -> None:
+    """Write table and picture of a kind of cluster into a page, between its marks.
 
     Args:
         result: of a trial.
-        page: the Markdown file; the picture bears its name with `.svg`.
+        shape: what was tried.
+        page: the Markdown file; the picture is beside it.
         cut_seconds: how long each cut lasted.
     """
+    name = "one copy" if shape.copies == 1 else "three copies"
+    begin, end = BEGIN.format(name), END.format(name)
+    before, _, rest = page.read_text().partition(begin)
+    _, _, after = rest.partition(end)
+    picture_page = page.with_name(f"{page.stem}-{name.replace(' ', '-')}.svg")
+    picture_page.write_text(picture(result.outcomes))
     heading = ("cut", *KINDS, "healed after")
     rows = [heading, tuple("---" for _ in heading), *(cells(each) for each in result.outcomes)]
-    table = "\n".join(f"| {' | '.join(row)} |" for row in rows)
-    total = (
+    words = (
+        f"{shape.words().capitalize()}; each cut for {cut_seconds:.0f} s. "
         f"{result.acknowledged:,} messages were acknowledged, none of them lost; of "
         f"{result.handler_calls:,} calls of handlers {result.duplicates:,} were for a message that "
         "had been handled before."
     )
-    words = WORDS.format(seconds=cut_seconds)
-    page.write_text(words.replace("TABLE", table).replace("TOTAL", textwrap.fill(total, 100)))
-    page.with_suffix(".svg").write_text(picture(result.outcomes))
+    lines = [
+        begin,
+        *("", f"![Shares of operations done, in half seconds]({picture_page.name})", ""),
+        textwrap.fill(words, 100),
+        "",
+        *(f"| {' | '.join(row)} |" for row in rows),
+        *("", end),
+    ]
+    page.write_text(before + "\n".join(lines) + after)
 
 
 def cells(outcome: Outcome) -> tuple[str, ...]:

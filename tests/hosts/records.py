@@ -1,10 +1,16 @@
 """What clients did, from their logs: one line an operation. Reading only; nothing is judged."""
 
 from collections import defaultdict
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from torture.judge import Call, read_calls
+
+from support.log_history import Append, Read
+
+SENDS = ("send", "ordered")
+NO_MESSAGE = "-"
 
 
 class Operation(NamedTuple):
@@ -14,8 +20,10 @@ class Operation(NamedTuple):
     began_ns: int
     ended_ns: int | None
     ok: bool
-    # Where a message went, which offset was stored, or the name of the error.
+    # Where a message went, which offset was stored, what was read, or the name of the error.
     said: str
+    # Stream and number of what is sent.
+    message: str = ""
 
 
 class Log:
@@ -39,28 +47,32 @@ class Records:
     """All that clients have told so far.
 
     Args:
-        caller: the log of `hosts.caller`.
+        callers: logs of `hosts.caller`; the first is the one that does everything.
         members: the logs of `torture.member`.
     """
 
-    def __init__(self, caller: Path, members: list[Path]) -> None:
-        self._caller = Log(caller)
+    def __init__(self, callers: Sequence[Path], members: Sequence[Path]) -> None:
+        self._callers = [Log(path) for path in callers]
         self._members = [Log(path) for path in members]
         self._lines: list[str] = []
-        self._operations: dict[tuple[str, int], Operation] = {}
+        # By the number of the caller, kind, and when it began.
+        self._operations: dict[tuple[int, str, int], Operation] = {}
         # Group → (queue, offset) → when its first handling ended.
         self.handled_ns: dict[str, dict[tuple[str, int], int]] = defaultdict(dict)
 
     def look(self) -> None:
         """Read on."""
-        for line in self._caller.lines():
-            kind, began, *end = line.split(" ", 4)
-            began_ns = int(began)
-            self._operations[kind, began_ns] = (
-                Operation(kind, began_ns, int(end[0]), end[1] == "1", end[2])
-                if end
-                else Operation(kind, began_ns, None, ok=False, said="")
-            )
+        for number, caller in enumerate(self._callers):
+            for line in caller.lines():
+                kind, began, *rest = line.split(" ", 4)
+                key = number, kind, int(began)
+                if len(rest) == 1:
+                    made = Operation(kind, int(began), None, ok=False, said="", message=rest[0])
+                else:
+                    ended, ok, said = rest
+                    message = self._operations[key].message
+                    made = Operation(kind, int(began), int(ended), ok == "1", said, message)
+                self._operations[key] = made
         for log in self._members:
             lines = log.lines()
             self._lines += lines
@@ -71,8 +83,54 @@ class Records:
 
     @property
     def operations(self) -> list[Operation]:
-        """In the order in which they began."""
-        return list(self._operations.values())
+        """Of the first caller, in the order in which they began."""
+        return [each for (number, _, _), each in self._operations.items() if number == 0]
+
+    def reads(self, may_be_old: Callable[[Operation], bool] = lambda _: False) -> list[Read]:
+        """What all callers have read.
+
+        Args:
+            may_be_old: of a read, whether who answered may not have known that others went on.
+        """
+        found = []
+        for (number, _, _), each in self._operations.items():
+            if each.kind == "read" and each.ok and each.ended_ns is not None:
+                queue, first, end, messages = each.said.split(" ")
+                its = [None if text == NO_MESSAGE else text for text in messages.split(",") if text]
+                found.append(
+                    Read(
+                        queue,
+                        each.began_ns,
+                        each.ended_ns,
+                        int(first),
+                        its,
+                        int(end),
+                        reader=str(number),
+                        may_be_old=may_be_old(each),
+                    )
+                )
+        return found
+
+    def appends(self) -> list[Append]:
+        """What the first caller has sent."""
+        found = []
+        for each in self.operations:
+            if each.kind in SENDS:
+                queue, _, offset = each.said.partition(" ") if each.ok else ("", "", "-1")
+                stream, _, number = each.message.partition(":")
+                found.append(
+                    Append(
+                        each.message,
+                        each.began_ns,
+                        each.ended_ns if each.ok else None,
+                        queue,
+                        int(offset),
+                        stream if each.kind == "ordered" else "",
+                        int(number),
+                        is_numbered=each.kind == "ordered",
+                    )
+                )
+        return found
 
     def calls(self) -> list[Call]:
         """Every handler call so far."""
@@ -82,7 +140,7 @@ class Records:
         """Queue → offsets of messages whose sender was told that they are stored."""
         found: dict[str, set[int]] = defaultdict(set)
         for each in self.operations:
-            if each.kind == "send" and each.ok:
+            if each.kind in SENDS and each.ok:
                 queue, _, offset = each.said.partition(" ")
                 found[queue].add(int(offset))
         return found

@@ -2,13 +2,17 @@
 
 from pathlib import Path
 
-from hosts.availability import timelines
+from hosts.availability import Timeline, timelines
 from hosts.records import Operation, Records
+
+from support.log_history import Append, Read
 
 SECOND = 10**9
 
 
-def lines_of(*operations: Operation, handled: dict[tuple[str, int], int] | None = None):
+def lines_of(
+    *operations: Operation, handled: dict[tuple[str, int], int] | None = None
+) -> dict[str, Timeline]:
     made = timelines(operations, {"readers": handled or {}}, ["readers"], 0, 2 * SECOND)
     return {line.kind: line for line in made}
 
@@ -37,20 +41,22 @@ def test_a_message_is_received_when_every_group_has_handled_it_soon_after_the_an
 
 def test_records_are_read_on_line_by_line_while_they_are_written(tmp_path: Path) -> None:
     caller, member = tmp_path / "caller.log", tmp_path / "member.log"
-    caller.write_text("send 5\nroute 6\nsend 5 9 1 t@b:0 7\nrou")
+    caller.write_text("send 5 plain:0\nroute 6 -\nsend 5 9 1 t@b:0 7\nrou")
     member.write_text("begin readers m t@b:0 1 7 10\n")
-    records = Records(caller, [member])
+    records = Records([caller], [member])
     records.look()
     assert records.operations == [
-        Operation("send", 5, 9, ok=True, said="t@b:0 7"),
-        Operation("route", 6, None, ok=False, said=""),
+        Operation("send", 5, 9, ok=True, said="t@b:0 7", message="plain:0"),
+        Operation("route", 6, None, ok=False, said="", message="-"),
     ]
     assert records.handled_ns["readers"] == {}
     with caller.open("a") as log:
-        log.write("te 6 8 0 TimedOut\n")
+        log.write("te 6 8 0 TimedOut\nread 9 -\nread 9 10 1 t@b:0 6 8 -,plain:0\nread 11 -\n")
     with member.open("a") as log:
         log.write("end readers m t@b:0 1 7 12\n")
     records.look()
-    assert records.operations[1] == Operation("route", 6, 8, ok=False, said="TimedOut")
+    assert records.operations[1] == Operation("route", 6, 8, ok=False, said="TimedOut", message="-")
+    assert records.reads() == [Read("t@b:0", 9, 10, 6, [None, "plain:0"], 8, reader="0")]
+    assert records.appends() == [Append("plain:0", 5, 9, "t@b:0", 7)]
     assert records.handled_ns["readers"] == {("t@b:0", 7): 12}
     assert records.acknowledged() == {"t@b:0": {7}}

@@ -5,16 +5,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from hosts.cuts import CUTS, named
+from hosts.cuts import named, slow_clients
 from hosts.progress import Progress
 from hosts.records import Records
+from hosts.shape import THREE_COPIES
 from hosts.verdict import GROWTH_BYTES_MAX, HEAL_SECONDS_MAX, Outcome, Result, judged
+
+from support.log_history import Read
 
 SECOND = 10**9
 TENTH = SECOND // 10
 CUT_FROM, CUT_TO, END = 10, 20, 60
 QUEUE = "hosts@broker-a:0"
-SLOW = next(cut for cut in CUTS if cut.slow)
+SLOW = slow_clients()
 
 
 @dataclass
@@ -29,6 +32,8 @@ class History:
     handled: list[tuple[str, str, int, int, int]] = field(default_factory=list)
     # Looks at progress: epoch, offset, tenths.
     looks: list[tuple[int, int, int]] = field(default_factory=list)
+    # How many messages are there in the end.
+    stored: int = END
     growth_bytes: int = GROWTH_BYTES_MAX
     ended: list[str] = field(default_factory=list)
 
@@ -49,11 +54,15 @@ class History:
         return history
 
     def lines(self) -> Iterator[str]:
-        for kind, began in self.operations.items():
-            for at, tenths in began.items():
+        for kind, each in self.operations.items():
+            for at, tenths in each.items():
+                began = f"{kind} {at * SECOND}"
+                yield f"{began} {f'plain:{at}' if kind == 'send' else '-'}\n"
                 answer = f"{QUEUE} {at}" if kind == "send" else "7"
-                end = "" if tenths is None else f" {at * SECOND + tenths * TENTH} 1 {answer}"
-                yield f"{kind} {at * SECOND}{end}\n"
+                if tenths is not None:
+                    yield f"{began} {at * SECOND + tenths * TENTH} 1 {answer}\n"
+                elif kind == "send":
+                    yield f"{began} {at * SECOND + TENTH} 0 TimedOut\n"
 
     def calls(self) -> Iterator[str]:
         for group, member, epoch, offset, at in self.handled:
@@ -68,14 +77,17 @@ class History:
         for epoch, offset, at in self.looks:
             progress.note("plain", QUEUE, epoch, offset, at * TENTH)
         outcome = Outcome(
-            named(self.cut),
+            named(self.cut, THREE_COPIES),
             before_ns=0,
             cut_ns=CUT_FROM * SECOND,
             healed_ns=CUT_TO * SECOND,
             settled_ns=40 * SECOND,
             growth_bytes={"broker-a": self.growth_bytes},
         )
-        return judged([outcome], Records(caller, [members]), progress, self.ended)
+        stored = [f"plain:{number}" for number in range(self.stored)]
+        last = Read(QUEUE, END * SECOND, END * SECOND + 1, 0, stored, self.stored)
+        records = Records([caller], [members])
+        return judged([outcome], records, progress, self.ended, [last])
 
 
 def test_a_history_that_is_right_has_no_fault_and_is_counted(tmp_path: Path) -> None:
@@ -97,7 +109,7 @@ def test_what_was_handled_again_around_a_cut_from_the_offset_service_is_counted_
     history.handled.append(("plain", "plain:client-c", 2, 15, 20 * 10 + 5))
     result = history.judged(tmp_path)
     assert (result.faults, result.duplicates) == ([], 1)
-    history.cut = "clients ✕ one broker"
+    history.cut = "clients ✕ leader"
     faults = history.judged(tmp_path).faults
     assert any("was handled, and again" in fault for fault in faults), faults
 
@@ -152,6 +164,14 @@ def not_healed(history: History) -> None:
     history.operations["route"] = {late: None}
 
 
+def lost(history: History) -> None:
+    history.stored -= 1
+
+
+def send_failed(history: History) -> None:
+    history.operations["send"][END - 1] = None
+
+
 def process_ended(history: History) -> None:
     history.ended.append("broker-a ended with 1")
 
@@ -168,6 +188,8 @@ def process_ended(history: History) -> None:
         (grown, "clients ✕ offset service: broker-a grew by 96 MiB"),
         (nothing_cut, "clients ✕ offset service: commit went on, so nothing was cut"),
         (not_healed, "clients ✕ offset service: not healed for 15.5 s"),
+        (lost, "acknowledged and not read afterwards (1): *"),
+        (send_failed, "1 sends failed: TimedOut"),
         (process_ended, "broker-a ended with 1"),
     ],
     ids=lambda each: getattr(each, "__name__", ""),
@@ -199,7 +221,7 @@ def test_a_slow_wire_that_answers_at_once_is_none(tmp_path: Path) -> None:
     history = History.right()
     history.cut = SLOW.name
     slow = {at: 4 if CUT_FROM <= at < CUT_TO else 1 for at in range(END)}
-    history.operations = {"route": dict(slow), "commit": dict(slow)}
+    history.operations, history.stored = {"route": dict(slow), "commit": dict(slow)}, 0
     assert history.judged(tmp_path).faults == []
     history.operations["route"][15] = 3
     assert history.judged(tmp_path).faults == [f"{SLOW.name}: route took 300 ms"]

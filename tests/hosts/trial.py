@@ -4,35 +4,45 @@ What must hold is in `verdict.py`.
 """
 
 import asyncio
+import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from faults.workload import read_topic, when_there
 from hosts.availability import PROMPT_SECONDS, Timeline, timelines
-from hosts.cluster import CLIENTS, GROUPS, HOSTS, TOPIC, HostsCluster
-from hosts.cuts import DELAY_MS, LOSS_PERCENT, Cut
+from hosts.cluster import GROUPS, READERS, TOPIC, HostsCluster
+from hosts.cuts import DELAY_MS, LOSS_PERCENT, Cut, Deed
+from hosts.disks import Disks
 from hosts.network import Network
 from hosts.progress import Progress
 from hosts.records import Records
+from hosts.roles import roles_of
+from hosts.shape import CLIENTS, LOG, Shape
 from hosts.verdict import Outcome, Result, judged
 
 import rockoon
 from rockoon.errors import RockoonError
 from rockoon_core.message_queue import queue_from_wire
+from support.log_history import Read
 
 QUEUES_PER_BROKER = 4
 LOOK_SECONDS = 0.25
 # How long is waited for everything to work: at the start, and after a cut.
 SETTLE_SECONDS_MAX = 90.0
+# How long a process that was killed is away, and one that is stopped.
+KILLED_SECONDS = 3.0
+STOPPED_SECONDS = 10.0
+SMALL_FILES = {"commit_log_file_bytes": "16MiB", "index_slots": 5000, "index_units": 20_000}
 
 
 @dataclass(frozen=True, slots=True)
 class Pace:
     """Seconds: before each cut, of each cut, and without a gap until it counts as over."""
 
-    before_seconds: float = 3.0
-    cut_seconds: float = 30.0
+    before_seconds: float = 2.0
+    cut_seconds: float = 12.0
     calm_seconds: float = 2.0
 
 
@@ -43,14 +53,21 @@ class Trial:
         servers: running.
         cluster: a connection that is never cut.
         network: where they are.
+        shape: how many there are of what.
     """
 
-    def __init__(self, servers: HostsCluster, cluster: rockoon.Cluster, network: Network) -> None:
+    def __init__(
+        self, servers: HostsCluster, cluster: rockoon.Cluster, network: Network, shape: Shape
+    ) -> None:
         self._servers = servers
         self._cluster = cluster
         self._network = network
+        self._shape = shape
         caller, *members = CLIENTS
-        self._records = Records(servers.log(caller), [servers.log(host) for host in members])
+        self._records = Records(
+            [servers.log(name) for name in (caller, *READERS)],
+            [servers.log(host) for host in members],
+        )
         self._outcomes: list[Outcome] = []
         self._stopping = False
         self._pace = Pace()
@@ -65,30 +82,66 @@ class Trial:
             tasks.create_task(self._watch_progress(), name="progress")
             for cut in cuts:
                 self._outcomes.append(await self._go_through(cut))
+                print(f"been through: {cut.name}", file=sys.stderr, flush=True)
             self._stopping = True
         await asyncio.to_thread(self._servers.stop_caller)
         await self._all_stored()
         await asyncio.to_thread(self._servers.stop_members)
-        return judged(self._outcomes, self._records, self._progress, self._servers.faults())
+        last = await self._read_all()
+        ended = self._servers.faults()
+        return judged(
+            self._outcomes,
+            self._records,
+            self._progress,
+            ended,
+            last,
+            sends_may_fail=self._shape.copies == 1,
+        )
 
     async def _go_through(self, cut: Cut) -> Outcome:
+        roles = await roles_of(self._cluster, self._shape, self._servers.etcds)
         before_ns = time.monotonic_ns()
         before_bytes = self._servers.resident_bytes()
         most_bytes = dict(before_bytes)
         await asyncio.sleep(self._pace.before_seconds)
         cut_ns = time.monotonic_ns()
-        self._network.cut(cut.directions)
-        self._network.slow_down(cut.slow, DELAY_MS, LOSS_PERCENT)
-        while time.monotonic_ns() < cut_ns + self._pace.cut_seconds * 1e9:
-            await asyncio.sleep(LOOK_SECONDS)
-            for host, size in self._servers.resident_bytes().items():
-                most_bytes[host] = max(most_bytes[host], size)
-        self._network.heal(cut.directions)
-        self._network.slow_down(cut.slow, 0, 0)
+        async with asyncio.TaskGroup() as tasks:
+            done = tasks.create_task(self._do(cut, roles), name=cut.name)
+            while not done.done():
+                await asyncio.sleep(LOOK_SECONDS)
+                for host, size in self._servers.resident_bytes().items():
+                    most_bytes[host] = max(most_bytes.get(host, 0), size)
         healed_ns = time.monotonic_ns()
         settled_ns = await self._settled(healed_ns, f"everything to work after: {cut.name}")
-        growth = {host: size - before_bytes[host] for host, size in most_bytes.items()}
+        growth = {host: most_bytes[host] - size for host, size in before_bytes.items()}
         return Outcome(cut, before_ns, cut_ns, healed_ns, settled_ns, growth)
+
+    async def _do(self, cut: Cut, roles: Mapping[str, str]) -> None:
+        """Do to network or processes what is to be done, and take it back."""
+        servers, victims = self._servers, cut.victims_now(roles)
+        match cut.deed:
+            case Deed.KILL:
+                await asyncio.to_thread(servers.kill, victims)
+                await asyncio.sleep(KILLED_SECONDS)
+                await asyncio.to_thread(servers.start, victims)
+            case Deed.STOP:
+                servers.pause(victims)
+                await asyncio.sleep(STOPPED_SECONDS)
+                servers.go_on(victims)
+            case Deed.WIPE:
+                await asyncio.to_thread(servers.kill, victims)
+                await asyncio.to_thread(servers.wipe, victims[0])
+                await asyncio.to_thread(servers.start, victims)
+            case Deed.POWER:
+                await asyncio.to_thread(servers.cut_power, victims)
+                await asyncio.to_thread(servers.start, victims)
+            case None:
+                directions = cut.directions_now(roles)
+                self._network.cut(directions)
+                self._network.slow_down(cut.slow, DELAY_MS, LOSS_PERCENT)
+                await asyncio.sleep(cut.seconds or self._pace.cut_seconds)
+                self._network.heal(directions)
+                self._network.slow_down(cut.slow, 0, 0)
 
     async def _settled(self, from_ns: int, what: str) -> int:
         """Wait until everything is done promptly for some time; when it began to be looked at."""
@@ -146,17 +199,40 @@ class Trial:
                     return
                 await asyncio.sleep(LOOK_SECONDS)
 
+    async def _read_all(self) -> list[Read]:
+        """Every queue from its beginning to its end, when nothing is sent any more."""
+        began_ns = time.monotonic_ns()
+        stored = await read_topic(self._cluster, TOPIC)
+        assert not stored.troubles, stored.troubles
+        found = []
+        for queue, messages in stored.messages.items():
+            at = {each.queue_offset: each.body.decode() for each in messages}
+            end = max(at, default=-1) + 1
+            its = [at.get(offset) for offset in range(end)]
+            found.append(Read(str(queue), began_ns, time.monotonic_ns(), 0, its, end))
+        return found
+
 
 async def go_through(
     directory: Path,
+    shape: Shape,
     cuts: Sequence[Cut],
     pace: Pace,
     settings: dict[str, dict[str, object]],
 ) -> Result:
     """Make network and cluster, go through cuts, and judge; to be called by `apart`'s process."""
-    network = Network(HOSTS, on_wires={host for cut in cuts for host in cut.slow})
+    network = Network(shape.hosts, on_wires={host for cut in cuts for host in cut.slow})
     network.make()
-    with HostsCluster(network, directory, settings) as servers:
+    disks = None
+    if any(cut.deed is Deed.POWER for cut in cuts):
+        disks = Disks(directory, directory / "aside", shape.broker_logs[LOG])
+        # What a disk has is kept in memory.
+        settings = {**settings, "broker": {**SMALL_FILES, **settings.get("broker", {})}}
+    with HostsCluster(network, shape, directory, settings, disks) as servers:
         async with rockoon.connect(servers.nameservers) as cluster:
-            await cluster.admin.create_topic(TOPIC, queues_per_broker=QUEUES_PER_BROKER)
-            return await Trial(servers, cluster, network).run(cuts, pace)
+            await when_there(
+                lambda: cluster.admin.create_topic(
+                    TOPIC, queues_per_broker=QUEUES_PER_BROKER, if_absent=True
+                )
+            )
+            return await Trial(servers, cluster, network, shape).run(cuts, pace)

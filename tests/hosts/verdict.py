@@ -2,7 +2,10 @@
 
 What must hold:
 
-- no acknowledged message is lost, and each group has handled all of them;
+- each queue is one log to all who send and read (`support.log_history`): no acknowledged message is
+  lost, no read is taken back, an idempotent producer's numbers are stored once and in order;
+- with copies no send fails, whatever is cut;
+- each group has handled all acknowledged messages;
 - a queue's messages reach an orderly group in order, one at a time, from one owner at a time;
 - progress and epochs never go back, and progress never passes a message that was not handled;
 - a cut stops what it is said to stop, and a slow wire is slow: otherwise nothing was tried;
@@ -10,6 +13,7 @@ What must hold:
 - no process ends, and none grows without bound.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -17,14 +21,19 @@ from hosts.availability import Timeline, timelines
 from hosts.cluster import GROUPS
 from hosts.cuts import DELAY_MS, Cut
 from hosts.progress import Progress
-from hosts.records import Records
+from hosts.records import SENDS, Operation, Records
 from torture.judge import Span, judge
+
+from support import log_history
+from support.log_history import Read
 
 HEAL_SECONDS_MAX = 15.0
 # In one cut, of any process: what waits for the other side has bounds.
 GROWTH_BYTES_MAX = 96 << 20
 # What was in hand when a cut was healed may be handled again so long afterwards.
 AFTER_NS = 15 * 10**9
+# So long after a cut was healed a leader has heard that it is none any more.
+HEARD_NS = 3 * 10**9
 
 
 @dataclass(slots=True)
@@ -57,7 +66,13 @@ class Result:
 
 
 def judged(
-    outcomes: list[Outcome], records: Records, progress: Progress, ended: Sequence[str]
+    outcomes: list[Outcome],
+    records: Records,
+    progress: Progress,
+    ended: Sequence[str],
+    last: Sequence[Read],
+    *,
+    sends_may_fail: bool = False,
 ) -> Result:
     """Judge a trial that is over.
 
@@ -66,6 +81,8 @@ def judged(
         records: of its clients; looked at once more.
         progress: as it was seen meanwhile.
         ended: processes that ended by themselves.
+        last: reads of all queues, when nothing was sent any more.
+        sends_may_fail: a log has one copy.
     """
     result = Result(outcomes)
     records.look()
@@ -81,6 +98,18 @@ def judged(
         for each in outcomes
         if each.cut.from_offset_service
     ]
+
+    def may_be_old(read: Operation) -> bool:
+        """A leader that others have deposed answers by what it knows, until it hears of that."""
+        return any(
+            each.cut.may_depose and each.cut_ns <= read.began_ns <= each.healed_ns + HEARD_NS
+            for each in outcomes
+        )
+
+    reads = [*records.reads(may_be_old), *last]
+    result.faults += log_history.judge(records.appends(), reads)
+    if not sends_may_fail:
+        result.faults += failed_sends(records)
     acknowledged, calls = records.acknowledged(), records.calls()
     verdict = judge(calls, GROUPS, acknowledged, spans)
     result.faults += verdict.faults
@@ -91,6 +120,16 @@ def judged(
     result.handler_calls = len(calls)
     result.duplicates = verdict.duplicates.total()
     return result
+
+
+def failed_sends(records: Records) -> list[str]:
+    """Sends of which the sender was told that they failed, by the reason."""
+    failed = Counter(
+        each.said
+        for each in records.operations
+        if each.kind in SENDS and each.ended_ns is not None and not each.ok
+    )
+    return [f"{count} sends failed: {reason}" for reason, count in failed.items()]
 
 
 def faults_of(outcome: Outcome, records: Records) -> Iterator[str]:

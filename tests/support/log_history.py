@@ -14,7 +14,7 @@ pass over the sorted calls shows.
 
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 
 EXAMPLES_MAX = 3
@@ -52,6 +52,9 @@ class Read:
     Args:
         messages: those at `first`, `first + 1`, ...; None: the reader was led past that place.
         end: of the queue, as the reader was told.
+        reader: who read, with `may_be_old`.
+        may_be_old: asked of somebody who may not know that others go on with the log. It may miss
+            what others have seen, and nothing that this reader has.
     """
 
     queue: str
@@ -60,6 +63,8 @@ class Read:
     first: int
     messages: Sequence[Hashable]
     end: int
+    reader: str = ""
+    may_be_old: bool = False
 
 
 @dataclass(slots=True)
@@ -196,10 +201,17 @@ def _judge_moments(
     found: _Findings,
 ) -> None:
     """Whether there is a moment for each call; see the module."""
-    calls = [
-        _Call(2 * read.end, read.began_ns, read.ended_ns, f"a read to {read.end}", is_read=True)
-        for read in reads
-    ]
+    calls = [call_of(read) for read in reads if not read.may_be_old]
+    old = {read.reader for read in reads if read.may_be_old}
+    by_reader: dict[str, list[_Call]] = defaultdict(list)
+    for read in reads:
+        if read.reader in old:
+            by_reader[read.reader].append(call_of(read))
+        if read.may_be_old:
+            # Nobody had to have been answered before; what it saw had to have been sent.
+            calls.append(replace(call_of(read), began_ns=-NEVER_NS))
+    for its in by_reader.values():
+        _order(queue, its, found)
     for offset, message in placed.items():
         append = sent[message]
         # A copy that comes of sending again may be stored later than the one that was answered.
@@ -207,6 +219,16 @@ def _judge_moments(
         ended_ns = append.ended_ns if is_answered and append.ended_ns is not None else NEVER_NS
         said = f"append {offset}"
         calls.append(_Call(2 * offset + 1, append.began_ns, ended_ns, said, is_read=False))
+    _order(queue, calls, found)
+
+
+def call_of(read: Read) -> _Call:
+    said = f"a read to {read.end}"
+    return _Call(2 * read.end, read.began_ns, read.ended_ns, said, is_read=True)
+
+
+def _order(queue: str, calls: list[_Call], found: _Findings) -> None:
+    """Find calls that began after one was answered that must be behind them."""
     calls.sort(key=lambda call: -call.key)
     # Of those behind the one that is looked at, what was answered first.
     first: _Call | None = None

@@ -126,6 +126,19 @@ def test_an_ordinary_producer_may_store_a_copy_after_its_answer_too() -> None:
     assert history.judged() == []
 
 
+def test_who_may_not_know_of_others_misses_what_they_saw_and_nothing_that_it_saw() -> None:
+    history = History()
+    late = Read(QUEUE, 100, 101, 0, ["a0", "b0"], 2, reader="one", may_be_old=True)
+    history.reads.append(late)
+    assert history.judged() == []
+    history.reads.append(replace(late, began_ns=80, ended_ns=90, messages=["a0"], end=3))
+    found = history.judged()
+    assert [each.partition(" (")[0] for each in found] == [log_history.TAKEN_BACK], found
+    history.reads[-1] = replace(late, messages=["a0", "b0", "a1", "b1"], end=4)
+    history.appends[3] = replace(history.appends[3], began_ns=102)
+    assert any(each.startswith(log_history.TOO_EARLY) for each in history.judged())
+
+
 def test_a_number_in_two_queues_is_there_twice() -> None:
     history = History()
     history.reads.append(Read("orders@broker-b:0", 100, 101, 0, ["a0"], 1))
