@@ -145,7 +145,7 @@ class PowerCutDisk(FailingDisk):
 
     def rename(self, source: Path, target: Path) -> None:
         with self._guard:
-            self._durable[target] = self._durable.pop(source)
+            self._moved(source, target)
             super().rename(source, target)
 
     def unlink(self, path: Path) -> None:
@@ -159,9 +159,12 @@ class PowerCutDisk(FailingDisk):
 
     def move_directory(self, source: Path, target: Path) -> None:
         with self._guard:
-            for path in [path for path in self._durable if source in path.parents]:
-                self._durable[target / path.relative_to(source)] = self._durable.pop(path)
+            self._moved(source, target)
             super().move_directory(source, target)
+
+    def _moved(self, source: Path, target: Path) -> None:
+        for path in [path for path in self._durable if path == source or source in path.parents]:
+            self._durable[target / path.relative_to(source)] = self._durable.pop(path)
 
     def cut(self, target: Path, choose: random.Random) -> None:
         """Write what a disk could hold after a power cut now into another directory."""
