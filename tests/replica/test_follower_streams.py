@@ -73,7 +73,7 @@ async def test_who_acknowledges_what_was_never_sent_is_refused_and_commits_nothi
     [
         ({"replica": "stranger"}, "INVALID_ARGUMENT"),
         ({"replica": ""}, "INVALID_ARGUMENT"),
-        ({"epoch": 77}, "INVALID_ARGUMENT"),
+        ({"epoch": 77}, "NOT_LEADER"),
         ({"epoch": 0}, "INVALID_ARGUMENT"),
         ({"end": 5, "min_offset": 9}, "INVALID_ARGUMENT"),
         ({"boundaries": (Boundary(1, 0, 9),), "end": 5}, "INVALID_ARGUMENT"),

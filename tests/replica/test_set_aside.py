@@ -6,16 +6,17 @@ from contextlib import suppress
 from pathlib import Path
 
 from rockoon_broker.broker import CONFIG_DIRECTORY
-from rockoon_broker.replication.set_aside import LOST, set_aside
 from rockoon_broker.server import STORE_ID_FILE
 from rockoon_core.directory_lock import LOCK_FILE
 from rockoon_core.disk import Disk
 from rockoon_node.store_id import read_or_make_store_id
 from rockoon_replica.replica_facts import ReplicaFacts
 from rockoon_replica.replica_file import ReplicaFile
+from rockoon_replica.set_aside import LOST, set_aside
 from support.crashing_disk import CrashingDisk, PowerGone
 from support.replicas import opened
 
+LAST = ("commitlog", CONFIG_DIRECTORY)
 FACTS = ReplicaFacts(promised=7, led=3)
 
 
@@ -49,7 +50,7 @@ def test_a_power_cut_on_the_way_leaves_the_same_replica_or_none_and_all_of_its_l
         shutil.copytree(template, root)
         disk = CrashingDisk(root, operations)
         with suppress(PowerGone):
-            set_aside(root, replica_id, disk)
+            set_aside(root, replica_id, LAST, disk)
             done = True
         disk.cut(after, random.Random(0))
         is_same = (after / CONFIG_DIRECTORY / STORE_ID_FILE).exists()
@@ -60,7 +61,7 @@ def test_a_power_cut_on_the_way_leaves_the_same_replica_or_none_and_all_of_its_l
             owner.append(bodies=[b"of the next life"])
             owner.sync()
         # It has to go too.
-        set_aside(after, next_id, Disk())
+        set_aside(after, next_id, LAST, Disk())
         assert {path.name for path in after.iterdir()} <= {LOST, LOCK_FILE}
         kept = [path.read_bytes() for path in (after / LOST).glob("*/commitlog/*")]
         assert all(any(each.startswith(file) for each in kept) for file in log)

@@ -1,6 +1,7 @@
 """Files of the right size whose bytes changed: told from what a crash tears, found and named."""
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -168,6 +169,51 @@ def test_damage_before_what_was_durable_is_found_though_its_times_were_wrong(
     with pytest.raises(StoreDamaged, match="nothing was changed"):
         Owner(configured)
     assert tree(tmp_path) == before
+
+
+@pytest.mark.parametrize(
+    ("harm", "told"),
+    [
+        ("a flipped byte", "69 whole records stand behind"),
+        ("no log", "the log ends at 0"),
+        ("the last record", "was durable up to"),
+        ("a torn end", None),
+    ],
+)
+def test_an_owner_is_told_of_a_loss_before_anything_is_cut(
+    tmp_path: Path, harm: str, told: str | None
+) -> None:
+    """With copies elsewhere this one must not elect for what it has lost."""
+    configured = settings(tmp_path / "s", commit_log_file_bytes=LOG_FILE_BYTES)
+    owner = Owner(configured)
+    for body in BODIES:
+        owner.append("T", 0, [body])
+    if harm in ("no log", "the last record"):
+        owner.write_point()
+    root = crashed_copy(tmp_path / "s", tmp_path / "copy")
+    owner.store.close()
+    log = log_of(root)
+    if harm == "a flipped byte":
+        break_body(root, BODIES[30])
+    elif harm == "the last record":
+        break_body(root, BODIES[-1])
+    elif harm == "no log":
+        shutil.rmtree(log.parent)
+    else:
+        end = len(log.read_bytes().rstrip(b"\0"))
+        poke(log, end - 20, bytes(20))
+    reasons: list[str] = []
+
+    def lost(reason: str) -> None:
+        assert not (root / "lost").exists()
+        reasons.append(reason)
+
+    Owner(replace(configured, root=root), on_loss=lost).store.close()
+    assert len(reasons) == (told is not None)
+    assert told is None or told in reasons[0]
+    # Nothing says so afterwards.
+    Owner(replace(configured, root=root), on_loss=lost).store.close()
+    assert len(reasons) == (told is not None)
 
 
 # ConsumeQueues.

@@ -1,22 +1,29 @@
 """Stores with copies elsewhere, in a test's hands."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from rockoon_broker.store.settings import Flush
 from rockoon_core.disk import Disk
-from support.store_directory import Owner, settings
+from support.store_directory import Owner, healthy, settings
 from support.waiting import DEADLINE_SECONDS
 
 
 class Replica(Owner):
     """Owner of a store that has copies elsewhere."""
 
-    def __init__(self, root: Path, disk: Disk | None = None, **changes: Any) -> None:
+    def __init__(
+        self,
+        root: Path,
+        disk: Disk | None = None,
+        *,
+        on_loss: Callable[[str], object] = healthy,
+        **changes: Any,
+    ) -> None:
         configured = settings(root, **{"flush": Flush.SYNC, **changes})
-        super().__init__(configured, disk, by_quorum=True)
+        super().__init__(configured, disk, on_loss=on_loss, by_quorum=True)
         self.disk = disk
 
     def sync(self) -> None:

@@ -236,6 +236,7 @@ class Owner:
         configured: StoreSettings,
         disk: Disk | None = None,
         *,
+        on_loss: Callable[[str], object] = healthy,
         by_quorum: bool = False,
         **clock: int,
     ) -> None:
@@ -248,6 +249,7 @@ class Owner:
             clock=self.clock,
             on_synced=self.synced.put,
             on_failed=self.failed.put,
+            on_loss=on_loss,
             by_quorum=by_quorum,
         )
 

@@ -105,10 +105,14 @@ class SayWelcome(NamedTuple):
 
 
 class EndSession(NamedTuple):
-    """End a follower's connection, with a reason for its log."""
+    """End a follower's connection, with a reason for its log.
+
+    `leads` is false where another replica, or this one in another epoch, may take the follower.
+    """
 
     session: int
     reason: str
+    leads: bool = True
 
 
 class SendRound(NamedTuple):

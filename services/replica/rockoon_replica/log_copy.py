@@ -6,6 +6,8 @@ goes with it, because the next leader may cut what was appended.
 """
 
 import asyncio
+import logging
+from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
     from rockoon_replica.service import ReplicationService
     from rockoon_replica.settings import CopySettings
 
+log = logging.getLogger(__name__)
+
 HAND_OVER_SECONDS = 5.0
 
 
@@ -47,8 +51,16 @@ class LogService(Protocol):
         """What says that the log cannot be used. It ends the process."""
         ...
 
-    def open_log(self) -> OpenLog:
-        """Open the log. Raises one of `log_failures`."""
+    def open_log(self, lost: Callable[[str], None]) -> OpenLog:
+        """Open the log.
+
+        Args:
+            lost: to be called, with the reason, before records are cut off that this copy may have
+                acknowledged.
+
+        Raises:
+            Exception: one of `log_failures`.
+        """
         ...
 
     async def live(self, replica: Replica, leads: asyncio.Event) -> None:
@@ -210,7 +222,7 @@ class LogCopy(Generic[Around]):
     async def _live(self) -> LastAction | None:
         self._leads.clear()
         self.service.refuse(self.not_leader())
-        opened = self.service.open_log()
+        opened = self.service.open_log(self._lost)
         try:
             self.log = opened
             return await self._follow_and_lead(opened)
@@ -219,6 +231,11 @@ class LogCopy(Generic[Around]):
             self.log = self.replica = None
             with suppress(*self.service.log_failures):
                 opened.close()
+
+    def _lost(self, reason: str) -> None:
+        """Elect nobody until what is gone was copied again."""
+        if self._file.doubt():
+            log.error("log %s: this copy may have lost records: %s", self.log_name, reason)
 
     async def _follow_and_lead(self, opened: OpenLog) -> LastAction | None:
         name = self.log_name

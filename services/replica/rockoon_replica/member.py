@@ -284,7 +284,8 @@ class Member:
 
     def _hello_arrived(self, event: HelloArrived) -> None:
         leadership, hello = self._leadership, event.hello
-        if leadership is None or hello.epoch != leadership.epoch:
+        leads = leadership is not None and hello.epoch == leadership.epoch
+        if leadership is None or not leads:
             reason = f"does not lead epoch {hello.epoch}"
         elif not leadership.knows(hello.replica):
             reason = f"{hello.replica} is no other replica of this log"
@@ -294,7 +295,7 @@ class Member:
                 self._persist(alone=False)
             leadership.hello(event.session, hello)
             return
-        self._out.append(EndSession(event.session, reason))
+        self._out.append(EndSession(event.session, reason, leads))
 
     def _ack_arrived(self, event: AckArrived) -> None:
         if self._leadership is not None:

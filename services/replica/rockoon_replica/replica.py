@@ -391,8 +391,8 @@ class Replica:
                 self._following.say_hello(session, hello)
             case actions.SayWelcome(session, welcome):
                 self._leading.say_welcome(session, welcome)
-            case actions.EndSession(session, reason):
-                self._leading.end_session(session, self._refusal(reason))
+            case actions.EndSession(session, reason, leads):
+                self._leading.end_session(session, self._refusal(reason, leads=leads))
             case actions.Established(epoch):
                 log.info("log %s: leads epoch %d", self._log_name, epoch)
                 self._owner.established(epoch)
@@ -413,8 +413,8 @@ class Replica:
 
     # The parts of it.
 
-    def _refusal(self, reason: str) -> RockoonError:
-        if self.member.epoch == 0:
+    def _refusal(self, reason: str, *, leads: bool) -> RockoonError:
+        if not leads:
             return self._leading.not_leader()
         log.warning("log %s: a follower is refused: %s", self._log_name, reason)
         return InvalidArgument(reason=reason)

@@ -100,6 +100,23 @@ class ReplicaFile:
         self._disk.replace_file(self._path, encode(Kept(facts, unsynced_boot)))
         self._mark()
 
+    def doubt(self) -> bool:
+        """Note that the log may have lost what this replica has acknowledged; durable on return.
+
+        Returns:
+            Whether there is anything to note: a store that was never a replica has acknowledged
+            nothing to anybody.
+
+        Raises:
+            StoreCorrupt, OSError: as of `read` and `write`.
+        """
+        facts = self.read()
+        if facts is None:
+            return False
+        if facts.sound:
+            self.write(facts._replace(sound=False))
+        return True
+
     def _mark(self) -> None:
         if not self._marker.exists():
             self._disk.replace_file(self._marker, b"")

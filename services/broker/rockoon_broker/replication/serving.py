@@ -6,6 +6,7 @@ See `rockoon_replica.log_copy` for its lives.
 import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
+from functools import partial
 from typing import TYPE_CHECKING
 
 from rockoon_broker.broker import Broker, prepared
@@ -87,10 +88,10 @@ class BrokerCopy:
 
     # A `LogService`.
 
-    def open_log(self) -> StoreLog:
+    def open_log(self, lost: Callable[[str], None]) -> StoreLog:
         self._log = StoreLog(
             self._replica_id,
-            self._open_store,
+            partial(self._open_store, lost),
             self._clock,
             advanced=self._advanced,
             failed=self._failed,
@@ -175,7 +176,10 @@ class BrokerCopy:
             replica.written()
 
     def _open_store(
-        self, synced: Callable[[int], None], failed: Callable[[OSError], None]
+        self,
+        lost: Callable[[str], None],
+        synced: Callable[[int], None],
+        failed: Callable[[OSError], None],
     ) -> Store:
         return Store.open(
             self._store_settings,
@@ -183,6 +187,7 @@ class BrokerCopy:
             clock=self._clock,
             on_synced=synced,
             on_failed=failed,
+            on_loss=lost,
             by_quorum=True,
         )
 

@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 
 from rockoon_broker.store.clock import WallClock
-from rockoon_broker.store.errors import AppendFailed, StoreNotWritable
+from rockoon_broker.store.errors import AppendFailed, StoreDamaged, StoreNotWritable
 from rockoon_broker.store.queues.consume_queue import QueueKey
 from rockoon_broker.store.store import Store
 from rockoon_core.replication_rules import Boundary
@@ -105,12 +105,19 @@ class StoreLog:
             await self._synced.wait()
 
     def truncate(self, offset: int) -> None:
-        """Make `offset` the end, durably; see `Store.close_to_truncate` for what is refused."""
+        """Make `offset` the end, durably; see `Store.close_to_truncate` for what is refused.
+
+        Raises:
+            StoreDamaged: records below it are gone, as the file shows when it is opened again.
+        """
         if offset == self.end:
             return
         retained = self.store.retain_from
         self.store.close_to_truncate(offset)
         self.store = self._open()
+        if self.end != offset:
+            directory = self.store.settings.root
+            raise StoreDamaged(directory, self.end, f"the log was to end at {offset}")
         self.store.retain_from = retained
         self._synced.set()
 

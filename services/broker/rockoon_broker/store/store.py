@@ -81,6 +81,7 @@ class Store(VisibleStore):
         lock: DirectoryLock,
         on_synced: Callable[[int], None],
         on_failed: Callable[[OSError], None],
+        on_loss: Callable[[str], object],
         by_quorum: bool,
     ) -> None:
         self.settings = settings
@@ -99,8 +100,9 @@ class Store(VisibleStore):
             settings.open_queue_files_max,
             disk,
         )
+        parts_to_recover = (self._queues, self._dropped, self._abort)
         self.recovery = Recoverer(
-            settings, disk, self._queues, self._dropped, self._abort, by_quorum=by_quorum
+            settings, disk, *parts_to_recover, on_loss, by_quorum=by_quorum
         ).run()
         self._markers, self._syncer, self._log = open_log(
             settings, disk, self.recovery, on_synced, on_failed
@@ -130,17 +132,8 @@ class Store(VisibleStore):
         )
         self._appender, self._raw = self._make_writers()
         self._closed = False
-        self._cleaner = Cleaner(
-            settings,
-            disk,
-            clock,
-            self._log,
-            self.runs,
-            self._queues,
-            self._dropped,
-            self._syncer,
-            self.compaction,
-        )
+        parts = (self._log, self.runs, self._queues, self._dropped, self._syncer)
+        self._cleaner = Cleaner(settings, disk, clock, *parts, self.compaction)
         self._dues = Dues(settings, clock.now_ms())
         self._begin()
 
@@ -176,6 +169,7 @@ class Store(VisibleStore):
         clock: WallClock | None = None,
         on_synced: Callable[[int], None] = _ignore,
         on_failed: Callable[[OSError], None] = _ignore,
+        on_loss: Callable[[str], object] = _ignore,
         by_quorum: bool = False,
     ) -> Self:
         """Lock the directory, recover it, and start the Syncer.
@@ -187,6 +181,7 @@ class Store(VisibleStore):
             on_synced: called on the Syncer's thread with the physical offset up to which the log is
                 durable. It must hand that to the owner's thread, which calls `confirm`.
             on_failed: called there, once, when a sync failed. The owner must end the process.
+            on_loss: called by `open`, with the reason, before it cuts what may have been durable.
             by_quorum: the log has other copies, and the owner says by `confirm` what is committed;
                 what a start finds behind the last recovery point is not, before that.
 
@@ -203,9 +198,8 @@ class Store(VisibleStore):
             raise StoreLocked(str(failure)) from None
         try:
             settings = with_stored_sizes(settings, disk)
-            return cls(
-                settings, disk, clock or SystemWallClock(), lock, on_synced, on_failed, by_quorum
-            )
+            told = (on_synced, on_failed, on_loss)
+            return cls(settings, disk, clock or SystemWallClock(), lock, *told, by_quorum)
         except BaseException:
             lock.release()
             raise

@@ -23,6 +23,15 @@ class Chunk:
     """Physical offset of the scanned buffer: add it to `records.offsets`."""
     records: Scan
 
+    def offsets_of(self, topic: bytes) -> list[int]:
+        """Physical offsets of its records of one topic."""
+        records = self.records
+        if topic not in records.topics:
+            return []
+        is_of_it = records.topic_numbers == records.topics.index(topic)
+        offsets: list[int] = (records.offsets[is_of_it] + self.base).tolist()
+        return offsets
+
 
 class LogScan:
     """One walk over the log; afterwards its fields say how it went.

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from rockoon_broker.store.log.scan import LogScan
 from rockoon_broker.store.recovery.proof import LogFiles
 from rockoon_core.disk import Disk
+from rockoon_format.batch import ScanEnd
 from rockoon_format.record_search import HEAD_BYTES, record_heads
 
 _WINDOW_BYTES = 4 << 20
@@ -71,10 +72,12 @@ def find_damage(log: LogFiles, boundary: int, durable: KnownDurable, disk: Disk)
     return None
 
 
-def count_records(log: LogFiles, position: int, disk: Disk) -> int:
-    """How many whole records stand behind a physical offset, at least, whatever is between them."""
+def count_records(log: LogFiles, walked: LogScan, disk: Disk) -> int:
+    """How many whole records stand behind the end of a walk, at least, whatever is between them."""
     count = 0
-    found = next_record(log, position, disk)
+    # A torn end is no record, whatever its body says.
+    torn = walked.stopped_by is ScanEnd.NO_CHECKSUM
+    found = next_record(log, walked.end + torn, disk)
     for _ in range(_BREAKS_MAX):
         if found is None:
             break

@@ -29,11 +29,12 @@ the others is then never repaired.
 
 import logging
 import shutil
+from collections.abc import Callable
 from dataclasses import replace
 
 from rockoon_broker.store.errors import StoreDamaged, StoreLayoutError
 from rockoon_broker.store.log.directory import contiguous, list_files
-from rockoon_broker.store.log.scan import Chunk, LogScan
+from rockoon_broker.store.log.scan import LogScan
 from rockoon_broker.store.queues.consume_queue import ConsumeQueues
 from rockoon_broker.store.queues.dispatch import (
     contradicted_queues,
@@ -86,6 +87,8 @@ class Recoverer:
         queues: empty; loaded and repaired here.
         dropped: marks of deleted topics; fitted to the log here.
         abort: written here before anything is changed.
+        on_loss: called, with the reason, before records are cut that may have been durable. Nothing
+            says so afterwards.
         by_quorum: what lies behind the boundary may not be committed: it is kept, and its numbers
             are counted, but it is not listed (RocketMQ 6609).
     """
@@ -97,10 +100,12 @@ class Recoverer:
         queues: ConsumeQueues,
         dropped: DroppedTopics,
         abort: AbortFile,
+        on_loss: Callable[[str], object],
         *,
         by_quorum: bool = False,
     ) -> None:
         self._by_quorum = by_quorum
+        self._on_loss = on_loss
         self._root = settings.root
         self._log = settings.root / LOG_DIRECTORY
         self._file_bytes = settings.commit_log_file_bytes
@@ -151,6 +156,7 @@ class Recoverer:
         lineage = new_lineage() if reason or point is None else point.lineage
         self._abort.create(lineage, self._checksums_from)
         if not starts:
+            self._tell_loss(0, 0, durable)
             self._forget_queues()
             self._note_checksums(lineage, 0)
             return self._result(None, [], 0, 0, lineage, abort, "no CommitLog files", 0)
@@ -171,7 +177,8 @@ class Recoverer:
         if reason:
             self._go_on_behind(misfits, starts[0], walk.end)
         # Before the cut, which takes them away.
-        records_behind = count_records(log, walk.end, self._disk)
+        records_behind = count_records(log, walk, self._disk)
+        self._tell_loss(walk.end, records_behind, durable)
         unwritten = None if abort is None else max(boundary, durable.end)
         # After the walk has written the queues: a crash in between finds the log as it was.
         starts, cleared = self._cut.cut(starts, walk.end, boundary, unwritten)
@@ -184,6 +191,12 @@ class Recoverer:
         aside = tuple(self._cut.set_aside)
         own = tuple(offset for offset in self._own_records if offset < walk.end)
         return replace(result, set_aside=aside, records_set_aside=records_behind, own_records=own)
+
+    def _tell_loss(self, end: int, records_behind: int, durable: KnownDurable) -> None:
+        if end < durable.end:
+            self._on_loss(f"the log ends at {end}, and was durable up to {durable.end}")
+        elif records_behind:
+            self._on_loss(f"{records_behind} whole records stand behind the log's end at {end}")
 
     def _settle_layout(self) -> tuple[list[int], list[Misfit]]:
         """Start offsets of the log's files, and what among the queues' did not fit and was moved.
@@ -390,8 +403,7 @@ class Recoverer:
                     self._queues.empty(queue)
             take = count_runs if self._by_quorum else dispatch_runs
             take(runs, self._queues, end)
-            if _LOG_TOPIC in chunk.records.topics:
-                self._own_records += own_records(chunk)
+            self._own_records += chunk.offsets_of(_LOG_TOPIC)
             times_ms = chunk.records.store_timestamps_ms
             if end is not None:
                 walk.end, walk.closed_end = end, 0
@@ -484,11 +496,3 @@ class Recoverer:
             bytes_scanned=0 if walk is None else walk.bytes_scanned,
             bytes_cleared=cleared,
         )
-
-
-def own_records(chunk: Chunk) -> list[int]:
-    """Physical offsets of a chunk's records of the log's own topic."""
-    records = chunk.records
-    is_own = records.topic_numbers == records.topics.index(_LOG_TOPIC)
-    offsets: list[int] = (records.offsets[is_own] + chunk.base).tolist()
-    return offsets
