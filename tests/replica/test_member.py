@@ -71,16 +71,6 @@ def test_a_leader_that_gave_another_replica_a_welcome_does_not_go_on_after_a_res
     assert kinds(again.handle(events.StateSeen(state(1, 1, "a")))) == ["Resign"]
 
 
-def test_an_acknowledgement_of_what_was_not_sent_ends_the_session_and_does_not_count() -> None:
-    log = ByteLog()
-    member = Member("a", ReplicaFacts(), log)
-    opened(member, log, state(1, 1, "a"))
-    member.handle(events.HelloArrived(7, Hello(1, "b", (), 0, 0)))
-    decided = member.handle(events.AckArrived(7, Ack(log.end, 0), sent_end=0))
-    assert kinds(decided) == ["EndSession"]
-    assert log.committed_end == 0
-
-
 def test_a_leader_with_too_few_followers_refuses_appends_before_they_are_written() -> None:
     log = ByteLog()
     member = Member("a", ReplicaFacts(), log)
