@@ -8,7 +8,7 @@ from typing import Any, Generic, Self, TypeVar
 
 import grpc
 
-from rockoon.errors import BrokerUnavailable
+from rockoon.errors import BrokerUnavailable, NotLeader
 from rockoon.net.channels import CHANNEL_OPTIONS
 from rockoon.net.tls import dialer
 from rockoon_core.backoff import Backoff
@@ -33,6 +33,9 @@ PLAN_RETRY_SECONDS = 2.0
 READ_RETRY_SECONDS = 20.0
 # How long to ask nameservers where a broker is, before it is tried again where it was.
 _FOLLOW_SECONDS_MAX = 2.0
+
+# What says that the log may be served elsewhere by now: a leader that was deposed answers too.
+_ELSEWHERE = (BrokerUnavailable, NotLeader)
 
 Request = TypeVar("Request")
 Reply = TypeVar("Reply")
@@ -111,7 +114,7 @@ class RepeatedCall(Generic[Request, Reply]):
             else:
                 return reply
             time.sleep(backoff.next_seconds())
-            if isinstance(error, BrokerUnavailable):
+            if isinstance(error, _ELSEWHERE):
                 self._follow()
             assert self._request is not None
             self.ask(self._request)

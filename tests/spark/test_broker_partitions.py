@@ -3,17 +3,26 @@
 import asyncio
 import random
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from grpc import aio
 
-from rockoon.errors import BrokerUnavailable
+from rockoon.errors import BrokerUnavailable, NotLeader
+from rockoon_proto.v1.broker_pb2 import ReadLogReply
+from rockoon_proto.v1.broker_pb2_grpc import BrokerServicer, add_BrokerServicer_to_server
+from rockoon_runtime.wire import GrpcServer
 from rockoon_spark.records.columns import LogRecords, to_batch
+from rockoon_spark.records.selection import EVERYTHING
 from rockoon_spark.source import broker_partition
 from rockoon_spark.source.broker_partition import BrokerPartition
+from rockoon_spark.source.live_cluster import LiveCluster
 from rockoon_spark.source.log_source import DamagedPlace, DataLost
 from support.broker import RunningBroker, running_broker
 from support.broker_routes import BrokerRoutes
+from support.drains import AT_ONCE
 from support.log_bytes import log_bytes
 from support.seeds import seeds
 
@@ -53,6 +62,26 @@ async def read(wanted: BrokerPartition) -> tuple[list[bytes], list[DamagedPlace]
     batches = [to_batch(each, ["body"]) for each in records]
     bodies = [body for batch in batches for body in batch.column("body").to_pylist()]
     return bodies, [each for each in found if isinstance(each, DamagedPlace)]
+
+
+class Deposed(BrokerServicer):
+    """A replica that led before."""
+
+    async def ReadLog(self, request: object, context: object) -> ReadLogReply:  # noqa: ARG002
+        raise NotLeader(replica="broker-a-1", log="broker-a")
+
+
+@asynccontextmanager
+async def deposed() -> AsyncIterator[str]:
+    """The address of one."""
+
+    def register(server: aio.Server) -> None:
+        add_BrokerServicer_to_server(Deposed(), server)
+
+    async with GrpcServer(
+        "broker", "rockoon", "127.0.0.1:0", register, [], drain=AT_ONCE
+    ) as server:
+        yield server.address
 
 
 @pytest.mark.parametrize("seed", seeds(1))
@@ -163,6 +192,22 @@ async def test_a_broker_that_has_another_address_by_then_is_found(
     async with running_broker(tmp_path, [nameserver.address]) as broker:
         assert broker.address != wanted.address
         assert await read(wanted) == ([b"kept"], [])
+
+
+async def test_a_leader_that_was_deposed_is_left_for_the_one_that_leads(
+    tmp_path: Path, nameserver: BrokerRoutes
+) -> None:
+    """It answers, and will not lead again by itself."""
+    async with running_broker(tmp_path, [nameserver.address]) as broker, deposed() as former:
+        await broker.append("T", 0, b"kept")
+        end = (await broker.describe()).log_max_offset
+        wanted = partition(broker, 0, end, endpoint=nameserver.address)
+        assert await read(replace(wanted, address=former)) == ([b"kept"], [])
+        cluster = LiveCluster(nameserver.address)
+        planned = await asyncio.to_thread(
+            cluster.partitions_of, "broker-a", former, EVERYTHING, 1 << 20
+        )
+        assert planned == [wanted]
 
 
 async def test_a_log_that_grows_into_new_files_is_read_as_far_as_it_was_planned(

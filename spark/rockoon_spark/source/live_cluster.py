@@ -110,7 +110,7 @@ class LiveCluster:
             RockoonError: it does not answer.
             GenerationReplaced: it takes one generation after the other into force.
         """
-        with LogClient(broker, address, PLAN_RETRY_SECONDS) as client:
+        with LogClient(broker, address, PLAN_RETRY_SECONDS, self.endpoint) as client:
 
             def in_force() -> GenerationInForce | None:
                 if not self.compacted:
@@ -161,7 +161,7 @@ class LiveCluster:
         return [log for log in found if log.end > log.start]
 
     def _look(self, broker: str, address: str) -> "BrokerLog":
-        with LogClient(broker, address, PLAN_RETRY_SECONDS) as client:
+        with LogClient(broker, address, PLAN_RETRY_SECONDS, self.endpoint) as client:
             # Nothing is asked for but the ends.
             return BrokerLog.of(self, client, client.read(ReadLogRequest()))
 
@@ -221,6 +221,9 @@ class BrokerLog:
             fails_on_data_loss=cluster.fails_on_data_loss,
         )
 
+    def _client(self) -> LogClient:
+        return LogClient(self.broker, self.address, PLAN_RETRY_SECONDS, self.endpoint)
+
     def between(self, start: int, stop: int) -> BrokerPartition:
         """What lies between two physical offsets, in one; a record starts at `start`."""
         return BrokerPartition(
@@ -255,7 +258,7 @@ class BrokerLog:
 
     def oldest(self) -> int:
         """See `ContiguousLog`."""
-        with LogClient(self.broker, self.address, PLAN_RETRY_SECONDS) as client:
+        with self._client() as client:
             return int(client.read(ReadLogRequest()).log_min_offset)
 
     def knows(self, last: LastRecord) -> bool | None:
@@ -263,7 +266,7 @@ class BrokerLog:
         request = ReadLogRequest(
             physical_offset=last.offset, at_record=True, end_offset=last.offset + 1, max_bytes=1
         )
-        with LogClient(self.broker, self.address, PLAN_RETRY_SECONDS) as client:
+        with self._client() as client:
             try:
                 reply = client.read(request)
             except LogTrimmed:
