@@ -24,7 +24,7 @@ def plain(store_id: str) -> Node:
 def test_an_empty_store_never_makes_the_state_of_a_name_that_exists() -> None:
     """The replica with the messages would become its copy, cut to nothing (A8)."""
     for copies in (1, 3):
-        with pytest.raises(NotReady, match="start the broker that has its messages first"):
+        with pytest.raises(NotReady, match="start the one that has its content first"):
             come(None, "b", copies=copies, name_exists=True)
     state = come(None, "a", empty=False, name_exists=True)
     assert (state.leader, state.epoch, list(state.in_sync), state.copies) == ("a", 1, ["a"], 3)

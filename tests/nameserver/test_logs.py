@@ -289,7 +289,7 @@ async def test_an_empty_store_does_not_take_the_name_of_queues_that_exist(
         await route(nameserver, created.revision)
         shared_etcd.control("del", "--prefix", f"/rockoon/{cluster}/logs/")
         shared_etcd.control("del", "--prefix", f"/rockoon/{cluster}/nodes/")
-        with pytest.raises(NotReady, match="start the broker that has its messages first"):
+        with pytest.raises(NotReady, match="start the one that has its content first"):
             await register(nameserver, "b")
 
 

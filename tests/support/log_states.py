@@ -69,7 +69,7 @@ def report(
 def call(state: LogState, who: str, epoch: int | None = None) -> ReplicaCall:
     """A call of a replica that knows this state."""
     return ReplicaCall(
-        kind=BROKER,
+        kind=state.kind or BROKER,
         log=state.log,
         replica_id=who,
         epoch=state.epoch if epoch is None else epoch,

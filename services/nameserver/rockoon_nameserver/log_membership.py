@@ -130,8 +130,8 @@ def first_state(node: Node, facts: ReplicaFacts, *, name_exists: bool) -> LogSta
     if name_exists:
         raise NotReady(
             service=f"log {node.name!r}",
-            reason=f"it has queues, and the store of {node.replica!r} is empty: start the broker "
-            "that has its messages first",
+            reason=f"it exists, and the store of {node.replica!r} is empty: start the one that has "
+            "its content first",
         )
     state.version = 1
     state.replicas.add(replica_id=who, name=node.replica, rack=node.rack)

@@ -181,24 +181,22 @@ class Nodes:
         return await self._reply(node, lease_id, ttl_seconds, found.mod_revision)
 
     async def _entries(self, key: NodeKey | ReplicaKey, node: Node) -> Entries:
-        """What there is in the place of a node: a broker's, or the one of an offset service.
+        """What there is in the place of a node: of its name, and of any for an offset service.
 
         A store that was its log's only one, or is so again, is still the same store.
         """
-        own = self._keyspace.key(key)
-        if node.kind == OFFSET_SERVICE:
-            found = (await self._etcd.read(self._keyspace.nodes(node.kind))).items
-            # If there are several all the same, any that is not the caller refuses it.
-            holder = min(found, key=lambda item: item.key == own, default=None)
-            return Entries(holder, is_named=False, log=None)
-        as_node = NodeKey(node.kind, node.name)
+        as_node, keyspace = NodeKey(node.kind, node.name), self._keyspace
+        is_only = node.kind == OFFSET_SERVICE
         nodes, replicas, logs = await self._etcd.read_together(
-            self._keyspace.one(as_node),
-            self._keyspace.replicas(node.kind, node.name),
-            self._keyspace.one(LogKey(node.kind, node.name)),
+            keyspace.nodes(node.kind) if is_only else keyspace.one(as_node),
+            keyspace.replicas(node.kind, "" if is_only else node.name),
+            keyspace.one(LogKey(node.kind, node.name)),
         )
         state = next(iter(logs), None)
-        in_its_place = self._keyspace.key(ReplicaKey(node.kind, node.name, node.store_id))
+        others = [each for each in (*nodes, *replicas) if self._name_in(each.key) != node.name]
+        if others:
+            return Entries(others[0], is_named=False, log=state)
+        in_its_place = keyspace.key(ReplicaKey(node.kind, node.name, node.store_id))
         same = [each for each in replicas if each.key == in_its_place]
         if isinstance(key, NodeKey):
             holder = next(iter([*nodes, *same, *replicas]), None)
@@ -209,19 +207,24 @@ class Nodes:
         is_named = bool(nodes) and not before
         return Entries(next(iter([*same, *before]), None), is_named, state)
 
+    def _name_in(self, key: str) -> str:
+        """The name of the node, or the log, that a key is of."""
+        found = self._keyspace.parse(key)
+        assert isinstance(found, NodeKey | ReplicaKey)
+        return found.name if isinstance(found, NodeKey) else found.log
+
     def _log_changes(
         self, request: RegisterNodeRequest, entries: Entries
     ) -> list[tuple[Compare, Put]]:
-        """What becomes of the state of a broker's log, and when; empty when nothing does."""
+        """What becomes of the state of a node's log, and when; empty when nothing does."""
         node = request.node
-        if node.kind != BROKER:
-            return []
         key = LogKey(node.kind, node.name)
         state: LogState | None = None
         if entries.log is not None:
             state = read_log(key, entries.log.value)
         if node.replica:
-            name_exists = entries.is_named or self._has_queues(node.name)
+            has_queues = node.kind == BROKER and self._has_queues(node.name)
+            name_exists = entries.is_named or has_queues
             comes = request.lease_id == 0
             after = registered(state, node, request.replica, comes=comes, name_exists=name_exists)
         else:
@@ -243,8 +246,9 @@ class Nodes:
             if holder.key == put.key:
                 return conditions, [put]
             return [*conditions, unchanged(put.key, 0)], [put, Delete(only(holder.key))]
-        if key.kind == OFFSET_SERVICE:
-            return [absent(self._keyspace.nodes(OFFSET_SERVICE))], [put]
+        if key.kind == OFFSET_SERVICE and isinstance(key, NodeKey):
+            spans = (self._keyspace.nodes(key.kind), self._keyspace.replicas(key.kind))
+            return [absent(span) for span in spans], [put]
         return [unchanged(put.key, 0)], [put]
 
     async def _predecessor(self, node: Node, held: Node | None, holder: KeyValue | None) -> int:
@@ -332,8 +336,6 @@ def checked(node: Node) -> Node:
 
 def check_replica(node: Node) -> None:
     """Raises InvalidArgument for what can be no replica."""
-    if node.kind != BROKER:
-        raise InvalidArgument(reason="only a broker's log has replicas")
     if not NODE_NAME.fullmatch(node.replica):
         raise InvalidArgument(
             reason=f"{node.replica!r} is no replica's name: use 1 to 100 letters, digits and . _ -"
