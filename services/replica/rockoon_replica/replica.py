@@ -9,7 +9,6 @@ Invariants:
 """
 
 import asyncio
-import heapq
 import itertools
 import logging
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
@@ -39,6 +38,7 @@ from rockoon_replica.member import Member, Role
 from rockoon_replica.replica_facts import ReplicaFacts
 from rockoon_replica.replica_file import ReplicaFile
 from rockoon_replica.standing import FollowerProgress, Record
+from rockoon_replica.waiting import Waiting, finish
 
 log = logging.getLogger(__name__)
 
@@ -156,14 +156,10 @@ class Replica:
         self._is_over = False
         self._over = asyncio.Event()
         self._last: LastAction | None = None
-        # Who waits for a committed end: the nearest one first.
-        self._waiting: list[tuple[int, int, asyncio.Future[None]]] = []
-        self._order = itertools.count()
-        # Who waits for a round that was not asked yet, and for those that were.
-        self._askers: list[asyncio.Future[None]] = []
-        self._rounds: dict[int, list[asyncio.Future[None]]] = {}
+        self._waiting = Waiting(self._ask_round)
         self.state: LogState | None = None
-        self.appends_allowed = False
+        # Set while appends are allowed.
+        self.may_append = asyncio.Event()
         # To look at, as is `member`.
         self.replicated = replicated
         self.progress: Mapping[str, FollowerProgress] = self._leading.progress
@@ -192,6 +188,11 @@ class Replica:
         """Up to where a leader may delete its log."""
         return self.member.retention_end()
 
+    @property
+    def appends_allowed(self) -> bool:
+        """Whether what is appended now may become committed: it leads, and enough are connected."""
+        return self.may_append.is_set()
+
     def saw(self, state: LogState) -> None:
         """A nameserver has told the log's state; the newest may come before older ones."""
         if self.state is None or state.version > self.state.version:
@@ -213,9 +214,7 @@ class Replica:
             return
         if self._is_over:
             raise self._leading.not_leader()
-        reached = asyncio.get_running_loop().create_future()
-        heapq.heappush(self._waiting, (offset, next(self._order), reached))
-        await reached
+        await self._waiting.committed(offset)
 
     async def round(self) -> None:
         """Wait until a quorum has confirmed, after this call, that this replica leads (rule 11).
@@ -227,12 +226,7 @@ class Replica:
         """
         if self._is_over or self.member.role is not Role.LEADING:
             raise self._leading.not_leader()
-        agreed = asyncio.get_running_loop().create_future()
-        self._askers.append(agreed)
-        if len(self._askers) == 1:
-            # All that come until it is acted on share it.
-            self._tell(RoundAsked())
-        await agreed
+        await self._waiting.round()
 
     async def hand_over(self, seconds: float, successor: str | None = None) -> bool:
         """Have another replica lead; returns whether one does.
@@ -300,16 +294,12 @@ class Replica:
         self._is_over = True
         self._over.set()
         self._leading.end_all()
-        self.appends_allowed = False
+        self.may_append.clear()
         self._note_readiness()
-        waiting = [reached for _, _, reached in self._waiting]
-        waiting += itertools.chain(self._askers, *self._rounds.values())
-        for each in waiting:
-            if not each.done():
-                each.set_exception(self._leading.not_leader())
+        self._waiting.refuse(self._leading.not_leader())
         while not self._events.empty():
             _, done = self._events.get_nowait()
-            _finish(done)
+            finish(done)
 
     def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
         assert self._tasks is not None, "run has begun"
@@ -338,10 +328,10 @@ class Replica:
             if event is None:
                 return
             if isinstance(event, RoundAsked):
-                self._number_askers(self.member.round + 1)
+                self._waiting.begins(self.member.round + 1)
             for action in self.member.handle(event):
                 await self._carry_out(action)
-            _finish(done)
+            finish(done)
             self._note_readiness()
 
     async def _carry_out(self, action: Action) -> None:
@@ -359,11 +349,14 @@ class Replica:
             case actions.SendRound(number):
                 self._leading.send_round(number)
             case actions.RoundAgreed(number):
-                self._agree(number)
+                self._waiting.agreed(number)
             case actions.AllowDeletion(min_offset):
                 self._owner.may_delete(min_offset)
             case actions.AllowAppends(allowed):
-                self.appends_allowed = allowed
+                if allowed:
+                    self.may_append.set()
+                else:
+                    self.may_append.clear()
             case actions.Reopen() | actions.Remake() | actions.Halt():
                 log.warning("log %s: %s", self._log_name, action)
                 self._last = action
@@ -432,23 +425,16 @@ class Replica:
     def _commit(self, end: int) -> None:
         self._log.commit(end)
         self._leading.wake()
-        waiting = self._waiting
-        while waiting and waiting[0][0] <= end:
-            _finish(heapq.heappop(waiting)[2])
+        self._waiting.reached(end)
         self._owner.committed(end)
+
+    def _ask_round(self) -> None:
+        self._tell(RoundAsked())
 
     def _note_readiness(self) -> None:
         now = asyncio.get_running_loop().time()
         if self.record.note(is_ready=self.is_ready, now=now):
             self._owner.readiness_changed()
-
-    def _number_askers(self, number: int) -> None:
-        self._rounds[number], self._askers = self._askers, []
-
-    def _agree(self, number: int) -> None:
-        for each in [each for each in self._rounds if each <= number]:
-            for agreed in self._rounds.pop(each):
-                _finish(agreed)
 
     def _ask(self, call: RegisterCall) -> None:
         if self._calls < CALLS_MAX:
@@ -483,8 +469,3 @@ class Replica:
         while True:
             await asyncio.sleep(REPEAT_SECONDS)
             self._tell(RepeatDue())
-
-
-def _finish(future: "asyncio.Future[None]") -> None:
-    if not future.done():
-        future.set_result(None)
