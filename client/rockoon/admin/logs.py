@@ -1,6 +1,7 @@
 """Logs and their copies: `cluster.admin.logs`.
 
-A log is what a broker's name stands for. Looking needs `read` on `cluster`, changing `admin`.
+A log is what a broker's name stands for, or the offset service's. Where both have one name, the
+broker's is meant. Looking needs `read` on `cluster`, changing `admin`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -8,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from rockoon.admin.replica_standings import ReplicaStanding, ask_standings
-from rockoon.errors import InvalidArgument
+from rockoon.errors import InvalidArgument, LogNotFound
 from rockoon_proto.v1.logs_pb2 import (
     AdoptLogRequest,
     DescribeLogRequest,
@@ -20,7 +21,7 @@ from rockoon_proto.v1.logs_pb2 import (
     MoveReplicaRequest,
 )
 from rockoon_proto.v1.logs_pb2_grpc import LogsStub
-from rockoon_proto.v1.nameserver_pb2 import BROKER
+from rockoon_proto.v1.nameserver_pb2 import BROKER, OFFSET_SERVICE
 
 if TYPE_CHECKING:
     from rockoon.net.connection import Connection
@@ -156,8 +157,17 @@ class LogAdmin:
 
     async def describe(self, log: str) -> LogDescription:
         """One log. Raises LogNotFound."""
-        reply = await self._call("DescribeLog", DescribeLogRequest(kind=BROKER, log=log))
-        return LogDescription.from_wire(reply.log)
+        return LogDescription.from_wire(await self._find(log))
+
+    async def _find(self, log: str) -> Log:
+        try:
+            request = DescribeLogRequest(kind=BROKER, log=log)
+            reply = await self._call("DescribeLog", request)
+        except LogNotFound:
+            request = DescribeLogRequest(kind=OFFSET_SERVICE, log=log)
+            reply = await self._call("DescribeLog", request)
+        found: Log = reply.log
+        return found
 
     async def ask_replicas(self, log: LogDescription) -> Mapping[str, ReplicaStanding]:
         """How the copies of a log are, as they say themselves; by id, those that answer.
@@ -183,8 +193,9 @@ class LogAdmin:
             LogNotFound, LogChanged, LogFrozen: as the names say.
             InvalidArgument: the log has a leader (with `accept_loss`), or nobody has reported.
         """
+        kind = (await self._find(log)).state.kind
         request = ElectLogRequest(
-            kind=BROKER, log=log, accept_loss=accept_loss, expected_version=expected_version
+            kind=kind, log=log, accept_loss=accept_loss, expected_version=expected_version
         )
         await self._call("ElectLog", request)
         return await self.describe(log)
@@ -204,8 +215,9 @@ class LogAdmin:
             LogNotFound: there is no such log.
             InvalidArgument: it is not frozen, or not everything is known that has to be.
         """
+        kind = (await self._find(log)).state.kind
         request = AdoptLogRequest(
-            kind=BROKER, log=log, in_sync=list(in_sync), accept_loss=accept_loss
+            kind=kind, log=log, in_sync=list(in_sync), accept_loss=accept_loss
         )
         await self._call("AdoptLog", request)
         return await self.describe(log)
@@ -225,7 +237,8 @@ class LogAdmin:
             InvalidArgument: one is not in sync, or the other is already, or is none of the log's.
         """
         move = Move(leaves=leaves, joins=joins)
-        request = MoveReplicaRequest(kind=BROKER, log=log, move=move, withdraw=withdraw)
+        kind = (await self._find(log)).state.kind
+        request = MoveReplicaRequest(kind=kind, log=log, move=move, withdraw=withdraw)
         await self._call("MoveReplica", request)
         return await self.describe(log)
 

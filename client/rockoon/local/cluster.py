@@ -40,6 +40,9 @@ MODULES = {
     Kind.OFFSET: "rockoon_offset",
 }
 
+# The offset service's log, and its node where it has one copy.
+OFFSET = "offset"
+
 Settings = Mapping[str, object]
 
 
@@ -59,9 +62,10 @@ class LocalCluster:
             None takes a temporary directory that goes away with the cluster.
         nameservers: how many; None means what the directory has, else 1.
         brokers: likewise; they are called broker-a, broker-b, ...
-        replicas: how many copies each broker's log has; None means what the directory has, else 1.
-            With more than one a broker is so many nodes, broker-a-0, broker-a-1, ..., of which one
-            leads. A log that had one copy gets more; none are taken away.
+        replicas: how many copies each broker's log has, and the offset service's; None means what
+            the directory has, else 1. With more than one a broker is so many nodes, broker-a-0,
+            broker-a-1, ..., of which one leads, and so is the offset service. A log that had one
+            copy gets more; none are taken away.
         port: of the first nameserver, the others follow; None takes free ones.
         settings: service ("broker") or node ("broker-a") → setting → value, as the service's
             command line has them: `{"broker": {"flush": "async"}}`.
@@ -153,8 +157,8 @@ class LocalCluster:
         return list(dict.fromkeys(node.log for node in self._of(Kind.BROKER)))
 
     def replicas_of(self, log: str) -> list[str]:
-        """Names of the nodes that hold a log's copies."""
-        return [node.name for node in self._of(Kind.BROKER) if node.log == log]
+        """Names of the nodes that hold a log's copies: a broker's, or "offset"."""
+        return [node.name for node in self._of(Kind.BROKER, Kind.OFFSET) if node.log == log]
 
     def node(self, name: str) -> Node:
         """A node by its name: "etcd", "nameserver-a", "broker-b", "offset"."""
@@ -352,7 +356,8 @@ class LocalCluster:
         for log in chosen_names(Kind.BROKER, kept.values(), self._wanted[Kind.BROKER]):
             for name in replica_names(log, kept.values(), self._copies):
                 place(name, Kind.BROKER, log=log if name != log or self._copies > 1 else "")
-        place("offset", Kind.OFFSET)
+        for name in replica_names(OFFSET, kept.values(), self._copies):
+            place(name, Kind.OFFSET, log=OFFSET if name != OFFSET or self._copies > 1 else "")
         return records
 
     def _make_encryption(self) -> "Encryption | None":

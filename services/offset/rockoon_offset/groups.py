@@ -6,13 +6,13 @@ from functools import partial
 
 from rockoon_core.errors import QueueHeld
 from rockoon_core.message_queue import MessageQueue
-from rockoon_offset.journal.store import Store
 from rockoon_offset.members.expiry import Absences
 from rockoon_offset.members.handover import Handovers
 from rockoon_offset.members.membership import Membership, Position
 from rockoon_offset.members.ownership import Lock, Owners, OwnersThen
 from rockoon_offset.members.watch import GroupWatch
 from rockoon_offset.progress.commits import QueueEnds
+from rockoon_offset.progress.progress_store import ProgressStore
 from rockoon_offset.progress.reconciliation import Reconciliation, is_of_later_group
 from rockoon_offset.progress.records import Member, MemberJoined
 from rockoon_offset.route_table import Change, RouteTable
@@ -41,7 +41,7 @@ class Groups:
 
     def __init__(
         self,
-        store: Store,
+        store: ProgressStore,
         table: RouteTable,
         ends: QueueEnds,
         watch: GroupWatch,
@@ -189,7 +189,7 @@ class Groups:
                 self.pass_time()
                 await self._turns.wait_next(self._seconds_until_due())
         finally:
-            self._remember()
+            self.remember()
 
     def _seconds_until_due(self) -> float | None:
         """How long nothing is to be done unless members change; None for ever.
@@ -207,7 +207,7 @@ class Groups:
             self._members_changed(group)
         self._handovers.forget_silent(self._now_ns())
         self._absences.pass_time()
-        self._remember()
+        self.remember()
 
     def routes_changed(self, change: Change) -> None:
         """Drop what was deleted, and tell the groups that read what changed."""
@@ -313,8 +313,9 @@ class Groups:
             self._owners.forget(group)
         self._watch.members_changed(group)
 
-    def _remember(self) -> None:
-        """Nobody waits for it: a crash may bring those back who left in the last moment."""
+    def remember(self) -> None:
+        """Write down who has come and gone. Nobody waits for it: a crash may bring those back who
+        left in the last moment."""
         for group in sorted(self._to_remember):
             members = self.membership.to_remember(group)
             self._store.write(self._store.ledger.members_changed(members))

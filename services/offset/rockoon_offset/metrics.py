@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 from rockoon_core.errors import RockoonError
 from rockoon_offset.groups import Groups
-from rockoon_offset.journal.store import Store
 from rockoon_offset.progress.commits import Commits
 from rockoon_offset.progress.lag import Lags
 from rockoon_offset.progress.lag_rows import QueueLag
+from rockoon_offset.progress.progress_store import ProgressStore
 from rockoon_offset.route_table import RouteTable
 from rockoon_offset.start.resolver import Resolver
 from rockoon_proto.v1.offset_pb2 import ConsumeMode
@@ -98,7 +98,7 @@ TABLE = tuple(each for each in list(globals().values()) if isinstance(each, Metr
 class OffsetMetrics:
     """Measures an offset service."""
 
-    store: Store
+    store: ProgressStore
     table: RouteTable
     groups: Groups
     lags: Lags

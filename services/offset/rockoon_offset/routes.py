@@ -6,7 +6,7 @@ from collections.abc import Callable
 from rockoon_core.errors import NotReady
 from rockoon_node.nameservers import Nameservers
 from rockoon_node.route_follower import RouteFollower
-from rockoon_offset.journal.store import Store
+from rockoon_offset.progress.progress_store import ProgressStore
 from rockoon_offset.progress.reconciliation import Reconciliation
 from rockoon_offset.route_table import Change, RouteTable, create_revisions_in
 from rockoon_proto.v1.nameserver_pb2 import RouteUpdate
@@ -41,7 +41,7 @@ class Routes:
         self,
         nameservers: Nameservers,
         on_change: Callable[[Change], None],
-        store: Store,
+        store: ProgressStore,
         accepted_etcd_cluster_id: int,
     ) -> None:
         self._on_change = on_change

@@ -1,70 +1,28 @@
 """The service's life: store, routes, registration, the gRPC server; put away in reverse order."""
 
 import asyncio
-import logging
-import re
-import time
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from grpc import aio
 
 from rockoon_core.directory_lock import LOCK_FILE
 from rockoon_core.disk import Disk
 from rockoon_core.errors import StoreCorrupt, StoreFailed, StoreLocked
-from rockoon_core.start_position import NewQueueRule
 from rockoon_node.frontend import NodeFrontend
 from rockoon_node.lease import Lease
-from rockoon_node.nameservers import Nameservers
 from rockoon_node.store_id import store_place
 from rockoon_offset.access_rules import RULES
-from rockoon_offset.brokers import Brokers
-from rockoon_offset.groups import Groups
-from rockoon_offset.journal.export_files import ExportFiles
 from rockoon_offset.journal.store import Store
-from rockoon_offset.members.handover import Handovers
-from rockoon_offset.members.watch import GroupWatch
-from rockoon_offset.metrics import TABLE, OffsetMetrics
-from rockoon_offset.progress.commits import Commits, QueueEnds
-from rockoon_offset.progress.lag import Lags
-from rockoon_offset.progress.reset_plans import ResetPlans
-from rockoon_offset.progress.transfer import Importer
-from rockoon_offset.route_table import Change
-from rockoon_offset.routes import Routes
-from rockoon_offset.service import OffsetService
+from rockoon_offset.metrics import TABLE
+from rockoon_offset.parts import SERVICE_NAMES, Parts, assembled, etcd_cluster_id, now_ms
+from rockoon_offset.replication.process import serve_copy
 from rockoon_offset.settings import OffsetSettings
-from rockoon_offset.start.resolver import Resolver
-from rockoon_offset.start.subscriptions import Subscriptions
 from rockoon_proto.v1.nameserver_pb2 import OFFSET_SERVICE
 from rockoon_proto.v1.offset_pb2_grpc import add_OffsetServiceServicer_to_server
-from rockoon_runtime.access.settings import cluster_credentials
+from rockoon_replica.service import RULES as REPLICATION_RULES
 from rockoon_runtime.drain import QUIET_SECONDS
 from rockoon_runtime.process import ExitStatus, Fatal, Stop, announce
 from rockoon_runtime.settings import SettingsError
-from rockoon_runtime.tls import client_tls
-
-log = logging.getLogger(__name__)
-
-SERVICE_NAMES = ("rockoon.v1.OffsetService",)
-ETCD_CLUSTER_ID = re.compile(r"[0-9a-fA-F]{16}")
-
-
-def now_ms() -> int:
-    """Wall clock, epoch milliseconds: for people. Nothing is decided by it."""
-    return time.time_ns() // 1_000_000
-
-
-@dataclass(frozen=True, slots=True)
-class Parts:
-    """What a running service is made of."""
-
-    routes: Routes
-    brokers: Brokers
-    watch: GroupWatch
-    groups: Groups
-    export_files: ExportFiles
-    servicer: OffsetService
-    metrics: OffsetMetrics
 
 
 async def serve(
@@ -96,8 +54,12 @@ async def serve(
     if settings.heartbeat_seconds >= settings.lease_seconds:
         raise SettingsError("heartbeat_seconds must be less than lease_seconds")
     etcd_cluster_id(settings.accept_etcd_cluster_id)
-    frontend = NodeFrontend("offset", settings, RULES, Lease("the offset service"))
+    rules = {**RULES, **REPLICATION_RULES}
+    frontend = NodeFrontend("offset", settings, rules, Lease("the offset service"))
     try:
+        if settings.copies > 1:
+            await serve_copy(settings, frontend, stop, disk or Disk(), announce)
+            return
         store = open_store(settings, stop, disk)
         try:
             parts = assembled(settings, store, frontend.nameservers)
@@ -109,15 +71,6 @@ async def serve(
             close_store(store, stop)
     finally:
         await frontend.nameservers.close()
-
-
-def etcd_cluster_id(written: str) -> int:
-    """The number that a setting names in hexadecimal; 0 for none. Raises SettingsError."""
-    if not written:
-        return 0
-    if not ETCD_CLUSTER_ID.fullmatch(written):
-        raise SettingsError(f"accept_etcd_cluster_id: {written!r} is not 16 hexadecimal digits")
-    return int(written, 16)
 
 
 def open_store(settings: OffsetSettings, stop: Stop, disk: Disk | None) -> Store:
@@ -142,67 +95,6 @@ def close_store(store: Store, stop: Stop) -> None:
         store.close()
     except StoreFailed as failure:
         stop.fail(Fatal(ExitStatus.DISK_FAILED, str(failure)))
-
-
-def assembled(settings: OffsetSettings, store: Store, nameservers: Nameservers) -> Parts:
-    def routes_changed(change: Change) -> None:
-        groups.routes_changed(change)
-
-    routes = Routes(
-        nameservers, routes_changed, store, etcd_cluster_id(settings.accept_etcd_cluster_id)
-    )
-    table = routes.table
-    brokers = Brokers(
-        table,
-        settings.cluster,
-        settings.broker_timeout_seconds,
-        client_tls(settings),
-        cluster_credentials(settings),
-    )
-    watch = GroupWatch(settings.watchers_max)
-    ends = QueueEnds(brokers, time.monotonic)
-    groups = Groups(
-        store,
-        table,
-        ends,
-        watch,
-        Handovers(round(settings.handover_seconds_max * 1e9)),
-        settings.lease_seconds,
-        time.monotonic_ns,
-        now_ms,
-        settings.broadcast_member_days_max,
-    )
-    subscriptions = Subscriptions(table, nameservers)
-    resolver = Resolver(
-        store,
-        routes,
-        subscriptions,
-        groups,
-        brokers,
-        NewQueueRule[settings.new_queue_rule.upper()],
-        settings.route_wait_seconds,
-        now_ms,
-    )
-    commits = Commits(store, table, ends, groups.release, now_ms)
-    lags = Lags(
-        store, table, brokers, groups.membership, time.monotonic_ns, settings.progress_entries_max
-    )
-    servicer = OffsetService(
-        settings,
-        store,
-        groups,
-        watch,
-        resolver,
-        commits,
-        ResetPlans(store, table, brokers, watch, settings.plan_seconds, now_ms, time.monotonic),
-        lags,
-        Importer(store, table, subscriptions, brokers, watch, now_ms),
-        routes,
-        now_ms,
-    )
-    export_files = ExportFiles(store, settings.export_seconds, now_ms)
-    metrics = OffsetMetrics(store, table, groups, lags, resolver, commits)
-    return Parts(routes, brokers, watch, groups, export_files, servicer, metrics)
 
 
 async def run_parts(

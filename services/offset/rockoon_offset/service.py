@@ -10,11 +10,11 @@ from rockoon_core.message_queue import queue_from_wire, queue_to_wire
 from rockoon_core.start_position import policy_from_wire
 from rockoon_format.resources import group_resource, topic_need, topic_resource
 from rockoon_offset.groups import Groups
-from rockoon_offset.journal.store import Store
 from rockoon_offset.members.watch import GroupWatch
 from rockoon_offset.progress.commit_check import Commit
 from rockoon_offset.progress.commits import Commits, Release
 from rockoon_offset.progress.lag import Lags
+from rockoon_offset.progress.progress_store import ProgressStore
 from rockoon_offset.progress.readers import group_of, reader_of
 from rockoon_offset.progress.records import Progress, ResetApplied
 from rockoon_offset.progress.reset_plans import Plan, ResetPlans
@@ -62,7 +62,7 @@ class OffsetService(OffsetServiceServicer):
     def __init__(
         self,
         settings: OffsetSettings,
-        store: Store,
+        store: ProgressStore,
         groups: Groups,
         watch: GroupWatch,
         resolver: Resolver,
@@ -94,6 +94,8 @@ class OffsetService(OffsetServiceServicer):
         )
         if joined or self._store.is_held:
             await self._store.durable()
+        else:
+            await self._store.still_decides()
         reply = pb.HeartbeatReply(
             membership_version=self._groups.membership.version(request.group),
             members=self._members(request.group),

@@ -3,12 +3,12 @@
 import dataclasses
 from pathlib import Path
 
-from rockoon_node.frontend import NodeSettings
+from rockoon_replica.settings import CopySettings
 from rockoon_runtime.settings import setting
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class OffsetSettings(NodeSettings):
+class OffsetSettings(CopySettings):
     """See each line."""
 
     cluster: str = setting("rockoon", "the cluster's name; nameservers of another one refuse")

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from rockoon_core.disk import Disk
-from rockoon_core.errors import StoreNotWritable
-from rockoon_offset.journal.store import Store
+from rockoon_core.errors import NotEnoughReplicas, NotLeader, StoreNotWritable
+from rockoon_offset.progress.progress_store import ProgressStore
 from rockoon_offset.progress.readers import in_order
 from rockoon_offset.progress.records import Progress
 from rockoon_offset.progress.transfer import to_rocketmq
@@ -36,7 +36,9 @@ class ExportFiles:
         now_ms: wall clock.
     """
 
-    def __init__(self, store: Store, interval_seconds: float, now_ms: Callable[[], int]) -> None:
+    def __init__(
+        self, store: ProgressStore, interval_seconds: float, now_ms: Callable[[], int]
+    ) -> None:
         self._store = store
         self._interval_seconds = interval_seconds
         self._now_ms = now_ms
@@ -63,8 +65,8 @@ class ExportFiles:
             return
         try:
             await self._store.durable()
-        except StoreNotWritable:
-            # The disk is full: the next round tries again.
+        except (StoreNotWritable, NotEnoughReplicas, NotLeader):
+            # The disk is full, or copies are away: the next round tries again.
             return
         # A copy; sorted and divided by the thread, as a million entries take seconds.
         progress = self._store.ledger.all_progress()

@@ -170,6 +170,9 @@ class Store:
         self._waiters.append((wanted, future))
         await future
 
+    async def still_decides(self) -> None:
+        """Return: a journal of one copy has one ledger; see `ProgressStore`."""
+
     def close(self) -> None:
         """Write what waits, and let go of the directory. Raises StoreFailed."""
         try:

@@ -9,8 +9,8 @@ its absence too long for ten minutes.
 import logging
 from collections.abc import Callable
 
-from rockoon_offset.journal.store import Store
 from rockoon_offset.members.membership import Membership
+from rockoon_offset.progress.progress_store import ProgressStore
 from rockoon_offset.progress.readers import reader_of
 from rockoon_offset.progress.records import KnownMember, MemberForgotten
 
@@ -38,7 +38,7 @@ class Absences:
 
     def __init__(
         self,
-        store: Store,
+        store: ProgressStore,
         membership: Membership,
         days_max: float,
         now_ns: Callable[[], int],

@@ -9,8 +9,8 @@ from rockoon_core.errors import GroupNotFound, RockoonError
 from rockoon_core.message_queue import MessageQueue
 from rockoon_core.start_position import QueueState
 from rockoon_offset.brokers import Brokers
-from rockoon_offset.journal.store import Store
 from rockoon_offset.progress.commit_check import OFFSET_MAX, Commit
+from rockoon_offset.progress.progress_store import ProgressStore
 from rockoon_offset.progress.readers import group_of
 from rockoon_offset.progress.records import Record
 from rockoon_offset.route_table import RouteTable
@@ -118,7 +118,7 @@ class Commits:
 
     def __init__(
         self,
-        store: Store,
+        store: ProgressStore,
         table: RouteTable,
         ends: QueueEnds,
         release: Callable[[str, MessageQueue, str], None],

@@ -9,9 +9,9 @@ from collections.abc import Callable
 from rockoon_core.errors import GroupNotFound, InvalidArgument, TopicNotFound
 from rockoon_core.message_queue import MessageQueue
 from rockoon_offset.brokers import Brokers
-from rockoon_offset.journal.store import Store
 from rockoon_offset.members.membership import BROADCASTING, Membership
 from rockoon_offset.progress.lag_rows import QueueLag, filled, pulled_offset
+from rockoon_offset.progress.progress_store import ProgressStore
 from rockoon_offset.progress.readers import reader_of
 from rockoon_offset.progress.records import Progress
 from rockoon_offset.route_table import RouteTable
@@ -34,7 +34,7 @@ class Lags:
 
     def __init__(
         self,
-        store: Store,
+        store: ProgressStore,
         table: RouteTable,
         brokers: Brokers,
         membership: Membership,

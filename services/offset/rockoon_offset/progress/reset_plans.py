@@ -16,9 +16,9 @@ from rockoon_core.errors import (
 from rockoon_core.message_queue import MessageQueue
 from rockoon_core.start_position import QueueState
 from rockoon_offset.brokers import Brokers
-from rockoon_offset.journal.store import Store
 from rockoon_offset.members.watch import GroupWatch
 from rockoon_offset.progress import resets
+from rockoon_offset.progress.progress_store import ProgressStore
 from rockoon_offset.progress.readers import reader_of
 from rockoon_offset.progress.records import ResetApplied, ResetStep
 from rockoon_offset.route_table import RouteTable
@@ -58,7 +58,7 @@ class ResetPlans:
 
     def __init__(
         self,
-        store: Store,
+        store: ProgressStore,
         table: RouteTable,
         brokers: Brokers,
         watch: GroupWatch,

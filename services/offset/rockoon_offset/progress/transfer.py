@@ -17,9 +17,9 @@ from rockoon_format.config_json import (
 )
 from rockoon_format.names import group_fault
 from rockoon_offset.brokers import Brokers
-from rockoon_offset.journal.store import Store
 from rockoon_offset.members.watch import GroupWatch
 from rockoon_offset.progress.commit_check import OFFSET_MAX
+from rockoon_offset.progress.progress_store import ProgressStore
 from rockoon_offset.progress.readers import SEPARATOR, group_of, member_fault, member_of, reader_of
 from rockoon_offset.progress.records import Progress, ResetStep
 from rockoon_offset.route_table import RouteTable
@@ -150,7 +150,7 @@ class Importer:
 
     def __init__(
         self,
-        store: Store,
+        store: ProgressStore,
         table: RouteTable,
         subscriptions: Subscriptions,
         brokers: Brokers,

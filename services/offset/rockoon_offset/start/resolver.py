@@ -32,7 +32,7 @@ from rockoon_core.start_position import (
 )
 from rockoon_offset.brokers import Brokers
 from rockoon_offset.groups import Groups
-from rockoon_offset.journal.store import Store
+from rockoon_offset.progress.progress_store import ProgressStore
 from rockoon_offset.progress.readers import group_of, member_of, reader_of
 from rockoon_offset.routes import Routes
 from rockoon_offset.start.subscriptions import Subscription, Subscriptions
@@ -83,7 +83,7 @@ class Resolver:
 
     def __init__(
         self,
-        store: Store,
+        store: ProgressStore,
         routes: Routes,
         subscriptions: Subscriptions,
         groups: Groups,

@@ -1,0 +1,121 @@
+"""Parts of a running offset service, and how they are put together over a store of progress."""
+
+import re
+import time
+from dataclasses import dataclass
+
+from rockoon_core.start_position import NewQueueRule
+from rockoon_node.nameservers import Nameservers
+from rockoon_offset.brokers import Brokers
+from rockoon_offset.groups import Groups
+from rockoon_offset.journal.export_files import ExportFiles
+from rockoon_offset.members.handover import Handovers
+from rockoon_offset.members.watch import GroupWatch
+from rockoon_offset.metrics import OffsetMetrics
+from rockoon_offset.progress.commits import Commits, QueueEnds
+from rockoon_offset.progress.lag import Lags
+from rockoon_offset.progress.progress_store import ProgressStore
+from rockoon_offset.progress.reset_plans import ResetPlans
+from rockoon_offset.progress.transfer import Importer
+from rockoon_offset.route_table import Change
+from rockoon_offset.routes import Routes
+from rockoon_offset.service import OffsetService
+from rockoon_offset.settings import OffsetSettings
+from rockoon_offset.start.resolver import Resolver
+from rockoon_offset.start.subscriptions import Subscriptions
+from rockoon_runtime.access.settings import cluster_credentials
+from rockoon_runtime.settings import SettingsError
+from rockoon_runtime.tls import client_tls
+
+SERVICE_NAMES = ("rockoon.v1.OffsetService",)
+ETCD_CLUSTER_ID = re.compile(r"[0-9a-fA-F]{16}")
+
+
+def now_ms() -> int:
+    """Wall clock, epoch milliseconds: for people. Nothing is decided by it."""
+    return time.time_ns() // 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What a running service is made of."""
+
+    routes: Routes
+    brokers: Brokers
+    watch: GroupWatch
+    groups: Groups
+    export_files: ExportFiles
+    servicer: OffsetService
+    metrics: OffsetMetrics
+
+
+def assembled(settings: OffsetSettings, store: ProgressStore, nameservers: Nameservers) -> Parts:
+    """Put a service together. The start is written down at once."""
+
+    def routes_changed(change: Change) -> None:
+        groups.routes_changed(change)
+
+    routes = Routes(
+        nameservers, routes_changed, store, etcd_cluster_id(settings.accept_etcd_cluster_id)
+    )
+    table = routes.table
+    brokers = Brokers(
+        table,
+        settings.cluster,
+        settings.broker_timeout_seconds,
+        client_tls(settings),
+        cluster_credentials(settings),
+    )
+    watch = GroupWatch(settings.watchers_max)
+    ends = QueueEnds(brokers, time.monotonic)
+    groups = Groups(
+        store,
+        table,
+        ends,
+        watch,
+        Handovers(round(settings.handover_seconds_max * 1e9)),
+        settings.lease_seconds,
+        time.monotonic_ns,
+        now_ms,
+        settings.broadcast_member_days_max,
+    )
+    subscriptions = Subscriptions(table, nameservers)
+    resolver = Resolver(
+        store,
+        routes,
+        subscriptions,
+        groups,
+        brokers,
+        NewQueueRule[settings.new_queue_rule.upper()],
+        settings.route_wait_seconds,
+        now_ms,
+    )
+    commits = Commits(store, table, ends, groups.release, now_ms)
+    lags = Lags(
+        store, table, brokers, groups.membership, time.monotonic_ns, settings.progress_entries_max
+    )
+    servicer = OffsetService(
+        settings,
+        store,
+        groups,
+        watch,
+        resolver,
+        commits,
+        ResetPlans(store, table, brokers, watch, settings.plan_seconds, now_ms, time.monotonic),
+        lags,
+        Importer(store, table, subscriptions, brokers, watch, now_ms),
+        routes,
+        now_ms,
+    )
+    export_files = ExportFiles(store, settings.export_seconds, now_ms)
+    metrics = OffsetMetrics(store, table, groups, lags, resolver, commits)
+    return Parts(routes, brokers, watch, groups, export_files, servicer, metrics)
+
+
+def etcd_cluster_id(written: str) -> int:
+    """The number that a setting names in hexadecimal; 0 for none. Raises SettingsError."""
+    if not written:
+        return 0
+    if not ETCD_CLUSTER_ID.fullmatch(written):
+        raise SettingsError(f"accept_etcd_cluster_id: {written!r} is not 16 hexadecimal digits")
+    return int(written, 16)

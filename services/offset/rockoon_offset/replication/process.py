@@ -1,0 +1,123 @@
+"""Process of an offset service whose journal has copies, from its settings to its end."""
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import cast
+
+from grpc import aio
+
+from rockoon_core.directory_lock import DirectoryLock, DirectoryLocked
+from rockoon_core.disk import Disk
+from rockoon_core.errors import StoreLocked
+from rockoon_node.frontend import NodeFrontend
+from rockoon_node.private_directory import keep_private
+from rockoon_offset.metrics import TABLE
+from rockoon_offset.parts import SERVICE_NAMES, Parts, assembled, now_ms
+from rockoon_offset.progress.progress_store import ProgressStore
+from rockoon_offset.replication.leader_door import LeaderDoor
+from rockoon_offset.replication.serving import JOURNAL, OffsetCopy
+from rockoon_offset.settings import OffsetSettings
+from rockoon_proto.v1.nameserver_pb2 import OFFSET_SERVICE
+from rockoon_proto.v1.offset_pb2_grpc import (
+    OffsetServiceServicer,
+    add_OffsetServiceServicer_to_server,
+)
+from rockoon_replica.copy_process import CopyProcess
+from rockoon_replica.log_copy import LogCopy
+from rockoon_replica.metrics import TABLE as TABLE_OF_COPIES
+from rockoon_replica.metrics import of_copy
+from rockoon_replica.replica_file import FILE, MARKER
+from rockoon_replica.service import ReplicationService
+from rockoon_replica.service import add_to_server as add_replication
+from rockoon_replica.settings import replica_identities
+from rockoon_runtime.process import ExitStatus, Fatal, Stop
+from rockoon_runtime.telemetry.metrics import Measurement
+
+STORE_ID_FILE = "store_id"
+
+
+class CopyMetrics:
+    """Measures a copy, and the service around it while it leads."""
+
+    def __init__(self) -> None:
+        self._copy: LogCopy[OffsetCopy] | None = None
+
+    def follow(self, copy: LogCopy[OffsetCopy]) -> None:
+        """Measure this one from now on."""
+        self._copy = copy
+
+    async def measure(self) -> Iterable[Measurement]:
+        """Values of the tables of metrics."""
+        if self._copy is None:
+            return []
+        parts = self._copy.service.parts
+        led = [] if parts is None else await parts.metrics.measure()
+        return [*of_copy(self._copy), *led]
+
+
+async def serve_copy(
+    settings: OffsetSettings,
+    frontend: NodeFrontend,
+    stop: Stop,
+    disk: Disk,
+    announce: Callable[[str, str, str], None],
+) -> None:
+    """Be a replica of the offset service's journal until `stop` is requested.
+
+    Raises:
+        SettingsError, ListenError: a setting cannot be used.
+        Fatal: the store cannot be used.
+    """
+    replication = ReplicationService(replica_identities(settings))
+    door, metrics, root = LeaderDoor(), CopyMetrics(), settings.store_path
+
+    def register(server: aio.Server) -> None:
+        # Its methods are the wire's, made from the description of the service.
+        add_OffsetServiceServicer_to_server(cast(OffsetServiceServicer, door), server)
+        add_replication(replication, server)
+
+    def parts_over(store: ProgressStore) -> Parts:
+        return assembled(settings, store, frontend.nameservers)
+
+    with locked(root):
+        async with (
+            frontend.telemetry(TABLE + TABLE_OF_COPIES, metrics.measure) as telemetry,
+            frontend.server(register, SERVICE_NAMES, tracer=telemetry.tracer) as server,
+        ):
+            await CopyProcess(
+                kind=OFFSET_SERVICE,
+                service="offset",
+                settings=settings,
+                frontend=frontend,
+                server=server,
+                replication=replication,
+                address=frontend.address(server),
+                stop=stop,
+                disk=disk,
+                now_ms=now_ms,
+                config=root,
+                id_file=STORE_ID_FILE,
+                # An id without what was promised in its name may have forgotten a promise.
+                moved_last=(JOURNAL, STORE_ID_FILE, MARKER, FILE),
+                announce=announce,
+                follow=metrics.follow,
+            ).run(lambda store_id: OffsetCopy(settings, store_id, door, stop, disk, parts_over))
+
+
+@contextmanager
+def locked(root: Path) -> Iterator[None]:
+    """Have a store's directory for this process alone. Raises Fatal."""
+    try:
+        root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        lock = DirectoryLock(root)
+    except DirectoryLocked:
+        raise Fatal(ExitStatus.STORE, str(StoreLocked(path=root))) from None
+    except OSError as failure:
+        raise Fatal(ExitStatus.STORE, f"cannot open {root}: {failure}") from failure
+    with suppress(OSError):
+        keep_private(root)
+    try:
+        yield
+    finally:
+        lock.release()

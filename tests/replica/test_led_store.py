@@ -1,0 +1,117 @@
+"""Progress on a journal with copies: told when a quorum has it, and only by who leads."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from rockoon_core.disk import Disk
+from rockoon_core.errors import NotEnoughReplicas, NotLeader
+from rockoon_node.store_cluster import StoreCluster
+from rockoon_offset.replication.journal_log import JournalLog
+from rockoon_offset.replication.led_store import LedStore
+from support.eventually import eventually
+from support.journal_logs import change, content, state_of
+from support.log_copies import Copy, copies
+
+BYTES_MAX = 4096
+
+
+class JournalCopy(JournalLog):
+    """A journal, with what tests ask of a log."""
+
+    def __init__(self, directory: Path, disk: Disk) -> None:
+        self.failures: list[OSError] = []
+        (directory / "log").mkdir(exist_ok=True)
+        super().__init__(
+            directory / "log",
+            directory.name,
+            failed=self.failures.append,
+            disk=disk,
+            bytes_max=BYTES_MAX,
+        )
+
+    def content(self) -> bytes:
+        return content(self)
+
+
+def led(copy: Copy) -> LedStore:
+    root = copy.directory
+    cluster = StoreCluster(root / "cluster_id", Disk().replace_file)
+    return LedStore(copy.log, copy.replica, root, cluster, "offset")
+
+
+async def test_changes_are_told_when_a_quorum_has_them_and_rounds_are_shared_and_asked_for(
+    tmp_path: Path,
+) -> None:
+    async with copies(tmp_path, open_log=JournalCopy) as logs, asyncio.TaskGroup() as tasks:
+        leader = await logs.start()
+        store = led(leader)
+        running = tasks.create_task(store.run())
+        for number in range(100):
+            store.admit()
+            store.write(change(store.ledger, f"g{number % 5}", number))
+            if number % 10 == 0:
+                end = leader.log.end
+                await store.durable()
+                assert leader.log.committed_end >= end
+        await store.durable()
+        # Each change was sent after its question: nothing had to be asked beside it.
+        assert leader.replica.member.round == 0
+        async with asyncio.TaskGroup() as asking:
+            for _ in range(50):
+                asking.create_task(store.still_decides())
+        assert leader.replica.member.round == 1
+        # What was written before the question may have been confirmed before it, too.
+        await store.durable()
+        assert leader.replica.member.round == 2
+        # The journal has begun files on the way, and every copy's ledger is that of the leader.
+        await logs.equal(leader.log.end)
+        assert len(list((leader.directory / "log").glob("*.journal"))) > 1
+        others = logs.followers(leader)
+        assert [state_of(each.log) for each in others] == [state_of(leader.log)] * 2
+        # Nobody is asked for a change while it could not be kept. What goes on by itself waits.
+        for each in others:
+            await each.stop()
+        await eventually(lambda: not leader.replica.appends_allowed)
+        with pytest.raises(NotEnoughReplicas):
+            store.admit()
+        for number in range(3):
+            store.write(change(store.ledger, "g", 1000 + number))
+        assert store.is_held
+        with pytest.raises(NotEnoughReplicas):
+            await store.durable()
+        for each in others:
+            await each.start()
+        await store.written_down()
+        await logs.equal(leader.log.end)
+        assert [state_of(each.log) for each in others] == [state_of(leader.log)] * 2
+        running.cancel()
+
+
+async def test_a_leader_that_was_deposed_unheard_decides_nothing(tmp_path: Path) -> None:
+    async with copies(tmp_path, open_log=JournalCopy) as logs:
+        first = await logs.start()
+        store = led(first)
+        store.write(change(store.ledger, "g", 1))
+        await store.durable()
+        logs.freeze(first)
+        logs.register.unreachable.add(first.name)
+        # A member's heartbeat, a start where nothing is new, and one that is a change.
+        asked = [asyncio.ensure_future(each) for each in (store.still_decides(), store.durable())]  # noqa: TID251
+        store.write(change(store.ledger, "g", 2))
+        asked.append(asyncio.ensure_future(store.durable()))  # noqa: TID251
+        second = await logs.leader(other_than=first)
+        next_store = led(second)
+        next_store.write(change(next_store.ledger, "g", 3))
+        await next_store.durable()
+        assert not any(each.done() for each in asked)
+        logs.register.reconnect(first.name)
+        for each in asked:
+            with pytest.raises(NotLeader):
+                await each
+        with pytest.raises(NotLeader):
+            store.admit()
+        logs.freeze(first, frozen=False)
+        await logs.equal(second.log.end)
+        assert state_of(first.log) == state_of(second.log)

@@ -1,0 +1,168 @@
+"""An offset service with three copies of its journal: groups go on where they were when its leader
+leaves, and nobody else answers for it.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from grpc import aio
+
+import rockoon
+from rockoon.admin.logs import LogDescription
+from rockoon_core.errors import NotLeader, OffsetServiceUnavailable, RockoonError
+from rockoon_core.failed_call import from_rpc_error
+from rockoon_offset.server import serve
+from rockoon_offset.settings import OffsetSettings
+from rockoon_proto.v1 import offset_pb2 as pb
+from rockoon_proto.v1.offset_pb2_grpc import OffsetServiceStub
+from rockoon_runtime.process import Stop
+from support.broker import running_broker
+from support.etcd import EtcdServer
+from support.eventually import answered, eventually
+from support.nameserver import Nameserver, running_nameserver
+from support.waiting import DEADLINE_SECONDS
+
+LOG, TOPIC, GROUP = "offset", "orders", "billing"
+
+
+class OffsetServices:
+    """Offset services in this process."""
+
+    def __init__(
+        self, root: Path, nameserver: Nameserver, cluster: str, tasks: asyncio.TaskGroup
+    ) -> None:
+        self._root = root
+        self._nameserver = nameserver
+        self._cluster = cluster
+        self._tasks = tasks
+        self._running: dict[str, tuple[Stop, asyncio.Task[None]]] = {}
+
+    def start(self, name: str, copies: int) -> None:
+        settings = OffsetSettings(
+            cluster=self._cluster,
+            listen="127.0.0.1:0",
+            nameservers=(self._nameserver.address,),
+            store_path=self._root / name,
+            copies=copies,
+            replica=name if copies > 1 else "",
+            heartbeat_seconds=0.1,
+            journal_bytes_max=4096,
+        )
+        stop = Stop()
+        self._running[name] = stop, self._tasks.create_task(serve(settings, stop), name=name)
+
+    async def stop(self, name: str) -> None:
+        stop, task = self._running.pop(name)
+        stop.request("away")
+        await task
+
+    def stop_all(self) -> None:
+        for stop, _ in self._running.values():
+            stop.request("the test is over")
+
+
+@asynccontextmanager
+async def world(
+    root: Path, etcd: EtcdServer, cluster: str
+) -> AsyncIterator[tuple[OffsetServices, rockoon.Cluster]]:
+    async with AsyncExitStack() as stack:
+        nameserver = await stack.enter_async_context(
+            running_nameserver(cluster=cluster, etcd=(etcd.endpoint,))
+        )
+        await stack.enter_async_context(
+            running_broker(root / "broker", [nameserver.address], cluster=cluster)
+        )
+        client = await stack.enter_async_context(
+            rockoon.connect(nameserver.address, cluster=cluster)
+        )
+        await client.admin.create_topic(TOPIC, queues_per_broker=1)
+        tasks = await stack.enter_async_context(asyncio.TaskGroup())
+        services = OffsetServices(root, nameserver, cluster, tasks)
+        try:
+            async with asyncio.timeout(DEADLINE_SECONDS):
+                yield services, client
+        finally:
+            services.stop_all()
+
+
+class Reading:
+    """A group that reads numbers, one after the other, and what is stored of its progress."""
+
+    def __init__(self, client: rockoon.Cluster) -> None:
+        self._client = client
+        self.seen: list[int] = []
+        self._sent = 0
+
+    async def take(self, message: rockoon.Message) -> None:
+        self.seen.append(int(message.body))
+
+    async def read(self, count: int) -> int:
+        """A member joins, reads so many more, and leaves; returns what is stored then."""
+        async with (
+            self._client.producer() as producer,
+            self._client.push_consumer(GROUP, {TOPIC: "*"}, self.take, consume_from="first"),
+        ):
+            await self.send(producer, count)
+        (progress,) = await self._client.admin.progress(GROUP, TOPIC)
+        return progress.offset
+
+    async def send(self, producer: Any, count: int) -> None:
+        for number in range(self._sent, self._sent + count):
+            await producer.send(TOPIC, b"%d" % number)
+        self._sent += count
+        await eventually(lambda: len(self.seen) >= self._sent)
+
+
+async def led_by_three(client: rockoon.Cluster) -> LogDescription:
+    log: LogDescription = await answered(
+        lambda: client.admin.logs.describe(LOG),
+        lambda log: log.confirmed and len(log.in_sync) == 3 and log.leader is not None,
+    )
+    return log
+
+
+async def refusal_of(address: str) -> RockoonError:
+    async with aio.insecure_channel(address) as channel:
+        stub: Any = OffsetServiceStub(channel)
+        request = pb.HeartbeatRequest(group=GROUP, member_id="m", instance="i", mode=pb.CLUSTERING)
+        with pytest.raises(aio.AioRpcError) as refused:
+            await stub.Heartbeat(request)
+        return from_rpc_error(refused.value, OffsetServiceUnavailable)
+
+
+async def test_a_group_goes_on_with_three_copies_of_what_one_service_had_and_without_their_leader(
+    tmp_path: Path, shared_etcd: EtcdServer, cluster: str
+) -> None:
+    async with world(tmp_path, shared_etcd, cluster) as (services, client):
+        reading = Reading(client)
+        services.start("offset-0", copies=1)
+        assert await reading.read(10) == 10
+        await services.stop("offset-0")
+        # Empty ones that come first get nothing to say.
+        for name in ("offset-1", "offset-2", "offset-0"):
+            services.start(name, copies=3)
+        log = await led_by_three(client)
+        assert await reading.read(10) == 20
+        for follower in log.replicas:
+            if not follower.is_leader:
+                assert follower.address is not None
+                assert isinstance(await refusal_of(follower.address), NotLeader)
+        # The leader leaves while a member reads.
+        async with (
+            client.producer() as producer,
+            client.push_consumer(GROUP, {TOPIC: "*"}, reading.take, consume_from="first"),
+        ):
+            await reading.send(producer, 10)
+            assert log.leader is not None
+            await services.stop(log.leader.name)
+            await reading.send(producer, 10)
+        assert reading.seen == list(range(40))
+        assert (await client.admin.progress(GROUP, TOPIC))[0].offset == 40
+        # It is one of two that follow now, and may lead again.
+        services.start(log.leader.name, copies=3)
+        await led_by_three(client)
+        assert await reading.read(10) == 50
