@@ -14,7 +14,8 @@ from grpc_health.v1.health_pb2_grpc import HealthStub
 import rockoon
 from rockoon.local.ports import choose_port
 from rockoon_broker.server import serve
-from rockoon_core.errors import RockoonError
+from rockoon_core.errors import NotReady, RockoonError
+from rockoon_proto.v1.broker_pb2 import BrokerQueue, QueueStatusRequest, SearchOffsetRequest
 from rockoon_proto.v1.logs_pb2 import Log
 from rockoon_runtime.process import Stop
 from support.broker import RunningBroker, settings_of
@@ -79,8 +80,12 @@ async def test_a_producer_goes_on_when_the_leader_leaves_and_everything_is_read(
                 async with aio.insecure_channel(address) as channel:
                     reader = RunningBroker(address, channel, Stop())
                     stored = [int(body) for body in await reader.bodies("orders")]
-                # In order; what was under way when the leader left may have come twice.
-                assert list(dict.fromkeys(stored)) == list(range(20))
+                    # In order; what was under way when the leader left may have come twice.
+                    assert list(dict.fromkeys(stored)) == list(range(20))
+                    for name in stops.keys() - {leader, leader_of(log)}:
+                        stops[name].request("nobody is left to say who leads")
+                    await answered(partial(tells_no_end, reader, len(stored)), bool)
+                    assert len(await reader.bodies("orders")) == len(stored)
         finally:
             for stop in stops.values():
                 stop.request("the test is over")
@@ -229,6 +234,18 @@ def told_of_three(page: str) -> bool:
     )
     told = {name: sorted(values.get(name, ())) for name in wanted}
     return told == wanted and len(ends) == len(epochs) == 1
+
+
+async def tells_no_end(reader: RunningBroker, end: int) -> bool:
+    """Whether a broker refuses to say where a queue ends, which only who leads can know."""
+    queue = BrokerQueue(topic="orders", queue_id=0)
+    answers = await asyncio.gather(
+        reader.pull("orders", offset=end + 1),
+        reader.call("QueueStatus", QueueStatusRequest(queues=[queue])),
+        reader.call("SearchOffset", SearchOffsetRequest(queues=[queue])),
+        return_exceptions=True,
+    )
+    return all(isinstance(answer, NotReady) for answer in answers)
 
 
 async def created(client: rockoon.Cluster) -> bool:

@@ -149,7 +149,7 @@ class BrokerCopy:
         try:
             async with self._running(broker, self._stop), asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._send(broker, replica), name="sending to followers")
-                self._service.serve(broker)
+                self._service.serve(broker, replica.round)
                 await asyncio.Event().wait()
         finally:
             self._broker = None

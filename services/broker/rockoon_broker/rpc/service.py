@@ -60,6 +60,8 @@ SERVICE_NAME = "rockoon.v1.Broker"
 QUEUES_MAX = 4096
 # A new leader works out of its log what it keeps in memory before it answers.
 EXPECTED_SECONDS_MAX = 0.5
+# For so long the other copies are asked whether this one leads still.
+CONFIRMED_SECONDS_MAX = 1.0
 BOUNDARIES = {broker_pb2.LOWER: Boundary.LOWER, broker_pb2.UPPER: Boundary.UPPER}
 
 
@@ -93,6 +95,7 @@ class BrokerService(broker_pb2_grpc.BrokerServicer):
         self._clock = clock
         self._calls = calls
         self._broker: Broker | None = None
+        self._confirmed: Callable[[], Awaitable[None]] | None = None
         self._send_backs: SendBacks | None = None
         self._refusal: RockoonError = not_ready("it is recovering its store")
         # Set once it is known whether the broker that is expected answers.
@@ -118,9 +121,18 @@ class BrokerService(broker_pb2_grpc.BrokerServicer):
         """Call `note` with every batch that comes."""
         self._note_batch = note
 
-    def serve(self, broker: Broker) -> None:
-        """Answer calls from now on."""
+    def serve(self, broker: Broker, confirmed: Callable[[], Awaitable[None]] | None = None) -> None:
+        """Answer calls from now on.
+
+        Args:
+            broker: open.
+            confirmed: waits until a quorum has said, after it was called, that this replica leads,
+                or raises; None where the log has one copy. Answers that tell where a queue ends
+                wait for it: a leader that was deposed and has not heard of it knows an older end,
+                and a reader who is beyond that would be sent back.
+        """
         self._broker = broker
+        self._confirmed = confirmed
         self._decide()
         self._send_backs = SendBacks(broker)
         self._store_host = encode_host(*broker.store.settings.store_host)
@@ -167,6 +179,22 @@ class BrokerService(broker_pb2_grpc.BrokerServicer):
         if self._broker is None:
             raise self._refusal
         return self._broker
+
+    async def _sure(self) -> Broker:
+        """The broker, once it is sure that it leads its log; see `serve`.
+
+        Raises:
+            NotLeader: it does not.
+            NotReady: too few copies say so in time.
+        """
+        broker = self._open()
+        if self._confirmed is not None:
+            try:
+                async with asyncio.timeout(CONFIRMED_SECONDS_MAX):
+                    await self._confirmed()
+            except TimeoutError:
+                raise not_ready("too few copies of its log say that it leads") from None
+        return broker
 
     async def Append(
         self, request: broker_pb2.AppendRequest, context: object
@@ -229,6 +257,8 @@ class BrokerService(broker_pb2_grpc.BrokerServicer):
         query = query_of(request)
         came_ns = 0 if self._pull_tracing is None else time.time_ns()
         pulled = await self._open().pull(query, request.route_revision, request.create_revision)
+        if query.offset > pulled.found.max_offset:
+            await self._sure()
         if self._pull_tracing is not None:
             self._pull_tracing.pulled(query, pulled, came_ns)
         return answer_of(pulled)
@@ -246,7 +276,7 @@ class BrokerService(broker_pb2_grpc.BrokerServicer):
     async def QueueStatus(
         self, request: broker_pb2.QueueStatusRequest, context: object
     ) -> broker_pb2.QueueStatusReply:
-        broker = self._open()
+        broker = await self._sure()
         check_queues(len(request.queues))
         await broker.topics.catch_up(
             [(queue.topic, queue.queue_id) for queue in request.queues], request.route_revision
@@ -256,7 +286,7 @@ class BrokerService(broker_pb2_grpc.BrokerServicer):
     async def SearchOffset(
         self, request: broker_pb2.SearchOffsetRequest, context: object
     ) -> broker_pb2.SearchOffsetReply:
-        broker = self._open()
+        broker = await self._sure()
         check_queues(len(request.queues))
         if request.boundary not in BOUNDARIES:
             raise InvalidArgument(reason=f"no boundary is {request.boundary}")
