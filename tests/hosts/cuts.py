@@ -72,7 +72,9 @@ class Cut:
 
     def directions_now(self, roles: Mapping[str, str]) -> tuple[Direction, ...]:
         """Between hosts; who has which role now is told."""
-        return tuple((roles.get(one, one), roles.get(to, to)) for one, to in self.directions)
+        pairs = ((roles.get(one, one), roles.get(to, to)) for one, to in self.directions)
+        # A role may be that of a host which is named beside it.
+        return tuple(dict.fromkeys((one, to) for one, to in pairs if one != to))
 
     def victims_now(self, roles: Mapping[str, str]) -> tuple[str, ...]:
         return tuple(roles.get(each, each) for each in self.victims)
