@@ -11,7 +11,6 @@ from hosts.shape import (
     FOLLOWER,
     LEADER,
     OFFSET,
-    ONE_COPY,
     OTHER_FOLLOWER,
     Shape,
 )
@@ -45,6 +44,7 @@ class Cut:
         slow: instead of a cut, hosts on a bad wire: DELAY_MS each way, and LOSS_PERCENT lost.
         deed: instead of a cut, what is done to the processes on `victims`.
         seconds: how long it lasts; None: as long as the others.
+        deposes: another replica has to lead afterwards; if not, nothing was tried.
     """
 
     name: str
@@ -54,6 +54,7 @@ class Cut:
     deed: Deed | None = None
     victims: tuple[str, ...] = ()
     seconds: float | None = None
+    deposes: bool = False
 
     @property
     def hosts(self) -> frozenset[str]:
@@ -90,14 +91,16 @@ def ways(
     some: Iterable[str],
     others: Iterable[str],
     stops: tuple[str, ...] = (),
+    *,
+    deposes: bool = False,
 ) -> tuple[Cut, ...]:
     """Two sides cut in both directions, and in each one."""
     some, others = tuple(some), tuple(others)
     one, other = names
     return (
-        Cut(f"{one} ✕ {other}", both_ways(some, others), stops),
-        Cut(f"{one} → {other}", one_way(some, others), stops),
-        Cut(f"{one} ← {other}", one_way(others, some), stops),
+        Cut(f"{one} ✕ {other}", both_ways(some, others), stops, deposes=deposes),
+        Cut(f"{one} → {other}", one_way(some, others), stops, deposes=deposes),
+        Cut(f"{one} ← {other}", one_way(others, some), stops, deposes=deposes),
     )
 
 
@@ -114,21 +117,18 @@ def of_clients(shape: Shape, broker: str) -> tuple[Cut, ...]:
 
 def of_services(shape: Shape, broker: str) -> tuple[Cut, ...]:
     nameservers, etcds = shape.nameserver_hosts, shape.etcd_hosts
-    both, to, back = ways(("offset service", "all nameservers"), [OFFSET], nameservers)
-    del to
     return (
         Cut(f"{broker} ✕ one nameserver", both_ways([LEADER], nameservers[:1])),
         *ways((broker, "all nameservers"), [LEADER], nameservers),
-        Cut(f"{broker} ✕ offset service", both_ways([LEADER], [OFFSET])),
-        Cut(f"{broker} ← offset service", one_way([OFFSET], [LEADER])),
+        *ways((broker, "offset service"), [LEADER], [OFFSET]),
         Cut("offset service ✕ one nameserver", both_ways([OFFSET], nameservers[:1])),
-        both,
-        back,
+        *ways(("offset service", "all nameservers"), [OFFSET], nameservers),
         Cut("one nameserver ✕ etcd", both_ways(nameservers[:1], etcds)),
         *ways(("all nameservers", "etcd"), nameservers, etcds, ("change",)),
         Cut(
             f"{broker} ✕ everybody",
             both_ways([LEADER], [*nameservers, OFFSET, *FOLLOWERS[: shape.copies - 1], *CLIENTS]),
+            deposes=shape.copies > 1,
         ),
     )
 
@@ -139,16 +139,17 @@ def of_copies(shape: Shape) -> tuple[Cut, ...]:
     rest = [*nameservers, *etcds, *FOLLOWERS, OFFSET]
     minority = [LEADER, *READER]
     return (
-        *ways(("leader", "followers"), [LEADER], FOLLOWERS),
+        *ways(("leader", "followers"), [LEADER], FOLLOWERS, deposes=True),
         *ways(("leader", "one follower"), [LEADER], [FOLLOWER]),
         Cut("one follower ✕ the other", both_ways([FOLLOWER], [OTHER_FOLLOWER])),
         Cut("clients ✕ one follower", both_ways(CUT_CLIENTS, [FOLLOWER])),
         Cut("followers ✕ all nameservers", both_ways(FOLLOWERS, nameservers)),
         Cut("one follower ✕ everybody", both_ways([FOLLOWER], [LEADER, OTHER_FOLLOWER, *rest[:6]])),
-        Cut("leader ✕ all but clients", both_ways([LEADER], rest)),
+        Cut("leader ✕ all but clients", both_ways([LEADER], rest), deposes=True),
         Cut(
             "leader, one reader ✕ the others",
             both_ways(minority, [*rest, *(each for each in CLIENTS if each not in READER)]),
+            deposes=True,
         ),
         Cut("all nameservers ✕ one of etcd", both_ways(nameservers, etcds[:1])),
         *ways(
@@ -164,10 +165,12 @@ def of_processes(shape: Shape) -> tuple[Cut, ...]:
     replicas = (LEADER, *FOLLOWERS)
 
     def kill(name: str, *victims: str) -> Cut:
-        return Cut(f"{name}: kill -9", deed=Deed.KILL, victims=victims)
+        deposes = LEADER in victims
+        return Cut(f"{name}: kill -9", deed=Deed.KILL, victims=victims, deposes=deposes)
 
     def stop(name: str, *victims: str) -> Cut:
-        return Cut(f"{name}: SIGSTOP", deed=Deed.STOP, victims=victims)
+        deposes = LEADER in victims
+        return Cut(f"{name}: SIGSTOP", deed=Deed.STOP, victims=victims, deposes=deposes)
 
     return (
         kill("leader", LEADER),
@@ -182,9 +185,9 @@ def of_processes(shape: Shape) -> tuple[Cut, ...]:
         stop("both followers", *FOLLOWERS),
         stop("leader of etcd", ETCD_LEADER),
         stop("offset service", OFFSET),
-        Cut("leader: its disk wiped", deed=Deed.WIPE, victims=(LEADER,)),
+        Cut("leader: its disk wiped", deed=Deed.WIPE, victims=(LEADER,), deposes=True),
         Cut("one follower: its disk wiped", deed=Deed.WIPE, victims=(FOLLOWER,)),
-        Cut("all three copies: power cut", deed=Deed.POWER, victims=replicas),
+        Cut("all three copies: power cut", deed=Deed.POWER, victims=replicas, deposes=True),
     )
 
 
@@ -202,7 +205,7 @@ def cuts_of(shape: Shape) -> tuple[Cut, ...]:
     """All, in the order in which they are gone through."""
     broker = "leader" if shape.copies > 1 else "one broker"
     common = (*of_clients(shape, broker), *of_services(shape, broker))
-    if shape == ONE_COPY or shape.copies == 1:
+    if shape.copies == 1:
         return (*common, slow_clients())
     return (*common, *of_copies(shape), slow_clients(), *of_processes(shape))
 

@@ -83,6 +83,7 @@ class History:
             healed_ns=CUT_TO * SECOND,
             settled_ns=40 * SECOND,
             growth_bytes={"broker-a": self.growth_bytes},
+            epochs=(7, 7),
         )
         stored = [f"plain:{number}" for number in range(self.stored)]
         last = Read(QUEUE, END * SECOND, END * SECOND + 1, 0, stored, self.stored)
@@ -215,6 +216,14 @@ def matches(said: str, pattern: str) -> bool:
             return False
         at = found + len(part)
     return bool(rest) or said == pattern
+
+
+def test_a_leader_that_goes_on_was_not_cut_from_its_followers(tmp_path: Path) -> None:
+    history = History.right()
+    history.cut = "leader ✕ followers"
+    assert history.judged(tmp_path).faults == [
+        "leader ✕ followers: the leader went on, so nothing was cut"
+    ]
 
 
 def test_a_slow_wire_that_answers_at_once_is_none(tmp_path: Path) -> None:

@@ -105,6 +105,7 @@ class Trial:
         )
 
     async def _go_through(self, cut: Cut, roles: Mapping[str, str]) -> Outcome:
+        epoch = await self._epoch()
         before_ns = time.monotonic_ns()
         before_bytes = self._servers.resident_bytes()
         most_bytes = dict(before_bytes)
@@ -119,7 +120,15 @@ class Trial:
         healed_ns = time.monotonic_ns()
         settled_ns = await self._settled(healed_ns, f"everything to work after: {cut.name}")
         growth = {host: most_bytes[host] - size for host, size in before_bytes.items()}
-        return Outcome(cut, before_ns, cut_ns, healed_ns, settled_ns, growth)
+        epochs = epoch, await self._epoch()
+        return Outcome(cut, before_ns, cut_ns, healed_ns, settled_ns, growth, epochs)
+
+    async def _epoch(self) -> int:
+        """Of the log; 0 where nobody else can lead it."""
+        if self._shape.copies == 1:
+            return 0
+        described = await when_there(lambda: self._cluster.admin.logs.describe(LOG))
+        return described.epoch
 
     async def _do(self, cut: Cut, roles: Mapping[str, str]) -> None:
         """Do to network or processes what is to be done, and take it back."""

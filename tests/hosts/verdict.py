@@ -46,6 +46,8 @@ class Outcome:
     healed_ns: int
     settled_ns: int
     growth_bytes: dict[str, int]
+    # Of the log, before and afterwards.
+    epochs: tuple[int, int] = (0, 0)
     timelines: list[Timeline] = field(default_factory=list)
 
     def heal_seconds(self) -> float:
@@ -141,6 +143,8 @@ def faults_of(outcome: Outcome, records: Records) -> Iterator[str]:
     for line in outcome.timelines:
         if line.kind in cut.stops and not line.down_seconds():
             yield f"{cut.name}: {line.kind} went on, so nothing was cut"
+    if cut.deposes and outcome.epochs[0] == outcome.epochs[1]:
+        yield f"{cut.name}: the leader went on, so nothing was cut"
     if cut.slow:
         for each in records.operations:
             within = outcome.cut_ns <= each.began_ns and (each.ended_ns or 0) <= outcome.healed_ns
