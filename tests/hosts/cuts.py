@@ -108,7 +108,7 @@ def of_clients(shape: Shape, broker: str) -> tuple[Cut, ...]:
     nameservers = shape.nameserver_hosts
     return (
         *ways(("clients", broker), CUT_CLIENTS, [LEADER]),
-        *ways(("one reader", broker), READER, [LEADER]),
+        *ways(("one reader", broker), READER, [LEADER])[: 1 if shape.copies > 1 else 3],
         Cut("clients ✕ one nameserver", both_ways(CUT_CLIENTS, nameservers[:1])),
         Cut("clients ✕ all nameservers", both_ways(CUT_CLIENTS, nameservers), ("route", "change")),
         *ways(("clients", "offset service"), CUT_CLIENTS, [OFFSET], ("commit",)),

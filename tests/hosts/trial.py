@@ -41,8 +41,8 @@ SMALL_FILES = {"commit_log_file_bytes": "16MiB", "index_slots": 5000, "index_uni
 class Pace:
     """Seconds: before each cut, of each cut, and without a gap until it counts as over."""
 
-    before_seconds: float = 2.0
-    cut_seconds: float = 12.0
+    before_seconds: float = 1.0
+    cut_seconds: float = 11.0
     calm_seconds: float = 2.0
 
 
