@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+from grpc import aio
 
 import rockoon
 from rockoon.cluster import Cluster
@@ -17,14 +18,19 @@ from rockoon.errors import (
     NameserverUnavailable,
     NotReady,
     OffsetServiceUnavailable,
+    RockoonError,
     TimedOut,
     TopicNotFound,
     WrongCluster,
 )
 from rockoon.net.addresses import parse_addresses
+from rockoon.net.calls_in_flight import CallsInFlight
 from rockoon.net.connection import CALL_SECONDS_MAX, UNLISTED_SECONDS
 from rockoon_proto.v1 import nameserver_pb2 as pb
+from rockoon_proto.v1.broker_pb2 import QueueStatusRequest
+from rockoon_proto.v1.broker_pb2_grpc import BrokerStub
 from support.eventually import eventually
+from support.fake_broker import FakeBroker
 from support.scripted_nameserver import ScriptedNameserver
 from support.tcp_gate import TcpGate
 from support.waiting import DEADLINE_SECONDS
@@ -366,3 +372,60 @@ async def test_a_nameserver_that_ends_every_watch_is_left_for_the_next() -> None
             await cluster.route("orders")
             other.put_topic("orders", {"broker-a": 8})
             await until(cluster, "orders", 8)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "unavailable", "details"),
+    [
+        (pb.BROKER, "broker-a", BrokerUnavailable, {"broker": "broker-a"}),
+        (pb.OFFSET_SERVICE, "offset", OffsetServiceUnavailable, {}),
+    ],
+    ids=["broker", "offset service"],
+)
+async def test_a_call_that_hangs_ends_when_another_process_stands_there(
+    nameserver: ScriptedNameserver,
+    kind: pb.NodeKind,
+    name: str,
+    unavailable: type[RockoonError],
+    details: dict[str, str],
+) -> None:
+    async with FakeBroker() as hanging:
+        hanging.answering.clear()
+        nameserver.put_node(name, hanging.address, kind)
+        async with (
+            rockoon.connect(nameserver.address) as cluster,
+            aio.insecure_channel(hanging.address) as channel,
+            asyncio.timeout(DEADLINE_SECONDS),
+            asyncio.TaskGroup() as tasks,
+        ):
+
+            async def ask() -> None:
+                with pytest.raises(unavailable):
+                    await cluster.call(
+                        BrokerStub(channel).QueueStatus,
+                        QueueStatusRequest(),
+                        unavailable=unavailable,
+                        timeout_seconds=None,
+                        **details,
+                    )
+
+            asked = tasks.create_task(ask())
+            await eventually(lambda: hanging.status_calls)
+            nameserver.remove_node(name)
+            await eventually(lambda: not cluster.routes.nodes)
+            assert not asked.done(), "who is not listed for a while may answer still"
+            nameserver.put_node(name, NOBODY, kind)
+        hanging.answering.set()
+
+
+async def test_who_is_cancelled_in_a_call_that_moved_is_cancelled() -> None:
+    calls = CallsInFlight()
+    address = "one:1"
+    call = asyncio.get_running_loop().create_future()
+    async with asyncio.TaskGroup() as tasks:
+        task = tasks.create_task(calls.answer(call, lambda: address))
+        await asyncio.sleep(0)
+        address = "other:1"
+        calls.look()
+        task.cancel()
+    assert task.cancelled()

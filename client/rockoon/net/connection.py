@@ -26,6 +26,7 @@ from rockoon.errors import (
 )
 from rockoon.net.access import AccessKey
 from rockoon.net.addresses import reachable
+from rockoon.net.calls_in_flight import CallsInFlight, Moved
 from rockoon.net.channels import CHANNEL_OPTIONS, CLUSTER_METADATA_KEY
 from rockoon.net.route_watch import RouteWatch
 from rockoon.net.routes import TopicRoute
@@ -118,11 +119,14 @@ class Connection:
         # Keeps a topic from being asked twice.
         self._asking = asyncio.Lock()
         self._watch_task: asyncio.Task[None] | None = None
+        self._moves_task: asyncio.Task[None] | None = None
+        self._in_flight = CallsInFlight()
 
     async def __aenter__(self) -> Self:
         await self._tasks.__aenter__()
         self._closed = False
         self._watch_task = self._tasks.create_task(self._watch.run(), name="rockoon routes")
+        self._moves_task = self._tasks.create_task(self._follow_moves(), name="rockoon moves")
         try:
             async with asyncio.timeout(self._connect_seconds_max):
                 await self.routes_changed.wait(0)
@@ -167,8 +171,9 @@ class Connection:
 
     async def _shut(self, cancelled: BaseException | None = None) -> None:
         self._closed = True
-        if self._watch_task is not None:
-            self._watch_task.cancel()
+        for task in (self._watch_task, self._moves_task):
+            if task is not None:
+                task.cancel()
         try:
             # A failure of the caller's own is not passed on: it would come back in a group.
             kind = None if cancelled is None else type(cancelled)
@@ -311,27 +316,46 @@ class Connection:
         Args:
             method: a unary method of a stub.
             request: its request message.
-            unavailable: what to raise when the peer itself does not answer.
+            unavailable: what to raise when the peer itself does not answer, or another process
+                stands in its place by now: a broker's, when `details` names one, or the offset
+                service's, when this is OffsetServiceUnavailable.
             timeout_seconds: how long it may take, None for ever.
             details: what the sentence of `unavailable` names, for example `broker="broker-a"`.
 
         Raises:
             RockoonError: what the server answered, `unavailable`, or TimedOut.
         """
+        broker = details.get("broker")
+
+        def address_now() -> str | None:
+            if isinstance(broker, str):
+                return self.routes.broker_address(broker)
+            if unavailable is OffsetServiceUnavailable:
+                service = self.routes.offset_service()
+                return service.address or None if service is not None else None
+            return None
+
+        metadata = self.metadata
+        if self.hooks is not None:
+            metadata += self.hooks.call_metadata()
+
+        async def answer() -> Reply:
+            begun = method(request, timeout=timeout_seconds, metadata=metadata)
+            return await self._in_flight.answer(begun, address_now)
+
         try:
-            metadata = self.metadata
-            if self.hooks is not None:
-                metadata += self.hooks.call_metadata()
             try:
-                return await method(request, timeout=timeout_seconds, metadata=metadata)
+                return await answer()
             except RpcError as failure:
                 error = from_rpc_error(failure, unavailable, **details)
                 if not clock_corrected(self._channels.access, error):
                     raise error from None
             try:
-                return await method(request, timeout=timeout_seconds, metadata=metadata)
+                return await answer()
             except RpcError as failure:
                 raise from_rpc_error(failure, unavailable, **details) from None
+        except Moved:
+            raise unavailable(**details) from None
         except aio.UsageError:
             # The channel was closed under the call.
             raise Closed(what="the connection to the cluster") from None
@@ -417,6 +441,12 @@ class Connection:
             return
         with suppress(OffsetServiceUnavailable):
             await self._wait_node(self._listed_offset_service, seconds)
+
+    async def _follow_moves(self) -> None:
+        seen = -1
+        while True:
+            seen = await self.routes_changed.wait(seen)
+            self._in_flight.look()
 
     async def _pause_while(self, is_same: Callable[[], bool], seconds: float) -> None:
         # Another address, or another process there: what failed before says nothing about it.

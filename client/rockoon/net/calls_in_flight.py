@@ -1,0 +1,56 @@
+"""Calls that wait for a process in whose place, as the routes tell, another one stands by now.
+
+A machine that vanishes answers nothing, and a long poll there would wait for its whole time, while
+the log's next leader has what is waited for.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+Reply = TypeVar("Reply")
+
+# Where a call would go now; None when nobody is known, which says nothing about who was.
+AddressNow = Callable[[], str | None]
+
+
+class Moved(Exception):
+    """Another process stands where a call went; whether it was carried out is not known."""
+
+
+class CallsInFlight:
+    """Calls that have no answer yet. Used by the event loop's thread alone."""
+
+    def __init__(self) -> None:
+        # The call, where it would go now, and where it went.
+        self._calls: dict[Any, tuple[AddressNow, str]] = {}
+        self._moved: set[Any] = set()
+
+    async def answer(self, call: Awaitable[Reply], address_now: AddressNow) -> Reply:
+        """The answer to a call that was begun just now.
+
+        Raises:
+            Moved: another process stands where it went.
+            RpcError: as the call.
+        """
+        address = address_now()
+        if address is None or not hasattr(call, "cancel"):
+            return await call
+        self._calls[call] = address_now, address
+        try:
+            return await call
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if call in self._moved and task is not None and not task.cancelling():
+                raise Moved from None
+            raise
+        finally:
+            del self._calls[call]
+            self._moved.discard(call)
+
+    def look(self) -> None:
+        """The routes may have changed: end the calls to those that are not there any more."""
+        for call, (address_now, address) in list(self._calls.items()):
+            if address_now() not in (None, address):
+                self._moved.add(call)
+                call.cancel()
