@@ -2,6 +2,7 @@
 
 import asyncio
 import urllib.request
+from collections.abc import Coroutine
 from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
@@ -239,13 +240,24 @@ def told_of_three(page: str) -> bool:
 async def tells_no_end(reader: RunningBroker, end: int) -> bool:
     """Whether a broker refuses to say where a queue ends, which only who leads can know."""
     queue = BrokerQueue(topic="orders", queue_id=0)
-    answers = await asyncio.gather(
-        reader.pull("orders", offset=end + 1),
-        reader.call("QueueStatus", QueueStatusRequest(queues=[queue])),
-        reader.call("SearchOffset", SearchOffsetRequest(queues=[queue])),
-        return_exceptions=True,
-    )
-    return all(isinstance(answer, NotReady) for answer in answers)
+
+    async def refused(ask: Coroutine[Any, Any, Any]) -> bool:
+        try:
+            await ask
+        except NotReady:
+            return True
+        return False
+
+    async with asyncio.TaskGroup() as tasks:
+        asked = [
+            tasks.create_task(refused(ask))
+            for ask in (
+                reader.pull("orders", offset=end + 1),
+                reader.call("QueueStatus", QueueStatusRequest(queues=[queue])),
+                reader.call("SearchOffset", SearchOffsetRequest(queues=[queue])),
+            )
+        ]
+    return all(task.result() for task in asked)
 
 
 async def created(client: rockoon.Cluster) -> bool:
