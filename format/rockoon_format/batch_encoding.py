@@ -3,15 +3,19 @@
 What only the broker knows is zeros, and written there: see `batch`.
 """
 
+import struct
 import zlib
 from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
+from rockoon_format import kernel
 from rockoon_format.frames import PREFIX
 from rockoon_format.properties import PROPERTIES_BYTES_MAX
 from rockoon_format.record import (
+    AT_BODY_V4,
+    AT_STORE_TIMESTAMP_V4,
     CRC_MASK,
     HOST_V4_BYTES,
     HOST_V6_BYTES,
@@ -25,6 +29,9 @@ from rockoon_format.record import (
 )
 
 SIZE_MAX = 2**31 - 1
+
+_PREFIX = struct.Struct(">iiiiiqqiq")
+assert _PREFIX.size == PREFIX.itemsize
 
 
 def _head_dtype(born_host_bytes: int) -> np.dtype[np.void]:
@@ -88,6 +95,11 @@ def encode_batch(
     magic = MAGIC_V2 if len(topic) > TOPIC_V1_BYTES_MAX else MAGIC_V1
     topic_part = encode_topic(topic, magic)
     ending = PROPERTY_CRC_ROOM if room else b""
+    if kernel.native is not None:
+        fields = (magic, queue_id, flags, sys_flags, born_timestamp_ms, born_host)
+        made = _encode_compiled(fields, topic_part, ending, bodies, properties)
+        if made is not None:
+            return made
     property_lengths = [len(section) + len(ending) for section in properties]
     distinct_lengths = set(property_lengths)
     if distinct_lengths and max(distinct_lengths) > PROPERTIES_BYTES_MAX:
@@ -112,6 +124,47 @@ def encode_batch(
     pieces[2::5] = map(tails.__getitem__, property_lengths)
     pieces[3::5] = properties
     return b"".join(pieces), sizes.astype(np.uint32)
+
+
+Fields = tuple[
+    int, int, int | NDArray[np.int32], int | NDArray[np.int32], int | NDArray[np.int64], bytes
+]
+"""Magic, queue id, flags, system flags, born timestamps and born host of a batch."""
+
+
+def _encode_compiled(
+    fields: Fields,
+    topic_part: bytes,
+    ending: bytes,
+    bodies: Sequence[bytes],
+    properties: Sequence[bytes],
+) -> tuple[bytes, NDArray[np.uint32]] | None:
+    """As `encode_batch`; None where it is for NumPy to say what is wrong."""
+    assert kernel.native is not None
+    magic, queue_id, flags, sys_flags, born_ms, born_host = fields
+    # The host bits follow the hosts: a wrong one would shift every field behind.
+    sys_flags = sys_flags & ~(SYS_FLAG_BORN_HOST_V6 | SYS_FLAG_STORE_HOST_V6)
+    if len(born_host) == HOST_V6_BYTES:
+        sys_flags = sys_flags | SYS_FLAG_BORN_HOST_V6
+    alike: list[int] = []
+    columns: list[bytes | None] = []
+    for values, dtype in ((flags, np.int32), (sys_flags, np.int32), (born_ms, np.int64)):
+        if isinstance(values, np.ndarray):
+            alike.append(0)
+            columns.append(values.astype(dtype).tobytes())
+        else:
+            alike.append(values)
+            columns.append(None)
+    try:
+        head = _PREFIX.pack(0, magic, 0, queue_id, alike[0], 0, 0, alike[1], alike[2])
+    except struct.error:
+        return None
+    # Zeros: the broker fills in its own fields only.
+    head += born_host + bytes(AT_BODY_V4 - AT_STORE_TIMESTAMP_V4)
+    made = kernel.native.encode_batch(
+        head, topic_part, ending, list(bodies), list(properties), *columns
+    )
+    return None if made is None else (made[0], np.frombuffer(made[1], np.uint32))
 
 
 def _heads(

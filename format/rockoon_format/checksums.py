@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rockoon_format import kernel
 from rockoon_format.frames import IntArray, Parts, crcs, sliding
 from rockoon_format.properties import PROPERTIES_BYTES_MAX, PROPERTY_SEPARATOR
 from rockoon_format.record import (
@@ -111,8 +112,23 @@ def checks_of(
 
 def damaged_records(buffer: bytes, parts: Parts, sizes: IntArray) -> NDArray[np.bool_]:
     """Which records are not what was stored, bool[n]; the arguments are those of `checks_of`."""
-    checks = checks_of(buffer, parts, sizes)
-    return checks.wrong(crcs(buffer, checks.starts, checks.lengths) & CRC_MASK)
+    return compare(buffer, parts, sizes)[0]
+
+
+def compare(
+    buffer: bytes, parts: Parts, sizes: IntArray, *, checksums: bool = True
+) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Which records are damaged, and which have a checksum, right or wrong, bool[n] both.
+
+    The arguments are those of `checks_of`.
+    """
+    if kernel.native is not None:
+        found = kernel.native.compare(buffer, parts.starts.tobytes(), sizes.tobytes(), checksums)
+        if found is not None:
+            states = np.frombuffer(found, np.uint8)
+            return states & 1 != 0, states & 2 != 0
+    checks = checks_of(buffer, parts, sizes, checksums=checksums)
+    return checks.wrong(crcs(buffer, checks.starts, checks.lengths) & CRC_MASK), checks.whole
 
 
 def room_of(

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from rockoon_format import kernel
 from rockoon_format.hashes import java_hash_codes, tags_code
 from rockoon_format.properties import PROPERTY_TAGS, find_value
 from rockoon_format.record import (
@@ -80,6 +81,10 @@ def sliding(buffer: bytes | NDArray[np.uint8], dtype: DTypeLike) -> NDArray[Any]
 
 def locate(buffer: bytes | NDArray[np.uint8], starts: IntArray) -> Parts:
     """Find the parts of the records at `starts`, each at least 91 bytes before the buffer's end."""
+    if kernel.native is not None and isinstance(buffer, bytes):
+        found = kernel.native.locate(buffer, starts.tobytes())
+        if found is not None:
+            return _located(starts, *found)
     # Plain void items are copied whole; structured ones would go field by field.
     prefix = sliding(buffer, f"V{PREFIX.itemsize}")[starts].view(PREFIX)
     sys_flags = prefix["sys_flag"]
@@ -123,6 +128,12 @@ def locate(buffer: bytes | NDArray[np.uint8], starts: IntArray) -> Parts:
     )
 
 
+def _located(starts: IntArray, prefixes: bytearray, columns: bytearray) -> Parts:
+    """What the compiled kernel has found."""
+    rows = np.frombuffer(columns, np.int64).reshape(9, len(starts))
+    return Parts(starts, np.frombuffer(prefixes, PREFIX), *rows)
+
+
 def slices(buffer: bytes, starts: IntArray, lengths: IntArray) -> list[bytes]:
     """Cut pieces out of a buffer as bytes; every piece must lie inside it."""
     if len(starts) == 0:
@@ -140,6 +151,10 @@ def crcs(buffer: bytes | NDArray[np.uint8], starts: IntArray, lengths: IntArray)
     """Return the CRC-32 of each piece, not masked."""
     if len(starts) == 0:
         return np.zeros(0, np.int64)
+    if kernel.native is not None and isinstance(buffer, bytes):
+        found = kernel.native.crcs(buffer, starts.tobytes(), lengths.tobytes())
+        if found is not None:
+            return np.frombuffer(found, np.int64)
     pieces: Iterable[bytes | memoryview]
     length = int(lengths[0])
     if 0 < length <= _COPIED_BYTES_MAX and (lengths == length).all():
@@ -165,6 +180,10 @@ def tags_codes(buffer: bytes, parts: Parts) -> IntArray:
     codes = np.zeros(count, np.int64)
     if count == 0:
         return codes
+    if kernel.native is not None:
+        found = kernel.native.tags_codes(buffer, starts.tobytes(), lengths.tobytes())
+        if found is not None:
+            return np.frombuffer(found, np.int64)
     heads = sliding(buffer, f"V{len(_TAGS_PREFIX)}")[
         np.minimum(starts, len(buffer) - len(_TAGS_PREFIX))
     ]
@@ -181,9 +200,9 @@ def tags_codes(buffer: bytes, parts: Parts) -> IntArray:
         window = sliding(buffer, f"V{_TAGS_WINDOW_BYTES}")[np.minimum(value_starts, last)]
         is_end = window.view(np.uint8).reshape(len(first), _TAGS_WINDOW_BYTES) == 2
         ends = is_end.argmax(1)
-        found = is_end[np.arange(len(first)), ends] & (ends < room)
-        value_lengths = np.where(found, ends, room)
-        unsure = ((~found) & (room > _TAGS_WINDOW_BYTES)) | (value_starts > last)
+        closed = is_end[np.arange(len(first)), ends] & (ends < room)
+        value_lengths = np.where(closed, ends, room)
+        unsure = ((~closed) & (room > _TAGS_WINDOW_BYTES)) | (value_starts > last)
         exact[first[unsure]] = True
         # Lengths that may lead out of the buffer; these are hashed again below.
         value_lengths[unsure] = 0

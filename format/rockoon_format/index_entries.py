@@ -13,8 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from rockoon_format import kernel
 from rockoon_format.frames import IntArray, sliding
-from rockoon_format.hashes import joined_key_hashes
+from rockoon_format.hashes import java_hash_code, joined_key_hashes
 from rockoon_format.properties import (
     KEY_SEPARATOR,
     PROPERTY_KEYS,
@@ -123,6 +124,10 @@ def key_hashes(
         For each of k keys, the number of its record and its `hashes.index_key_hash`, int64[k].
     """
     fronts = [f"{topic}#" for topic in topics]
+    if kernel.native is not None and isinstance(data, bytes):
+        made = _key_hashes_compiled(data, starts, lengths, sys_flags, fronts, topic_numbers)
+        if made is not None:
+            return made
     wanted = np.flatnonzero(
         (sys_flags & SYS_FLAG_TRANSACTION != TRANSACTION_ROLLBACK) & (lengths > 0)
     )
@@ -136,6 +141,28 @@ def key_hashes(
     order = np.argsort(together, kind="stable")
     hashes = np.concatenate([np.zeros(0, np.int64), *(each for _, each in found)])
     return together[order], hashes[order]
+
+
+def _key_hashes_compiled(
+    data: bytes,
+    starts: IntArray,
+    lengths: IntArray,
+    sys_flags: IntArray,
+    fronts: Sequence[str],
+    topic_numbers: IntArray,
+) -> tuple[IntArray, IntArray] | None:
+    """As `key_hashes`; None at any doubt."""
+    assert kernel.native is not None
+    # A record without properties has no keys.
+    bytes_looked_at = np.where(sys_flags & SYS_FLAG_TRANSACTION != TRANSACTION_ROLLBACK, lengths, 0)
+    codes = np.array([java_hash_code(front) for front in fronts], np.int64)
+    found = kernel.native.key_hashes(
+        data, starts.tobytes(), bytes_looked_at.tobytes(), codes[topic_numbers].tobytes()
+    )
+    if found is None:
+        return None
+    numbers, hashes = found
+    return np.frombuffer(numbers, np.int64), np.frombuffer(hashes, np.int64)
 
 
 def have_keys(data: bytes | Bytes, starts: IntArray, lengths: IntArray) -> NDArray[np.bool_]:

@@ -13,19 +13,19 @@ from itertools import repeat
 import numpy as np
 from numpy.typing import NDArray
 
-from rockoon_format.checksums import PROPERTIES_CHECKED_BYTES_MAX, checks_of
+from rockoon_format import kernel
+from rockoon_format.checksums import PROPERTIES_CHECKED_BYTES_MAX, compare
 from rockoon_format.delay_levels import (
     DELAY_LEVELS_MS,
     delay_of_level_ms,
     parse_java_int,
     timer_deliver_ms,
 )
-from rockoon_format.frames import Parts, crcs, locate, slices, sliding, tags_codes
+from rockoon_format.frames import Parts, locate, slices, sliding, tags_codes
 from rockoon_format.names import SCHEDULE_TOPIC, TIMER_TOPIC
 from rockoon_format.properties import PROPERTY_DELAY_TIME_LEVEL, decode
 from rockoon_format.record import (
     AT_STORE_TIMESTAMP_V4,
-    CRC_MASK,
     MAGIC_BLANK,
     MAGIC_V1,
     MAGIC_V2,
@@ -42,6 +42,11 @@ _RUN_RECORDS_MAX = 512
 RECORDS_MAX_DEFAULT = 4096
 # A call looks at no more than this beyond its first record, however many records were asked for.
 CHUNK_BYTES_MAX = 8 * 2**20
+
+
+# The compiled kernel copies before it walks: at first for so long records, so many bytes at least.
+_RECORD_BYTES_GUESS = 320
+_WINDOW_BYTES_MIN = 1 << 16
 
 
 class ScanEnd(Enum):
@@ -66,6 +71,19 @@ class ScanEnd(Enum):
     """The record should have a checksum and has none: the end of it was not written."""
     BAD_DELAY_LEVEL = "bad delay level"
     """A record of SCHEDULE_TOPIC_XXXX whose DELAY is no number; a Java broker stops here too."""
+
+
+_WALK_ENDS = (
+    ScanEnd.LIMIT,
+    ScanEnd.END,
+    ScanEnd.BLANK,
+    ScanEnd.ZERO,
+    ScanEnd.BAD_MAGIC,
+    ScanEnd.TRUNCATED,
+    ScanEnd.SIZE_MISMATCH,
+    None,
+)
+"""What the compiled kernel's numbers mean; the last one that it has to see more bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,31 +156,31 @@ def scan(
     view = memoryview(buffer)
     if not 0 <= position <= end <= len(view) or records_max < 1:
         raise ValueError(f"cannot scan {position} to {end} of {len(view)} bytes")
-    starts, sizes, why, stop = _walk(view, position, end, records_max)
-    if not starts:
-        return _result(b"", position, _no_parts(), [], why, stop, None)
-    # A copy is one pass over bytes that are read several times below, and what the file's writer
-    # does meanwhile cannot come between two checks.
-    window = bytes(view[position:stop])
-    parts = locate(window, np.array(starts, np.int64) - position)
-    lengths = np.array(sizes, np.int64)
+    walk = _walk if kernel.native is None else _walk_compiled
+    window, lengths, why, stop = walk(view, position, end, records_max)
+    if not len(lengths):
+        return _result(b"", position, _no_parts(), lengths, why, stop, None)
+    parts = locate(window, np.cumsum(lengths) - lengths)
     good, fault = _leading_whole(parts, lengths)
     if check_crc and good:
         since = None if checksums_from is None else checksums_from - position
         good, wrong = _leading_right(window, parts, lengths, good, checksums, since)
         fault = wrong or fault
     if fault is not None:
-        why, stop = fault, starts[good]
+        why, stop = fault, position + int(parts.starts[good])
         parts = locate(window, parts.starts[:good])
     levels_ms = delay_levels_ms if with_tag_codes else None
-    return _result(window, position, parts, sizes[:good], why, stop, levels_ms)
+    return _result(window, position, parts, lengths[:good], why, stop, levels_ms)
 
 
 def _walk(
     view: memoryview, position: int, end: int, records_max: int
-) -> tuple[list[int], list[int], ScanEnd, int]:
-    """Follow the records' own sizes; their other fields are checked afterwards, all at once."""
-    starts: list[int] = []
+) -> tuple[bytes, NDArray[np.int64], ScanEnd, int]:
+    """Follow the records' own sizes; their other fields are checked afterwards, all at once.
+
+    Returns:
+        The records' bytes, their sizes, why it stopped, and where.
+    """
     sizes: list[int] = []
     unpack = _SIZE_AND_MAGIC.unpack_from
     bytes_end = position + CHUNK_BYTES_MAX
@@ -172,7 +190,7 @@ def _walk(
         if at == end:
             why = ScanEnd.END
             break
-        if len(starts) == records_max or at >= bytes_end:
+        if len(sizes) == records_max or at >= bytes_end:
             why = ScanEnd.LIMIT
             break
         if end - at < _SIZE_AND_MAGIC.size:
@@ -193,19 +211,36 @@ def _walk(
             break
         # A wrong size leads to a place where no record begins. That does not end the walk for sure;
         # the checks of what was walked do, which go up to the first record that fails.
-        starts.append(at)
         sizes.append(size)
         at += size
         alike = alike + 1 if size == last_size else 0
         last_size = size
         if alike >= _RUN_RECORDS_MIN:
-            more = min(_run(view, at - size, end), records_max - len(starts))
+            more = min(_run(view, at - size, end), records_max - len(sizes))
             more = min(more, max(bytes_end - at, 0) // size)
-            starts.extend(range(at, at + more * size, size))
             sizes.extend(repeat(size, more))
             at += more * size
             alike = 0
-    return starts, sizes, why, at
+    # A copy is one pass over bytes that are read several times, and what the file's writer does
+    # meanwhile cannot come between two checks.
+    return bytes(view[position:at]), np.array(sizes, np.int64), why, at
+
+
+def _walk_compiled(
+    view: memoryview, position: int, end: int, records_max: int
+) -> tuple[bytes, NDArray[np.int64], ScanEnd, int]:
+    """As `_walk`; it copies first, and more if that was not enough."""
+    assert kernel.native is not None
+    count = max(min(records_max * _RECORD_BYTES_GUESS, CHUNK_BYTES_MAX), _WINDOW_BYTES_MIN)
+    while True:
+        window = bytes(view[position : min(position + count, end)])
+        sizes, number, stop = kernel.native.walk(
+            window, end - position, CHUNK_BYTES_MAX, records_max
+        )
+        why = _WALK_ENDS[number]
+        if why is not None:
+            return window[:stop], np.frombuffer(sizes, np.int64), why, position + stop
+        count *= 2
 
 
 def _run(view: memoryview, at: int, end: int) -> int:
@@ -242,11 +277,10 @@ def _leading_right(
     """
     if count < len(sizes):
         parts, sizes = locate(window, parts.starts[:count]), sizes[:count]
-    checks = checks_of(window, parts, sizes, checksums=checksums)
-    wrong = checks.wrong(crcs(window, checks.starts, checks.lengths) & CRC_MASK)
+    wrong, whole = compare(window, parts, sizes, checksums=checksums)
     missing = np.zeros(count, np.bool_)
     if checksums_from is not None:
-        missing = ~checks.whole & (parts.starts >= checksums_from)
+        missing = ~whole & (parts.starts >= checksums_from)
         # Those that are too long for one were stored without, and are no torn writes.
         missing &= parts.properties_lengths <= PROPERTIES_CHECKED_BYTES_MAX
     bad = wrong | missing
@@ -260,7 +294,7 @@ def _result(
     window: bytes,
     position: int,
     parts: Parts,
-    sizes: list[int],
+    sizes: NDArray[np.int64],
     why: ScanEnd,
     stop: int,
     delay_levels_ms: Sequence[int] | None,
@@ -285,7 +319,7 @@ def _result(
     flags = prefix["sys_flag"].astype(np.int64)
     return Scan(
         offsets=parts.starts + position,
-        sizes=np.array(sizes, np.int64),
+        sizes=sizes,
         topics=topics,
         topic_numbers=topic_numbers,
         queue_ids=prefix["queue_id"].astype(np.int64),
@@ -305,6 +339,12 @@ def _result(
 def _topics(window: bytes, parts: Parts) -> tuple[list[bytes], NDArray[np.int64]]:
     """Distinct topics, in order of appearance, and which of them each record names."""
     count = len(parts.starts)
+    if kernel.native is not None:
+        found = kernel.native.topics(
+            window, parts.topic_starts.tobytes(), parts.topic_lengths.tobytes()
+        )
+        if found is not None:
+            return found[0], np.frombuffer(found[1], np.int64)
     names = slices(window, parts.topic_starts, parts.topic_lengths)
     if count and names.count(names[0]) == count:
         return names[:1], np.zeros(count, np.int64)

@@ -179,7 +179,9 @@ def test_all_that_a_service_imports_is_brought_along_by_what_its_image_installs(
         check=True,
     )
     imported = set(done.stdout.split()) - NOT_NEEDED
-    here = brought(map(requirement, installed(f"build-{service}")))
+    # What every image starts from has the kernel's wheel.
+    assert "/wheels/*.whl" in stages()["build"]
+    here = brought(map(requirement, [*installed(f"build-{service}"), "format/kernel"]))
     homes = packages_distributions()
     missing = {
         name: homes[name]

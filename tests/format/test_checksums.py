@@ -24,8 +24,6 @@ from rockoon_format.sequences import encode_sequences, find_sequences
 from support import golden_store
 from support.seeds import seeds
 
-pytestmark = pytest.mark.usefixtures("each_kernel")
-
 HOST = encode_host("10.0.0.9", 10911)
 WITH_CRC = bytes.fromhex(golden_store.BARE_WITH_CRC_HEX)
 

@@ -9,6 +9,8 @@ from rockoon_format.file_names import offset_to_file_name
 from rockoon_format.record import decode_record, encode_record
 from support import golden_store
 
+pytestmark = pytest.mark.usefixtures("each_kernel")
+
 FIRST = f"commitlog/{0:020d}"
 SECOND = f"commitlog/{4096:020d}"
 

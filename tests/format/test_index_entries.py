@@ -21,6 +21,8 @@ from rockoon_format.scan import scan
 from support.random_messages import many_examples
 from support.seeds import seeds
 
+pytestmark = pytest.mark.usefixtures("each_kernel")
+
 TOPICS = ["T", "%RETRY%" + 240 * "g", "テーマ", "\U0001f600", "a#b"]
 FLAGS = [0, 1, 0x4, 0x8, 0xC, 0xD, 0x10 | 0x4]
 FRAGMENTS = [

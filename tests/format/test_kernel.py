@@ -3,17 +3,39 @@
 import os
 import subprocess
 import sys
-from dataclasses import fields
+from dataclasses import fields, replace
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from rockoon_format import kernel
-from rockoon_format.batch import BatchError, check_batch, stamp_batch, with_checksums
+from rockoon_format.batch import (
+    BatchError,
+    Columns,
+    check_batch,
+    decode_columns,
+    encode_batch,
+    scan,
+    stamp_batch,
+    with_checksums,
+)
 from rockoon_format.batch_layout import BatchLayout
-from rockoon_format.record import PROPERTY_CRC_ROOM, encode_host, with_room
+from rockoon_format.frames import crcs, locate, tags_codes
+from rockoon_format.index_entries import index_entries
+from rockoon_format.record import (
+    PROPERTY_CRC_ROOM,
+    Record,
+    RecordError,
+    encode_blank,
+    encode_host,
+    encode_record,
+    with_room,
+)
 from support.kernels import is_compiled, needs_compiled, of_both
 from support.random_messages import Messages, batches, many_examples
 
@@ -107,6 +129,158 @@ def test_both_kernels_take_the_same_batches_and_store_the_same_bytes(
     torn = frames[: int(sizes.sum())]
     by_numpy, by_compiled = of_both(lambda: checked(torn, sizes, messages, limit))
     assert by_compiled == by_numpy
+
+
+def encoded(messages: Messages, *, room: bool) -> object:
+    """The batch, or why it cannot be one."""
+    try:
+        frames, sizes = encode_batch(
+            messages.topic,
+            messages.queue_id,
+            messages.bodies,
+            messages.sections,
+            np.array(messages.born_ms, np.int64) if room else messages.born_ms[0],
+            messages.born_host,
+            flags=messages.flags[0] if room else np.array(messages.flags, np.int32),
+            sys_flags=messages.sys_flags[0] if room else np.array(messages.sys_flags, np.int32),
+            room=room,
+        )
+    except ValueError as error:
+        return str(error)
+    return frames, sizes.dtype, sizes.tolist()
+
+
+@needs_compiled
+@many_examples
+@given(batches(6), st.booleans(), st.sampled_from([0, 32_760, 32_767, 32_768]))
+def test_both_kernels_encode_the_same(messages: Messages, room: bool, padding: int) -> None:
+    messages.sections[-1] += bytes(max(padding - len(messages.sections[-1]), 0))
+    by_numpy, by_compiled = of_both(lambda: encoded(messages, room=room))
+    assert by_compiled == by_numpy
+
+
+COLUMNS = [
+    name for name, value in vars(Columns).items() if isinstance(value, cached_property | property)
+]
+
+
+def decoded(frames: bytes, sizes: NDArray[np.uint32]) -> object:
+    """Every column of the records, or why they are none."""
+    try:
+        columns = decode_columns(frames, sizes)
+    except RecordError as error:
+        return error.reason, str(error)
+    found = {name: getattr(columns, name) for name in COLUMNS}
+    return {
+        name: (value.dtype, value.tolist()) if isinstance(value, np.ndarray) else value
+        for name, value in found.items()
+    }
+
+
+def scanned(log: bytes, position: int, end: int, options: dict[str, object]) -> object:
+    """All that a scan finds, and the keys of it."""
+    found = scan(memoryview(log), position, end, **options)  # type: ignore[arg-type]
+    keys = index_entries(log, found, 77)
+    return columns_of(found), columns_of(keys)
+
+
+def stored(messages: Messages, ending: bytes, times: int) -> tuple[bytes, NDArray[np.uint32]]:
+    """The batch as a broker would have written it, some records with a checksum."""
+    for section in range(0, len(messages.sections), 2):
+        messages.sections[section] += ending
+    frames, sizes = messages.encode()
+    frames, sizes = frames * times, np.tile(sizes, times)
+    try:
+        layout = check_batch(
+            frames,
+            sizes,
+            topic=messages.topic,
+            queue_id=messages.queue_id,
+            body_bytes_max=1 << 20,
+            record_bytes_max=1 << 20,
+        )
+    except BatchError:
+        return frames, sizes
+    written, _ = stamp_batch(
+        frames,
+        layout,
+        first_queue_offset=0,
+        first_physical_offset=0,
+        store_timestamp_ms=5,
+        store_host=HOST,
+    )
+    return written.tobytes(), sizes
+
+
+@needs_compiled
+@many_examples
+@given(
+    batches(5),
+    st.lists(bits, max_size=3),
+    endings,
+    st.sampled_from([1, MANY]),
+    st.integers(0, 200),
+    st.sampled_from([b"", bytes(40), encode_blank(40), b"\0\0\1\0" + bytes(36)]),
+    st.fixed_dictionaries(
+        {
+            "check_crc": st.booleans(),
+            "checksums": st.booleans(),
+            "checksums_from": st.sampled_from([None, 0, 500]),
+            "with_tag_codes": st.booleans(),
+            "records_max": st.sampled_from([1, 7, 4096]),
+        }
+    ),
+)
+def test_both_kernels_read_the_same_of_whole_torn_and_damaged_logs(
+    messages: Messages,
+    harms: list[tuple[float, int]],
+    ending: bytes,
+    times: int,
+    cut: int,
+    behind: bytes,
+    options: dict[str, object],
+) -> None:
+    frames, sizes = stored(messages, ending, times)
+    frames = flipped(frames, harms)
+    by_numpy, by_compiled = of_both(lambda: decoded(frames, sizes))
+    assert by_compiled == by_numpy
+    log = b"front" + frames[: len(frames) - cut] + behind
+    for end in (len(log), max(len(log) - 7, 5)):
+        by_numpy, by_compiled = of_both(lambda end=end: scanned(log, 5, end, options))  # type: ignore[misc]
+        assert by_compiled == by_numpy
+
+
+@needs_compiled
+def test_records_longer_than_the_kernel_copies_at_first_are_walked_to_their_end() -> None:
+    records = [encode_record(Record(topic=b"T", body=bytes(n))) for n in (1, 1 << 18, 9, 1 << 17)]
+    log = b"".join(records) * 3 + bytes(100)
+    for records_max in (1, 2, 12, 99):
+        by_numpy, by_compiled = of_both(
+            lambda most=records_max: scanned(log, 0, len(log), {"records_max": most})  # type: ignore[misc]
+        )
+        assert by_compiled == by_numpy
+
+
+@needs_compiled
+@given(st.binary(min_size=91, max_size=400), st.lists(st.integers(0, 309), max_size=5))
+def test_both_kernels_locate_alike_in_bytes_that_are_no_records(
+    data: bytes, starts: list[int]
+) -> None:
+    at = np.array([start for start in starts if start <= len(data) - 91], np.int64)
+    by_numpy, by_compiled = of_both(lambda: columns_of(locate(data, at)))
+    assert by_compiled == by_numpy
+    lengths = np.minimum(at, len(data) - at)
+    for work in (tags_in, crcs):
+        by_numpy, by_compiled = of_both(
+            lambda work=work: work(data, at, lengths).tolist()  # type: ignore[misc]
+        )
+        assert by_compiled == by_numpy
+
+
+def tags_in(data: bytes, starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> Any:
+    """Tags codes of pieces as if they were properties."""
+    parts = locate(data, np.zeros(len(starts), np.int64))
+    return tags_codes(data, replace(parts, properties_starts=starts, properties_lengths=lengths))
 
 
 @needs_compiled

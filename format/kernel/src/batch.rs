@@ -6,8 +6,8 @@ use crate::checksum::{crc, tail, write, Tail, PROPERTY_BYTES};
 use crate::reading::{be_i32, be_i64, put};
 use crate::record::{
     length, parts, AT_BODY_CRC, AT_PREPARED_OFFSET, AT_QUEUE_ID, AT_QUEUE_OFFSET,
-    AT_STORE_TIMESTAMP, AT_SYS_FLAG, BORN_HOST_V6, MAGIC_V1, MAGIC_V2, RECORD_BYTES_MIN,
-    STORE_HOST_V6,
+    AT_STORE_TIMESTAMP, AT_SYS_FLAG, BORN_HOST_V6, HOST_V6_EXTRA_BYTES, MAGIC_V1, MAGIC_V2,
+    RECORD_BYTES_MIN, STORE_HOST_V6,
 };
 use crate::text::tags_code;
 
@@ -142,7 +142,7 @@ pub fn stamp(
         put(record, AT_QUEUE_OFFSET, &queue_offset.to_be_bytes())?;
         put(record, AT_QUEUE_OFFSET + 8, &offset.to_be_bytes())?;
         let is_born_v6 = be_i32(record, AT_SYS_FLAG)? & BORN_HOST_V6 != 0;
-        let at = AT_STORE_TIMESTAMP + if is_born_v6 { 12 } else { 0 };
+        let at = AT_STORE_TIMESTAMP + if is_born_v6 { HOST_V6_EXTRA_BYTES } else { 0 };
         put(record, at, &stamp.store_timestamp_ms.to_be_bytes())?;
         put(record, at + 8, stamp.store_host)?;
         // Last: the checksum covers what was just written.

@@ -8,6 +8,8 @@
 
 pub mod batch;
 pub mod checksum;
+pub mod columns;
+pub mod encode;
 #[cfg(feature = "python")]
 mod python;
 pub mod reading;
@@ -15,4 +17,4 @@ pub mod record;
 pub mod text;
 
 /// Raised with every change of what Python calls; `rockoon_format.kernel` takes only its own.
-pub const INTERFACE: u32 = 1;
+pub const INTERFACE: u32 = 2;

@@ -4,9 +4,11 @@
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use pyo3::types::{PyByteArray, PyBytes};
+use pyo3::types::{PyByteArray, PyBytes, PyList};
 
 use crate::batch::{self, Rules, Stamp, ENTRY_BYTES};
+use crate::columns;
+use crate::encode::{self, Common};
 use crate::reading::put;
 
 const WORD: usize = 8;
@@ -100,10 +102,272 @@ fn stamp_batch<'py>(
     Ok((stored.ok_or_else(refuse)?, entries))
 }
 
+/// Items of 4 or 8 bytes, native.
+fn items<T, const N: usize>(bytes: Option<&[u8]>, of: fn([u8; N]) -> T) -> Option<Vec<T>> {
+    let chunks = bytes?.chunks_exact(N);
+    Some(
+        chunks
+            .filter_map(|chunk| chunk.first_chunk::<N>())
+            .map(|chunk| of(*chunk))
+            .collect(),
+    )
+}
+
+/// Encode a batch: its bytes and each record's size, uint32; None at any doubt.
+#[pyfunction]
+#[allow(clippy::too_many_arguments)]
+#[pyo3(signature = (head, topic, ending, bodies, properties, flags, sys_flags, born_ms))]
+fn encode_batch<'py>(
+    py: Python<'py>,
+    head: &[u8],
+    topic: &[u8],
+    ending: &[u8],
+    bodies: &Bound<'py, PyList>,
+    properties: &Bound<'py, PyList>,
+    flags: Option<&[u8]>,
+    sys_flags: Option<&[u8]>,
+    born_ms: Option<&[u8]>,
+) -> PyResult<Option<(Bound<'py, PyBytes>, Bound<'py, PyByteArray>)>> {
+    let common = Common {
+        head,
+        topic,
+        ending,
+    };
+    let (flags, sys_flags) = (
+        items(flags, i32::from_ne_bytes),
+        items(sys_flags, i32::from_ne_bytes),
+    );
+    let born_ms = items(born_ms, i64::from_ne_bytes);
+    let columns = encode::Columns {
+        flags: flags.as_deref(),
+        sys_flags: sys_flags.as_deref(),
+        born_ms: born_ms.as_deref(),
+    };
+    // These hold them: whoever changes the lists meanwhile frees none of the bytes.
+    let held = |list: &Bound<'py, PyList>| -> Option<Vec<Bound<'py, PyBytes>>> {
+        list.iter()
+            .map(|each| each.cast_into::<PyBytes>().ok())
+            .collect()
+    };
+    let (Some(bodies), Some(properties)) = (held(bodies), held(properties)) else {
+        return Ok(None);
+    };
+    if bodies.len() != properties.len() {
+        return Ok(None);
+    }
+    let pieces: Vec<(&[u8], &[u8])> = bodies
+        .iter()
+        .zip(&properties)
+        .map(|(body, own)| (body.as_bytes(), own.as_bytes()))
+        .collect();
+    let Some(sizes) = pieces
+        .iter()
+        .map(|(body, own)| encode::size(&common, body, own))
+        .collect::<Option<Vec<usize>>>()
+    else {
+        return Ok(None);
+    };
+    let mut is_right = None;
+    let frames = PyBytes::new_with(py, sizes.iter().sum(), |out| {
+        is_right = py.detach(|| {
+            let mut rest: &mut [u8] = out;
+            for (number, ((body, own), size)) in pieces.iter().zip(&sizes).enumerate() {
+                let (out, behind) = rest.split_at_mut_checked(*size)?;
+                encode::record(&common, &columns, number, body, own, out)?;
+                rest = behind;
+            }
+            Some(())
+        });
+        Ok(())
+    })?;
+    let packed: Vec<u8> = sizes
+        .iter()
+        .flat_map(|size| (*size as u32).to_ne_bytes())
+        .collect();
+    Ok(is_right.map(|()| (frames, PyByteArray::new(py, &packed))))
+}
+
+/// An int64 column of something of each piece, or None if something has none.
+fn column<'py>(
+    py: Python<'py>,
+    starts: &[u8],
+    lengths: &[u8],
+    of: impl Fn(i64, i64) -> Option<i64> + Sync + Send,
+) -> PyResult<Option<Bound<'py, PyByteArray>>> {
+    let mut is_right = None;
+    let made = PyByteArray::new_with(py, starts.len(), |out| {
+        is_right = py.detach(|| {
+            for (out, (start, length)) in out
+                .chunks_exact_mut(WORD)
+                .zip(words(starts).zip(words(lengths)))
+            {
+                put(out, 0, &of(start, length)?.to_ne_bytes())?;
+            }
+            Some(())
+        });
+        Ok(())
+    })?;
+    Ok(is_right.map(|()| made))
+}
+
+/// CRC-32 of each piece, or None if one does not lie within the bytes.
+#[pyfunction]
+fn crcs<'py>(
+    py: Python<'py>,
+    data: &[u8],
+    starts: &[u8],
+    lengths: &[u8],
+) -> PyResult<Option<Bound<'py, PyByteArray>>> {
+    column(py, starts, lengths, |start, length| {
+        columns::piece_crc(data, start, length)
+    })
+}
+
+/// The tags code of properties at each place, or None at any doubt.
+#[pyfunction]
+fn tags_codes<'py>(
+    py: Python<'py>,
+    data: &[u8],
+    starts: &[u8],
+    lengths: &[u8],
+) -> PyResult<Option<Bound<'py, PyByteArray>>> {
+    column(py, starts, lengths, |start, length| {
+        columns::code(data, start, length)
+    })
+}
+
+/// Prefixes, 48 bytes each, and the nine columns of `frames.Parts` behind them; None at any doubt.
+#[pyfunction]
+fn locate<'py>(
+    py: Python<'py>,
+    data: &[u8],
+    starts: &[u8],
+) -> PyResult<Option<(Bound<'py, PyByteArray>, Bound<'py, PyByteArray>)>> {
+    let count = starts.len() / WORD;
+    let mut is_right = None;
+    let mut parts = None;
+    let prefixes = PyByteArray::new_with(py, count * columns::PREFIX_BYTES, |prefixes| {
+        parts = Some(PyByteArray::new_with(
+            py,
+            count * columns::PARTS * WORD,
+            |out| {
+                is_right = py.detach(|| {
+                    for (row, start) in words(starts).enumerate() {
+                        let (prefix, found) = columns::locate(data, start)?;
+                        put(prefixes, row * columns::PREFIX_BYTES, prefix)?;
+                        for (column, field) in found.into_iter().enumerate() {
+                            put(out, (column * count + row) * WORD, &field.to_ne_bytes())?;
+                        }
+                    }
+                    Some(())
+                });
+                Ok(())
+            },
+        )?);
+        Ok(())
+    })?;
+    Ok(is_right.and(parts).map(|parts| (prefixes, parts)))
+}
+
+/// Of each whole record one byte: 1 it is damaged, 2 it has a checksum; None at any doubt.
+#[pyfunction]
+fn compare<'py>(
+    py: Python<'py>,
+    data: &[u8],
+    starts: &[u8],
+    sizes: &[u8],
+    checksums: bool,
+) -> PyResult<Option<Bound<'py, PyByteArray>>> {
+    let mut is_right = None;
+    let made = PyByteArray::new_with(py, starts.len() / WORD, |out| {
+        is_right = py.detach(|| {
+            for (out, (start, size)) in out.iter_mut().zip(words(starts).zip(words(sizes))) {
+                *out = columns::compare(data, start, size, checksums)?;
+            }
+            Some(())
+        });
+        Ok(())
+    })?;
+    Ok(is_right.map(|()| made))
+}
+
+type Topics<'py> = (Vec<Bound<'py, PyBytes>>, Bound<'py, PyByteArray>);
+
+/// Distinct topics, and which of them each record names, int64; None at any doubt.
+#[pyfunction]
+fn topics<'py>(
+    py: Python<'py>,
+    data: &[u8],
+    starts: &[u8],
+    lengths: &[u8],
+) -> PyResult<Option<Topics<'py>>> {
+    let mut found = None;
+    let numbers = PyByteArray::new_with(py, starts.len(), |out| {
+        let pieces = words(starts).zip(words(lengths));
+        found = py.detach(|| columns::topics(data, pieces, out));
+        Ok(())
+    })?;
+    let names = |found: Vec<&[u8]>| found.iter().map(|name| PyBytes::new(py, name)).collect();
+    Ok(found.map(|found| (names(found), numbers)))
+}
+
+/// Numbers of records and the hashes of their keys, two columns int64; None at any doubt.
+///
+/// `fronts` are the hashes of what stands before the keys of each record.
+#[pyfunction]
+fn key_hashes<'py>(
+    py: Python<'py>,
+    data: &[u8],
+    starts: &[u8],
+    lengths: &[u8],
+    fronts: &[u8],
+) -> Option<(Bound<'py, PyByteArray>, Bound<'py, PyByteArray>)> {
+    let (numbers, hashes) = py.detach(|| {
+        let (mut numbers, mut hashes) = (Vec::new(), Vec::new());
+        let pieces = words(starts).zip(words(lengths)).zip(words(fronts));
+        for (number, ((start, length), front)) in (0i64..).zip(pieces) {
+            columns::key_hashes(data, start, length, front as i32, |hash| {
+                numbers.extend_from_slice(&number.to_ne_bytes());
+                hashes.extend_from_slice(&hash.to_ne_bytes());
+            })?;
+        }
+        Some((numbers, hashes))
+    })?;
+    Some((
+        PyByteArray::new(py, &numbers),
+        PyByteArray::new(py, &hashes),
+    ))
+}
+
+/// Sizes of the records that follow one another, int64, why the walk stopped, and where.
+///
+/// `end` is where the file ends, of which `data` may be only the beginning.
+#[pyfunction]
+fn walk<'py>(
+    py: Python<'py>,
+    data: &[u8],
+    end: usize,
+    bytes_max: usize,
+    records_max: usize,
+) -> (Bound<'py, PyByteArray>, u8, usize) {
+    let mut sizes = Vec::new();
+    let (why, stop) = columns::walk(data, end, bytes_max, records_max, &mut sizes);
+    let packed: Vec<u8> = sizes.iter().flat_map(|size| size.to_ne_bytes()).collect();
+    (PyByteArray::new(py, &packed), why as u8, stop)
+}
+
 #[pymodule]
 fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("INTERFACE", crate::INTERFACE)?;
     module.add_function(wrap_pyfunction!(check_batch, module)?)?;
+    module.add_function(wrap_pyfunction!(compare, module)?)?;
+    module.add_function(wrap_pyfunction!(crcs, module)?)?;
+    module.add_function(wrap_pyfunction!(encode_batch, module)?)?;
+    module.add_function(wrap_pyfunction!(key_hashes, module)?)?;
+    module.add_function(wrap_pyfunction!(locate, module)?)?;
     module.add_function(wrap_pyfunction!(stamp_batch, module)?)?;
+    module.add_function(wrap_pyfunction!(tags_codes, module)?)?;
+    module.add_function(wrap_pyfunction!(topics, module)?)?;
+    module.add_function(wrap_pyfunction!(walk, module)?)?;
     Ok(())
 }

@@ -6,12 +6,13 @@ use crate::reading::{be_i16, be_i32};
 
 pub const MAGIC_V1: i32 = -626843481;
 pub const MAGIC_V2: i32 = -626843477;
+pub const MAGIC_BLANK: i32 = -875286124;
 pub const RECORD_BYTES_MIN: usize = 91;
 pub const CRC_MASK: u32 = 0x7FFF_FFFF;
 
 pub const BORN_HOST_V6: i32 = 0x10;
 pub const STORE_HOST_V6: i32 = 0x20;
-const HOST_V6_EXTRA_BYTES: usize = 12;
+pub const HOST_V6_EXTRA_BYTES: usize = 12;
 
 pub const AT_MAGIC: usize = 4;
 pub const AT_BODY_CRC: usize = 8;

@@ -7,15 +7,20 @@ const PROPERTY_END: u8 = 2;
 
 /// Java's `String.hashCode` of a text; none if it is not UTF-8, which Java would mend.
 pub fn hash(text: &[u8]) -> Option<i32> {
+    hash_behind(0, text)
+}
+
+/// The same of a text behind another one, of which the hash is known.
+pub fn hash_behind(front: i32, text: &[u8]) -> Option<i32> {
     let step = |code: i32, unit: i32| code.wrapping_mul(31).wrapping_add(unit);
     if text.is_ascii() {
         return Some(
             text.iter()
-                .fold(0, |code, byte| step(code, i32::from(*byte))),
+                .fold(front, |code, byte| step(code, i32::from(*byte))),
         );
     }
     let units = std::str::from_utf8(text).ok()?.encode_utf16();
-    Some(units.fold(0, |code, unit| step(code, i32::from(unit))))
+    Some(units.fold(front, |code, unit| step(code, i32::from(unit))))
 }
 
 /// The last value of a property that is not empty; empty if there is none.

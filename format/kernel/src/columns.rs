@@ -1,0 +1,234 @@
+//! Fields of many records as columns, and what is worked out of them.
+
+#![forbid(unsafe_code)]
+
+use std::collections::HashMap;
+
+use crate::checksum::{crc, tail, Tail, DIGITS, PROPERTY_BYTES};
+use crate::reading::{be_i16, be_i32, put};
+use crate::record::{
+    length, parts, AT_BODY_CRC, AT_BODY_LENGTH, AT_MAGIC, AT_SYS_FLAG, BORN_HOST_V6,
+    HOST_V6_EXTRA_BYTES, MAGIC_BLANK, MAGIC_V1, MAGIC_V2, RECORD_BYTES_MIN, STORE_HOST_V6,
+};
+use crate::text::{hash_behind, last_value, tags_code};
+
+pub const PREFIX_BYTES: usize = 48;
+pub const PARTS: usize = 9;
+
+/// What a record fails by.
+pub const WRONG: u8 = 1;
+/// It has a checksum of the whole, right or wrong.
+pub const WHOLE: u8 = 2;
+
+/// Bytes of a piece; none where it does not lie within all of them.
+fn piece(bytes: &[u8], start: i64, length: i64) -> Option<&[u8]> {
+    let length = usize::try_from(length.max(0)).ok()?;
+    bytes.get(usize::try_from(start).ok()?..)?.get(..length)
+}
+
+/// The parts of the record at a position, as `rockoon_format.frames.locate` gives them: what damaged
+/// lengths would put outside is read at the end of the bytes, so that the sum exceeds the size.
+pub fn locate(bytes: &[u8], start: i64) -> Option<(&[u8], [i64; PARTS])> {
+    let record = piece(bytes, start, RECORD_BYTES_MIN as i64)?;
+    let clipped = |at: i64, width: usize| -> usize {
+        usize::try_from(at)
+            .unwrap_or(usize::MAX)
+            .min(bytes.len() - width)
+    };
+    let sys_flag = be_i32(record, AT_SYS_FLAG)?;
+    let extra = |bit: i32| {
+        if sys_flag & bit != 0 {
+            HOST_V6_EXTRA_BYTES as i64
+        } else {
+            0
+        }
+    };
+    let born_extra = extra(BORN_HOST_V6);
+    let hosts_extra = born_extra + extra(STORE_HOST_V6);
+    let at = start + AT_BODY_LENGTH as i64 + hosts_extra;
+    let body_length = i64::from(be_i32(bytes, clipped(at, 4))?);
+    let body_start = at + 4;
+    let at = body_start + body_length.max(0);
+    let is_v2 = be_i32(record, AT_MAGIC)? == MAGIC_V2;
+    let topic_length = if is_v2 {
+        i64::from(be_i16(bytes, clipped(at, 2))?)
+    } else {
+        i64::from(*bytes.get(clipped(at, 2))? as i8)
+    };
+    let topic_start = at + 1 + i64::from(is_v2);
+    let at = topic_start + topic_length.max(0);
+    let properties_length = i64::from(be_i16(bytes, clipped(at, 2))?);
+    let properties_start = at + 2;
+    let found = [
+        hosts_extra,
+        born_extra,
+        body_start,
+        body_length,
+        topic_start,
+        topic_length,
+        properties_start,
+        properties_length,
+        properties_start + properties_length.max(0) - start,
+    ];
+    Some((record.get(..PREFIX_BYTES)?, found))
+}
+
+/// Compare a whole record with its checksum, or its body with its CRC: `WRONG` and `WHOLE`.
+///
+/// None if its parts do not add up to its size.
+pub fn compare(bytes: &[u8], start: i64, size: i64, checksums: bool) -> Option<u8> {
+    let record = piece(bytes, start, size)?;
+    let found = parts(record).filter(|found| found.end == record.len())?;
+    let ending = if checksums {
+        tail(record, found.properties_length)
+    } else {
+        Tail::Other
+    };
+    match ending {
+        Tail::Mangled => return Some(WRONG | WHOLE),
+        Tail::Property(digits) if digits != [b'-'; DIGITS] => {
+            let covered = record.get(..record.len() - PROPERTY_BYTES)?;
+            let right = number(&digits) == Some(u64::from(crc(covered)));
+            return Some(WHOLE | if right { 0 } else { WRONG });
+        }
+        _ => {}
+    }
+    let body = record
+        .get(found.body_start..)?
+        .get(..length(found.body_length))?;
+    // An empty body's CRC is not looked at, as in CommitLog#checkMessageAndReturnSize.
+    let right = body.is_empty() || crc(body) as i32 == be_i32(record, AT_BODY_CRC)?;
+    Some(if right { 0 } else { WRONG })
+}
+
+/// Decimal digits, the least significant first.
+fn number(digits: &[u8; DIGITS]) -> Option<u64> {
+    digits.iter().rev().try_fold(0, |sum, digit| {
+        digit
+            .is_ascii_digit()
+            .then(|| sum * 10 + u64::from(digit - b'0'))
+    })
+}
+
+/// What a queue entry holds of the tags in properties at a place; none where `text::hash` has none.
+pub fn code(bytes: &[u8], start: i64, length: i64) -> Option<i64> {
+    tags_code(piece(bytes, start, length)?)
+}
+
+/// CRC-32 of a piece, not masked.
+pub fn piece_crc(bytes: &[u8], start: i64, length: i64) -> Option<i64> {
+    piece(bytes, start, length).map(|it| i64::from(crc32fast::hash(it)))
+}
+
+/// Distinct topics in order of appearance, and which of them each record names.
+pub fn topics<'a>(
+    bytes: &'a [u8],
+    pieces: impl Iterator<Item = (i64, i64)>,
+    numbers: &mut [u8],
+) -> Option<Vec<&'a [u8]>> {
+    let mut known: HashMap<&[u8], i64> = HashMap::new();
+    let mut found: Vec<&[u8]> = Vec::new();
+    let mut last = (&[] as &[u8], -1);
+    for (row, (start, length)) in pieces.enumerate() {
+        let name = piece(bytes, start, length)?;
+        if last.1 < 0 || last.0 != name {
+            let next = found.len() as i64;
+            let number = *known.entry(name).or_insert(next);
+            if number == next {
+                found.push(name);
+            }
+            last = (name, number);
+        }
+        put(numbers, row * 8, &last.1.to_ne_bytes())?;
+    }
+    Some(found)
+}
+
+/// Call `take` with the index hash of each key in properties, the unique one first.
+///
+/// `front` is the hash of what stands before each: `topic#`. None where a key is not UTF-8.
+pub fn key_hashes(
+    bytes: &[u8],
+    start: i64,
+    length: i64,
+    front: i32,
+    mut take: impl FnMut(i64),
+) -> Option<()> {
+    let properties = piece(bytes, start, length)?;
+    // Its absolute value; the one number that has none is zero: IndexFile#indexKeyHashMethod.
+    let mut put = |key: &[u8]| -> Option<()> {
+        take(i64::from(
+            hash_behind(front, key)?.checked_abs().unwrap_or(0),
+        ));
+        Some(())
+    };
+    let unique = last_value(properties, b"UNIQ_KEY");
+    if !unique.is_empty() {
+        put(unique)?;
+    }
+    let keys = last_value(properties, b"KEYS");
+    keys.split(|byte| *byte == b' ')
+        .filter(|key| !key.is_empty())
+        .try_for_each(put)
+}
+
+/// Why a walk from record to record stopped; in the order of `rockoon_format.scan`'s.
+#[derive(Clone, Copy)]
+pub enum WalkEnd {
+    Limit,
+    End,
+    Blank,
+    Zero,
+    BadMagic,
+    Truncated,
+    SizeMismatch,
+    /// The next record does not lie within the bytes, but before the end: with more it may go on.
+    MoreBytes,
+}
+
+/// Follow the records' own sizes, as `rockoon_format.scan` does.
+pub fn walk(
+    bytes: &[u8],
+    end: usize,
+    bytes_max: usize,
+    records_max: usize,
+    sizes: &mut Vec<i64>,
+) -> (WalkEnd, usize) {
+    let mut at = 0usize;
+    loop {
+        if at == end {
+            return (WalkEnd::End, at);
+        }
+        if sizes.len() == records_max || at >= bytes_max {
+            return (WalkEnd::Limit, at);
+        }
+        let left = end.saturating_sub(at);
+        if left < AT_MAGIC + 4 {
+            return (WalkEnd::Truncated, at);
+        }
+        let (Some(size), Some(magic)) = (be_i32(bytes, at), be_i32(bytes, at + AT_MAGIC)) else {
+            return (WalkEnd::MoreBytes, at);
+        };
+        if i64::from(size) > left as i64 {
+            return (WalkEnd::Truncated, at);
+        }
+        let why = match magic {
+            MAGIC_V1 | MAGIC_V2 => None,
+            MAGIC_BLANK => Some(WalkEnd::Blank),
+            0 if size == 0 => Some(WalkEnd::Zero),
+            _ => Some(WalkEnd::BadMagic),
+        };
+        if let Some(why) = why {
+            return (why, at);
+        }
+        let size = length(size);
+        if size < RECORD_BYTES_MIN {
+            return (WalkEnd::SizeMismatch, at);
+        }
+        if size > bytes.len() - at {
+            return (WalkEnd::MoreBytes, at);
+        }
+        sizes.push(size as i64);
+        at += size;
+    }
+}
