@@ -10,7 +10,7 @@ WORKERS ?= 4
 unexport PYTHONDONTWRITEBYTECODE
 EDITABLE := $(foreach package,$(PACKAGES),-e ./$(package))
 
-.PHONY: help cluster setup check test docs stranger explore demo demo-spark expansion hosts failover faults bench bench-spark model load load-compare load-help load-overhead capacity soak rocketmq protos settings format clean
+.PHONY: help cluster setup check test docs stranger explore demo demo-spark expansion hosts failover faults bench bench-kernel bench-spark fuzz model load load-compare load-help load-overhead capacity soak rocketmq protos settings format clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -77,6 +77,13 @@ model: cluster  ## replication: SEEDS=2000 runs of the rules and of real members
 	-PYTHONPATH=tests $(BIN)/python -m replica.model --all-bugs --seeds $(or $(SEEDS),2000)
 	-PYTHONPATH=tests $(BIN)/python -m replica.simulation --all-bugs --seeds $(or $(SEEDS),2000)
 
+# Needs cargo. SEED=2 for others; a round can be had again by its seed.
+fuzz:  ## the compiled kernel on hostile bytes, under AddressSanitizer: MINUTES=5 SEED=1
+	cd format/kernel && CARGO_TARGET_DIR="$(CURDIR)/$(VENV)/kernel-fuzz" RUSTC_BOOTSTRAP=1 \
+		RUSTFLAGS="-Zsanitizer=address -Cdebug-assertions -Coverflow-checks" \
+		cargo run --quiet --release --no-default-features --example fuzz --target "$$(rustc -vV | sed -n 's/^host: //p')" \
+		-- $$(( $(or $(MINUTES),5) * 60 )) $(or $(SEED),1)
+
 soak: setup  ## the long random tests: kills, recovery, bad input
 	$(BIN)/python -m pytest -m soak -o addopts="-ra --strict-markers --import-mode=importlib" --timeout 3600
 
@@ -126,6 +133,9 @@ load-overhead: cluster  ## whether load tests measure themselves: what a send co
 
 load-compare: cluster  ## two load tests, as ratios: A=DIR B=DIR; fails where B is worse
 	@PYTHONPATH=tests $(BIN)/python -m load compare "$(A)" "$(B)"
+
+bench-kernel: cluster  ## what a message costs in the format code, with NumPy and with the compiled kernel
+	@$(BIN)/python -m bench.kernel
 
 bench-spark: setup  ## decoding, index, rebuild, compaction: MB/s and records/s, as ratios of one run
 	@$(BIN)/python -m bench.spark

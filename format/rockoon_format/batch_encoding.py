@@ -97,8 +97,7 @@ def encode_batch(
     ending = PROPERTY_CRC_ROOM if room else b""
     if kernel.native is not None:
         fields = (magic, queue_id, flags, sys_flags, born_timestamp_ms, born_host)
-        made = _encode_compiled(fields, topic_part, ending, bodies, properties)
-        if made is not None:
+        if made := _encode_compiled(fields, topic_part, ending, bodies, properties):
             return made
     property_lengths = [len(section) + len(ending) for section in properties]
     distinct_lengths = set(property_lengths)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from rockoon.local.ports import choose_port
+from rockoon_format import kernel
 
 
 def test_help_names_every_command(rockoon: Any) -> None:
@@ -18,7 +19,8 @@ def test_help_names_every_command(rockoon: Any) -> None:
 
 
 def test_version(rockoon: Any) -> None:
-    assert rockoon("--version").out == f"rockoon {version('rockoon')}\n"
+    shown = f"rockoon {version('rockoon')} (kernel: {kernel.name()})\n"
+    assert rockoon("--version").out == shown
 
 
 def test_help_loads_neither_grpc_nor_numpy() -> None:

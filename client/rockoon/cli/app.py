@@ -76,7 +76,9 @@ def show_version(wanted: bool) -> None:
         # A third of what the command takes to load.
         from importlib import metadata
 
-        print(f"rockoon {metadata.version('rockoon')}")
+        from rockoon_format import kernel
+
+        print(f"rockoon {metadata.version('rockoon')} (kernel: {kernel.name()})")
         raise typer.Exit
 
 

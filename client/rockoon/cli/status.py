@@ -72,6 +72,8 @@ def broker_cells(status: "NodeStatus") -> tuple[Any, ...]:
     answer = status.broker
     held = for_humans(answer.log_max_offset - answer.log_min_offset)
     figures = f"in {answer.messages_appended}, out {answer.messages_pulled}, log {held}"
+    if answer.kernel:  # none from a broker of before
+        figures += f", kernel {answer.kernel}"
     return (up(status), figures)
 
 

@@ -6,6 +6,7 @@ from rockoon_broker.retries.send_back import SendBacks
 from rockoon_broker.rpc.compaction import compaction_state
 from rockoon_broker.rpc.delays import delayed_counts
 from rockoon_broker.rpc.transactions import describe_transactions
+from rockoon_format import kernel
 from rockoon_proto.v1 import broker_pb2
 
 
@@ -45,5 +46,6 @@ def _in_numbers(broker: Broker) -> broker_pb2.DescribeBrokerReply:
         bytes_appended=broker.appends.bytes,
         bytes_pulled=broker.pulls.bytes,
         waiting_pulls=broker.waiting_pulls,
+        kernel=kernel.name(),
         index_end_offset=0 if broker.key_index is None else broker.key_index.end_offset,
     )

@@ -1,0 +1,207 @@
+//! Hostile bytes for the kernel: `make fuzz`, which builds this with AddressSanitizer and checks of
+//! arithmetic.
+//!
+//! Batches are made, stamped, damaged in a few places and torn; then all that reads bytes reads them.
+//! Nothing may panic or touch memory that it does not own, and what is accepted must be whole.
+
+use std::time::{Duration, Instant};
+
+use _native::batch::{check, stamp, Rules, Stamp, ENTRY_BYTES};
+use _native::columns::{code, compare, key_hashes, locate, piece_crc, topics, walk, WRONG};
+use _native::encode::{record, size, Columns, Common};
+
+/// Xorshift: the same bytes for the same seed, everywhere.
+struct Chance(u64);
+
+impl Chance {
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0
+    }
+
+    fn below(&mut self, most: usize) -> usize {
+        (self.next() % most.max(1) as u64) as usize
+    }
+
+    fn bytes(&mut self, most: usize) -> Vec<u8> {
+        let count = self.below(most);
+        (0..count).map(|_| self.next() as u8).collect()
+    }
+
+    fn of<'a>(&mut self, choices: &[&'a [u8]]) -> &'a [u8] {
+        choices[self.below(choices.len())]
+    }
+}
+
+const TAILS: [&[u8]; 5] = [
+    b"",
+    b"__CRC32#\x01----------\x02",
+    b"__CRC32#\x010123456789\x02",
+    b"__CRC32#\x01----------\x03",
+    b"\x02__CRC32#\x01---",
+];
+const SECTIONS: [&[u8]; 7] = [
+    b"",
+    b"TAGS\x01a\x02",
+    b"KEYS\x01a b  c\x02UNIQ_KEY\x01u\x02",
+    b"TAGS\x01\xff\x02TAGS\x01\xe4\xb8\xad\x02",
+    b"\x02\x02\x01\x01TAGS\x01",
+    b"TAGS\x01first\x02TAGS\x01\x02",
+    b"UNIQ_KEY\x01\xed\xa0\x80\x02",
+];
+/// Numbers that lengths and flags are replaced by.
+const EDGES: [i32; 10] = [
+    0,
+    1,
+    -1,
+    i32::MAX,
+    i32::MIN,
+    0x7FFF,
+    0x10,
+    0x20,
+    -626843477,
+    -875286124,
+];
+
+/// Some records back to back, and how long each is.
+fn batch(chance: &mut Chance) -> (Vec<u8>, Vec<i64>) {
+    let mut head = vec![0; if chance.below(2) == 0 { 88 } else { 100 }];
+    let is_long = chance.below(4) == 0;
+    head[4..8].copy_from_slice(&(if is_long { -626843477i32 } else { -626843481 }).to_be_bytes());
+    head[39] = if head.len() == 100 { 0x10 } else { 0 };
+    let topic: &[u8] = if is_long { b"\x00\x01T" } else { b"\x01T" };
+    let (mut frames, mut sizes) = (Vec::new(), Vec::new());
+    for number in 0..=chance.below(6) {
+        let body = chance.bytes(300);
+        let properties = [
+            chance.of(&SECTIONS),
+            chance.of(&SECTIONS),
+            chance.of(&TAILS),
+        ]
+        .concat();
+        let common = Common {
+            head: &head,
+            topic,
+            ending: b"",
+        };
+        let Some(bytes) = size(&common, &body, &properties) else {
+            continue;
+        };
+        let mut out = vec![0; bytes];
+        assert!(record(
+            &common,
+            &Columns::default(),
+            number,
+            &body,
+            &properties,
+            &mut out
+        )
+        .is_some());
+        frames.extend(out);
+        sizes.push(bytes as i64);
+    }
+    (frames, sizes)
+}
+
+/// Damage a few places.
+fn harm(chance: &mut Chance, bytes: &mut [u8]) {
+    for _ in 0..chance.below(4) {
+        let at = chance.below(bytes.len());
+        if chance.below(2) == 0 {
+            bytes[at] ^= 1 << chance.below(8);
+        } else if at + 4 <= bytes.len() {
+            let edge = EDGES[chance.below(EDGES.len())];
+            bytes[at..at + 4].copy_from_slice(&edge.to_be_bytes());
+        }
+    }
+}
+
+/// A number that is most often a position, and sometimes anything.
+fn wild(chance: &mut Chance, most: usize) -> i64 {
+    match chance.below(8) {
+        0 => chance.next() as i64,
+        1 => -1,
+        _ => chance.below(most + 2) as i64,
+    }
+}
+
+fn read_all(chance: &mut Chance, frames: &[u8], sizes: &[i64]) {
+    for _ in 0..8 {
+        let (start, length) = (wild(chance, frames.len()), wild(chance, frames.len()));
+        locate(frames, start);
+        compare(frames, start, length, chance.below(2) == 0);
+        code(frames, start, length);
+        piece_crc(frames, start, length);
+        key_hashes(frames, start, length, 7, |_| {});
+        topics(frames, [(start, length), (0, 1)].into_iter(), &mut [0; 16]);
+    }
+    let end = frames.len() + chance.below(9);
+    let mut found = Vec::new();
+    let (_, stop) = walk(frames, end, 1 << 20, chance.below(5) + 1, &mut found);
+    assert!(stop <= frames.len() && found.iter().sum::<i64>() == stop as i64);
+
+    let rules = Rules {
+        topic: b"T",
+        queue_id: 0,
+        body_bytes_max: 1000,
+        properties_bytes_max: 1000,
+        record_bytes_max: 2000,
+        sys_flags_allowed: 0x713,
+        sources_allowed: false,
+    };
+    let mut codes = Vec::new();
+    let accepted = check(frames, sizes.iter().copied(), &rules, |it| {
+        codes.push(it.tag_code);
+        Some(())
+    });
+    let said = Stamp {
+        first_queue_offset: chance.next() as i64,
+        first_physical_offset: chance.next() as i64,
+        store_timestamp_ms: chance.next() as i64,
+        store_host: &[1, 2, 3, 4, 5, 6, 7, 8],
+    };
+    let (mut copy, mut entries) = (vec![0; frames.len()], vec![0; codes.len() * ENTRY_BYTES]);
+    let stamped = stamp(frames, codes.into_iter(), &said, &mut copy, &mut entries);
+    if accepted {
+        assert!(stamped.is_some());
+        let mut start = 0;
+        for size in sizes {
+            assert_eq!(
+                compare(&copy, start, *size, true).map(|state| state & WRONG),
+                Some(0)
+            );
+            start += size;
+        }
+    }
+}
+
+fn main() {
+    let mut words = std::env::args()
+        .skip(1)
+        .filter_map(|word| word.parse::<u64>().ok());
+    let (seconds, seed) = (words.next().unwrap_or(60), words.next().unwrap_or(1));
+    let until = Instant::now() + Duration::from_secs(seconds);
+    let mut rounds = 0u64;
+    while Instant::now() < until {
+        for _ in 0..1000 {
+            rounds += 1;
+            // The first step must not be zero; each round can be had again by its number.
+            let mut chance = Chance(seed.wrapping_mul(1 << 40).wrapping_add(rounds).max(1));
+            chance.next();
+            let (mut frames, mut sizes) = batch(&mut chance);
+            harm(&mut chance, &mut frames);
+            if chance.below(4) == 0 {
+                frames.truncate(chance.below(frames.len() + 1));
+            }
+            if chance.below(8) == 0 {
+                if let Some(last) = sizes.last_mut() {
+                    *last = wild(&mut chance, 400);
+                }
+            }
+            read_all(&mut chance, &frames, &sizes);
+        }
+    }
+    println!("{rounds} batches in {seconds} s from seed {seed}: nothing found");
+}
