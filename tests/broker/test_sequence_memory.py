@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from rockoon_broker.idempotence.ledger import MemoryLimits, Run
+from rockoon_broker.applying import apply_piece
+from rockoon_broker.idempotence.ledger import RUNS_MAX, MemoryLimits, Run
 from rockoon_broker.idempotence.memory import (
     SNAPSHOT_SECONDS,
     SequenceMemory,
@@ -278,3 +279,16 @@ def test_copies_in_topics_of_the_brokers_own_do_not_count(tmp_path: Path) -> Non
         bench.append(1, 0, b"a", topic=topic)
     assert list(bench.recall().ledger.copy()) == [SequenceKey(1, "T", 0)]
     bench.owner.store.close()
+
+
+def test_a_batch_that_is_applied_in_pieces_is_remembered_as_one(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    for number in range(RUNS_MAX):
+        bench.append(1, 5 * number, *[bytes(300)] * 5)
+    store = bench.owner.store
+    memory = SequenceMemory.begin(store, bench.config, bench.disk, bench.clock, LIMITS)
+    while apply_piece(store, [memory], bytes_max=1000) is not None:
+        assert memory.lacks_from() <= store.visible_end
+    memory.lead()
+    assert memory.ledger.copy() == bench.memory.ledger.copy()
+    store.close()

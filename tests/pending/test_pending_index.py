@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rockoon_broker.pending.pending_index import SNAPSHOT_FILE, Loaded, PendingIndex
+from rockoon_broker.pending.pending_index import SNAPSHOT_FILE, PendingIndex
 from rockoon_broker.pending.snapshot import decode_snapshot
 from rockoon_broker.pending.sources import named_source, sources_of
 from rockoon_broker.store.settings import Flush
@@ -20,11 +20,12 @@ from support.store_directory import BORN_HOST, Owner, PowerCutDisk, batch_of, cr
 WAITING = ("W", 0)
 
 
-def opened(owner: Owner) -> tuple[PendingIndex, Loaded]:
+def opened(owner: Owner) -> PendingIndex:
     config = owner.store.settings.root / "config"
     pending_index = PendingIndex(owner.store, config, PowerCutDisk(config))
     pending_index.add_queue(*WAITING)
-    return pending_index, pending_index.load({})
+    pending_index.load({})
+    return pending_index
 
 
 def take_in(pending_index: PendingIndex) -> None:
@@ -81,32 +82,32 @@ def test_a_producer_cannot_name_a_source(owner: Owner) -> None:
 def test_after_a_kill_without_a_snapshot_the_log_says_what_is_settled(
     owner: Owner, tmp_path: Path
 ) -> None:
-    pending_index, _ = opened(owner)
+    pending_index = opened(owner)
     positions = [owner.append("W").first_physical_offset for _ in range(30)]
     take_in(pending_index)
     for source in positions[::3]:
         complete(owner, pending_index, source)
     again = Owner(settings(crashed_copy(owner.store.settings.root, tmp_path / "copy")))
-    found, loaded = opened(again)
+    found = opened(again)
     assert pending(found) == [p for i, p in enumerate(positions) if i % 3]
-    assert loaded.log_bytes_read > 0
-    assert "no snapshot" in loaded.rebuilt_because
+    assert found.bytes_applied > 0
+    assert "no snapshot" in found.rebuilt_because
     again.store.close()
 
 
 def test_the_record_at_offset_zero_can_be_settled(owner: Owner, tmp_path: Path) -> None:
-    pending_index, _ = opened(owner)
+    pending_index = opened(owner)
     assert owner.append("W").first_physical_offset == 0
     take_in(pending_index)
     complete(owner, pending_index, 0)
     owner.append("W")
     again = Owner(settings(crashed_copy(owner.store.settings.root, tmp_path / "copy")))
-    assert 0 not in pending(opened(again)[0])
+    assert 0 not in pending(opened(again))
     again.store.close()
 
 
 def test_a_snapshot_spares_the_log_before_it(owner: Owner, tmp_path: Path) -> None:
-    pending_index, _ = opened(owner)
+    pending_index = opened(owner)
     for _ in range(50):
         owner.append("T", bodies=[bytes(300)])
         owner.append("W")
@@ -116,9 +117,9 @@ def test_a_snapshot_spares_the_log_before_it(owner: Owner, tmp_path: Path) -> No
     complete(owner, pending_index, pending(pending_index)[7])
     take_in(pending_index)
     again = Owner(settings(crashed_copy(owner.store.settings.root, tmp_path / "copy")))
-    found, loaded = opened(again)
-    assert loaded.rebuilt_because == ""
-    assert loaded.log_bytes_read < 1000
+    found = opened(again)
+    assert found.rebuilt_because == ""
+    assert found.bytes_applied < 1000
     assert pending(found) == pending(pending_index)
     assert late in pending(found)
     again.store.close()
@@ -129,7 +130,7 @@ def test_a_snapshot_that_cannot_be_used_is_worked_out_anew(
     damage: str, owner: Owner, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
-    pending_index, _ = opened(owner)
+    pending_index = opened(owner)
     for _ in range(10):
         owner.append("W")
     take_in(pending_index)
@@ -149,8 +150,8 @@ def test_a_snapshot_that_cannot_be_used_is_worked_out_anew(
         decode_snapshot(bytes(raw))
     file.write_bytes(raw)
     again = Owner(settings(copy))
-    found, loaded = opened(again)
-    assert loaded.rebuilt_because
+    found = opened(again)
+    assert found.rebuilt_because
     (said,) = (each for each in caplog.records if "worked out" in each.message)
     assert (said.levelno == logging.INFO) == (damage == "other history")
     assert pending(found) == expected
@@ -162,7 +163,7 @@ def test_a_snapshot_that_cannot_be_used_is_worked_out_anew(
 def test_a_snapshot_is_not_written_before_the_log_is_durable_up_to_it(tmp_path: Path) -> None:
     disk = HoldingDisk()
     owner = Owner(settings(tmp_path / "store", flush=Flush.SYNC), disk)
-    pending_index, _ = opened(owner)
+    pending_index = opened(owner)
     first = owner.append_durably("W").first_physical_offset
     take_in(pending_index)
     disk.hold()
@@ -208,7 +209,7 @@ def test_power_cuts_at_random_moments_lose_no_message_and_settle_none_without_it
                 pending_index.write(captured)
         disk.cut(tmp_path / f"{turn} cut", choose)
         after = Owner(settings(tmp_path / f"{turn} cut", flush=Flush.SYNC))
-        found, _ = opened(after)
+        found = opened(after)
         made_of = set()
         position = 0
         while position < after.store.visible_end:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from rockoon_broker.append import AppendLimits, AppendResult, Appends, check_keys
+from rockoon_broker.applying import apply_piece, apply_rest
 from rockoon_broker.clock import Clock
 from rockoon_broker.compaction.compaction import BrokerCompaction
 from rockoon_broker.config_files import move_directories_away
@@ -86,6 +87,7 @@ class Broker:
         self.nameservers = nameservers
         self.recovery_seconds = recovery_seconds
         self._disk = disk
+        self._leads = False
         # Rung when the log has grown, lost its oldest files, or the store has something else to do.
         self.store_changed = Bell()
         self.cluster = cluster_of(settings, disk)
@@ -125,6 +127,7 @@ class Broker:
             store.compaction, disk, clock, settings.disk_full_percent, self.store_changed.ring
         )
         self.key_index = key_index_of(settings, store, disk, clock, self.store_changed)
+        self._derived = (sequences, self.aside.pending_index)
         self.ticks = StoreTicks(
             store,
             self.appends.store_clock,
@@ -135,9 +138,6 @@ class Broker:
         )
         # Where the log began when its first message was last looked at, and that one's store time.
         self._oldest: tuple[int, int] | None = None
-        if self.topics.table.topics:
-            # An empty table may have seen no routes yet: it does not say that nothing is compacted.
-            self._tell_compacted()
 
     @classmethod
     async def open(
@@ -186,9 +186,9 @@ class Broker:
         store = await asyncio.to_thread(opening)
         recovery_seconds = clock.monotonic_seconds() - began
         try:
-            broker = await cls.over(
-                store, topic_file, settings, nameservers, clock, disk, recovery_seconds
-            )
+            parts = (store, topic_file, settings, nameservers, clock, disk, recovery_seconds)
+            broker = await cls.over(*parts)
+            await asyncio.to_thread(broker.lead)
         except BaseException:
             disk.go_on()
             store.close()
@@ -208,14 +208,57 @@ class Broker:
         recovery_seconds: float = 0.0,
         may_append: Callable[[], None] = lambda: None,
     ) -> "Broker":
-        """Make a broker of an open store; see `open`, and `Appends` for `may_append`."""
+        """Make a broker of an open store, which knows what snapshots say, and does not lead yet.
+
+        For `may_append` see `Appends`, for the rest `open`.
+        """
         config = settings.store_path / CONFIG_DIRECTORY
-        recall = partial(SequenceMemory.recall, store, config, disk, clock)
-        sequences = await asyncio.to_thread(recall, settings.for_sequences())
+        begin = partial(SequenceMemory.begin, store, config, disk, clock)
+        sequences = await asyncio.to_thread(begin, settings.for_sequences())
         parts = (settings, store, sequences, topic_file, nameservers, clock, disk)
         broker = cls(*parts, recovery_seconds, may_append)
-        await asyncio.to_thread(broker.aside.load)
+        await asyncio.to_thread(broker.aside.begin)
         return broker
+
+    # What is derived of the log: applied before this broker leads, then noted at each append.
+
+    def follow(self, bytes_max: int) -> int | None:
+        """Apply a piece of what readers see; returns how many records it had, None at the end.
+
+        Raises:
+            OSError, StoreFailed, StoreClosed: the log cannot be read.
+        """
+        records = apply_piece(self.store, self._derived, bytes_max)
+        if records is None:
+            self.aside.follow()
+        return records
+
+    def lead(self) -> int:
+        """Apply the rest of what readers see, and be the one that appends from now on.
+
+        Returns:
+            How many records of the log were read for it.
+
+        Raises:
+            StoreLayoutError: a file that says what RocketMQ has seen to cannot be read.
+            OSError, StoreFailed, StoreClosed: the log cannot be read.
+        """
+        self.aside.find_levels()
+        records = apply_rest(self.store, self._derived)
+        self.sequences.lead()
+        self.aside.lead()
+        self.appends.store_clock.begin(self.store.runs.newest_ms)
+        self._leads = True
+        if self.topics.table.topics:
+            # An empty table may have seen no routes yet: it does not say that nothing is compacted.
+            self._tell_compacted()
+        return records
+
+    def store_time_ms(self) -> int:
+        """The time as it goes into the store, epoch milliseconds: another broker's, who leads."""
+        if self._leads:
+            return self.appends.store_clock.now_ms()
+        return self.store.runs.newest_ms
 
     async def append(
         self, batch: Batch, route_revision: int, handling: Handling = ORDINARY

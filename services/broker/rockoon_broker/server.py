@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import ipaddress
+import itertools
 import logging
 import socket
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
@@ -147,7 +148,8 @@ class BrokerDoors:
             first_routes_seconds_max: see `serve`.
         """
         broker, stop, tasks = self.broker, self.stop, self.tasks
-        loops = [tasks.create_task(loop, name=name) for name, loop in loops_of(broker, stop)]
+        all_loops = itertools.chain(loops_of(broker, stop), followers_of(broker))
+        loops = [tasks.create_task(loop, name=name) for name, loop in all_loops]
         if keys is not None:
             loops.append(tasks.create_task(keys.run(stop), name="access-keys"))
             await at_most(first_routes_seconds_max, keys.attempted, stop)
@@ -198,13 +200,18 @@ def make_server(
 
 
 def loops_of(broker: Broker, stop: Stop) -> Iterator[tuple[str, Coroutine[Any, Any, None]]]:
-    """What an open broker does all the time, by name; until cancelled."""
+    """What a broker does all the time while it leads, by name; until cancelled."""
     yield "store-ticks", broker.ticks.run()
     yield "route-follower", broker.topics.routes.run(stop)
-    now_ms, changed = broker.appends.store_clock.now_ms, broker.store_changed
-    yield "producer-sequences", broker.sequences.run(now_ms, changed)
-    yield "messages-aside", broker.aside.run(changed)
+    yield "messages-aside", broker.aside.run()
     yield "compaction", broker.compaction.run()
+
+
+def followers_of(broker: Broker) -> Iterator[tuple[str, Coroutine[Any, Any, None]]]:
+    """What keeps in step with the log, whoever leads, by name; until cancelled."""
+    changed = broker.store_changed
+    yield "producer-sequences", broker.sequences.run(broker.store_time_ms, changed)
+    yield "pending-snapshots", broker.aside.write_snapshots(changed)
     if broker.key_index is not None:
         yield "key-index", broker.key_index.run()
 
@@ -257,7 +264,16 @@ async def serve_copy(
     def around(store_id: str) -> BrokerCopy:
         nameservers = parts.frontend.nameservers
         return BrokerCopy(
-            settings, store_host, store_id, nameservers, parts.service, stop, clock, disk, running
+            settings,
+            store_host,
+            store_id,
+            nameservers,
+            parts.service,
+            stop,
+            clock,
+            disk,
+            running,
+            followers_of,
         )
 
     await CopyProcess(

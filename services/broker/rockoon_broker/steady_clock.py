@@ -29,6 +29,11 @@ class SteadyClock:
 
     def __init__(self, clock: Clock, newest_ms: int) -> None:
         self._clock = clock
+        self.begin(newest_ms)
+
+    def begin(self, newest_ms: int) -> None:
+        """Go on from the newest message, as a new one does: another broker has stored it."""
+        clock = self._clock
         now_ms, at_ms = clock.now_ms(), self._monotonic_ms()
         # What the clock shows, less what the one that never jumps does: believed, and read last.
         self._believed_ms = self._shown_ms = now_ms - at_ms

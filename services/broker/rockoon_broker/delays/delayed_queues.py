@@ -66,12 +66,10 @@ class DelayedQueues:
         }
         # Messages of a level wait there too, once they were stored once more.
         delays_ms[TIMED_KEY] = max(rules.delay_seconds_max * 1000, *rules.levels_ms)
-        for topic, queue_id in store.queues():
-            # There were more levels once; what waits there is not forgotten.
-            if topic == SCHEDULE_TOPIC:
-                delays_ms.setdefault((topic, queue_id), delays_ms[TIMED_KEY])
+        self._store = store
         self._delays_ms = delays_ms
         self.records = PendingRecords(store, appends, pending_index, delays_ms)
+        self.find_levels()
         self.rolled = RolledMessages()
         pending_index.add_note(_ROLLED_NOTE, self.rolled.to_bytes, self.rolled.take_over)
         pending_index.add_named(self._note_rolled)
@@ -79,6 +77,18 @@ class DelayedQueues:
 
     def __iter__(self) -> Iterator[PendingQueue]:
         return map(self.records.queue, self.records.keys)
+
+    def find_levels(self) -> None:
+        """Add levels that there were once; what waits there is not forgotten."""
+        for topic, queue_id in self._store.queues():
+            if topic == SCHEDULE_TOPIC and (topic, queue_id) not in self._delays_ms:
+                self._delays_ms[topic, queue_id] = self._delays_ms[TIMED_KEY]
+                self.records.add(topic, queue_id)
+
+    def forget_completed(self) -> None:
+        """Forget the names of what waits no more, while others complete it."""
+        rolled = self.rolled.positions()
+        self.rolled.forget(rolled[~self.records.which_wait(rolled)].tolist())
 
     def resume(self, timer: TimerCheckpoint) -> None:
         """Go on with what an earlier process left, once the pending index is loaded.
@@ -93,8 +103,7 @@ class DelayedQueues:
             if key == TIMED_KEY:
                 self._apply_rocketmq(timer)
             table.resume(now_ms, monotonic_ms)
-        rolled = self.rolled.positions()
-        self.rolled.forget(rolled[~self.records.which_wait(rolled)].tolist())
+        self.forget_completed()
 
     def next_due_ms(self) -> int:
         """In how many milliseconds something may be due if no clock is set; never too late."""
@@ -164,10 +173,11 @@ class DelayedQueues:
         records = chunk.records
         if TIMER_TOPIC.encode() not in records.topics:
             return
-        number = records.topics.index(TIMER_TOPIC.encode())
-        for index, source in zip(indices.tolist(), sources.tolist(), strict=True):
-            if records.topic_numbers[index] == number and records.queue_ids[index] == TIMED_QUEUE:
-                self.rolled.follow(source, int(records.physical_offsets[index]))
+        is_timed = records.topic_numbers[indices] == records.topics.index(TIMER_TOPIC.encode())
+        is_timed &= records.queue_ids[indices] == TIMED_QUEUE
+        nows = records.physical_offsets[indices[is_timed]].tolist()
+        for source, now in zip(sources[is_timed].tolist(), nows, strict=True):
+            self.rolled.follow(source, now)
 
 
 def batch_aside(aside: Aside) -> Batch:

@@ -122,6 +122,14 @@ class Delays:
         """Where messages wait; `delivery.work` is to be rung when one of them gets more."""
         return self._records.keys
 
+    def follow(self) -> None:
+        """What waits was worked out of the log a little further."""
+        self._queues.forget_completed()
+
+    def find_levels(self) -> None:
+        """See `DelayedQueues.find_levels`."""
+        self._queues.find_levels()
+
     def resume(self, timer: TimerCheckpoint) -> None:
         """Go on with what an earlier process left.
 

@@ -142,11 +142,16 @@ class SequenceLedger:
         found[-1] = found[-1]._replace(messages=min(found[-1].end, end) - found[-1].first_sequence)
         return tuple(found)
 
-    def note(self, key: SequenceKey, run: Run) -> None:
+    def note(self, key: SequenceKey, run: Run, *, joins: bool = False) -> None:
         """Take note of messages in the log, in its order.
 
         Those that are known are passed over. A run that does not continue its sequence begins it
         again: what was between is not in the log any more.
+
+        Args:
+            key: whose they are.
+            run: they.
+            joins: they are neighbours of the sequence's last ones, and of one batch with these.
         """
         runs = self._sequences.get(key, ())
         if runs and run.end <= runs[-1].end:
@@ -154,6 +159,9 @@ class SequenceLedger:
             # refused as a gap.
             return
         continues = bool(runs) and run.first_sequence == runs[-1].end
+        if continues and joins:
+            runs, last = runs[:-1], runs[-1]
+            run = last._replace(messages=last.messages + run.messages)
         self._sequences[key] = (*runs[1 - RUNS_MAX :], run) if continues else (run,)
         # `forget` and `_bound` take the first for the one that was not used for longest.
         self._sequences.move_to_end(key)

@@ -1,21 +1,23 @@
 """The broker's memory of idempotent producers, across its starts.
 
     snapshot file ──┐
-                    ├─→ ledger ←─ appends
+                    ├─→ ledger ←─ appends, once this broker leads
     log behind it ──┘       └──→ snapshot file, every 10 s or 64 MiB of log
 
 Invariants:
 1. A snapshot is written only when the log is durable up to where it reaches: it never knows of a
    message that a crash takes back.
-2. What a start does not find in the snapshot it reads in the log. Without one that can be used it
-   reads whatever the log holds of the time that is to be remembered.
+2. What is not in the snapshot is applied from the log. Without a snapshot that can be used this is
+   whatever the log holds of the time that is to be remembered.
+3. Before `lead` the ledger knows what was applied, so only what is committed.
 """
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from rockoon_broker.applying import apply_rest
 from rockoon_broker.clock import Clock
 from rockoon_broker.idempotence.ledger import MemoryLimits, SequenceLedger
 from rockoon_broker.idempotence.replay import runs_in
@@ -25,6 +27,8 @@ from rockoon_broker.idempotence.snapshot import (
     SnapshotError,
     decode_snapshot,
 )
+from rockoon_broker.store.log.batch import SequenceKey
+from rockoon_broker.store.log.reading import LogChunk
 from rockoon_broker.store.store import Store
 from rockoon_core.disk import Disk
 from rockoon_runtime.waking import Bell
@@ -35,16 +39,15 @@ SNAPSHOT_SECONDS = 10.0
 LOOK_SECONDS = 1.0
 # How much later than it might be something is forgotten.
 FORGET_SECONDS = 60.0
-CHUNK_BYTES = 8 << 20
 
 
 class SequenceMemory:
-    """The ledger, and the file in which it outlives the process. Make one with `recall`.
+    """The ledger, and the file in which it outlives the process. Make one with `begin`.
 
     Used by the event loop's thread alone; only writing the file happens in another.
 
     Attributes:
-        ledger: as of the newest message in the log.
+        ledger: as of what was applied; once this broker leads, of the newest message in the log.
     """
 
     def __init__(
@@ -54,9 +57,21 @@ class SequenceMemory:
         disk: Disk,
         clock: Clock,
         limits: MemoryLimits,
-        ledger: SequenceLedger,
+        snapshot: SequenceSnapshot | None,
     ) -> None:
-        self.ledger = ledger
+        if snapshot is None:
+            self.ledger = SequenceLedger(limits)
+            start = _first_remembered(store, clock.now_ms() - limits.memory_ms)
+        else:
+            self.ledger = SequenceLedger(limits, snapshot.sequences, snapshot.forgotten_until_ms)
+            start = snapshot.log_end
+        # Up to where the log was applied; None from when whoever appends notes it here at once.
+        self._applied_end: int | None = start
+        # Whether nothing that ought to be remembered lies before that and is not in the ledger.
+        self._whole = start == 0 or snapshot is not None
+        # Whose run the last record applied is of.
+        self._last_key: SequenceKey | None = None
+        self._dropped_marks: Mapping[str, int] = {}
         self._log_bytes = limits.snapshot_log_bytes
         self._store = store
         self._path = path
@@ -70,13 +85,13 @@ class SequenceMemory:
         self._written_at = clock.monotonic_seconds()
 
     @classmethod
-    def recall(
+    def begin(
         cls, store: Store, config: Path, disk: Disk, clock: Clock, limits: MemoryLimits
     ) -> "SequenceMemory":
-        """Read the snapshot, and the log behind it; may take as long as that is large.
+        """Read the snapshot; what the log has behind it is to be applied, and then `lead` called.
 
         Args:
-            store: open, and not used by anybody else meanwhile.
+            store: open; its readers see all that it had when it was opened.
             config: the store's config directory.
             disk: where the file is written.
             clock: for what is too old, and for when to write.
@@ -86,21 +101,81 @@ class SequenceMemory:
             OSError, StoreError: the log cannot be read.
         """
         path = config / FILE
-        now_ms = clock.now_ms()
         snapshot = _read_snapshot(path, store)
-        if snapshot is None:
-            if path.exists():
-                # Once the log has grown, nothing would tell that it is of no use.
-                disk.unlink(path)
-                disk.sync_directory(config)
-            ledger = SequenceLedger(limits)
-            start = _first_remembered(store, now_ms - limits.memory_ms)
-        else:
-            ledger = SequenceLedger(limits, snapshot.sequences, snapshot.forgotten_until_ms)
-            start = snapshot.log_end
-        _replay(store, start, ledger, whole=start == 0 or snapshot is not None)
-        ledger.forget(now_ms)
-        return cls(store, path, disk, clock, limits, ledger)
+        if snapshot is None and path.exists():
+            # Once the log has grown, nothing would tell that it is of no use.
+            disk.unlink(path)
+            disk.sync_directory(config)
+        return cls(store, path, disk, clock, limits, snapshot)
+
+    @classmethod
+    def recall(
+        cls, store: Store, config: Path, disk: Disk, clock: Clock, limits: MemoryLimits
+    ) -> "SequenceMemory":
+        """See `begin`; may take as long as the log behind the snapshot is large."""
+        memory = cls.begin(store, config, disk, clock, limits)
+        apply_rest(store, [memory])
+        memory.lead()
+        return memory
+
+    # Before this broker leads.
+
+    def lacks_from(self) -> int:
+        """See `Derived`."""
+        assert self._applied_end is not None, "appends note what they store"
+        return self._applied_end
+
+    def apply(self, chunk: LogChunk) -> None:
+        """Note what a piece of the log says; see `Derived`."""
+        # First, or what is stored in a topic made again would be taken for repeats.
+        self._drop_deleted()
+        ledger, records = self.ledger, chunk.records
+        # What retention took before it was applied is known to nobody.
+        self._whole = self._whole and chunk.start <= self.lacks_from()
+        if records.count and not self._whole:
+            # Before this there may be messages of producers that the ledger does not know. Repeats
+            # from that time are refused; taken for new ones they would be stored twice.
+            first_ms = int(records.store_timestamps_ms[0])
+            ledger.forgotten(self._store.runs.least_ms(chunk.start, first_ms))
+            self._whole = True
+        last_key, self._last_key = self._last_key, None
+        for key, run, record, begins_batch in runs_in(chunk):
+            if not self._store.is_dropped(key.topic, run.first_physical_offset):
+                # Cut by where the chunk begins, not by a crash: counted as two, a large batch would
+                # take the place of those before it.
+                joins = record == 0 and key == last_key and not begins_batch
+                ledger.note(key, run, joins=joins)
+                if record + run.messages == records.count:
+                    self._last_key = key
+        if chunk.skipped_bytes:
+            # Whose messages these were, nobody knows.
+            self._whole = False
+        self._applied_end = chunk.next_offset
+
+    def lead(self) -> None:
+        """Whoever appends notes it here from now on; all that readers see was applied."""
+        self._drop_deleted()
+        self._applied_end = None
+        self.ledger.forget(self._clock.now_ms())
+
+    def _drop_deleted(self) -> None:
+        """Drop the sequences of messages that went with their topics, if some went since."""
+        marks = self._store.dropped_marks
+        if marks is self._dropped_marks:
+            return
+        self._dropped_marks = marks
+        self.ledger.drop(
+            [
+                key
+                for key, runs in self.ledger.copy().items()
+                if self._store.is_dropped(key.topic, runs[-1].first_physical_offset)
+            ]
+        )
+
+    @property
+    def _known_end(self) -> int:
+        """Physical offset up to which the ledger knows the log."""
+        return self._store.appended_end if self._applied_end is None else self._applied_end
 
     async def run(self, now_ms: Callable[[], int], store_changed: Bell) -> None:
         """Forget what is too old and write snapshots, until cancelled.
@@ -129,7 +204,7 @@ class SequenceMemory:
         # lack would never be read again, and a repeat of them could be stored twice.
         return SequenceSnapshot(
             lineage=self._store.recovery.lineage,
-            log_end=self._store.appended_end,
+            log_end=self._known_end,
             forgotten_until_ms=self.ledger.forgotten_until_ms,
             sequences=self.ledger.copy(),
         )
@@ -170,7 +245,7 @@ class SequenceMemory:
 
     @property
     def _is_far_behind(self) -> bool:
-        return self._store.appended_end - self._written_end >= self._log_bytes
+        return self._known_end - self._written_end >= self._log_bytes
 
     async def _write_waiting(self, snapshot: SequenceSnapshot, changes: int) -> None:
         self._waiting = None
@@ -217,40 +292,3 @@ def _first_remembered(store: Store, since_ms: int) -> int:
             break
         start -= file_bytes
     return max(start, store.log_min_offset)
-
-
-def _replay(store: Store, start: int, ledger: SequenceLedger, *, whole: bool) -> None:
-    """Note what the log says from `start` on.
-
-    Args:
-        store: open.
-        start: a physical offset.
-        ledger: as of there.
-        whole: nothing that ought to be remembered was stored before and is not in the ledger.
-    """
-    # First, or what is stored in a topic made again would be taken for repeats.
-    ledger.drop(
-        [
-            key
-            for key, runs in ledger.copy().items()
-            if store.is_dropped(key.topic, runs[-1].first_physical_offset)
-        ]
-    )
-    # What retention took behind the snapshot is known to nobody.
-    whole = whole and start >= store.log_min_offset
-    position, end = start, store.visible_end
-    while position < end:
-        chunk = store.read_log(position, CHUNK_BYTES)
-        times_ms = chunk.records.store_timestamps_ms
-        if len(times_ms) and not whole:
-            # Before this there may be messages of producers that the ledger does not know. Repeats
-            # from that time are refused; taken for new ones they would be stored twice.
-            ledger.forgotten(store.runs.least_ms(chunk.start, int(times_ms[0])))
-            whole = True
-        for key, run in runs_in(chunk):
-            if not store.is_dropped(key.topic, run.first_physical_offset):
-                ledger.note(key, run)
-        if chunk.skipped_bytes:
-            # Whose messages these were, nobody knows.
-            whole = False
-        position = chunk.next_offset

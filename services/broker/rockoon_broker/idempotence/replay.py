@@ -1,7 +1,7 @@
 """Replay of idempotent producers from the log: its runs of messages with sequence numbers."""
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,7 +29,18 @@ def takes_sequences(topic: str) -> bool:
     return not (is_system_topic(topic) or is_retry_topic(topic) or is_dlq_topic(topic))
 
 
-def runs_in(chunk: LogChunk) -> Iterator[tuple[SequenceKey, Run]]:
+class FoundRun(NamedTuple):
+    """A run of messages in a part of the log."""
+
+    key: SequenceKey
+    run: Run
+    record: int
+    """Which record of the part is its first."""
+    begins_batch: bool
+    """Whether that one is the first of its batch."""
+
+
+def runs_in(chunk: LogChunk) -> Iterator[FoundRun]:
     """Yield the runs of a part of the log, in its order.
 
     A batch that lies across two parts comes as two runs. A damaged record says nothing: its number
@@ -66,7 +77,7 @@ def runs_in(chunk: LogChunk) -> Iterator[tuple[SequenceKey, Run]]:
         born_v6 = int(records.sys_flags[index]) & SYS_FLAG_BORN_HOST_V6
         host_at = position + AT_STORE_TIMESTAMP_V4 + _TIMESTAMP_BYTES
         host_at += HOST_V6_EXTRA_BYTES if born_v6 else 0
-        yield (
+        yield FoundRun(
             SequenceKey(int(found.producer_ids[first]), topic, int(records.queue_ids[index])),
             Run(
                 first_sequence=int(found.first_sequences[first] + found.batch_indices[first]),
@@ -76,4 +87,6 @@ def runs_in(chunk: LogChunk) -> Iterator[tuple[SequenceKey, Run]]:
                 store_timestamp_ms=int(records.store_timestamps_ms[index]),
                 store_host=chunk.frames[host_at : host_at + HOST_V4_BYTES],
             ),
+            index,
+            begins_batch=int(found.batch_indices[first]) == 0,
         )

@@ -10,7 +10,8 @@ Invariants:
 2. A snapshot is taken of one moment, with the log's end at that moment, and written only when the
    log is durable up to there. Else a power cut could take a delivery back and keep the note of it.
 3. A record completes what lies before it in the log, so nothing before the oldest pending entry has
-   to be read.
+   to be read, and nothing at all while none is pending.
+4. Before `lead` it knows what was applied, so only what is committed.
 """
 
 import logging
@@ -22,6 +23,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from rockoon_broker.applying import apply_rest
 from rockoon_broker.pending.pending_queue import PendingQueue
 from rockoon_broker.pending.snapshot import Snapshot, decode_snapshot, encode_snapshot
 from rockoon_broker.pending.sources import sources_of
@@ -40,7 +42,6 @@ UNCOVERED_BYTES_MAX = 64 << 20
 # A large snapshot waits until the log has grown by this share of it.
 GROWTH_SHARE_MIN = 0.25
 ENTRIES_PER_READ = 16_384
-READ_BYTES = 8 << 20
 
 # Nothing is wrong with these: what a snapshot would have said is in the log.
 _NO_SNAPSHOT = "there is no snapshot"
@@ -49,7 +50,7 @@ _ANOTHER_BROKER = "another broker has used the store since the snapshot was writ
 Export = Callable[[], tuple[Path, bytes]]
 """A file that goes with the snapshot and what it holds now."""
 Named = Callable[[LogChunk, NDArray[np.int64], NDArray[np.int64]], None]
-"""Sees what is read at a start: a chunk, which of its records name a source, and the sources."""
+"""Sees what is applied: a chunk, which of its records name a source, if any do, and the sources."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,26 +61,21 @@ class Captured:
     exports: tuple[tuple[Path, bytes], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Loaded:
-    """What a start found."""
-
-    pending: int
-    log_bytes_read: int
-    rebuilt_because: str
-    """Why the snapshot was of no use; empty when it was, and when there was nothing to know."""
-
-
 class PendingIndex:
     """The pending queues of one store. Used by whoever owns the store, except for `write`.
 
-    Add the queues and notes, then `load` once; from then on take in entries, append what is made
-    out of them (naming them), complete them, and let a snapshot be written now and then.
+    Add the queues and notes, `begin`, apply the log, and `lead`; from then on take in entries,
+    append what is made out of them (naming them) and complete them. Let a snapshot be written now
+    and then.
 
     Args:
         store: open.
         config: the store's config directory.
         disk: where the snapshot is written.
+
+    Attributes:
+        rebuilt_because: why the snapshot was of no use; empty when it was.
+        bytes_applied: of the log, since `begin`.
     """
 
     def __init__(self, store: Store, config: Path, disk: Disk) -> None:
@@ -90,13 +86,17 @@ class PendingIndex:
         self._notes: dict[str, tuple[Callable[[], bytes], Callable[[bytes], None]]] = {}
         self._exports: list[Export] = []
         self._named: list[Named] = []
+        self.rebuilt_because = ""
+        self.bytes_applied = 0
+        # Up to where the log was applied; None from when whoever appends completes here at once.
+        self._applied_end: int | None = 0
         # Of the newest capture, which may not be written yet.
         self._covered_end = 0
         self._snapshot_bytes = 0
         self._captured_at = 0.0
         self._waiting: Captured | None = None
 
-    # Before `load`.
+    # Before `begin`.
 
     def add_queue(self, topic: str, queue_id: int) -> None:
         """Follow a queue. Nobody else may complete its entries."""
@@ -110,7 +110,7 @@ class PendingIndex:
         Args:
             name: of the section, unlike a queue's "topic/number".
             write: what to keep, asked at each capture.
-            read: called by `load` with what was kept; not called when there is nothing. Raises
+            read: called by `begin` with what was kept; not called when there is nothing. Raises
                 ValueError or struct.error when that is of another form.
         """
         self._notes[name] = write, read
@@ -120,11 +120,11 @@ class PendingIndex:
         self._exports.append(export)
 
     def add_named(self, named: Named) -> None:
-        """Look at the records that name a source, as `load` reads them in the log's order."""
+        """Look at what is applied, in the log's order."""
         self._named.append(named)
 
-    def load(self, completed_below: Mapping[QueueKey, int]) -> Loaded:
-        """Find out what is pending. May read the whole log; call it in a thread at the start.
+    def begin(self, completed_below: Mapping[QueueKey, int]) -> None:
+        """Take the snapshot over; what the log has behind it is to be applied then.
 
         Args:
             completed_below: queue offsets below which another broker completed everything.
@@ -132,40 +132,88 @@ class PendingIndex:
         Raises:
             OSError: the disk.
         """
-        reason = self._read_snapshot()
-        if reason and self._path.exists():
+        self.rebuilt_because = self._read_snapshot()
+        if self.rebuilt_because and self._path.exists():
             # Once the log has grown, nothing would tell that it is of no use.
             self._disk.unlink(self._path)
             self._disk.sync_directory(self._path.parent)
-        begin = self._covered_end if not reason else self._store.appended_end
         for key, queue in self._queues.items():
             below = completed_below.get(key, 0)
             # The other broker's note may count on a queue that a crash has shortened since: what is
             # stored in those places next is not completed.
             queue.complete_below(min(below, self._store.max_offset(*key)))
-            # Behind the snapshot only these entries can be of records that it does not know.
+
+    def load(self, completed_below: Mapping[QueueKey, int]) -> None:
+        """See `begin`; may read the whole log."""
+        self.begin(completed_below)
+        apply_rest(self._store, [self])
+        self.lead()
+
+    # Before this broker leads.
+
+    def lacks_from(self) -> int:
+        """Take in what readers see of the queues, and say from where the log is needed; see
+        `Derived`."""
+        assert self._applied_end is not None, "who appends completes"
+        end = self._store.visible_end
+        for key, queue in self._queues.items():
             first_new = queue.next_offset
             while (found := self.new_entries(key)) is not None:
                 queue.take_in(*found)
-            new = queue.pending()
-            news = new.positions[new.offsets >= first_new]
-            begin = min(begin, int(news[0])) if len(news) else begin
-        if not any(map(len, self._queues.values())):
-            # Nothing waits, so nothing can be completed.
-            self._covered_end = self._store.visible_end
-            return Loaded(0, 0, "")
-        log_bytes_read = self._replay(begin)
+            new = queue.pending_from(first_new)
+            if len(new):
+                # A snapshot was made before these were seen; what completed them is behind them.
+                self._applied_end = min(self._applied_end, int(new.positions[0]))
+        oldest = [each.oldest_position for each in self._queues.values()]
+        first = min((each for each in oldest if each is not None), default=end)
+        # Nothing completes what lies behind it.
+        self._applied_end = max(self._applied_end, first)
+        return self._applied_end
+
+    def apply(self, chunk: LogChunk) -> None:
+        """Complete what the records of a piece of the log name; see `Derived`."""
+        if chunk.skipped_bytes:
+            log.error(
+                "%d bytes of the log before offset %d are damaged: what they completed is done "
+                "again",
+                chunk.skipped_bytes,
+                chunk.next_offset,
+            )
+        self.bytes_applied += len(chunk.frames)
+        indices, sources = sources_of(chunk.frames, chunk.records)
+        intact = chunk.intact(indices)
+        if len(intact) < len(indices):
+            log.error(
+                "%d records before offset %d of the log are damaged: what they completed is done "
+                "again",
+                len(indices) - len(intact),
+                chunk.next_offset,
+            )
+            indices, sources = intact, sources[np.isin(indices, intact)]
+        for queue in self._queues.values():
+            queue.complete(sources)
+        for named in self._named:
+            named(chunk, indices, sources)
+        self._applied_end = chunk.next_offset
+
+    def lead(self) -> None:
+        """Whoever appends completes here from now on; all that readers see was applied."""
+        self._applied_end = None
         self._covered_end = self._store.visible_end
-        loaded = Loaded(sum(map(len, self._queues.values())), log_bytes_read, reason)
-        if reason:
+        reason, pending = self.rebuilt_because, sum(map(len, self._queues.values()))
+        if reason and (pending or self.bytes_applied):
             log.log(
                 logging.INFO if reason in (_NO_SNAPSHOT, _ANOTHER_BROKER) else logging.WARNING,
                 "what waits was worked out of %d bytes of log, because %s: %d messages",
-                log_bytes_read,
+                self.bytes_applied,
                 reason,
-                loaded.pending,
+                pending,
             )
-        return loaded
+
+    @property
+    def _known_end(self) -> int:
+        """Physical offset up to which it is known here what the log completes."""
+        return self._store.appended_end if self._applied_end is None else self._applied_end
 
     # While the store is open.
 
@@ -197,7 +245,7 @@ class PendingIndex:
     @property
     def wants_capture(self) -> bool:
         """Whether the state is to be written down, at once or before long, as the log is now."""
-        grown = self._store.appended_end - self._covered_end
+        grown = self._known_end - self._covered_end
         return self._waiting is not None or (grown > 0 and self._is_worth(grown))
 
     def _is_worth(self, grown_bytes: int) -> bool:
@@ -209,7 +257,7 @@ class PendingIndex:
         Args:
             now_seconds: monotonic.
         """
-        grown = self._store.appended_end - self._covered_end
+        grown = self._known_end - self._covered_end
         if grown <= 0 or self._waiting is not None:
             return
         elapsed = now_seconds - self._captured_at
@@ -233,7 +281,7 @@ class PendingIndex:
         sections = {section_of(key): queue.to_bytes() for key, queue in self._queues.items()}
         sections |= {name: write() for name, (write, _) in self._notes.items()}
         # The same moment as the sections above: nothing awaits in between.
-        self._covered_end = self._store.appended_end
+        self._covered_end = self._known_end
         self._snapshot_bytes = sum(map(len, sections.values()))
         snapshot = Snapshot(self._store.recovery.lineage, self._covered_end, sections)
         return Captured(snapshot, tuple(export() for export in self._exports))
@@ -282,41 +330,8 @@ class PendingIndex:
                     return f"{self._path} cannot be used: {name}: {error}"
         # Last: of a snapshot that is refused nothing may count as completed.
         self._queues |= queues
-        self._covered_end = snapshot.covered_end
+        self._covered_end = self._applied_end = snapshot.covered_end
         return ""
-
-    def _replay(self, begin: int) -> int:
-        """Complete what records from a physical offset on name; returns how many bytes it read."""
-        queues = [queue for queue in self._queues.values() if len(queue)]
-        bytes_read = 0
-        position, end = begin, self._store.visible_end
-        while position < end:
-            chunk = self._store.read_log(position, READ_BYTES)
-            if chunk.skipped_bytes:
-                log.error(
-                    "%d bytes of the log before offset %d are damaged: what they completed is "
-                    "done again",
-                    chunk.skipped_bytes,
-                    chunk.next_offset,
-                )
-            bytes_read += len(chunk.frames)
-            indices, sources = sources_of(chunk.frames, chunk.records)
-            intact = chunk.intact(indices)
-            if len(intact) < len(indices):
-                log.error(
-                    "%d records before offset %d of the log are damaged: what they completed is "
-                    "done again",
-                    len(indices) - len(intact),
-                    chunk.next_offset,
-                )
-                indices, sources = intact, sources[np.isin(indices, intact)]
-            if len(sources):
-                for queue in queues:
-                    queue.complete(sources)
-                for named in self._named:
-                    named(chunk, indices, sources)
-            position = chunk.next_offset
-        return bytes_read
 
 
 def section_of(key: QueueKey) -> str:

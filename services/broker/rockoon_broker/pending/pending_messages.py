@@ -11,9 +11,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 from rockoon_broker.append import Appends
+from rockoon_broker.applying import apply_rest
 from rockoon_broker.clock import Clock
 from rockoon_broker.delays.delay_offsets import DelayOffsetFile, read_timer_checkpoint
 from rockoon_broker.delays.delays import Delays
+from rockoon_broker.pending.due_work import DueWork
 from rockoon_broker.pending.pending_index import Captured, PendingIndex
 from rockoon_broker.settings import BrokerSettings
 from rockoon_broker.store.errors import StoreError
@@ -33,7 +35,7 @@ LAST_WORDS_SECONDS_MAX = 1.0
 
 
 class PendingMessages:
-    """Everything kept aside in one store. `load` it once, then `run` it.
+    """Everything kept aside in one store. `begin`, apply the log, `lead`, then `run` it.
 
     Args:
         store: open.
@@ -61,6 +63,7 @@ class PendingMessages:
         check_queue: CheckQueue,
         knows: Callable[[str, int], bool],
     ) -> None:
+        self._store = store
         self._clock = clock
         self._config = config
         self.pending_index = PendingIndex(store, config, disk)
@@ -87,8 +90,7 @@ class PendingMessages:
         )
 
         # By queue: what is to be rung when it has more for its readers.
-        self._works = dict.fromkeys(self.delays.queues, self.delays.delivery.work)
-        self._works[HALF_QUEUE] = self.transactions.work
+        self._works: dict[QueueKey, DueWork] = {}
 
     def arrived(self, queue: QueueKey) -> None:
         """A queue has got messages that its readers see."""
@@ -101,29 +103,43 @@ class PendingMessages:
         self.delays.delivery.work.ring()
         self.transactions.work.ring()
 
-    def load(self) -> None:
-        """Find out what waits; may read the whole log, so call it in a thread at the start.
+    def begin(self) -> None:
+        """Find out what a snapshot says; what the log has behind it is to be applied.
 
         Raises:
             StoreLayoutError: a file that says what RocketMQ has seen to cannot be read.
             OSError: the disk.
         """
-        loaded = self.pending_index.load(
-            self._delay_offsets.read() | rocketmq_progress(self._config)
-        )
+        self.pending_index.begin(self._delay_offsets.read() | rocketmq_progress(self._config))
+
+    def follow(self) -> None:
+        """All that readers see was applied; another broker has appended it. OSError: the disk."""
+        self.delays.follow()
+        self.transactions.follow()
+
+    def find_levels(self) -> None:
+        """Have all levels of delay that the log has, before the last of it is applied."""
+        self.delays.find_levels()
+
+    def lead(self) -> None:
+        """See to what waits from now on; all that readers see was applied. Raises as `begin`."""
+        self.pending_index.lead()
         self.delays.resume(read_timer_checkpoint(self._config))
-        self.transactions.take_over(rebuilt=bool(loaded.rebuilt_because))
+        self.transactions.take_over()
+        self._works = dict.fromkeys(self.delays.queues, self.delays.delivery.work)
+        self._works[HALF_QUEUE] = self.transactions.work
 
-    async def run(self, store_changed: Bell) -> None:
-        """Do what is due, until cancelled.
+    def load(self) -> None:
+        """All of it, for whoever appends alone; may read the whole log."""
+        self.begin()
+        apply_rest(self._store, [self.pending_index])
+        self.lead()
 
-        Args:
-            store_changed: rung when the log has grown.
-        """
+    async def run(self) -> None:
+        """Do what is due, until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self.delays.delivery.work.run(), name="delays")
             tasks.create_task(self.transactions.work.run(), name="transactions")
-            tasks.create_task(self._write_snapshots(store_changed), name="pending-snapshots")
 
     async def finish(self) -> None:
         """After the last call and the loops: append what has to be in the log when it is closed."""
@@ -140,7 +156,12 @@ class PendingMessages:
         except OSError as failure:
             log.warning("the next start reads more of the log, no snapshot: %s", failure)
 
-    async def _write_snapshots(self, store_changed: Bell) -> None:
+    async def write_snapshots(self, store_changed: Bell) -> None:
+        """Write down what is completed, now and then, until cancelled.
+
+        Args:
+            store_changed: rung when more of the log is known here.
+        """
         while True:
             if not self.pending_index.wants_capture:
                 await store_changed.wait()

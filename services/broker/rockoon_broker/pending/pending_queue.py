@@ -76,6 +76,13 @@ class PendingQueue:
         # Ends at the first that waits, however many follow.
         return int(self._offsets[int(self._completed[: self._count].argmin())])
 
+    @property
+    def oldest_position(self) -> int | None:
+        """Physical offset of the first that waits; None while none does."""
+        if len(self) == 0:
+            return None
+        return int(self._positions[int(self._completed[: self._count].argmin())])
+
     def take_in(
         self,
         first_offset: int,
@@ -164,6 +171,11 @@ class PendingQueue:
     def pending(self, count_max: int | None = None) -> Pending:
         """The entries that wait, or the oldest of them."""
         return self._select(np.flatnonzero(~self._completed[: self._count])[:count_max])
+
+    def pending_from(self, offset: int) -> Pending:
+        """The entries that wait from a queue offset on."""
+        first = int(np.searchsorted(self._offsets[: self._count], offset))
+        return self._select(first + np.flatnonzero(~self._completed[first : self._count]))
 
     def pending_before(self, position: int) -> Pending:
         """The entries that wait and whose records begin before a physical offset."""

@@ -46,14 +46,19 @@ class PendingRecords:
         self._store = store
         self._appends = appends
         self._pending_index = pending_index
-        self.keys = tuple(keys)
+        self.keys: tuple[QueueKey, ...] = ()
         self._take_in: dict[QueueKey, TakeIn] = {}
-        for key in self.keys:
-            pending_index.add_queue(*key)
+        for key in keys:
+            self.add(*key)
 
     def __len__(self) -> int:
         """How many wait."""
         return sum(len(self.queue(key)) for key in self.keys)
+
+    def add(self, topic: str, queue_id: int) -> None:
+        """Follow one more queue; not once this broker leads."""
+        self.keys += ((topic, queue_id),)
+        self._pending_index.add_queue(topic, queue_id)
 
     def queue(self, key: QueueKey) -> PendingQueue:
         """One of the queues."""

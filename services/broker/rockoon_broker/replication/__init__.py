@@ -1,1 +1,2 @@
-"""Copies of the broker's log: `store_log`, the store as replication knows it."""
+"""Copies of the broker's log: `store_log`, the store as replication knows it, and `serving`, a
+broker that is one of the copies, ready to lead (`warm`)."""

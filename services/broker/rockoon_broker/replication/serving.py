@@ -1,6 +1,7 @@
 """Broker whose log has copies: what is around the log while it copies, and while it leads.
 
-See `rockoon_replica.log_copy` for its lives.
+See `rockoon_replica.log_copy` for its lives. What is made in memory of records that the next leader
+may cut goes with a life; before it leads, a broker is made of what is committed alone (warm.py).
 """
 
 import asyncio
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from rockoon_broker.broker import Broker, prepared
 from rockoon_broker.replication.store_log import StoreLog
+from rockoon_broker.replication.warm import Loops, WarmBroker
 from rockoon_broker.settings import BrokerSettings
 from rockoon_broker.store.errors import StoreError
 from rockoon_broker.store.queues.consume_queue import QueueKey
@@ -41,7 +43,8 @@ class BrokerCopy:
         service: answers clients while this replica leads.
         stop: the process's.
         clock, disk: as of `serve`.
-        running: does, while it is entered, what an open broker does all the time.
+        running: does, while it is entered, what a broker does all the time that leads.
+        followers: what keeps in step with the log all the time, whoever leads.
     """
 
     log_failures = (StoreError,)
@@ -57,6 +60,7 @@ class BrokerCopy:
         clock: "Clock",
         disk: "Disk",
         running: Running,
+        followers: Loops,
     ) -> None:
         self._settings = settings
         self._store_settings = settings.for_store(store_host)
@@ -67,9 +71,11 @@ class BrokerCopy:
         self._clock = clock
         self._disk = disk
         self._running = running
+        self._followers = followers
         self._log: StoreLog | None = None
         self._replica: Replica | None = None
         self._broker: Broker | None = None
+        self._warm: WarmBroker | None = None
 
     @property
     def broker(self) -> Broker | None:
@@ -102,11 +108,15 @@ class BrokerCopy:
         opened = self._log
         assert opened is not None, "it was opened before"
         self._replica = replica
+        making = partial(self._make_broker, replica)
+        warm = self._warm = WarmBroker(opened, leads, making, self._followers)
         try:
-            await self._tick(opened, leads)
-            await self._lead(opened, replica)
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(warm.run(partial(self._lead, replica)), name="warm broker")
+                await self._tick(opened, leads)
+                warm.wake()
         finally:
-            self._log = self._replica = None
+            self._log = self._replica = self._warm = None
 
     def expect(self) -> None:
         self._service.expect()
@@ -115,6 +125,8 @@ class BrokerCopy:
         self._service.refuse(refusal)
 
     def committed(self, end: int) -> None:
+        if self._warm is not None:
+            self._warm.wake()
         if self._broker is not None:
             self._broker.appends.confirmed(end)
             if self._replica is not None:
@@ -125,25 +137,26 @@ class BrokerCopy:
         if self._log is not None:
             self._log.store.retain_from = min_offset
 
-    async def _lead(self, opened: StoreLog, replica: Replica) -> None:
-        """Be a broker until cancelled."""
-        not_leader = NotLeader(
-            replica=self._settings.replica or self._settings.name, log=self._settings.name
-        )
-
+    async def _make_broker(self, replica: Replica, store: Store) -> Broker:
         def may_append() -> None:
             if not replica.appends_allowed:
                 needed = replica.state.config.quorum if replica.state is not None else 0
                 raise NotEnoughReplicas(connected="too few", log=self._settings.name, needed=needed)
 
-        broker = await Broker.over(
-            opened.store,
+        return await Broker.over(
+            store,
             prepared(self._settings, self._disk),
             self._settings,
             self._nameservers,
             self._clock,
             self._disk,
             may_append=may_append,
+        )
+
+    async def _lead(self, replica: Replica, broker: Broker) -> None:
+        """Have a broker lead until cancelled."""
+        not_leader = NotLeader(
+            replica=self._settings.replica or self._settings.name, log=self._settings.name
         )
         self._broker = broker
         try:
@@ -156,10 +169,6 @@ class BrokerCopy:
             self._service.refuse(not_leader)
             broker.appends.failed(not_leader)
             broker.release_waiting()
-            # No snapshot is written: it may know of what the next leader cuts.
-            broker.compaction.close()
-            if broker.key_index is not None:
-                broker.key_index.close()
 
     async def _tick(self, opened: StoreLog, leads: asyncio.Event) -> None:
         """Let the store do what is due, until a broker is made of it."""

@@ -33,7 +33,13 @@ from rockoon_broker.transactions.half_messages import (
 )
 from rockoon_broker.transactions.half_queue import HalfMessageGone, HalfQueue
 from rockoon_broker.transactions.op_book import OpBook
-from rockoon_broker.transactions.outcomes import Ending, Outcome, Outcomes, outcome_of
+from rockoon_broker.transactions.outcomes import (
+    Ending,
+    Outcome,
+    Outcomes,
+    may_be_ends,
+    outcome_of,
+)
 from rockoon_core.errors import (
     Busy,
     NotReady,
@@ -306,7 +312,11 @@ class Ends:
     def _note_ended(
         self, chunk: LogChunk, indices: NDArray[np.int64], sources: NDArray[np.int64]
     ) -> None:
-        """A start reads how half messages have ended since the snapshot."""
+        """The log says how half messages have ended."""
+        ends = may_be_ends(chunk.records)[indices]
+        indices, sources = indices[ends], sources[ends]
+        if not len(indices):
+            return
         columns = decode_columns(chunk.frames, chunk.lengths)
         for index, source in zip(indices.tolist(), sources.tolist(), strict=True):
             outcome = outcome_of(columns.record(index))

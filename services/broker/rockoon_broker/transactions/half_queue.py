@@ -5,10 +5,13 @@ by a record's source: its op records say it, `consumerOffset.json` says below wh
 nothing waits any more, and half messages that it has stored again end together (put_back.py).
 """
 
+import contextlib
+import itertools
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rockoon_broker.append import Appends
 from rockoon_broker.config_files import read_config
@@ -16,9 +19,11 @@ from rockoon_broker.pending.pending_index import PendingIndex
 from rockoon_broker.pending.pending_queue import Pending
 from rockoon_broker.pending.pending_records import PendingRecords
 from rockoon_broker.store.errors import StoreLayoutError, UnknownOffset
+from rockoon_broker.store.log.reading import LogChunk
 from rockoon_broker.store.queues.consume_queue import QueueKey
 from rockoon_broker.store.store import Store
 from rockoon_broker.transactions.half_messages import (
+    GIVEN_UP_TOPIC,
     HALF_QUEUE_ID,
     HALF_TOPIC,
     OP_TOPIC,
@@ -30,11 +35,15 @@ from rockoon_broker.transactions.half_messages import (
 from rockoon_broker.transactions.put_back import over_with_their_transaction, records_of
 from rockoon_format.config_json import ConfigError, GroupTopic, read_consumer_offsets
 from rockoon_format.names import TRANSACTION_GROUP
+from rockoon_format.properties import PROPERTY_TRANSACTION_CHECK_TIMES
 from rockoon_format.record import Record
 
 HALF_QUEUE = (HALF_TOPIC, HALF_QUEUE_ID)
+_OP_QUEUE = (OP_TOPIC, HALF_QUEUE_ID)
+_STORED_AGAIN = PROPERTY_TRANSACTION_CHECK_TIMES.encode()
 CONSUMER_OFFSETS_FILE = "consumerOffset.json"
 _OPS_NOTE = "transactions/ops"
+_FOREIGN_NOTE = "transactions/foreign"
 
 
 class HalfMessageGone(ValueError):
@@ -56,9 +65,18 @@ class HalfQueue:
     def __init__(self, store: Store, appends: Appends, pending_index: PendingIndex) -> None:
         self._store = store
         self.records = PendingRecords(store, appends, pending_index, [HALF_QUEUE])
-        # Op records below this queue offset were applied before.
-        self._ops_applied = 0
+        # Op records below this queue offset were applied before; None from when this broker leads,
+        # and what it writes names what has ended already.
+        self._ops_applied: int | None = 0
+        # Whether RocketMQ has stored half messages again, or given them up, and nobody has looked
+        # yet what that ends.
+        self._is_foreign = False
+        # Read ahead, by physical offset: store time, and what the record says of itself.
+        self._told: dict[int, tuple[int, HalfFacts]] = {}
+        self._read_below = 0
         pending_index.add_note(_OPS_NOTE, self._write_ops_applied, self._read_ops_applied)
+        pending_index.add_note(_FOREIGN_NOTE, self._write_foreign, self._read_foreign)
+        pending_index.add_named(self._look_for_foreign)
 
     def read(self, position: int) -> tuple[Record, HalfFacts]:
         """A half message and what it says of itself.
@@ -76,6 +94,30 @@ class HalfQueue:
         except (UnknownOffset, NotAHalfMessage) as failure:
             raise HalfMessageGone(str(failure)) from failure
 
+    def told(self, position: int) -> tuple[int, HalfFacts]:
+        """Store time of a half message, epoch milliseconds, and what it says of itself; at a
+        take-over. Raises as `read`."""
+        found = self._told.pop(position, None)
+        if found is None:
+            record, facts = self.read(position)
+            return record.store_timestamp_ms, facts
+        return found
+
+    def read_ahead(self, count_max: int) -> None:
+        """Read some of the half messages that wait, so that a take-over need not."""
+        pending = self.records.queue(HALF_QUEUE).pending_from(self._read_below)
+        ahead = zip(pending.offsets.tolist(), pending.positions.tolist(), strict=True)
+        for offset, position in itertools.islice(ahead, count_max):
+            self._read_below = offset + 1
+            # Who takes over tells of it.
+            with contextlib.suppress(HalfMessageGone):
+                record, facts = self.read(position)
+                self._told[position] = record.store_timestamp_ms, facts
+        if len(self._told) > 2 * len(self.records) + count_max:
+            known = np.fromiter(self._told, np.int64, len(self._told))
+            waits = known[self.records.which_wait(known)].tolist()
+            self._told = {position: self._told[position] for position in waits}
+
     def is_visible(self, position: int) -> bool:
         """Whether a half message is as durable as was promised; it cannot be read before."""
         return position < self._store.visible_end
@@ -84,35 +126,66 @@ class HalfQueue:
         """The half messages that wait."""
         return self.records.queue(HALF_QUEUE).pending()
 
-    def apply_rocketmq(self, *, rebuilt: bool) -> None:
-        """At a start: complete what has ended by RocketMQ's word, as far as it has used the store.
-
-        Args:
-            rebuilt: what waits was worked out without a snapshot, so RocketMQ may have stored half
-                messages again as well.
+    def apply_ops(self) -> None:
+        """Complete what new op records name, once all before them was applied.
 
         Raises:
             OSError: the disk.
         """
+        assert self._ops_applied is not None, "this broker leads"
         queue = self.records.queue(HALF_QUEUE)
-        if not len(queue):
-            return
-        told = np.fromiter(self._told_ended(), np.int64)
-        pending = queue.pending()
-        queue.complete(pending.positions[np.isin(pending.offsets, told)])
-        if rebuilt:
-            queue.complete(over_with_their_transaction(self._store, queue.pending(), told))
+        end = self._store.max_offset(*_OP_QUEUE)
+        if len(queue) and self._ops_applied < end:
+            told = np.fromiter(self._told_ended(self._ops_applied), np.int64)
+            pending = queue.pending()
+            queue.complete(pending.positions[np.isin(pending.offsets, told)])
+        self._ops_applied = end
 
-    def _told_ended(self) -> Iterator[int]:
-        """Queue offsets of half messages that new op records name."""
-        for record in records_of(self._store, OP_TOPIC, HALF_QUEUE_ID, self._ops_applied):
+    def take_over(self) -> None:
+        """Complete what has ended by RocketMQ's word, as far as it has used the store; what ends
+        from now on ends here.
+
+        Raises:
+            OSError: the disk.
+        """
+        self.apply_ops()
+        self._ops_applied = None
+        queue = self.records.queue(HALF_QUEUE)
+        if self._is_foreign and len(queue):
+            told = np.fromiter(self._told_ended(0), np.int64)
+            queue.complete(over_with_their_transaction(self._store, queue.pending(), told))
+        self._is_foreign = False
+
+    def _told_ended(self, first: int) -> Iterator[int]:
+        """Queue offsets of half messages that op records from an offset on name."""
+        for record in records_of(self._store, *_OP_QUEUE, first):
             yield from op_offsets(record.body)
 
+    def _look_for_foreign(
+        self, chunk: LogChunk, indices: NDArray[np.int64], _: NDArray[np.int64]
+    ) -> None:
+        topics = chunk.records.topics
+        if HALF_TOPIC.encode() in topics and _STORED_AGAIN in chunk.frames:
+            self._is_foreign = True
+        if GIVEN_UP_TOPIC.encode() in topics:
+            number = topics.index(GIVEN_UP_TOPIC.encode())
+            given_up = np.flatnonzero(chunk.records.topic_numbers == number)
+            # What this program gives up names what it was.
+            self._is_foreign |= not np.isin(given_up, indices).all()
+
     def _write_ops_applied(self) -> bytes:
-        return self._store.max_offset(OP_TOPIC, HALF_QUEUE_ID).to_bytes(8, "little")
+        applied = self._ops_applied
+        applied = self._store.max_offset(*_OP_QUEUE) if applied is None else applied
+        return applied.to_bytes(8, "little")
 
     def _read_ops_applied(self, raw: bytes) -> None:
         self._ops_applied = int.from_bytes(raw, "little")
+
+    def _write_foreign(self) -> bytes:
+        return bytes([self._is_foreign])
+
+    def _read_foreign(self, raw: bytes) -> None:
+        self._is_foreign = any(raw)
 
 
 def rocketmq_progress(config: Path) -> dict[QueueKey, int]:

@@ -11,13 +11,16 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rockoon_broker.transactions.half_messages import GIVEN_UP_TOPIC, OP_TOPIC
 from rockoon_format.record import SYS_FLAG_TRANSACTION, TRANSACTION_COMMIT, Record
+from rockoon_format.scan import Scan
 
 REMEMBERED_MAX = 65_536
 # A restart meets only the calls that were open when it came.
 SNAPSHOT_MAX = 4096
+_TOPICS_OF_ENDS = (OP_TOPIC.encode(), GIVEN_UP_TOPIC.encode())
 
 _ROW = np.dtype(
     [
@@ -67,6 +70,14 @@ def outcome_of(record: Record) -> Outcome | None:
         return None
     offset = record.queue_offset if ending is Ending.COMMITTED else -1
     return Outcome(ending, offset, record.physical_offset, record.store_timestamp_ms)
+
+
+def may_be_ends(records: Scan) -> NDArray[np.bool_]:
+    """Which records of a stretch of log may end half messages, bool[n]; the others do not."""
+    topics = [topic in _TOPICS_OF_ENDS for topic in records.topics]
+    ends: NDArray[np.bool_] = np.array(topics, np.bool_)[records.topic_numbers]
+    ends |= records.sys_flags & SYS_FLAG_TRANSACTION == TRANSACTION_COMMIT
+    return ends
 
 
 class Outcomes:

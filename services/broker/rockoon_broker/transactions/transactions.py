@@ -38,6 +38,7 @@ TURN_SECONDS = 0.1
 # Work of one turn, so that a pile of half messages keeps nobody else waiting.
 CHECKS_PER_TURN_MAX = 256
 GIVE_UPS_PER_TURN_MAX = 64
+READ_AHEAD_PER_TURN_MAX = 64
 
 _CHECKS_NOTE = "transactions/checks"
 _CHECKS_ROW = np.dtype([("position", "<i8"), ("checks", "<i4")])
@@ -111,24 +112,26 @@ class Transactions:
 
     # Starting.
 
-    def take_over(self, *, rebuilt: bool = False) -> None:
-        """Let the half messages that an earlier process left wait for their end.
+    def follow(self) -> None:
+        """What waits was worked out of the log a little further. OSError: the disk."""
+        self._halves.apply_ops()
+        self._halves.read_ahead(READ_AHEAD_PER_TURN_MAX)
+
+    def take_over(self) -> None:
+        """Let the half messages that another process left wait for their end.
 
         Reads each of them; may be called in another thread while nobody else uses the store.
-
-        Args:
-            rebuilt: the pending index found no snapshot that it could use.
 
         Raises:
             OSError: the disk.
         """
-        self._halves.apply_rocketmq(rebuilt=rebuilt)
+        self._halves.take_over()
         now, now_ms = self._clock.monotonic_seconds(), self._clock.now_ms()
         pending = self._halves.pending()
         places = zip(pending.positions.tolist(), pending.offsets.tolist(), strict=True)
         for position, offset in places:
             try:
-                record, facts = self._halves.read(position)
+                stored_ms, facts = self._halves.told(position)
             except HalfMessageGone as failure:
                 log.error("the half message at offset %d cannot be read: %s", position, failure)  # noqa: TRY400
                 self._halves.records.complete([position])
@@ -138,7 +141,7 @@ class Transactions:
                 position,
                 offset,
                 facts,
-                age_seconds=(now_ms - record.store_timestamp_ms) / 1000,
+                age_seconds=(now_ms - stored_ms) / 1000,
                 checks=self._checks_kept.get(position, facts.checks),
                 now=now,
             )
@@ -272,7 +275,11 @@ class Transactions:
     # What the snapshot keeps beside the queue.
 
     def _write_checks(self) -> bytes:
-        checked = [(half.position, half.checks) for half in self._book if half.checks]
+        # Before this broker asks anybody, what the last one that did has left here.
+        kept = np.fromiter(self._checks_kept, np.int64, len(self._checks_kept))
+        waits = kept[self._halves.records.which_wait(kept)].tolist()
+        checked = [(position, self._checks_kept[position]) for position in waits]
+        checked += [(half.position, half.checks) for half in self._book if half.checks]
         return np.array(checked, _CHECKS_ROW).tobytes()
 
     def _read_checks(self, raw: bytes) -> None:

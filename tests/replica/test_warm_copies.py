@@ -1,0 +1,126 @@
+"""Followers that are ready to lead: what they derive of the log is what a rebuild finds."""
+
+import random
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+
+from rockoon_broker.transactions.outcomes import Ending
+from support.aside_desk import TwoClocks
+from support.seeds import seeds
+from support.warm_copies import WarmCopy
+
+
+async def test_a_follower_that_takes_over_reads_no_more_than_what_was_committed_last(
+    tmp_path: Path,
+) -> None:
+    clock = TwoClocks()
+    leader, follower = WarmCopy(tmp_path / "a", clock), WarmCopy(tmp_path / "b", clock)
+    leader.derived.lead()
+    leader.store.open_epoch(1, "a", clock.wall_ms)
+    for number in range(50):
+        await leader.send(1, 2 * number, b"one", b"two")
+        await leader.delay(b"later", 3600)
+        await leader.begin(b"half %d" % number)
+        leader.commit_all()
+        follower.copy_from(leader, 1 << 20)
+        follower.commit(follower.store.appended_end)
+    assert follower.derived.known() == follower.rebuilt()
+    await leader.send(1, 100, b"the last", b"of all")
+    follower.copy_from(leader, 1 << 20)
+    follower.store.confirm(follower.store.appended_end)
+    assert follower.derived.lead() == 2
+    waiting = follower.derived.aside
+    assert (len(waiting.delays), len(waiting.transactions)) == (50, 50)
+    # Nor were the half messages read again.
+    assert waiting.transactions._halves._told == {}
+    # A repeat is found, and what comes next is taken.
+    assert (await follower.send(1, 100, b"the last", b"of all")).runs[0].first_sequence == 100
+    assert (await follower.send(1, 102, b"next")).runs[0].messages == 1
+    for copy in (leader, follower):
+        copy.store.close()
+
+
+@pytest.mark.parametrize("seed", seeds(2))
+async def test_what_a_follower_knows_equals_a_rebuild_after_each_step_and_promises_are_kept(
+    tmp_path: Path, seed: int
+) -> None:
+    choose = random.Random(seed)
+    clock = TwoClocks()
+    leader, follower = WarmCopy(tmp_path / "a", clock), WarmCopy(tmp_path / "b", clock)
+    leader.derived.lead()
+    leader.store.open_epoch(1, "a", clock.wall_ms)
+    sent: dict[int, list[list[bytes]]] = defaultdict(list)
+    delayed: list[bytes] = []
+    halves: dict[bytes, tuple[int, int]] = {}
+    ended: dict[bytes, tuple[Ending, tuple[int, int], object]] = {}
+
+    async def act() -> None:
+        what = choose.randrange(6)
+        if what == 0:
+            producer = choose.randrange(1, 4)
+            first = sum(map(len, sent[producer]))
+            sent[producer].append([b"%d" % each for each in range(choose.randrange(1, 5))])
+            await leader.send(producer, first, *sent[producer][-1])
+        elif what == 1:
+            delayed.append(b"delayed %d" % len(delayed))
+            await leader.delay(delayed[-1], choose.choice((60, 600, 3000)))
+        elif what == 2:
+            body = b"half %d" % (len(halves) + len(ended))
+            halves[body] = await leader.begin(body)
+        elif what == 3 and halves:
+            body = choose.choice(list(halves))
+            half = halves.pop(body)
+            ending = choose.choice((Ending.COMMITTED, Ending.ROLLED_BACK))
+            leader.commit_all()
+            ended[body] = ending, half, await leader.end(half, ending)
+        elif what == 4:
+            clock.pass_ms(choose.randrange(400_000))
+            await leader.deliver()
+        leader.commit_all()
+
+    def follow() -> None:
+        what = choose.randrange(12)
+        if what == 0:
+            follower.write_snapshots()
+        elif what == 1:
+            follower.cut()
+        elif what == 2:
+            follower.store.close()
+            follower.open()
+        else:
+            follower.copy_from(leader, choose.choice((700, 5000, 1 << 20)))
+            committed = follower.store.committed_end
+            ends = [committed, follower.store.appended_end]
+            follower.commit(choose.choice(ends))
+        follower.derived.follow(bytes_max=choose.choice((1, 3000, 1 << 20)))
+        assert follower.derived.known() == follower.rebuilt()
+
+    for _ in range(50):
+        await act()
+        follow()
+    while follower.store.appended_end < leader.store.appended_end:
+        follower.copy_from(leader, 1 << 20)
+    leader.store.close()
+    follower.commit(follower.store.appended_end)
+    follower.derived.lead()
+    assert len(follower.derived.aside.transactions) == len(halves)
+    for body, (ending, half, outcome) in ended.items():
+        # A caller whose answer was lost asks the next leader.
+        assert await follower.end(half, ending) == outcome, body
+    for half in halves.values():
+        await follower.end(half, Ending.COMMITTED)
+    for _ in range(10):
+        clock.pass_ms(400_000)
+        await follower.deliver()
+    stored = follower.bodies()
+    committed = [body for body, (ending, *_) in ended.items() if ending is Ending.COMMITTED]
+    expected = sorted([*delayed, *halves, *committed])
+    assert sorted(body for body in stored if not body.isdigit()) == expected
+    # A sender whose answer was lost asks the next leader too.
+    for producer, batches in sent.items():
+        first = sum(map(len, batches[:-1]))
+        await follower.send(producer, first, *batches[-1])
+    assert follower.bodies() == stored
+    follower.store.close()
