@@ -1,5 +1,6 @@
 """Journal of the offset service as a log of the simulation, on a disk that forgets."""
 
+import errno
 import random
 from collections.abc import Mapping
 from pathlib import Path
@@ -37,10 +38,12 @@ class JournaledLog:
         place = self._root / str(self._number)
         place.mkdir(exist_ok=True)
         self._disk = PowerCutDisk(place)
+        # Nothing is kept in reserve: each crash would copy it.
+        self._disk.fail_allocate = lambda _: errno.EOPNOTSUPP
         self._log = JournalLog(
             place, self._root.name, failed=_failed, disk=self._disk, bytes_max=self._file_bytes
         )
-        self._has_led = False
+        self._has_appended = False
         self._forget()
         self._check_ledger()
 
@@ -88,7 +91,6 @@ class JournaledLog:
             self._check_ledger()
 
     def open_epoch(self, epoch: int) -> None:
-        self._has_led = True
         self._log.open_epoch(epoch)
 
     def truncate(self, offset: int) -> None:
@@ -103,6 +105,7 @@ class JournaledLog:
 
     def append(self, body: bytes) -> int:
         """Append a value, and a part of a state before it; returns where it begins."""
+        self._has_appended = True
         log = self._log
         if log.wants_generation:
             log.begin_generation()
@@ -146,7 +149,7 @@ class JournaledLog:
                 states.append(ledger_state(replay.ledger))
             replay.take(frame)
         states.append(ledger_state(replay.ledger))
-        if known != states[-1 if self._has_led else 0]:
+        if known != states[-1 if self._has_appended else 0]:
             raise Violation(f"{self._root.name}: the ledger is not what the log makes")
 
     def delete_below(self, offset: int) -> None:

@@ -105,18 +105,29 @@ def encode_synced(position: int) -> bytes:
 
 
 def decode_header(data: bytes) -> LogFileHeader | None:
-    """None where it is damaged, or another kind of file."""
-    if len(data) < FILE_HEADER_BYTES:
+    """The header at the beginning of a file; None where its writing has never finished.
+
+    Raises:
+        ValueError: it is damaged, or another kind of file.
+    """
+    if not any(data[FILE_HEADER.size : SYNCED_AT]):
         return None
-    magic, generation, position = FILE_HEADER.unpack_from(data)
-    if magic != MAGIC or U32.unpack_from(data, FILE_HEADER.size)[0] != zlib.crc32(
+    if len(data) < SYNCED_AT or U32.unpack_from(data, FILE_HEADER.size)[0] != zlib.crc32(
         data[: FILE_HEADER.size]
     ):
-        return None
-    (synced,) = SYNCED.unpack_from(data, SYNCED_AT)
-    if encode_synced(synced) != data[SYNCED_AT:FILE_HEADER_BYTES]:
-        return None
-    return LogFileHeader(generation, position, synced)
+        raise ValueError("its header is not valid")
+    magic, generation, position = FILE_HEADER.unpack_from(data)
+    if magic != MAGIC:
+        raise ValueError("it is no journal")
+    return LogFileHeader(generation, position, decode_synced(data[SYNCED_AT:FILE_HEADER_BYTES]))
+
+
+def decode_synced(data: bytes) -> int:
+    """What `encode_synced` was given; 0 where it is not whole: nothing is known then."""
+    if len(data) < SYNCED.size:
+        return 0
+    (position,) = SYNCED.unpack_from(data)
+    return position if encode_synced(position) == data else 0
 
 
 def encode(kind: Kind, position: int, committed: int, payload: bytes = b"") -> bytes:

@@ -96,13 +96,15 @@ class JournalFiles:
             fd = self._disk.open(path)
             # Before reading: after a failed sync memory may show what never reached the disk.
             self._disk.drop_clean(fd)
-            header = frames.decode_header(self._disk.pread(fd, FILE_HEADER_BYTES, 0))
-            begin = -1 if header is None else header.position
-            if header is not None and header.generation == generation:
-                self._noted = max(self._noted, header.synced)
-            elif any(self._disk.pread(fd, FILE_HEADER_BYTES, 0)):
+            begin = -1
+            try:
+                header = frames.decode_header(self._disk.pread(fd, FILE_HEADER_BYTES, 0))
+            except ValueError as failure:
                 self._disk.close(fd)
-                raise StoreCorrupt(path=path, reason="its header is not valid")
+                raise StoreCorrupt(path=path, reason=str(failure)) from failure
+            if header is not None:
+                begin = header.position
+                self._noted = max(self._noted, header.synced)
             size = self._disk.facts(path).bytes
             end = begin + max(0, size - FILE_HEADER_BYTES)
             self.files.append(JournalFile(path, generation, fd, begin, end))

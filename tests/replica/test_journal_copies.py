@@ -1,0 +1,91 @@
+"""Copies of an offset service's journal over real streams: equal bytes, and equal ledgers."""
+
+from pathlib import Path
+
+from rockoon_core.disk import Disk
+from rockoon_offset.journal.generation_files import generations, journal_path
+from rockoon_offset.replication.journal_log import JournalLog
+from support.eventually import eventually
+from support.journal_logs import append, content, state_of, step
+from support.log_copies import copies
+
+FILE_BYTES = 4000
+
+
+class JournalCopy(JournalLog):
+    """A journal, with what tests ask of a log."""
+
+    def __init__(self, root: Path, disk: Disk) -> None:
+        self.directory = root / "log"
+        self.directory.mkdir(exist_ok=True)
+        self.failures: list[OSError] = []
+        super().__init__(
+            self.directory,
+            root.name,
+            failed=self.failures.append,
+            disk=disk,
+            bytes_max=FILE_BYTES,
+        )
+
+    def append(self, payload: bytes) -> int:
+        if self.wants_generation:
+            self.begin_generation()
+        self.carry_state()
+        return append(self, f"g{len(payload) % 5}", len(payload))
+
+    def content(self) -> bytes:
+        return content(self)
+
+
+async def test_journals_stay_equal_through_catch_up_cuts_and_changes_of_leader(
+    tmp_path: Path,
+) -> None:
+    async with copies(tmp_path, gated=False, open_log=JournalCopy) as logs:
+        first = await logs.start()
+        # Over some files.
+        end = await first.send(*(bytes(number) for number in range(100)))
+        await logs.equal(end)
+        assert len(generations(first.log.directory, "journal")) > 2
+        followers = logs.followers(first)
+        for follower in followers:
+            await follower.stop()
+        await eventually(lambda: not first.is_leading)
+        # On one disk only.
+        append(first.log, "lost", 1)
+        first.replica.written()
+        await eventually(lambda: first.log.durable_end == first.log.end)
+        await first.stop()
+        for follower in followers:
+            await follower.start()
+        second = await logs.leader(other_than=first)
+        await second.send(b"kept")
+        await first.start()
+        end = await second.send(b"last!!")
+        await logs.equal(end)
+        states = [state_of(copy.log) for copy in logs.all.values()]
+        assert states[0] == states[1] == states[2]
+        assert "lost" not in set(second.log.ledger.groups())
+        files = [
+            [journal_path(copy.log.directory, each).read_bytes()[40:] for each in found]
+            for copy in logs.all.values()
+            if (found := generations(copy.log.directory, "journal"))
+        ]
+        assert files[0] == files[1] == files[2]
+        assert not any(copy.log.failures for copy in logs.all.values())
+
+
+async def test_a_journal_of_one_copy_is_copied_with_all_it_had(tmp_path: Path) -> None:
+    async with copies(tmp_path, gated=False, open_log=JournalCopy) as logs:
+        before = step(tmp_path / "a" / "log", 7)
+        first = await logs.start()
+        assert first.name == "a"
+        await logs.equal(first.log.end)
+        for copy in logs.all.values():
+            assert state_of(copy.log) == before
+        # Who comes back later, from the log that it has.
+        follower = logs.followers(first)[0]
+        await follower.stop()
+        end = await first.send(b"one", b"seven..")
+        await follower.start()
+        await logs.equal(end)
+        assert state_of(follower.log) == state_of(first.log)
