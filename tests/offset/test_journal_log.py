@@ -13,10 +13,12 @@ from rockoon_core.disk import Disk
 from rockoon_core.errors import StoreCorrupt
 from rockoon_core.replication_rules import consistent_point, rank_of
 from rockoon_offset.journal.generation_files import generations, journal_path, read_contents
+from rockoon_offset.progress.records import encode
+from rockoon_offset.replication import frames
 from rockoon_offset.replication.journal_log import JournalLog
 from rockoon_replica.log import LogFull, ReplicatedLog
 from support.holding_disk import HoldingDisk
-from support.journal_logs import append, content, state_of, step
+from support.journal_logs import append, change, content, state_of, step
 from support.store_directory import FailingDisk, healthy
 
 
@@ -248,6 +250,21 @@ def test_what_is_sent_is_whole_frames_that_go_on_where_the_log_ends(tmp_path: Pa
         with pytest.raises(ValueError, match="no frame begins at 1"):
             b.read(1, 100)
         assert b.read(0, 1) == data[: b.boundaries()[0].first + len(b.read(0, 1))]
+
+
+def test_a_change_that_is_too_large_for_one_message_is_sent_in_several(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(frames, "PART_BYTES_MAX", 250)
+    with opened(tmp_path / "a") as a, opened(tmp_path / "b") as b:
+        lead(a, 1)
+        records = [each for number in range(7) for each in change(a.ledger, f"g{number}", 1)]
+        a.append([encode(record) for record in records])
+        copy(a, b)
+        b.commit(b.end)
+        assert state_of(a) == state_of(b)
+        found = frames.whole_frames(content(a), 0)
+        assert [len(list(frames.unpack(each.payload))) for each in found[1:]] == [2, 2, 2, 1]
 
 
 def test_a_full_disk_refuses_what_a_leader_sends_and_takes_it_later(tmp_path: Path) -> None:

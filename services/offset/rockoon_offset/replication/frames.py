@@ -43,6 +43,8 @@ FRAME_HEADER_BYTES = FRAME_HEADER.size + U32.size
 assert FILE_HEADER_BYTES == 40
 assert FRAME_HEADER_BYTES == 32
 
+# A larger change is several frames: each goes to other copies in one message.
+PART_BYTES_MAX = 16 << 20
 # How many epochs a record names: the newest.
 EPOCHS_MAX = 64
 
@@ -138,6 +140,17 @@ def encode(kind: Kind, position: int, committed: int, payload: bytes = b"") -> b
 def pack(records: Iterable[bytes]) -> bytes:
     """The payload of records."""
     return b"".join(part for record in records for part in (U32.pack(len(record)), record))
+
+
+def parts(records: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
+    """A change's records, divided where they are too many for one frame."""
+    begin = size = 0
+    for at, record in enumerate(records):
+        size += len(record) + U32.size
+        if size > PART_BYTES_MAX and at > begin:
+            yield records[begin:at]
+            begin, size = at, len(record) + U32.size
+    yield records[begin:]
 
 
 def unpack(payload: bytes) -> Iterator[bytes]:

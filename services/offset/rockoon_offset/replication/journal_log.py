@@ -99,6 +99,7 @@ class JournalLog:
         self._files = JournalFiles(directory, self._disk, self._found)
         try:
             self._committed = max(self._committed, self.min_offset)
+            self._leave_out_old()
             self._apply(self._committed)
             self._durable = self._files.end
             self._reserve = Reserve(directory, self._disk)
@@ -291,7 +292,9 @@ class JournalLog:
             raise not_stored(self._reserve.shortage)
 
     def append(self, records: Sequence[bytes]) -> int:
-        """Append records that belong together, which the ledger has applied already.
+        """Append a change's records, which the ledger has applied already.
+
+        They are committed together, or not at all, up to `frames.PART_BYTES_MAX`.
 
         Returns:
             The position up to which the log is to be committed before anybody hears of them.
@@ -302,9 +305,9 @@ class JournalLog:
             OSError: the disk; `failed` was called.
         """
         assert not self._pending, "a leader has committed all that it did not append"
-        self._write_own(
-            frames.encode(Kind.RECORDS, self.end, self._committed, frames.pack(records))
-        )
+        for part in frames.parts(records):
+            data = frames.encode(Kind.RECORDS, self.end, self._committed, frames.pack(part))
+            self._write_own(data)
         self.appended_batches += 1
         return self.end
 
@@ -394,6 +397,19 @@ class JournalLog:
             if newest.whole_at is None:
                 self._generations[-1] = newest._replace(whole_at=frame.end)
 
+    def _leave_out_old(self) -> None:
+        """A ledger begins with the newest state that is whole, if that will never be cut."""
+        begin = self._generations[self._newest_whole()].begin if self._generations else 0
+        while self._pending and self._pending[0].position < begin:
+            self._pending.popleft()
+
+    def _newest_whole(self) -> int:
+        """Which generation's state is whole and committed: the newest one; 0 where none is."""
+        for number, each in reversed(list(enumerate(self._generations))):
+            if each.whole_at is not None and each.whole_at <= self._committed:
+                return number
+        return 0
+
     def _apply(self, offset: int) -> None:
         while self._pending and self._pending[0].end <= offset:
             frame = self._pending.popleft()
@@ -406,13 +422,8 @@ class JournalLog:
                 ) from failure
 
     def _delete_old(self) -> None:
-        whole = [
-            number
-            for number, each in enumerate(self._generations)
-            if each.whole_at is not None and each.whole_at <= self._committed
-        ]
         # The one before it stays: a copy that is not far behind need not be made anew.
-        for _ in range(whole[-1] - 1 if whole else 0):
+        for _ in range(self._newest_whole() - 1):
             if self._generations[1].begin > self.retain_from:
                 return
             del self._generations[0]
