@@ -6,7 +6,7 @@ Why it is safe, in one sentence: every set of replicas that commits meets every 
 (`election_size`), a replica that takes part in an election takes nothing from earlier leaders any
 more (its promise), and the one with the highest `Rank` leads.
 
-Positions are opaque integers that grow: bytes in a CommitLog, record sequences in a journal. A
+Positions are opaque integers that grow by the bytes of the records: streams count them as such. A
 replica is known by its id, which is the id of its store: an emptied disk is another replica.
 """
 

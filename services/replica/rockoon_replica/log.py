@@ -1,6 +1,6 @@
 """Log as replication knows it: positions, epochs, whole records. A CommitLog or a journal is one.
 
-Positions are opaque integers that grow: bytes in a CommitLog, record sequences in a journal.
+Positions are opaque integers that grow by the bytes of the records: streams count them as such.
 """
 
 from collections.abc import Mapping, Sequence
