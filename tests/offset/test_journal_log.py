@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from rockoon_core.disk import Disk
-from rockoon_core.errors import StoreCorrupt
+from rockoon_core.errors import Busy, StoreCorrupt
 from rockoon_core.replication_rules import consistent_point, rank_of
 from rockoon_offset.journal.generation_files import generations, journal_path, read_contents
 from rockoon_offset.progress.records import encode
-from rockoon_offset.replication import frames
+from rockoon_offset.replication import frames, journal_log
 from rockoon_offset.replication.journal_log import JournalLog
 from rockoon_replica.log import LogFull, ReplicatedLog
 from support.holding_disk import HoldingDisk
@@ -298,6 +298,36 @@ def test_a_leader_without_room_writes_what_it_has_taken_and_takes_no_more(tmp_pa
         with pytest.raises(LogFull):
             append(log, "g", 2)
         assert log.end == end
+
+
+def test_a_full_disk_can_be_cut(tmp_path: Path) -> None:
+    with opened(tmp_path / "a") as a:
+        lead(a, 1)
+        point = append(a, "g", 1)
+        append(a, "g", 2)
+    disk, reserve = FailingDisk(), tmp_path / "a" / "reserve"
+    with opened(tmp_path / "a", disk) as a:
+        disk.fail_write = lambda *_: errno.ENOSPC if reserve.exists() else 0
+        a.truncate(point)
+        assert a.end == a.durable_end == point
+        # What was cut is kept.
+        kept = [path.read_bytes() for path in (tmp_path / "a" / "lost").iterdir()]
+        assert len(frames.whole_frames(kept[0], point)) == 1
+
+
+def test_too_much_that_waits_for_other_copies_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(journal_log, "WAITING_BYTES_MAX", 200)
+    with opened(tmp_path) as log:
+        lead(log, 1)
+        while log.end - log.committed_end <= 200:
+            log.admit()
+            append(log, "g", log.end)
+        with pytest.raises(Busy):
+            log.admit()
+        log.commit(log.end)
+        log.admit()
 
 
 def test_a_damaged_record_that_was_synced_is_no_unfinished_write(tmp_path: Path) -> None:

@@ -16,10 +16,9 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import NamedTuple
 
 from rockoon_core.disk import Disk
-from rockoon_core.errors import StoreCorrupt, StoreFailed
+from rockoon_core.errors import Busy, StoreCorrupt, StoreFailed
 from rockoon_core.replication_rules import Boundary
 from rockoon_offset.journal.journal import ROTATION_RETRY_SECONDS, is_shortage, not_stored
 from rockoon_offset.progress.ledger import Ledger
@@ -27,24 +26,14 @@ from rockoon_offset.progress.records import encode
 from rockoon_offset.replication import frames
 from rockoon_offset.replication.frames import Epochs, Kind, LogFrame
 from rockoon_offset.replication.journal_files import JournalFiles
+from rockoon_offset.replication.outline import Outline, is_first
 from rockoon_offset.replication.replay import Replay
 from rockoon_offset.replication.reserve import Reserve
 from rockoon_offset.replication.takeover import STATE_RECORDS, state_payloads, take_over
 from rockoon_replica.log import LogFull
 
 ROOM_SECONDS = 1.0
-
-
-class Generation(NamedTuple):
-    """A file of the log.
-
-    Attributes:
-        begin: position of its first frame.
-        whole_at: position behind the state that it begins with; None while that is not whole.
-    """
-
-    begin: int
-    whole_at: int | None
+WAITING_BYTES_MAX = 64 << 20
 
 
 class JournalLog:
@@ -84,8 +73,7 @@ class JournalLog:
         self._replay = Replay()
         # Behind what the ledger is made of.
         self._pending: deque[LogFrame] = deque()
-        self._epochs: list[tuple[int, int]] = []
-        self._generations: list[Generation] = []
+        self._outline = Outline()
         self._committed = 0
         # A leader's, while a state is being written.
         self._state: Iterator[bytes] | None = None
@@ -137,11 +125,7 @@ class JournalLog:
         return {}
 
     def boundaries(self) -> Sequence[Boundary]:
-        following = [*self._epochs[1:], (0, self.end)]
-        return [
-            Boundary(epoch, first, end)
-            for (epoch, first), (_, end) in zip(self._epochs, following, strict=False)
-        ]
+        return self._outline.boundaries(self.end)
 
     def tail_crc(self, end: int, size: int) -> int:
         return self._files.crc(end - size, end)
@@ -175,7 +159,7 @@ class JournalLog:
         if offset != self.end:
             raise ValueError(f"{offset} is not the end, {self.end}")
         found = frames.whole_frames(data, offset)
-        self._check(found)
+        self._outline.check(found)
         starts = [offset, *(each.position for each in found if is_first(each)), offset + len(data)]
         place = self._files.place()
         try:
@@ -190,7 +174,7 @@ class JournalLog:
             self._fail(failure)
             raise
         for frame in found:
-            self._learn(frame)
+            self._outline.learn(frame)
             self._pending.append(frame)
 
     async def sync(self) -> None:
@@ -228,7 +212,7 @@ class JournalLog:
                 self._committed = offset
             else:
                 self._check_cut(offset)
-                self._files.truncate(offset)
+                self._cut(offset)
         except OSError as failure:
             self._fail(failure)
             raise
@@ -236,16 +220,7 @@ class JournalLog:
         self._durable = offset
         while self._pending and self._pending[-1].position >= offset:
             self._pending.pop()
-        # A log without records knows of no epoch, also where older ones were deleted before.
-        is_empty = offset == self.min_offset
-        self._epochs = [] if is_empty else [each for each in self._epochs if each[1] < offset]
-        self._generations = [
-            each
-            if each.whole_at is None or each.whole_at <= offset
-            else Generation(each.begin, None)
-            for each in self._generations
-            if each.begin < offset
-        ]
+        self._outline.cut(offset, self.min_offset)
 
     def drop(self, dropped: Mapping[str, int]) -> None:
         """Nothing: nothing is left out of a journal beside it."""
@@ -266,10 +241,10 @@ class JournalLog:
 
     def open_epoch(self, epoch: int) -> None:
         """Append the frame that opens an epoch; ValueError: there is one already."""
-        if self._epochs and self._epochs[-1][0] >= epoch:
-            raise ValueError(f"epoch {epoch} cannot begin behind {self._epochs[-1][0]}")
+        if self._outline.epochs and self._outline.epochs[-1][0] >= epoch:
+            raise ValueError(f"epoch {epoch} cannot begin behind {self._outline.epochs[-1][0]}")
         is_empty = self.end == self.min_offset
-        known = (*self._epochs, (epoch, self.end))
+        known = (*self._outline.epochs, (epoch, self.end))
         # In one frame: with it committed a leader leads, and its ledger is whole.
         epochs = Epochs(is_empty, is_empty, self._replica, known)
         self._append(Kind.EPOCH, frames.encode_epochs(epochs))
@@ -280,9 +255,12 @@ class JournalLog:
         """Whether a change may be made now.
 
         Raises:
+            Busy: too much waits for other copies.
             StoreNotWritable: the disk has no room.
             StoreFailed: the disk failed before.
         """
+        if self.end - self._committed > WAITING_BYTES_MAX:
+            raise Busy(reason=f"{self.end - self._committed} bytes of progress wait for a quorum")
         if self._failure is not None:
             raise StoreFailed(reason=str(self._failure))
         if self._reserve.shortage and time.monotonic() >= self._room_after:
@@ -318,16 +296,16 @@ class JournalLog:
             self._state is not None
             or self._pending
             or self._reserve.shortage
-            or not self._generations
+            or not self._outline.generations
         ):
             return False
-        whole_at = self._generations[-1].whole_at
+        whole_at = self._outline.generations[-1].whole_at
         is_due = whole_at is None or self.end - whole_at > self._bytes_max
         return is_due and time.monotonic() >= self._state_after
 
     def begin_generation(self) -> None:
         """Begin a new file, with the ledger as it is; `carry_state` writes that bit by bit."""
-        epochs = Epochs(True, False, self._replica, tuple(self._epochs))
+        epochs = Epochs(True, False, self._replica, tuple(self._outline.epochs))
         # Until the state is whole, or is given up.
         self._state = state_payloads(map(encode, self.ledger.snapshot()), STATE_RECORDS)
         self._append_state(Kind.EPOCH, frames.encode_epochs(epochs))
@@ -357,58 +335,22 @@ class JournalLog:
     def _found(self, frame: LogFrame) -> None:
         """A frame that the start found."""
         try:
-            self._check([frame])
+            self._outline.check([frame])
         except ValueError as failure:
             raise StoreCorrupt(path=self._directory, reason=str(failure)) from failure
-        self._learn(frame)
+        self._outline.learn(frame)
         self._committed = max(self._committed, frame.committed)
         self._pending.append(frame)
 
-    def _check(self, found: Sequence[LogFrame]) -> None:
-        """Whether frames may come next. Raises ValueError."""
-        last, is_empty = self._epochs[-1] if self._epochs else None, not self._generations
-        for frame in found:
-            if frame.committed > frame.position:
-                raise ValueError(f"the frame at {frame.position} says that it was committed before")
-            if is_empty and not is_first(frame):
-                raise ValueError(f"no file begins with the frame at {frame.position}")
-            is_empty = False
-            if frame.kind is not Kind.EPOCH:
-                continue
-            told = frames.decode_epochs(frame.payload).known[-1]
-            if (
-                last is not None
-                and told != last
-                and (told[0] <= last[0] or told[1] != frame.position)
-            ):
-                raise ValueError(f"epoch {told[0]} cannot begin at {frame.position}")
-            last = told
-
-    def _learn(self, frame: LogFrame) -> None:
-        """What a frame says of the log; it was checked."""
-        if frame.kind is Kind.EPOCH:
-            told = frames.decode_epochs(frame.payload)
-            self._epochs = frames.joined(self._epochs, told.known)
-            if told.is_first:
-                whole_at = frame.end if told.is_empty else None
-                self._generations.append(Generation(frame.position, whole_at))
-        elif frame.kind is Kind.STATE_END:
-            newest = self._generations[-1]
-            if newest.whole_at is None:
-                self._generations[-1] = newest._replace(whole_at=frame.end)
-
     def _leave_out_old(self) -> None:
         """A ledger begins with the newest state that is whole, if that will never be cut."""
-        begin = self._generations[self._newest_whole()].begin if self._generations else 0
+        begin = (
+            self._outline.generations[self._outline.newest_whole(self._committed)].begin
+            if self._outline.generations
+            else 0
+        )
         while self._pending and self._pending[0].position < begin:
             self._pending.popleft()
-
-    def _newest_whole(self) -> int:
-        """Which generation's state is whole and committed: the newest one; 0 where none is."""
-        for number, each in reversed(list(enumerate(self._generations))):
-            if each.whole_at is not None and each.whole_at <= self._committed:
-                return number
-        return 0
 
     def _apply(self, offset: int) -> None:
         while self._pending and self._pending[0].end <= offset:
@@ -423,10 +365,10 @@ class JournalLog:
 
     def _delete_old(self) -> None:
         # The one before it stays: a copy that is not far behind need not be made anew.
-        for _ in range(self._newest_whole() - 1):
-            if self._generations[1].begin > self.retain_from:
+        for _ in range(self._outline.newest_whole(self._committed) - 1):
+            if self._outline.generations[1].begin > self.retain_from:
                 return
-            del self._generations[0]
+            del self._outline.generations[0]
             self._files.delete_first()
 
     def _append(self, kind: Kind, payload: bytes) -> None:
@@ -434,7 +376,7 @@ class JournalLog:
         data = frames.encode(kind, self.end, self._committed, payload)
         frame = frames.whole_frames(data, self.end)[0]
         self._write_own(data, new_file=is_first(frame))
-        self._learn(frame)
+        self._outline.learn(frame)
         self._pending.append(frame)
         if len(self._pending) == 1 and self._replay.is_whole:
             # A leader's: nothing waits for this to be committed.
@@ -472,6 +414,15 @@ class JournalLog:
                 self._fail(failure)
                 raise
 
+    def _cut(self, offset: int) -> None:
+        try:
+            self._files.truncate(offset)
+        except OSError as failure:
+            # What is cut is written elsewhere first: on a full disk there is room for that.
+            if not (is_shortage(failure) and self._reserve.give_up(failure)):
+                raise
+            self._files.truncate(offset)
+
     def _check_cut(self, offset: int) -> None:
         if not max(self._committed, self.min_offset) <= offset < self.end:
             raise ValueError(f"{offset} is not between {self._committed} and {self.end}")
@@ -485,8 +436,3 @@ class JournalLog:
         if self._failure is None:
             self._failure = failure
             self._failed(failure)
-
-
-def is_first(frame: LogFrame) -> bool:
-    """Whether a frame is the first one of a file."""
-    return frame.kind is Kind.EPOCH and frames.decode_epochs(frame.payload).is_first
