@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,6 +21,7 @@ from rockoon_replica.log import LogFull, ReplicatedLog
 from support.holding_disk import HoldingDisk
 from support.journal_logs import append, change, content, state_of, step
 from support.store_directory import FailingDisk, healthy
+from support.waiting import DEADLINE_SECONDS
 
 
 @contextmanager
@@ -206,6 +208,68 @@ def test_a_state_whose_leader_ended_is_begun_anew_by_the_next_one(tmp_path: Path
             copy(b, c)
             c.commit(c.end)
             assert state_of(c) == state_of(b)
+
+
+def test_what_is_not_committed_makes_nothing_and_deletes_nothing(tmp_path: Path) -> None:
+    with opened(tmp_path) as log:
+        lead(log, 1)
+        committed = append(log, "g", 1)
+        log.commit(committed)
+        later = append(log, "h", 2)
+        log.retain_from = 1 << 40
+        for number in range(3):
+            log.begin_generation()
+            while log.carry_state():
+                append(log, "h", number)
+        # Below all those states.
+        log.commit(later)
+        assert log.min_offset == 0
+    with opened(tmp_path) as log:
+        assert log.committed_end == committed
+        assert set(log.ledger.groups()) == {"g"}
+        log.truncate(committed)
+        assert log.boundaries()[-1].end == log.end == committed
+        assert len(files(tmp_path)) == 1
+
+
+class SlowDisk(FailingDisk):
+    """Each sync of another thread waits until it is let go."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.begun, self.let_go = threading.Semaphore(0), threading.Semaphore(0)
+
+    def fdatasync(self, fd: int) -> None:
+        if threading.current_thread() is not threading.main_thread():
+            self.begun.release()
+            assert self.let_go.acquire(timeout=DEADLINE_SECONDS)
+        super().fdatasync(fd)
+
+
+async def test_a_sync_of_what_was_cut_meanwhile_says_nothing_of_what_came_in_its_place(
+    tmp_path: Path,
+) -> None:
+    disk = SlowDisk()
+    with opened(tmp_path / "a") as a, opened(tmp_path / "b", disk) as b:
+        lead(a, 1)
+        copy(a, b)
+        b.sync_nowait()
+        point = b.end
+        append(a, "cut", 1)
+        b.write(point, a.read(point, 1000))
+        async with asyncio.TaskGroup() as tasks:
+            syncing = tasks.create_task(b.sync())
+            assert await asyncio.to_thread(disk.begun.acquire, timeout=DEADLINE_SECONDS)
+            b.truncate(point)
+            append(a, "other", 1)
+            b.write(point, content(a)[point:])
+            disk.let_go.release()
+            # The next one, of what is there now.
+            assert await asyncio.to_thread(disk.begun.acquire, timeout=DEADLINE_SECONDS)
+            assert b.durable_end == point
+            assert not syncing.done()
+            disk.let_go.release()
+        assert b.durable_end == b.end
 
 
 def test_a_file_is_kept_as_long_as_others_need_it(tmp_path: Path) -> None:

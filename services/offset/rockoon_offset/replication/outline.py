@@ -1,4 +1,4 @@
-"""What the frames of a journal say of it: where epochs and files begin. Pure."""
+"""Outline of a journal, by its frames: where epochs and files begin. Pure."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
