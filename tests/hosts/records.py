@@ -79,7 +79,9 @@ class Records:
             for line in lines:
                 word, group, _, queue, _, offset, at_ns = line.split()
                 if word == "end":
-                    self.handled_ns[group].setdefault((queue, int(offset)), int(at_ns))
+                    # Of members that are read one after the other, the later one may be first.
+                    its, place = self.handled_ns[group], (queue, int(offset))
+                    its[place] = min(its.get(place, int(at_ns)), int(at_ns))
 
     @property
     def operations(self) -> list[Operation]:

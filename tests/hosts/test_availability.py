@@ -60,3 +60,15 @@ def test_records_are_read_on_line_by_line_while_they_are_written(tmp_path: Path)
     assert records.appends() == [Append("plain:0", 5, 9, "t@b:0", 7)]
     assert records.handled_ns["readers"] == {("t@b:0", 7): 12}
     assert records.acknowledged() == {"t@b:0": {7}}
+
+
+def test_a_message_is_handled_when_it_first_was_whichever_member_is_looked_at_first(
+    tmp_path: Path,
+) -> None:
+    logs = [tmp_path / name for name in ("caller.log", "one.log", "other.log")]
+    logs[0].touch()
+    for log, end_ns in zip(logs[1:], (20, 12), strict=True):
+        log.write_text(f"begin readers m t@b:0 1 7 9\nend readers m t@b:0 1 7 {end_ns}\n")
+    records = Records(logs[:1], logs[1:])
+    records.look()
+    assert records.handled_ns["readers"] == {("t@b:0", 7): 12}
