@@ -1,6 +1,7 @@
 """Two and three copies of a log over real streams: what is acknowledged is in all of them."""
 
 import asyncio
+import logging
 from pathlib import Path
 
 import pytest
@@ -197,6 +198,27 @@ async def test_a_leader_hands_over_and_the_next_one_has_everything(tmp_path: Pat
         await logs.equal(end)
         assert logs.register.suspects == set()
         assert [copy.log.truncated for copy in logs.all.values()] == [[], [], []]
+
+
+async def test_a_leader_that_has_yet_to_hear_so_is_asked_again_without_long_pauses(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """They would be all that senders wait for once it has."""
+    caplog.set_level(logging.INFO, "rockoon_replica.following")
+    async with copies(tmp_path, gated=False) as logs:
+        first = await logs.start()
+        await logs.equal(await first.send(b"before"))
+        second = logs.followers(first)[0]
+        logs.register.unreachable.add(second.name)
+        begun = asyncio.get_running_loop().time()
+        epoch = logs.register.state.epoch + 1
+        logs.register.change(epoch=epoch, leader=second.name, reports={}, confirmed=False)
+        # Of two followers. With pauses up to a second these would take more than seven.
+        await eventually(lambda: caplog.text.count("does not lead") >= 40)
+        assert asyncio.get_running_loop().time() - begun < 6
+        logs.register.reconnect(second.name)
+        assert await logs.leader(other_than=first) is second
+        await logs.equal(await second.send(b"after"))
 
 
 async def test_a_process_that_did_not_run_suspects_nobody_of_silence(tmp_path: Path) -> None:

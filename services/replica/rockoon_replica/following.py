@@ -20,7 +20,7 @@ import grpc
 
 from rockoon_core.backoff import Backoff
 from rockoon_core.channels import Channels
-from rockoon_core.errors import BrokerUnavailable
+from rockoon_core.errors import BrokerUnavailable, NotLeader
 from rockoon_core.failed_call import from_rpc_error
 from rockoon_proto.v1.replica_pb2_grpc import ReplicationStub
 from rockoon_replica.events import (
@@ -171,7 +171,11 @@ class Following:
                 except grpc.RpcError as failure:
                     reason = from_rpc_error(failure, BrokerUnavailable, broker=address)
                     log.info("log %s, leader %s: %s", self._log_name, leader, reason)
-                    if isinstance(reason, BrokerUnavailable) and await nobody_listens(address):
+                    if isinstance(reason, NotLeader):
+                        # It is about to hear that it leads: a long pause would be all that the log
+                        # waits for then.
+                        backoff.reset()
+                    elif isinstance(reason, BrokerUnavailable) and await nobody_listens(address):
                         self._lost()
                 except Damaged as reason:
                     log.warning("log %s, leader %s: %s", self._log_name, leader, reason)
