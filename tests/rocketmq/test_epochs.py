@@ -55,3 +55,33 @@ def test_rocketmq_goes_on_with_a_store_that_says_where_epochs_begin(tmp_path: Pa
     firsts = [(each.epoch, each.first) for each in again.store.boundaries()]
     assert firsts == [(each.epoch, each.first) for each in boundaries]
     again.store.close()
+
+
+@pytest.mark.timeout(900)
+def test_rocketmq_opens_the_store_of_a_follower_that_was_cut(tmp_path: Path) -> None:
+    """It copied all that is left of its log, and an end of its own was cut off."""
+    store = tmp_path / real.BROKER
+    leader, follower = replica(tmp_path / "leader"), replica(store)
+    for epoch in (1, 3):
+        leader.open_epoch(epoch)
+        for number in range(4):
+            leader.append("orders", bodies=[b"%d" % number + BODY], tags="")
+    follower.copy_from(leader, bytes_max=1 << 20)
+    kept = follower.store.appended_end
+    follower.open_epoch(4)
+    follower.append("orders", bodies=[b"of this copy alone"])
+    for owner in (leader, follower):
+        owner.store.confirm(kept)
+        owner.sync()
+    follower.store.close_to_truncate(kept)
+    follower = replica(store)
+    assert follower.log_bytes() == leader.log_bytes()
+    follower.store.confirm(kept)
+    follower.store.close()
+    leader.store.close()
+    with real.running(store) as broker:
+        broker.topic("orders", 1)
+        expected = [b"%d" % number + BODY for number in (0, 1, 2, 3)] * 2
+        assert broker.bodies("orders") == expected
+        broker.send("orders", message(b"once more"))
+    assert verify_store(store) == []
