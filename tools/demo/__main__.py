@@ -358,9 +358,9 @@ async def tell(records: list[Record], warnings: Warnings) -> bool:
 
 
 async def tell_of_copies(records: list[Record], verified: Verified) -> None:
-    chapter("5. Three copies: the leader is killed and its disk wiped")
+    chapter("5. Three copies: leaders are killed, and a disk is wiped")
     async with LocalCluster(replicas=COPIES) as local:
-        console.print(f"another cluster, whose broker has {COPIES} replicas: ready")
+        console.print(f"another cluster, of {COPIES} replicas of its broker and of progress: ready")
         try:
             async with asyncio.timeout(ARRIVAL_SECONDS_MAX):
                 await lose_a_disk(local, records, verified, console)

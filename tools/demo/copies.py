@@ -1,4 +1,6 @@
-"""Chapter 5: a log with three copies loses its leader, with its disk, while messages are sent."""
+"""Chapter 5: three copies. A broker's log loses its leader, with its disk, while messages are sent;
+the offset service loses its leader while a group works.
+"""
 
 import asyncio
 import itertools
@@ -19,12 +21,15 @@ from tools.demo.records import Record
 from tools.demo.verified import Received, Verified
 
 TOPIC = "packages"
-LOG = "broker-a"
+LOG, OFFSET = "broker-a", "offset"
 COPIES = 3
 RECORDS = 2_000
+# What a group reads while nobody, or another one, leads the offset service.
+MORE_RECORDS = 500
 # How many messages are on their way at a time, each awaited by its sender.
 SENDERS = 16
 LOOK_SECONDS = 0.05
+COMMIT_SECONDS = 0.2
 
 
 class Senders:
@@ -84,17 +89,11 @@ async def lose_a_disk(
         leader = log.leader.name if log.leader else "nobody"
         console.print(f"{lost.name}: back, has copied the log and counts again; {leader} leads")
         received = Received("after-the-loss")
-
-        arrived = asyncio.Event()
-
-        def take(message: Message) -> None:
-            received.take("only", message)
-            if not received.missing(senders.acknowledged):
-                arrived.set()
-
-        async with cluster.push_consumer(received.group, {TOPIC: "*"}, take, consume_from="first"):
-            await arrived.wait()
-    sent, waited = senders.acknowledged, senders.waited_ms
+        more = records[RECORDS : RECORDS + MORE_RECORDS]
+        before, after, end, sent = await lose_an_offset_leader(
+            local, cluster, received, senders.acknowledged, more, console
+        )
+    waited = senders.waited_ms
     verified.check(
         "three copies: nothing acknowledged is lost with the leader's disk",
         bool(sent) and not received.missing(sent),
@@ -108,13 +107,83 @@ async def lose_a_disk(
         f"{max(waited):.0f} ms (max)",
     )
 
+    verified.check(
+        "three copies: no progress is lost with the offset service's leader",
+        before <= after == end,
+        f"{before} messages were committed when it was killed, {after} of {end} at the end",
+    )
+
+
+async def lose_an_offset_leader(
+    local: LocalCluster,
+    cluster: rockoon.Cluster,
+    received: Received,
+    sent: set[str],
+    more: Sequence[Record],
+    console: Console,
+) -> tuple[int, int, int, set[str]]:
+    """Have the offset service's leader killed while a group works.
+
+    Returns:
+        How much the group had committed before, and at the end; how much there is; and what was
+        sent.
+    """
+    wanted, arrived = set(sent), asyncio.Event()
+
+    def take(message: Message) -> None:
+        received.take("only", message)
+        if not received.missing(wanted):
+            arrived.set()
+
+    async with (
+        cluster.push_consumer(
+            received.group,
+            {TOPIC: "*"},
+            take,
+            consume_from="first",
+            timing=rockoon.Timing(commit_seconds=COMMIT_SECONDS),
+        ),
+        cluster.producer() as producer,
+    ):
+        await arrived.wait()
+        arrived.clear()
+        before = await first_commit(cluster, received.group)
+        leader = (await described(cluster, lambda log: log.confirmed, OFFSET)).leader
+        assert leader is not None
+        local.kill(leader.name)
+        console.print(f"{leader.name}, which led the offset service: killed with SIGKILL")
+        senders = Senders(more)
+        await senders.run(producer)
+        wanted |= senders.acknowledged
+        if not received.missing(wanted):
+            arrived.set()
+        await arrived.wait()
+    next_one = (await described(cluster, lambda log: log.confirmed, OFFSET)).leader
+    console.print(f"the group went on; {next_one.name if next_one else 'nobody'} leads")
+    queues = (await cluster.admin.describe_topic(TOPIC)).queues
+    end = sum(each.state.max_offset for each in queues if each.state is not None)
+    return before, await committed(cluster, received.group), end, wanted
+
+
+async def first_commit(cluster: rockoon.Cluster, group: str) -> int:
+    """How much a group has committed, once that is something."""
+    while True:
+        if found := await committed(cluster, group):
+            return found
+        await asyncio.sleep(LOOK_SECONDS)
+
+
+async def committed(cluster: rockoon.Cluster, group: str) -> int:
+    """Messages of the topic that a group has committed."""
+    return sum(each.offset for each in await cluster.admin.progress(group, TOPIC))
+
 
 async def described(
-    cluster: rockoon.Cluster, holds: Callable[[LogDescription], bool]
+    cluster: rockoon.Cluster, holds: Callable[[LogDescription], bool], name: str = LOG
 ) -> LogDescription:
-    """The log, once it is as wanted."""
+    """A log, once it is as wanted."""
     while True:
-        log = await cluster.admin.logs.describe(LOG)
+        log = await cluster.admin.logs.describe(name)
         if holds(log):
             return log
         await asyncio.sleep(LOOK_SECONDS)
