@@ -90,13 +90,19 @@ async def test_changes_are_told_when_a_quorum_has_them_and_rounds_are_shared_and
 
 
 async def test_a_leader_that_was_deposed_unheard_decides_nothing(tmp_path: Path) -> None:
-    async with copies(tmp_path, open_log=JournalCopy) as logs:
+    async with copies(tmp_path, open_log=JournalCopy) as logs, asyncio.TaskGroup() as tasks:
         first = await logs.start()
         store = led(first)
+        # What it does by itself ends with its life, and neither before nor with a failure.
+        by_itself = [tasks.create_task(store.run())]
         store.write(change(store.ledger, "g", 1))
         await store.durable()
         logs.freeze(first)
         logs.register.unreachable.add(first.name)
+        while not first.log.wants_generation:
+            first.log.append([b'["counters",1,1,1]'])
+        store.write(change(store.ledger, "g", 1))
+        by_itself.append(tasks.create_task(store.written_down()))
         # A member's heartbeat, a start where nothing is new, and one that is a change.
         asked = [asyncio.ensure_future(each) for each in (store.still_decides(), store.durable())]  # noqa: TID251
         store.write(change(store.ledger, "g", 2))
@@ -112,6 +118,9 @@ async def test_a_leader_that_was_deposed_unheard_decides_nothing(tmp_path: Path)
                 await each
         with pytest.raises(NotLeader):
             store.admit()
+        assert not any(each.done() for each in by_itself)
+        for each in by_itself:
+            each.cancel()
         logs.freeze(first, frozen=False)
         await logs.equal(second.log.end)
         assert state_of(first.log) == state_of(second.log)

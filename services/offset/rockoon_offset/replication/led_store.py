@@ -122,12 +122,15 @@ class LedStore:
         await self._replica.round()
 
     async def written_down(self) -> None:
-        """Wait, for as long as it takes, until all that was written so far is committed."""
+        """Wait, for as long as it takes, until all that was written so far is committed; until
+        cancelled when this replica leads no more."""
         while True:
             try:
                 await self.durable()
             except NotEnoughReplicas:
                 await self._is_written.wait()
+            except NotLeader:
+                await asyncio.Event().wait()
             else:
                 return
 
@@ -164,7 +167,11 @@ class LedStore:
                 more = self._journal.carry_state()
                 self._replica.written()
                 # At the pace of the copies, between changes that people wait for.
-                await self._replica.wait_committed(self._journal.end)
+                try:
+                    await self._replica.wait_committed(self._journal.end)
+                except NotLeader:
+                    # The next leader begins another file; this is about to be cancelled.
+                    return
 
     def _append(self, encoded: list[bytes]) -> None:
         try:
