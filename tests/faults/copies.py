@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from faults.cluster import FaultyCluster
+from faults.cluster import OFFSET, FaultyCluster
 from faults.history import History
 from faults.power import GROUPS, QUEUES, TOPIC
 from faults.scenario import Outcome, Task
@@ -163,11 +163,16 @@ class Adversary:
             "leader killed, the others paused": self._kill_leader_alone,
             "one ended in order": self._end_in_order,
             "nameserver killed": self._kill_nameserver,
+            "offset leader killed": lambda: self._kill_leader(OFFSET),
+            "offset leader paused": lambda: self._pause_leader(OFFSET),
+            "all offset services killed": lambda: self._down_and_up(
+                *self._local.replicas_of(OFFSET)
+            ),
         }
 
-    async def _leader(self) -> str:
+    async def _leader(self, log: str = LOG) -> str:
         while True:
-            described = await when_there(lambda: self._cluster.admin.logs.describe(LOG))
+            described = await when_there(lambda: self._cluster.admin.logs.describe(log))
             if described.leader is not None:
                 return str(described.leader.name)
             await asyncio.sleep(AFTERWARDS_SECONDS / 50)
@@ -185,8 +190,8 @@ class Adversary:
         refusals = {name: task.result() for name, task in started.items()}
         return [f"{name} does not start: {why}" for name, why in refusals.items() if why]
 
-    async def _kill_leader(self) -> list[str]:
-        return await self._down_and_up(await self._leader())
+    async def _kill_leader(self, log: str = LOG) -> list[str]:
+        return await self._down_and_up(await self._leader(log))
 
     async def _kill(self, count: int) -> list[str]:
         return await self._down_and_up(*self._some(count))
@@ -206,11 +211,11 @@ class Adversary:
         finally:
             os.kill(pid, signal.SIGCONT)
 
-    async def _pause_leader(self) -> list[str]:
+    async def _pause_leader(self, log: str = LOG) -> list[str]:
         async def nothing() -> list[str]:
             return []
 
-        return await self._pause(await self._leader(), nothing)
+        return await self._pause(await self._leader(log), nothing)
 
     async def _pause_and_kill(self) -> list[str]:
         paused, killed = self._some(2)
