@@ -16,6 +16,8 @@ No section shorter than 39 bytes can end like this: its length, two bytes, would
 letters, and any two of them make a larger number. So the end of a record is all that is looked at.
 """
 
+import binascii
+import contextlib
 from dataclasses import dataclass
 
 import numpy as np
@@ -153,11 +155,23 @@ def find_sequences(frames: bytes, starts: ArrayLike, lengths: ArrayLike) -> Foun
     ends, checked = ends[candidates], checked[candidates]
     sections = sliding(frames, f"V{SECTION_BYTES}")[ends - SECTION_BYTES]
     letters = sections.view(np.uint8).reshape(len(candidates), SECTION_BYTES)
-    values = _DIGIT_VALUES[letters[:, len(_HEAD) : len(_HEAD) + _DIGITS]]
-    whole = (values != _NO_DIGIT).all(1) & (letters[:, -1] == PROPERTY_SEPARATOR[0])
+    binary, whole = _from_hex(letters[:, len(_HEAD) : len(_HEAD) + _DIGITS])
+    whole &= letters[:, -1] == PROPERTY_SEPARATOR[0]
     whole &= _is_whole_property(frames, ends, checked)
-    values = values[whole]
-    return _found(candidates[whole], values[:, 0::2] << 4 | values[:, 1::2])
+    return _found(candidates[whole], binary[whole])
+
+
+def _from_hex(digits: NDArray[np.uint8]) -> tuple[NDArray[np.uint8], NDArray[np.bool_]]:
+    """What rows of digits say, and which rows are digits, in small letters; bytes of the others say
+    nothing."""
+    text = digits.tobytes()
+    # All at once where all are, which takes a tenth of the time.
+    if text.lower() == text:
+        with contextlib.suppress(binascii.Error):
+            binary = np.frombuffer(binascii.unhexlify(text), np.uint8)
+            return binary.reshape(-1, _DIGITS // 2), np.ones(len(digits), np.bool_)
+    values = _DIGIT_VALUES[digits]
+    return values[:, 0::2] << np.uint8(4) | values[:, 1::2], (values != _NO_DIGIT).all(1)
 
 
 def _without_checksums(frames: bytes, ends: IntArray) -> tuple[IntArray, NDArray[np.bool_]]:

@@ -42,6 +42,30 @@ async def test_a_follower_that_takes_over_reads_no_more_than_what_was_committed_
         copy.store.close()
 
 
+async def test_what_was_copied_a_moment_ago_is_applied_as_it_was_checked(tmp_path: Path) -> None:
+    clock = TwoClocks()
+    leader, follower = WarmCopy(tmp_path / "a", clock), WarmCopy(tmp_path / "b", clock)
+    leader.derived.lead()
+    for number in range(4):
+        await leader.send(1, 3 * number, b"one", b"two", b"three")
+    middle = leader.store.appended_end
+    await leader.send(1, 12, b"the last")
+    follower.copy_from(leader, middle)
+    follower.copy_from(leader, 1 << 20)
+    at = follower.store.log_min_offset
+    # Committed in part: what is not is not seen.
+    follower.store.confirm(middle - 1)
+    seen = follower.store.next_chunk(at, 1 << 20)
+    assert (seen.checked, seen.next_offset < middle) == (False, True)
+    follower.store.confirm(follower.store.appended_end)
+    assert follower.store.next_chunk(seen.next_offset, 1 << 20).next_offset == middle
+    assert follower.store.next_chunk(middle, 1 << 20).checked
+    follower.derived.follow()
+    assert follower.derived.known() == follower.rebuilt()
+    for copy in (leader, follower):
+        copy.store.close()
+
+
 @pytest.mark.parametrize("seed", seeds(2))
 async def test_what_a_follower_knows_equals_a_rebuild_after_each_step_and_promises_are_kept(
     tmp_path: Path, seed: int

@@ -71,6 +71,22 @@ def test_what_was_copied_is_listed_record_by_record_as_it_is_committed(tmp_path:
         assert follower.bodies("A") == [b"x"] * 3 + [b"behind"]
 
 
+def test_what_was_copied_is_listed_without_being_read_again(tmp_path: Path) -> None:
+    """Committed in parts too: a commit ends where some replica's sync did, not where chunks do."""
+    with opened(tmp_path / "a") as leader, opened(tmp_path / "b") as follower:
+        ends = [leader.append(topic).end_offset for topic in "ABAB"]
+        follower.copy_from(leader, bytes_max=1 << 20)
+        (log_file,) = (tmp_path / "b" / "commitlog").iterdir()
+        with log_file.open("r+b") as file:
+            file.write(bytes(ends[-1]))
+        for number, end in enumerate(ends):
+            follower.store.confirm(end)
+            assert follower.store.visible_end == end
+            assert follower.store.max_offset("AB"[number % 2], 0) == number // 2 + 1
+        with log_file.open("r+b") as file:
+            file.write(leader.log_bytes())
+
+
 def test_what_was_copied_of_a_topic_that_is_deleted_is_not_listed(tmp_path: Path) -> None:
     with opened(tmp_path / "a") as leader, opened(tmp_path / "b") as follower:
         for topic in "ABA":

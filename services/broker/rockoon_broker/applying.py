@@ -50,7 +50,9 @@ def apply_piece(
     if len(begins) > 1:
         # To where the next one joins: nothing is applied twice.
         bytes_max = min(bytes_max, begins[1] - begins[0])
-    chunk = store.read_log(begins[0], bytes_max)
+        chunk = store.read_log(begins[0], bytes_max)
+    else:
+        chunk = store.next_chunk(begins[0], bytes_max)
     for begin, part in lacking:
         if begin == begins[0]:
             part.apply(chunk)

@@ -48,7 +48,8 @@ def runs_in(chunk: LogChunk) -> Iterator[FoundRun]:
     """
     records = chunk.records
     found = find_sequences(chunk.frames, records.offsets, records.sizes)
-    found = found.of(np.isin(found.indices, chunk.intact(found.indices)))
+    if not chunk.checked:
+        found = found.of(np.isin(found.indices, chunk.intact(found.indices)))
     if not len(found.indices):
         return
     indices = found.indices

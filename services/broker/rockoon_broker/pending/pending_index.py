@@ -42,6 +42,7 @@ UNCOVERED_BYTES_MAX = 64 << 20
 # A large snapshot waits until the log has grown by this share of it.
 GROWTH_SHARE_MIN = 0.25
 ENTRIES_PER_READ = 16_384
+NEAR_BYTES = 1 << 20
 
 # Nothing is wrong with these: what a snapshot would have said is in the log.
 _NO_SNAPSHOT = "there is no snapshot"
@@ -166,8 +167,9 @@ class PendingIndex:
                 self._applied_end = min(self._applied_end, int(new.positions[0]))
         oldest = [each.oldest_position for each in self._queues.values()]
         first = min((each for each in oldest if each is not None), default=end)
-        # Nothing completes what lies behind it.
-        self._applied_end = max(self._applied_end, first)
+        # Nothing completes what lies behind it. What is near is read for others as well.
+        if first == end or first - self._applied_end > NEAR_BYTES:
+            self._applied_end = max(self._applied_end, first)
         return self._applied_end
 
     def apply(self, chunk: LogChunk) -> None:

@@ -11,8 +11,9 @@ import zlib
 from collections.abc import Sequence
 
 from rockoon_broker.store.log.commit_log import CommitLog
+from rockoon_broker.store.log.copied_chunks import CopiedChunks
 from rockoon_broker.store.log.epochs import Epochs, marks_among
-from rockoon_broker.store.log.reading import RECORDS_MAX
+from rockoon_broker.store.log.reading import RECORDS_MAX, LogChunk
 from rockoon_broker.store.log.scan import Chunk
 from rockoon_broker.store.log.time_runs import TimeRuns
 from rockoon_broker.store.queues.consume_queue import ConsumeQueues
@@ -36,6 +37,9 @@ class RawLog:
         undispatched: told of what was written.
         epochs: told of marks.
         delay_levels_ms: as of `scan`.
+
+    Attributes:
+        copied: what was written last.
     """
 
     def __init__(
@@ -57,6 +61,7 @@ class RawLog:
         self._undispatched = undispatched
         self._epochs = epochs
         self._delay_levels_ms = delay_levels_ms
+        self.copied = CopiedChunks()
 
     def read(self, offset: int, bytes_max: int) -> bytes:
         """Whole records and blanks from a physical offset on, of one file; empty at the log's end.
@@ -149,7 +154,10 @@ class RawLog:
             count_runs(runs, self._queues)
         for position, mark in marks:
             self._epochs.note(offset + position, mark)
-        self._undispatched.add(Copied(offset, self._log.end, runs, self._runs.newest_ms))
+        end = self._log.end
+        ends = offset + records.offsets + records.sizes
+        self._undispatched.add(Copied(end, runs, ends, records.store_timestamps_ms))
+        self.copied.add(LogChunk(offset, data[: records.position], records, end, checked=True))
 
     def _checked(self, offset: int, data: bytes) -> tuple[Scan, Sequence[EntryRun]]:
         log = self._log

@@ -40,10 +40,12 @@ class LogChunk:
     next_at_record: bool = True
     """Whether a record starts at `next_offset`, or the file ends there; if not, one has to be
     looked for (`find_record`)."""
+    checked: bool = False
+    """Whether all records were compared with their checksums."""
 
     def intact(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
         """Those of some records that are what was stored, by their checksums; int64[m] both."""
-        if not len(indices):
+        if self.checked or not len(indices):
             return indices
         parts = locate(self.frames, self.records.offsets[indices])
         return indices[~damaged_records(self.frames, parts, self.records.sizes[indices])]

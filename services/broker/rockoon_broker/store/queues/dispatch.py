@@ -2,7 +2,7 @@
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -20,6 +20,15 @@ class EntryRun:
     first_offset: int
     """Queue offset of the first entry."""
     entries: EntryArray
+
+    def below(self, end: int) -> "EntryRun":
+        """The entries of records that begin below a physical offset."""
+        count = int(np.searchsorted(self.entries["offset"].astype(np.int64), end))
+        return replace(self, entries=self.entries[:count])
+
+    def behind(self, count: int) -> "EntryRun":
+        """Without the first ones."""
+        return EntryRun(self.key, self.first_offset + count, self.entries[count:])
 
 
 def entry_runs(chunk: Chunk, marks: Mapping[str, int]) -> Iterator[EntryRun]:
@@ -151,4 +160,4 @@ def _below(run: EntryRun, end: int | None) -> EntryArray:
     """Entries of a run whose records lie below a physical offset."""
     if end is None:
         return run.entries
-    return run.entries[: int(np.searchsorted(run.entries["offset"].astype(np.int64), end))]
+    return run.below(end).entries

@@ -8,6 +8,9 @@ from collections import deque
 from collections.abc import Container, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+from numpy.typing import NDArray
+
 from rockoon_broker.store.log.commit_log import CommitLog
 from rockoon_broker.store.log.reading import read_chunk
 from rockoon_broker.store.log.scan import WINDOW_BYTES, Chunk
@@ -40,11 +43,34 @@ class Unread:
 class Copied:
     """Records of another copy's log, in this one, whose queue entries are not written yet."""
 
-    first_offset: int
     end_offset: int
+    """Behind them, and behind the blank that follows them, if one does."""
     runs: Sequence[EntryRun]
-    store_timestamp_ms: int
-    """Of the newest record."""
+    record_ends: NDArray[np.int64]
+    """Physical offset behind each record, ascending, n."""
+    store_timestamps_ms: NDArray[np.int64]
+    """Of each record, n."""
+
+    def below(self, end: int) -> "Copied | None":
+        """The records that end at a physical offset or before; None if none does."""
+        if end >= self.end_offset:
+            return self
+        count = int(np.searchsorted(self.record_ends, end, side="right"))
+        if not count:
+            return None
+        reached = int(self.record_ends[count - 1])
+        runs = [run.below(reached) for run in self.runs]
+        return Copied(reached, runs, self.record_ends[:count], self.store_timestamps_ms[:count])
+
+    def behind(self, first: "Copied") -> "Copied":
+        """The rest, without some that `below` gave."""
+        count = len(first.record_ends)
+        runs = [
+            run.behind(len(before.entries))
+            for run, before in zip(self.runs, first.runs, strict=True)
+        ]
+        ends, times_ms = self.record_ends[count:], self.store_timestamps_ms[count:]
+        return Copied(self.end_offset, runs, ends, times_ms)
 
 
 class DispatchQueue:
@@ -122,10 +148,16 @@ class DispatchQueue:
         try:
             while waiting and self.end < end:
                 batch = waiting[0]
-                if not isinstance(batch, Undispatched):
-                    self._dispatch_stretch(batch, end, advanced)
+                if isinstance(batch, Unread):
+                    self._dispatch_unread(min(batch.end_offset, end), advanced)
                     if self.end == batch.end_offset:
                         waiting.popleft()
+                    continue
+                if isinstance(batch, Copied):
+                    committed = batch.below(end)
+                    if committed is None:
+                        break
+                    self._dispatch_copied(batch, committed, advanced)
                     continue
                 if batch.end_offset > end:
                     break
@@ -144,16 +176,18 @@ class DispatchQueue:
             self.failure = None
         return list(advanced)
 
-    def _dispatch_stretch(
-        self, batch: Copied | Unread, end: int, advanced: dict[QueueKey, None]
+    def _dispatch_copied(
+        self, batch: Copied, committed: Copied, advanced: dict[QueueKey, None]
     ) -> None:
-        """Write the entries of a stretch up to a physical offset, or of a part of it."""
-        if not isinstance(batch, Copied) or batch.first_offset < self.end or batch.end_offset > end:
-            # Of a copied stretch too a part can be committed: its runs are not in the log's order.
-            self._dispatch_unread(min(batch.end_offset, end), advanced)
-            return
-        advanced.update(dict.fromkeys(dispatch_runs(batch.runs, self._queues)))
-        self.end, self.store_timestamp_ms = batch.end_offset, batch.store_timestamp_ms
+        """Write the entries of what was copied, as far as it is committed."""
+        advanced.update(dict.fromkeys(dispatch_runs(committed.runs, self._queues)))
+        if committed is batch:
+            self._waiting.popleft()
+        else:
+            self._waiting[0] = batch.behind(committed)
+        self.end = committed.end_offset
+        if len(committed.store_timestamps_ms):
+            self.store_timestamp_ms = int(committed.store_timestamps_ms[-1])
 
     def _dispatch_unread(self, end: int, advanced: dict[QueueKey, None]) -> None:
         """Write the entries of what the log holds up to a physical offset, at most one window."""

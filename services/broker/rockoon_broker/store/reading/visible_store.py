@@ -21,6 +21,7 @@ from rockoon_broker.store.retention.cleaner import Cleaner, ExpiryForecast
 from rockoon_broker.store.retention.retention import LogFileAge, RetentionDecision
 from rockoon_core.replication_rules import Boundary as Epoch
 from rockoon_format.consume_queue import EntryArray, decode_entries
+from rockoon_format.file_names import OFFSET_MAX
 
 
 class VisibleStore(ABC):
@@ -172,6 +173,16 @@ class VisibleStore(ABC):
         self.check_usable()
         end = self._undispatched.end
         return read_chunk(self._log, physical_offset, end, bytes_max, search_max)
+
+    def next_chunk(self, position: int, bytes_max: int) -> LogChunk:
+        """As `read_log`, for who applies the log as it grows: what was copied a moment ago comes as
+        it was checked then, all that was copied at once, and once."""
+        self.check_usable()
+        copied = self._raw.copied.take(position, self._undispatched.end)
+        if copied is not None:
+            return copied
+        begins = self._raw.copied.next_start(position)
+        return self.read_log(position, min(bytes_max, (begins or OFFSET_MAX) - position))
 
     def find_record(self, physical_offset: int, bytes_max: int) -> Sought:
         """The first record at or behind any physical offset; see `log.reading.find_record`."""
