@@ -7,11 +7,13 @@ from rockoon_nameserver import elections, log_adoption
 from rockoon_nameserver.elections import Outcome
 from rockoon_nameserver.log_membership import (
     REPLICAS_MAX,
+    go_on_alone,
     move,
     plainly_registered,
     registered,
+    set_copies,
 )
-from rockoon_proto.v1.logs_pb2 import LogState, Move, Rank, Report
+from rockoon_proto.v1.logs_pb2 import CopiesWish, LogState, Move, Rank, Report
 from rockoon_proto.v1.nameserver_pb2 import BROKER, Node, ReplicaFacts
 from support.log_states import LOG, call, come, depose, elect, led_log, new_log, replica_node
 
@@ -139,6 +141,58 @@ def test_an_operator_asks_and_the_leader_makes_the_change() -> None:
     done = elections.change_in_sync(state, call(state, "a"), ["a", "b", "d"], 2).state
     assert list(done.moves) == []
     assert list(move(state, asked, withdraw=True).state.moves) == []
+
+
+def test_an_operator_wishes_for_fewer_copies_and_the_leader_makes_the_change() -> None:
+    """Who counts, and how many commit, is not changed by the wish itself (A3)."""
+    state = set_copies(led_log(), 1, "b").state
+    assert (list(state.in_sync), state.quorum, state.copies) == (["a", "b", "c"], 2, 3)
+    assert state.copies_wish == CopiesWish(copies=1, stays="b")
+    assert set_copies(state, 1, "b").state is state
+    # What its replicas are started with does not undo it.
+    assert come(state, "c", empty=False) is state
+    with pytest.raises(InvalidArgument, match="is to have 1"):
+        elections.change_in_sync(state, call(state, "a"), ["a", "b"], 2)
+    done = elections.change_in_sync(state, call(state, "a"), ["a"], 1).state
+    assert (list(done.in_sync), done.quorum) == (["a"], 1)
+    # Back: as many as they were started with.
+    assert not set_copies(done, 3, "").state.HasField("copies_wish")
+    for copies, stays in ((0, ""), (8, ""), (1, "x")):
+        with pytest.raises(InvalidArgument):
+            set_copies(state, copies, stays)
+    with pytest.raises(InvalidArgument, match="waits for its first"):
+        set_copies(come(None, "a"), 1, "")
+    with pytest.raises(LogFrozen):
+        set_copies(log_adoption.frozen(state, "etcd went back"), 3, "")
+
+
+def test_only_the_only_voter_goes_on_alone_in_an_epoch_of_its_own() -> None:
+    """A learner may have what a crash took from it (A7): it is none of the log's any more."""
+    state = set_copies(led_log(), 1, "").state
+    assert go_on_alone(state, call(state, "a")) == Outcome(state, done=False)
+    state = elections.change_in_sync(state, call(state, "a"), ["a"], 1).state
+    assert not go_on_alone(state, call(state, "b")).done
+    state = move(state, Move(leaves="a", joins="b"), withdraw=False).state
+    after = go_on_alone(state, call(state, "a")).state
+    assert (after.epoch, after.version) == (state.epoch + 1, state.version + 1)
+    assert (after.leader, list(after.in_sync), after.copies) == ("a", ["a"], 1)
+    assert [each.replica_id for each in after.replicas] == ["a"]
+    assert not after.HasField("copies_wish")
+    assert not after.moves
+    assert plainly_registered(after, plain("a")) is after
+    with pytest.raises(NodeNameTaken, match="none of the copies"):
+        come(after, "b", empty=False)
+
+
+def test_replicas_that_wait_for_a_broker_of_one_copy_do_not_end_it() -> None:
+    """They were started first, for a log that is to have three."""
+    state = come(plainly_registered(None, plain("a")), "b", name_exists=True)
+    assert [each.replica_id for each in state.replicas] == ["a", "b"]
+    assert plainly_registered(state, plain("a")) is state
+    later = come(state, "a", empty=False, copies=3)
+    assert (later.copies, list(later.in_sync)) == (3, ["a"])
+    # Started as a broker of one copy again, before anybody counted.
+    assert plainly_registered(later, plain("a")).copies == 1
 
 
 def knowing(state: LogState, who: str, later: LogState) -> Report:

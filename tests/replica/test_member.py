@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from rockoon_core.replication_rules import Boundary, Config, Rank, Report, consistent_point, elected
 from rockoon_replica import actions, events
-from rockoon_replica.log_state import LogState, Loss, Move, Version
+from rockoon_replica.log_state import CopiesWish, LogState, Loss, Move, Version
 from rockoon_replica.member import Member, Role
 from rockoon_replica.messages import Ack, Hello, Welcome
 from rockoon_replica.replica_facts import ReplicaFacts
@@ -221,3 +221,73 @@ def test_nobody_is_elected_by_replicas_that_may_have_lost_records_while_others_m
     assert elected(THREE, told) is None
     told["c"] = Report(Rank(1, 5), sound=False)
     assert elected(THREE, told) == "a"
+
+
+def wished(number: int, epoch: int, stays: str | None) -> LogState:
+    return replace(state(number, epoch, "a"), copies=3, wish=CopiesWish(1, stays))
+
+
+def committed(member: Member, log: ByteLog, session: int, end: int) -> list[actions.Action]:
+    """A follower has everything up to `end`; what is committed by it is shown."""
+    decided = list(member.handle(events.AckArrived(session, Ack(end, 0), sent_end=log.end)))
+    for action in decided:
+        if isinstance(action, actions.Commit):
+            log.commit(action.end)
+    return decided
+
+
+def led_by_a(log: ByteLog, first: LogState) -> Member:
+    """A leader of three whose followers are connected (sessions 7 and 8) and have everything."""
+    member = Member("a", ReplicaFacts(), log)
+    opened(member, log, first)
+    for session, follower in ((7, "b"), (8, "c")):
+        member.handle(events.HelloArrived(session, Hello(1, follower, (), 0, 0)))
+    committed(member, log, 7, log.end)
+    return member
+
+
+def test_a_leader_that_is_to_be_the_only_copy_needs_what_is_committed_on_its_own_disk() -> None:
+    log = ByteLog()
+    member = led_by_a(log, replace(state(1, 1, "a"), copies=3))
+    log.append(b"on the others' disks")
+    committed(member, log, 7, log.end)
+    decided = [*committed(member, log, 8, log.end)]
+    assert log.durable_end < log.committed_end == log.end
+    decided += member.handle(events.StateSeen(wished(2, 1, None)))
+    assert "ChangeInSync" not in kinds(decided)
+    log.sync_nowait()
+    asked = actions.ChangeInSync(1, Version(0, 2), ALONE)
+    assert asked in member.handle(events.Synced())
+    # Until it is known to have happened, two have to have what is acknowledged (rule 8).
+    log.append(b"next")
+    log.sync_nowait()
+    assert "Commit" not in kinds(member.handle(events.Synced()))
+    done = replace(wished(3, 1, None), config=ALONE)
+    assert actions.Commit(log.end) in member.handle(events.StateSeen(done))
+
+
+def test_a_leader_hands_over_to_the_copy_that_is_to_stay_while_that_is_there() -> None:
+    log = ByteLog()
+    member = led_by_a(log, replace(state(1, 1, "a"), copies=3))
+    committed(member, log, 8, log.end)
+    decided = list(member.handle(events.StateSeen(wished(2, 1, "c"))))
+    decided += member.handle(events.RepeatDue())
+    assert "ChangeInSync" not in kinds(decided)
+    assert actions.HandOver(1, Version(0, 2), "c", Rank(1, log.end)) in decided
+
+
+def test_nothing_is_held_up_for_a_copy_that_is_to_stay_and_is_away() -> None:
+    log = ByteLog()
+    member = led_by_a(log, replace(state(1, 1, "a"), copies=3))
+    committed(member, log, 8, log.end)
+    log.append(b"which c has not got yet")
+    log.sync_nowait()
+    committed(member, log, 7, log.end)
+    # It is near, so that appends end for it; and goes.
+    assert actions.AllowAppends(False) in member.handle(events.StateSeen(wished(2, 1, "c")))
+    member.handle(events.SessionClosed(8))
+    assert member.handle(events.RepeatDue())[0] == actions.AllowAppends(True)
+    # An operator thinks better of it.
+    assert "HandOver" not in kinds(
+        member.handle(events.StateSeen(replace(state(3, 1, "a"), copies=3)))
+    )

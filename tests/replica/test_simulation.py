@@ -7,15 +7,17 @@ import pytest
 from replica.simulation.__main__ import run
 from replica.simulation.broken import NAMES
 from replica.simulation.truth import Violation
-from replica.simulation.world import SHAPES
+from replica.simulation.world import CHANGING, SHAPES
 from support.seeds import seeds
 
 # Found: a first leader that nobody followed could never vote again (2048), a leader that was the
 # only voter and was to be replaced refused appends for ever (44), a session whose process was gone.
 KNOWN = (44, 1623, 2048)
+# Found: who went on alone in the epoch that others had a part of had another log of that epoch.
+KNOWN_ALONE = (144, 228)
 # A broken rule, and a seed that brings it out.
 FOUND_BY = {
-    "no_fence": 151,
+    "no_fence": 11,
     "elect_first": 26,
     "elect_longest": 58,
     "small_election": 20,
@@ -41,7 +43,11 @@ FOUND_BY = {
     "cut_all": 479,
     "restored_unfrozen": 56,
     "unsound_counts": 2510,
+    "alone_unasked": 1,
+    "alone_in_its_epoch": 39,
 }
+# Not drawn by the seed.
+SHAPE_OF = dict.fromkeys(("alone_unasked", "alone_in_its_epoch"), CHANGING)
 # Found by the model. Here a member does not append again before it knows a later version.
 UNSEEN = {"hand_over_unversioned"}
 
@@ -52,6 +58,13 @@ def test_logs_are_equal_and_nothing_is_lost_taken_back_or_read_too_early(
     seed: int, shape: str
 ) -> None:
     run(seed, shape)
+
+
+@pytest.mark.parametrize("nameserver", [False, True])
+@pytest.mark.parametrize("seed", seeds(4, KNOWN_ALONE))
+def test_it_holds_while_copies_come_and_go_as_operators_wish(seed: int, nameserver: bool) -> None:
+    """Three become one, which goes on as a broker of one copy, and becomes one of three again."""
+    run(seed, CHANGING, nameserver=nameserver)
 
 
 @pytest.mark.parametrize("seed", seeds(10, (1623,)))
@@ -78,10 +91,12 @@ def test_each_broken_rule_is_found_or_named() -> None:
 @pytest.mark.parametrize("bug", FOUND_BY)
 def test_a_rule_that_is_broken_is_found(bug: str) -> None:
     with pytest.raises((Violation, ValueError, AssertionError)):
-        run(FOUND_BY[bug], bug=bug)
+        run(FOUND_BY[bug], SHAPE_OF.get(bug), bug)
 
 
 @pytest.mark.soak
 def test_ten_thousand_runs() -> None:
     for seed in range(1, 10_001):
         run(seed)
+        if seed % 10 == 0:
+            run(seed, CHANGING, nameserver=seed % 20 == 0)

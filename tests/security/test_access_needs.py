@@ -37,12 +37,12 @@ NEEDS = {
         "AccessKeys/CreateKey AccessKeys/ListKeys AccessKeys/UpdateKey AccessKeys/RotateKey "
         "AccessKeys/DeleteKey Broker/ReadLog Broker/DescribeCompaction Broker/ReadGeneration "
         "Broker/PutGenerationFile Broker/PublishGeneration Broker/DiscardGeneration "
-        "OffsetService/Import Logs/MoveReplica Logs/ElectLog Logs/AdoptLog"
+        "OffsetService/Import Logs/MoveReplica Logs/SetCopies Logs/ElectLog Logs/AdoptLog"
     ),
     "the cluster secret": (
         "NameServer/RegisterNode NameServer/UnregisterNode AccessKeys/WatchKeys Logs/WatchLogs "
         "Logs/SuspectLeader Logs/ReportLog Logs/ConfirmEpoch Logs/ChangeInSync Logs/HandOver "
-        "Logs/Resign"
+        "Logs/Resign Logs/GoOnAlone"
     ),
     # The service looks at what is in the stream or in the answer.
     "a key": (

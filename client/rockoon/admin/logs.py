@@ -19,6 +19,7 @@ from rockoon_proto.v1.logs_pb2 import (
     LogState,
     Move,
     MoveReplicaRequest,
+    SetCopiesRequest,
 )
 from rockoon_proto.v1.logs_pb2_grpc import LogsStub
 from rockoon_proto.v1.nameserver_pb2 import BROKER, OFFSET_SERVICE
@@ -60,7 +61,9 @@ class LogDescription:
         epoch: a number that no two leaders have; 0 while the log waits for its first replicas.
         confirmed: the leader has committed something in this epoch.
         quorum: how many copies make a message committed.
-        copies: how many the log is to have in sync.
+        copies: how many the log is to have in sync: as an operator wishes, or as its replicas were
+            started with.
+        stays: of whom, when there are to be fewer, one is this, by its id; empty: the leader.
         replicas: in the order in which they came; the first is the preferred leader.
         moves: replicas that are to leave, each with the one that is to take its place, by ids.
         losses: how often an operator has accepted a loss.
@@ -73,6 +76,7 @@ class LogDescription:
     confirmed: bool
     quorum: int
     copies: int
+    stays: str
     replicas: tuple[ReplicaDescription, ...]
     moves: tuple[tuple[str, str], ...]
     losses: int
@@ -121,7 +125,8 @@ class LogDescription:
             state.epoch,
             state.confirmed,
             state.quorum,
-            state.copies,
+            state.copies_wish.copies or state.copies,
+            state.copies_wish.stays,
             tuple(
                 ReplicaDescription(
                     each.replica_id,
@@ -240,6 +245,22 @@ class LogAdmin:
         kind = (await self._find(log)).state.kind
         request = MoveReplicaRequest(kind=kind, log=log, move=move, withdraw=withdraw)
         await self._call("MoveReplica", request)
+        return await self.describe(log)
+
+    async def set_copies(self, log: str, copies: int, stays: str = "") -> LogDescription:
+        """Ask for more or fewer copies; the leader makes the change when nothing is lost by it.
+
+        Args:
+            log: its name.
+            copies: 1 to 7.
+            stays: id of the one that is to stay when there are fewer; empty for whichever leads.
+
+        Raises:
+            LogNotFound, LogFrozen: as the names say.
+            InvalidArgument: it can have no such number, or that replica is not in sync.
+        """
+        request = SetCopiesRequest(kind=BROKER, log=log, copies=copies, stays=stays)
+        await self._call("SetCopies", request)
         return await self.describe(log)
 
     async def _call(self, method_name: str, request: Any) -> Any:

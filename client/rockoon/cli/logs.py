@@ -83,6 +83,31 @@ def describe(
 
 
 @app.command()
+def copies(
+    log: LogName,
+    count: Annotated[int, typer.Argument(metavar="COPIES", min=1, max=7, help="How many.")],
+    stays: Annotated[
+        str,
+        typer.Option(
+            "--stays",
+            metavar="REPLICA",
+            show_default=False,
+            help="The one that stays when there are fewer; by default whichever leads.",
+        ),
+    ] = "",
+    as_json: AsJson = False,
+    nameservers: Nameservers = DEFAULT_NAMESERVERS,
+) -> None:
+    """Ask for more or fewer copies; the leader makes the change when nothing is lost by it."""
+
+    async def work(cluster: "Cluster") -> "LogDescription":
+        chosen = (await cluster.admin.logs.describe(log)).replica(stays).id if stays else ""
+        return await cluster.admin.logs.set_copies(log, count, chosen)
+
+    show(with_cluster(nameservers, work), as_json=as_json)
+
+
+@app.command()
 def elect(
     log: LogName,
     accept_loss: AcceptLoss = False,
@@ -183,6 +208,9 @@ def show(
     print(f"  epoch {log.epoch}, {log.quorum} of {len(log.in_sync)} copies commit a message")
     if log.losses:
         print(f"  a loss was accepted {log.losses} times")
+    if 0 < len(log.in_sync) != log.copies:
+        kept = f", of them {log.stays}" if log.stays else ""
+        print(f"  it is to have {log.copies} copies in sync{kept}")
     for leaves, joins in log.moves:
         print(f"  {joins} is to take the place of {leaves}")
     print_table(
@@ -262,6 +290,7 @@ def log_json(
         "confirmed": log.confirmed,
         "quorum": log.quorum,
         "copies": log.copies,
+        "stays": log.stays or None,
         "replicas": [
             {
                 "id": each.id,

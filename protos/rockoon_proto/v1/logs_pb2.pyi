@@ -51,8 +51,16 @@ class Move(_message.Message):
     joins: str
     def __init__(self, leaves: _Optional[str] = ..., joins: _Optional[str] = ...) -> None: ...
 
+class CopiesWish(_message.Message):
+    __slots__ = ("copies", "stays")
+    COPIES_FIELD_NUMBER: _ClassVar[int]
+    STAYS_FIELD_NUMBER: _ClassVar[int]
+    copies: int
+    stays: str
+    def __init__(self, copies: _Optional[int] = ..., stays: _Optional[str] = ...) -> None: ...
+
 class LogState(_message.Message):
-    __slots__ = ("kind", "log", "version", "history", "epoch", "leader", "at_least", "in_sync", "quorum", "copies", "replicas", "reports", "suspects", "former_leader", "confirmed", "vain_epochs", "moves", "losses", "loss_epoch", "loss_end", "frozen", "former_epoch")
+    __slots__ = ("kind", "log", "version", "history", "epoch", "leader", "at_least", "in_sync", "quorum", "copies", "replicas", "reports", "suspects", "former_leader", "confirmed", "vain_epochs", "moves", "losses", "loss_epoch", "loss_end", "frozen", "former_epoch", "copies_wish")
     class ReportsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -82,6 +90,7 @@ class LogState(_message.Message):
     LOSS_END_FIELD_NUMBER: _ClassVar[int]
     FROZEN_FIELD_NUMBER: _ClassVar[int]
     FORMER_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    COPIES_WISH_FIELD_NUMBER: _ClassVar[int]
     kind: _nameserver_pb2.NodeKind
     log: str
     version: int
@@ -104,7 +113,8 @@ class LogState(_message.Message):
     loss_end: int
     frozen: str
     former_epoch: int
-    def __init__(self, kind: _Optional[_Union[_nameserver_pb2.NodeKind, str]] = ..., log: _Optional[str] = ..., version: _Optional[int] = ..., history: _Optional[int] = ..., epoch: _Optional[int] = ..., leader: _Optional[str] = ..., at_least: _Optional[_Union[Rank, _Mapping]] = ..., in_sync: _Optional[_Iterable[str]] = ..., quorum: _Optional[int] = ..., copies: _Optional[int] = ..., replicas: _Optional[_Iterable[_Union[Replica, _Mapping]]] = ..., reports: _Optional[_Mapping[str, Report]] = ..., suspects: _Optional[_Iterable[str]] = ..., former_leader: _Optional[str] = ..., confirmed: _Optional[bool] = ..., vain_epochs: _Optional[int] = ..., moves: _Optional[_Iterable[_Union[Move, _Mapping]]] = ..., losses: _Optional[int] = ..., loss_epoch: _Optional[int] = ..., loss_end: _Optional[int] = ..., frozen: _Optional[str] = ..., former_epoch: _Optional[int] = ...) -> None: ...
+    copies_wish: CopiesWish
+    def __init__(self, kind: _Optional[_Union[_nameserver_pb2.NodeKind, str]] = ..., log: _Optional[str] = ..., version: _Optional[int] = ..., history: _Optional[int] = ..., epoch: _Optional[int] = ..., leader: _Optional[str] = ..., at_least: _Optional[_Union[Rank, _Mapping]] = ..., in_sync: _Optional[_Iterable[str]] = ..., quorum: _Optional[int] = ..., copies: _Optional[int] = ..., replicas: _Optional[_Iterable[_Union[Replica, _Mapping]]] = ..., reports: _Optional[_Mapping[str, Report]] = ..., suspects: _Optional[_Iterable[str]] = ..., former_leader: _Optional[str] = ..., confirmed: _Optional[bool] = ..., vain_epochs: _Optional[int] = ..., moves: _Optional[_Iterable[_Union[Move, _Mapping]]] = ..., losses: _Optional[int] = ..., loss_epoch: _Optional[int] = ..., loss_end: _Optional[int] = ..., frozen: _Optional[str] = ..., former_epoch: _Optional[int] = ..., copies_wish: _Optional[_Union[CopiesWish, _Mapping]] = ...) -> None: ...
 
 class Log(_message.Message):
     __slots__ = ("state", "nodes")
@@ -206,6 +216,12 @@ class ResignRequest(_message.Message):
     caller: ReplicaCall
     def __init__(self, caller: _Optional[_Union[ReplicaCall, _Mapping]] = ...) -> None: ...
 
+class GoOnAloneRequest(_message.Message):
+    __slots__ = ("caller",)
+    CALLER_FIELD_NUMBER: _ClassVar[int]
+    caller: ReplicaCall
+    def __init__(self, caller: _Optional[_Union[ReplicaCall, _Mapping]] = ...) -> None: ...
+
 class ListLogsRequest(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
@@ -249,6 +265,18 @@ class MoveReplicaRequest(_message.Message):
     move: Move
     withdraw: bool
     def __init__(self, kind: _Optional[_Union[_nameserver_pb2.NodeKind, str]] = ..., log: _Optional[str] = ..., move: _Optional[_Union[Move, _Mapping]] = ..., withdraw: _Optional[bool] = ...) -> None: ...
+
+class SetCopiesRequest(_message.Message):
+    __slots__ = ("kind", "log", "copies", "stays")
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    LOG_FIELD_NUMBER: _ClassVar[int]
+    COPIES_FIELD_NUMBER: _ClassVar[int]
+    STAYS_FIELD_NUMBER: _ClassVar[int]
+    kind: _nameserver_pb2.NodeKind
+    log: str
+    copies: int
+    stays: str
+    def __init__(self, kind: _Optional[_Union[_nameserver_pb2.NodeKind, str]] = ..., log: _Optional[str] = ..., copies: _Optional[int] = ..., stays: _Optional[str] = ...) -> None: ...
 
 class ElectLogRequest(_message.Message):
     __slots__ = ("kind", "log", "expected_version", "accept_loss")

@@ -83,6 +83,11 @@ class LogsStub:
                 request_serializer=rockoon__proto_dot_v1_dot_logs__pb2.ResignRequest.SerializeToString,
                 response_deserializer=rockoon__proto_dot_v1_dot_logs__pb2.LogReply.FromString,
                 _registered_method=True)
+        self.GoOnAlone = channel.unary_unary(
+                '/rockoon.v1.Logs/GoOnAlone',
+                request_serializer=rockoon__proto_dot_v1_dot_logs__pb2.GoOnAloneRequest.SerializeToString,
+                response_deserializer=rockoon__proto_dot_v1_dot_logs__pb2.LogReply.FromString,
+                _registered_method=True)
         self.ListLogs = channel.unary_unary(
                 '/rockoon.v1.Logs/ListLogs',
                 request_serializer=rockoon__proto_dot_v1_dot_logs__pb2.ListLogsRequest.SerializeToString,
@@ -96,6 +101,11 @@ class LogsStub:
         self.MoveReplica = channel.unary_unary(
                 '/rockoon.v1.Logs/MoveReplica',
                 request_serializer=rockoon__proto_dot_v1_dot_logs__pb2.MoveReplicaRequest.SerializeToString,
+                response_deserializer=rockoon__proto_dot_v1_dot_logs__pb2.LogReply.FromString,
+                _registered_method=True)
+        self.SetCopies = channel.unary_unary(
+                '/rockoon.v1.Logs/SetCopies',
+                request_serializer=rockoon__proto_dot_v1_dot_logs__pb2.SetCopiesRequest.SerializeToString,
                 response_deserializer=rockoon__proto_dot_v1_dot_logs__pb2.LogReply.FromString,
                 _registered_method=True)
         self.ElectLog = channel.unary_unary(
@@ -179,6 +189,14 @@ class LogsServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GoOnAlone(self, request, context):
+        """A log's only voter goes on as a broker of one copy: another epoch begins, which it leads, and the
+        log's other replicas are forgotten.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ListLogs(self, request, context):
         """All logs, in the order of names, from the cache. Needs `read` on `cluster`, as does DescribeLog.
         """
@@ -196,6 +214,13 @@ class LogsServicer:
     def MoveReplica(self, request, context):
         """Ask for another set of replicas. The leader makes the change, when no committed message can be
         lost by it. Needs `admin` on `cluster`, as do the next ones.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def SetCopies(self, request, context):
+        """Ask for more or fewer copies. The leader makes the change, likewise.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -254,6 +279,11 @@ def add_LogsServicer_to_server(servicer, server):
                     request_deserializer=rockoon__proto_dot_v1_dot_logs__pb2.ResignRequest.FromString,
                     response_serializer=rockoon__proto_dot_v1_dot_logs__pb2.LogReply.SerializeToString,
             ),
+            'GoOnAlone': grpc.unary_unary_rpc_method_handler(
+                    servicer.GoOnAlone,
+                    request_deserializer=rockoon__proto_dot_v1_dot_logs__pb2.GoOnAloneRequest.FromString,
+                    response_serializer=rockoon__proto_dot_v1_dot_logs__pb2.LogReply.SerializeToString,
+            ),
             'ListLogs': grpc.unary_unary_rpc_method_handler(
                     servicer.ListLogs,
                     request_deserializer=rockoon__proto_dot_v1_dot_logs__pb2.ListLogsRequest.FromString,
@@ -267,6 +297,11 @@ def add_LogsServicer_to_server(servicer, server):
             'MoveReplica': grpc.unary_unary_rpc_method_handler(
                     servicer.MoveReplica,
                     request_deserializer=rockoon__proto_dot_v1_dot_logs__pb2.MoveReplicaRequest.FromString,
+                    response_serializer=rockoon__proto_dot_v1_dot_logs__pb2.LogReply.SerializeToString,
+            ),
+            'SetCopies': grpc.unary_unary_rpc_method_handler(
+                    servicer.SetCopies,
+                    request_deserializer=rockoon__proto_dot_v1_dot_logs__pb2.SetCopiesRequest.FromString,
                     response_serializer=rockoon__proto_dot_v1_dot_logs__pb2.LogReply.SerializeToString,
             ),
             'ElectLog': grpc.unary_unary_rpc_method_handler(
@@ -494,6 +529,33 @@ class Logs:
             _registered_method=True)
 
     @staticmethod
+    def GoOnAlone(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/rockoon.v1.Logs/GoOnAlone',
+            rockoon__proto_dot_v1_dot_logs__pb2.GoOnAloneRequest.SerializeToString,
+            rockoon__proto_dot_v1_dot_logs__pb2.LogReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
     def ListLogs(request,
             target,
             options=(),
@@ -563,6 +625,33 @@ class Logs:
             target,
             '/rockoon.v1.Logs/MoveReplica',
             rockoon__proto_dot_v1_dot_logs__pb2.MoveReplicaRequest.SerializeToString,
+            rockoon__proto_dot_v1_dot_logs__pb2.LogReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SetCopies(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/rockoon.v1.Logs/SetCopies',
+            rockoon__proto_dot_v1_dot_logs__pb2.SetCopiesRequest.SerializeToString,
             rockoon__proto_dot_v1_dot_logs__pb2.LogReply.FromString,
             options,
             channel_credentials,

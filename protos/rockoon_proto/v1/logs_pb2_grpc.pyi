@@ -67,6 +67,10 @@ class LogsStub:
     """A leader gives its epoch up, since it was started anew or its disk does not answer: an election
     is on.
     """
+    GoOnAlone: _grpc.UnaryUnaryMultiCallable[_logs_pb2.GoOnAloneRequest, _logs_pb2.LogReply]
+    """A log's only voter goes on as a broker of one copy: another epoch begins, which it leads, and the
+    log's other replicas are forgotten.
+    """
     ListLogs: _grpc.UnaryUnaryMultiCallable[_logs_pb2.ListLogsRequest, _logs_pb2.ListLogsReply]
     """All logs, in the order of names, from the cache. Needs `read` on `cluster`, as does DescribeLog."""
     DescribeLog: _grpc.UnaryUnaryMultiCallable[_logs_pb2.DescribeLogRequest, _logs_pb2.DescribeLogReply]
@@ -75,6 +79,8 @@ class LogsStub:
     """Ask for another set of replicas. The leader makes the change, when no committed message can be
     lost by it. Needs `admin` on `cluster`, as do the next ones.
     """
+    SetCopies: _grpc.UnaryUnaryMultiCallable[_logs_pb2.SetCopiesRequest, _logs_pb2.LogReply]
+    """Ask for more or fewer copies. The leader makes the change, likewise."""
     ElectLog: _grpc.UnaryUnaryMultiCallable[_logs_pb2.ElectLogRequest, _logs_pb2.LogReply]
     """Begin an election; or end one that cannot end by itself, at the price of what the replicas that
     are away have and nobody else.
@@ -121,6 +127,10 @@ class LogsAsyncStub(LogsStub):
     """A leader gives its epoch up, since it was started anew or its disk does not answer: an election
     is on.
     """
+    GoOnAlone: _aio.UnaryUnaryMultiCallable[_logs_pb2.GoOnAloneRequest, _logs_pb2.LogReply]  # type: ignore[assignment]
+    """A log's only voter goes on as a broker of one copy: another epoch begins, which it leads, and the
+    log's other replicas are forgotten.
+    """
     ListLogs: _aio.UnaryUnaryMultiCallable[_logs_pb2.ListLogsRequest, _logs_pb2.ListLogsReply]  # type: ignore[assignment]
     """All logs, in the order of names, from the cache. Needs `read` on `cluster`, as does DescribeLog."""
     DescribeLog: _aio.UnaryUnaryMultiCallable[_logs_pb2.DescribeLogRequest, _logs_pb2.DescribeLogReply]  # type: ignore[assignment]
@@ -129,6 +139,8 @@ class LogsAsyncStub(LogsStub):
     """Ask for another set of replicas. The leader makes the change, when no committed message can be
     lost by it. Needs `admin` on `cluster`, as do the next ones.
     """
+    SetCopies: _aio.UnaryUnaryMultiCallable[_logs_pb2.SetCopiesRequest, _logs_pb2.LogReply]  # type: ignore[assignment]
+    """Ask for more or fewer copies. The leader makes the change, likewise."""
     ElectLog: _aio.UnaryUnaryMultiCallable[_logs_pb2.ElectLogRequest, _logs_pb2.LogReply]  # type: ignore[assignment]
     """Begin an election; or end one that cannot end by itself, at the price of what the replicas that
     are away have and nobody else.
@@ -216,6 +228,16 @@ class LogsServicer(metaclass=_abc_1.ABCMeta):
         """
 
     @_abc_1.abstractmethod
+    def GoOnAlone(
+        self,
+        request: _logs_pb2.GoOnAloneRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_logs_pb2.LogReply, _abc.Awaitable[_logs_pb2.LogReply]]:
+        """A log's only voter goes on as a broker of one copy: another epoch begins, which it leads, and the
+        log's other replicas are forgotten.
+        """
+
+    @_abc_1.abstractmethod
     def ListLogs(
         self,
         request: _logs_pb2.ListLogsRequest,
@@ -240,6 +262,14 @@ class LogsServicer(metaclass=_abc_1.ABCMeta):
         """Ask for another set of replicas. The leader makes the change, when no committed message can be
         lost by it. Needs `admin` on `cluster`, as do the next ones.
         """
+
+    @_abc_1.abstractmethod
+    def SetCopies(
+        self,
+        request: _logs_pb2.SetCopiesRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_logs_pb2.LogReply, _abc.Awaitable[_logs_pb2.LogReply]]:
+        """Ask for more or fewer copies. The leader makes the change, likewise."""
 
     @_abc_1.abstractmethod
     def ElectLog(

@@ -46,6 +46,7 @@ from rockoon_runtime.waking import Bell
 log = logging.getLogger(__name__)
 
 CONFIG_DIRECTORY = "config"
+STORE_ID_FILE = "storeId"
 CLUSTER_ID_FILE = "clusterId"
 # What they hold is had again, from the log and from the nameserver.
 MADE_ANEW = (topics_json.FILE, sequence_snapshot.FILE, pending_index.SNAPSHOT_FILE)

@@ -13,9 +13,10 @@ from typing import Any, NamedTuple
 
 from grpc import aio
 
-from rockoon_broker.broker import CONFIG_DIRECTORY, Broker
+from rockoon_broker.broker import CONFIG_DIRECTORY, STORE_ID_FILE, Broker
 from rockoon_broker.clock import Clock, SystemClock
 from rockoon_broker.metrics import TABLE, BrokerMetrics
+from rockoon_broker.replication.going_alone import leave_copies, open_own_epoch
 from rockoon_broker.replication.serving import BrokerCopy
 from rockoon_broker.rpc.access_rules import RULES
 from rockoon_broker.rpc.service import (
@@ -50,7 +51,6 @@ from rockoon_runtime.wire import GrpcServer
 
 log = logging.getLogger(__name__)
 
-STORE_ID_FILE = "storeId"
 CALLS_BESIDE_PULLS_MAX = 10_000
 # How long a start waits for the nameservers before it serves without.
 FIRST_ROUTES_SECONDS_MAX = 3.0
@@ -104,10 +104,15 @@ async def serve(
                     of = (settings, frontend, service, replication, server, stop, metrics)
                     await serve_copy(CopyParts(*of), address, clock, disk, announce)
                     return
+                store = (settings.store_path, settings.name)
+                facts = await leave_copies(*store, nameservers, stop, disk)
+                if stop.requested:
+                    return
                 async with interrupting(disk, stop):
                     broker = await open_broker(settings, address, nameservers, stop, clock, disk)
                 if broker is None:
                     return
+                open_own_epoch(broker, facts, clock.now_ms())
                 metrics.follow(broker, service)
                 registration = registration_of(broker, frontend, address, disk, clock.now_ms())
                 doors = BrokerDoors(broker, service, server, registration, tasks, stop)

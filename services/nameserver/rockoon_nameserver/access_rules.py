@@ -66,9 +66,11 @@ RULES: Rules = (
             "ChangeInSync": SERVICES_ONLY,
             "HandOver": SERVICES_ONLY,
             "Resign": SERVICES_ONLY,
+            "GoOnAlone": SERVICES_ONLY,
             "ListLogs": on_cluster("read"),
             "DescribeLog": on_cluster("read"),
             "MoveReplica": on_cluster("admin"),
+            "SetCopies": on_cluster("admin"),
             "ElectLog": on_cluster("admin"),
             "AdoptLog": on_cluster("admin"),
         }.items()

@@ -141,10 +141,10 @@ def change_in_sync(
         raise InvalidArgument(reason="each member of an in-sync set is another registered replica")
     if caller.replica_id not in proposed:
         raise InvalidArgument(reason="a leader stays in its in-sync set: it hands over first")
-    if len(proposed) not in (len(state.in_sync), state.copies):
+    if len(proposed) not in (len(state.in_sync), copies_of(state)):
         raise InvalidArgument(
             reason=f"{len(proposed)} replicas: log {state.log!r} has {len(state.in_sync)} in sync, "
-            f"and is to have {state.copies}"
+            f"and is to have {copies_of(state)}"
         )
     if quorum != quorum_of(len(proposed), 1):
         raise InvalidArgument(reason=f"{quorum} of {len(proposed)} replicas are not their majority")
@@ -229,6 +229,11 @@ def put_in_sync(after: LogState, in_sync: Sequence[str]) -> None:
     moves = [each for each in after.moves if each.leaves in in_sync and each.joins not in in_sync]
     del after.moves[:]
     after.moves.extend(moves)
+
+
+def copies_of(state: LogState) -> int:
+    """How many copies a log is to have: as an operator wishes, or as its replicas were told."""
+    return state.copies_wish.copies or state.copies
 
 
 def leads(state: LogState, caller: ReplicaCall) -> bool:

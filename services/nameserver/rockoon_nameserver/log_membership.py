@@ -6,7 +6,7 @@ See the invariants of `elections`. Who registers votes only in a log that is new
 from rockoon_core.errors import InvalidArgument, LogFrozen, NodeNameTaken, NotReady
 from rockoon_nameserver.elections import Outcome, changed, put_in_sync
 from rockoon_nameserver.log_adoption import frozen, knows_more
-from rockoon_proto.v1.logs_pb2 import LogState, Move, Replica
+from rockoon_proto.v1.logs_pb2 import CopiesWish, LogState, Move, Replica, ReplicaCall
 from rockoon_proto.v1.nameserver_pb2 import Node, ReplicaFacts
 
 COPIES_MAX = 7
@@ -74,6 +74,14 @@ def plainly_registered(state: LogState | None, node: Node) -> LogState:
     """
     if state is None:
         return alone(LogState(kind=node.kind, log=node.name), node)
+    if is_only_voter(state, node.store_id):
+        # Others that have come may become copies of it when this one is started as a replica.
+        if state.copies == 1 and not state.copies_wish.copies:
+            return state
+        after = changed(state)
+        after.copies = 1
+        after.ClearField("copies_wish")
+        return after
     if [each.replica_id for each in state.replicas] == [node.store_id]:
         return state
     if len(state.replicas) == 1 and state.copies == 1 and not state.frozen:
@@ -87,6 +95,11 @@ def plainly_registered(state: LogState | None, node: Node) -> LogState:
         name=node.name,
         address=node.address,
     )
+
+
+def is_only_voter(state: LogState, replica_id: str) -> bool:
+    """Whether a log is what one replica has, and nobody else's say is needed."""
+    return list(state.in_sync) == [replica_id] and not state.frozen
 
 
 def move(state: LogState, asked: Move, *, withdraw: bool) -> Outcome:
@@ -112,6 +125,46 @@ def move(state: LogState, asked: Move, *, withdraw: bool) -> Outcome:
     if {asked.leaves, asked.joins} & {who for each in state.moves for who in parts(each)}:
         raise InvalidArgument(reason="another move with one of them is asked for: withdraw it")
     after.moves.append(asked)
+    return Outcome(after, done=True)
+
+
+def set_copies(state: LogState, copies: int, stays: str) -> Outcome:
+    """An operator asks for more or fewer copies, which the leader may bring about.
+
+    Raises:
+        LogFrozen: the log waits for its adoption.
+        InvalidArgument: it can have no such number, or no such replica stays.
+    """
+    if state.frozen:
+        raise LogFrozen(log=state.log, reason=state.frozen)
+    if not 1 <= copies <= COPIES_MAX:
+        raise InvalidArgument(reason=f"{copies} copies: a log has 1 to {COPIES_MAX}")
+    if not state.epoch:
+        raise InvalidArgument(reason=f"log {state.log!r} still waits for its first replicas")
+    if stays and stays not in state.in_sync:
+        raise InvalidArgument(reason=f"{stays!r} is not in sync: it cannot be the one that stays")
+    after = changed(state)
+    after.ClearField("copies_wish")
+    if copies != state.copies:
+        after.copies_wish.CopyFrom(CopiesWish(copies=copies, stays=stays))
+    same = after.copies_wish == state.copies_wish
+    return Outcome(state if same else after, done=True)
+
+
+def go_on_alone(state: LogState, caller: ReplicaCall) -> Outcome:
+    """The only voter has a log of one copy from now on, and is no replica any more.
+
+    Another epoch, and no other replica: a learner may have bytes of this epoch that a crash took
+    from the caller, and in whose place others will be. It is refused when it comes again.
+    """
+    if not is_only_voter(state, caller.replica_id):
+        return Outcome(state, done=False)
+    (itself,) = [each for each in state.replicas if each.replica_id == caller.replica_id]
+    node = Node(kind=state.kind, store_id=itself.replica_id, replica=itself.name, rack=itself.rack)
+    after = alone(changed(state), node)
+    after.copies = 1
+    after.ClearField("copies_wish")
+    del after.moves[:], after.suspects[:]
     return Outcome(after, done=True)
 
 

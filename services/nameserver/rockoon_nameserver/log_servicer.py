@@ -84,6 +84,10 @@ class LogService(LogsServicer):
         self._check_replica([request.caller.log], context)
         return await self._logs.resign(request)
 
+    async def GoOnAlone(self, request: pb.GoOnAloneRequest, context: Any) -> pb.LogReply:
+        self._check_replica([request.caller.log], context)
+        return await self._logs.go_on_alone(request)
+
     async def ListLogs(self, request: pb.ListLogsRequest, context: Any) -> pb.ListLogsReply:
         self._follower.refuse_unloaded()
         table = self._follower.table
@@ -107,6 +111,9 @@ class LogService(LogsServicer):
 
     async def MoveReplica(self, request: pb.MoveReplicaRequest, context: Any) -> pb.LogReply:
         return await self._served(self._logs.move(request))
+
+    async def SetCopies(self, request: pb.SetCopiesRequest, context: Any) -> pb.LogReply:
+        return await self._served(self._logs.set_copies(request))
 
     async def ElectLog(self, request: pb.ElectLogRequest, context: Any) -> pb.LogReply:
         return await self._served(self._logs.elect(request))

@@ -90,6 +90,17 @@ class Logs:
             lambda state: log_membership.move(state, request.move, withdraw=request.withdraw),
         )
 
+    async def set_copies(self, request: pb.SetCopiesRequest) -> pb.LogReply:
+        return await self._change(
+            checked(request.kind, request.log),
+            lambda state: log_membership.set_copies(state, request.copies, request.stays),
+        )
+
+    async def go_on_alone(self, request: pb.GoOnAloneRequest) -> pb.LogReply:
+        return await self._call(
+            request.caller, lambda state: log_membership.go_on_alone(state, request.caller)
+        )
+
     async def elect(self, request: pb.ElectLogRequest) -> pb.LogReply:
         return await self._change(
             checked(request.kind, request.log),

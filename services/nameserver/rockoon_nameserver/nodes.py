@@ -24,7 +24,11 @@ from rockoon_nameserver.keyspace import (
     read_log,
     read_node,
 )
-from rockoon_nameserver.log_membership import plainly_registered, registered
+from rockoon_nameserver.log_membership import (
+    is_only_voter,
+    plainly_registered,
+    registered,
+)
 from rockoon_proto.v1.logs_pb2 import LogState
 from rockoon_proto.v1.nameserver_pb2 import (
     BROKER,
@@ -186,11 +190,12 @@ class Nodes:
         A store that was its log's only one, or is so again, is still the same store.
         """
         as_node, keyspace = NodeKey(node.kind, node.name), self._keyspace
+        as_log = LogKey(node.kind, node.name)
         is_only = node.kind == OFFSET_SERVICE
         nodes, replicas, logs = await self._etcd.read_together(
             keyspace.nodes(node.kind) if is_only else keyspace.one(as_node),
             keyspace.replicas(node.kind, "" if is_only else node.name),
-            keyspace.one(LogKey(node.kind, node.name)),
+            keyspace.one(as_log),
         )
         state = next(iter(logs), None)
         others = [each for each in (*nodes, *replicas) if self._name_in(each.key) != node.name]
@@ -199,6 +204,9 @@ class Nodes:
         in_its_place = keyspace.key(ReplicaKey(node.kind, node.name, node.store_id))
         same = [each for each in replicas if each.key == in_its_place]
         if isinstance(key, NodeKey):
+            if state is not None and is_only_voter(read_log(as_log, state.value), node.store_id):
+                # The others are none of its log yet, or no more.
+                replicas = []
             holder = next(iter([*nodes, *same, *replicas]), None)
             return Entries(holder, is_named=False, log=state)
         before = [

@@ -7,6 +7,7 @@ Invariants
 - From the moment a hand-over is asked for until then, nothing is appended: it may still happen.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 from rockoon_core.replication_rules import (
@@ -32,16 +33,21 @@ from rockoon_replica.actions import (
     SendRound,
 )
 from rockoon_replica.log import LogView
-from rockoon_replica.log_state import LogState, Move, Version
+from rockoon_replica.log_state import CopiesWish, LogState, Move, Version
 from rockoon_replica.messages import Ack, Hello, Welcome, tail_size
 
 
 class _Leaving(NamedTuple):
-    """A hand-over. `asked`: the call, once it was made; `stays`: it was given up since."""
+    """A hand-over.
+
+    `asked`: the call, once it was made; `stays`: it was given up since; `is_wish`: of operators, so
+    that it holds for as long as they wish it and `wanted` is there.
+    """
 
     wanted: str | None = None
     asked: HandOver | None = None
     stays: bool = False
+    is_wish: bool = False
 
 
 class Leadership:
@@ -79,6 +85,7 @@ class Leadership:
         self._version: Version | None = None
         self._moves: tuple[Move, ...] = ()
         self._copies = 1
+        self._wish: CopiesWish | None = None
         self._confirmed = False
         self._assigned: tuple[str, ...] = ()
         self._sessions: dict[int, str] = {}
@@ -94,11 +101,15 @@ class Leadership:
         self._version = state.version
         self._moves = () if state.frozen else state.moves
         self._copies = 1 if state.frozen else state.copies
+        self._wish = None if state.frozen else state.wish
         self._confirmed = state.confirmed
         self._assigned = state.replicas
         if self._change is not None:
             self._configs, self._change = [state.config], None
-        if self._leaving is not None and self._leaving.asked is not None:
+        if self._leaving is not None and self._leaving.is_wish:
+            # Begun once more below, if it is wished still.
+            self._leaving = None
+        elif self._leaving is not None and self._leaving.asked is not None:
             again = _Leaving(self._leaving.wanted)
             self._leaving = None if self._leaving.stays else again
         self.advance()
@@ -244,7 +255,9 @@ class Leadership:
         if self._replica not in in_sync:
             # The next leader does it: one that votes no longer leads no longer. The only voter has
             # nobody to hand over to: it has to become one of several first.
-            self._leaving = _Leaving() if len(config.in_sync) > 1 else None
+            if len(config.in_sync) > 1:
+                heir = self._wish.stays if self._wish and self._wish.stays in in_sync else None
+                self._leaving = _Leaving(heir, is_wish=True)
             return
         wanted = Config(in_sync, quorum_of(len(in_sync), 1))
         if may_propose(wanted, self._durable_ends(), committed, start):
@@ -254,18 +267,34 @@ class Leadership:
 
     def _wanted(self, in_sync: frozenset[str], committed: int) -> frozenset[str]:
         """The voters that operators want and that can vote by now."""
-        ready = [
-            who
-            for who in self._assigned
-            if who not in in_sync and self._ends.get(who, -1) + self._lag_max >= committed
-        ]
-        if len(in_sync) < self._copies:
-            missing = self._copies - len(in_sync)
+
+        def is_near(who: str) -> bool:
+            return self._ends.get(who, -1) + self._lag_max >= committed
+
+        ready = [who for who in self._assigned if who not in in_sync and is_near(who)]
+        copies = self._copies if self._wish is None else self._wish.copies
+        if self._wish is not None and len(in_sync) > copies:
+            return self._fewer(in_sync, self._wish, is_near)
+        if len(in_sync) < copies:
+            missing = copies - len(in_sync)
             return in_sync.union(ready[:missing]) if len(ready) >= missing else in_sync
         for move in self._moves:
             if move.leaves in in_sync and move.joins in ready:
                 return in_sync - {move.leaves} | {move.joins}
         return in_sync
+
+    def _fewer(
+        self, in_sync: frozenset[str], wish: CopiesWish, is_near: Callable[[str], bool]
+    ) -> frozenset[str]:
+        """As many as are wished: one that stays, the leader if there is room, then the nearest."""
+        first = wish.stays if wish.stays in in_sync else self._replica
+        if first != self._replica and not is_near(first):
+            return in_sync
+
+        def place(who: str) -> tuple[bool, bool, int, str]:
+            return who != first, who != self._replica, -self._ends.get(who, -1), who
+
+        return frozenset(sorted(in_sync, key=place)[: wish.copies])
 
     # Handing over
 
@@ -284,6 +313,9 @@ class Leadership:
 
     def _hand_over(self, committed: int) -> None:
         leaving, version, log = self._leaving, self._version, self._log
+        if leaving is not None and leaving.is_wish and not leaving.asked and self._is_gone(leaving):
+            # It may be away for long, and nothing is appended meanwhile.
+            self._leaving = leaving = None
         if leaving is None or leaving.asked or version is None or self._change:
             return
         if self._appends:
@@ -299,6 +331,9 @@ class Leadership:
             asked = HandOver(self.epoch, version, preferred[0], rank)
             self._leaving = leaving._replace(asked=asked)
             self._out.append(asked)
+
+    def _is_gone(self, leaving: _Leaving) -> bool:
+        return leaving.wanted is not None and leaving.wanted not in self._ends
 
     def retention_end(self) -> int:
         """Up to where each voter has the log, as of its present session."""

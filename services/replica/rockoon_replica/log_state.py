@@ -28,6 +28,16 @@ class Move(NamedTuple):
     joins: str
 
 
+class CopiesWish(NamedTuple):
+    """An operator's wish for so many voters; the leader makes it true.
+
+    `stays` is one of them when there are to be fewer; None: the leader.
+    """
+
+    copies: int
+    stays: str | None = None
+
+
 class Loss(NamedTuple):
     """An operator had the log go on without records that were committed.
 
@@ -53,6 +63,7 @@ class LogState:
         replicas: ids of all that are assigned, voters and learners; the first is preferred.
         reports: of this epoch's election.
         copies: how many are to vote. While fewer do, the leader proposes so many.
+        wish: how many an operator wants instead, also fewer than vote.
         moves: what operators want, in their order.
         confirmed: the leader has said that this epoch's record is committed.
         vain_epochs: that ended unconfirmed, since the last confirmed one.
@@ -69,6 +80,7 @@ class LogState:
     replicas: tuple[str, ...] = ()
     reports: Mapping[str, Report] = field(default_factory=dict)
     copies: int = 1
+    wish: CopiesWish | None = None
     moves: tuple[Move, ...] = ()
     confirmed: bool = False
     vain_epochs: int = 0

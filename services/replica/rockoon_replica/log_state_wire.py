@@ -3,7 +3,7 @@
 from rockoon_core.replication_rules import Config, Rank, Report
 from rockoon_proto.v1 import logs_pb2 as pb
 from rockoon_replica.actions import ReportLog
-from rockoon_replica.log_state import LogState, Loss, Move, Version
+from rockoon_replica.log_state import CopiesWish, LogState, Loss, Move, Version
 
 
 def state_from_wire(told: pb.LogState) -> LogState:
@@ -20,6 +20,7 @@ def state_from_wire(told: pb.LogState) -> LogState:
             who: Report(_rank(report.rank), report.sound) for who, report in told.reports.items()
         },
         copies=told.copies,
+        wish=_wish(told.copies_wish),
         moves=tuple(Move(each.leaves, each.joins) for each in told.moves),
         confirmed=told.confirmed,
         vain_epochs=told.vain_epochs,
@@ -44,6 +45,10 @@ def report_to_wire(action: ReportLog) -> pb.Report:
 
 def rank_to_wire(rank: Rank) -> pb.Rank:
     return pb.Rank(epoch=rank.epoch, end=rank.end)
+
+
+def _wish(told: pb.CopiesWish) -> CopiesWish | None:
+    return CopiesWish(told.copies, told.stays or None) if told.copies else None
 
 
 def _rank(told: pb.Rank) -> Rank:

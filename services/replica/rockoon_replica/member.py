@@ -191,8 +191,7 @@ class Member:
     def _started(self, _event: Started) -> None:
         """Lead on where nobody else can have a byte or a say: nameservers may be away."""
         facts = self.facts
-        own = facts.config is not None and facts.config.in_sync == {self.replica}
-        if facts.config is not None and own and facts.alone and facts.led == facts.promised:
+        if facts.config is not None and facts.is_alone(self.replica):
             self._lead(facts.led, Rank(0, 0), facts.config)
 
     def _state_seen(self, event: StateSeen) -> None:

@@ -25,3 +25,17 @@ class ReplicaFacts(NamedTuple):
     sound: bool = True
     version: Version = Version(0, 0)
     config: Config | None = None
+
+    def is_alone(self, replica: str) -> bool:
+        """Whether this replica votes alone, leads, and nobody else has a byte of its epoch.
+
+        Then it needs no nameserver to go on, nor a member to lead with.
+        """
+        own = self.config is not None and self.config.in_sync == {replica}
+        return own and self.alone and self.led == self.promised
+
+
+def facts_alone(replica: str, epoch: int, version: Version) -> ReplicaFacts:
+    """What a replica knows that has its log for itself, from an epoch on that nobody else has."""
+    config = Config(frozenset({replica}), 1)
+    return ReplicaFacts(promised=epoch, led=epoch, alone=True, version=version, config=config)

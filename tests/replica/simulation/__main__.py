@@ -15,7 +15,7 @@ import pytest
 
 from replica.simulation.broken import BROKEN, NAMES
 from replica.simulation.truth import Stuck, Violation
-from replica.simulation.world import SHAPES, World
+from replica.simulation.world import CHANGING, SHAPES, World
 
 STEPS = 1200
 
@@ -68,7 +68,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--seeds", type=int, default=200)
     parser.add_argument("--first", type=int, default=1)
-    parser.add_argument("--shape", choices=SHAPES)
+    parser.add_argument("--shape", choices=(*SHAPES, CHANGING))
     parser.add_argument("--stop", type=int, default=3, help="so many seeds that find something")
     parser.add_argument("--bug", choices=NAMES)
     parser.add_argument("--nameserver", action="store_true", help="its functions are the register")

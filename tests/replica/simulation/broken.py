@@ -24,6 +24,8 @@ OF_THE_WORLD = {
     "operator_writes": "operators write the quorum themselves",
     "restored_unfrozen": "etcd is restored, and elections go on by what it says",
     "demotion_in_memory": "a deposed leader keeps what it knew of senders",
+    "alone_unasked": "a copy is started as a broker of one, and asks nobody",
+    "alone_in_its_epoch": "a copy becomes the only one in its epoch, and learners come again",
     "no_sequences": "a message that is sent again is stored again",
 }
 

@@ -119,6 +119,33 @@ class NameserverRegister:
         except RockoonError:
             return
 
+    def set_copies(self, copies: int, stays: str | None) -> None:
+        """An operator wishes."""
+        try:
+            self._put(log_membership.set_copies(self._wire, copies, stays or "").state)
+        except RockoonError:
+            return
+
+    def go_on_alone(self, who: str, facts: ReplicaFacts) -> bool:
+        """A replica wants the log for itself; whether it has it."""
+        caller = pb.ReplicaCall(kind=BROKER, log=self._wire.log, replica_id=who)
+        caller.epoch, caller.version = facts.promised, facts.version.number
+        caller.history = facts.version.history
+        known = (caller.history, caller.version)
+        if self._wire.frozen or log_adoption.knows_more(self._wire, who, caller.epoch, *known):
+            return False
+        outcome = log_membership.go_on_alone(self._wire, caller)
+        self._put(outcome.state)
+        return outcome.done
+
+    def come_back(self, who: str, copies: int) -> None:
+        """The broker of a log of one copy is started as a replica."""
+        node = Node(kind=BROKER, name=self._wire.log, store_id=who, replica=who)
+        facts = FactsOnTheWire(copies=copies)
+        if not self._wire.frozen and who in self.state.replicas:
+            known = {"comes": True, "name_exists": True}
+            self._put(log_membership.registered(self._wire, node, facts, **known))
+
     def restore(self, past: LogState, *, frozen: bool) -> None:
         """Etcd is restored from a backup, and a nameserver sees that it went back."""
         assert frozen

@@ -45,6 +45,8 @@ class Node:
         self.facts = ReplicaFacts()
         self.log = world.new_log()
         self.up = False
+        # A broker of one copy, which knows nothing of replication.
+        self.is_plain = False
         # Values, where their records are; what a broker's ledger of sequences is.
         self.ledger: dict[int, tuple[int, int]] = {}
         self.forget()
@@ -61,12 +63,29 @@ class Node:
     def start(self) -> None:
         """Open the log, as any process does: what is in it is made durable first."""
         self.forget()
-        self.up = True
+        self.up, self.is_plain = True, False
         self.log.reopened(self.world.random)
         if "demotion_in_memory" not in self.world.bugs:
             self.ledger = {}
         self.member = Member(self.replica, self.facts, self.log, lag_max=self.world.lag_max)
         self.handle(events.Started())
+
+    def start_plain(self) -> None:
+        """Be a broker of one copy: what is on its disk is what there is."""
+        self.forget()
+        self.up = self.is_plain = self.appends = True
+        self.log.reopened(self.world.random)
+        self.ledger = {}
+        self.learn_values()
+        epoch = self.facts.promised
+        self.world.truth.leads(self.replica, epoch, self.log)
+        if all(each.epoch != epoch for each in self.log.boundaries()):
+            self.log.open_epoch(epoch)
+        self.synced_plainly()
+
+    def synced_plainly(self) -> None:
+        """What is on its disk is committed."""
+        self._commit(actions.Commit(self.log.durable_end))
 
     def stop(self) -> None:
         """The process ends; its connections may be seen to, later."""
@@ -82,7 +101,7 @@ class Node:
 
     def handle(self, event: Event) -> None:
         """Tell the member, and do what it says; a crash may come anywhere between."""
-        if not self.up:
+        if not self.up or self.is_plain:
             return
         life = self.life
         for action in self.member.handle(event):
@@ -136,7 +155,8 @@ class Node:
         if end <= self.log.committed_end:
             return
         self.log.commit(end)
-        self.world.truth.committed(self.replica, self.member.epoch, self.log, end)
+        epoch = self.facts.promised if self.is_plain else self.member.epoch
+        self.world.truth.committed(self.replica, epoch, self.log, end)
         for value, (first, record_end) in list(self.waiting.items()):
             if record_end <= end:
                 del self.waiting[value]
@@ -234,7 +254,7 @@ class Node:
 
     def append(self, value: int) -> None:
         """A sender sends a message, perhaps again."""
-        if not self.appends or self.member.role is not Role.LEADING:
+        if not self.appends or not (self.is_plain or self.member.role is Role.LEADING):
             return
         if value in self.ledger and "no_sequences" not in self.world.bugs:
             place = self.ledger[value]
@@ -279,7 +299,7 @@ class Node:
         return {
             "replica": self.replica,
             "up": self.up,
-            "role": self.member.role.value if self.up else "-",
+            "role": "plain" if self.is_plain else self.member.role.value if self.up else "-",
             "facts": self.facts,
             "end": self.log.end,
             "durable": self.log.durable_end,

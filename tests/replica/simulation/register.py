@@ -8,7 +8,7 @@ from rockoon_core import replication_rules
 from rockoon_core.replication_rules import Config, Rank, Report, election_size
 from rockoon_replica import actions
 from rockoon_replica.actions import Action
-from rockoon_replica.log_state import LogState, Move, Version
+from rockoon_replica.log_state import CopiesWish, LogState, Move, Version
 from rockoon_replica.replica_facts import ReplicaFacts
 
 EPOCHS_LEFT_OUT = 65_536
@@ -122,6 +122,29 @@ class Register:
         """An operator wishes."""
         if not self.state.frozen:
             self._put(moves=(Move(leaves, joins),))
+
+    def set_copies(self, copies: int, stays: str | None) -> None:
+        """An operator wishes."""
+        wish = None if copies == self.state.copies else CopiesWish(copies, stays)
+        if not self.state.frozen and wish != self.state.wish:
+            self._put(wish=wish)
+
+    def go_on_alone(self, who: str, _facts: ReplicaFacts) -> bool:
+        """A replica wants the log for itself; whether it has it."""
+        state = self.state
+        if state.frozen or state.config.in_sync != {who}:
+            return False
+        if "alone_in_its_epoch" in self._bugs:
+            self._put(leader=who, copies=1, wish=None)
+            return True
+        self._next_epoch(who, Rank(0, 0))
+        self._put(replicas=(who,), copies=1, wish=None, moves=(), confirmed=True)
+        return True
+
+    def come_back(self, who: str, copies: int) -> None:
+        """The broker of a log of one copy is started as a replica."""
+        if not self.state.frozen and who in self.state.config.in_sync:
+            self._put(copies=max(copies, self.state.copies))
 
     def write_quorum(self, quorum: int) -> None:
         """An operator writes what only the leader may change (broken)."""

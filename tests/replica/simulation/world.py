@@ -23,10 +23,21 @@ from rockoon_core.replication_rules import election_size
 from rockoon_replica import events
 from rockoon_replica.actions import Action
 from rockoon_replica.member import Role
+from rockoon_replica.replica_facts import facts_alone
 from support.byte_log import VALUE, ByteLog
 
 SHAPES = ("three", "three and a spare", "one", "five", "one becomes three")
-VOTERS = {"three": 3, "three and a spare": 3, "one": 1, "five": 5, "one becomes three": 1}
+# Not drawn: the seeds that are known are of before this one.
+CHANGING = "three, one, three"
+COPIES = 3
+VOTERS = {
+    CHANGING: COPIES,
+    "three": 3,
+    "three and a spare": 3,
+    "one": 1,
+    "five": 5,
+    "one becomes three": 1,
+}
 SPARES = {"three and a spare": 1, "one becomes three": 2}
 
 
@@ -74,7 +85,7 @@ class World:
         self._harms_left = 1
         self._restores_left = 1
         voters, spares = VOTERS[self.shape], SPARES.get(self.shape, 0)
-        if self.shape.startswith("one"):
+        if self.shape == CHANGING or self.shape.startswith("one"):
             self._harms_left = 0
         self.nodes = [Node(self, self.new_name()) for _ in range(voters + spares)]
         names = [node.replica for node in self.nodes]
@@ -116,7 +127,8 @@ class World:
         return next((each for each in self.nodes if each.replica == replica and each.up), None)
 
     def leaders(self) -> list[Node]:
-        return [node for node in self.nodes if node.up and node.member.role is Role.LEADING]
+        copies = [node for node in self.nodes if node.up and not node.is_plain]
+        return [node for node in copies if node.member.role is Role.LEADING]
 
     def acknowledge(self, value: int, first: int, end: int) -> None:
         """A sender hears that its message is stored."""
@@ -181,6 +193,8 @@ class World:
         }
         if "operator_writes" in self.bugs:
             weather[self.write_quorum] = 0.5
+        if self.shape == CHANGING:
+            weather |= {self.wish: draw.choice([0.1, 0.5, 2]), self.go_on_alone: 1}
         # Some runs are mostly about one thing, in calm weather but for what it takes to be seen.
         focus = draw.choice([None, self.move, self.ask, self.hand_over, self.retain])
         if focus is not None:
@@ -272,6 +286,8 @@ class World:
         """A nameserver tells what it knows by now."""
         if frozenset((node.replica,)) in self.cut:
             return
+        if node.is_plain or self._is_refused(node):
+            return
         past = self.register.past
         late = 0 if self.chance(0.7) else self.random.randint(0, min(5, len(past) - 1))
         node.handle(events.StateSeen(past[-1 - late]))
@@ -324,6 +340,41 @@ class World:
             leaves = self.random.choice(lost or voters)
             self.register.move(leaves, self.random.choice(spares))
 
+    def wish(self, _node: Node) -> None:
+        """An operator wants one copy, of this replica or any; or three again."""
+        stays = self.random.choice([None, *sorted(self.register.state.config.in_sync)])
+        self.register.set_copies(self.random.choice([1, 1, 2, 3]), stays)
+
+    def go_on_alone(self, node: Node) -> None:
+        """A replica's process is started as a broker of one copy."""
+        voters = self.register.state.config.in_sync
+        if node.is_plain or (voters != {node.replica} and not self.chance(0.05)):
+            return
+        self.crash(node)
+        if node.up or not (node.facts.is_alone(node.replica) or self._may_go_alone(node)):
+            return
+        self.counts["alone"] += 1
+        node.start_plain()
+
+    def _may_go_alone(self, node: Node) -> bool:
+        if "alone_unasked" in self.bugs and node.facts.config is not None:
+            return True
+        if not self.register.go_on_alone(node.replica, node.facts):
+            return False
+        # Written before anything is taken; the answer may be lost before.
+        state = self.register.state
+        node.facts = facts_alone(node.replica, state.epoch, state.version)
+        return not self.chance(0.1)
+
+    def _is_refused(self, node: Node) -> bool:
+        """Whether a store with messages is none of the log's: its process ends, and is emptied."""
+        state = self.register.state
+        if not node.up or state.frozen or node.replica in state.replicas or not node.log.records():
+            return False
+        node.stop()
+        node.become_new()
+        return True
+
     def write_quorum(self, _node: Node) -> None:
         size = len(self.register.state.config.in_sync)
         self.register.write_quorum(self.random.randint(size // 2 + 1, size))
@@ -350,6 +401,8 @@ class World:
     def sync(self, node: Node) -> None:
         if node.up:
             node.log.sync_nowait()
+            if node.is_plain:
+                node.synced_plainly()
             node.handle(events.Synced())
 
     def retain(self, _node: Node) -> None:
@@ -374,8 +427,11 @@ class World:
     # Life and death
 
     def start(self, node: Node) -> None:
-        if not node.up:
-            node.start()
+        if node.up:
+            return
+        node.start()
+        if self.shape == CHANGING and self.chance(0.5):
+            self.register.come_back(node.replica, COPIES)
 
     def crash(self, node: Node) -> None:
         if not node.up:
@@ -407,6 +463,8 @@ class World:
         """
         self.crashes_between = 0
         self.cut.clear()
+        if self.shape == CHANGING:
+            self._settle_copies()
         value: int | None = None
         for number in range(rounds):
             for node in self.nodes:
@@ -440,6 +498,12 @@ class World:
                 return
         raise Stuck(f"does not work again: {self.describe()}")
 
+    def _settle_copies(self) -> None:
+        """Whoever is alone is so no longer, and three copies are wanted."""
+        for node in self.nodes:
+            if node.is_plain:
+                node.stop()
+
     def _is_whole(self) -> bool:
         """Whether all voters are there and have what is committed."""
         config = self.register.state.config
@@ -448,6 +512,8 @@ class World:
 
     def _operate(self, number: int) -> None:
         """Operators do what is theirs: adopt, and have lost or stuck replicas replaced."""
+        if self.shape == CHANGING:
+            self.register.set_copies(COPIES, None)
         if self.register.state.frozen:
             self.adopt(self.nodes[0])
             if self.register.state.frozen:

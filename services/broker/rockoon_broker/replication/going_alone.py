@@ -1,0 +1,74 @@
+"""A broker of one copy, started on a store that was one of several: it asks first, then goes on.
+
+Opened as if it were alone, a store would show and acknowledge what no other copy has, and what is
+cut from it when it is a copy again.
+"""
+
+import asyncio
+from pathlib import Path
+
+from rockoon_broker.broker import CONFIG_DIRECTORY, STORE_ID_FILE, Broker
+from rockoon_broker.store.errors import StoreError
+from rockoon_core.directory_lock import DirectoryLock, DirectoryLocked
+from rockoon_core.disk import Disk
+from rockoon_core.errors import StoreCorrupt
+from rockoon_node.nameservers import Nameservers
+from rockoon_node.store_id import read_or_make_store_id
+from rockoon_proto.v1.nameserver_pb2 import BROKER
+from rockoon_replica.going_alone import go_on_alone
+from rockoon_replica.replica_facts import ReplicaFacts
+from rockoon_replica.replica_file import ReplicaFile
+from rockoon_runtime.process import ExitStatus, Fatal, Stop
+
+
+async def leave_copies(
+    store_path: Path, log_name: str, nameservers: Nameservers, stop: Stop, disk: Disk
+) -> ReplicaFacts | None:
+    """Have a store that was a copy be its log's only one; does nothing where it never was.
+
+    Returns:
+        What it knows then; None where it knows nothing, or `stop` was requested meanwhile.
+
+    Raises:
+        Fatal: it has to stay a copy, or cannot be used.
+    """
+    config = store_path / CONFIG_DIRECTORY
+    if not config.exists():
+        return None
+    try:
+        # No process may lead with it meanwhile.
+        lock = DirectoryLock(store_path)
+        try:
+            file = ReplicaFile(config, disk)
+            facts = file.read()
+            if facts is None:
+                return None
+            store_id = read_or_make_store_id(config / STORE_ID_FILE, disk.replace_file)
+            after = await go_on_alone(nameservers, BROKER, log_name, store_id, facts, stop)
+            if after is not None and after != facts:
+                await asyncio.to_thread(file.write, after)
+        finally:
+            lock.release()
+    except (DirectoryLocked, StoreCorrupt, OSError) as failure:
+        raise Fatal(ExitStatus.STORE, f"the store cannot be opened: {failure}") from failure
+    return after
+
+
+def open_own_epoch(broker: Broker, facts: ReplicaFacts | None, now_ms: int) -> None:
+    """Have the log say where the time begins in which it has one copy.
+
+    A former copy may have other bytes of the epoch before: it is cut to what both have, if it comes
+    again some day.
+
+    Raises:
+        Fatal: it cannot be written.
+    """
+    if facts is None or facts.config is None:
+        return
+    boundaries = broker.store.boundaries()
+    if not boundaries or boundaries[-1].epoch < facts.led:
+        (itself,) = facts.config.in_sync
+        try:
+            broker.store.open_epoch(facts.led, itself, now_ms)
+        except StoreError as failure:
+            raise Fatal(ExitStatus.STORE, f"no epoch can be opened: {failure}") from failure

@@ -1,0 +1,105 @@
+"""Going on alone: a replica becomes the only copy of its log, and knows no others any more.
+
+Its store may hold what others never acknowledged, and lack what they did, unless it is the only one
+that counts. Who counts is for nameservers to say; so nothing is read, shown or taken before.
+"""
+
+import asyncio
+import logging
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from rockoon_core.backoff import Backoff
+from rockoon_core.errors import RockoonError
+from rockoon_node.nameservers import Nameservers
+from rockoon_proto.v1 import logs_pb2 as pb
+from rockoon_proto.v1.logs_pb2_grpc import LogsStub
+from rockoon_replica.log_state import Version
+from rockoon_replica.replica_facts import ReplicaFacts, facts_alone
+from rockoon_runtime.process import ExitStatus, Fatal, Stop
+
+if TYPE_CHECKING:
+    from grpc import aio
+
+    from rockoon_proto.v1.logs_pb2_grpc import LogsAsyncStub
+    from rockoon_proto.v1.nameserver_pb2 import NodeKind
+
+log = logging.getLogger(__name__)
+
+CALL_SECONDS_MAX = 2.0
+
+
+async def go_on_alone(
+    nameservers: Nameservers,
+    kind: "NodeKind",
+    log_name: str,
+    replica_id: str,
+    facts: ReplicaFacts,
+    stop: Stop,
+) -> ReplicaFacts | None:
+    """Ask nameservers until one says whether a replica may; it must not run meanwhile.
+
+    Args:
+        nameservers: whom to ask.
+        kind: whose log it is.
+        log_name, replica_id: of the log, and of the replica.
+        facts: what it knows.
+        stop: the process's.
+
+    Returns:
+        What it knows from now on, to be written before anything else; None: `stop` was requested.
+
+    Raises:
+        Fatal: it may not.
+    """
+    if facts.is_alone(replica_id):
+        # Nobody can have changed that: only its own leadership could.
+        return facts
+    caller = pb.ReplicaCall(
+        kind=kind,
+        log=log_name,
+        replica_id=replica_id,
+        epoch=facts.promised,
+        version=facts.version.number,
+        history=facts.version.history,
+    )
+
+    async def asked(channel: "aio.Channel") -> pb.LogReply:
+        stub: LogsAsyncStub = LogsStub(channel)
+        return await stub.GoOnAlone(
+            pb.GoOnAloneRequest(caller=caller),
+            timeout=CALL_SECONDS_MAX,
+            metadata=nameservers.metadata,
+        )
+
+    backoff = Backoff()
+    while not stop.requested:
+        try:
+            reply = await nameservers.call_channel(asked)
+        except RockoonError as reason:
+            if not reason.retriable:
+                raise Fatal(ExitStatus.CONFIGURATION, f"log {log_name}: {reason}") from reason
+            log.warning("log %s: not known yet whether it has other copies: %s", log_name, reason)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(backoff.next_seconds()):
+                    await stop.wait()
+            continue
+        state = reply.state
+        if not reply.done:
+            raise Fatal(ExitStatus.CONFIGURATION, refusal(state, replica_id))
+        log.warning("log %s has one copy from now on, in epoch %d", log_name, state.epoch)
+        return facts_alone(replica_id, state.epoch, Version(state.history, state.version))
+    return None
+
+
+def refusal(state: pb.LogState, replica_id: str) -> str:
+    """Why a replica may not go on alone, and what to do."""
+    if state.frozen:
+        return f"log {state.log} is frozen: {state.frozen}"
+    names = {each.replica_id: each.name for each in state.replicas}
+    counting = ", ".join(names.get(who, who) for who in state.in_sync)
+    return (
+        f"log {state.log} is what {counting} have, and this broker is started as if it were its "
+        f"own: start {names.get(replica_id, replica_id)} with as many copies as before; to go back "
+        f"to one, ask for it first (rockoon log copies {state.log} 1)"
+    )

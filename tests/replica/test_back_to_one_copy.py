@@ -1,0 +1,190 @@
+"""A log goes back to one copy: what its only voter has is the log, and nothing is lost."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from grpc import aio
+
+import rockoon
+from rockoon.admin.logs import LogDescription
+from rockoon.local.ports import choose_port
+from rockoon_broker.server import serve
+from rockoon_core.disk import Disk
+from rockoon_core.replication_rules import Config
+from rockoon_proto.v1.nameserver_pb2 import ReplicaFacts as WireFacts
+from rockoon_replica.log_state import Version
+from rockoon_replica.replica_facts import ReplicaFacts
+from rockoon_replica.replica_file import ReplicaFile
+from rockoon_runtime.process import Fatal, Stop
+from support.broker import RunningBroker, settings_of
+from support.etcd import EtcdServer
+from support.eventually import answered, eventually
+from support.log_watch import register
+from support.nameserver import Nameserver, running_nameserver
+from support.waiting import DEADLINE_SECONDS
+
+LOG, TOPIC = "broker-a", "orders"
+ITS_ID = "a" * 32
+
+
+def copy_of_three(root: Path, **changes: Any) -> Path:
+    """The store of a replica that has voted with two others, and nothing in it yet."""
+    facts = ReplicaFacts(
+        promised=1,
+        led=1,
+        version=Version(0, 3),
+        config=Config(frozenset({ITS_ID, "b", "c"}), 2),
+    )
+    (root / "config").mkdir(parents=True)
+    (root / "config" / "storeId").write_text(ITS_ID)
+    ReplicaFile(root / "config", Disk()).write(facts._replace(**changes))
+    return root
+
+
+def is_untouched(root: Path) -> bool:
+    """Whether it was not opened: that would show, and keep, what nobody else may have."""
+    return {path.name for path in root.iterdir()} <= {"config", "lock"}
+
+
+async def test_a_copy_s_store_is_not_opened_as_a_broker_s_own_while_others_count(
+    tmp_path: Path, shared_etcd: EtcdServer, cluster: str
+) -> None:
+    root = copy_of_three(tmp_path / "store")
+    async with running_nameserver(cluster=cluster, etcd=(shared_etcd.endpoint,)) as nameserver:
+        for who in (ITS_ID, "b", "c"):
+            await register(nameserver, who, facts=WireFacts(empty=True, copies=3))
+        settings = settings_of(root, [nameserver.address], cluster=cluster)
+        with pytest.raises(ExceptionGroup) as refused:
+            await serve(settings, Stop())
+        assert refused.group_contains(Fatal, match="rockoon log copies broker-a 1")
+    assert is_untouched(root)
+
+
+async def test_nor_while_no_nameserver_says_how_it_is(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    root, stop = copy_of_three(tmp_path / "store"), Stop()
+    settings = settings_of(root, [f"127.0.0.1:{choose_port()}"])
+    announced: list[object] = []
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(serve(settings, stop, announce=lambda *told: announced.append(told)))
+        await eventually(lambda: caplog.text.count("not known yet") > 1)
+        stop.request("the test is over")
+    assert announced == []
+    assert is_untouched(root)
+
+
+class Log:
+    """Brokers of one log, in this process, and a client that sends numbers."""
+
+    def __init__(self, root: Path, nameserver: Nameserver, cluster: str) -> None:
+        self.root = root
+        self.nameserver = nameserver
+        self.cluster = cluster
+        self.stops: dict[str, Stop] = {}
+        self.living: dict[str, asyncio.Task[None]] = {}
+        self.tasks: asyncio.TaskGroup
+        self.client: rockoon.Cluster
+        self.sent = 0
+
+    def start(self, name: str, copies: int) -> None:
+        settings = settings_of(
+            self.root / name,
+            [self.nameserver.address],
+            cluster=self.cluster,
+            copies=copies,
+            replica=name if copies > 1 else "",
+        )
+        stop = self.stops[name] = Stop()
+        self.living[name] = self.tasks.create_task(serve(settings, stop), name=name)
+
+    async def stop(self, *names: str) -> None:
+        for name in names:
+            self.stops[name].request("the operator says so")
+            await self.living[name]
+
+    async def send(self, count: int) -> None:
+        async with self.client.producer() as producer:
+            for number in range(self.sent, self.sent + count):
+                await producer.send(TOPIC, b"%d" % number)
+        self.sent += count
+
+    async def until(self, holds: Callable[[LogDescription], object]) -> LogDescription:
+        async def found() -> LogDescription | None:
+            return next(iter(await self.client.admin.logs.list()), None)
+
+        described = await answered(found, lambda log: log is not None and holds(log))
+        assert described is not None
+        return described
+
+    async def stored(self, address: str) -> list[int]:
+        async with aio.insecure_channel(address) as channel:
+            bodies = await RunningBroker(address, channel, Stop()).bodies(TOPIC)
+        return list(dict.fromkeys(map(int, bodies)))
+
+
+@asynccontextmanager
+async def running_log(root: Path, etcd: EtcdServer, cluster: str) -> AsyncIterator[Log]:
+    async with AsyncExitStack() as stack:
+        nameserver = await stack.enter_async_context(
+            running_nameserver(cluster=cluster, etcd=(etcd.endpoint,))
+        )
+        log = Log(root, nameserver, cluster)
+        log.tasks = await stack.enter_async_context(asyncio.TaskGroup())
+        try:
+            async with (
+                asyncio.timeout(DEADLINE_SECONDS),
+                rockoon.connect(nameserver.address, cluster=cluster) as log.client,
+            ):
+                yield log
+        finally:
+            for stop in log.stops.values():
+                stop.request("the test is over")
+
+
+def counting(count: int) -> Callable[[LogDescription], bool]:
+    return lambda log: log.confirmed and log.leader is not None and len(log.in_sync) == count
+
+
+@pytest.mark.soak
+async def test_three_copies_become_one_broker_and_three_again(
+    tmp_path: Path, shared_etcd: EtcdServer, cluster: str
+) -> None:
+    names = [f"broker-a-{number}" for number in range(3)]
+    async with running_log(tmp_path, shared_etcd, cluster) as log:
+        for name in names:
+            log.start(name, 3)
+        described = await log.until(counting(3))
+        await log.client.admin.create_topic(TOPIC, queues_per_broker=1)
+        await log.send(10)
+        # Not the one that leads: it hands over first.
+        stays = next(each for each in described.in_sync if not each.is_leader)
+        await log.client.admin.logs.set_copies(LOG, 1, stays.id)
+        described = await log.until(counting(1))
+        assert [each.id for each in described.in_sync] == [stays.id]
+        await log.send(10)
+        others = [name for name in names if name != stays.name]
+        # One of them is still there when the broker starts.
+        await log.stop(others[0], stays.name)
+        log.start(stays.name, 1)
+        await log.send(10)
+        await log.stop(others[1])
+        described = await log.until(lambda found: len(found.replicas) == 1)
+        assert (described.copies, described.quorum) == (1, 1)
+        # New ones may come before the broker is one of them.
+        log.start("broker-a-7", 3)
+        await log.until(lambda found: len(found.replicas) == 2)
+        await log.send(10)
+        await log.stop(stays.name)
+        log.start(stays.name, 3)
+        log.start("broker-a-8", 3)
+        described = await log.until(counting(3))
+        await log.send(10)
+        leader = (await log.until(counting(3))).leader
+        assert leader is not None
+        assert leader.address is not None
+        assert await log.stored(leader.address) == list(range(50))
