@@ -11,14 +11,16 @@ What must hold while each process gets its SIGTERM, ends, and is replaced at the
 import asyncio
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
 import rockoon
+from rockoon.admin.log_status import LogStatus
 from rockoon.local import LocalCluster
+from support.eventually import answered
 from support.everyday_clients import TOPICS, EverydayClients
 from support.seeds import seeds
 
@@ -59,9 +61,12 @@ async def replace(local: LocalCluster, name: str) -> Replaced:
 
 
 async def restart_everything(
-    local: LocalCluster, clients: EverydayClients, order: Sequence[str]
+    local: LocalCluster,
+    clients: EverydayClients,
+    order: Sequence[str],
+    ready: Callable[[], Awaitable[None]],
 ) -> list[Replaced]:
-    """One after the other, the next when every client has got on with its work."""
+    """One after the other, the next when all is `ready` and every client has got on with it."""
     replaced = []
     for name in order:
         done = {client.name: client.done for client in clients.clients}
@@ -70,6 +75,7 @@ async def restart_everything(
             return all(each.done > done[each.name] + CALLS_BETWEEN for each in clients.clients)
 
         replaced.append(await replace(local, name))
+        await ready()
         await until(all_go_on, f"every client to go on after {name}: {clients.clients}")
     return replaced
 
@@ -102,17 +108,34 @@ def check(clients: EverydayClients, replaced: list[Replaced], *, others: bool) -
             assert waited < min(brokers), f"it waited for a broker to return: {client}"
 
 
-async def scenario(folder: Path, nameservers: int, brokers: int, order: Sequence[str]) -> None:
+async def all_copies_ready(cluster: rockoon.Cluster) -> None:
+    """Wait as the next pod of a StatefulSet does: until every copy leads, or is level."""
+
+    async def logs() -> list[LogStatus]:
+        return list((await cluster.admin.status()).logs)
+
+    await answered(logs, lambda found: found and all(log.is_well for log in found))
+
+
+async def scenario(
+    folder: Path, nameservers: int, brokers: int, order: Sequence[str], replicas: int = 1
+) -> None:
     async with (
-        LocalCluster(folder, nameservers=nameservers, brokers=brokers) as local,
+        LocalCluster(folder, nameservers=nameservers, brokers=brokers, replicas=replicas) as local,
         rockoon.connect(local.nameservers, retry_seconds=SECONDS_MAX) as cluster,
     ):
         clients = EverydayClients(cluster, SECONDS_MAX)
+
+        async def ready() -> None:
+            if replicas > 1:
+                await all_copies_ready(cluster)
+
+        await ready()
         await clients.make_topics("broker-a")
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(clients.run())
             await until(lambda: clients.pulled.bodies and clients.in_order.bodies, "the start")
-            replaced = await restart_everything(local, clients, order)
+            replaced = await restart_everything(local, clients, order, ready)
             clients.stopping = True
             await until(lambda: not clients.missing(), "readers to catch up")
     report(clients, replaced)
@@ -127,6 +150,16 @@ async def test_a_rolling_restart_of_every_service_fails_no_call(tmp_path: Path) 
 async def test_where_there_is_one_of_each_clients_wait_and_fail_no_call(tmp_path: Path) -> None:
     order = ("nameserver-a", "broker-a", "offset")
     await scenario(tmp_path / "cluster", nameservers=1, brokers=1, order=order)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(600)
+async def test_a_rolling_restart_of_three_copies_hands_over_first_and_fails_no_call(
+    tmp_path: Path,
+) -> None:
+    copies = ("broker-a-0", "broker-a-1", "broker-a-2")
+    order = ("nameserver-a", *copies, "offset", "nameserver-b", *copies)
+    await scenario(tmp_path / "cluster", nameservers=2, brokers=1, order=order, replicas=3)
 
 
 @pytest.mark.soak

@@ -90,6 +90,7 @@ class Log:
         self.tasks: asyncio.TaskGroup
         self.client: rockoon.Cluster
         self.sent = 0
+        self.is_over = False
 
     def start(self, name: str, copies: int) -> None:
         settings = settings_of(
@@ -107,11 +108,18 @@ class Log:
             self.stops[name].request("the operator says so")
             await self.living[name]
 
-    async def send(self, count: int) -> None:
-        async with self.client.producer() as producer:
-            for number in range(self.sent, self.sent + count):
-                await producer.send(TOPIC, b"%d" % number)
-        self.sent += count
+    async def send(self) -> None:
+        """Send numbers, one after the other, until it is over; a send that fails is a failure."""
+        patience = {"idempotent": True, "delivery_timeout_seconds": DEADLINE_SECONDS}
+        async with self.client.producer(**patience) as producer:
+            while not self.is_over:
+                await producer.send(TOPIC, b"%d" % self.sent)
+                self.sent += 1
+
+    async def goes_on(self) -> None:
+        """Wait for some sends from now on."""
+        enough = self.sent + 10
+        await eventually(lambda: self.sent >= enough)
 
     async def until(self, holds: Callable[[LogDescription], object]) -> LogDescription:
         async def found() -> LogDescription | None:
@@ -124,7 +132,7 @@ class Log:
     async def stored(self, address: str) -> list[int]:
         async with aio.insecure_channel(address) as channel:
             bodies = await RunningBroker(address, channel, Stop()).bodies(TOPIC)
-        return list(dict.fromkeys(map(int, bodies)))
+        return list(map(int, bodies))
 
 
 @asynccontextmanager
@@ -151,40 +159,47 @@ def counting(count: int) -> Callable[[LogDescription], bool]:
 
 
 @pytest.mark.soak
-async def test_three_copies_become_one_broker_and_three_again(
+async def test_one_copy_becomes_three_and_one_and_three_while_messages_are_sent(
     tmp_path: Path, shared_etcd: EtcdServer, cluster: str
 ) -> None:
-    names = [f"broker-a-{number}" for number in range(3)]
     async with running_log(tmp_path, shared_etcd, cluster) as log:
-        for name in names:
-            log.start(name, 3)
-        described = await log.until(counting(3))
+        log.start("broker-a-0", 1)
+        await log.until(counting(1))
         await log.client.admin.create_topic(TOPIC, queues_per_broker=1)
-        await log.send(10)
+        sending = log.tasks.create_task(log.send(), name="sending")
+        await log.goes_on()
+        # Those that copy may come before there is one to copy from.
+        for name in ("broker-a-1", "broker-a-2"):
+            log.start(name, 3)
+        await log.until(lambda found: len(found.replicas) == 3)
+        await log.goes_on()
+        await log.stop("broker-a-0")
+        log.start("broker-a-0", 3)
+        described = await log.until(counting(3))
+        await log.goes_on()
         # Not the one that leads: it hands over first.
         stays = next(each for each in described.in_sync if not each.is_leader)
         await log.client.admin.logs.set_copies(LOG, 1, stays.id)
         described = await log.until(counting(1))
         assert [each.id for each in described.in_sync] == [stays.id]
-        await log.send(10)
-        others = [name for name in names if name != stays.name]
+        await log.goes_on()
+        others = [each.name for each in described.replicas if each.id != stays.id]
         # One of them is still there when the broker starts.
         await log.stop(others[0], stays.name)
         log.start(stays.name, 1)
-        await log.send(10)
+        await log.goes_on()
         await log.stop(others[1])
         described = await log.until(lambda found: len(found.replicas) == 1)
         assert (described.copies, described.quorum) == (1, 1)
-        # New ones may come before the broker is one of them.
-        log.start("broker-a-7", 3)
-        await log.until(lambda found: len(found.replicas) == 2)
-        await log.send(10)
+        for name in ("broker-a-7", "broker-a-8"):
+            log.start(name, 3)
         await log.stop(stays.name)
         log.start(stays.name, 3)
-        log.start("broker-a-8", 3)
         described = await log.until(counting(3))
-        await log.send(10)
+        await log.goes_on()
+        log.is_over = True
+        await sending
         leader = (await log.until(counting(3))).leader
         assert leader is not None
         assert leader.address is not None
-        assert await log.stored(leader.address) == list(range(50))
+        assert await log.stored(leader.address) == list(range(log.sent))

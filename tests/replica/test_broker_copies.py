@@ -16,7 +16,13 @@ import rockoon
 from rockoon.local.ports import choose_port
 from rockoon_broker.server import serve
 from rockoon_core.errors import NotReady, RockoonError
-from rockoon_proto.v1.broker_pb2 import BrokerQueue, QueueStatusRequest, SearchOffsetRequest
+from rockoon_proto.v1.broker_pb2 import (
+    BrokerQueue,
+    CheckTransactionsRequest,
+    QueueStatusRequest,
+    SearchOffsetRequest,
+)
+from rockoon_proto.v1.broker_pb2_grpc import BrokerStub
 from rockoon_proto.v1.logs_pb2 import Log
 from rockoon_runtime.process import Stop
 from support.broker import RunningBroker, settings_of
@@ -69,6 +75,7 @@ async def test_a_producer_goes_on_when_the_leader_leaves_and_everything_is_read(
                 assert [len(each.others) for each in told.values() if each.leads] == [2]
                 (log_status,) = (await client.admin.status()).logs
                 assert log_status.is_well
+                await nobody_waits_at_a_deposed_leader(client)
                 leader = leader_of(await led_log(nameserver))
                 stops[leader].request("a rolling restart")
                 for number in range(10, 20):
@@ -198,6 +205,20 @@ async def test_a_copy_that_cannot_go_on_is_set_aside_and_made_anew(
         finally:
             for stop in stops.values():
                 stop.request("the test is over")
+
+
+async def nobody_waits_at_a_deposed_leader(client: rockoon.Cluster) -> None:
+    """Streams on which a broker asks end with its leadership, while its process goes on."""
+    leader = (await client.admin.logs.describe("broker-a")).leader
+    assert leader is not None
+    assert leader.address is not None
+    async with aio.insecure_channel(leader.address) as channel:
+        asked: Any = BrokerStub(channel).CheckTransactions(
+            CheckTransactionsRequest(producer_group="payments", client_id="one")
+        )
+        await asked.read()
+        await client.admin.logs.elect("broker-a")
+        assert await asked.read() is aio.EOF
 
 
 async def is_serving(address: str) -> bool:

@@ -231,6 +231,8 @@ async def running(broker: Broker, stop: Stop) -> AsyncIterator[None]:
         finally:
             for task in loops:
                 task.cancel()
+            # Producers would wait here to be asked, and the next leader would ask nobody.
+            broker.aside.transactions.asking.end()
             broker.compaction.end()
             await broker.aside.finish()
 
