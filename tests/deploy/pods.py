@@ -107,7 +107,8 @@ class Pod:
 
 @contextmanager
 def running(overlay: Overlay, directory: Path) -> Iterator[tuple[dict[str, Pod], Secrets]]:
-    """Run the first pod of each service, with an etcd; yields them by service.
+    """Run the first pod of each service, of a log with copies all, with an etcd; yields them by
+    service and by name.
 
     Args:
         overlay: which.
@@ -125,9 +126,21 @@ def running(overlay: Overlay, directory: Path) -> Iterator[tuple[dict[str, Pod],
         pods: dict[str, Pod] = {}
         for service in ("nameserver", "broker", "offset"):
             workload, container = services[service]
-            pods[service] = started(overlay, workload, container, shared, directory, secrets, stack)
+            made = [
+                started(overlay, workload, container, index, shared, directory, secrets, stack)
+                for index in range(copies_of(overlay, workload, container))
+            ]
+            for pod in made:
+                pod.node.wait_ready(time.monotonic() + SECONDS_MAX)
+            pods[service] = made[0]
+            pods |= {pod.node.name: pod for pod in made}
             shared[f"{name_of(workload)}:{port_of(container)}"] = pods[service].node.address
         yield pods, secrets
+
+
+def copies_of(overlay: Overlay, workload: Document, container: Document) -> int:
+    """How many pods of a workload it takes to serve."""
+    return int(getattr(overlay.settings(workload, container).value, "copies", 1))
 
 
 def port_of(container: Document) -> int:
@@ -151,20 +164,21 @@ def started(
     overlay: Overlay,
     workload: Document,
     container: Document,
+    index: int,
     shared: Mapping[str, str],
     directory: Path,
     secrets: Secrets,
     stack: ExitStack,
 ) -> Pod:
     service = service_of(container)
-    settings = overlay.settings(workload, container).value
+    settings = overlay.settings(workload, container, index).value
     ports: set[int] = set()
     for _ in container["ports"]:
         ports.add(choose_port(ports))
     here = [f"127.0.0.1:{port}" for port in ports]
     listened = [f"0.0.0.0:{each['containerPort']}" for each in container["ports"]]
     own = dict(zip(listened, here, strict=True))
-    root = directory / name_of(workload)
+    root = directory / f"{name_of(workload)}-{index}"
     root.mkdir()
     places = own | shared | mounts(workload, container, root, secrets)
 
@@ -177,8 +191,12 @@ def started(
         (root / path.lstrip("/")).parent.mkdir(exist_ok=True)
         (root / path.lstrip("/")).write_text(placed(content))
     environment = {
-        name: placed(value) for name, value in overlay.environment(workload, container).items()
+        name: placed(value)
+        for name, value in overlay.environment(workload, container, index).items()
     }
+    if copies_of(overlay, workload, container) > 1:
+        # Other replicas call it, and addresses here have no names.
+        environment["ROCKOON_BROKER_ADVERTISE"] = own[f"0.0.0.0:{port_of(container)}"]
     if service == "nameserver":
         # Production refuses the one that comes along.
         environment["ROCKOON_NAMESERVER_ETCD_VERSION_CHECK"] = "warn"
@@ -192,7 +210,7 @@ def started(
     kind = Kind(service)
     arguments = [placed(each) for each in container["args"]]
     node = Node(
-        f"{name_of(workload)}-0",
+        f"{name_of(workload)}-{index}",
         kind,
         int(own[f"0.0.0.0:{port_of(container)}"].rpartition(":")[2]),
         [sys.executable, "-m", MODULES[kind], "--stop-with-parent", *arguments],
@@ -202,7 +220,6 @@ def started(
     )
     node.launch()
     stack.callback(end, node)
-    node.wait_ready(time.monotonic() + SECONDS_MAX)
     return Pod(container, node, own, settings.advertise)
 
 
