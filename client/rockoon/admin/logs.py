@@ -259,7 +259,8 @@ class LogAdmin:
             LogNotFound, LogFrozen: as the names say.
             InvalidArgument: it can have no such number, or that replica is not in sync.
         """
-        request = SetCopiesRequest(kind=BROKER, log=log, copies=copies, stays=stays)
+        kind = (await self._find(log)).state.kind
+        request = SetCopiesRequest(kind=kind, log=log, copies=copies, stays=stays)
         await self._call("SetCopies", request)
         return await self.describe(log)
 

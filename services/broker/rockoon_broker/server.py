@@ -104,15 +104,10 @@ async def serve(
                     of = (settings, frontend, service, replication, server, stop, metrics)
                     await serve_copy(CopyParts(*of), address, clock, disk, announce)
                     return
-                store = (settings.store_path, settings.name)
-                facts = await leave_copies(*store, nameservers, stop, disk)
-                if stop.requested:
-                    return
                 async with interrupting(disk, stop):
                     broker = await open_broker(settings, address, nameservers, stop, clock, disk)
                 if broker is None:
                     return
-                open_own_epoch(broker, facts, clock.now_ms())
                 metrics.follow(broker, service)
                 registration = registration_of(broker, frontend, address, disk, clock.now_ms())
                 doors = BrokerDoors(broker, service, server, registration, tasks, stop)
@@ -330,6 +325,9 @@ async def open_broker(
 ) -> Broker | None:
     """Open the broker; None when its start was interrupted, Fatal if its store is refused."""
     store_host = await resolve_store_host(settings.store_host or address)
+    facts = await leave_copies(settings.store_path, settings.name, nameservers, stop, disk)
+    if stop.requested:
+        return None
 
     def failed(reason: str) -> None:
         stop.fail(Fatal(ExitStatus.DISK_FAILED, reason))
@@ -343,6 +341,7 @@ async def open_broker(
     except StartInterrupted:
         log.info("stopping before the store is recovered: the next start begins again")
         return None
+    open_own_epoch(broker, facts, clock.now_ms())
     with contextlib.suppress(OSError):
         keep_private(settings.store_path)
     recovery = broker.store.recovery
