@@ -10,7 +10,7 @@ WORKERS ?= 4
 unexport PYTHONDONTWRITEBYTECODE
 EDITABLE := $(foreach package,$(PACKAGES),-e ./$(package))
 
-.PHONY: help cluster setup check test docs stranger explore demo demo-spark expansion hosts failover faults bench bench-kernel bench-spark fuzz model load load-compare load-help load-overhead capacity soak rocketmq protos settings format clean
+.PHONY: help cluster setup check test docs stranger explore demo demo-spark expansion hosts rolling failover faults bench bench-kernel bench-spark fuzz model load load-compare load-help load-overhead capacity soak rocketmq protos settings format clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -103,6 +103,9 @@ hosts: cluster  ## packets vanish between each pair of hosts, processes are kill
 	@PYTHONPATH=tests $(BIN)/python -m hosts $(if $(COPIES),--copies $(COPIES)) $(if $(OFFSETS),--offsets $(OFFSETS)) \
 		$(if $(SECONDS),--cut-seconds $(SECONDS)) $(if $(LINK),--link-seconds $(LINK)) \
 		$(if $(CUT),--cut "$(CUT)",--out docs/availability.md)
+
+rolling: cluster  ## each service is restarted in turn under all kinds of clients, three copies of each log: what failed, what was twice, how long they waited
+	$(BIN)/python -m pytest -m soak -n 0 -q -s -p no:logging tests/cluster/test_rolling_restart.py -k three_copies
 
 # Five seconds a trial, and a hundred of each kind say something about the worst in a hundred.
 failover: cluster  ## the leader of a log goes, TRIALS=20 times in each way: how long producers wait, what is lost

@@ -21,7 +21,7 @@ import rockoon
 from rockoon.admin.log_status import LogStatus
 from rockoon.local import LocalCluster
 from support.eventually import answered
-from support.everyday_clients import TOPICS, EverydayClients
+from support.everyday_clients import LATER, TOPICS, EverydayClients
 from support.seeds import seeds
 
 SECONDS_MAX = 90
@@ -93,9 +93,12 @@ def report(clients: EverydayClients, replaced: list[Replaced]) -> None:
         )
 
 
-def check(clients: EverydayClients, replaced: list[Replaced], *, others: bool) -> None:
+def check(
+    clients: EverydayClients, replaced: list[Replaced], *, others: bool, changes_leader: bool
+) -> None:
     assert clients.failures == []
-    for topic in TOPICS:
+    # What was delayed is at least once: the next leader delivers what the former one had just done.
+    for topic in set(TOPICS) - ({LATER} if changes_leader else set()):
         assert clients.reader_of(topic).repeated(topic) == 0, f"{topic}: delivered twice"
     for key, numbers in clients.in_order.order.items():
         assert numbers == sorted(numbers), f"key {key!r} is out of order"
@@ -139,7 +142,7 @@ async def scenario(
             clients.stopping = True
             await until(lambda: not clients.missing(), "readers to catch up")
     report(clients, replaced)
-    check(clients, replaced, others=brokers > 1)
+    check(clients, replaced, others=brokers > 1, changes_leader=replicas > 1)
 
 
 async def test_a_rolling_restart_of_every_service_fails_no_call(tmp_path: Path) -> None:
@@ -157,8 +160,10 @@ async def test_where_there_is_one_of_each_clients_wait_and_fail_no_call(tmp_path
 async def test_a_rolling_restart_of_three_copies_hands_over_first_and_fails_no_call(
     tmp_path: Path,
 ) -> None:
-    copies = ("broker-a-0", "broker-a-1", "broker-a-2")
-    order = ("nameserver-a", *copies, "offset", "nameserver-b", *copies)
+    brokers, offsets = (
+        [f"{log}-{number}" for number in range(3)] for log in ("broker-a", "offset")
+    )
+    order = ("nameserver-a", *brokers, *offsets, "nameserver-b", *brokers)
     await scenario(tmp_path / "cluster", nameservers=2, brokers=1, order=order, replicas=3)
 
 

@@ -15,6 +15,8 @@ from rockoon.local.ports import choose_port
 from rockoon_broker.server import serve
 from rockoon_core.disk import Disk
 from rockoon_core.replication_rules import Config
+from rockoon_offset.server import serve as serve_offset
+from rockoon_offset.settings import OffsetSettings
 from rockoon_proto.v1.nameserver_pb2 import ReplicaFacts as WireFacts
 from rockoon_replica.log_state import Version
 from rockoon_replica.replica_facts import ReplicaFacts
@@ -76,6 +78,21 @@ async def test_nor_while_no_nameserver_says_how_it_is(
         stop.request("the test is over")
     assert announced == []
     assert is_untouched(root)
+
+
+async def test_an_offset_service_of_one_copy_does_not_open_the_store_of_a_copy(
+    tmp_path: Path,
+) -> None:
+    copy_of_three(tmp_path)
+    settings = OffsetSettings(
+        store_path=tmp_path / "config",
+        listen="127.0.0.1:0",
+        nameservers=(f"127.0.0.1:{choose_port()}",),
+    )
+    before = sorted(path.name for path in settings.store_path.iterdir())
+    with pytest.raises(Fatal, match="one of the copies"):
+        await serve_offset(settings, Stop())
+    assert sorted(path.name for path in settings.store_path.iterdir()) == before
 
 
 class Log:

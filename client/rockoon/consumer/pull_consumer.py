@@ -20,6 +20,8 @@ from rockoon.errors import (
     ConsumeDisabled,
     Fenced,
     InvalidArgument,
+    NotEnoughReplicas,
+    NotLeader,
     NotReady,
     OffsetServiceUnavailable,
     RockoonError,
@@ -41,7 +43,7 @@ log = logging.getLogger(__name__)
 OnOutOfRange = Literal["earliest", "latest", "raise"]
 
 # What the offset service, or the way to it, says while it is restarted.
-_AWAY = (OffsetServiceUnavailable, NotReady)
+_AWAY = (OffsetServiceUnavailable, NotReady, NotLeader, NotEnoughReplicas)
 
 
 @dataclass(slots=True)

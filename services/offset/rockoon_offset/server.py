@@ -15,7 +15,7 @@ from rockoon_offset.access_rules import RULES
 from rockoon_offset.journal.store import Store
 from rockoon_offset.metrics import TABLE
 from rockoon_offset.parts import SERVICE_NAMES, Parts, assembled, etcd_cluster_id, now_ms
-from rockoon_offset.replication.process import serve_copy
+from rockoon_offset.replication.process import refuse_copy, serve_copy
 from rockoon_offset.settings import OffsetSettings
 from rockoon_proto.v1.nameserver_pb2 import OFFSET_SERVICE
 from rockoon_proto.v1.offset_pb2_grpc import add_OffsetServiceServicer_to_server
@@ -60,6 +60,7 @@ async def serve(
         if settings.copies > 1:
             await serve_copy(settings, frontend, stop, disk or Disk(), announce)
             return
+        refuse_copy(settings.store_path)
         store = open_store(settings, stop, disk)
         try:
             parts = assembled(settings, store, frontend.nameservers)

@@ -56,6 +56,22 @@ class CopyMetrics:
         return [*of_copy(self._copy), *led]
 
 
+def refuse_copy(root: Path) -> None:
+    """See that a store is nobody's copy before a service opens it for itself.
+
+    Others may count without it, and it may hold what they never acknowledged.
+
+    Raises:
+        Fatal: it is one.
+    """
+    if (root / FILE).exists() or (root / MARKER).exists():
+        raise Fatal(
+            ExitStatus.CONFIGURATION,
+            f"{root} is one of the copies of the offset service's log: start it with as many "
+            "copies as before (--copies)",
+        )
+
+
 async def serve_copy(
     settings: OffsetSettings,
     frontend: NodeFrontend,
