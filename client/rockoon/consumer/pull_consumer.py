@@ -20,8 +20,6 @@ from rockoon.errors import (
     ConsumeDisabled,
     Fenced,
     InvalidArgument,
-    NotEnoughReplicas,
-    NotLeader,
     NotReady,
     OffsetServiceUnavailable,
     RockoonError,
@@ -35,6 +33,7 @@ from rockoon.offsets.offset_store import Persisted, RemoteOffsetStore
 from rockoon.offsets.start import ConsumeFrom, Start
 from rockoon.subscription import ALL, Subscription
 from rockoon_core.backoff import Backoff
+from rockoon_core.errors import NotEnoughReplicas, NotLeader
 from rockoon_core.message_queue import MessageQueue
 from rockoon_proto.v1.nameserver_pb2 import SubscribeRequest
 
