@@ -141,7 +141,7 @@ def test_an_older_journal_becomes_one_with_copies(tmp_path: Path) -> None:
         assert [each.epoch for each in log.boundaries()] == [0]
         lead(log, 1)
         assert state_of(log) == before
-        with opened(tmp_path.parent / "b") as other:
+        with opened(tmp_path / "b") as other:
             copy(log, other)
             other.commit(other.end)
             assert state_of(other) == before
@@ -394,23 +394,70 @@ def test_too_much_that_waits_for_other_copies_is_refused(
         log.admit()
 
 
-def test_a_damaged_record_that_was_synced_is_no_unfinished_write(tmp_path: Path) -> None:
+def test_a_damaged_record_is_told_from_an_unfinished_write(tmp_path: Path) -> None:
     with opened(tmp_path) as log:
         lead(log, 1)
-        append(log, "g", 1)
-        end = append(log, "g", 2)
+        synced = append(log, "g", 1)
         log.sync_nowait()
-        append(log, "g", 3)
+        ends = [append(log, "g", number) for number in (2, 3)]
     path = journal_path(tmp_path, 1)
-    data = bytearray(path.read_bytes())
-    data[-1] ^= 1
-    path.write_bytes(data)
+    whole = path.read_bytes()
+    lost: list[tuple[str, int]] = []
+
+    def start(bad: int) -> int:
+        """Where a log ends after one byte has changed, the one before this position."""
+        data = bytearray(whole)
+        data[40 + bad - 1] ^= 1
+        path.write_bytes(data)
+        lost.clear()
+        log = JournalLog(
+            tmp_path,
+            "a",
+            failed=print,
+            lost=lambda reason: lost.append((reason, path.stat().st_size)),
+        )
+        end = log.end
+        log.close()
+        return end
+
+    # The last record: it may never have been written whole.
+    assert start(ends[1]) == ends[0]
+    assert lost == []
+    # Another one behind it may have been acknowledged, and with it this one.
+    assert start(ends[0]) == synced
+    assert lost == [
+        (f"whole records behind {synced}, where {path} cannot be read, are cut", len(whole))
+    ]
+    # It was on the disk.
+    with pytest.raises(
+        StoreCorrupt, match=f"nothing valid at .*, and it was synced up to {synced}"
+    ):
+        start(synced)
+
+
+def test_a_file_whose_beginning_never_reached_the_disk_is_no_file(tmp_path: Path) -> None:
     with opened(tmp_path) as log:
-        assert log.end == end
-    data[-200] ^= 1
-    path.write_bytes(data)
-    with pytest.raises(StoreCorrupt, match="nothing valid at"):
-        JournalLog(tmp_path, "a", failed=print)
+        lead(log, 1)
+        end = append(log, "g", 1)
+        log.begin_generation()
+    path = journal_path(tmp_path, 2)
+    data = path.read_bytes()
+    for left in (b"", data[:20], bytes(len(data)), data[:-1], data[:45]):
+        path.write_bytes(left)
+        with opened(tmp_path) as log:
+            assert log.end == end
+            assert generations(tmp_path, "journal") == [1]
+    with opened(tmp_path) as log:
+        lead(log, 2)
+        log.begin_generation()
+        while log.carry_state():
+            append(log, "g", 2)
+        log.commit(log.end)
+        before = state_of(log)
+        with opened(tmp_path / "b") as other:
+            copy(log, other)
+            other.commit(other.end)
+            assert state_of(other) == before
 
 
 def files(directory: Path) -> list[Path]:

@@ -36,6 +36,7 @@ SYNCED = struct.Struct("<Q")
 FRAME_HEADER = struct.Struct("<IIIQQ")
 U32 = struct.Struct("<I")
 FRAME_MAGIC = 0x474F4B52
+FRAME_MAGIC_BYTES = U32.pack(FRAME_MAGIC)
 SYNCED_AT = FILE_HEADER.size + U32.size
 FILE_HEADER_BYTES = SYNCED_AT + SYNCED.size + U32.size
 FRAME_HEADER_BYTES = FRAME_HEADER.size + U32.size
@@ -231,6 +232,18 @@ def whole_bytes(data: bytes, position: int) -> int:
     while (size := frame_bytes(data, at, position + at)) and at + size <= len(data):
         at += size
     return at
+
+
+def has_whole_frame(data: bytes) -> bool:
+    """Whether a whole and valid frame begins anywhere in data, of whatever position."""
+    at = data.find(FRAME_MAGIC_BYTES)
+    while at >= 0:
+        if len(data) - at >= FRAME_HEADER_BYTES:
+            position = FRAME_HEADER.unpack_from(data, at)[3]
+            if decode(data, at, position) is not None:
+                return True
+        at = data.find(FRAME_MAGIC_BYTES, at + 1)
+    return False
 
 
 def joined(

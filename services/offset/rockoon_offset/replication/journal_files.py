@@ -54,15 +54,23 @@ class JournalFiles:
         directory: exists.
         disk: the file system.
         found: called with each frame that is there, in order.
+        lost: called, with the reason, before records are cut that may have been synced.
 
     Raises:
         StoreCorrupt: something that was on this disk cannot be read.
         OSError: the disk.
     """
 
-    def __init__(self, directory: Path, disk: Disk, found: Callable[[LogFrame], None]) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        disk: Disk,
+        found: Callable[[LogFrame], None],
+        lost: Callable[[str], None],
+    ) -> None:
         self._directory = directory
         self._disk = disk
+        self._lost = lost
         self.files: list[JournalFile] = []
         # Files that were written since they were synced, and whether names were.
         self._dirty: list[JournalFile] = []
@@ -112,35 +120,20 @@ class JournalFiles:
     def _read(self, found: Callable[[LogFrame], None]) -> None:
         """Tell the frames, and cut what was never synced behind the last good one."""
         known_synced = self._noted
-        at: int | None = None
+        end = 0
         for number, file in enumerate(self.files):
             # One of which nothing was ever synced begins nowhere.
-            if file.begin < 0 or (at is not None and file.begin != at):
-                self._drop_from(number, at or 0, known_synced)
-                break
-            at = self._read_file(file, found)
-            if at < file.end:
-                self._drop_from(number + 1, at, known_synced)
-                log.warning(
-                    "cut %d bytes off %s at byte %d: a write that never finished",
-                    file.end - at,
-                    file.path,
-                    file.at(at),
-                )
-                file.end = at
-                break
-            if at == file.begin and number:
-                # A generation that was to begin.
-                self._drop_from(number, at, known_synced)
-                break
+            if file.begin >= 0 and (file.begin == end or number == 0):
+                end = self._read_file(file, found)
+                if end == file.end and (end > file.begin or number == 0):
+                    continue
+            self._cut_tail(number, end, known_synced)
+            break
         for file in self.files:
             if file.end > known_synced or file is self.files[-1]:
+                kept = max(file.begin, min(known_synced, file.end))
                 self._disk.set_size(file.fd, file.at(file.end))
-                self._disk.rewrite(
-                    file.fd,
-                    file.at(max(file.begin, min(known_synced, file.end))),
-                    file.at(file.end),
-                )
+                self._disk.rewrite(file.fd, file.at(kept), file.at(file.end))
                 self._disk.fdatasync(file.fd)
         self._disk.sync_directory(self._directory)
         self._noted = 0
@@ -154,16 +147,27 @@ class JournalFiles:
             position = frame.end
         return position
 
-    def _drop_from(self, number: int, end: int, known_synced: int) -> None:
-        """Take files away behind a place where the log ends before it should."""
+    def _cut_tail(self, number: int, end: int, known_synced: int) -> None:
+        """End the log before it should: in the file of this number, or where that was to begin."""
+        file = self.files[number]
         if end < known_synced:
-            file = self.files[min(number, len(self.files) - 1)]
-            raise StoreCorrupt(
-                path=file.path,
-                reason=f"nothing valid at {end}, and it was synced up to {known_synced}",
-            )
-        while len(self.files) > number:
+            reason = f"nothing valid at {end}, and it was synced up to {known_synced}"
+            raise StoreCorrupt(path=file.path, reason=reason)
+        behind = any(each.end > each.begin for each in self.files[number + 1 :])
+        if behind or self._has_frames_behind(file, end):
+            # Other frames were synced together with what cannot be read, or after it.
+            self._lost(f"whole records behind {end}, where {file.path} cannot be read, are cut")
+        log.warning("%s ends at %d: what follows was never written whole", file.path, end)
+        begins = 0 <= file.begin <= end and (file.begin < end or number == 0)
+        while len(self.files) > number + begins:
             self._remove(self.files.pop())
+        for last in self.files[-1:]:
+            last.end = end
+
+    def _has_frames_behind(self, file: JournalFile, end: int) -> bool:
+        size = self._disk.facts(file.path).bytes
+        begin = file.at(end) if 0 <= file.begin <= end else FILE_HEADER_BYTES
+        return frames.has_whole_frame(self._disk.pread(file.fd, max(0, size - begin), begin))
 
     # Reading and writing.
 

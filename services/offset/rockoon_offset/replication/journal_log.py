@@ -43,6 +43,8 @@ class JournalLog:
         directory: holds the files, and nobody else writes there; it exists.
         replica: this replica's id.
         failed: called when the disk failed; the process has to end.
+        lost: called by a start, with the reason, before it cuts records that this copy may have
+            acknowledged.
         disk: the file system.
         bytes_max: a leader begins a new file when so much was appended behind a state.
 
@@ -60,6 +62,7 @@ class JournalLog:
         replica: str,
         *,
         failed: Callable[[OSError], None],
+        lost: Callable[[str], None] = lambda _: None,
         disk: Disk | None = None,
         bytes_max: int = 64 << 20,
     ) -> None:
@@ -84,7 +87,7 @@ class JournalLog:
         self.appended_batches = self.syncs = 0
         self.sync_seconds = 0.0
         take_over(directory, replica, self._disk)
-        self._files = JournalFiles(directory, self._disk, self._found)
+        self._files = JournalFiles(directory, self._disk, self._found, lost)
         try:
             self._committed = max(self._committed, self.min_offset)
             self._leave_out_old()

@@ -64,9 +64,6 @@ class OffsetCopy:
     # A `LogService`.
 
     def open_log(self, lost: Callable[[str], None]) -> JournalLog:
-        # What a start cuts of a journal is taken for a write that never finished, and what is known
-        # to have been synced is refused.
-        del lost
         directory = self._settings.store_path / JOURNAL
         for changed in self._disk.make_directory(directory):
             self._disk.sync_directory(changed)
@@ -74,6 +71,7 @@ class OffsetCopy:
             directory,
             self._replica_id,
             failed=self._failed,
+            lost=lost,
             disk=self._disk,
             bytes_max=self._settings.journal_bytes_max,
         )
