@@ -28,6 +28,7 @@ from rockoon_format.batch_layout import BatchLayout
 from rockoon_format.frames import crcs, locate, tags_codes
 from rockoon_format.index_entries import index_entries
 from rockoon_format.record import (
+    MAGIC_V1,
     PROPERTY_CRC_ROOM,
     Record,
     RecordError,
@@ -42,6 +43,9 @@ from support.random_messages import Messages, batches, many_examples
 HOST = encode_host("10.0.0.9", 10911)
 # So many of the same records are not checked one by one.
 MANY = 25
+
+# A record that says of itself that it has fewer bytes than any.
+TOO_SHORT = (40).to_bytes(4) + MAGIC_V1.to_bytes(4, signed=True) + bytes(100)
 
 bits = st.tuples(st.floats(0, 1, exclude_max=True), st.integers(0, 7))
 endings = st.sampled_from(
@@ -219,8 +223,8 @@ def stored(messages: Messages, ending: bytes, times: int) -> tuple[bytes, NDArra
     st.lists(bits, max_size=3),
     endings,
     st.sampled_from([1, MANY]),
-    st.integers(0, 200),
-    st.sampled_from([b"", bytes(40), encode_blank(40), b"\0\0\1\0" + bytes(36)]),
+    st.just(0) | st.integers(0, 200),
+    st.sampled_from([b"", bytes(40), encode_blank(40), b"\0\0\1\0" + bytes(36), TOO_SHORT]),
     st.fixed_dictionaries(
         {
             "check_crc": st.booleans(),
