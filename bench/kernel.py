@@ -6,8 +6,20 @@ Run: `.venv/bin/python -m bench.kernel`. User CPU time, the best of many passes,
 import resource
 from collections.abc import Callable
 
+import numpy as np
+from numpy.typing import NDArray
+
 from rockoon_format import kernel
-from rockoon_format.batch import check_batch, encode_batch, stamp_batch
+from rockoon_format.batch import (
+    Scan,
+    check_batch,
+    decode_columns,
+    encode_batch,
+    scan,
+    stamp_batch,
+)
+from rockoon_format.consume_queue import EntryArray
+from rockoon_format.index_entries import KeyEntries, index_entries
 from rockoon_format.record import encode_host
 
 HOST = encode_host("127.0.0.1", 10911)
@@ -49,7 +61,7 @@ def pieces(body_bytes: int, count: int) -> dict[str, Callable[[], object]]:
 
     frames, lengths = encode_batch(b"orders", 0, bodies, sections, 1, HOST, room=True)
 
-    def append() -> object:
+    def append() -> tuple[NDArray[np.uint8], EntryArray]:
         layout = check_batch(
             frames,
             lengths,
@@ -67,7 +79,22 @@ def pieces(body_bytes: int, count: int) -> dict[str, Callable[[], object]]:
             store_host=HOST,
         )
 
-    return {"encode": encode, "append": append}
+    stored = append()[0].tobytes()
+
+    def read() -> int:
+        columns = decode_columns(stored, lengths)
+        assert not len(columns.damaged)
+        return len(columns.bodies) + len(columns.queue_offsets)
+
+    def recover() -> Scan:
+        return scan(stored, 0, len(stored))
+
+    scanned = recover()
+
+    def index() -> KeyEntries:
+        return index_entries(stored, scanned, 0)
+
+    return {"encode": encode, "append": append, "read": read, "recover": recover, "index": index}
 
 
 def main() -> None:
