@@ -99,7 +99,7 @@ expansion: cluster  ## every way a topic can grow under a group, and what the gr
 	@$(BIN)/python -m tools.expansion
 
 # A quarter of an hour on two quiet cores, and ten minutes more with LINK=600.
-hosts: cluster  ## packets vanish between each pair of hosts, processes are killed, stopped, lose disks: COPIES=3 OFFSETS=1 CUT=NAME SECONDS=11 LINK=0; fills docs/availability.md
+hosts: cluster  ## packets vanish between each pair of hosts, processes are killed, stopped, lose disks: COPIES=3 OFFSETS=3 CUT=NAME SECONDS=11 LINK=0; fills docs/availability.md
 	@PYTHONPATH=tests $(BIN)/python -m hosts $(if $(COPIES),--copies $(COPIES)) $(if $(OFFSETS),--offsets $(OFFSETS)) \
 		$(if $(SECONDS),--cut-seconds $(SECONDS)) $(if $(LINK),--link-seconds $(LINK)) \
 		$(if $(CUT),--cut "$(CUT)",--out docs/availability.md)

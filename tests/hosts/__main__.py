@@ -34,7 +34,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="make hosts", description=__doc__)
     parser.add_argument("--cut", action="append", help="only this one; may be given again")
     parser.add_argument("--copies", type=int, choices=(1, 3), default=3, help="of each log")
-    parser.add_argument("--offsets", type=int, choices=(1, 3), default=1, help="offset services")
+    parser.add_argument("--offsets", type=int, choices=(1, 3), help="default: as many as copies")
     parser.add_argument(
         "--link-seconds", type=float, help="also one link between copies for so long, say 600"
     )
@@ -59,7 +59,8 @@ def main() -> int:
     # Members of the cluster come and go; what must hold is judged at the end.
     logging.getLogger("rockoon").setLevel(logging.ERROR)
     pace = Pace(**{each.name: getattr(arguments, each.name) for each in fields(Pace)})
-    shape = replace(THREE_COPIES if arguments.copies > 1 else ONE_COPY, offsets=arguments.offsets)
+    shape = THREE_COPIES if arguments.copies > 1 else ONE_COPY
+    shape = replace(shape, offsets=arguments.offsets or shape.offsets)
     cuts = list(possible([named(name, shape) for name in arguments.cut or ()] or cuts_of(shape)))
     if arguments.link_seconds:
         cuts.append(long_link(arguments.link_seconds))

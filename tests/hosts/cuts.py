@@ -11,6 +11,7 @@ from hosts.shape import (
     FOLLOWER,
     LEADER,
     OFFSET,
+    OFFSET_FOLLOWERS,
     OTHER_FOLLOWER,
     Shape,
 )
@@ -205,6 +206,9 @@ def cuts_of(shape: Shape) -> tuple[Cut, ...]:
     """All, in the order in which they are gone through."""
     broker = "leader" if shape.copies > 1 else "one broker"
     common = (*of_clients(shape, broker), *of_services(shape, broker))
+    if shape.offsets > 1:
+        sides = "offset service", "its followers"
+        common = (*common, *ways(sides, [OFFSET], OFFSET_FOLLOWERS))
     if shape.copies == 1:
         return (*common, slow_clients())
     return (*common, *of_copies(shape), slow_clients(), *of_processes(shape))

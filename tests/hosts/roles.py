@@ -11,6 +11,7 @@ from hosts.shape import (
     LEADER,
     LOG,
     OFFSET,
+    OFFSET_FOLLOWERS,
     OFFSET_LOG,
     OTHER_FOLLOWER,
     Shape,
@@ -42,7 +43,8 @@ async def roles_of(
         leader, *followers = await replicas_of(cluster, LOG, shape.copies)
         roles[LEADER] = leader
         roles.update(zip((FOLLOWER, OTHER_FOLLOWER), followers, strict=False))
-        roles[OFFSET] = (await replicas_of(cluster, OFFSET_LOG, shape.offsets))[0]
+        roles[OFFSET], *followers = await replicas_of(cluster, OFFSET_LOG, shape.offsets)
+        roles.update(zip(OFFSET_FOLLOWERS, followers, strict=False))
         roles[ETCD_LEADER] = await asyncio.to_thread(etcd_leader, etcds)
     return roles
 

@@ -12,6 +12,7 @@ OFFSET_LOG = "offset"
 # Hosts by what they are at the time; `HostsCluster.roles` says which.
 LEADER, FOLLOWER, OTHER_FOLLOWER = "the leader", "a follower", "the other follower"
 OFFSET = "the offset service"
+OFFSET_FOLLOWERS = ("a follower of the offset service", "its other follower")
 ETCD_LEADER = "the leader of etcd"
 
 
@@ -23,7 +24,7 @@ class Shape:
     nameservers: int = 3
     logs: int = 1
     copies: int = 3
-    offsets: int = 1
+    offsets: int = 3
 
     @property
     def etcd_hosts(self) -> tuple[str, ...]:
@@ -63,18 +64,19 @@ class Shape:
         """For people."""
         brokers = "broker" if self.copies == 1 else "replica"
         of_what = "" if self.copies == 1 else f"of {counted(self.logs, 'log')}"
+        of_offsets = "" if self.offsets == 1 else "of the offset service"
         parts = [
             counted(self.etcds, "member", "of etcd"),
             counted(self.nameservers, "nameserver"),
             counted(len(self.broker_hosts), brokers, of_what),
-            counted(self.offsets, "offset service"),
+            counted(self.offsets, "offset service" if self.offsets == 1 else "replica", of_offsets),
             counted(len(CLIENTS), "client"),
         ]
         return ", ".join(parts)
 
 
 THREE_COPIES = Shape()
-ONE_COPY = Shape(etcds=1, nameservers=2, logs=2, copies=1)
+ONE_COPY = Shape(etcds=1, nameservers=2, logs=2, copies=1, offsets=1)
 
 
 def lettered(kind: str, count: int) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ from hosts.shape import (
     FOLLOWER,
     LEADER,
     OFFSET,
+    OFFSET_FOLLOWERS,
     ONE_COPY,
     OTHER_FOLLOWER,
     THREE_COPIES,
@@ -17,7 +18,8 @@ ROLES = {
     LEADER: "broker-a-2",
     FOLLOWER: "broker-a-0",
     OTHER_FOLLOWER: "broker-a-1",
-    OFFSET: "offset",
+    OFFSET: "offset-1",
+    **dict(zip(OFFSET_FOLLOWERS, ("offset-0", "offset-2"), strict=True)),
     ETCD_LEADER: "etcd-b",
 }
 
