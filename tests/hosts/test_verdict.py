@@ -229,7 +229,7 @@ def test_a_leader_that_goes_on_was_not_cut_from_its_followers(tmp_path: Path) ->
 def test_a_slow_wire_that_answers_at_once_is_none(tmp_path: Path) -> None:
     history = History.right()
     history.cut = SLOW.name
-    slow = {at: 4 if CUT_FROM <= at < CUT_TO else 1 for at in range(END)}
+    slow = {at: 4 if CUT_FROM < at < CUT_TO else 1 for at in range(END)}
     history.operations, history.stored = {"route": dict(slow), "commit": dict(slow)}, 0
     assert history.judged(tmp_path).faults == []
     history.operations["route"][15] = 3

@@ -117,7 +117,7 @@ class Trial:
                 await asyncio.sleep(LOOK_SECONDS)
                 for host, size in self._servers.resident_bytes().items():
                     most_bytes[host] = max(most_bytes.get(host, 0), size)
-        healed_ns = time.monotonic_ns()
+        healed_ns = done.result()
         settled_ns = await self._settled(healed_ns, f"everything to work after: {cut.name}")
         growth = {host: most_bytes[host] - size for host, size in before_bytes.items()}
         epochs = epoch, await self._epoch()
@@ -130,8 +130,8 @@ class Trial:
         described = await when_there(lambda: self._cluster.admin.logs.describe(LOG))
         return described.epoch
 
-    async def _do(self, cut: Cut, roles: Mapping[str, str]) -> None:
-        """Do to network or processes what is to be done, and take it back."""
+    async def _do(self, cut: Cut, roles: Mapping[str, str]) -> int:
+        """Do to network or processes what is to be done, and take it back; returns when."""
         servers, victims = self._servers, cut.victims_now(roles)
         match cut.deed:
             case Deed.KILL:
@@ -154,8 +154,12 @@ class Trial:
                 self._network.cut(directions)
                 self._network.slow_down(cut.slow, DELAY_MS, LOSS_PERCENT)
                 await asyncio.sleep(cut.seconds or self._pace.cut_seconds)
+                # Before: what is answered from now on may come by a good wire.
+                healed_ns = time.monotonic_ns()
                 self._network.heal(directions)
                 self._network.slow_down(cut.slow, 0, 0)
+                return healed_ns
+        return time.monotonic_ns()
 
     async def _settled(self, from_ns: int, what: str) -> int:
         """Wait until everything is done promptly for some time; when it began to be looked at.

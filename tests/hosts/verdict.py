@@ -32,6 +32,8 @@ HEAL_SECONDS_MAX = 15.0
 GROWTH_BYTES_MAX = 96 << 20
 # What was in hand when a cut was healed may be handled again so long afterwards.
 AFTER_NS = 15 * 10**9
+# So long a wire may take to hear that it is a bad one.
+WIRE_NS = 5 * 10**8
 # So long after a cut was healed a leader has heard that it is none any more.
 HEARD_NS = 3 * 10**9
 
@@ -147,7 +149,8 @@ def faults_of(outcome: Outcome, records: Records) -> Iterator[str]:
         yield f"{cut.name}: the leader went on, so nothing was cut"
     if cut.slow:
         for each in records.operations:
-            within = outcome.cut_ns <= each.began_ns and (each.ended_ns or 0) <= outcome.healed_ns
+            from_ns = outcome.cut_ns + WIRE_NS
+            within = from_ns <= each.began_ns and (each.ended_ns or 0) <= outcome.healed_ns
             if each.ended_ns is not None and within:
                 took_ns = each.ended_ns - each.began_ns
                 # Calls that a wire of this length cannot have carried there and back.
