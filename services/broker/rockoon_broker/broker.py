@@ -219,6 +219,8 @@ class Broker:
         parts = (settings, store, sequences, topic_file, nameservers, clock, disk)
         broker = cls(*parts, recovery_seconds, may_append)
         await asyncio.to_thread(broker.aside.begin)
+        if broker.key_index is not None:
+            broker.key_index.gathers = True
         return broker
 
     # What is derived of the log: applied before this broker leads, then noted at each append.
@@ -250,6 +252,8 @@ class Broker:
         self.aside.lead()
         self.appends.store_clock.begin(self.store.runs.newest_ms)
         self._leads = True
+        if self.key_index is not None:
+            self.key_index.gathers = False
         if self.topics.table.topics:
             # An empty table may have seen no routes yet: it does not say that nothing is compacted.
             self._tell_compacted()

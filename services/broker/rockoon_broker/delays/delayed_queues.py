@@ -88,6 +88,8 @@ class DelayedQueues:
     def forget_completed(self) -> None:
         """Forget the names of what waits no more, while others complete it."""
         rolled = self.rolled.positions()
+        if not len(rolled):
+            return
         self.rolled.forget(rolled[~self.records.which_wait(rolled)].tolist())
 
     def resume(self, timer: TimerCheckpoint) -> None:

@@ -19,6 +19,7 @@ from rockoon_broker.index.key_index import KeyIndex
 from rockoon_broker.index.pace import (
     PIECE_BYTES_MAX,
     PIECE_BYTES_MIN,
+    POLL_SECONDS,
     pause_seconds,
     piece_bytes,
 )
@@ -77,6 +78,8 @@ class IndexFollower:
         self._complained = False
         # Why the index is not followed now.
         self.failure: OSError | None = None
+        # While nobody asks it, on a copy that does not lead: pieces as large as they get meanwhile.
+        self.gathers = False
         self._log_min = -1
 
     @property
@@ -225,16 +228,18 @@ class IndexFollower:
                 due_seconds = max(checkpointed_at + CHECKPOINT_SECONDS - now, 0.0)
                 is_new = checkpointed != (index.position, len(index.gaps))
                 await self._store_changed.wait(due_seconds if is_new else None)
-            await self._pause(
-                pause_seconds(
-                    work_seconds,
-                    processor_seconds=own_seconds,
-                    busy_ratio=self._busy_ratio,
-                    # Nobody waits for gaps: however large they are, they have the least share.
-                    behind_bytes=self._store.visible_end - index.position + bool(index.gaps),
-                    somebody_waits=self._waiting > 0,
-                )
+            behind_bytes = self._store.visible_end - index.position
+            pause = pause_seconds(
+                work_seconds,
+                processor_seconds=own_seconds,
+                busy_ratio=self._busy_ratio,
+                # Nobody waits for gaps: however large they are, they have the least share.
+                behind_bytes=behind_bytes + bool(index.gaps),
+                somebody_waits=self._waiting > 0,
             )
+            if self.gathers and behind_bytes < PIECE_BYTES_MAX:
+                pause = max(pause, POLL_SECONDS)
+            await self._pause(pause)
             # From one piece's beginning to the next one's: the pause is part of it.
             used_before, used = used, self._processor_seconds()
             began_before, began = began, self._clock.monotonic_seconds()

@@ -161,6 +161,8 @@ class PendingIndex:
             first_new = queue.next_offset
             while (found := self.new_entries(key)) is not None:
                 queue.take_in(*found)
+            if queue.next_offset == first_new:
+                continue
             new = queue.pending_from(first_new)
             if len(new):
                 # A snapshot was made before these were seen; what completed them is behind them.

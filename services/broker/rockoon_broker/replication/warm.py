@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 # Some milliseconds of work.
 PIECE_BYTES_MAX = 1 << 20
 # What is committed close together is applied together.
-GATHER_SECONDS = 0.05
+GATHER_SECONDS = 0.2
 
 Loops = Callable[[Broker], Iterable[tuple[str, Coroutine[Any, Any, None]]]]
 """What keeps in step with a broker's log until cancelled, by name."""
