@@ -156,6 +156,9 @@ class Brokers:
 
         async with asyncio.TaskGroup() as tasks:
             for broker, whole in by_broker.items():
+                # Where the call is cancelled, because this service leads no longer and closes its
+                # channels, no other answer comes.
+                answers.update(dict.fromkeys(whole, BrokerUnavailable(broker=broker)))
                 for first in range(0, len(whole), QUEUES_PER_CALL_MAX):
                     part = whole[first : first + QUEUES_PER_CALL_MAX]
                     tasks.create_task(ask_one(broker, part), name=f"ask {broker}")
