@@ -6,9 +6,10 @@ whole, undamaged record. PHYSICALOFFSET is not compared with the real position.
 
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from enum import Enum
 from itertools import repeat
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -120,6 +121,15 @@ class Scan:
     @property
     def count(self) -> int:
         return len(self.offsets)
+
+    def between(self, first: int, end: int) -> "Scan":
+        """Some of the records, by their indices; where the scan stopped, and why, stays."""
+        columns: dict[str, Any] = {
+            each.name: column[first:end]
+            for each in fields(self)
+            if isinstance(column := getattr(self, each.name), np.ndarray)
+        }
+        return replace(self, **columns)
 
 
 def scan(

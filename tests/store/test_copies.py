@@ -14,11 +14,17 @@ from rockoon_core.replication_rules import (
     elected,
     rank_of,
 )
+from rockoon_format.log_marks import LOG_TOPIC, TOPIC_TAG, decode_topic_change
+from rockoon_format.properties import PROPERTY_TAGS, decode
+from rockoon_format.record import MAGIC_BLANK, decode_record
 from support.replicas import Replica
 from support.seeds import seeds
 from support.store_directory import PowerCutDisk
 
 NAMES = ("a", "b", "c")
+# Several in a run. With small ones the record of an epoch, and so a blank before it, would often
+# begin a file: that blank seems to be of the epoch before.
+FILE_BYTES = 16384
 CONFIG = Config(frozenset(NAMES), 2)
 QUEUES = [(topic, queue_id) for topic in "TU" for queue_id in range(2)]
 
@@ -39,14 +45,17 @@ class Copies:
             home.mkdir()
         self.replicas = {name: self._opened(name) for name in NAMES}
         self.committed = b""
+        self._appended = 0
         self._epoch = self._epoch_start = 0
         self._leader: str | None = None
         self._matched: set[str] = set()
+        # Topics whose messages are to go, and behind which record.
+        self._going: dict[str, int] = {}
         self.elect()
 
     def _opened(self, name: str) -> Replica:
         home = self._homes[name]
-        return Replica(home, PowerCutDisk(home), commit_log_file_bytes=4096)
+        return Replica(home, PowerCutDisk(home), commit_log_file_bytes=FILE_BYTES)
 
     def reopen(self, name: str) -> None:
         self.replicas[name].store.close()
@@ -67,6 +76,7 @@ class Copies:
                 self._append(former)
             self.reopen(former)
         self._epoch += 1
+        self._going.clear()
         self._matched = {self._leader}
         self._epoch_start = self.replicas[self._leader].open_epoch(self._epoch)
 
@@ -75,8 +85,24 @@ class Copies:
             self._append(self._leader)
 
     def _append(self, name: str) -> None:
-        bodies = [bytes(self._choose.randrange(600)) for _ in range(self._choose.randrange(1, 4))]
-        self.replicas[name].append(*self._choose.choice(QUEUES), bodies)
+        self._appended += 1
+        body = b"%d " % self._appended
+        bodies = [
+            body + bytes(self._choose.randrange(600)) for _ in range(self._choose.choice((1, 3)))
+        ]
+        topic, queue_id = self._choose.choice(QUEUES)
+        if not self._is_going(topic):
+            self.replicas[name].append(topic, queue_id, bodies)
+
+    def _is_going(self, topic: str) -> bool:
+        assert self._leader is not None
+        return self.replicas[self._leader].store.visible_end < self._going.get(topic, 0)
+
+    def begin_anew(self) -> None:
+        """A topic is deleted and created again."""
+        topic = self._choose.choice("TU")
+        if self._leader is not None and not self._is_going(topic):
+            self._going[topic] = self.replicas[self._leader].begin_anew(topic).end_offset
 
     def copy(self, name: str, pieces: int) -> None:
         """Match, if that is not done in this epoch, and take some of what follows."""
@@ -141,6 +167,13 @@ class Copies:
         for replica in self.replicas.values():
             end = replica.store.committed_end
             assert replica.log_bytes(end) == self.committed[:end]
+            assert replica.store.visible_end <= end
+            listed = visible(self.committed[: replica.store.visible_end])
+            for queue in QUEUES:
+                # What a power cut leaves of a deletion is gone before the log is listed that far.
+                mark = replica.store.dropped_marks.get(queue[0], 0)
+                is_gone = mark > replica.store.visible_end
+                assert replica.bodies(*queue) == ([] if is_gone else listed.get(queue, []))
 
     def settle(self) -> None:
         """All that the leader has becomes everybody's."""
@@ -163,6 +196,26 @@ class Copies:
         return [each for home in self._homes.values() for each in verify_store(home)]
 
 
+def visible(log: bytes) -> dict[tuple[str, int], list[bytes]]:
+    """What is to be seen of each queue, worked out record by record."""
+    found: dict[tuple[str, int], list[bytes]] = {}
+    at = 0
+    while at < len(log):
+        size, magic = int.from_bytes(log[at : at + 4]), int.from_bytes(log[at + 4 : at + 8])
+        if magic != MAGIC_BLANK & 0xFFFFFFFF:
+            record = decode_record(log[at : at + size])
+            topic = record.topic.decode()
+            if topic != LOG_TOPIC:
+                queue = found.setdefault((topic, record.queue_id), [])
+                assert record.queue_offset == len(queue)
+                queue.append(record.body)
+            elif decode(record.properties)[PROPERTY_TAGS] == TOPIC_TAG:
+                over = decode_topic_change(record.body).anew
+                found = {queue: bodies for queue, bodies in found.items() if queue[0] not in over}
+        at += size
+    return found
+
+
 def run(root: Path, seed: int, steps: int) -> None:
     choose = random.Random(seed)
     copies = Copies(root, choose)
@@ -178,8 +231,10 @@ def run(root: Path, seed: int, steps: int) -> None:
             copies.commit()
         elif dice < 0.94:
             copies.cut_power(name)
-        elif dice < 0.97:
+        elif dice < 0.96:
             copies.elect()
+        elif dice < 0.98:
+            copies.begin_anew()
         else:
             copies.replicas[name].write_point()
         copies.check()

@@ -68,6 +68,10 @@ class CrashingDisk(PowerCutDisk):
         self._may()
         super().rename(source, target)
 
+    def move_directory(self, source: Path, target: Path) -> None:
+        self._may()
+        super().move_directory(source, target)
+
     def unlink(self, path: Path) -> None:
         self._may()
         super().unlink(path)

@@ -5,8 +5,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from rockoon_broker.store.appender import Appended
 from rockoon_broker.store.settings import Flush
 from rockoon_core.disk import Disk
+from rockoon_format.log_marks import TopicChange
 from support.store_directory import Owner, healthy, settings
 from support.waiting import DEADLINE_SECONDS
 
@@ -34,6 +36,12 @@ class Replica(Owner):
     def open_epoch(self, epoch: int) -> int:
         """Begin an epoch; returns the physical offset that it begins at."""
         return self.store.open_epoch(epoch, "a", self.clock.time_ms).first_physical_offset
+
+    def begin_anew(self, *topics: str, incarnation: int = 1) -> Appended:
+        """Append a record behind which topics begin anew."""
+        known = dict.fromkeys(topics, incarnation)
+        change = TopicChange(incarnation, 1, known, topics)
+        return self.store.change_topics(change, self.clock.time_ms)
 
     def copy_from(self, leader: "Replica", bytes_max: int = 1000, end: int | None = None) -> None:
         """Take what another replica has behind the end of this one."""

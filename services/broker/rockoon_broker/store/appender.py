@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from rockoon_broker.store.errors import BatchTooLarge
 from rockoon_broker.store.log.batch import Batch
 from rockoon_broker.store.log.commit_log import CommitLog
-from rockoon_broker.store.log.epochs import Epochs
+from rockoon_broker.store.log.epochs import Epochs, Mark, Renewal
 from rockoon_broker.store.log.time_runs import TimeRuns
 from rockoon_broker.store.queues.consume_queue import ConsumeQueue, ConsumeQueues
 from rockoon_broker.store.queues.dispatch_queue import DispatchQueue, Undispatched
@@ -23,11 +23,17 @@ from rockoon_format.log_marks import (
     EPOCH_PROPERTIES,
     LOG_QUEUE,
     LOG_TOPIC,
+    TOPIC_PROPERTIES,
     EpochMark,
+    LogTopics,
+    TopicChange,
     encode_epoch_mark,
+    encode_topic_change,
 )
 from rockoon_format.record import TRANSACTION_COMMIT, encode_host, fits
 
+# Of a file, for what is known of topics; there each takes some thirty bytes.
+TABLE_SHARE_MAX = 0.25
 _FLAGS_MADE_HERE = SYS_FLAGS_ALLOWED | TRANSACTION_COMMIT
 
 
@@ -82,12 +88,26 @@ class Appender:
         offset, stored_ms = self._place(layout.total_bytes, now_ms)
         return self._write(queue, frames, layout, offset, stored_ms)
 
-    def open_epoch(self, epoch: int, leader: str, now_ms: int) -> Appended:
+    def open_epoch(self, epoch: int, leader: str, now_ms: int, topics: LogTopics) -> Appended:
         """See `Store.open_epoch`."""
-        mark = self._epochs.next_mark(epoch, leader, self._log.end)
+        mark = self._epochs.next_mark(epoch, leader, self._log.end, topics)
         frames, layout = self._encoded(mark, now_ms)
         offset, stored_ms = self._place(layout.total_bytes, now_ms, is_mark=True)
         return self._write_mark(mark, frames, layout, offset, stored_ms)
+
+    def change_topics(self, change: TopicChange, now_ms: int) -> Appended:
+        """See `Store.change_topics`."""
+        known = self._epochs.mark()._replace(topics=self._epochs.topics.after(change))
+        table_bytes = len(encode_epoch_mark(known))
+        if table_bytes > self._log.file_bytes * TABLE_SHARE_MAX:
+            # Each file begins with it, and messages have to have room behind it.
+            raise BatchTooLarge(f"{table_bytes} bytes of topics are too many for a file")
+        frames, layout = self._encoded(change, now_ms)
+        offset, stored_ms = self._place(layout.total_bytes, now_ms)
+        appended = self._write_mark(change, frames, layout, offset, stored_ms)
+        for topic in change.anew:
+            self._queues.count_anew(topic)
+        return appended
 
     def _checked(self, batch: Batch) -> tuple[bytes, BatchLayout]:
         settings = self._settings
@@ -122,12 +142,16 @@ class Appender:
             offset = self._log.end
         return offset, stored_ms
 
-    def _encoded(self, mark: EpochMark, now_ms: int) -> tuple[bytes, BatchLayout]:
+    def _encoded(self, mark: Mark, now_ms: int) -> tuple[bytes, BatchLayout]:
+        if isinstance(mark, EpochMark):
+            body, properties = encode_epoch_mark(mark), EPOCH_PROPERTIES
+        else:
+            body, properties = encode_topic_change(mark), TOPIC_PROPERTIES
         frames, lengths = encode_batch(
             LOG_TOPIC.encode(),
             LOG_QUEUE,
-            [encode_epoch_mark(mark)],
-            [EPOCH_PROPERTIES],
+            [body],
+            [properties],
             now_ms,
             self._store_host,
         )
@@ -135,10 +159,11 @@ class Appender:
         return self._checked(Batch(LOG_TOPIC, LOG_QUEUE, frames, lengths_bytes, internal=True))
 
     def _write_mark(
-        self, mark: EpochMark, frames: bytes, layout: BatchLayout, offset: int, stored_ms: int
+        self, mark: Mark, frames: bytes, layout: BatchLayout, offset: int, stored_ms: int
     ) -> Appended:
         queue = self._queues.find_or_create(LOG_TOPIC, LOG_QUEUE)
-        appended = self._write(queue, frames, layout, offset, stored_ms)
+        anew = mark.anew if isinstance(mark, TopicChange) else ()
+        appended = self._write(queue, frames, layout, offset, stored_ms, anew)
         self._epochs.note(offset, mark)
         return appended
 
@@ -149,6 +174,7 @@ class Appender:
         layout: BatchLayout,
         offset: int,
         stored_ms: int,
+        anew: tuple[str, ...] = (),
     ) -> Appended:
         first = queue.next_offset
         stored, entries = stamp_batch(
@@ -166,5 +192,7 @@ class Appender:
             self._points.lift_cap(offset)
         self._runs.note(offset, stored_ms)
         end = self._log.end
+        if anew:
+            self._undispatched.add(Renewal(offset, end, anew))
         self._undispatched.add(Undispatched(queue, first, entries, end, stored_ms))
         return Appended(first, offset, end, layout.count, stored_ms)

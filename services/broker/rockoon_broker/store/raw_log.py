@@ -12,12 +12,19 @@ from collections.abc import Sequence
 
 from rockoon_broker.store.log.commit_log import CommitLog
 from rockoon_broker.store.log.copied_chunks import CopiedChunks
-from rockoon_broker.store.log.epochs import Epochs, marks_among
+from rockoon_broker.store.log.epochs import Epochs, Mark, Renewal, marks_among, renewals_among
 from rockoon_broker.store.log.reading import RECORDS_MAX, LogChunk
 from rockoon_broker.store.log.scan import Chunk
 from rockoon_broker.store.log.time_runs import TimeRuns
 from rockoon_broker.store.queues.consume_queue import ConsumeQueues
-from rockoon_broker.store.queues.dispatch import EntryRun, count_runs, entry_runs, first_break
+from rockoon_broker.store.queues.dispatch import (
+    EntryRun,
+    Numbers,
+    count_runs,
+    entry_runs,
+    first_break,
+    parted,
+)
 from rockoon_broker.store.queues.dispatch_queue import Copied, DispatchQueue
 from rockoon_broker.store.queues.dropped_topics import DroppedTopics
 from rockoon_broker.store.recovery.recovery_points import RecoveryPoints
@@ -141,8 +148,9 @@ class RawLog:
             AppendFailed: the disk refused; nothing was written.
         """
         # Worked out once: to check them, to count them, and to list them when they are committed.
-        records, runs = self._checked(offset, data)
+        records = self._scanned(offset, data)
         marks = list(marks_among(data, records))
+        parts = self._checked(Chunk(offset, records), marks)
         self._log.extend(data)
         times_ms = records.store_timestamps_ms
         if records.count:
@@ -151,15 +159,24 @@ class RawLog:
                 self._points.lift_cap(offset)
             self._runs.note(offset, int(times_ms[0]))
             self._runs.note(offset + int(records.offsets[-1]), int(times_ms[-1]))
-            count_runs(runs, self._queues)
         for position, mark in marks:
             self._epochs.note(offset + position, mark)
-        end = self._log.end
-        ends = offset + records.offsets + records.sizes
-        self._undispatched.add(Copied(end, runs, ends, records.store_timestamps_ms))
-        self.copied.add(LogChunk(offset, data[: records.position], records, end, checked=True))
+        at = offset
+        for part, runs, renewal in parts:
+            count_runs(runs, self._queues)
+            end = renewal.first if renewal is not None else self._log.end
+            ends = offset + part.offsets + part.sizes
+            if end > at:
+                self._undispatched.add(Copied(end, runs, ends, part.store_timestamps_ms))
+            if renewal is not None:
+                for topic in renewal.topics:
+                    self._queues.count_anew(topic)
+                self._undispatched.add(renewal)
+            at = end
+        whole = data[: records.position]
+        self.copied.add(LogChunk(offset, whole, records, self._log.end, checked=True))
 
-    def _checked(self, offset: int, data: bytes) -> tuple[Scan, Sequence[EntryRun]]:
+    def _scanned(self, offset: int, data: bytes) -> Scan:
         log = self._log
         if offset != log.end:
             raise ValueError(f"the log ends at {log.end}, what is to be written begins at {offset}")
@@ -180,16 +197,25 @@ class RawLog:
             is_whole = records.position + size == len(data) == room
         if not is_whole:
             raise ValueError(f"no whole record at {offset + records.position}: {records.end.value}")
-        chunk = Chunk(offset, records)
-        runs = list(entry_runs(chunk, self._dropped.marks))
-        wrong = first_break(
-            chunk,
-            runs,
-            self._queues,
-            self._runs.newest_ms,
-            log.file_bytes,
-            begins_anywhere=log.min_offset > 0,
-        )
-        if wrong is not None:
-            raise ValueError(f"the record at {wrong} does not go on where the log or its queue is")
-        return records, runs
+        return records
+
+    def _checked(
+        self, chunk: Chunk, marks: Sequence[tuple[int, Mark]]
+    ) -> list[tuple[Scan, list[EntryRun], Renewal | None]]:
+        """Records that go on where the log and its queues are, as `parted` cuts them, and runs."""
+        log, newest_ms = self._log, self._runs.newest_ms
+        numbers = Numbers(self._queues, begins_anywhere=log.min_offset > 0)
+        checked = []
+        for part, renewal in parted(chunk, renewals_among(marks, chunk.records, chunk.base)):
+            runs = list(entry_runs(part, self._dropped.marks))
+            wrong = first_break(part, runs, numbers, newest_ms, log.file_bytes)
+            if wrong is not None:
+                raise ValueError(
+                    f"the record at {wrong} does not go on where the log or its queue is"
+                )
+            if part.records.count:
+                newest_ms = int(part.records.store_timestamps_ms[-1])
+            checked.append((part.records, runs, renewal))
+            if renewal is not None:
+                numbers.begin_anew(renewal.topics)
+        return checked

@@ -51,9 +51,11 @@ from rockoon_broker.store.retention.cleaner import Cleaner
 from rockoon_broker.store.retention.retention import RetentionDecision
 from rockoon_broker.store.settings import Flush, StoreSettings
 from rockoon_broker.store.stored_sizes import with_stored_sizes
+from rockoon_broker.store.topic_deletion import TopicDeletion
 from rockoon_core.directory_lock import DirectoryLock, DirectoryLocked
 from rockoon_core.disk import Disk, Shortage
 from rockoon_format.file_names import OFFSET_MAX
+from rockoon_format.log_marks import NO_TOPICS, LogTopics, TopicChange
 
 
 def _ignore(_: object) -> None:
@@ -120,42 +122,42 @@ class Store(VisibleStore):
             self._syncer,
             disk,
         )
-        self._committed_end = self.recovery.dispatched_end
+        listed = self.recovery.dispatched_end
+        self._committed_end = listed if by_quorum else self.recovery.log_end
         self._epochs = find_epochs(self._log, self._queues, self.recovery.own_records)
         self._undispatched = DispatchQueue(
             self._queues,
             self._log,
             self._dropped,
             settings.delay_levels_ms,
-            self._committed_end,
+            listed,
             self.recovery.dispatched_ms,
+            lambda renewal: self._deletion.renew(renewal),
         )
         self._appender, self._raw = self._make_writers()
         self._closed = False
         parts = (self._log, self.runs, self._queues, self._dropped, self._syncer)
         self._cleaner = Cleaner(settings, disk, clock, *parts, self.compaction)
+        forgetting = (self._undispatched, self._queues, self.compaction)
+        files = (self._syncer, self._cleaner)
+        self._deletion = TopicDeletion(self._dropped, self.points, *forgetting, *files)
         self._dues = Dues(settings, clock.now_ms())
         self._begin()
 
     def _make_writers(self) -> tuple[Appender, RawLog]:
-        parts = (self._undispatched, self._epochs)
-        log_and_times = (self.runs, self.points, *parts)
-        settings = self.settings
-        return (
-            Appender(settings, self._log, self._queues, *log_and_times),
-            RawLog(
-                self._log, self._queues, self._dropped, *log_and_times, settings.delay_levels_ms
-            ),
-        )
+        log = (self._log, self._queues)
+        rest = (self.runs, self.points, self._undispatched, self._epochs)
+        delays = self.settings.delay_levels_ms
+        return Appender(self.settings, *log, *rest), RawLog(*log, self._dropped, *rest, delays)
 
     def _begin(self) -> None:
         self._reserved_behind = -1
-        if self._committed_end < self._log.end:
-            self._undispatched.add_unread(self._log.end)
+        self._undispatched.add_unread(self._log.end, self.recovery.renewals)
         # What recovery repaired becomes durable, and a clean stop's point stops being the last.
         self.points.write(
             self._undispatched.end, self._undispatched.store_timestamp_ms, clean=False
         )
+        self._undispatched.dispatch(self._committed_end)
         for aside in self._queues.left_aside():
             self._syncer.request_removal(DoomedDirectory(aside))
         self._syncer.start()
@@ -246,20 +248,36 @@ class Store(VisibleStore):
         self._written()
         return appended
 
-    def open_epoch(self, epoch: int, leader: str, now_ms: int) -> Appended:
+    def open_epoch(
+        self, epoch: int, leader: str, now_ms: int, topics: LogTopics = NO_TOPICS
+    ) -> Appended:
         """Append the record that an epoch begins with; every CommitLog file begins with one then.
 
         Args:
             epoch: greater than any before.
             leader: id of the replica that leads it.
             now_ms: epoch milliseconds.
+            topics: whose messages a log without epochs holds.
 
         Raises:
             ValueError: the log has a record of this epoch or of a later one.
             StoreNotWritable, AppendFailed, StoreFailed, StoreClosed: as for `append`.
         """
         self._check_writable()
-        appended = self._appender.open_epoch(epoch, leader, now_ms)
+        appended = self._appender.open_epoch(epoch, leader, now_ms, topics)
+        self._written()
+        return appended
+
+    def change_topics(self, change: TopicChange, now_ms: int) -> Appended:
+        """Append a record of whose messages the log holds from there on; the log has epochs.
+
+        What is before it of topics that begin anew goes, as by `drop_topics`, when it is committed
+        and durable here, before `visible_end` is behind it. Nothing may be appended to them before.
+
+        Raises: as `append`.
+        """
+        self._check_writable()
+        appended = self._appender.change_topics(change, now_ms)
         self._written()
         return appended
 
@@ -318,16 +336,7 @@ class Store(VisibleStore):
             StoreFailed, StoreClosed.
         """
         self.check_usable()
-        counted = {topic: self.points.counted(topic) for topic in topics}
-        self._dropped.add(self._log.end if below is None else below, counted)
-        self._undispatched.drop(counted)
-        for topic in topics:
-            self.compaction.drop(topic)
-            self._syncer.withdraw_removals(self._queues.topic_directory(topic))
-            self._cleaner.withdraw_swept(self._queues.topic_directory(topic))
-            aside = self._queues.set_aside(topic)
-            if aside is not None:
-                self._syncer.request_removal(DoomedDirectory(aside))
+        self._deletion.drop(topics, self._log.end if below is None else below)
 
     def tick(self, now_ms: int) -> list[QueueKey]:
         """Do what is due. Call it several times a second, unless `idle_ms` says otherwise.
@@ -360,14 +369,6 @@ class Store(VisibleStore):
             self._cleaner.clean_if_possible(now_ms, self._recoverable_end)
         self.compaction.tick(now_ms, min(self._syncer.synced_end, self._undispatched.end))
         return advanced
-
-    def idle_ms(self, now_ms: int) -> int:
-        """How long `tick` finds nothing to do if nothing is asked of the store; 0 while it does."""
-        is_behind = self._undispatched.pending or self._syncer.synced_end < self._log.end
-        is_busy = self._syncer.is_busy or self._cleaner.is_sweeping
-        if is_behind or is_busy or not self.points.is_newest(self._undispatched.end):
-            return 0
-        return max(min(self._dues.disk_check_ms - now_ms, self.compaction.idle_ms(now_ms)), 0)
 
     def clean(self, now_ms: int) -> RetentionDecision:
         """Look at the disk, delete what has to go, and decide whether appends are accepted.
@@ -439,6 +440,7 @@ class Store(VisibleStore):
         self._log.erase_refused()
         for fd in self._log.sync_request(self._syncer.synced_end).fds:
             self._disk.fdatasync(fd)
+        self._deletion.synced(self._log.end)
         if not self._by_quorum:
             self._committed_end = self._log.end
         self._undispatched.dispatch(self._committed_end)

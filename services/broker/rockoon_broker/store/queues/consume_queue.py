@@ -10,6 +10,7 @@ Invariants of a queue:
    one, when a queue begins in the middle) are fillers, which every reader skips.
 """
 
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -93,6 +94,9 @@ class ConsumeQueues:
         self._queues: dict[QueueKey, ConsumeQueue] = {}
         # The same by topic: what is done to one topic must not look at every other one.
         self._of_topic: dict[str, dict[int, ConsumeQueue]] = {}
+        # How often a topic begins anew behind what is listed. Its queues' numbers are counted from
+        # there, while what lies before it is still to be listed.
+        self._renewals: Counter[str] = Counter()
         # Names below ASIDE_DIRECTORY up to this number were given away.
         self._set_aside = 0
         self.codes = QueueCodes()
@@ -126,8 +130,7 @@ class ConsumeQueues:
             if queue_id < 0:
                 raise UnstorableTopic(f"queue id {queue_id} of topic {topic} is negative")
             queue = ConsumeQueue(topic, queue_id)
-            self._queues[topic, queue_id] = queue
-            self._of_topic.setdefault(topic, {})[queue_id] = queue
+            self._add(queue)
         return queue
 
     def load(self, boundary: int) -> None:
@@ -176,7 +179,8 @@ class ConsumeQueues:
         # Behind the write: readers go up to here, and a write that failed is made once more from
         # here.
         queue.max_offset = end
-        queue.next_offset = max(queue.next_offset, end)
+        if queue.topic not in self._renewals:
+            queue.next_offset = max(queue.next_offset, end)
 
     def skip_to(self, queue: ConsumeQueue, offset: int, log_end: int) -> None:
         """Let a queue's numbers go on from an offset, although no record bears those before it.
@@ -329,6 +333,31 @@ class ConsumeQueues:
             self._forget(queue)
         return aside
 
+    def count_anew(self, topic: str) -> None:
+        """Number what comes of a topic from 0 on; when the log is listed up to here, `renewed`."""
+        self._renewals[topic] += 1
+        for queue in self.of_topic(topic):
+            queue.next_offset = 0
+
+    def renew(self, topic: str) -> Path | None:
+        """As `set_aside`, with the numbers kept that were counted since `count_anew`."""
+        again = self._renewals[topic] > 1
+        counted = [queue for queue in self.of_topic(topic) if queue.next_offset or again]
+        aside = self.set_aside(topic)
+        for queue in counted:
+            # The same objects: batches that wait to be listed refer to them.
+            queue.file_first, queue.file_last = 0, -1
+            queue.max_offset = queue.min_offset = 0
+            queue.min_known_for = -1
+            self._add(queue)
+        return aside
+
+    def renewed(self, topic: str) -> None:
+        """What was listed of a topic when `count_anew` was called is gone."""
+        self._renewals[topic] -= 1
+        # Positive counts alone.
+        self._renewals = +self._renewals
+
     def left_aside(self) -> list[Path]:
         """What was set aside and is not deleted yet."""
         aside = self._root / ASIDE_DIRECTORY
@@ -348,6 +377,10 @@ class ConsumeQueues:
 
     def close(self) -> None:
         self._files.close()
+
+    def _add(self, queue: ConsumeQueue) -> None:
+        self._queues[queue.key] = queue
+        self._of_topic.setdefault(queue.topic, {})[queue.queue_id] = queue
 
     def _forget(self, queue: ConsumeQueue) -> None:
         del self._queues[queue.key]

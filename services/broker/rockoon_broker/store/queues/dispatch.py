@@ -1,15 +1,19 @@
 """From scanned records to ConsumeQueue entries, as recovery needs it."""
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping
+import logging
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
+from rockoon_broker.store.log.epochs import Renewal
 from rockoon_broker.store.log.scan import Chunk
 from rockoon_broker.store.queues.consume_queue import ConsumeQueue, ConsumeQueues, QueueKey
 from rockoon_format.consume_queue import EntryArray, encode_entries
 from rockoon_format.names import topic_fault
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +33,58 @@ class EntryRun:
     def behind(self, count: int) -> "EntryRun":
         """Without the first ones."""
         return EntryRun(self.key, self.first_offset + count, self.entries[count:])
+
+
+class Numbers:
+    """Which number the next record of each queue bears, behind records that are not counted yet.
+
+    Args:
+        queues: as they are before these records.
+        begins_anywhere: a queue without numbers may begin with any: the log was not copied from its
+            very beginning.
+    """
+
+    def __init__(self, queues: ConsumeQueues, *, begins_anywhere: bool = False) -> None:
+        self._queues = queues
+        self._begins_anywhere = begins_anywhere
+        self._next: dict[QueueKey, int] = {}
+        self._renewed: set[str] = set()
+
+    def go_on(self, run: EntryRun) -> bool:
+        """Count a run; returns whether it goes on where its queue was."""
+        expected = self._next.get(run.key)
+        if expected is None:
+            queue = None if run.key[0] in self._renewed else self._queues.find(*run.key)
+            expected = queue.next_offset if queue else 0
+            if self._begins_anywhere and not expected:
+                expected = run.first_offset
+        self._next[run.key] = run.first_offset + len(run.entries)
+        return run.first_offset == expected
+
+    def begin_anew(self, topics: Iterable[str]) -> None:
+        """Have the queues of some topics begin at offset 0."""
+        self._renewed.update(topics)
+        self._next = {key: at for key, at in self._next.items() if key[0] not in self._renewed}
+
+
+def parted(chunk: Chunk, renewals: Sequence[Renewal]) -> Iterator[tuple[Chunk, Renewal | None]]:
+    """Cut a chunk before each record behind which topics begin anew.
+
+    Args:
+        chunk: records as scanned.
+        renewals: those among them, in their order.
+
+    Yields:
+        Records, and what the next part begins with; parts may be without records.
+    """
+    if not renewals:
+        yield chunk, None
+        return
+    physical = chunk.records.offsets + chunk.base
+    cuts = np.searchsorted(physical, [each.first for each in renewals]).tolist()
+    bounds = itertools.pairwise([0, *cuts, len(physical)])
+    for (first, end), renewal in zip(bounds, [*renewals, None], strict=True):
+        yield replace(chunk, records=chunk.records.between(first, end)), renewal
 
 
 def entry_runs(chunk: Chunk, marks: Mapping[str, int]) -> Iterator[EntryRun]:
@@ -62,11 +118,9 @@ def entry_runs(chunk: Chunk, marks: Mapping[str, int]) -> Iterator[EntryRun]:
 def first_break(
     chunk: Chunk,
     runs: Iterable[EntryRun],
-    queues: ConsumeQueues,
+    numbers: Numbers,
     newest_ms: int,
     file_bytes: int,
-    *,
-    begins_anywhere: bool = False,
 ) -> int | None:
     """Where records stop being a continuation of the store, though each looks whole by itself.
 
@@ -75,13 +129,11 @@ def first_break(
     damaged.
 
     Args:
-        chunk: records that follow what `queues` already hold, or have counted.
+        chunk: records that follow what queues already hold, or have counted.
         runs: `entry_runs` of it.
-        queues: as they are before the chunk is dispatched or counted.
+        numbers: as they are before the chunk.
         newest_ms: store time of the record before the chunk.
         file_bytes: size of a CommitLog file. Where one begins, store times may go back.
-        begins_anywhere: a queue without numbers may begin with any: the log was not copied from its
-            very beginning.
 
     Returns:
         Physical offset of the first record that cannot be right, None if all can.
@@ -93,23 +145,17 @@ def first_break(
     before_ms = np.concatenate(([newest_ms], times_ms[:-1]))
     goes_back = (times_ms < before_ms) & (physical % file_bytes != 0)
     wrong = physical[(records.physical_offsets != physical) | goes_back].tolist()
-    expected: dict[QueueKey, int] = {}
     for run in runs:
-        if run.key not in expected:
-            queue = queues.find(*run.key)
-            begins = begins_anywhere and (queue is None or not queue.next_offset)
-            expected[run.key] = run.first_offset if begins else queue.next_offset if queue else 0
         nameless = topic_fault(run.key[0]) is not None or run.key[1] < 0
-        if nameless or run.first_offset != expected[run.key]:
+        if not numbers.go_on(run) or nameless:
             wrong.append(int(run.entries["offset"][0]))
-        expected[run.key] = run.first_offset + len(run.entries)
     return min(wrong, default=None)
 
 
-def contradicted_queues(
+def empty_contradicted_queues(
     chunk: Chunk, queues: ConsumeQueues, marks: Mapping[str, int], log_min: int
-) -> list[ConsumeQueue]:
-    """Queues whose entries are all of records that are gone, and whose numbers the log belies.
+) -> None:
+    """Empty queues whose entries are all of records that are gone, and whose numbers the log belies.
 
     What is gone proves nothing, but the next record of the queue says its number.
 
@@ -118,15 +164,20 @@ def contradicted_queues(
         log_min: physical offset of the oldest byte that is kept.
     """
     seen: set[QueueKey] = set()
-    found = []
     for run in entry_runs(chunk, marks):
         queue = queues.find(*run.key)
         if run.key in seen or queue is None:
             continue
         seen.add(run.key)
         if queue.next_offset != run.first_offset and queues.is_all_below(queue, log_min):
-            found.append(queue)
-    return found
+            log.warning(
+                "queue %d of %s is made again from the log: it ends at %d, and the log goes on at "
+                "another number",
+                queue.queue_id,
+                queue.topic,
+                queue.max_offset,
+            )
+            queues.empty(queue)
 
 
 def dispatch_runs(

@@ -5,13 +5,14 @@ What cannot be written now stays first in line: later entries wait behind it.
 
 import errno
 from collections import deque
-from collections.abc import Container, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rockoon_broker.store.log.commit_log import CommitLog
+from rockoon_broker.store.log.epochs import Renewal
 from rockoon_broker.store.log.reading import read_chunk
 from rockoon_broker.store.log.scan import WINDOW_BYTES, Chunk
 from rockoon_broker.store.queues.consume_queue import ConsumeQueue, ConsumeQueues, QueueKey
@@ -83,6 +84,7 @@ class DispatchQueue:
         delay_levels_ms: as of `scan`.
         end: physical offset up to which the log is dispatched already.
         store_timestamp_ms: store time of the newest message up to there.
+        renew: drops what was listed of topics that begin anew; False: not yet.
 
     Attributes:
         end: physical offset behind the newest message that readers see.
@@ -98,6 +100,7 @@ class DispatchQueue:
         delay_levels_ms: Sequence[int],
         end: int,
         store_timestamp_ms: int,
+        renew: Callable[[Renewal], bool],
     ) -> None:
         self.end = end
         self.store_timestamp_ms = store_timestamp_ms
@@ -106,27 +109,40 @@ class DispatchQueue:
         self._log = log
         self._dropped = dropped
         self._delay_levels_ms = delay_levels_ms
-        self._waiting: deque[Undispatched | Copied | Unread] = deque()
+        self._renew = renew
+        self._waiting: deque[Undispatched | Copied | Unread | Renewal] = deque()
 
     @property
     def pending(self) -> int:
         """How many batches wait."""
         return len(self._waiting)
 
-    def add(self, batch: Undispatched | Copied) -> None:
-        """Take the records that the log holds behind the one added last."""
+    def add(self, batch: Undispatched | Copied | Renewal) -> None:
+        """Take the records that the log holds behind the one added last, or what they begin with:
+        a renewal comes before its record, so that no recovery point is behind it too early."""
         self._waiting.append(batch)
 
-    def add_unread(self, end: int) -> None:
-        """Take what the log holds behind what was added last, up to a physical offset."""
-        if self._waiting and isinstance(self._waiting[-1], Unread):
-            self._waiting.pop()
-        self._waiting.append(Unread(end))
+    def add_unread(self, end: int, renewals: Iterable[Renewal]) -> None:
+        """Take what an opened log holds, up to a physical offset.
+
+        Args:
+            renewals: those in it.
+        """
+        at = self.end
+        for renewal in renewals:
+            if renewal.first > at:
+                self._waiting.append(Unread(renewal.first))
+            self._waiting.append(renewal)
+            at = renewal.first
+        if end > at:
+            self._waiting.append(Unread(end))
 
     def drop(self, topics: Container[str]) -> None:
         """Write no entries for the batches of topics that are deleted."""
 
-        def without(each: Undispatched | Copied | Unread) -> Undispatched | Copied | Unread:
+        def without(
+            each: Undispatched | Copied | Unread | Renewal,
+        ) -> Undispatched | Copied | Unread | Renewal:
             if isinstance(each, Undispatched) and each.queue and each.queue.topic in topics:
                 return replace(each, queue=None)
             if isinstance(each, Copied):
@@ -148,6 +164,11 @@ class DispatchQueue:
         try:
             while waiting and self.end < end:
                 batch = waiting[0]
+                if isinstance(batch, Renewal):
+                    if batch.end > end or not self._renew(batch):
+                        break
+                    waiting.popleft()
+                    continue
                 if isinstance(batch, Unread):
                     self._dispatch_unread(min(batch.end_offset, end), advanced)
                     if self.end == batch.end_offset:

@@ -6,7 +6,9 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
+from rockoon_broker.store.compacted.compaction import Compaction
 from rockoon_broker.store.compacted.reading import CompactedReader
+from rockoon_broker.store.dues import Dues
 from rockoon_broker.store.errors import UnknownOffset
 from rockoon_broker.store.log.commit_log import CommitLog
 from rockoon_broker.store.log.epochs import Epochs
@@ -17,11 +19,13 @@ from rockoon_broker.store.queues.dispatch_queue import DispatchQueue
 from rockoon_broker.store.queues.dropped_topics import DroppedTopics
 from rockoon_broker.store.raw_log import RawLog
 from rockoon_broker.store.reading.reader import Boundary, GetResult, QueueStatus, StoredAt
+from rockoon_broker.store.recovery.recovery_points import RecoveryPoints
 from rockoon_broker.store.retention.cleaner import Cleaner, ExpiryForecast
 from rockoon_broker.store.retention.retention import LogFileAge, RetentionDecision
 from rockoon_core.replication_rules import Boundary as Epoch
 from rockoon_format.consume_queue import EntryArray, decode_entries
 from rockoon_format.file_names import OFFSET_MAX
+from rockoon_format.log_marks import LogTopics
 
 
 class VisibleStore(ABC):
@@ -42,6 +46,9 @@ class VisibleStore(ABC):
     _closed: bool
     _syncer: Syncer
     _cleaner: Cleaner
+    _dues: Dues
+    points: RecoveryPoints
+    compaction: Compaction
 
     @abstractmethod
     def check_usable(self) -> None:
@@ -77,6 +84,14 @@ class VisibleStore(ABC):
     def durable_end(self) -> int:
         """Physical offset up to which the Syncer has made the log durable."""
         return self._syncer.synced_end
+
+    def idle_ms(self, now_ms: int) -> int:
+        """How long `tick` finds nothing to do if nothing is asked of the store; 0 while it does."""
+        is_behind = self._undispatched.pending or self._syncer.synced_end < self._log.end
+        is_busy = self._syncer.is_busy or self._cleaner.is_sweeping
+        if is_behind or is_busy or not self.points.is_newest(self._undispatched.end):
+            return 0
+        return max(min(self._dues.disk_check_ms - now_ms, self.compaction.idle_ms(now_ms)), 0)
 
     @property
     def last_retention(self) -> RetentionDecision | None:
@@ -198,6 +213,16 @@ class VisibleStore(ABC):
     def log_files(self) -> list[LogFileAge]:
         """Every CommitLog file, oldest first; OSError for the disk."""
         return self._cleaner.file_ages()
+
+    @property
+    def epoch(self) -> int:
+        """The newest one that the log has begun; 0 for a log that never had another copy."""
+        return self._epochs.epoch
+
+    @property
+    def log_topics(self) -> LogTopics:
+        """Whose messages the log holds, by its own records; of epoch 0 nothing is known."""
+        return self._epochs.topics
 
     @property
     def dropped_marks(self) -> Mapping[str, int]:

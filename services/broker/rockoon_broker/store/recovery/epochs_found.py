@@ -1,11 +1,13 @@
-"""Epochs of a log that was just opened: the newest mark that a queue lists, and those behind it."""
+"""Epochs and topics of a log that was just opened: by the newest mark of an epoch that a queue
+lists, and what the log says of itself behind it.
+"""
 
 import struct
 from collections.abc import Iterable
 
 from rockoon_broker.store.errors import StoreDamaged
 from rockoon_broker.store.log.commit_log import CommitLog
-from rockoon_broker.store.log.epochs import Epochs, mark_of
+from rockoon_broker.store.log.epochs import Epochs, Mark, mark_of
 from rockoon_broker.store.queues.consume_queue import ConsumeQueues
 from rockoon_format.log_marks import LOG_QUEUE, LOG_TOPIC, EpochMark
 
@@ -23,7 +25,7 @@ def find_epochs(log: CommitLog, queues: ConsumeQueues, own_records: Iterable[int
         StoreDamaged: a mark is damaged. Guessing would have another log taken for this one.
         OSError: the disk.
     """
-    epochs, newest = Epochs(), -1
+    listed: dict[int, Mark] = {}
     queue = queues.find(LOG_TOPIC, LOG_QUEUE)
     if queue is not None:
         lowest = queues.min_offset(queue, log.min_offset)
@@ -32,17 +34,20 @@ def find_epochs(log: CommitLog, queues: ConsumeQueues, own_records: Iterable[int
             position = int(entries["offset"][0])
             mark = _mark_at(log, position)
             if mark is not None:
-                epochs.note(position, mark)
-                newest = position
+                listed[position] = mark
+            if isinstance(mark, EpochMark):
+                # It says all that was before it.
                 break
-    for position in own_records:
-        mark = _mark_at(log, position) if position > newest else None
+    newest = max(listed, default=-1)
+    epochs = Epochs()
+    for position in (*sorted(listed), *(each for each in own_records if each > newest)):
+        mark = listed.get(position) or _mark_at(log, position)
         if mark is not None:
             epochs.note(position, mark)
     return epochs
 
 
-def _mark_at(log: CommitLog, position: int) -> EpochMark | None:
+def _mark_at(log: CommitLog, position: int) -> Mark | None:
     head = log.read(position, _SIZE.size)
     try:
         (size,) = _SIZE.unpack(head)

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from rockoon_broker.store.log.epochs import Renewal
+
 
 @dataclass(frozen=True)
 class Recovery:
@@ -14,7 +16,7 @@ class Recovery:
     """Physical offset behind the last record."""
     dispatched_end: int
     """Physical offset up to which the queues list the log: its end, unless others say what is
-    committed."""
+    committed, or a topic begins anew behind it."""
     dispatched_ms: int
     """Store time of the newest record before it; 0 if none is known."""
     store_timestamp_ms: int
@@ -35,5 +37,7 @@ class Recovery:
     """Files in `lost` that hold what this start cut off."""
     own_records: tuple[int, ...] = ()
     """Physical offsets of what was read of the log's own topic."""
+    renewals: tuple[Renewal, ...] = ()
+    """Those among them behind which topics begin anew: that is still to be done."""
     records_set_aside: int = 0
     """Whole records in them: not known to have been durable, but they may have been."""

@@ -34,14 +34,16 @@ from dataclasses import replace
 
 from rockoon_broker.store.errors import StoreDamaged, StoreLayoutError
 from rockoon_broker.store.log.directory import contiguous, list_files
-from rockoon_broker.store.log.scan import LogScan
+from rockoon_broker.store.log.scan import Chunk, LogScan
 from rockoon_broker.store.queues.consume_queue import ConsumeQueues
 from rockoon_broker.store.queues.dispatch import (
-    contradicted_queues,
+    Numbers,
     count_runs,
     dispatch_runs,
+    empty_contradicted_queues,
     entry_runs,
     first_break,
+    parted,
 )
 from rockoon_broker.store.queues.dropped_topics import DroppedTopics, PointState
 from rockoon_broker.store.queues.layout import Misfit, find_misfits, move_misfits
@@ -60,6 +62,7 @@ from rockoon_broker.store.recovery.checkpoint_files import (
 from rockoon_broker.store.recovery.cut import LOST_DIRECTORY, LogCut
 from rockoon_broker.store.recovery.damage import KnownDurable, count_records, find_damage
 from rockoon_broker.store.recovery.outcome import Recovery
+from rockoon_broker.store.recovery.own_records import OwnRecords
 from rockoon_broker.store.recovery.proof import LogFiles, ends_are_true, proven_end
 from rockoon_broker.store.recovery.truncation import FILE as TRUNCATION_FILE
 from rockoon_broker.store.recovery.truncation import TruncationFile
@@ -68,14 +71,12 @@ from rockoon_core.disk import Disk
 from rockoon_format.batch import scan
 from rockoon_format.checkpoint import SAFETY_MARGIN_MS
 from rockoon_format.file_names import offset_to_file_name
-from rockoon_format.log_marks import LOG_TOPIC
 from rockoon_format.names import topic_fault
 
 log = logging.getLogger(__name__)
 
 LOG_DIRECTORY = "commitlog"
 QUEUES_DIRECTORY = "consumequeue"
-_LOG_TOPIC = LOG_TOPIC.encode()
 _OUTSIDE = "the recovery point lies outside the CommitLog"
 
 
@@ -118,7 +119,7 @@ class Recoverer:
         # Both are known once `abort` is read.
         self._are_checksums_ours = False
         self._checksums_from: int | None = None
-        self._own_records: list[int] = []
+        self._own = OwnRecords(self._log, self._file_bytes, disk)
         self._cut = LogCut(self._root, self._log, self._file_bytes, disk)
 
     def run(self) -> Recovery:
@@ -170,7 +171,7 @@ class Recoverer:
                 self._abort.create(lineage, self._checksums_from)
                 self._load(boundary)
         known_ms = 0 if reason or point is None else point.store_timestamp_ms
-        walk, newest_ms = self._walk(starts, boundary, known_ms, ours=not reason)
+        walk, newest_ms, listed = self._walk(starts, boundary, known_ms, ours=not reason)
         if self._by_quorum:
             # Others may count on the blank: written over, the log would be another one.
             walk.end = max(walk.end, walk.closed_end)
@@ -186,11 +187,16 @@ class Recoverer:
         self._note_checksums(lineage, walk.end)
         why = reason or ("clean stop" if abort is None else "recovery point")
         result = self._result(walk, starts, boundary, newest_ms, lineage, abort, why, cleared)
-        if self._by_quorum:
-            result = replace(result, dispatched_end=boundary, dispatched_ms=known_ms)
+        if listed is not None:
+            result = replace(result, dispatched_end=listed[0], dispatched_ms=listed[1])
         aside = tuple(self._cut.set_aside)
-        own = tuple(offset for offset in self._own_records if offset < walk.end)
-        return replace(result, set_aside=aside, records_set_aside=records_behind, own_records=own)
+        return replace(
+            result,
+            set_aside=aside,
+            records_set_aside=records_behind,
+            own_records=tuple(offset for offset in self._own.offsets if offset < walk.end),
+            renewals=tuple(each for each in self._own.renewals if each.end <= walk.end),
+        )
 
     def _tell_loss(self, end: int, records_behind: int, durable: KnownDurable) -> None:
         if end < durable.end:
@@ -359,7 +365,7 @@ class Recoverer:
 
     def _walk(
         self, starts: list[int], boundary: int, newest_ms: int, *, ours: bool
-    ) -> tuple[LogScan, int]:
+    ) -> tuple[LogScan, int, tuple[int, int] | None]:
         """Read the log from the boundary to its end and dispatch what is there.
 
         Args:
@@ -367,7 +373,9 @@ class Recoverer:
             ours: whether this store wrote everything behind the boundary. What another broker
                 wrote is taken as that broker takes it.
 
-        Returns the walk, and the store time of the last record that is kept.
+        Returns the walk, the store time of the last record that is kept, and up to where records
+        are listed, with the time of the last: unless others say what is committed, or a topic
+        begins anew, which is done when its turn comes, None: all are.
         """
         walk = LogScan(
             self._log,
@@ -378,41 +386,38 @@ class Recoverer:
             checksums_from=self._checksums_from,
             delay_levels_ms=self._delay_levels_ms,
         )
-        marks = self._dropped.marks
+        listed = (boundary, newest_ms) if self._by_quorum else None
         for chunk in walk.chunks(boundary):
-            end = None
-            runs = list(entry_runs(chunk, marks))
-            if ours:
-                end = first_break(
-                    chunk,
-                    runs,
-                    self._queues,
-                    newest_ms,
-                    self._file_bytes,
-                    begins_anywhere=self._by_quorum and starts[0] > 0,
-                )
-            else:
-                for queue in contradicted_queues(chunk, self._queues, marks, starts[0]):
-                    log.warning(
-                        "queue %d of %s is made again from the log: it ends at %d, and the log "
-                        "goes on at another number",
-                        queue.queue_id,
-                        queue.topic,
-                        queue.max_offset,
-                    )
-                    self._queues.empty(queue)
-            take = count_runs if self._by_quorum else dispatch_runs
-            take(runs, self._queues, end)
-            self._own_records += chunk.offsets_of(_LOG_TOPIC)
-            times_ms = chunk.records.store_timestamps_ms
-            if end is not None:
-                walk.end, walk.closed_end = end, 0
-                times_ms = times_ms[chunk.records.offsets + chunk.base < end]
-            if len(times_ms):
-                newest_ms = int(times_ms[-1])
-            if end is not None:
-                break
-        return walk, newest_ms
+            for part, renewal in parted(chunk, self._own.take(chunk)):
+                end = self._take_part(part, newest_ms, starts, ours=ours, count=listed is not None)
+                times_ms = part.records.store_timestamps_ms
+                if end is not None:
+                    walk.end, walk.closed_end = end, 0
+                    times_ms = times_ms[part.records.offsets + part.base < end]
+                if len(times_ms):
+                    newest_ms = int(times_ms[-1])
+                if end is not None:
+                    return walk, newest_ms, listed
+                if renewal is not None:
+                    listed = listed or (renewal.first, newest_ms)
+                    for topic in renewal.topics:
+                        self._queues.count_anew(topic)
+        return walk, newest_ms, listed
+
+    def _take_part(
+        self, part: Chunk, newest_ms: int, starts: list[int], *, ours: bool, count: bool
+    ) -> int | None:
+        """List records, or count them alone; returns where they are no continuation, if so."""
+        end, marks = None, self._dropped.marks
+        runs = list(entry_runs(part, marks))
+        if ours:
+            numbers = Numbers(self._queues, begins_anywhere=self._by_quorum and starts[0] > 0)
+            end = first_break(part, runs, numbers, newest_ms, self._file_bytes)
+        else:
+            empty_contradicted_queues(part, self._queues, marks, starts[0])
+        take = count_runs if count else dispatch_runs
+        take(runs, self._queues, end)
+        return end
 
     def _why_not(self, point: RecoveryPoint | None, abort: Abort | None, starts: list[int]) -> str:
         """Why the recovery point cannot be used; empty if it can, as far as is known."""
