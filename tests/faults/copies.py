@@ -96,6 +96,7 @@ class Topics:
         self._chance = chance
         self._ended = False
         self.kept: dict[str, dict[tuple[MessageQueue, int], bytes]] = {}
+        self._gone: set[bytes] = set()
         """Topics that were not deleted, with what was acknowledged where."""
 
     def end(self) -> None:
@@ -125,7 +126,7 @@ class Topics:
     async def _delete(self, name: str) -> None:
         with suppress(TopicNotFound):
             await when_there(lambda: self._cluster.admin.delete_topic(name))
-        del self.kept[name]
+        self._gone.update(self.kept.pop(name).values())
 
     async def judge(self) -> list[str]:
         faults = []
@@ -138,6 +139,8 @@ class Topics:
                 for message in messages
             }
             gone = [place for place, body in sent.items() if found.get(place) != body]
+            if back := self._gone & {*found.values()}:
+                faults.append(f"{name} shows {len(back)} messages of a topic that was deleted")
             if gone:
                 faults.append(
                     f"{len(gone)} of {len(sent)} messages of {name} are not where they were "

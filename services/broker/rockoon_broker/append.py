@@ -12,6 +12,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
@@ -20,6 +21,7 @@ from rockoon_broker.clock import Clock
 from rockoon_broker.idempotence.ledger import Run, Runs, SequenceLedger
 from rockoon_broker.steady_clock import SteadyClock
 from rockoon_broker.store import errors as store_errors
+from rockoon_broker.store.appender import Appended
 from rockoon_broker.store.log.batch import Batch, SequencedBatch
 from rockoon_broker.store.queues.consume_queue import QueueKey
 from rockoon_broker.store.store import Store
@@ -38,6 +40,7 @@ from rockoon_core.errors import (
 )
 from rockoon_format.batch import BatchError, BatchFault
 from rockoon_format.index_entries import have_keys
+from rockoon_format.log_marks import TopicChange
 from rockoon_format.record import RECORD_BYTES_MIN, encode_host
 from rockoon_format.sequences import first_without_sequence
 from rockoon_runtime.waking import Bell
@@ -148,6 +151,25 @@ class Appends:
                 self._room.clear()
                 await self._room.wait()
 
+    def change_topics(
+        self, change: TopicChange
+    ) -> tuple[int, "asyncio.Future[RockoonError | None]"]:
+        """Append a record of which topics the log holds; see `Store.change_topics`.
+
+        Returns:
+            Where it ends, and what is done when it is durable; as of `AppendResult`.
+
+        Raises:
+            NotEnoughReplicas, StoreNotWritable: for now; nothing was appended.
+            RockoonError: for good.
+        """
+        self._may_append()
+        try:
+            appended = self._appended(partial(self._store.change_topics, change))
+        except store_errors.BatchTooLarge as failure:
+            raise StoreNotWritable(reason=str(failure)) from failure
+        return appended.end_offset, self._wait_for(appended.end_offset)
+
     def confirmed(self, end: int) -> None:
         """The log is durable up to `end`: let readers see it, answer who waits."""
         if self._failure is not None:
@@ -213,25 +235,16 @@ class Appends:
             raise MalformedBatch(index=0, reason=f"{len(frames)} bytes, more than {most}")
 
     def _place(self, batch: Batch, first_sequence: int = 0) -> AppendResult:
-        if self._failure is not None:
-            raise self._failure
         try:
-            appended = self._store.append(batch, self.store_clock.now_ms())
+            appended = self._appended(partial(self._store.append, batch))
         except BatchError as failure:
             raise self._refusal(failure) from failure
         except store_errors.BatchTooLarge as failure:
             raise MalformedBatch(index=0, reason=str(failure)) from failure
         except store_errors.UnstorableTopic as failure:
             raise InvalidTopicName(topic=batch.topic, reason=str(failure)) from failure
-        except (store_errors.StoreNotWritable, store_errors.AppendFailed) as failure:
-            raise StoreNotWritable(reason=str(failure)) from failure
-        except store_errors.StoreFailed as failure:
-            raise StoreFailed(reason=str(failure)) from failure
-        except store_errors.StoreClosed as failure:
-            raise NotReady(service="the broker", reason="it is stopping") from failure
         self.messages += appended.count
         self.bytes += appended.end_offset - appended.first_physical_offset
-        self._store_changed.ring()
         if not batch.internal:
             self.taken.add(batch.topic, NORMAL, appended.count, len(batch.frames), batch.sizes)
         run = Run(
@@ -247,6 +260,25 @@ class Appends:
             self._arrived(batch.queue)
             return AppendResult((run,), None)
         return AppendResult((run,), self._wait_for(appended.end_offset))
+
+    def _appended(self, append: Callable[[int], Appended]) -> Appended:
+        """Append at the store's time.
+
+        Raises:
+            RockoonError: the store takes nothing.
+        """
+        if self._failure is not None:
+            raise self._failure
+        try:
+            appended = append(self.store_clock.now_ms())
+        except (store_errors.StoreNotWritable, store_errors.AppendFailed) as failure:
+            raise StoreNotWritable(reason=str(failure)) from failure
+        except store_errors.StoreFailed as failure:
+            raise StoreFailed(reason=str(failure)) from failure
+        except store_errors.StoreClosed as failure:
+            raise NotReady(service="the broker", reason="it is stopping") from failure
+        self._store_changed.ring()
+        return appended
 
     def _place_once(self, sequenced: SequencedBatch, batch: Batch) -> AppendResult:
         """Append what is not stored yet of a batch."""

@@ -33,8 +33,10 @@ from rockoon_broker.store.store import Store
 from rockoon_broker.store_ticks import StoreTicks
 from rockoon_broker.topics import topic_file as topics_json
 from rockoon_broker.topics.foreign_store import refuse_batch_queues
+from rockoon_broker.topics.log_topics import record
 from rockoon_broker.topics.served_topics import ServedTopics
 from rockoon_broker.topics.topic_file import TopicFile
+from rockoon_broker.topics.topics import TopicPlan
 from rockoon_broker.traffic import DELAY, TRANSACTION
 from rockoon_core.disk import Disk, DiskUsage
 from rockoon_core.errors import InvalidArgument, NotReady, QueueNotFound, StoreFailed
@@ -93,15 +95,13 @@ class Broker:
         self.store_changed = Bell()
         self.cluster = cluster_of(settings, disk)
         self._waiting = WaitingPulls(settings.waiting_pulls_max)
+        routes = (settings.name, topic_file, nameservers, self.cluster, clock)
         self.topics = ServedTopics(
-            settings.name,
-            topic_file,
-            nameservers,
-            self.cluster,
-            clock,
+            *routes,
             gone=self._waiting.topic_gone,
             drop=self._drop_topics,
             changed=self._tell_compacted,
+            record=self._record_topics,
         )
         self.appends = Appends(
             store,
@@ -329,17 +329,23 @@ class Broker:
 
     def _drop_topics(self, topics: Sequence[str]) -> None:
         """Drop the messages of deleted topics; raises as `Store.drop_topics`."""
-        if self.settings.copies > 1:
-            # The other copies would not hear of it at the same place of the log, and would number
-            # what follows otherwise. So the messages stay until retention takes them.
-            log.warning(
-                "the messages of %s, which is deleted, stay in the log until they expire: a topic "
-                "of that name goes on behind them (its log has copies)",
-                ", ".join(topics),
-            )
-            return
         # The store first, durably: whatever else forgets them may do so again.
         self.store.drop_topics(*topics)
+        self._forget_topics(topics)
+
+    def believe_log(self) -> None:
+        """Go by what the log says of topics, if it has had copies; before anybody is served."""
+        if self.store.epoch:
+            self.topics.believe(self.store.log_topics)
+
+    async def _record_topics(self, planned: TopicPlan) -> None:
+        """Have the log say which topics it holds, of a log with copies; see `record`."""
+        gone = await record(self.store, self.appends, planned)
+        if gone:
+            log.info("deleted: the messages of %s were dropped", ", ".join(gone))
+            self._forget_topics(gone)
+
+    def _forget_topics(self, topics: Sequence[str]) -> None:
         self.sequences.ledger.drop_topics(*topics)
         self.appends.taken.drop_topics(*topics)
         self.pulls.given.drop_topics(*topics)

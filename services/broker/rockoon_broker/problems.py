@@ -15,7 +15,7 @@ def problems_of(broker: Broker) -> Iterator[str]:
     if store.point_failure is not None:
         yield f"no recovery point can be written: {store.point_failure}"
     if broker.topics.change_failure is not None:
-        yield f"a change of topics waits for the disk: {broker.topics.change_failure}"
+        yield f"a change of topics is not in force yet: {broker.topics.change_failure}"
     if not broker.topics.routes.following:
         yield "it follows no nameserver that reaches etcd: changes of topics do not reach it"
     if broker.key_index is not None and broker.key_index.failure is not None:

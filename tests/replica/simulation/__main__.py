@@ -3,10 +3,12 @@
 PYTHONPATH=tests python -m replica.simulation --seeds 1000
 PYTHONPATH=tests python -m replica.simulation --bug elect_longest
 PYTHONPATH=tests python -m replica.simulation --all-bugs
+PYTHONPATH=tests python -m replica.simulation --stores --seeds 20
 """
 
 import argparse
 import sys
+import tempfile
 import traceback
 from collections import Counter
 from pathlib import Path
@@ -18,6 +20,7 @@ from replica.simulation.truth import Stuck, Violation
 from replica.simulation.world import CHANGING, SHAPES, World
 
 STEPS = 1200
+STEPS_WITH_STORES = 500
 
 
 def run(
@@ -51,6 +54,13 @@ def run(
     return world
 
 
+def run_with_stores(seed: int, shape: str | None = None) -> World:
+    """One run of stores and what nameservers make of calls, with a topic that comes and goes."""
+    with tempfile.TemporaryDirectory() as home:
+        root = Path(home)
+        return run(seed, shape, nameserver=True, root=root, steps=STEPS_WITH_STORES)
+
+
 def hunt(bug: str, first: int, seeds: int, shape: str | None) -> bool:
     for seed in range(first, first + seeds):
         try:
@@ -72,6 +82,7 @@ def main() -> None:
     parser.add_argument("--stop", type=int, default=3, help="so many seeds that find something")
     parser.add_argument("--bug", choices=NAMES)
     parser.add_argument("--nameserver", action="store_true", help="its functions are the register")
+    parser.add_argument("--stores", action="store_true", help="the broker's, and a topic in them")
     parser.add_argument("--all-bugs", action="store_true")
     options = parser.parse_args()
     if options.bug or options.all_bugs:
@@ -82,7 +93,10 @@ def main() -> None:
     found = 0
     for seed in range(options.first, options.first + options.seeds):
         try:
-            world = run(seed, options.shape, nameserver=options.nameserver)
+            if options.stores:
+                world = run_with_stores(seed, options.shape)
+            else:
+                world = run(seed, options.shape, nameserver=options.nameserver)
         except (Violation, ValueError, AssertionError):
             found += 1
             traceback.print_exc()

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
+from replica.simulation.stored_log import StoredLog
+from replica.simulation.topics import Routes, TopicOfLeader
 from replica.simulation.truth import Violation
+from rockoon_format.log_marks import LogTopics
 from rockoon_replica import actions, events
 from rockoon_replica.actions import Action
 from rockoon_replica.events import Event
@@ -49,6 +52,8 @@ class Node:
         self.is_plain = False
         # Values, where their records are; what a broker's ledger of sequences is.
         self.ledger: dict[int, tuple[int, int]] = {}
+        # As it wrote them down when it led last.
+        self.written_topics = LogTopics()
         self.forget()
 
     def forget(self) -> None:
@@ -58,6 +63,7 @@ class Node:
         self.appends = False
         self.waiting: dict[int, tuple[int, int]] = {}
         self.reads: list[tuple[int, int, int]] = []
+        self.topic: TopicOfLeader | None = None
         self.life = getattr(self, "life", 0) + 1
 
     def start(self) -> None:
@@ -256,6 +262,13 @@ class Node:
         """A sender sends a message, perhaps again."""
         if not self.appends or not (self.is_plain or self.member.role is Role.LEADING):
             return
+        routes = self.world.routes
+        if routes is not None:
+            # A sender that knows later routes waits until the leader does.
+            served = None if self.topic is None else self.topic.served
+            if served is None or served != routes.incarnation:
+                return
+            self.world.sent_to.setdefault(value, served)
         if value in self.ledger and "no_sequences" not in self.world.bugs:
             place = self.ledger[value]
         else:
@@ -265,6 +278,15 @@ class Node:
             self.world.acknowledge(value, *place)
         else:
             self.waiting[value] = place
+
+    def follow_routes(self, routes: Routes | None) -> None:
+        """A leader hears of the topic."""
+        if routes is None or not self.appends or self.member.role is not Role.LEADING:
+            return
+        assert isinstance(self.log, StoredLog)
+        self.topic = self.topic or TopicOfLeader(self.log)
+        own = self.written_topics if "own_topics" in self.world.bugs else None
+        self.written_topics = self.topic.follow(routes, own) or self.written_topics
 
     def ask(self) -> None:
         """A reader asks what decides something."""
@@ -282,6 +304,7 @@ class Node:
         self.log = self.world.new_log()
         self.facts = ReplicaFacts()
         self.ledger = {}
+        self.written_topics = LogTopics()
         if "identity_by_name" not in self.world.bugs:
             self.replica = self.world.new_name()
 

@@ -1,6 +1,7 @@
 """Script: a world in which nothing happens but what a test says."""
 
 from collections.abc import Collection
+from pathlib import Path
 
 from replica.simulation.node import Node
 from replica.simulation.world import World
@@ -13,10 +14,18 @@ class Script(World):
     Args:
         shape: how many there are; see `SHAPES`.
         nameserver: as of `World`; a rule of elections can be broken without it only.
+        root, bugs: as of `World`.
     """
 
-    def __init__(self, shape: str = "three", *, nameserver: bool = False) -> None:
-        super().__init__(1, shape, nameserver=nameserver)
+    def __init__(
+        self,
+        shape: str = "three",
+        *,
+        nameserver: bool = False,
+        root: Path | None = None,
+        bugs: tuple[str, ...] = (),
+    ) -> None:
+        super().__init__(1, shape, bugs, nameserver=nameserver, root=root)
         self.is_eager = False
         self.crashes_between = 0
         self.lag_max = 1 << 20
@@ -86,6 +95,16 @@ class Script(World):
         for link in [each for each in self.links if node in (each.follower, each.leader)]:
             self._close(link)
         return node
+
+    def serves_topic(self, leader: Node) -> None:
+        """Have a leader hear of the topic, and wait until it takes messages for it."""
+        assert self.routes is not None
+        for _ in range(4):
+            leader.follow_routes(self.routes)
+            if leader.topic is not None and leader.topic.served == self.routes.incarnation:
+                return
+            self.turns()
+        raise AssertionError(f"{leader.replica} does not serve the topic")
 
     def message(self, leader: Node) -> int:
         """A sender sends the next message to a leader."""

@@ -7,6 +7,7 @@ from pathlib import Path
 from replica.simulation.truth import Violation
 from rockoon_broker.store.recovery.verify import verify_store
 from rockoon_core.replication_rules import Boundary
+from rockoon_format.log_marks import LogTopics, TopicChange
 from rockoon_format.record import decode_record
 from rockoon_format.scan import scan
 from support.byte_log import VALUE, LogRecord
@@ -87,6 +88,8 @@ class StoredLog:
     def sync_nowait(self) -> None:
         """As `sync`, in the time that the disk takes."""
         self._owner.sync()
+        # What waited for this copy's own disk; a broker's ticks do it.
+        self._owner.store.confirm(self.committed_end)
 
     # For the simulation
 
@@ -94,6 +97,22 @@ class StoredLog:
         """Append a value, of a size that lets files end anywhere; returns where it begins."""
         padded = body + b" " * self._choose.choice((0, 30, 700))
         return self._owner.append(bodies=[padded]).first_physical_offset
+
+    @property
+    def topics(self) -> LogTopics:
+        return self._owner.store.log_topics
+
+    @property
+    def visible_end(self) -> int:
+        return self._owner.store.visible_end
+
+    def change_topics(self, change: TopicChange) -> int:
+        """Append a record of topics; returns where it ends."""
+        return self._owner.store.change_topics(change, self._owner.clock.time_ms).end_offset
+
+    def visible_values(self) -> list[int]:
+        """What readers of the topic get."""
+        return [int(body) for body in self._owner.bodies("T")]
 
     def bytes_between(self, first: int, end: int) -> bytes:
         self._learn()

@@ -18,6 +18,7 @@ from replica.simulation.nameserver_register import NameserverRegister
 from replica.simulation.node import Link, Node
 from replica.simulation.register import Register, first_state
 from replica.simulation.stored_log import StoredLog
+from replica.simulation.topics import Routes, check_topic
 from replica.simulation.truth import Stuck, Truth
 from rockoon_core.replication_rules import election_size
 from rockoon_replica import events
@@ -74,6 +75,8 @@ class World:
         self.links: list[Link] = []
         self.cut: set[frozenset[str]] = set()
         self.unacked: set[int] = set()
+        self.routes = None if root is None or journals else Routes()
+        self.sent_to: dict[int, int] = {}
         # Broken rules have seeds of before this was thought of.
         self.is_eager = not bugs
         self.crashes_between = self.random.choice([0, 0.002, 0.01])
@@ -163,6 +166,8 @@ class World:
         logs = {node.replica: node.log for node in self.nodes}
         self.truth.check_pairs(logs)
         self.truth.check_values(logs)
+        for node in self.leaders():
+            check_topic(self, node, node.topic.served if node.topic else None)
 
     def _weather(self) -> dict[Callable[[Node], None], float]:
         """How often what happens, of its own in each run: calm ones get far, rough ones break."""
@@ -191,6 +196,8 @@ class World:
             self.freeze: draw.choice([0, 0, 0.05, 0.3]),
             self.adopt: 0.5,
         }
+        if self.routes:
+            weather |= {self.change_topic: draw.choice([0.3, 2]), self.follow_routes: 12}
         if "operator_writes" in self.bugs:
             weather[self.write_quorum] = 0.5
         if self.shape == CHANGING:
@@ -394,6 +401,16 @@ class World:
         self.unacked.add(self._values)
         return self._values
 
+    def change_topic(self, _node: Node) -> None:
+        if self.routes:
+            self.routes.change(self.random)
+            # Whoever sent to it gives up.
+            self.unacked.clear()
+
+    def follow_routes(self, _node: Node) -> None:
+        for node in self.leaders():
+            node.follow_routes(self.routes)
+
     def ask(self, _node: Node) -> None:
         for node in self.leaders():
             node.ask()
@@ -440,10 +457,7 @@ class World:
         node.stop()
         if "volatile_promise" in self.bugs:
             node.forget_promise()
-        if self.chance(0.5):
-            node.log.crash(power=True)
-        else:
-            node.log.crash(power=False)
+        node.log.crash(power=self.chance(0.5))
         if self._harms_left and self.chance(0.2):
             self._harms_left -= 1
             self.counts["harms"] += 1
@@ -489,12 +503,17 @@ class World:
             for node in self.nodes:
                 self.sync(node)
             self.check()
+            if self.routes and self.routes.incarnation is None:
+                self.routes.change(self.random)
+            self.follow_routes(self.nodes[0])
             leader = next((each for each in self.leaders() if each.appends), None)
             if leader is not None:
                 value = value or self.next_value()
                 leader.append(value)
             if value in self.truth.acked and self._is_whole():
                 self.check_pairs()
+                for node in self.nodes:
+                    check_topic(self, node, self.routes.incarnation if self.routes else None)
                 return
         raise Stuck(f"does not work again: {self.describe()}")
 

@@ -17,6 +17,7 @@ from rockoon_broker.settings import BrokerSettings
 from rockoon_broker.store.errors import StoreError
 from rockoon_broker.store.queues.consume_queue import QueueKey
 from rockoon_broker.store.store import Store
+from rockoon_broker.topics.log_topics import as_log_topics
 from rockoon_core.errors import NotEnoughReplicas, NotLeader, StoreFailed
 from rockoon_node.nameservers import Nameservers
 from rockoon_replica.replica import Replica
@@ -99,6 +100,7 @@ class BrokerCopy:
             self._replica_id,
             partial(self._open_store, lost),
             self._clock,
+            topics=lambda: as_log_topics(prepared(self._settings, self._disk).read()),
             advanced=self._advanced,
             failed=self._failed,
         )
@@ -158,6 +160,8 @@ class BrokerCopy:
         not_leader = NotLeader(
             replica=self._settings.replica or self._settings.name, log=self._settings.name
         )
+        # It was made before the log's last records were there.
+        broker.believe_log()
         self._broker = broker
         try:
             async with self._running(broker, self._stop), asyncio.TaskGroup() as tasks:

@@ -12,6 +12,7 @@ from rockoon_broker.store.errors import AppendFailed, StoreDamaged, StoreNotWrit
 from rockoon_broker.store.queues.consume_queue import QueueKey
 from rockoon_broker.store.store import Store
 from rockoon_core.replication_rules import Boundary
+from rockoon_format.log_marks import NO_TOPICS, LogTopics
 from rockoon_replica.log import LogFull
 
 OpenStore = Callable[[Callable[[int], None], Callable[[OSError], None]], Store]
@@ -25,6 +26,7 @@ class StoreLog:
         replica: this replica's id, which the records that open epochs name.
         open_store: called once here, and at each truncation.
         clock: store times of these records.
+        topics: whose messages a log holds that has not said so yet.
         advanced: called with the queues that have new messages for their readers.
         failed: called when a sync has failed; the process has to end.
 
@@ -38,12 +40,14 @@ class StoreLog:
         open_store: OpenStore,
         clock: WallClock,
         *,
+        topics: Callable[[], LogTopics] = LogTopics,
         advanced: Callable[[Sequence[QueueKey]], None],
         failed: Callable[[OSError], None],
     ) -> None:
         self._replica = replica
         self._open_store = open_store
         self._clock = clock
+        self._topics = topics
         self._advanced = advanced
         self._failed = failed
         self._loop = asyncio.get_running_loop()
@@ -135,7 +139,9 @@ class StoreLog:
 
     def open_epoch(self, epoch: int) -> None:
         """Append the record that an epoch begins with; ValueError: there is one already."""
-        self.store.open_epoch(epoch, self._replica, self._clock.now_ms())
+        # The first leader of several copies is who was the only one before.
+        topics = NO_TOPICS if self.store.epoch else self._topics()
+        self.store.open_epoch(epoch, self._replica, self._clock.now_ms(), topics)
 
     def close(self) -> None:
         """See `Store.close`."""

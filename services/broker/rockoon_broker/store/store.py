@@ -145,10 +145,10 @@ class Store(VisibleStore):
         self._begin()
 
     def _make_writers(self) -> tuple[Appender, RawLog]:
-        log = (self._log, self._queues)
+        log, queues, settings = self._log, self._queues, self.settings
         rest = (self.runs, self.points, self._undispatched, self._epochs)
-        delays = self.settings.delay_levels_ms
-        return Appender(self.settings, *log, *rest), RawLog(*log, self._dropped, *rest, delays)
+        raw = RawLog(log, queues, self._dropped, *rest, settings.delay_levels_ms)
+        return Appender(settings, log, queues, *rest), raw
 
     def _begin(self) -> None:
         self._reserved_behind = -1

@@ -2,30 +2,42 @@
 
 Invariants:
 1. `table` is replaced as a whole, by `apply` alone. A topic comes into it only once its incarnation
-   is written down: served before that, it would after a crash be taken for another one, and what
-   was stored for it dropped.
+   is written down, in a log with copies by a committed record of it: served before that, it would
+   after a crash be taken for another one, and what was stored for it dropped.
 2. A deleted topic is in the table no more before anything of it is dropped, so nothing is appended
    behind the mark below which its records go.
 """
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 
 from rockoon_broker.clock import Clock
 from rockoon_broker.retries.retries import GroupRules
 from rockoon_broker.store.errors import StoreClosed, StoreFailed
+from rockoon_broker.topics.log_topics import served_before_routes, table_in_log
 from rockoon_broker.topics.routes import change_from_wire
 from rockoon_broker.topics.topic_file import TopicFile
-from rockoon_broker.topics.topics import PERMISSION_READ, RouteChange, ServedTopic, TopicTable, plan
+from rockoon_broker.topics.topics import (
+    PERMISSION_READ,
+    RouteChange,
+    ServedTopic,
+    TopicPlan,
+    TopicTable,
+    plan,
+)
 from rockoon_core.errors import (
+    NotEnoughReplicas,
     NotReady,
     QueueNotFound,
+    RockoonError,
     RouteNotReached,
+    StoreNotWritable,
     TopicNotFound,
     TopicNotReadable,
     TopicNotWritable,
 )
+from rockoon_format.log_marks import LogTopics
 from rockoon_format.names import TRANSACTION_CHECK_MAX_TIME_TOPIC
 from rockoon_node.nameservers import Nameservers
 from rockoon_node.route_follower import RouteFollower
@@ -57,6 +69,7 @@ class ServedTopics:
         drop: drops the messages of deleted topics; raises StoreFailed, StoreClosed, or OSError, to
             be called again.
         changed: called when another table is in force.
+        record: has that log say what is planned, and drop what is over; raises RockoonError.
 
     Attributes:
         table: what is served now.
@@ -76,6 +89,7 @@ class ServedTopics:
         gone: Callable[[str], None],
         drop: Callable[[Sequence[str]], None],
         changed: Callable[[], None],
+        record: Callable[[TopicPlan], Awaitable[None]],
     ) -> None:
         self._broker = broker
         self._topic_file = topic_file
@@ -84,7 +98,10 @@ class ServedTopics:
         self._gone = gone
         self._drop = drop
         self._changed = changed
-        self.table = topic_file.read()
+        self._record = record
+        self._is_in_log = False
+        # What the next routes are compared with: the table but before the first of a log's topics.
+        self.table = self._compared = topic_file.read()
         self.group_rules = GroupRules()
         self.routes = RouteFollower(
             nameservers, self._take, self._refusal, lambda: self.table.revision
@@ -94,9 +111,19 @@ class ServedTopics:
         # The table as it was last written down, and when, in monotonic seconds.
         self._written = self.table
         self._written_at = clock.monotonic_seconds()
-        self.change_failure: OSError | None = None
+        self.change_failure: OSError | RockoonError | None = None
         # Revisions up to here were waited for in vain; known queues do not wait for them again.
         self._given_up_revision = 0
+
+    def believe(self, in_log: LogTopics) -> None:
+        """Go by what a log that has, or had, copies says of topics; before routes are followed.
+
+        From here on `record` is called for a change, and not `drop`.
+        """
+        self._is_in_log = True
+        written = self.table
+        self.table = self._applied = served_before_routes(written, in_log)
+        self._compared = table_in_log(written, in_log)
 
     def served(self, topic: str, queue_id: int, route_revision: int = 0) -> ServedTopic:
         """The topic of a queue that is served here.
@@ -180,28 +207,31 @@ class ServedTopics:
         Tried again until the disk takes it, unless the store has ended: serving a topic whose
         incarnation is not written down would, after a crash, drop what was stored for it.
         """
-        planned = plan(self.table, change)
+        planned = plan(self._compared, change)
         if planned.another_history:
             log.error(
                 "routes of revision %d do not continue those seen before, up to %d: etcd was "
                 "replaced or has lost data; the messages of every topic are kept",
                 change.revision,
-                self.table.revision,
+                self._compared.revision,
             )
         self.table = self.table.without(planned.drop)
         for topic in planned.drop:
             self._gone(topic)
         while True:
             try:
-                for topics in in_parts(planned.drop, TOPICS_DROPPED_AT_ONCE_MAX):
-                    log.info("deleted: dropping the messages of %s", ", ".join(topics))
-                    self._drop(topics)
-                    # Others have their turn.
-                    await asyncio.sleep(0)
+                if self._is_in_log:
+                    await self._record(planned)
+                else:
+                    await self._drop_in_turns(planned.drop)
                 if planned.changed or self._revision_is_stale(planned.table):
                     await asyncio.to_thread(self._write, planned.table)
                 break
-            except (StoreFailed, StoreClosed) as failure:
+            except (NotEnoughReplicas, StoreNotWritable) as failure:
+                log.info("a change of topics waits for the log: %s", failure)
+                self.change_failure = failure
+                await asyncio.sleep(RETRY_SECONDS)
+            except (StoreFailed, StoreClosed, RockoonError) as failure:
                 # The broker is about to end. Until it is cancelled it must not say that the
                 # change is in force.
                 log.info("a change of topics is left to the next start: %s", failure)
@@ -211,8 +241,15 @@ class ServedTopics:
                 self.change_failure = failure
                 await asyncio.sleep(RETRY_SECONDS)
         self.change_failure = None
-        self.table = self._applied = planned.table
+        self.table = self._applied = self._compared = planned.table
         self._changed()
+
+    async def _drop_in_turns(self, topics: Sequence[str]) -> None:
+        for some in in_parts(topics, TOPICS_DROPPED_AT_ONCE_MAX):
+            log.info("deleted: dropping the messages of %s", ", ".join(some))
+            self._drop(some)
+            # Others have their turn.
+            await asyncio.sleep(0)
 
     def _revision_is_stale(self, table: TopicTable) -> bool:
         """Whether what is written down is far behind.

@@ -97,6 +97,8 @@ class TopicPlan:
     table: TopicTable
     drop: Sequence[str]
     """Topics whose stored messages belong to an incarnation that is over."""
+    over: Sequence[str]
+    """Likewise, those too of which no queue was known to be here."""
     changed: bool
     """Whether a served topic is another than before, so that the table has to be written down."""
     another_history: bool
@@ -163,6 +165,7 @@ def plan(table: TopicTable, change: RouteChange) -> TopicPlan:
     return TopicPlan(
         table=after,
         drop=[name for name in drop if name in table.topics and table.topics[name].queues],
+        over=drop,
         changed=after.served != table.served or after.history != table.history or went_back,
         another_history=another_history,
     )

@@ -354,9 +354,7 @@ class ConsumeQueues:
 
     def renewed(self, topic: str) -> None:
         """What was listed of a topic when `count_anew` was called is gone."""
-        self._renewals[topic] -= 1
-        # Positive counts alone.
-        self._renewals = +self._renewals
+        self._renewals -= Counter((topic,))
 
     def left_aside(self) -> list[Path]:
         """What was set aside and is not deleted yet."""

@@ -9,7 +9,7 @@ import numpy as np
 
 from rockoon_broker.store.log.epochs import Renewal
 from rockoon_broker.store.log.scan import Chunk
-from rockoon_broker.store.queues.consume_queue import ConsumeQueue, ConsumeQueues, QueueKey
+from rockoon_broker.store.queues.consume_queue import ConsumeQueues, QueueKey
 from rockoon_format.consume_queue import EntryArray, encode_entries
 from rockoon_format.names import topic_fault
 
@@ -155,7 +155,7 @@ def first_break(
 def empty_contradicted_queues(
     chunk: Chunk, queues: ConsumeQueues, marks: Mapping[str, int], log_min: int
 ) -> None:
-    """Empty queues whose entries are all of records that are gone, and whose numbers the log belies.
+    """Empty queues with entries of records that are gone alone, whose numbers the log belies.
 
     What is gone proves nothing, but the next record of the queue says its number.
 

@@ -1,4 +1,4 @@
-"""What a start reads of the log's own topic: where epochs and topics began behind the boundary."""
+"""Records of the log about itself, as a start reads them behind the boundary."""
 
 from pathlib import Path
 

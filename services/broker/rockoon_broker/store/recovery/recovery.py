@@ -186,16 +186,10 @@ class Recoverer:
         self._dropped.fit_to_log(starts[0] if starts else 0, walk.end)
         self._note_checksums(lineage, walk.end)
         why = reason or ("clean stop" if abort is None else "recovery point")
-        result = self._result(walk, starts, boundary, newest_ms, lineage, abort, why, cleared)
-        if listed is not None:
-            result = replace(result, dispatched_end=listed[0], dispatched_ms=listed[1])
-        aside = tuple(self._cut.set_aside)
         return replace(
-            result,
-            set_aside=aside,
+            self._result(walk, starts, boundary, newest_ms, lineage, abort, why, cleared, listed),
+            set_aside=tuple(self._cut.set_aside),
             records_set_aside=records_behind,
-            own_records=tuple(offset for offset in self._own.offsets if offset < walk.end),
-            renewals=tuple(each for each in self._own.renewals if each.end <= walk.end),
         )
 
     def _tell_loss(self, end: int, records_behind: int, durable: KnownDurable) -> None:
@@ -374,8 +368,8 @@ class Recoverer:
                 wrote is taken as that broker takes it.
 
         Returns the walk, the store time of the last record that is kept, and up to where records
-        are listed, with the time of the last: unless others say what is committed, or a topic
-        begins anew, which is done when its turn comes, None: all are.
+        are listed, with the time of the last; None where all are: others need not say what is
+        committed, and no topic begins anew, which is done when its turn comes.
         """
         walk = LogScan(
             self._log,
@@ -394,8 +388,7 @@ class Recoverer:
                 if end is not None:
                     walk.end, walk.closed_end = end, 0
                     times_ms = times_ms[part.records.offsets + part.base < end]
-                if len(times_ms):
-                    newest_ms = int(times_ms[-1])
+                newest_ms = int(times_ms[-1]) if len(times_ms) else newest_ms
                 if end is not None:
                     return walk, newest_ms, listed
                 if renewal is not None:
@@ -415,8 +408,7 @@ class Recoverer:
             end = first_break(part, runs, numbers, newest_ms, self._file_bytes)
         else:
             empty_contradicted_queues(part, self._queues, marks, starts[0])
-        take = count_runs if count else dispatch_runs
-        take(runs, self._queues, end)
+        (count_runs if count else dispatch_runs)(runs, self._queues, end)
         return end
 
     def _why_not(self, point: RecoveryPoint | None, abort: Abort | None, starts: list[int]) -> str:
@@ -486,12 +478,15 @@ class Recoverer:
         abort: Abort | None,
         reason: str,
         cleared: int,
+        listed: tuple[int, int] | None = None,
     ) -> Recovery:
+        end = 0 if walk is None else walk.end
+        dispatched_end, dispatched_ms = listed or (end, newest_ms)
         return Recovery(
             starts=tuple(starts),
-            log_end=0 if walk is None else walk.end,
-            dispatched_end=0 if walk is None else walk.end,
-            dispatched_ms=newest_ms,
+            log_end=end,
+            dispatched_end=dispatched_end,
+            dispatched_ms=dispatched_ms,
             store_timestamp_ms=newest_ms,
             lineage=lineage,
             was_clean=abort is None,
@@ -500,4 +495,6 @@ class Recoverer:
             records_scanned=0 if walk is None else walk.records_scanned,
             bytes_scanned=0 if walk is None else walk.bytes_scanned,
             bytes_cleared=cleared,
+            own_records=tuple(offset for offset in self._own.offsets if offset < end),
+            renewals=tuple(each for each in self._own.renewals if each.end <= end),
         )
