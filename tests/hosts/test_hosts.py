@@ -48,6 +48,7 @@ def go_through(directory: Path, cuts: Sequence[str], settings: object, *pace: st
         assert running.wait() == 0, said
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(300)
 def test_members_that_lose_the_offset_service_let_others_go_on_and_come_back(
     tmp_path: Path,

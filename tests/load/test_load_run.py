@@ -129,6 +129,7 @@ def belongs_to(process: psutil.Process, folder: Path) -> bool:
         return False
 
 
+@pytest.mark.soak
 def test_a_cluster_that_is_not_there_is_said_in_a_sentence(tmp_path: Path) -> None:
     done = subprocess.run(
         [

@@ -82,6 +82,7 @@ def rebuild_killed(store: Path, target: Path, *, behind: bool) -> None:
     rebuild(attached(), store, target, rename=killed_behind if behind else killed_before(0))
 
 
+@pytest.mark.soak
 def test_a_driver_killed_at_any_step_of_publishing_leaves_a_whole_index(
     spark: SparkSession, tmp_path: Path, store: Path
 ) -> None:

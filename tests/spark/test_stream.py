@@ -223,6 +223,7 @@ def test_only_new_rows_can_be_sent(
         writer.option("checkpointLocation", str(tmp_path)).start().awaitTermination()
 
 
+@pytest.mark.soak
 def test_a_driver_that_is_killed_in_a_batch_is_followed_by_one_that_reads_it_again(
     spark: SparkSession, cluster: DisposableCluster, connection: Cluster, tmp_path: Path
 ) -> None:

@@ -144,6 +144,7 @@ async def measure(
     return group.costs
 
 
+@pytest.mark.soak
 async def test_members_that_leave_or_join_cost_nothing_and_killed_ones_what_they_had_not_stored(
     tmp_path: Path,
 ) -> None:

@@ -33,13 +33,14 @@ async def leave_copies(
         Fatal: it has to stay a copy, or cannot be used.
     """
     config = store_path / CONFIG_DIRECTORY
-    if not config.exists():
-        return None
+    file = ReplicaFile(config, disk)
     try:
+        # Before the lock, which makes a file: a store that is refused later is left as it is.
+        if not config.exists() or file.read() is None:
+            return None
         # No process may lead with it meanwhile.
         lock = DirectoryLock(store_path)
         try:
-            file = ReplicaFile(config, disk)
             facts = file.read()
             if facts is None:
                 return None
