@@ -79,7 +79,9 @@ COMMITS_REFUSED = counter(
 FENCED = counter(
     "rockoon_commits_fenced_total", "Commits refused because another reader has the queue now"
 )
-JOURNAL_BYTES = gauge("rockoon_journal_bytes", "Size of the journal since its last snapshot")
+JOURNAL_BYTES = gauge(
+    "rockoon_journal_bytes", "Size of the journal since it last began with the whole state"
+)
 JOURNAL_SYNCS = counter("rockoon_journal_syncs_total", "Syncs of the journal")
 JOURNAL_SYNC_SECONDS = counter(
     "rockoon_journal_sync_seconds_total", "Seconds that they took, writing included"

@@ -64,7 +64,9 @@ class OffsetSettings(CopySettings):
         maximum=86400,
     )
     journal_bytes_max: int = setting(
-        64 << 20, "size of the journal at which a snapshot is taken, bytes", minimum=4096
+        64 << 20,
+        "size of the journal at which it begins again with the present state, bytes",
+        minimum=4096,
     )
     accept_etcd_cluster_id: str = setting(
         "",
