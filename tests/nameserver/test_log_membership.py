@@ -195,6 +195,17 @@ def test_replicas_that_wait_for_a_broker_of_one_copy_do_not_end_it() -> None:
     assert plainly_registered(later, plain("a")).copies == 1
 
 
+def test_a_replica_that_is_the_only_copy_is_taken_as_a_broker_of_one_copy_is() -> None:
+    """It takes no followers, so more copies are not wished for: the leader could not make them."""
+    state = come(None, "a", empty=False)
+    state = come(state, "b")
+    only = come(state, "a", empty=False, copies=1)
+    assert (only.copies, only.version) == (1, state.version + 1)
+    assert come(only, "a", empty=False, copies=1) is only
+    # While others count it is one of them, whatever it is started with.
+    assert come(led_log(), "a", empty=False, copies=1).copies == 3
+
+
 def knowing(state: LogState, who: str, later: LogState) -> Report:
     """What a replica tells that knows a later state than etcd."""
     return Report(

@@ -80,19 +80,25 @@ async def test_nor_while_no_nameserver_says_how_it_is(
     assert is_untouched(root)
 
 
-async def test_an_offset_service_of_one_copy_does_not_open_the_store_of_a_copy(
-    tmp_path: Path,
+async def test_an_offset_service_of_one_copy_does_not_open_the_store_of_a_copy_either(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     copy_of_three(tmp_path)
-    settings = OffsetSettings(
-        store_path=tmp_path / "config",
-        listen="127.0.0.1:0",
-        nameservers=(f"127.0.0.1:{choose_port()}",),
+    stop, settings = (
+        Stop(),
+        OffsetSettings(
+            store_path=tmp_path / "config",
+            listen="127.0.0.1:0",
+            nameservers=(f"127.0.0.1:{choose_port()}",),
+        ),
     )
-    before = sorted(path.name for path in settings.store_path.iterdir())
-    with pytest.raises(Fatal, match="one of the copies"):
-        await serve_offset(settings, Stop())
-    assert sorted(path.name for path in settings.store_path.iterdir()) == before
+    (settings.store_path / "storeId").rename(settings.store_path / "store_id")
+    before = {path.name for path in settings.store_path.iterdir()}
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(serve_offset(settings, stop))
+        await eventually(lambda: caplog.text.count("not known yet") > 1)
+        stop.request("the test is over")
+    assert {path.name for path in settings.store_path.iterdir()} == before | {"lock"}
 
 
 class Log:

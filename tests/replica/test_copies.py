@@ -14,7 +14,7 @@ from support.eventually import eventually
 from support.holding_disk import HoldingDisk
 from support.log_copies import Copies, Copy, copies
 from support.store_directory import FailingDisk, healthy, no_space_in
-from support.waiting import hold_up
+from support.waiting import DEADLINE_SECONDS, hold_up
 
 
 def unanswered(copy: Copy, payload: bytes) -> None:
@@ -266,3 +266,12 @@ async def test_leaders_are_killed_again_and_again_and_nothing_acknowledged_is_mi
 def assert_epochs(logs: Copies) -> None:
     led = [epoch for copy in logs.all.values() for epoch in copy.established]
     assert len(led) == len(set(led)), "an epoch has one leader"
+
+
+async def test_a_copy_that_votes_alone_hands_over_to_nobody_and_waits_for_nobody(
+    tmp_path: Path,
+) -> None:
+    async with copies(tmp_path, ("a",)) as logs, asyncio.timeout(DEADLINE_SECONDS):
+        leader = await logs.start()
+        assert not await leader.replica.hand_over(10 * DEADLINE_SECONDS)
+        await leader.send(b"it leads on")

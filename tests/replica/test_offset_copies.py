@@ -3,7 +3,7 @@ leaves, and nobody else answers for it.
 """
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -13,13 +13,15 @@ from grpc import aio
 
 import rockoon
 from rockoon.admin.logs import LogDescription
+from rockoon_core.disk import Disk
 from rockoon_core.errors import NotLeader, OffsetServiceUnavailable, RockoonError
 from rockoon_core.failed_call import from_rpc_error
+from rockoon_offset.replication.takeover import take_over
 from rockoon_offset.server import serve
 from rockoon_offset.settings import OffsetSettings
 from rockoon_proto.v1 import offset_pb2 as pb
 from rockoon_proto.v1.offset_pb2_grpc import OffsetServiceStub
-from rockoon_runtime.process import Stop
+from rockoon_runtime.process import Fatal, Stop
 from support.broker import running_broker
 from support.etcd import EtcdServer
 from support.eventually import answered, eventually
@@ -27,6 +29,7 @@ from support.nameserver import Nameserver, running_nameserver
 from support.waiting import DEADLINE_SECONDS
 
 LOG, TOPIC, GROUP = "offset", "orders", "billing"
+NAMES = ("offset-0", "offset-1", "offset-2")
 
 
 class OffsetServices:
@@ -41,8 +44,8 @@ class OffsetServices:
         self._tasks = tasks
         self._running: dict[str, tuple[Stop, asyncio.Task[None]]] = {}
 
-    def start(self, name: str, copies: int) -> None:
-        settings = OffsetSettings(
+    def settings(self, name: str, copies: int) -> OffsetSettings:
+        return OffsetSettings(
             cluster=self._cluster,
             listen="127.0.0.1:0",
             nameservers=(self._nameserver.address,),
@@ -52,7 +55,9 @@ class OffsetServices:
             heartbeat_seconds=0.1,
             journal_bytes_max=4096,
         )
-        stop = Stop()
+
+    def start(self, name: str, copies: int) -> None:
+        stop, settings = Stop(), self.settings(name, copies)
         self._running[name] = stop, self._tasks.create_task(serve(settings, stop), name=name)
 
     async def stop(self, name: str) -> None:
@@ -117,12 +122,25 @@ class Reading:
         await eventually(lambda: len(self.seen) >= self._sent)
 
 
+async def until(
+    client: rockoon.Cluster, holds: Callable[[LogDescription], object]
+) -> LogDescription:
+    """The log as it is described once it is as wanted; a new one is not known at first."""
+
+    async def found() -> LogDescription | None:
+        return next((log for log in await client.admin.logs.list() if log.name == LOG), None)
+
+    described = await answered(found, lambda log: log is not None and holds(log))
+    assert described is not None
+    return described
+
+
+def counting(count: int) -> Callable[[LogDescription], bool]:
+    return lambda log: log.confirmed and log.leader is not None and len(log.in_sync) == count
+
+
 async def led_by_three(client: rockoon.Cluster) -> LogDescription:
-    log: LogDescription = await answered(
-        lambda: client.admin.logs.describe(LOG),
-        lambda log: log.confirmed and len(log.in_sync) == 3 and log.leader is not None,
-    )
-    return log
+    return await until(client, counting(3))
 
 
 async def refusal_of(address: str) -> RockoonError:
@@ -166,3 +184,71 @@ async def test_a_group_goes_on_with_three_copies_of_what_one_service_had_and_wit
         services.start(log.leader.name, copies=3)
         await led_by_three(client)
         assert await reading.read(10) == 50
+
+
+async def test_an_offset_service_goes_back_to_one_copy_and_to_three_while_a_member_reads(
+    tmp_path: Path, shared_etcd: EtcdServer, cluster: str
+) -> None:
+    async with world(tmp_path, shared_etcd, cluster) as (services, client):
+        reading = Reading(client)
+        for name in NAMES:
+            services.start(name, copies=3)
+        log = await led_by_three(client)
+        # Not the one that leads: it hands over first.
+        stays, other = [each for each in log.replicas if not each.is_leader]
+        async with (
+            client.producer() as producer,
+            client.push_consumer(GROUP, {TOPIC: "*"}, reading.take, consume_from="first"),
+        ):
+            await reading.send(producer, 10)
+            # Too early: the others count.
+            await services.stop(stays.name)
+            with pytest.raises(Fatal, match="rockoon log copies offset 1"):
+                await serve(services.settings(stays.name, copies=1), Stop())
+            services.start(stays.name, copies=3)
+            await led_by_three(client)
+            await client.admin.logs.set_copies(LOG, 1, stays.id)
+            await reading.send(producer, 10)
+            await until(client, counting(1))
+            await reading.send(producer, 10)
+            # One of the others is still there when it starts alone.
+            await services.stop(stays.name)
+            assert log.leader is not None
+            await services.stop(log.leader.name)
+            services.start(stays.name, copies=1)
+            await reading.send(producer, 10)
+            await services.stop(other.name)
+            alone = await until(client, lambda log: log.copies == 1 and counting(1)(log))
+            assert [each.id for each in alone.replicas] == [stays.id]
+            # Those that copy may come before there is one to copy from. Nobody is asked any more.
+            for name in ("offset-8", "offset-9"):
+                services.start(name, copies=3)
+            await until(client, lambda log: len(log.replicas) == 3)
+            await services.stop(stays.name)
+            services.start(stays.name, copies=1)
+            again = await until(client, counting(1))
+            assert again.epoch == alone.epoch
+            await reading.send(producer, 10)
+            await services.stop(stays.name)
+            services.start(stays.name, copies=3)
+            three = await led_by_three(client)
+            assert {each.name for each in three.in_sync} == {stays.name, "offset-8", "offset-9"}
+            await reading.send(producer, 10)
+            # What is read now is what the others have.
+            await services.stop(stays.name)
+            await reading.send(producer, 10)
+        assert reading.seen == list(range(70))
+        assert (await client.admin.progress(GROUP, TOPIC))[0].offset == 70
+
+
+async def test_a_journal_that_was_made_one_with_copies_and_was_no_copy_yet_goes_on_alone(
+    tmp_path: Path, shared_etcd: EtcdServer, cluster: str
+) -> None:
+    async with world(tmp_path, shared_etcd, cluster) as (services, client):
+        reading = Reading(client)
+        services.start("offset-0", copies=1)
+        assert await reading.read(10) == 10
+        await services.stop("offset-0")
+        take_over(tmp_path / "offset-0" / "journal", "another", Disk())
+        services.start("offset-0", copies=1)
+        assert await reading.read(10) == 20

@@ -115,7 +115,7 @@ FirstPort = Annotated[
 ]
 Replicas = Annotated[
     int | None,
-    typer.Option(min=1, max=7, help="Copies of each broker's log (default: those of DIR, else 1)."),
+    typer.Option(min=1, max=7, help="Copies of each log (default: those of DIR, else 1)."),
 ]
 NodeName = Annotated[
     str, typer.Argument(metavar="NODE]", show_default=False, help="Which one, as broker-a.")

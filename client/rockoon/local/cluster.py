@@ -64,8 +64,8 @@ class LocalCluster:
         brokers: likewise; they are called broker-a, broker-b, ...
         replicas: how many copies each broker's log has, and the offset service's; None means what
             the directory has, else 1. With more than one a broker is so many nodes, broker-a-0,
-            broker-a-1, ..., of which one leads, and so is the offset service. A log that had one
-            copy gets more; none are taken away.
+            broker-a-1, ..., of which one leads, and so is the offset service. A log gets more
+            copies, or fewer, when it is safe; what those have that are left over stays on the disk.
         port: of the first nameserver, the others follow; None takes free ones.
         settings: service ("broker") or node ("broker-a") → setting → value, as the service's
             command line has them: `{"broker": {"flush": "async"}}`.
@@ -191,13 +191,17 @@ class LocalCluster:
         try:
             self._encryption = self._make_encryption()
             self._access = self._make_access()
-            for record in self._plan():
+            kept = self._directory.load()
+            for record in self._plan(kept):
                 self._nodes[record.name] = self._make(record, program)
             self._save()
             for node in self._nodes.values():
                 node.launch()
-            if wait:
+            settles = bool(kept) and self._copies_wanted is not None
+            if wait or settles:
                 self.wait_ready_blocking()
+            if settles:
+                self._settle_copies()
         except BaseException:
             self._end_all(signal.SIGKILL)
             self._nodes.clear()
@@ -275,7 +279,12 @@ class LocalCluster:
         deadline = time.monotonic() + self._ready_seconds_max
         for node in nodes:
             node.wait_ready(deadline)
-        listed = [node.name for node in nodes if node.kind in (Kind.BROKER, Kind.OFFSET)]
+        # A log's only copy is known by the log's name, whatever its node is called.
+        listed = [
+            node.log if self._copies == 1 else node.name
+            for node in nodes
+            if node.kind in (Kind.BROKER, Kind.OFFSET)
+        ]
         if self.node("etcd").running:
             for nameserver in self._of(Kind.NAMESERVER):
                 wait_listed(nameserver, listed, deadline, self.tls, self.access)
@@ -328,9 +337,9 @@ class LocalCluster:
 
     # How it is done.
 
-    def _plan(self) -> list[NodeRecord]:
+    def _plan(self, found: Sequence[NodeRecord]) -> list[NodeRecord]:
         """The nodes to run: those of the directory, and new ones up to the numbers wanted."""
-        kept = {record.name: record for record in self._directory.load()}
+        kept = {record.name: record for record in found}
         self._copies = choose_copies(kept.values(), self._copies_wanted)
         self._ports = PortBlock(around=min((record.port for record in kept.values()), default=None))
         taken: set[int] = set()
@@ -346,7 +355,9 @@ class LocalCluster:
             if port is None or port in taken or not can_listen(port):
                 port = self._choose_port(taken)
             taken.add(port)
-            records.append(NodeRecord(name, kind, port, log))
+            records.append(self._record(name, kind, port, log))
+            if name not in kept and records[-1].log:
+                self._directory.put_aside(name)
 
         place("etcd", Kind.ETCD)
         for index, name in enumerate(
@@ -355,10 +366,52 @@ class LocalCluster:
             place(name, Kind.NAMESERVER, self._port + index if self._port is not None else None)
         for log in chosen_names(Kind.BROKER, kept.values(), self._wanted[Kind.BROKER]):
             for name in replica_names(log, kept.values(), self._copies):
-                place(name, Kind.BROKER, log=log if name != log or self._copies > 1 else "")
+                place(name, Kind.BROKER, log=log)
         for name in replica_names(OFFSET, kept.values(), self._copies):
-            place(name, Kind.OFFSET, log=OFFSET if name != OFFSET or self._copies > 1 else "")
+            place(name, Kind.OFFSET, log=OFFSET)
         return records
+
+    def _record(self, name: str, kind: Kind, port: int, log: str) -> NodeRecord:
+        is_replica = bool(log) and (name != log or self._copies > 1)
+        return NodeRecord(name, kind, port, log if is_replica else "")
+
+    def _settle_copies(self) -> None:
+        """Have each log have as many copies as are wanted; the nodes of those left over go.
+
+        Whatever ends it on the way, the next start finds replicas that count, and all of those.
+        """
+        from rockoon.local.copies import settle_copies
+
+        assert self._copies_wanted is not None, "somebody wants so many"
+        names = {node.log for node in self._of(Kind.BROKER, Kind.OFFSET)}
+        logs = {log: self.replicas_of(log) for log in sorted(names)}
+        stay = settle_copies(
+            self.nameservers,
+            logs,
+            self._copies_wanted,
+            self._ready_seconds_max,
+            self.tls,
+            self.access,
+        )
+        nodes = [node for node in self._of(Kind.BROKER, Kind.OFFSET) if node.log in stay]
+        if not nodes:
+            return
+        self._copies = self._copies_wanted
+        for node in nodes:
+            node.signal(signal.SIGTERM)
+        end(nodes)
+        for node in nodes:
+            if node.name in stay[node.log]:
+                record = self._record(node.name, node.kind, node.port, node.log)
+                self._nodes[node.name] = self._make(record, find_etcd())
+            else:
+                del self._nodes[node.name]
+        # First: the next start must not make copies again of those that count no more.
+        self._save()
+        for node in nodes:
+            if node.name in self._nodes:
+                self._nodes[node.name].launch()
+        self.wait_ready_blocking()
 
     def _make_encryption(self) -> "Encryption | None":
         if self._tls_mode == "off":
@@ -417,7 +470,7 @@ class LocalCluster:
             values["nameservers"] = ",".join(self.nameservers)
             values["store_path"] = self.directory / record.name
         if self._encryption is not None:
-            values |= self._encryption.service_settings(record.name, record.kind)
+            values |= self._encryption.service_settings(record.name, record.kind, record.log)
         if self._access is not None:
             values["access"] = "on"
         values |= self._settings.get(record.kind, {})

@@ -4,10 +4,12 @@ cluster.lock     held while a cluster runs on the directory; says by whom
 cluster.json     the nodes and their ports, so that addresses survive a restart
 etcd/  broker-a/  offset/        data
 logs/broker-a.log
+former/                          what was there under the name of a new copy of a log
 """
 
 import dataclasses
 import fcntl
+import itertools
 import json
 import os
 import shutil
@@ -108,6 +110,27 @@ class ClusterDirectory:
             return []
         except (OSError, ValueError, KeyError, TypeError) as failure:
             raise LocalClusterError(f"{path} cannot be read: {failure}") from failure
+
+    def put_aside(self, name: str) -> None:
+        """Make room for a new copy of a log, which begins with nothing.
+
+        Under its name there may be what a former one had, which counts no more.
+
+        Raises:
+            LocalClusterError: it cannot be moved.
+        """
+        place, former = self.path / name, self.path / "former"
+        if not place.exists():
+            return
+        try:
+            former.mkdir(mode=0o700, exist_ok=True)
+            numbers = itertools.count(1)
+            target = next(
+                path for number in numbers if not (path := former / f"{name}.{number}").exists()
+            )
+            place.rename(target)
+        except OSError as failure:
+            raise LocalClusterError(f"{place} cannot be moved: {failure.strerror}") from failure
 
     def save(self, records: Iterable[NodeRecord]) -> None:
         """Replace the list of nodes."""

@@ -35,9 +35,15 @@ class Encryption:
         ca = self.authority.ca
         return Tls(ca, own.certificate, own.key) if self._mutual else Tls(ca)
 
-    def service_settings(self, name: str, kind: Kind) -> dict[str, object]:
-        """What a service is told on its command line."""
-        own = self.authority.issue(name, hosts=(name, *THIS_MACHINE))
+    def service_settings(self, name: str, kind: Kind, log: str = "") -> dict[str, object]:
+        """What a service is told on its command line.
+
+        Args:
+            name, kind: of the node.
+            log: of a replica, its log's name, by which nameservers and other replicas know it.
+        """
+        names = dict.fromkeys((name, log or name, *THIS_MACHINE))
+        own = self.authority.issue(name, hosts=tuple(names))
         settings: dict[str, object] = {
             "tls": self._mode,
             "tls_certificate": own.certificate,

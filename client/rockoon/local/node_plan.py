@@ -29,25 +29,26 @@ def chosen_names(kind: Kind, kept: Collection[NodeRecord], wanted: int | None) -
 
 
 def choose_copies(kept: Iterable[NodeRecord], wanted: int | None) -> int:
-    """How many copies each broker's log has; by default as many as there are."""
-    copies = Counter(each.log or each.name for each in kept if each.kind is Kind.BROKER)
-    kept_max = max(copies.values(), default=1)
-    chosen = wanted if wanted is not None else kept_max
-    if not 1 <= chosen <= REPLICAS_MAX:
-        raise LocalClusterError(f"{chosen} replicas: it must be between 1 and {REPLICAS_MAX}")
-    return chosen
+    """How many copies each log is started with: all that there are, and more where they are wanted.
+
+    Fewer are a thing for the leader of each log, who has to be started for it.
+    """
+    copies = Counter(
+        each.log or each.name for each in kept if each.kind in (Kind.BROKER, Kind.OFFSET)
+    )
+    if wanted is not None and (not 1 <= wanted <= REPLICAS_MAX or wanted == 2):
+        raise LocalClusterError(
+            f"{wanted} replicas: it must be 1, or 3 to {REPLICAS_MAX} (of 2 copies both would be "
+            "needed for each message)"
+        )
+    return max([*copies.values(), wanted or 1])
 
 
 def replica_names(log: str, kept: Iterable[NodeRecord], copies: int) -> list[str]:
     """Names of the nodes that hold a log's copies: those that there are, then new ones."""
     names = [record.name for record in kept if log in (record.log, record.name)]
-    if copies < len(names):
-        raise LocalClusterError(
-            f"the directory holds {len(names)} copies of {log}: start them all, "
-            "or use another directory"
-        )
     if copies == 1:
-        return [log]
+        return names or [log]
     fresh = (name for number in range(REPLICAS_MAX) if (name := f"{log}-{number}") not in names)
     return names + [next(fresh) for _ in range(copies - len(names))]
 

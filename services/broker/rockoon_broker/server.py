@@ -16,7 +16,7 @@ from grpc import aio
 from rockoon_broker.broker import CONFIG_DIRECTORY, STORE_ID_FILE, Broker
 from rockoon_broker.clock import Clock, SystemClock
 from rockoon_broker.metrics import TABLE, BrokerMetrics
-from rockoon_broker.replication.going_alone import leave_copies, open_own_epoch
+from rockoon_broker.replication.going_alone import leave_store_copies, open_own_epoch
 from rockoon_broker.replication.serving import BrokerCopy
 from rockoon_broker.rpc.access_rules import RULES
 from rockoon_broker.rpc.service import (
@@ -325,7 +325,7 @@ async def open_broker(
 ) -> Broker | None:
     """Open the broker; None when its start was interrupted, Fatal if its store is refused."""
     store_host = await resolve_store_host(settings.store_host or address)
-    facts = await leave_copies(settings.store_path, settings.name, nameservers, stop, disk)
+    facts = await leave_store_copies(settings.store_path, settings.name, nameservers, stop, disk)
     if stop.requested:
         return None
 

@@ -55,6 +55,8 @@ def registered(
     if who in after.in_sync and facts.copies > after.copies and not after.frozen:
         after = changed(after)
         after.copies = facts.copies
+    elif facts.copies == 1 and is_only_voter(after, who):
+        after = of_one_copy(after)
     entry = Replica(replica_id=who, name=node.replica, rack=node.rack)
     at = [each.replica_id for each in after.replicas].index(who)
     if after.replicas[at] != entry:
@@ -75,13 +77,7 @@ def plainly_registered(state: LogState | None, node: Node) -> LogState:
     if state is None:
         return alone(LogState(kind=node.kind, log=node.name), node)
     if is_only_voter(state, node.store_id):
-        # Others that have come may become copies of it when this one is started as a replica.
-        if state.copies == 1 and not state.copies_wish.copies:
-            return state
-        after = changed(state)
-        after.copies = 1
-        after.ClearField("copies_wish")
-        return after
+        return of_one_copy(state)
     if [each.replica_id for each in state.replicas] == [node.store_id]:
         return state
     if len(state.replicas) == 1 and state.copies == 1 and not state.frozen:
@@ -95,6 +91,19 @@ def plainly_registered(state: LogState | None, node: Node) -> LogState:
         name=node.name,
         address=node.address,
     )
+
+
+def of_one_copy(state: LogState) -> LogState:
+    """The log's only voter is started as its only copy: it takes no followers.
+
+    Others that have come may become copies of it when it is started as one of several.
+    """
+    if state.copies == 1 and not state.copies_wish.copies:
+        return state
+    after = changed(state)
+    after.copies = 1
+    after.ClearField("copies_wish")
+    return after
 
 
 def is_only_voter(state: LogState, replica_id: str) -> bool:

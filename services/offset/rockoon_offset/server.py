@@ -15,7 +15,7 @@ from rockoon_offset.access_rules import RULES
 from rockoon_offset.journal.store import Store
 from rockoon_offset.metrics import TABLE
 from rockoon_offset.parts import SERVICE_NAMES, Parts, assembled, etcd_cluster_id, now_ms
-from rockoon_offset.replication.process import refuse_copy, serve_copy
+from rockoon_offset.replication.process import has_been_copy, serve_copy
 from rockoon_offset.settings import OffsetSettings
 from rockoon_proto.v1.nameserver_pb2 import OFFSET_SERVICE
 from rockoon_proto.v1.offset_pb2_grpc import add_OffsetServiceServicer_to_server
@@ -57,10 +57,9 @@ async def serve(
     rules = {**RULES, **REPLICATION_RULES}
     frontend = NodeFrontend("offset", settings, rules, Lease("the offset service"))
     try:
-        if settings.copies > 1:
+        if settings.copies > 1 or has_been_copy(settings.store_path):
             await serve_copy(settings, frontend, stop, disk or Disk(), announce)
             return
-        refuse_copy(settings.store_path)
         store = open_store(settings, stop, disk)
         try:
             parts = assembled(settings, store, frontend.nameservers)

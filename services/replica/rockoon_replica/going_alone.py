@@ -23,10 +23,41 @@ if TYPE_CHECKING:
 
     from rockoon_proto.v1.logs_pb2_grpc import LogsAsyncStub
     from rockoon_proto.v1.nameserver_pb2 import NodeKind
+    from rockoon_replica.replica_file import ReplicaFile
 
 log = logging.getLogger(__name__)
 
 CALL_SECONDS_MAX = 2.0
+
+
+async def leave_copies(
+    nameservers: Nameservers,
+    kind: "NodeKind",
+    log_name: str,
+    replica_id: str,
+    file: "ReplicaFile",
+    stop: Stop,
+) -> ReplicaFacts | None:
+    """Have a store that was a copy be its log's only one, before it is opened.
+
+    Args:
+        nameservers, kind, log_name, replica_id, stop: as of `go_on_alone`.
+        file: what the replica knows. No other process may open its store meanwhile.
+
+    Returns:
+        What it knows now, durably; None where it never was a copy, or `stop` was requested.
+
+    Raises:
+        Fatal: it may not.
+        StoreCorrupt, OSError: as of `ReplicaFile`.
+    """
+    facts = file.read()
+    if facts is None:
+        return None
+    after = await go_on_alone(nameservers, kind, log_name, replica_id, facts, stop)
+    if after is not None and after != facts:
+        await asyncio.to_thread(file.write, after)
+    return after
 
 
 async def go_on_alone(
@@ -99,7 +130,7 @@ def refusal(state: pb.LogState, replica_id: str) -> str:
     names = {each.replica_id: each.name for each in state.replicas}
     counting = ", ".join(names.get(who, who) for who in state.in_sync)
     return (
-        f"log {state.log} is what {counting} have, and this broker is started as if it were its "
+        f"log {state.log} is what {counting} have, and this process is started as if it were its "
         f"own: start {names.get(replica_id, replica_id)} with as many copies as before; to go back "
         f"to one, ask for it first (rockoon log copies {state.log} 1)"
     )

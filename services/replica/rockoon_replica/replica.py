@@ -235,6 +235,8 @@ class Replica:
             seconds: how long this replica may be without appends for it.
             successor: by its id; by default the one that is furthest.
         """
+        if self.state is not None and len(self.state.config.in_sync) == 1:
+            return False
         self._tell(HandOverAsked(successor))
         try:
             async with asyncio.timeout(seconds):

@@ -4,7 +4,6 @@ Opened as if it were alone, a store would show and acknowledge what no other cop
 cut from it when it is a copy again.
 """
 
-import asyncio
 from pathlib import Path
 
 from rockoon_broker.broker import CONFIG_DIRECTORY, STORE_ID_FILE, Broker
@@ -15,13 +14,13 @@ from rockoon_core.errors import StoreCorrupt
 from rockoon_node.nameservers import Nameservers
 from rockoon_node.store_id import read_or_make_store_id
 from rockoon_proto.v1.nameserver_pb2 import BROKER
-from rockoon_replica.going_alone import go_on_alone
+from rockoon_replica.going_alone import leave_copies
 from rockoon_replica.replica_facts import ReplicaFacts
 from rockoon_replica.replica_file import ReplicaFile
 from rockoon_runtime.process import ExitStatus, Fatal, Stop
 
 
-async def leave_copies(
+async def leave_store_copies(
     store_path: Path, log_name: str, nameservers: Nameservers, stop: Stop, disk: Disk
 ) -> ReplicaFacts | None:
     """Have a store that was a copy be its log's only one; does nothing where it never was.
@@ -41,18 +40,12 @@ async def leave_copies(
         # No process may lead with it meanwhile.
         lock = DirectoryLock(store_path)
         try:
-            facts = file.read()
-            if facts is None:
-                return None
             store_id = read_or_make_store_id(config / STORE_ID_FILE, disk.replace_file)
-            after = await go_on_alone(nameservers, BROKER, log_name, store_id, facts, stop)
-            if after is not None and after != facts:
-                await asyncio.to_thread(file.write, after)
+            return await leave_copies(nameservers, BROKER, log_name, store_id, file, stop)
         finally:
             lock.release()
     except (DirectoryLocked, StoreCorrupt, OSError) as failure:
         raise Fatal(ExitStatus.STORE, f"the store cannot be opened: {failure}") from failure
-    return after
 
 
 def open_own_epoch(broker: Broker, facts: ReplicaFacts | None, now_ms: int) -> None:

@@ -81,8 +81,9 @@ def read_contents(directory: Path) -> Contents:
         StoreCorrupt: something that was promised cannot be read; names the file and the position.
     """
     journals, snapshots = generations(directory, "journal"), generations(directory, "snapshot")
-    if journals and is_copied(path := journal_path(directory, journals[-1])):
-        raise StoreCorrupt(path=path, reason="it is of a journal with copies; set `copies`")
+    if is_of_copies(directory):
+        path = journal_path(directory, journals[-1])
+        raise StoreCorrupt(path=path, reason="it is of a journal with copies")
     records: list[bytes] = []
     sequence, generation, damaged = 0, 1, None
     # The generation before is kept until the next snapshot is whole: a damaged one costs time,
@@ -115,6 +116,12 @@ def is_copied(path: Path) -> bool:
     """Whether a file is of a journal that has copies."""
     with path.open("rb") as file:
         return file.read(len(frames.COPIED_MAGIC)) == frames.COPIED_MAGIC
+
+
+def is_of_copies(directory: Path) -> bool:
+    """Whether the newest journal of a directory has copies."""
+    journals = generations(directory, "journal")
+    return bool(journals) and is_copied(journal_path(directory, journals[-1]))
 
 
 def read_journal(directory: Path, generation: int, sequence: int, *, newest: bool) -> Contents:

@@ -9,9 +9,11 @@ from grpc import aio
 
 from rockoon_core.directory_lock import DirectoryLock, DirectoryLocked
 from rockoon_core.disk import Disk
-from rockoon_core.errors import StoreLocked
+from rockoon_core.errors import StoreCorrupt, StoreLocked
 from rockoon_node.frontend import NodeFrontend
 from rockoon_node.private_directory import keep_private
+from rockoon_node.store_id import read_or_make_store_id
+from rockoon_offset.journal.generation_files import is_of_copies
 from rockoon_offset.metrics import TABLE
 from rockoon_offset.parts import SERVICE_NAMES, Parts, assembled, now_ms
 from rockoon_offset.progress.progress_store import ProgressStore
@@ -24,10 +26,11 @@ from rockoon_proto.v1.offset_pb2_grpc import (
     add_OffsetServiceServicer_to_server,
 )
 from rockoon_replica.copy_process import CopyProcess
+from rockoon_replica.going_alone import leave_copies
 from rockoon_replica.log_copy import LogCopy
 from rockoon_replica.metrics import TABLE as TABLE_OF_COPIES
 from rockoon_replica.metrics import of_copy
-from rockoon_replica.replica_file import FILE, MARKER
+from rockoon_replica.replica_file import FILE, MARKER, ReplicaFile
 from rockoon_replica.service import ReplicationService
 from rockoon_replica.service import add_to_server as add_replication
 from rockoon_replica.settings import replica_identities
@@ -56,20 +59,14 @@ class CopyMetrics:
         return [*of_copy(self._copy), *led]
 
 
-def refuse_copy(root: Path) -> None:
-    """See that a store is nobody's copy before a service opens it for itself.
-
-    Others may count without it, and it may hold what they never acknowledged.
-
-    Raises:
-        Fatal: it is one.
-    """
-    if (root / FILE).exists() or (root / MARKER).exists():
-        raise Fatal(
-            ExitStatus.CONFIGURATION,
-            f"{root} is one of the copies of the offset service's log: start it with as many "
-            "copies as before (--copies)",
-        )
+def has_been_copy(root: Path) -> bool:
+    """Whether a store is that of a replica, or was: its journal is one with copies from then on."""
+    directory = root / JOURNAL
+    return (
+        (root / FILE).exists()
+        or (root / MARKER).exists()
+        or (directory.is_dir() and is_of_copies(directory))
+    )
 
 
 async def serve_copy(
@@ -81,9 +78,12 @@ async def serve_copy(
 ) -> None:
     """Be a replica of the offset service's journal until `stop` is requested.
 
+    With one copy it is the only one, and leads. It takes no followers: they would have what a crash
+    takes from it, and the next process could not go on in its epoch.
+
     Raises:
         SettingsError, ListenError: a setting cannot be used.
-        Fatal: the store cannot be used.
+        Fatal: the store cannot be used, or others count.
     """
     replication = ReplicationService(replica_identities(settings))
     door, metrics, root = LeaderDoor(), CopyMetrics(), settings.store_path
@@ -91,12 +91,17 @@ async def serve_copy(
     def register(server: aio.Server) -> None:
         # Its methods are the wire's, made from the description of the service.
         add_OffsetServiceServicer_to_server(cast(OffsetServiceServicer, door), server)
-        add_replication(replication, server)
+        if settings.copies > 1:
+            add_replication(replication, server)
 
     def parts_over(store: ProgressStore) -> Parts:
         return assembled(settings, store, frontend.nameservers)
 
     with locked(root):
+        if settings.copies == 1:
+            await be_only_copy(settings, frontend, stop, disk)
+        if stop.requested:
+            return
         async with (
             frontend.telemetry(TABLE + TABLE_OF_COPIES, metrics.measure) as telemetry,
             frontend.server(register, SERVICE_NAMES, tracer=telemetry.tracer) as server,
@@ -119,6 +124,21 @@ async def serve_copy(
                 announce=announce,
                 follow=metrics.follow,
             ).run(lambda store_id: OffsetCopy(settings, store_id, door, stop, disk, parts_over))
+
+
+async def be_only_copy(
+    settings: OffsetSettings, frontend: NodeFrontend, stop: Stop, disk: Disk
+) -> None:
+    """Have this store be the log's only copy, or end. Raises Fatal."""
+    root = settings.store_path
+    try:
+        replica_id = read_or_make_store_id(root / STORE_ID_FILE, disk.replace_file)
+        file = ReplicaFile(root, disk)
+        await leave_copies(
+            frontend.nameservers, OFFSET_SERVICE, settings.name, replica_id, file, stop
+        )
+    except (StoreCorrupt, OSError) as failure:
+        raise Fatal(ExitStatus.STORE, f"the store cannot be opened: {failure}") from failure
 
 
 @contextmanager
