@@ -11,9 +11,9 @@ from faults.disk_model import Deed, DiskModel, read_deeds
 from faults.scenario import Task
 
 from rockoon.local import LocalCluster
-from rockoon.local.cluster import MODULES
 from rockoon.local.directory import NodeRecord
 from rockoon.local.process import Kind, LocalClusterError, NodeEnded
+from rockoon.local.programs import MODULES
 
 TESTS = Path(__file__).resolve().parents[1]
 BROKER = "broker-a"

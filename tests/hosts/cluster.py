@@ -14,9 +14,9 @@ from hosts.disks import Disks
 from hosts.network import Network
 from hosts.shape import CLIENTS, OFFSET_LOG, Shape
 
-from rockoon.local.cluster import MODULES, end, flag_text
 from rockoon.local.etcd import careful_flags, etcd_healthy, find_etcd
-from rockoon.local.process import Kind, Node, NodeEnded
+from rockoon.local.process import Kind, Node, NodeEnded, end
+from rockoon.local.programs import MODULES, flag_text
 
 ROOT = Path(__file__).resolve().parents[2]
 READY_SECONDS_MAX = 60.0

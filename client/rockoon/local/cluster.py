@@ -9,10 +9,8 @@ the left, each column at once.
 
 import asyncio
 import contextlib
-import importlib.util
 import queue
 import signal
-import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
@@ -24,7 +22,8 @@ from rockoon.local.directory import ClusterDirectory, NodeRecord
 from rockoon.local.etcd import etcd_command, etcd_healthy, find_etcd
 from rockoon.local.node_plan import choose_copies, chosen_names, node_names, replica_names
 from rockoon.local.ports import PortBlock, can_listen
-from rockoon.local.process import Kind, LocalClusterError, Node, NodeEnded
+from rockoon.local.process import Kind, LocalClusterError, Node, NodeEnded, end
+from rockoon.local.programs import require_services, service_command
 
 if TYPE_CHECKING:
     from rockoon.local.encryption import Encryption
@@ -32,13 +31,6 @@ if TYPE_CHECKING:
     from rockoon.net.tls import Tls
 
 READY_SECONDS_MAX = 60.0
-STOP_SECONDS_MAX = 10.0
-
-MODULES = {
-    Kind.NAMESERVER: "rockoon_nameserver",
-    Kind.BROKER: "rockoon_broker",
-    Kind.OFFSET: "rockoon_offset",
-}
 
 # The offset service's log, and its node where it has one copy.
 OFFSET = "offset"
@@ -476,8 +468,7 @@ class LocalCluster:
         values |= self._settings.get(record.kind, {})
         values |= self._settings.get(record.log, {})
         values |= self._settings.get(record.name, {})
-        flags = [f"--{name.replace('_', '-')}={flag_text(value)}" for name, value in values.items()]
-        return (sys.executable, "-m", MODULES[record.kind], "--stop-with-parent", *flags)
+        return service_command(record.kind, values)
 
     def _choose_port(self, taken: Iterable[int]) -> int:
         assert self._ports is not None, "it is not started"
@@ -500,27 +491,3 @@ class LocalCluster:
             for node in nodes:
                 node.signal(number)
             end(nodes)
-
-
-def end(nodes: Iterable[Node]) -> None:
-    """Wait until nodes that were told to end have done so; kill those that do not."""
-    for node in nodes:
-        if node.wait_ended(STOP_SECONDS_MAX) is None and node.running:
-            node.signal(signal.SIGKILL)
-            node.wait_ended(STOP_SECONDS_MAX)
-
-
-def flag_text(value: object) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, tuple | list):
-        return ",".join(str(part) for part in value)
-    return str(value)
-
-
-def require_services() -> None:
-    missing = [module for module in MODULES.values() if importlib.util.find_spec(module) is None]
-    if missing:
-        raise LocalClusterError(
-            f"{', '.join(missing)} is not installed here: `pip install 'rockoon[local]'`"
-        )

@@ -14,12 +14,13 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 LOG_TAIL_LINES = 15
 LOG_TAIL_BYTES = 16 << 10
 PROBE_SECONDS = 0.01
+STOP_SECONDS_MAX = 10.0
 
 
 class LocalClusterError(Exception):
@@ -233,6 +234,14 @@ class Node:
         with self._changed:
             self._changed.wait_for(lambda: not self._running(), seconds)
             return self._status
+
+
+def end(nodes: Iterable[Node]) -> None:
+    """Wait until nodes that were told to end have done so; kill those that do not."""
+    for node in nodes:
+        if node.wait_ended(STOP_SECONDS_MAX) is None and node.running:
+            node.signal(signal.SIGKILL)
+            node.wait_ended(STOP_SECONDS_MAX)
 
 
 def signal_group(group: int, number: signal.Signals) -> None:
