@@ -200,6 +200,27 @@ async def test_a_broker_that_moved_without_a_farewell_is_not_waited_for_at_its_o
         assert moved.all_bodies("orders") == [b"x"]
 
 
+async def test_what_a_former_leader_has_stored_is_not_sent_to_the_next_one(
+    cluster: Cluster, broker: FakeAppendBroker, nameserver: ScriptedNameserver
+) -> None:
+    """At a hand-over all is answered before another one leads; the routes may be heard first."""
+    broker.gate.clear()
+    producer = cluster.producer()
+    waiting = producer.send("orders", b"stored", ordering_key="k")
+    await broker.wait_requests(1)
+    async with asyncio.timeout(DEADLINE_SECONDS), FakeAppendBroker("broker-a", nameserver) as moved:
+        seen = 0
+        while cluster.broker_address("broker-a") != f"127.0.0.1:{moved.port}":
+            seen = await cluster.routes_changed.wait(seen)
+        # Another queue's goes to the next one at once, so the producer has heard of it.
+        await producer.send("orders", b"next", queue=MessageQueue("orders", "broker-a", 3))
+        broker.gate.set()
+        await waiting
+        assert b"next" in moved.all_bodies("orders")
+        assert broker.all_bodies("orders") == [b"stored"]
+        assert b"stored" not in moved.all_bodies("orders")
+
+
 async def test_a_pause_before_a_broker_ends_when_another_process_stands_for_it(
     cluster: Cluster, broker: FakeAppendBroker, nameserver: ScriptedNameserver
 ) -> None:

@@ -99,7 +99,7 @@ def check(
     assert clients.failures == []
     # What was delayed is at least once: the next leader delivers what the former one had just done.
     for topic in set(TOPICS) - ({LATER} if changes_leader else set()):
-        assert clients.reader_of(topic).repeated(topic) == 0, f"{topic}: delivered twice"
+        assert clients.reader_of(topic).twice(topic) == [], topic
     for key, numbers in clients.in_order.order.items():
         assert numbers == sorted(numbers), f"key {key!r} is out of order"
     longest = max(each.away_seconds for each in replaced)

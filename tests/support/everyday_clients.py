@@ -10,7 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import rockoon
 from rockoon.errors import RockoonError
@@ -71,11 +71,21 @@ class Client:
         )
 
 
+class Place(NamedTuple):
+    """Where a message lies."""
+
+    queue: str
+    offset: int
+    message_id: str
+
+
 class Received:
     """What one reader got, by topic."""
 
     def __init__(self) -> None:
         self.bodies: dict[str, Counter[bytes]] = defaultdict(Counter)
+        # Where each message was read that came, by topic and body.
+        self.places: dict[str, dict[bytes, list[Place]]] = defaultdict(lambda: defaultdict(list))
         self.order: dict[bytes, list[int]] = defaultdict(list)
         self.last_at: dict[str, float] = {}
         self.longest_gap_seconds: dict[str, float] = defaultdict(float)
@@ -83,6 +93,8 @@ class Received:
     def take(self, message: Message) -> None:
         topic, body = message.topic, bytes(message.body)
         self.bodies[topic][body] += 1
+        place = Place(str(message.queue), message.queue_offset, message.message_id)
+        self.places[topic][body].append(place)
         now = time.monotonic()
         gap = now - self.last_at.get(topic, now)
         self.longest_gap_seconds[topic] = max(self.longest_gap_seconds[topic], gap)
@@ -93,6 +105,14 @@ class Received:
 
     def repeated(self, topic: str) -> int:
         return sum(self.bodies[topic].values()) - len(self.bodies[topic])
+
+    def twice(self, topic: str) -> list[str]:
+        """What came more than once: stored twice (by a sender), or delivered twice (of one place)."""
+        return [
+            f"{body!r} {'stored' if len({*places}) > 1 else 'delivered'} twice: {places}"
+            for body, places in self.places[topic].items()
+            if len(places) > 1
+        ]
 
 
 class EverydayClients:

@@ -63,6 +63,7 @@ class AppendStream:
         self._call: aio.StreamStreamCall[Any, Any] | None = None
         self._requests: _Requests | None = None
         self._is_finished = False
+        self._is_left = False
 
     def submit(self, batch: ProducerBatch, request: AppendRequest, now: float) -> None:
         """Send a batch behind those submitted before."""
@@ -90,6 +91,18 @@ class AppendStream:
         if self._call is not None:
             self._call.cancel()
 
+    def leave(self) -> None:
+        """Another process stands for the broker: send this one nothing more, and end.
+
+        What it has stored it has answered before the routes named another one, if it was asked to
+        hand over. So its answers are heard, until it ends the stream or `interrupt` is called: what
+        is sent again instead is stored twice.
+        """
+        self._is_left = True
+        if not self._unanswered:
+            self.interrupt()
+        self.finish()
+
     def finish(self) -> None:
         """End the stream once everything submitted is answered; nothing more is submitted."""
         self._is_finished = True
@@ -106,6 +119,8 @@ class AppendStream:
             error = await self._run_once()
             if self._unanswered or not self._is_finished:
                 self._break(error)
+            if self._is_left:
+                return
 
     async def _run_once(self) -> RockoonError:
         """Open a stream, use it until it breaks and return why it did."""

@@ -8,6 +8,7 @@ import asyncio
 import logging
 import secrets
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rockoon.compression import Compression
@@ -54,11 +55,23 @@ log = logging.getLogger(__name__)
 
 # How often batches are looked at whose time may be over.
 _SWEEP_SECONDS = 0.25
+# So many looks a process has for its last answers when another one stands in its place. Looks, not
+# seconds: a program that did not run meanwhile finds them before it gives up.
+_FAREWELL_LOOKS = 2
 # A stream that is told to end has nothing left to answer; a broker that hangs must not hang us.
 _FINISH_SECONDS_MAX = 1.0
 
 _BROKER_WIDE = (Busy, NotReady, StoreNotWritable, NotLeader, NotEnoughReplicas)
 _WRONG_QUEUE = (QueueNotFound, TopicNotFound)
+
+
+@dataclass(slots=True)
+class _LeftStream:
+    """A stream to a process that another one has replaced: only answers are waited for."""
+
+    stream: AppendStream
+    task: "asyncio.Task[None]"
+    looks: int = 0
 
 
 class Sender:
@@ -108,6 +121,8 @@ class Sender:
         )
         self._resolving: dict[str, asyncio.Task[None]] = {}
         self._streams: dict[str, tuple[AppendStream, asyncio.Task[None]]] = {}
+        # To processes that stand for no broker any more.
+        self._left: list[_LeftStream] = []
         self.unreported = UnreportedFailures()
         # The process that stands for each broker, as the routes told last.
         self._known_processes: dict[str, tuple[str, int, int]] = {}
@@ -173,10 +188,10 @@ class Sender:
 
     async def close(self) -> None:
         """End streams and tasks; what is still pending fails with Closed."""
-        streams = [stream for stream, _ in self._streams.values()]
-        tasks = [task for _, task in self._streams.values()]
-        for stream in streams:
+        for stream, _ in self._streams.values():
             stream.finish()
+        tasks = [task for _, task in self._streams.values()]
+        tasks += [left.task for left in self._left]
         try:
             if tasks:
                 await asyncio.wait(tasks, timeout=_FINISH_SECONDS_MAX)
@@ -402,12 +417,18 @@ class Sender:
                     self._drop_topic(topic, TopicNotFound(topic=topic))
                 elif current != route:
                     self._learn(current)
-            for broker, (stream, _) in self._streams.items():
+            for broker, (stream, task) in list(self._streams.items()):
                 address = routes.broker_address(broker)
                 if address is not None and stream.address not in (None, address):
-                    stream.interrupt()
+                    del self._streams[broker]
+                    self._leave(stream, task)
             self._wake.set()
             await changed.wait(seen)
+
+    def _leave(self, stream: AppendStream, task: "asyncio.Task[None]") -> None:
+        self._left.append(_LeftStream(stream, task))
+        stream.leave()
+        self._sweep_wanted.set()
 
     def _note_restarts(self, brokers: Sequence[Node]) -> None:
         # After a fail-over the log has its name still, and was never seen to be away.
@@ -476,9 +497,16 @@ class Sender:
                 batch, since = oldest
                 if now >= batch.deadline or now - since >= self._settings.reply_timeout_seconds:
                     stream.interrupt()
+            self._left = [left for left in self._left if not left.task.done()]
+            for left in self._left:
+                left.looks += 1
+                if left.looks >= _FAREWELL_LOOKS:
+                    left.stream.interrupt()
             self.accumulator.forget_idle(self.routes)
-            if self.accumulator.is_idle and not any(
-                stream.oldest() for stream, _ in self._streams.values()
+            if (
+                self.accumulator.is_idle
+                and not self._left
+                and not any(stream.oldest() for stream, _ in self._streams.values())
             ):
                 self._sweep_wanted.clear()
                 await self._sweep_wanted.wait()
