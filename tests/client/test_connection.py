@@ -24,7 +24,7 @@ from rockoon.errors import (
     WrongCluster,
 )
 from rockoon.net.addresses import parse_addresses
-from rockoon.net.calls_in_flight import CallsInFlight
+from rockoon.net.calls_in_flight import CallsInFlight, Moved
 from rockoon.net.connection import CALL_SECONDS_MAX, UNLISTED_SECONDS
 from rockoon_proto.v1 import nameserver_pb2 as pb
 from rockoon_proto.v1.broker_pb2 import QueueStatusRequest
@@ -416,6 +416,26 @@ async def test_a_call_that_hangs_ends_when_another_process_stands_there(
             assert not asked.done(), "who is not listed for a while may answer still"
             nameserver.put_node(name, NOBODY, kind)
         hanging.answering.set()
+
+
+async def test_a_call_that_is_not_to_be_made_twice_is_heard_a_while_longer() -> None:
+    calls, loop = CallsInFlight(), asyncio.get_running_loop()
+    address = "one:1"
+    answered, silent = loop.create_future(), loop.create_future()
+
+    async def gives_up() -> None:
+        with pytest.raises(Moved):
+            await calls.answer(silent, lambda: address, 0.01)
+
+    async with asyncio.TaskGroup() as tasks:
+        first = tasks.create_task(calls.answer(answered, lambda: address, DEADLINE_SECONDS))
+        tasks.create_task(gives_up())
+        await asyncio.sleep(0)
+        address = "other:1"
+        calls.look()
+        assert not answered.cancelled()
+        answered.set_result("stored")
+        assert await first == "stored"
 
 
 async def test_who_is_cancelled_in_a_call_that_moved_is_cancelled() -> None:

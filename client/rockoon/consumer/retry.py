@@ -30,6 +30,8 @@ from rockoon_proto.v1.offset_pb2 import CLUSTERING, ConsumeMode
 log = logging.getLogger(__name__)
 
 SEND_BACK_SECONDS_MAX = 5.0
+# What a former leader has stored and what the next one is sent come both.
+FAREWELL_SECONDS = 0.5
 # A handler's place is taken while brokers are asked: not all of a large cluster.
 OTHER_BROKERS_MAX = 2
 MESSAGES_PER_CALL_MAX = 1024
@@ -165,6 +167,7 @@ class RetryTopic:
                     request,
                     unavailable=BrokerUnavailable,
                     timeout_seconds=SEND_BACK_SECONDS_MAX,
+                    farewell_seconds=FAREWELL_SECONDS,
                     broker=broker,
                 )
             except RockoonError as error:

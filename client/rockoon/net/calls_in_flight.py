@@ -22,12 +22,20 @@ class CallsInFlight:
     """Calls that have no answer yet. Used by the event loop's thread alone."""
 
     def __init__(self) -> None:
-        # The call, where it would go now, and where it went.
-        self._calls: dict[Any, tuple[AddressNow, str]] = {}
+        # The call, where it would go now, where it went, and for how long it is heard still.
+        self._calls: dict[Any, tuple[AddressNow, str, float]] = {}
         self._moved: set[Any] = set()
 
-    async def answer(self, call: Awaitable[Reply], address_now: AddressNow) -> Reply:
+    async def answer(
+        self, call: Awaitable[Reply], address_now: AddressNow, farewell_seconds: float = 0.0
+    ) -> Reply:
         """The answer to a call that was begun just now.
+
+        Args:
+            call: it.
+            address_now: where it would go now.
+            farewell_seconds: how long it is waited for when another process stands where it went. A
+                leader that hands over has answered before; the routes may be heard first.
 
         Raises:
             Moved: another process stands where it went.
@@ -36,7 +44,7 @@ class CallsInFlight:
         address = address_now()
         if address is None or not hasattr(call, "cancel"):
             return await call
-        self._calls[call] = address_now, address
+        self._calls[call] = address_now, address, farewell_seconds
         try:
             return await call
         except asyncio.CancelledError:
@@ -50,7 +58,14 @@ class CallsInFlight:
 
     def look(self) -> None:
         """The routes may have changed: end the calls to those that are not there any more."""
-        for call, (address_now, address) in list(self._calls.items()):
-            if address_now() not in (None, address):
+        for call, (address_now, address, farewell_seconds) in list(self._calls.items()):
+            if call not in self._moved and address_now() not in (None, address):
                 self._moved.add(call)
-                call.cancel()
+                if farewell_seconds:
+                    asyncio.get_running_loop().call_later(farewell_seconds, self._end, call)
+                else:
+                    call.cancel()
+
+    def _end(self, call: Any) -> None:
+        if call in self._moved:
+            call.cancel()

@@ -309,6 +309,7 @@ class Connection:
         *,
         unavailable: type[RockoonError],
         timeout_seconds: float | None = CALL_SECONDS_MAX,
+        farewell_seconds: float = 0.0,
         **details: object,
     ) -> Reply:
         """Call once and raise the error table's exceptions.
@@ -320,6 +321,7 @@ class Connection:
                 stands in its place by now: a broker's, when `details` names one, or the offset
                 service's, when this is OffsetServiceUnavailable.
             timeout_seconds: how long it may take, None for ever.
+            farewell_seconds: see `CallsInFlight.answer`; for calls that are not to be made twice.
             details: what the sentence of `unavailable` names, for example `broker="broker-a"`.
 
         Raises:
@@ -341,7 +343,7 @@ class Connection:
 
         async def answer() -> Reply:
             begun = method(request, timeout=timeout_seconds, metadata=metadata)
-            return await self._in_flight.answer(begun, address_now)
+            return await self._in_flight.answer(begun, address_now, farewell_seconds)
 
         try:
             try:

@@ -135,12 +135,14 @@ class ServedTopics:
         Raises:
             TopicNotFound, QueueNotFound: none such.
             RouteNotReached: none such that this broker has heard of, but it is behind the caller.
+            NotReady: likewise, but another copy may have led when it was created.
         """
         found = GIVEN_UP if topic == GIVEN_UP.name else self.table.topics.get(topic)
         if found is not None and 0 <= queue_id < found.queues:
             return found
         if route_revision > self.table.revision:
             raise RouteNotReached(wanted=route_revision, revision=self.table.revision)
+        self._require_routes()
         if found is None:
             raise TopicNotFound(topic=topic)
         raise QueueNotFound(topic=topic, queue=queue_id, broker=self._broker)
@@ -181,12 +183,19 @@ class ServedTopics:
         """Likewise, for who gives up what has no queue.
 
         Raises:
-            NotReady: this broker has never seen routes, so it cannot say that there is none.
+            NotReady: this broker has seen no routes that could say that there is none.
         """
         known = self.knows(topic, queue_id)
-        if not known and self.table.revision == 0:
-            raise NotReady(service="the broker", reason="it has not seen any routes")
+        if not known:
+            self._require_routes()
+            if self.table.revision == 0:
+                raise NotReady(service="the broker", reason="it has not seen any routes")
         return known
+
+    def _require_routes(self) -> None:
+        """Of a log with copies, what was written down here is of when this copy led last."""
+        if self._is_in_log and not self.routes.loaded.is_set():
+            raise NotReady(service="the broker", reason="it has seen no routes since it leads")
 
     # What changes.
 

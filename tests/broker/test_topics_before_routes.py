@@ -1,0 +1,84 @@
+"""A new leader of a log with copies, before it has seen the routes: it gives nothing up."""
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from rockoon_broker.clock import SystemClock
+from rockoon_broker.topics.served_topics import ServedTopics
+from rockoon_broker.topics.topic_file import TopicFile
+from rockoon_broker.topics.topics import ServedTopic, TopicPlan, TopicTable
+from rockoon_core.disk import Disk
+from rockoon_core.errors import NotReady, QueueNotFound, TopicNotFound
+from rockoon_format.log_marks import LogTopics
+from rockoon_node.nameservers import Nameservers
+from rockoon_node.store_cluster import StoreCluster
+from rockoon_proto.v1 import nameserver_pb2 as pb
+from rockoon_runtime.process import Stop
+from support.fake_nameserver import FakeNameserver
+from support.waiting import DEADLINE_SECONDS
+
+BROKER = "broker-a"
+CREATED = {"old": 2, "young": 1}
+
+
+async def record(_: TopicPlan) -> None:
+    """The log says so already."""
+
+
+def drop(topics: Sequence[str]) -> None:
+    raise AssertionError(topics)
+
+
+async def test_what_was_created_while_another_copy_led_waits_for_the_routes(
+    tmp_path: Path,
+) -> None:
+    """A delayed message that is due, or a transaction that ends, would be given up for good."""
+    async with FakeNameserver() as nameserver, asyncio.timeout(DEADLINE_SECONDS):
+        for name, queues in CREATED.items():
+            await nameserver.CreateTopic(
+                pb.CreateTopicRequest(
+                    config=pb.TopicConfig(name=name),
+                    placements=[pb.Placement(broker=BROKER, queues=queues)],
+                ),
+                None,
+            )
+        known = {name: topic.incarnation for name, topic in nameserver.topics.items()}
+        history = nameserver.etcd_cluster_id
+        # As this copy wrote it down when it led last: one topic, and one queue of it.
+        own = TopicTable(known["old"], history, {"old": ServedTopic("old", 1, known["old"])})
+        TopicFile(tmp_path, Disk()).write(own, 0)
+        nameservers = Nameservers([nameserver.address], nameserver.cluster)
+        topics = ServedTopics(
+            BROKER,
+            TopicFile(tmp_path, Disk()),
+            nameservers,
+            StoreCluster(tmp_path / "clusterId", Disk().replace_file),
+            SystemClock(),
+            gone=lambda _: None,
+            drop=drop,
+            changed=lambda: None,
+            record=record,
+        )
+        topics.believe(LogTopics(nameserver.revision, history, known))
+        topics.check_writable("old", 0)
+        for queue in (("young", 0), ("old", 1)):
+            with pytest.raises(NotReady):
+                topics.check_writable(*queue)
+            with pytest.raises(NotReady):
+                topics.knows_for_sure(*queue)
+        async with asyncio.TaskGroup() as tasks:
+            following = tasks.create_task(topics.routes.run(Stop()))
+            await topics.routes.loaded.wait()
+            following.cancel()
+        for queue in (("young", 0), ("old", 1)):
+            topics.check_writable(*queue)
+            assert topics.knows_for_sure(*queue)
+        with pytest.raises(TopicNotFound):
+            topics.check_writable("none", 0)
+        with pytest.raises(QueueNotFound):
+            topics.check_writable("old", 2)
+        assert not topics.knows_for_sure("none", 0)
+        await nameservers.close()
