@@ -107,7 +107,7 @@ class Received:
         return sum(self.bodies[topic].values()) - len(self.bodies[topic])
 
     def twice(self, topic: str) -> list[str]:
-        """What came more than once: stored twice (by a sender), or delivered twice (of one place)."""
+        """What came more than once: stored twice, by a sender, or delivered twice, of one place."""
         return [
             f"{body!r} {'stored' if len({*places}) > 1 else 'delivered'} twice: {places}"
             for body, places in self.places[topic].items()
