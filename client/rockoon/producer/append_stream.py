@@ -94,9 +94,7 @@ class AppendStream:
     def leave(self) -> None:
         """Another process stands for the broker: send this one nothing more, and end.
 
-        What it has stored it has answered before the routes named another one, if it was asked to
-        hand over. So its answers are heard, until it ends the stream or `interrupt` is called: what
-        is sent again instead is stored twice.
+        Its answers are heard until it ends the stream, or `interrupt` is called.
         """
         self._is_left = True
         if not self._unanswered:

@@ -8,7 +8,6 @@ import asyncio
 import logging
 import secrets
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rockoon.compression import Compression
@@ -35,6 +34,7 @@ from rockoon.net.routes import TopicRoute
 from rockoon.producer.accumulator import Accumulator, BatchQueue, ProducerBatch
 from rockoon.producer.append_stream import AppendStream
 from rockoon.producer.batch_scheduler import AssignedBatch, BatchScheduler
+from rockoon.producer.left_streams import LeftStreams
 from rockoon.producer.outgoing import BatchEncoder, Packing
 from rockoon.producer.sequences import SequenceBook
 from rockoon.producer.settings import ProducerSettings
@@ -55,23 +55,11 @@ log = logging.getLogger(__name__)
 
 # How often batches are looked at whose time may be over.
 _SWEEP_SECONDS = 0.25
-# So many looks a process has for its last answers when another one stands in its place. Looks, not
-# seconds: a program that did not run meanwhile finds them before it gives up.
-_FAREWELL_LOOKS = 2
 # A stream that is told to end has nothing left to answer; a broker that hangs must not hang us.
 _FINISH_SECONDS_MAX = 1.0
 
 _BROKER_WIDE = (Busy, NotReady, StoreNotWritable, NotLeader, NotEnoughReplicas)
 _WRONG_QUEUE = (QueueNotFound, TopicNotFound)
-
-
-@dataclass(slots=True)
-class _LeftStream:
-    """A stream to a process that another one has replaced: only answers are waited for."""
-
-    stream: AppendStream
-    task: "asyncio.Task[None]"
-    looks: int = 0
 
 
 class Sender:
@@ -121,8 +109,7 @@ class Sender:
         )
         self._resolving: dict[str, asyncio.Task[None]] = {}
         self._streams: dict[str, tuple[AppendStream, asyncio.Task[None]]] = {}
-        # To processes that stand for no broker any more.
-        self._left: list[_LeftStream] = []
+        self._left = LeftStreams()
         self.unreported = UnreportedFailures()
         # The process that stands for each broker, as the routes told last.
         self._known_processes: dict[str, tuple[str, int, int]] = {}
@@ -190,8 +177,7 @@ class Sender:
         """End streams and tasks; what is still pending fails with Closed."""
         for stream, _ in self._streams.values():
             stream.finish()
-        tasks = [task for _, task in self._streams.values()]
-        tasks += [left.task for left in self._left]
+        tasks = [*self._left.tasks, *(task for _, task in self._streams.values())]
         try:
             if tasks:
                 await asyncio.wait(tasks, timeout=_FINISH_SECONDS_MAX)
@@ -421,14 +407,10 @@ class Sender:
                 address = routes.broker_address(broker)
                 if address is not None and stream.address not in (None, address):
                     del self._streams[broker]
-                    self._leave(stream, task)
+                    self._left.add(stream, task)
+                    self._sweep_wanted.set()
             self._wake.set()
             await changed.wait(seen)
-
-    def _leave(self, stream: AppendStream, task: "asyncio.Task[None]") -> None:
-        self._left.append(_LeftStream(stream, task))
-        stream.leave()
-        self._sweep_wanted.set()
 
     def _note_restarts(self, brokers: Sequence[Node]) -> None:
         # After a fail-over the log has its name still, and was never seen to be away.
@@ -497,11 +479,7 @@ class Sender:
                 batch, since = oldest
                 if now >= batch.deadline or now - since >= self._settings.reply_timeout_seconds:
                     stream.interrupt()
-            self._left = [left for left in self._left if not left.task.done()]
-            for left in self._left:
-                left.looks += 1
-                if left.looks >= _FAREWELL_LOOKS:
-                    left.stream.interrupt()
+            self._left.look()
             self.accumulator.forget_idle(self.routes)
             if (
                 self.accumulator.is_idle
