@@ -2,23 +2,22 @@
 
 Each docstring says what happened, then what this test shows. Reports of RocketMQ, BookKeeper and
 NATS are numbers of their issues; KIP and KAFKA are Kafka's. RocketMQ's 6609 and 7689 are in
-`tests/store/test_committed.py`. That each test can fail is tested at the end: with the rule broken
-that guards it, it does.
+`tests/store/test_committed.py`. That each test can fail is tested in `test_bugs_come_back.py`: with
+the rule broken that guards it, it does.
 """
 
-from collections.abc import Callable
+import random
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from replica.simulation.broken import BROKEN
 from replica.simulation.node import Node
 from replica.simulation.script import Script
-from replica.simulation.truth import Violation
-from rockoon_broker.store.recovery.truncation import TruncationFile
+from replica.simulation.topics import NAME, Routes
+from rockoon_broker.topics.log_topics import change_of, table_in_log
+from rockoon_broker.topics.topics import TopicTable, plan
 from rockoon_core.disk import Disk
-from rockoon_core.errors import NotReady, RockoonError, StoreCorrupt
+from rockoon_core.errors import NotReady, StoreCorrupt
 from rockoon_core.replication_rules import (
     Boundary,
     Config,
@@ -30,8 +29,7 @@ from rockoon_core.replication_rules import (
 )
 from rockoon_nameserver import log_membership
 from rockoon_proto.v1.nameserver_pb2 import ReplicaFacts as WireFacts
-from rockoon_replica import actions, events, leadership
-from rockoon_replica.leadership import Leadership
+from rockoon_replica import actions, events
 from rockoon_replica.log_state import LogState, Version
 from rockoon_replica.member import Member
 from rockoon_replica.messages import Ack, Chunk, Welcome
@@ -39,7 +37,7 @@ from rockoon_replica.replica_facts import ReplicaFacts
 from rockoon_replica.replica_file import ReplicaFile
 from support.byte_log import ByteLog
 from support.log_states import come, led_log, replica_node
-from support.replicas import opened
+from support.replicas import Replica, opened
 from support.store_directory import crashed_copy
 
 THREE = Config(frozenset({"a", "b", "c"}), 2)
@@ -403,121 +401,38 @@ def test_rocketmq_9804_the_next_leader_has_the_topics_that_the_one_before_was_gi
     """A topic was in the master's own file of topics and was not copied: after a switch of roles
     it was gone, with its messages still in the log.
 
-    Here what a follower shows follows from the log it copies, and that the topic exists is what
-    nameservers say: no file of the former leader's is needed.
+    Here the log says which topics it holds: its next leader compares that with the routes, whatever
+    it has written down itself when it led last, and neither hides a message nor brings one back.
     """
+    routes, choose = Routes(), random.Random(1)
     with opened(tmp_path / "a") as leader, opened(tmp_path / "b") as follower:
         leader.open_epoch(1)
-        leader.append("transactions", 3, [b"half"])
+        serve(leader, routes)
+        leader.append(NAME, 0, [b"of the first"])
+        for number in range(2):
+            # Deleted, and created again.
+            routes.change(choose)
+            while routes.incarnation is None:
+                routes.change(choose)
+            serve(leader, routes)
+            leader.append(NAME, 0, [b"%d" % number])
         follower.copy_from(leader)
         follower.store.confirm(follower.store.appended_end)
         follower.open_epoch(2)
-        assert follower.bodies("transactions", 3) == [b"half"]
-        assert follower.append("transactions", 3, [b"next"]).first_queue_offset == 1
+        serve(follower, routes)
+        assert follower.bodies(NAME) == [b"1"]
+        assert follower.append(NAME, 0, [b"next"]).first_queue_offset == 1
         follower.sync()
-    names = {path.name for path in (tmp_path / "b").rglob("*.json")}
-    assert "topics.json" not in names
 
 
-# Each of them can fail.
-
-
-def counts_itself(patch: Patch) -> None:
-    """What a leader has alone is committed."""
-
-    def alone(_: object, ends: dict[str, int], epoch_start: int, before: int) -> int:
-        furthest = max(ends.values())
-        return max(before, furthest) if furthest > epoch_start else before
-
-    patch.setattr(leadership, "committed_end", alone)
-
-
-def believes_anybody(patch: Patch) -> None:
-    """An acknowledgement counts whatever was sent."""
-    real = Leadership.acked
-    patch.setattr(
-        Leadership, "acked", lambda self, session, ack, _: real(self, session, ack, 1 << 62)
-    )
-
-
-def epochs_without_records(patch: Patch) -> None:
-    """An epoch begins with nothing in the log."""
-    patch.setattr(Node, "_openepoch", lambda *_: None)
-
-
-def cuts_in_memory(patch: Patch) -> None:
-    """A cut is not written down."""
-    patch.setattr(TruncationFile, "write", lambda *_: None)
-
-
-def doubts_nothing(patch: Patch) -> None:
-    """Records that are gone change nothing."""
-    patch.setattr(ReplicaFile, "doubt", lambda _: False)
-
-
-def guesses(patch: Patch) -> None:
-    """A file that cannot be read is a first one."""
-    real = ReplicaFile.read
-
-    def read(self: ReplicaFile) -> ReplicaFacts | None:
-        try:
-            return real(self)
-        except StoreCorrupt:
-            return None
-
-    patch.setattr(ReplicaFile, "read", read)
-
-
-def known_by_address(patch: Patch) -> None:
-    """A replica is its address."""
-    real = log_membership.registered
-
-    def registered(log: Any, node: Any, *rest: Any, **more: Any) -> Any:
-        node.store_id = node.address
-        return real(log, node, *rest, **more)
-
-    patch.setattr(log_membership, "registered", registered)
-
-
-BROKEN_BY: dict[Callable[..., None], Callable[[Patch], None]] = {
-    test_rocketmq_5663_while_more_voters_are_on_their_way_both_sets_decide: BROKEN[
-        "config_old_only"
-    ],
-    test_rocketmq_7017_a_leader_that_is_cut_off_acknowledges_nothing: counts_itself,
-    test_rocketmq_3015_an_acknowledgement_of_what_was_not_sent_does_not_count: believes_anybody,
-    test_bookkeeper_2614_who_was_asked_in_an_election_takes_nothing_of_the_former_leader: BROKEN[
-        "no_fence"
-    ],
-    test_kip_101_a_follower_does_not_cut_what_it_only_has_not_heard_to_be_committed: BROKEN[
-        "truncate_to_committed"
-    ],
-    test_kip_279_two_quick_changes_of_the_leader_leave_no_logs_that_differ: BROKEN["no_truncation"],
-    test_kafka_10706_elections_in_a_row_without_a_message_end_in_a_log_that_goes_on: (
-        epochs_without_records
-    ),
-    test_rocketmq_10666_what_was_cut_is_no_part_of_the_log_after_a_restart: cuts_in_memory,
-    test_rocketmq_1094_who_was_away_does_not_bring_its_old_state_to_the_others: BROKEN[
-        "elect_first"
-    ],
-    test_kip_966_a_last_one_that_lost_its_end_does_not_lead_those_who_have_it: BROKEN[
-        "unsound_counts"
-    ],
-    test_nats_7549_one_bit_on_one_copy_elects_nobody_without_what_was_acknowledged: doubts_nothing,
-    test_nats_7556_what_one_forgets_deletes_nothing_of_the_others: guesses,
-    test_rocketmq_5745_a_replica_that_comes_back_at_another_address_is_the_same: known_by_address,
-}
-
-
-FAILURES = (AssertionError, Violation, ValueError, RockoonError, pytest.fail.Exception)
-
-
-@pytest.mark.parametrize("test", BROKEN_BY, ids=lambda test: test.__name__[5:])
-def test_with_its_rule_broken_it_fails(test: Callable[..., None], tmp_path: Path) -> None:
-    needs_path = "tmp_path" in test.__annotations__
-    with pytest.MonkeyPatch.context() as patch:
-        BROKEN_BY[test](patch)
-        with pytest.raises(FAILURES):
-            test(tmp_path) if needs_path else test()
+def serve(replica: Replica, routes: Routes) -> None:
+    """Have a leader hear of the routes, and act on them."""
+    known = replica.store.log_topics
+    change = change_of(known, plan(table_in_log(TopicTable(), known), routes.snapshot()))
+    if change is not None:
+        replica.store.change_topics(change, replica.clock.time_ms)
+    replica.sync()
+    replica.store.confirm(replica.store.appended_end)
 
 
 # Helpers.

@@ -46,7 +46,7 @@ def test_committed_elsewhere_is_seen_before_it_is_durable_here(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("killed", [False, True])
-def test_rocketmq_6609_and_7689_a_start_neither_shows_nor_renumbers_what_is_not_committed(
+def test_rocketmq_6609_and_7689_a_start_shows_and_renumbers_nothing_uncommitted(
     tmp_path: Path, killed: bool
 ) -> None:
     """A restart listed messages that nobody had confirmed (6609), and the mend of that gave their
