@@ -272,11 +272,11 @@ class LocalCluster:
         for node in nodes:
             node.wait_ready(deadline)
         # A log's only copy is known by the log's name, whatever its node is called.
-        listed = [
-            node.log if self._copies == 1 else node.name
+        listed = {
+            node.log if self._copies == 1 else node.name: node
             for node in nodes
             if node.kind in (Kind.BROKER, Kind.OFFSET)
-        ]
+        }
         if self.node("etcd").running:
             for nameserver in self._of(Kind.NAMESERVER):
                 wait_listed(nameserver, listed, deadline, self.tls, self.access)

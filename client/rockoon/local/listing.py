@@ -6,7 +6,7 @@ whichever nameserver, finds everything there.
 """
 
 import time
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 import grpc
 
@@ -30,7 +30,7 @@ def listed(nodes: Iterable[pb.Node]) -> Iterator[str]:
 
 def wait_listed(
     nameserver: Node,
-    names: Collection[str],
+    nodes: Mapping[str, Node],
     deadline: float,
     tls: Tls | None = None,
     access: AccessKey | None = None,
@@ -39,25 +39,28 @@ def wait_listed(
 
     Args:
         nameserver: one that has been ready.
-        names: of brokers and offset services.
+        nodes: brokers and offset services, by the names under which they are listed.
         deadline: on `time.monotonic`'s clock.
         tls: how it is called; None means plainly.
         access: signs the calls; None means that they are not signed.
 
     Raises:
-        LocalClusterError: it does not list them in time.
+        LocalClusterError: it does not list them in time, or one that it does not list has ended.
     """
-    missing = set(names)
+    missing = set(nodes)
     signing = None if access is None else Credentials(access)
     with Dialer(OPTIONS, tls, signing).blocking_channel(nameserver.address) as channel:
         describe = NameServerStub(channel).DescribeCluster
         while missing and nameserver.ready:
             try:
                 reply = describe(pb.DescribeClusterRequest(), timeout=CALL_SECONDS_MAX)
-                missing = set(names) - set(listed(reply.nodes))
+                missing = set(nodes) - set(listed(reply.nodes))
             except grpc.RpcError:
                 # It may be ending, or just starting again.
                 pass
+            for name in missing:
+                # A replica that the nameservers refuse was ready before it heard of that.
+                nodes[name].wait_ready(deadline)
             if missing:
                 if time.monotonic() > deadline:
                     raise LocalClusterError(
