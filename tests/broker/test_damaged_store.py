@@ -149,9 +149,11 @@ async def test_a_record_with_a_damaged_length_is_told_as_damage_and_can_be_stepp
     await nameserver.create_topic("T", {"broker-a": 1})
     async with running_broker(tmp_path, [nameserver.address]) as broker:
         await broker.append("T", 0, *[b"123"] * 3)
-        log = tmp_path / "commitlog" / f"{0:020d}"
-        with log.open("rb") as file:
-            size = int.from_bytes(file.read(4))
+    log = tmp_path / "commitlog" / f"{0:020d}"
+    with log.open("rb") as file:
+        size = int.from_bytes(file.read(4))
+    # The one that has stored them has them in memory.
+    async with running_broker(tmp_path, [nameserver.address]) as broker:
         for length, wish in itertools.product(LENGTHS.values(), FILTERS):
             flip(log, size + length)
             reply = await broker.pull("T", 0, 0, **wish)

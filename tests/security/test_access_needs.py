@@ -46,7 +46,7 @@ NEEDS = {
     ),
     # The service looks at what is in the stream or in the answer.
     "a key": (
-        "Broker/AppendStream Broker/CancelDelayed "
+        "Broker/AppendStream Broker/PullStream Broker/CancelDelayed "
         "NameServer/WatchRoutes NameServer/ListTopics NameServer/ListGroups "
         "OffsetService/ApplyReset OffsetService/UndoReset"
     ),

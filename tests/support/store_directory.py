@@ -215,6 +215,8 @@ def settings(root: Path, **changes: Any) -> StoreSettings:
         "consume_queue_file_entries": 10,
         "flush": Flush.ASYNC,
         "memory_bytes": 1 << 30,
+        # What is read comes from the disk.
+        "tails_bytes_max": 0,
         **changes,
     }
     return StoreSettings(**values)

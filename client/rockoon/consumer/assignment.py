@@ -19,6 +19,7 @@ from rockoon.allocation import AllocationStrategy, allocate
 from rockoon.consumer.delivery import Delivery
 from rockoon.consumer.membership import Membership
 from rockoon.consumer.process_queue import FlowLimits, ProcessQueue
+from rockoon.consumer.pull_stream import PullStreams
 from rockoon.consumer.queue_reader import QueueReader, ReadRules
 from rockoon.consumer.queue_revocation import QueueRevocation
 from rockoon.consumer.rebalance_listener import RebalanceListener
@@ -124,6 +125,7 @@ class Assignment:
         self.route_revision = 0
         """Of the subscriptions: what the offset service must know before it decides."""
         self._cluster = cluster
+        self._streams = PullStreams(cluster)
         self._group = group
         self._settings = settings
         self._membership = membership
@@ -342,6 +344,7 @@ class Assignment:
     async def _pull(self, reader: QueueReader) -> None:
         out_of_range = await reader.pull_into(
             self._cluster,
+            self._streams,
             self._settings.read_rules,
             self._statistics.pulls,
             on_messages=self._delivery.offer,
@@ -409,6 +412,7 @@ class Assignment:
         await self._listener.revoked(reader.queue for reader in readers)
 
     async def stop_pulls(self) -> None:
+        self._streams.close()
         await cancel(reader.task for reader in self.readers.values())
 
     async def store_last(self) -> None:
@@ -417,6 +421,7 @@ class Assignment:
         await self._revocation.wait()
 
     def drop(self) -> None:
+        self._streams.close()
         for reader in self.readers.values():
             reader.process_queue.drop()
         self.readers.clear()

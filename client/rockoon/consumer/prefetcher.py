@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from rockoon.consumer.pull import OutOfRange, Pulled
 from rockoon.consumer.pull_loop import PullLoop, PullRules
+from rockoon.consumer.pull_stream import PullStreams
 from rockoon.errors import RockoonError
 from rockoon.net.connection import Connection
 from rockoon.subscription import Subscription
@@ -91,6 +92,7 @@ class Prefetcher:
         self.ready: deque[Ready] = deque()
         self.arrived = Changes()
         self._cluster = cluster
+        self._streams = PullStreams(cluster)
         self._rules = rules
         self._prefetch_batches = prefetch_batches
         self._statistics = statistics
@@ -116,10 +118,17 @@ class Prefetcher:
         """Whether messages of a queue wait for the caller."""
         return any(ready.assigned is assigned for ready in self.ready)
 
+    def close(self) -> None:
+        """Fetch nothing more, and wake who waits; before the last queues are ended."""
+        self._streams.close()
+        self.arrived.note()
+
     async def _fetch(self, assigned: Assigned) -> None:
-        pulls = PullLoop(
-            self._cluster, assigned.queue, assigned.subscription, self._rules, self._statistics
-        )
+        where = (self._cluster, self._streams, assigned.queue, assigned.subscription)
+        with PullLoop(*where, self._rules, self._statistics) as pulls:
+            await self._fetch_with(pulls, assigned)
+
+    async def _fetch_with(self, pulls: PullLoop, assigned: Assigned) -> None:
         while True:
             await assigned.room.acquire()
             try:

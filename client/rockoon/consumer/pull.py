@@ -197,30 +197,55 @@ async def pull(
         BrokerUnavailable: the broker is away.
         RockoonError: what it answered.
     """
-    hooks = cluster.hooks
-    asked_ns = 0 if hooks is None else time.time_ns()
+    asked_ns = asked_now(cluster)
+    request = request_of(cluster, queue, offset, subscription, limits, group)
     reply = await cluster.call(
         cluster.broker(queue.broker).Pull,
-        PullRequest(
-            topic=queue.topic,
-            queue_id=queue.queue_id,
-            offset=offset,
-            max_messages=limits.messages_max,
-            max_bytes=limits.bytes_max,
-            wait_ms=limits.wait_ms,
-            tag_hashes=subscription.tag_hashes,
-            sql_expression=subscription.sql_expression,
-            route_revision=cluster.routes.topic_revision(queue.topic),
-            group=group,
-        ),
+        request,
         unavailable=BrokerUnavailable,
         timeout_seconds=limits.wait_ms / 1000 + CALL_SECONDS_MAX,
         broker=queue.broker,
     )
     answer = interpret(queue, offset, reply, subscription, check_crcs=check_crcs)
+    tell_pulled(cluster, answer, group, asked_ns)
+    return answer
+
+
+def request_of(
+    cluster: Connection,
+    queue: MessageQueue,
+    offset: int,
+    subscription: Subscription,
+    limits: PullLimits,
+    group: str,
+) -> PullRequest:
+    """What a broker is asked for, by a call or on a stream."""
+    return PullRequest(
+        topic=queue.topic,
+        queue_id=queue.queue_id,
+        offset=offset,
+        max_messages=limits.messages_max,
+        max_bytes=limits.bytes_max,
+        wait_ms=limits.wait_ms,
+        tag_hashes=subscription.tag_hashes,
+        sql_expression=subscription.sql_expression,
+        route_revision=cluster.routes.topic_revision(queue.topic),
+        group=group,
+    )
+
+
+def asked_now(cluster: Connection) -> int:
+    """For `tell_pulled`, when a pull begins: epoch nanoseconds, 0 where nobody wants to know."""
+    return 0 if cluster.hooks is None else time.time_ns()
+
+
+def tell_pulled(
+    cluster: Connection, answer: "Pulled | OutOfRange", group: str, asked_ns: int
+) -> None:
+    """Tell the hooks, if there are any, of messages that have come."""
+    hooks = cluster.hooks
     if hooks is not None and isinstance(answer, Pulled) and answer.batch is not None:
         hooks.on_pulled(answer.batch, answer.frames, group, asked_ns)
-    return answer
 
 
 def interpret(

@@ -123,6 +123,7 @@ class PullConsumer(ClosedOnExit):
             return
         self._closed = True
         self._cluster.release(self)
+        self._prefetcher.close()
         tasks = [following.task for following in self._following.values()]
         tasks += [assigned.task for assigned in self._assigned.values()]
         self._following.clear()
@@ -130,7 +131,6 @@ class PullConsumer(ClosedOnExit):
         await end_tasks(tasks)
         await self._prefetcher.end(self._assigned.values())
         self._assigned.clear()
-        self._prefetcher.arrived.note()
 
     # What is read
 

@@ -1,5 +1,6 @@
 """Pull loop: what lies between two pulls of one queue, the same for push and pull consumers.
 
+A pull is answered on the broker's pull stream; by a call of its own where the broker knows none.
 Here are the pauses, after a failure and after an answer with nothing, what is counted, and what is
 logged when a queue cannot be pulled and when it can be again. What an answer or a failure means for
 the reader is the reader's: it asks, and then says which of the three it was.
@@ -8,14 +9,27 @@ the reader is the reader's: it asks, and then says which of the three it was.
 import asyncio
 import logging
 from dataclasses import dataclass, field
-from typing import Protocol
+from types import TracebackType
+from typing import Protocol, Self
 
-from rockoon.consumer.pull import EmptyAnswers, OutOfRange, Pulled, PullLimits, pull
+from rockoon.consumer.pull import (
+    EmptyAnswers,
+    OutOfRange,
+    Pulled,
+    PullLimits,
+    asked_now,
+    interpret,
+    pull,
+    request_of,
+    tell_pulled,
+)
+from rockoon.consumer.pull_stream import NoPullStreams, PullStreams, QueueSubscription
 from rockoon.errors import RockoonError
 from rockoon.net.connection import Connection
 from rockoon.subscription import Subscription
 from rockoon_core.backoff import Backoff
 from rockoon_core.message_queue import MessageQueue
+from rockoon_proto.v1.broker_pb2 import PullReply
 
 log = logging.getLogger(__name__)
 
@@ -44,21 +58,28 @@ class PullLoop:
 
     Args:
         cluster: where the broker is found.
+        streams: the consumer's.
         queue: which.
         subscription: what is wanted of it.
         rules: how to pull.
         counts: counted in.
+
+    Attributes:
+        heard_at: when the queue's broker was heard of last, loop time; at first, when this was
+            made.
     """
 
     def __init__(
         self,
         cluster: Connection,
+        streams: PullStreams,
         queue: MessageQueue,
         subscription: Subscription,
         rules: PullRules,
         counts: PullCounts,
     ) -> None:
         self._cluster = cluster
+        self._streams = streams
         self._queue = queue
         self._subscription = subscription
         self._rules = rules
@@ -69,20 +90,76 @@ class PullLoop:
         self._failure: type[RockoonError] | None = None
         self._offset = 0
         self._asked_at = 0.0
+        self.heard_at = self._loop.time()
+        # None before the first pull, and where the broker knows no streams.
+        self._streamed: QueueSubscription | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        failure: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._streamed is not None:
+            self._streamed.end()
 
     async def ask(self, offset: int) -> Pulled | OutOfRange:
         """Pull once; errors as of `pull`."""
         self._counts.pulls += 1
         self._offset, self._asked_at = offset, self._loop.time()
-        return await pull(
-            self._cluster,
-            self._queue,
-            offset,
-            self._subscription,
-            self._rules.limits,
-            check_crcs=self._rules.check_crcs,
-            group=self._rules.group,
+        asked_ns = asked_now(self._cluster)
+        rules = self._rules
+        try:
+            reply = await self._reply(offset)
+        except NoPullStreams:
+            self._streamed = None
+            answer = await pull(
+                self._cluster,
+                self._queue,
+                offset,
+                self._subscription,
+                rules.limits,
+                check_crcs=rules.check_crcs,
+                group=rules.group,
+            )
+            self.heard_at = self._loop.time()
+            return answer
+        streamed = self._streamed
+        assert streamed is not None
+        # Until the answer is understood it leads nowhere.
+        streamed.position = -1
+        found = interpret(
+            self._queue, offset, reply, self._subscription, check_crcs=rules.check_crcs
         )
+        if isinstance(found, Pulled):
+            streamed.position = found.next_offset
+        tell_pulled(self._cluster, found, rules.group, asked_ns)
+        return found
+
+    async def _reply(self, offset: int) -> PullReply:
+        """The next answer on the stream. Raises NoPullStreams where the broker knows none."""
+        streamed = self._streamed
+        if streamed is None or streamed.is_over or streamed.position != offset:
+            if streamed is not None:
+                streamed.end()
+            request = request_of(
+                self._cluster,
+                self._queue,
+                offset,
+                self._subscription,
+                self._rules.limits,
+                self._rules.group,
+            )
+            streamed = self._streamed = self._streams.subscribe(self._queue.broker, request)
+            if streamed is None:
+                raise NoPullStreams
+        try:
+            return await streamed.answer()
+        finally:
+            self.heard_at = max(self.heard_at, streamed.heard_at)
 
     def note_failure(self, error: RockoonError) -> None:
         """Log why the queue cannot be pulled, once for each kind of reason."""
@@ -110,6 +187,9 @@ class PullLoop:
     async def brought_nothing(self, next_offset: int) -> None:
         """The answer had none: pause if it came too soon."""
         self._counts.pulls_empty += 1
+        if self._streamed is not None:
+            # Nothing comes on a stream before its time.
+            return
         waited_seconds = self._loop.time() - self._asked_at
         moved = next_offset != self._offset
         await asyncio.sleep(self._empty.pause_seconds(waited_seconds, moved=moved))

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from rockoon.consumer.process_queue import Limit, ProcessQueue
 from rockoon.consumer.pull import OutOfRange, Pulled, pull
 from rockoon.consumer.pull_loop import PullLoop, PullRules
+from rockoon.consumer.pull_stream import PullStreams
 from rockoon.errors import (
     QueueNotFound,
     RockoonError,
@@ -99,6 +100,7 @@ class QueueReader:
     async def pull_into(
         self,
         cluster: Connection,
+        streams: PullStreams,
         rules: ReadRules,
         statistics: PullStatistics,
         *,
@@ -109,6 +111,7 @@ class QueueReader:
 
         Args:
             cluster: where the broker is found.
+            streams: the consumer's.
             rules: how to read.
             statistics: counted in.
             on_messages: called when there are messages to hand out.
@@ -122,12 +125,23 @@ class QueueReader:
             StoreCorrupt: the next message is damaged, and all before it are handled: asking again
                 would bring the same for ever, and going on would lose it in silence.
         """
-        pulls = PullLoop(cluster, self.queue, self.subscription, rules.pulls, statistics)
+        where = (cluster, streams, self.queue, self.subscription)
+        with PullLoop(*where, rules.pulls, statistics) as pulls:
+            return await self._pull_with(pulls, cluster, rules, statistics, on_messages, on_gone)
+
+    async def _pull_with(
+        self,
+        pulls: PullLoop,
+        cluster: Connection,
+        rules: ReadRules,
+        statistics: PullStatistics,
+        on_messages: Callable[["QueueReader"], None],
+        on_gone: Callable[["QueueReader"], None],
+    ) -> OutOfRange | None:
         loop = asyncio.get_running_loop()
-        answered_at = loop.time()
         while True:
             if await self._wait_room(statistics):
-                answered_at = loop.time()
+                pulls.heard_at = loop.time()
             try:
                 answer = await self._ask(cluster, pulls, rules)
             except StoreCorrupt as damage:
@@ -143,7 +157,7 @@ class QueueReader:
                 # decide.
                 if isinstance(error, TopicNotFound | QueueNotFound | TopicNotReadable):
                     on_gone(self)
-                if loop.time() - answered_at >= rules.expired_seconds:
+                if loop.time() - pulls.heard_at >= rules.expired_seconds:
                     statistics.pulls_failed += 1
                     statistics.expired += 1
                     return None
@@ -151,7 +165,6 @@ class QueueReader:
                 continue
             self.failure = None
             pulls.answered()
-            answered_at = loop.time()
             if isinstance(answer, Damage):
                 self._step_over(answer, statistics)
                 continue

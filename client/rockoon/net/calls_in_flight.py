@@ -5,7 +5,8 @@ the log's next leader has what is waited for.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 Reply = TypeVar("Reply")
@@ -41,17 +42,30 @@ class CallsInFlight:
             Moved: another process stands where it went.
             RpcError: as the call.
         """
-        address = address_now()
-        if address is None or not hasattr(call, "cancel"):
+        if not hasattr(call, "cancel"):
             return await call
+        with self.follow(call, address_now, farewell_seconds):
+            try:
+                return await call
+            except asyncio.CancelledError:
+                task = asyncio.current_task()
+                if call in self._moved and task is not None and not task.cancelling():
+                    raise Moved from None
+                raise
+
+    @contextmanager
+    def follow(
+        self, call: Any, address_now: AddressNow, farewell_seconds: float = 0.0
+    ) -> Iterator[None]:
+        """Cancel a call that was begun just now, if another process stands there meanwhile;
+        arguments as of `answer`."""
+        address = address_now()
+        if address is None:
+            yield
+            return
         self._calls[call] = address_now, address, farewell_seconds
         try:
-            return await call
-        except asyncio.CancelledError:
-            task = asyncio.current_task()
-            if call in self._moved and task is not None and not task.cancelling():
-                raise Moved from None
-            raise
+            yield
         finally:
             del self._calls[call]
             self._moved.discard(call)

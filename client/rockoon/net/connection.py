@@ -10,7 +10,7 @@ import os
 import secrets
 import socket
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
@@ -361,6 +361,11 @@ class Connection:
         except aio.UsageError:
             # The channel was closed under the call.
             raise Closed(what="the connection to the cluster") from None
+
+    def followed(self, call: Any, broker: str) -> AbstractContextManager[None]:
+        """Cancel a stream to a broker, while this is entered, when another process takes its
+        place."""
+        return self._in_flight.follow(call, lambda: self.routes.broker_address(broker))
 
     def broker(self, name: str) -> "BrokerAsyncStub":
         """Return the stub of a live broker.

@@ -54,6 +54,11 @@ class BrokerStub:
                 request_serializer=rockoon__proto_dot_v1_dot_broker__pb2.PullRequest.SerializeToString,
                 response_deserializer=rockoon__proto_dot_v1_dot_broker__pb2.PullReply.FromString,
                 _registered_method=True)
+        self.PullStream = channel.stream_stream(
+                '/rockoon.v1.Broker/PullStream',
+                request_serializer=rockoon__proto_dot_v1_dot_broker__pb2.PullStreamRequest.SerializeToString,
+                response_deserializer=rockoon__proto_dot_v1_dot_broker__pb2.PullStreamReply.FromString,
+                _registered_method=True)
         self.Read = channel.unary_unary(
                 '/rockoon.v1.Broker/Read',
                 request_serializer=rockoon__proto_dot_v1_dot_broker__pb2.ReadRequest.SerializeToString,
@@ -167,6 +172,15 @@ class BrokerServicer:
 
     def Pull(self, request, context):
         """Messages of one queue from an offset on; waits for some to arrive when there are none yet.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def PullStream(self, request_iterator, context):
+        """The same of many queues, on one stream for each reader: it subscribes queues and gives credit, the
+        broker sends batches as they come. What becomes of one queue is told in its answers; only what
+        concerns all of them ends the stream. A broker that sends nothing for ten seconds is gone.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -326,6 +340,11 @@ def add_BrokerServicer_to_server(servicer, server):
                     servicer.Pull,
                     request_deserializer=rockoon__proto_dot_v1_dot_broker__pb2.PullRequest.FromString,
                     response_serializer=rockoon__proto_dot_v1_dot_broker__pb2.PullReply.SerializeToString,
+            ),
+            'PullStream': grpc.stream_stream_rpc_method_handler(
+                    servicer.PullStream,
+                    request_deserializer=rockoon__proto_dot_v1_dot_broker__pb2.PullStreamRequest.FromString,
+                    response_serializer=rockoon__proto_dot_v1_dot_broker__pb2.PullStreamReply.SerializeToString,
             ),
             'Read': grpc.unary_unary_rpc_method_handler(
                     servicer.Read,
@@ -499,6 +518,33 @@ class Broker:
             '/rockoon.v1.Broker/Pull',
             rockoon__proto_dot_v1_dot_broker__pb2.PullRequest.SerializeToString,
             rockoon__proto_dot_v1_dot_broker__pb2.PullReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def PullStream(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/rockoon.v1.Broker/PullStream',
+            rockoon__proto_dot_v1_dot_broker__pb2.PullStreamRequest.SerializeToString,
+            rockoon__proto_dot_v1_dot_broker__pb2.PullStreamReply.FromString,
             options,
             channel_credentials,
             insecure,

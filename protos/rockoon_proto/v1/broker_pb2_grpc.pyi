@@ -48,6 +48,11 @@ class BrokerStub:
     """
     Pull: _grpc.UnaryUnaryMultiCallable[_broker_pb2.PullRequest, _broker_pb2.PullReply]
     """Messages of one queue from an offset on; waits for some to arrive when there are none yet."""
+    PullStream: _grpc.StreamStreamMultiCallable[_broker_pb2.PullStreamRequest, _broker_pb2.PullStreamReply]
+    """The same of many queues, on one stream for each reader: it subscribes queues and gives credit, the
+    broker sends batches as they come. What becomes of one queue is told in its answers; only what
+    concerns all of them ends the stream. A broker that sends nothing for ten seconds is gone.
+    """
     Read: _grpc.UnaryUnaryMultiCallable[_broker_pb2.ReadRequest, _broker_pb2.ReadReply]
     """Messages by queue offset, or one message by its id."""
     SendBack: _grpc.UnaryUnaryMultiCallable[_broker_pb2.SendBackRequest, _broker_pb2.SendBackReply]
@@ -132,6 +137,11 @@ class BrokerAsyncStub(BrokerStub):
     """
     Pull: _aio.UnaryUnaryMultiCallable[_broker_pb2.PullRequest, _broker_pb2.PullReply]  # type: ignore[assignment]
     """Messages of one queue from an offset on; waits for some to arrive when there are none yet."""
+    PullStream: _aio.StreamStreamMultiCallable[_broker_pb2.PullStreamRequest, _broker_pb2.PullStreamReply]  # type: ignore[assignment]
+    """The same of many queues, on one stream for each reader: it subscribes queues and gives credit, the
+    broker sends batches as they come. What becomes of one queue is told in its answers; only what
+    concerns all of them ends the stream. A broker that sends nothing for ten seconds is gone.
+    """
     Read: _aio.UnaryUnaryMultiCallable[_broker_pb2.ReadRequest, _broker_pb2.ReadReply]  # type: ignore[assignment]
     """Messages by queue offset, or one message by its id."""
     SendBack: _aio.UnaryUnaryMultiCallable[_broker_pb2.SendBackRequest, _broker_pb2.SendBackReply]  # type: ignore[assignment]
@@ -231,6 +241,17 @@ class BrokerServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_broker_pb2.PullReply, _abc.Awaitable[_broker_pb2.PullReply]]:
         """Messages of one queue from an offset on; waits for some to arrive when there are none yet."""
+
+    @_abc_1.abstractmethod
+    def PullStream(
+        self,
+        request_iterator: _MaybeAsyncIterator[_broker_pb2.PullStreamRequest],
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_broker_pb2.PullStreamReply], _abc.AsyncIterator[_broker_pb2.PullStreamReply]]:
+        """The same of many queues, on one stream for each reader: it subscribes queues and gives credit, the
+        broker sends batches as they come. What becomes of one queue is told in its answers; only what
+        concerns all of them ends the stream. A broker that sends nothing for ten seconds is gone.
+        """
 
     @_abc_1.abstractmethod
     def Read(

@@ -64,6 +64,7 @@ class Broker:
         cluster: whose the store is.
         topics: what is served, in step with the routes.
         appends, pulls: the ways into the log and out of it.
+        waiting: who waits for messages.
         ticks: has the store do what is due.
         key_index: keeps the index by key in step; None with `index = off`.
         aside: messages that wait for something before their readers get them.
@@ -94,11 +95,11 @@ class Broker:
         # Rung when the log has grown, lost its oldest files, or the store has something else to do.
         self.store_changed = Bell()
         self.cluster = cluster_of(settings, disk)
-        self._waiting = WaitingPulls(settings.waiting_pulls_max)
+        self.waiting = WaitingPulls(settings.waiting_pulls_max)
         routes = (settings.name, topic_file, nameservers, self.cluster, clock)
         self.topics = ServedTopics(
             *routes,
-            gone=self._waiting.topic_gone,
+            gone=self.waiting.topic_gone,
             drop=self._drop_topics,
             changed=self._tell_compacted,
             record=self._record_topics,
@@ -113,7 +114,7 @@ class Broker:
             store_changed=self.store_changed,
             may_append=may_append,
         )
-        self.pulls = Pulls(store, self._waiting, clock)
+        self.pulls = Pulls(store, self.waiting, clock)
         self.aside = PendingMessages(
             store,
             self.appends,
@@ -316,6 +317,12 @@ class Broker:
                 created later it is another queue, and the one meant is not found.
         """
         await self.topics.catch_up([(query.topic, query.queue_id)], route_revision)
+        return await self.pulls.pull(query, self.readable(query, route_revision, create_revision))
+
+    def readable(
+        self, query: PullQuery, route_revision: int, create_revision: int
+    ) -> Callable[[], None]:
+        """What raises when a queue may not be read (any more); arguments as of `pull`."""
 
         def check() -> None:
             self.topics.check_readable(query.topic, query.queue_id, route_revision)
@@ -325,7 +332,7 @@ class Broker:
                     topic=query.topic, queue=query.queue_id, broker=self.settings.name
                 )
 
-        return await self.pulls.pull(query, check)
+        return check
 
     def _drop_topics(self, topics: Sequence[str]) -> None:
         """Drop the messages of deleted topics; raises as `Store.drop_topics`."""
@@ -358,16 +365,16 @@ class Broker:
 
     def arrived(self, queue: QueueKey) -> None:
         """A queue has messages that its readers can have: wake who waits for them."""
-        self._waiting.arrived(queue)
+        self.waiting.arrived(queue)
         self.aside.arrived(queue)
 
     def release_waiting(self) -> None:
         """Answer every waiting pull now, and let none wait any more."""
-        self._waiting.release()
+        self.waiting.release()
 
     @property
     def waiting_pulls(self) -> int:
-        return len(self._waiting)
+        return len(self.waiting)
 
     @property
     def disk_used_ratio(self) -> float:

@@ -55,10 +55,10 @@ class PullProgress:
 
 
 class WaitingPulls:
-    """The pulls that wait, each with what wakes it.
+    """The pulls that wait, each with what wakes it, and the queues that streams wait for.
 
     Args:
-        count_max: how many may wait at once; further ones have to answer at once.
+        count_max: how many pulls may wait at once; further ones have to answer at once.
     """
 
     def __init__(self, count_max: int) -> None:
@@ -66,6 +66,8 @@ class WaitingPulls:
         self._count = 0
         self._open = True
         self._queues: dict[QueueKey, set[Wake]] = {}
+        # Of streams. Each is woken once, and bounded by who parks it.
+        self._parked: dict[QueueKey, set[Wake]] = {}
 
     def __len__(self) -> int:
         return self._count
@@ -88,22 +90,36 @@ class WaitingPulls:
         if not waiting:
             del self._queues[queue]
 
+    def park(self, queue: QueueKey, wake: Wake) -> None:
+        """Let a stream wait for a queue: no call is held by that."""
+        self._parked.setdefault(queue, set()).add(wake)
+
+    def leave(self, queue: QueueKey, wake: Wake) -> None:
+        """Take a stream out that was parked and not woken."""
+        parked = self._parked[queue]
+        parked.remove(wake)
+        if not parked:
+            del self._parked[queue]
+
     def arrived(self, queue: QueueKey) -> None:
         """Wake all that wait for a queue."""
         waiting = self._queues.pop(queue, None)
         if waiting is not None:
             self._wake(waiting)
+        for wake in self._parked.pop(queue, ()):
+            wake()
 
     def topic_gone(self, topic: str) -> None:
         """Wake all that wait for any queue of a topic."""
-        for queue in [queue for queue in self._queues if queue[0] == topic]:
-            self.arrived(queue)
+        for queue in {*self._queues, *self._parked}:
+            if queue[0] == topic:
+                self.arrived(queue)
 
     def release(self) -> None:
-        """Wake everybody and let nobody wait any more."""
+        """Answer all pulls, and let none wait any more; streams are ended by who has them."""
         self._open = False
-        for queue in list(self._queues):
-            self.arrived(queue)
+        while self._queues:
+            self._wake(self._queues.popitem()[1])
 
     def _wake(self, waiting: set[Wake]) -> None:
         self._count -= len(waiting)

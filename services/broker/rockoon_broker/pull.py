@@ -100,23 +100,48 @@ class Pulls:
         wait_seconds = min(query.wait_ms, WAIT_MS_MAX) / 1000
         deadline = self._clock.monotonic_seconds() + wait_seconds if wait_seconds else 0.0
         while True:
-            try:
-                found = self._look(query, progress.offset)
-            except StoreDamaged as damage:
-                self._note_damage(damage)
-                raise StoreCorrupt(path=damage.path, reason=damage.reason) from damage
+            found = self.look(query, progress.offset)
             step = progress.step(found)
             if step is Step.ANSWER or not deadline:
                 break
             if not await self._pause(step, (query.topic, query.queue_id), deadline):
                 break
             check()
-        self.messages += found.count
-        self.bytes += len(found.frames)
-        if found.count:
-            self.given.add(query.topic, query.group, found.count, len(found.frames))
+        self.count(query, found)
         status, next_offset = progress.answer(found)
         return Pulled(status, next_offset, found)
+
+    def look(
+        self,
+        query: PullQuery,
+        offset: int,
+        messages_max: int = MESSAGES_MAX,
+        bytes_max: int = BYTES_MAX,
+    ) -> GetResult:
+        """What there is now.
+
+        Args:
+            query: what is asked for.
+            offset: where to look, in its place.
+            messages_max, bytes_max: further bounds, 1 or more.
+
+        Raises:
+            StoreCorrupt: the first message cannot be read because the store is damaged.
+        """
+        messages_max = min(query.messages_max or MESSAGES_DEFAULT, MESSAGES_MAX, messages_max)
+        bytes_max = min(query.bytes_max or BYTES_DEFAULT, BYTES_MAX, bytes_max)
+        try:
+            return self._look(query, offset, messages_max, bytes_max)
+        except StoreDamaged as damage:
+            self._note_damage(damage)
+            raise StoreCorrupt(path=damage.path, reason=damage.reason) from damage
+
+    def count(self, query: PullQuery, found: GetResult) -> None:
+        """Count what a reader is given."""
+        if found.count:
+            self.messages += found.count
+            self.bytes += len(found.frames)
+            self.given.add(query.topic, query.group, found.count, len(found.frames))
 
     def recent_damage(self) -> list[StoreDamaged]:
         """What pulls were answered with in the last minutes, one for each file."""
@@ -129,9 +154,7 @@ class Pulls:
         while len(self._damage) > DAMAGED_FILES_MAX:
             self._damage.popitem(last=False)
 
-    def _look(self, query: PullQuery, offset: int) -> GetResult:
-        messages_max = min(query.messages_max or MESSAGES_DEFAULT, MESSAGES_MAX)
-        bytes_max = min(query.bytes_max or BYTES_DEFAULT, BYTES_MAX)
+    def _look(self, query: PullQuery, offset: int, messages_max: int, bytes_max: int) -> GetResult:
         if query.expression is not None:
             entries = max(1, COMPARISONS_PER_LOOK // query.expression.comparisons)
             found = self._store.get(

@@ -1,6 +1,7 @@
 """A broker of a fake cluster."""
 
 import asyncio
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -68,6 +69,54 @@ class FakeQueue:
         self.min_offset = offset
 
 
+class FakePullStream:
+    """What one stream serves."""
+
+    def __init__(self, broker: "FakeBroker") -> None:
+        self._broker = broker
+        self.answers: asyncio.Queue[Any] = asyncio.Queue()
+        self.tasks: dict[int, asyncio.Task[None]] = {}
+        self._credit: dict[int, list[int]] = {}
+        self._given = Changes()
+
+    async def read(self, requests: Any, tasks: asyncio.TaskGroup) -> None:
+        async for request in requests:
+            for wanted in request.subscribe:
+                self._credit[wanted.id] = [0, 0]
+                self.tasks[wanted.id] = tasks.create_task(self._serve(wanted.id, wanted.pull))
+            for credit in request.credit:
+                self._credit[credit.id][0] += credit.messages
+                self._credit[credit.id][1] += credit.bytes
+            self._given.note()
+            for number in request.unsubscribe:
+                self.tasks[number].cancel()
+
+    async def _serve(self, number: int, wanted: Any) -> None:
+        credit, asked = self._credit[number], broker_wire.PullRequest()
+        asked.CopyFrom(wanted)
+        # The first answer comes at once.
+        asked.wait_ms, ended = 0, False
+        while not ended:
+            while min(credit) <= 0:
+                await self._given.wait(self._given.count)
+            asked.max_messages = min(wanted.max_messages or 1024, credit[0])
+            is_first = asked.wait_ms == 0
+            try:
+                reply = await self._broker.Pull(asked, None)
+            except errors.RockoonError as refusal:
+                reply, ended = broker_wire.PullReply(error=refusal.to_wire()), True
+            else:
+                found, nothing = reply.status == broker_wire.FOUND, asked.offset == reply.max_offset
+                ended = not (found or nothing or reply.status == broker_wire.NO_MATCHED_MESSAGE)
+                credit[0] -= len(reply.record_lengths) // 4
+                credit[1] -= len(reply.frames)
+            asked.wait_ms = 30_000
+            if ended or is_first or reply.next_offset != asked.offset:
+                reply.subscription_id, reply.ended = number, ended
+                await self.answers.put(reply)
+            asked.offset = max(reply.next_offset, asked.offset)
+
+
 class FakeBroker(BrokerServicer):
     """Queues in memory, with long polling; store time of message n is 1000 + n."""
 
@@ -116,6 +165,19 @@ class FakeBroker(BrokerServicer):
         else:
             self._fill(reply, queue, request)
         return reply
+
+    async def PullStream(self, requests: Any, _: Any) -> AsyncIterator[Any]:
+        """Each subscription is answered as its pulls would be, as far as its credit goes."""
+        stream = FakePullStream(self)
+        async with asyncio.TaskGroup() as tasks:
+            reading = tasks.create_task(stream.read(requests, tasks))
+            try:
+                while True:
+                    yield broker_wire.PullStreamReply(answers=[await stream.answers.get()])
+            finally:
+                reading.cancel()
+                for task in stream.tasks.values():
+                    task.cancel()
 
     def _fill(self, reply: broker_wire.PullReply, queue: FakeQueue, request: Any) -> None:
         start = request.offset - queue.min_offset

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from rockoon_format.resources import Action, Need, group_resource, topic_need
-from rockoon_runtime.access.rules import ANY_KEY, Rule, Rules, on_cluster
+from rockoon_runtime.access.rules import ANY_KEY, FILTERED, Rule, Rules, on_cluster
 
 
 def of_topic(action: Action) -> Rule:
@@ -46,6 +46,8 @@ RULES: Rules = {
         # Each batch is asked about when it comes.
         "AppendStream": ANY_KEY,
         "Pull": Rule(pulled),
+        # Each subscription is asked about when it comes; all begin anew when permissions change.
+        "PullStream": FILTERED,
         "Read": Rule(read),
         "SendBack": Rule(sent_back),
         "QueueStatus": Rule(queues),

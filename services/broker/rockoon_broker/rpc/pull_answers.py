@@ -1,5 +1,6 @@
 """Pull on the wire: the query that a request asks, and the answer, serialised without a copy."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -8,13 +9,14 @@ from rockoon_broker.expressions import expression_of
 from rockoon_broker.pull import Pulled, PullQuery
 from rockoon_broker.rpc.message_reads import check_offset, packed
 from rockoon_broker.store.reading.reader import GetStatus
-from rockoon_core.errors import InvalidArgument
+from rockoon_core.errors import InvalidArgument, RockoonError
 from rockoon_proto.v1 import broker_pb2
 
 TAG_HASHES_MAX = 4096
 
-# Field 5 of PullReply, length-delimited.
+# Field 5 of PullReply, and field 1 of PullStreamReply, length-delimited.
 FRAMES_TAG = b"\x2a"
+ANSWER_TAG = b"\x0a"
 
 STATUSES: dict[GetStatus, broker_pb2.PullStatus] = {
     status: getattr(broker_pb2, status.name) for status in GetStatus
@@ -27,14 +29,27 @@ class PullAnswer:
 
     reply: broker_pb2.PullReply
     """Without frames."""
-    frames: bytes
+    frames: bytes = b""
 
-    def serialized(self) -> bytes:
-        """The wire form of the whole message: serialised fields may follow one another freely."""
+    def pieces(self) -> tuple[bytes, ...]:
+        """The wire form in pieces: serialised fields may follow one another freely."""
         head = self.reply.SerializeToString()
         if not self.frames:
-            return head
-        return b"".join((head, FRAMES_TAG, varint(len(self.frames)), self.frames))
+            return (head,)
+        return head, FRAMES_TAG, varint(len(self.frames)), self.frames
+
+    def serialized(self) -> bytes:
+        """The wire form of the whole message."""
+        return b"".join(self.pieces())
+
+
+def stream_reply(answers: Sequence[PullAnswer]) -> bytes:
+    """The wire form of a PullStreamReply."""
+    found: list[bytes] = []
+    for answer in answers:
+        pieces = answer.pieces()
+        found += ANSWER_TAG, varint(sum(map(len, pieces))), *pieces
+    return b"".join(found)
 
 
 def varint(number: int) -> bytes:
@@ -74,8 +89,10 @@ def query_of(request: broker_pb2.PullRequest) -> PullQuery:
     )
 
 
-def answer_of(pulled: Pulled) -> PullAnswer:
-    """What a pull has found, for the wire."""
+def answer_of(
+    pulled: Pulled, subscription_id: int | None = None, *, ended: bool = False
+) -> PullAnswer:
+    """What a pull has found, for the wire; on a stream, with whose answer it is."""
     found = pulled.found
     reply = broker_pb2.PullReply(
         status=STATUSES[pulled.status],
@@ -83,5 +100,14 @@ def answer_of(pulled: Pulled) -> PullAnswer:
         min_offset=found.min_offset,
         max_offset=found.max_offset,
         record_lengths=packed(found),
+        subscription_id=subscription_id,
+        ended=ended,
     )
     return PullAnswer(reply, found.frames)
+
+
+def refusal_of(refusal: RockoonError, subscription_id: int) -> PullAnswer:
+    """Why a subscription is over."""
+    return PullAnswer(
+        broker_pb2.PullReply(subscription_id=subscription_id, ended=True, error=refusal.to_wire())
+    )

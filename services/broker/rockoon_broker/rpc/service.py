@@ -29,7 +29,8 @@ from rockoon_broker.rpc.description import describe
 from rockoon_broker.rpc.key_queries import query_messages
 from rockoon_broker.rpc.log_reads import read_log
 from rockoon_broker.rpc.message_reads import read
-from rockoon_broker.rpc.pull_answers import PullAnswer, answer_of, query_of
+from rockoon_broker.rpc.pull_answers import PullAnswer, answer_of, query_of, stream_reply
+from rockoon_broker.rpc.pull_stream import SUBSCRIPTIONS_MAX, PullStream
 from rockoon_broker.rpc.queue_states import queue_states
 from rockoon_broker.rpc.transactions import (
     check_transactions,
@@ -66,14 +67,20 @@ BOUNDARIES = {broker_pb2.LOWER: Boundary.LOWER, broker_pb2.UPPER: Boundary.UPPER
 
 
 def add_to_server(service: "BrokerService", server: aio.Server) -> None:
-    """Register every method, and Pull once more with its own serialiser: the last one counts."""
+    """Register every method, and pulls once more with serialisers of ours: the last one counts."""
     broker_pb2_grpc.add_BrokerServicer_to_server(service, server)
     pull = grpc.unary_unary_rpc_method_handler(
         service.Pull,
         request_deserializer=broker_pb2.PullRequest.FromString,
         response_serializer=PullAnswer.serialized,
     )
-    server.add_registered_method_handlers(SERVICE_NAME, {"Pull": pull})
+    pull_stream = grpc.stream_stream_rpc_method_handler(
+        service.PullStream,
+        request_deserializer=broker_pb2.PullStreamRequest.FromString,
+        response_serializer=stream_reply,
+    )
+    handlers: dict[str, Any] = {"Pull": pull, "PullStream": pull_stream}
+    server.add_registered_method_handlers(SERVICE_NAME, handlers)
 
 
 def not_ready(reason: str) -> NotReady:
@@ -85,7 +92,7 @@ class BrokerService(broker_pb2_grpc.BrokerServicer):
     """The servicer. Refuses everything until `serve` gives it a broker, and after `refuse`.
 
     Args:
-        tasks: owns the tasks that read AppendStreams.
+        tasks: owns the tasks that read streams.
         clock: for `as_of_ms`, and for how long a call has kept others waiting.
         calls: is told how long the batches of streams took.
     """
@@ -102,6 +109,7 @@ class BrokerService(broker_pb2_grpc.BrokerServicer):
         self._expected: asyncio.Event | None = None
         self._store_host = b""
         self._streams: set[AppendStream] = set()
+        self._pull_streams: set[PullStream] = set()
         # Of single appends that are not in the log yet.
         self._single_bytes = 0
         self._placing: Callable[[broker_pb2.AppendRequest], Awaitable[AppendResult]] = self._place
@@ -149,12 +157,20 @@ class BrokerService(broker_pb2_grpc.BrokerServicer):
             self._expected = None
 
     def refuse(self, refusal: RockoonError) -> None:
-        """Take no new calls; streams end when what they placed is answered."""
+        """Take no new calls; streams end, those of senders when what they placed is answered."""
         self._refusal = refusal
         self._broker = None
         self._decide()
         for stream in self._streams:
             stream.end()
+        for pull_stream in self._pull_streams:
+            pull_stream.end(refusal)
+
+    async def _wait_expected(self) -> None:
+        if self._expected is not None:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(EXPECTED_SECONDS_MAX):
+                    await self._expected.wait()
 
     @property
     def is_serving(self) -> bool:
@@ -164,6 +180,11 @@ class BrokerService(broker_pb2_grpc.BrokerServicer):
     def streams_open(self) -> int:
         """AppendStreams: one for each producer that has sent lately."""
         return len(self._streams)
+
+    @property
+    def pull_subscriptions(self) -> int:
+        """Queues that PullStreams read."""
+        return sum(map(len, self._pull_streams))
 
     @property
     def messages_returned(self) -> int:
@@ -209,10 +230,7 @@ class BrokerService(broker_pb2_grpc.BrokerServicer):
     async def AppendStream(
         self, request_iterator: Any, context: object
     ) -> AsyncIterator[broker_pb2.AppendReply]:
-        if self._expected is not None:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(EXPECTED_SECONDS_MAX):
-                    await self._expected.wait()
+        await self._wait_expected()
         self._open()
         placing = writing(self._placing, current_caller())
         stream = AppendStream(placing, self._calls, self._clock)
@@ -262,6 +280,30 @@ class BrokerService(broker_pb2_grpc.BrokerServicer):
         if self._pull_tracing is not None:
             self._pull_tracing.pulled(query, pulled, came_ns)
         return answer_of(pulled)
+
+    async def PullStream(  # type: ignore[override]  # as `add_to_server` registers it
+        self, request_iterator: Any, context: object
+    ) -> AsyncIterator[list[PullAnswer]]:
+        await self._wait_expected()
+        stream = PullStream(
+            self._open(),
+            current_caller(),
+            self._tasks,
+            self._calls,
+            self._clock,
+            sure=None if self._confirmed is None else self._sure,
+            room=lambda: SUBSCRIPTIONS_MAX - self.pull_subscriptions,
+            tracing=self._pull_tracing,
+        )
+        self._pull_streams.add(stream)
+        requests = aiter(request_iterator)
+        reader = self._tasks.create_task(stream.read(requests), name="pull-stream-reader")
+        try:
+            async for answers in stream.answers():
+                yield answers
+        finally:
+            self._pull_streams.discard(stream)
+            reader.cancel()
 
     async def Read(self, request: broker_pb2.ReadRequest, context: object) -> broker_pb2.ReadReply:
         return read(self._open(), request)
@@ -374,7 +416,9 @@ class BrokerService(broker_pb2_grpc.BrokerServicer):
     ) -> broker_pb2.DescribeBrokerReply:
         broker = self._open()
         assert self._send_backs is not None
-        return describe(broker, self._send_backs)
+        reply = describe(broker, self._send_backs)
+        reply.pull_subscriptions = self.pull_subscriptions
+        return reply
 
 
 def writing(

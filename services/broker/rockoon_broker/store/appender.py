@@ -9,6 +9,7 @@ from rockoon_broker.store.log.epochs import Epochs, Mark, Renewal
 from rockoon_broker.store.log.time_runs import TimeRuns
 from rockoon_broker.store.queues.consume_queue import ConsumeQueue, ConsumeQueues
 from rockoon_broker.store.queues.dispatch_queue import DispatchQueue, Undispatched
+from rockoon_broker.store.queues.tails import TAIL_BYTES_MAX
 from rockoon_broker.store.recovery.recovery_points import RecoveryPoints
 from rockoon_broker.store.settings import NO_LIMITS, StoreSettings
 from rockoon_format.batch import (
@@ -194,5 +195,6 @@ class Appender:
         end = self._log.end
         if anew:
             self._undispatched.add(Renewal(offset, end, anew))
-        self._undispatched.add(Undispatched(queue, first, entries, end, stored_ms))
+        kept = stored.tobytes() if len(stored) <= TAIL_BYTES_MAX else b""
+        self._undispatched.add(Undispatched(queue, first, entries, end, stored_ms, kept))
         return Appended(first, offset, end, layout.count, stored_ms)

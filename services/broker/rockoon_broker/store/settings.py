@@ -112,6 +112,9 @@ class StoreSettings:
     open_queue_files_max: int = 512
     """ConsumeQueue files kept open at once, however many queues there are."""
 
+    tails_bytes_max: int = 16 << 20
+    """The newest messages of queues, kept in memory for those who follow them."""
+
     memory_bytes: int | None = None
     """RAM that the "still in memory" estimate assumes; None means the machine's."""
 
@@ -138,6 +141,7 @@ class StoreSettings:
             "properties_bytes_max": (0, 32_767),
             "unsynced_bytes_max": (4096, 1 << 40),
             "open_queue_files_max": (8, 1 << 20),
+            "tails_bytes_max": (0, 1 << 40),
             "memory_percent": (0, 100),
         }
         for name, (low, high) in bounds.items():

@@ -39,6 +39,7 @@ from rockoon_broker.store.queues.consume_queue import ConsumeQueues, QueueKey
 from rockoon_broker.store.queues.dispatch_queue import DispatchQueue
 from rockoon_broker.store.queues.dropped_topics import DroppedTopics
 from rockoon_broker.store.queues.repair import QueueRepair
+from rockoon_broker.store.queues.tails import QueueTails
 from rockoon_broker.store.raw_log import RawLog
 from rockoon_broker.store.reading.reader import Reader
 from rockoon_broker.store.reading.visible_store import VisibleStore
@@ -112,7 +113,8 @@ class Store(VisibleStore):
         repair = QueueRepair(self._log, self._queues, self._dropped, disk, settings.delay_levels_ms)
         self.compaction.open(self._log, self._queues)
         self.runs = TimeRuns(self._log, disk, self.recovery.store_timestamp_ms)
-        log_reader = Reader(self._log, self._queues, self.runs, repair, settings)
+        tails = QueueTails(settings.tails_bytes_max)
+        log_reader = Reader(self._log, self._queues, self.runs, repair, settings, tails)
         self._reader = CompactedReader(log_reader, self.compaction)
         self.points = RecoveryPoints(
             self.recovery.lineage,
@@ -133,6 +135,7 @@ class Store(VisibleStore):
             listed,
             self.recovery.dispatched_ms,
             lambda renewal: self._deletion.renew(renewal),
+            tails,
         )
         self._appender, self._raw = self._make_writers()
         self._closed = False

@@ -18,6 +18,7 @@ from rockoon_broker.store.log.scan import WINDOW_BYTES, Chunk
 from rockoon_broker.store.queues.consume_queue import ConsumeQueue, ConsumeQueues, QueueKey
 from rockoon_broker.store.queues.dispatch import EntryRun, dispatch_runs, entry_runs
 from rockoon_broker.store.queues.dropped_topics import DroppedTopics
+from rockoon_broker.store.queues.tails import QueueTails
 from rockoon_format.consume_queue import EntryArray
 
 
@@ -31,6 +32,8 @@ class Undispatched:
     entries: EntryArray
     end_offset: int
     store_timestamp_ms: int
+    frames: bytes = b""
+    """Its records as they are in the log, if they are few enough to be kept in memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +88,7 @@ class DispatchQueue:
         end: physical offset up to which the log is dispatched already.
         store_timestamp_ms: store time of the newest message up to there.
         renew: drops what was listed of topics that begin anew; False: not yet.
+        tails: gets what readers see.
 
     Attributes:
         end: physical offset behind the newest message that readers see.
@@ -101,10 +105,12 @@ class DispatchQueue:
         end: int,
         store_timestamp_ms: int,
         renew: Callable[[Renewal], bool],
+        tails: QueueTails,
     ) -> None:
         self.end = end
         self.store_timestamp_ms = store_timestamp_ms
         self.failure: OSError | None = None
+        self._tails = tails
         self._queues = queues
         self._log = log
         self._dropped = dropped
@@ -139,6 +145,7 @@ class DispatchQueue:
 
     def drop(self, topics: Container[str]) -> None:
         """Write no entries for the batches of topics that are deleted."""
+        self._tails.forget(topics)
 
         def without(
             each: Undispatched | Copied | Unread | Renewal,
@@ -167,6 +174,7 @@ class DispatchQueue:
                 if isinstance(batch, Renewal):
                     if batch.end > end or not self._renew(batch):
                         break
+                    self._tails.forget(batch.topics)
                     waiting.popleft()
                     continue
                 if isinstance(batch, Unread):
@@ -183,7 +191,7 @@ class DispatchQueue:
                 if batch.end_offset > end:
                     break
                 if batch.queue is not None:
-                    self._queues.write(batch.queue, batch.first_queue_offset, batch.entries)
+                    self._write(batch.queue, batch)
                     advanced[batch.queue.key] = None
                 # After its entries are written: where that fails the batch stays, and is written
                 # again.
@@ -196,6 +204,11 @@ class DispatchQueue:
         else:
             self.failure = None
         return list(advanced)
+
+    def _write(self, queue: ConsumeQueue, batch: Undispatched) -> None:
+        entries, first = batch.entries, batch.first_queue_offset
+        self._queues.write(queue, first, entries)
+        self._tails.note(queue, first, entries["size"].astype(np.uint32), batch.frames)
 
     def _dispatch_copied(
         self, batch: Copied, committed: Copied, advanced: dict[QueueKey, None]

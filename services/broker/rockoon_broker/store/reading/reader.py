@@ -21,6 +21,7 @@ from rockoon_broker.store.queues.check import matching_count, plausible_count
 from rockoon_broker.store.queues.codes import proved_count
 from rockoon_broker.store.queues.consume_queue import ConsumeQueue, ConsumeQueues
 from rockoon_broker.store.queues.repair import QueueRepair
+from rockoon_broker.store.queues.tails import QueueTails
 from rockoon_broker.store.settings import StoreSettings
 from rockoon_format.consume_queue import FILLER_SIZE, EntryArray
 from rockoon_format.record import (
@@ -123,6 +124,7 @@ class Reader:
         runs: the log's, within which searches by time are binary.
         repair: for entries that turn out to be damaged.
         settings: what counts as being in memory, and the delays of levels.
+        tails: the newest messages.
     """
 
     def __init__(
@@ -132,7 +134,9 @@ class Reader:
         runs: TimeRuns,
         repair: QueueRepair,
         settings: StoreSettings,
+        tails: QueueTails,
     ) -> None:
+        self._tails = tails
         self._delay_levels_ms = settings.delay_levels_ms
         self._in_memory_bytes = settings.in_memory_bytes
         self._log = log
@@ -172,6 +176,11 @@ class Reader:
             return GetResult(GetStatus.OFFSET_OVERFLOW_ONE, offset, low, high)
         if offset > high:
             return GetResult(GetStatus.OFFSET_OVERFLOW_BADLY, high, low, high)
+        if tag_codes is None and entries_max >= messages_max:
+            newest = self._tails.read(queue, offset, messages_max, bytes_max)
+            if newest is not None:
+                sizes, frames = newest
+                return GetResult(GetStatus.FOUND, offset + len(sizes), low, high, frames, sizes)
         for _ in range(_REPAIRS_PER_GET):
             try:
                 return self._found(

@@ -1,0 +1,421 @@
+"""One PullStream: the queues that one reader subscribes here, and their batches as they come.
+
+A subscription is listed (to be looked at), parked (its queue has nothing new) or without credit;
+only a listed one costs anything. A batch is read right before it is sent, and while the reader's
+side takes nothing none is read: nothing piles up here for a reader that is slow or has gone.
+"""
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+from rockoon_broker.broker import Broker
+from rockoon_broker.clock import Clock
+from rockoon_broker.cooperative import TURN_SECONDS
+from rockoon_broker.long_poll import PullProgress, Step
+from rockoon_broker.pull import WAIT_MS_MAX, Pulled, PullQuery
+from rockoon_broker.rpc.access_rules import pulled as needs_of_pull
+from rockoon_broker.rpc.pull_answers import PullAnswer, answer_of, query_of, refusal_of
+from rockoon_broker.store.reading.reader import GetResult, GetStatus
+from rockoon_core.errors import Busy, Internal, InvalidArgument, RockoonError
+from rockoon_proto.v1 import broker_pb2
+from rockoon_runtime.access.callers import Caller
+from rockoon_runtime.calls import SUCCESS, Call, CallTimes
+
+if TYPE_CHECKING:
+    from rockoon_broker.rpc.pull_tracing import PullTracing
+
+log = logging.getLogger(__name__)
+
+# A reader that hears nothing for some of these takes the broker for gone.
+BEAT_SECONDS = 5.0
+# A reply takes in no further batch once its batches have so many bytes.
+REPLY_BYTES = 1 << 20
+# Refusals that the reader has not taken; before it does no more requests are read.
+UNSENT_MAX = 1024
+# Of all streams together; each costs about a kibibyte.
+SUBSCRIPTIONS_MAX = 100_000
+# As `Pull`, which is the same for one batch.
+PULLED = Call("pull", SUCCESS, may_wait=True)
+# With these the queue goes on behind what was looked at.
+_GOES_ON = frozenset(
+    {
+        GetStatus.FOUND,
+        GetStatus.NO_MATCHED_MESSAGE,
+        GetStatus.MESSAGE_WAS_REMOVING,
+        GetStatus.OFFSET_FOUND_NULL,
+    }
+)
+
+
+@dataclass(slots=True, eq=False)
+class PullSubscription:
+    """One queue of a stream."""
+
+    number: int
+    """The reader's name for it."""
+    query: PullQuery
+    check: Callable[[], None]
+    """Raises when the queue may not be read (any more)."""
+    progress: PullProgress
+    """Where to look next, and how far the reader was told."""
+    since_seconds: float
+    """From when on the reader has waited for an answer, monotonic; `since_ns` the same, epoch."""
+    since_ns: int
+    messages: int = 0
+    """Credit; nothing is looked at without, nor without `bytes`."""
+    bytes: int = 0
+    is_ready: bool = False
+    """Whether the routes that the reader knows are known here."""
+    is_over: bool = False
+    is_listed: bool = False
+    is_answered: bool = False
+    """Whether the reader was told anything: it hears at once that its subscription stands."""
+    parked: Callable[[], None] | None = None
+    """What wakes it, while it is parked."""
+    telling: asyncio.TimerHandle | None = None
+    """Tells the reader how far its filter has left out messages."""
+    ends: GetResult = field(
+        default_factory=lambda: GetResult(GetStatus.NO_MATCHED_MESSAGE, 0, 0, 0)
+    )
+    """The queue's ends at the last look."""
+
+    @property
+    def has_credit(self) -> bool:
+        return self.messages > 0 and self.bytes > 0
+
+
+class PullStream:
+    """What one stream serves. Used by the event loop's thread alone.
+
+    Args:
+        broker: open; the stream ends with it.
+        caller: whose permissions count; None may read all.
+        tasks: owns what waits for routes, or for other copies.
+        calls: is told how long each batch took, from when the reader began to wait for it.
+        clock: measures that.
+        sure: waits until it is certain that this broker leads its log; None where it has one copy.
+        room: how many subscriptions there may be more, of all streams.
+        tracing: told of batches, if they are traced.
+    """
+
+    def __init__(
+        self,
+        broker: Broker,
+        caller: Caller | None,
+        tasks: asyncio.TaskGroup,
+        calls: CallTimes,
+        clock: Clock,
+        *,
+        sure: Callable[[], Awaitable[object]] | None,
+        room: Callable[[], int],
+        tracing: "PullTracing | None",
+    ) -> None:
+        self._broker = broker
+        self._caller = caller
+        self._tasks = tasks
+        self._calls = calls
+        self._clock = clock
+        self._sure = sure
+        self._room = room
+        self._tracing = tracing
+        self._loop = asyncio.get_running_loop()
+        self._subscriptions: dict[int, PullSubscription] = {}
+        # Each is listed once, so that queues take turns.
+        self._listed: deque[PullSubscription] = deque()
+        # Bounded: those about what was left out by the subscriptions, refusals by UNSENT_MAX.
+        self._answers: list[PullAnswer] = []
+        self._sent = asyncio.Event()
+        self._wanted = asyncio.Event()
+        self._refusal: Exception | None = None
+        self._is_over = False
+        self._beat_is_due = False
+        self._has_sent = False
+        self._beat: asyncio.TimerHandle | None = None
+
+    def __len__(self) -> int:
+        return len(self._subscriptions)
+
+    async def read(self, requests: AsyncIterator[broker_pb2.PullStreamRequest]) -> None:
+        """Take requests until the reader ends them. The root of a task."""
+        try:
+            async for request in requests:
+                self._take(request)
+                while len(self._answers) > UNSENT_MAX and not self._is_over:
+                    self._sent.clear()
+                    await self._sent.wait()
+        except Exception as failure:  # noqa: BLE001 - `answers` raises it where the call sees it
+            self._refusal = self._refusal or failure
+        finally:
+            self._is_over = True
+            self._wanted.set()
+
+    def end(self, refusal: RockoonError) -> None:
+        """End the stream; the reader is told why."""
+        self._refusal = refusal
+        self._is_over = True
+        self._wanted.set()
+
+    async def answers(self) -> AsyncIterator[list[PullAnswer]]:
+        """What is to be sent, as soon as there is something; nothing, now and then, as a sign of
+        life.
+
+        Raises:
+            RockoonError: why the stream ends.
+        """
+        self._beat = self._loop.call_later(BEAT_SECONDS, self._note_beat)
+        try:
+            while True:
+                while not (self._listed or self._answers or self._beat_is_due or self._is_over):
+                    self._wanted.clear()
+                    await self._wanted.wait()
+                if self._refusal is not None:
+                    raise self._refusal
+                if self._is_over:
+                    return
+                found = self._gather()
+                if found or self._beat_is_due:
+                    self._beat_is_due, self._has_sent = False, True
+                    yield found
+                else:
+                    # Filters have left out all that was looked at: others have their turn.
+                    await asyncio.sleep(0)
+        finally:
+            self._beat.cancel()
+            for subscription in list(self._subscriptions.values()):
+                self._forget(subscription)
+
+    def _note_beat(self) -> None:
+        self._beat = self._loop.call_later(BEAT_SECONDS, self._note_beat)
+        self._beat_is_due, self._has_sent = not self._has_sent, False
+        self._wanted.set()
+
+    # What the reader asks for
+
+    def _take(self, request: broker_pb2.PullStreamRequest) -> None:
+        room = self._room() if request.subscribe else 0
+        late: list[tuple[PullSubscription, int]] = []
+        revision = self._broker.topics.table.revision
+        for wanted in request.subscribe:
+            subscription = self._subscribed(wanted, room)
+            room -= 1
+            if subscription is None:
+                continue
+            if wanted.pull.route_revision > revision:
+                late.append((subscription, wanted.pull.route_revision))
+            else:
+                subscription.is_ready = True
+        for credit in request.credit:
+            if credit.messages < 0 or credit.bytes < 0:
+                raise InvalidArgument(reason="credit is not taken back")
+            found = self._subscriptions.get(credit.id)
+            if found is not None:
+                found.messages += credit.messages
+                found.bytes += credit.bytes
+                # One that is parked is woken by what comes.
+                if found.parked is None:
+                    self._list(found)
+        for number in request.unsubscribe:
+            found = self._subscriptions.get(number)
+            if found is not None:
+                self._forget(found)
+        if late:
+            self._tasks.create_task(self._catch_up(late), name="pull-stream-routes")
+
+    def _subscribed(
+        self, wanted: broker_pb2.PullSubscription, room: int
+    ) -> PullSubscription | None:
+        """A new subscription; None when it is refused, which the reader is told."""
+        if wanted.id in self._subscriptions:
+            raise InvalidArgument(reason=f"subscription {wanted.id} has not ended")
+        pull = wanted.pull
+        try:
+            if self._caller is not None:
+                for action, resource in needs_of_pull(pull):
+                    self._caller.require(action, resource)
+            query = query_of(pull)
+            if room <= 0:
+                raise Busy(reason="as many queues are subscribed as may be")
+        except RockoonError as refusal:
+            self._tell(refusal_of(refusal, wanted.id))
+            return None
+        subscription = PullSubscription(
+            wanted.id,
+            query,
+            self._broker.readable(query, pull.route_revision, pull.create_revision),
+            PullProgress(asked_offset=query.offset, offset=query.offset),
+            self._clock.monotonic_seconds(),
+            self._now_ns(),
+        )
+        self._subscriptions[wanted.id] = subscription
+        return subscription
+
+    async def _catch_up(self, late: list[tuple[PullSubscription, int]]) -> None:
+        """Wait for routes that the reader has seen and this broker has not."""
+        queues = [(each.query.topic, each.query.queue_id) for each, _ in late]
+        await self._broker.topics.catch_up(queues, max(revision for _, revision in late))
+        for subscription, _ in late:
+            subscription.is_ready = True
+            self._list(subscription)
+
+    def _list(self, subscription: PullSubscription) -> None:
+        may = subscription.is_ready and subscription.has_credit and not subscription.is_over
+        if may and not subscription.is_listed:
+            subscription.is_listed = True
+            self._listed.append(subscription)
+            self._wanted.set()
+
+    def _tell(self, answer: PullAnswer) -> None:
+        self._answers.append(answer)
+        self._wanted.set()
+
+    def _forget(self, subscription: PullSubscription) -> None:
+        subscription.is_over = True
+        self._subscriptions.pop(subscription.number, None)
+        if subscription.parked is not None:
+            self._broker.waiting.leave(_queue_of(subscription), subscription.parked)
+            subscription.parked = None
+        if subscription.telling is not None:
+            subscription.telling.cancel()
+
+    # What it gets
+
+    def _gather(self) -> list[PullAnswer]:
+        """What is ready, of as many queues as one reply is to have."""
+        answers, self._answers = self._answers, []
+        self._sent.set()
+        size = 0
+        began = self._clock.monotonic_seconds()
+        while self._listed and size < REPLY_BYTES:
+            subscription = self._listed.popleft()
+            subscription.is_listed = False
+            if subscription.is_over or not subscription.has_credit:
+                continue
+            answer = self._look(subscription)
+            if answer is not None:
+                answers.append(answer)
+                size += len(answer.frames)
+            if self._clock.monotonic_seconds() - began > TURN_SECONDS:
+                break
+        return answers
+
+    def _look(self, subscription: PullSubscription) -> PullAnswer | None:
+        query, progress = subscription.query, subscription.progress
+        try:
+            subscription.check()
+            found = self._broker.pulls.look(
+                query, progress.offset, subscription.messages, subscription.bytes
+            )
+        except RockoonError as refusal:
+            return self._refused(subscription, refusal)
+        except Exception as failure:
+            # The other queues of the stream are none of its business.
+            log.exception("a queue could not be read in a way that no one foresaw")
+            return self._refused(subscription, Internal(service="broker", reason=repr(failure)))
+        looked_at = progress.offset
+        step = progress.step(found)
+        if step is Step.ANSWER:
+            return self._answer(subscription, found, looked_at)
+        subscription.ends = found
+        if step is Step.LOOK_ON:
+            self._list(subscription)
+        else:
+            self._park(subscription)
+        if not subscription.is_answered and step is Step.WAIT:
+            return self._answer_nothing(subscription, found)
+        if progress.offset > progress.asked_offset and subscription.telling is None:
+            seconds = min(query.wait_ms, WAIT_MS_MAX) / 1000
+            subscription.telling = self._loop.call_later(seconds, self._tell_left_out, subscription)
+        return None
+
+    def _answer(
+        self, subscription: PullSubscription, found: GetResult, looked_at: int
+    ) -> PullAnswer | None:
+        """The answer to a look that is not to be followed by another one before it is sent."""
+        progress = subscription.progress
+        status, next_offset = progress.answer(found)
+        goes_on = status in _GOES_ON and next_offset > looked_at
+        if not goes_on:
+            self._forget(subscription)
+        answer = answer_of(
+            Pulled(status, next_offset, found), subscription.number, ended=not goes_on
+        )
+        if self._sure is not None and looked_at > found.max_offset:
+            # A leader that was deposed, and does not know it, knows an older end.
+            self._tasks.create_task(
+                self._answer_surely(subscription, answer), name="pull-stream-end"
+            )
+            return None
+        self._note(subscription, found, status, next_offset)
+        if goes_on:
+            subscription.progress = PullProgress(asked_offset=next_offset, offset=next_offset)
+            if next_offset == found.max_offset:
+                # Nothing was awaited since the look.
+                self._park(subscription)
+            else:
+                self._list(subscription)
+        return answer
+
+    def _note(
+        self, subscription: PullSubscription, found: GetResult, status: GetStatus, next_offset: int
+    ) -> None:
+        query = subscription.query
+        self._broker.pulls.count(query, found)
+        subscription.messages -= found.count
+        subscription.bytes -= len(found.frames)
+        now_seconds = self._clock.monotonic_seconds()
+        self._calls.note(PULLED, now_seconds - subscription.since_seconds)
+        if self._tracing is not None:
+            asked = replace(query, offset=subscription.progress.asked_offset)
+            self._tracing.pulled(asked, Pulled(status, next_offset, found), subscription.since_ns)
+        subscription.since_seconds, subscription.since_ns = now_seconds, self._now_ns()
+        subscription.is_answered = True
+
+    def _answer_nothing(self, subscription: PullSubscription, found: GetResult) -> PullAnswer:
+        progress = subscription.progress
+        status, next_offset = progress.answer(found)
+        progress.asked_offset = progress.offset
+        subscription.is_answered = True
+        return answer_of(Pulled(status, next_offset, found), subscription.number)
+
+    def _tell_left_out(self, subscription: PullSubscription) -> None:
+        subscription.telling = None
+        progress = subscription.progress
+        if progress.offset > progress.asked_offset:
+            nothing = replace(subscription.ends, status=GetStatus.NO_MATCHED_MESSAGE)
+            nothing = replace(nothing, next_offset=progress.offset)
+            self._tell(self._answer_nothing(subscription, nothing))
+
+    def _refused(self, subscription: PullSubscription, refusal: RockoonError) -> PullAnswer:
+        self._forget(subscription)
+        seconds = self._clock.monotonic_seconds() - subscription.since_seconds
+        self._calls.note(PULLED._replace(answer=refusal.name.lower()), seconds)
+        return refusal_of(refusal, subscription.number)
+
+    async def _answer_surely(self, subscription: PullSubscription, answer: PullAnswer) -> None:
+        assert self._sure is not None
+        try:
+            await self._sure()
+        except RockoonError as refusal:
+            answer = refusal_of(refusal, subscription.number)
+        self._tell(answer)
+
+    def _park(self, subscription: PullSubscription) -> None:
+        subscription.parked = partial(self._arrived, subscription)
+        self._broker.waiting.park(_queue_of(subscription), subscription.parked)
+
+    def _arrived(self, subscription: PullSubscription) -> None:
+        subscription.parked = None
+        self._list(subscription)
+
+    def _now_ns(self) -> int:
+        return 0 if self._tracing is None else time.time_ns()
+
+
+def _queue_of(subscription: PullSubscription) -> tuple[str, int]:
+    return subscription.query.topic, subscription.query.queue_id

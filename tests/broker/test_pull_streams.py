@@ -1,0 +1,306 @@
+"""One stream for the queues of a reader: credit, ends of one queue, and what ends all of them."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rockoon_broker.rpc import pull_stream
+from rockoon_broker.rpc.pull_answers import PullAnswer, stream_reply
+from rockoon_core import errors
+from rockoon_format.hashes import java_hash_code
+from rockoon_proto.v1 import broker_pb2 as pb
+from support.broker import bodies_of, running_broker
+from support.broker_routes import BrokerRoutes
+from support.pull_stream import PLENTY, reading
+
+TAG_B = java_hash_code("TagB")
+
+
+async def test_a_subscription_is_answered_at_once_and_then_as_messages_come(
+    tmp_path: Path, nameserver: BrokerRoutes
+) -> None:
+    await nameserver.create_topic("T", {"broker-a": 2})
+    async with (
+        running_broker(tmp_path, [nameserver.address]) as broker,
+        reading(broker.stub) as reader,
+    ):
+        await broker.append("T", 0, b"0", b"1")
+        old, empty = await reader.subscribe("T", 0), await reader.subscribe("T", 1)
+        first, nothing = await reader.answer(), await reader.answer()
+        assert (first.subscription_id, first.next_offset, first.max_offset) == (old, 2, 2)
+        assert bodies_of(first) == [b"0", b"1"]
+        assert (nothing.subscription_id, nothing.next_offset, nothing.ended) == (empty, 0, False)
+        assert (await broker.describe()).pull_subscriptions == 2
+        for serial in range(3):
+            await broker.append("T", serial % 2, b"new %d" % serial)
+            assert await reader.bodies((old, empty)[serial % 2]) == [b"new %d" % serial]
+
+
+async def test_credit_bounds_what_comes_of_a_queue_and_holds_no_other_one(
+    tmp_path: Path, nameserver: BrokerRoutes
+) -> None:
+    await nameserver.create_topic("T", {"broker-a": 2})
+    async with (
+        running_broker(tmp_path, [nameserver.address]) as broker,
+        reading(broker.stub) as reader,
+    ):
+        for queue_id in (0, 1):
+            for first in range(0, 100, 10):
+                bodies = [b"%d" % number for number in range(first, first + 10)]
+                await broker.append("T", queue_id, *bodies)
+        slow = await reader.subscribe("T", 0, messages=25, max_messages=10)
+        assert [len(await reader.bodies(slow)) for _ in range(3)] == [10, 10, 5]
+        quick = await reader.subscribe("T", 1, max_messages=50)
+        assert [len(await reader.bodies(quick)) for _ in range(2)] == [50, 50]
+        # Whatever comes: nothing before there is more credit, and then from where it was.
+        await broker.append("T", 0, b"100")
+        await broker.append("T", 1, b"100")
+        assert await reader.bodies(quick) == [b"100"]
+        await reader.give(slow, 1)
+        assert await reader.bodies(slow) == [b"25"]
+
+
+async def test_credit_in_bytes_lets_the_first_message_pass(
+    tmp_path: Path, nameserver: BrokerRoutes
+) -> None:
+    await nameserver.create_topic("T", {"broker-a": 2})
+    async with (
+        running_broker(tmp_path, [nameserver.address]) as broker,
+        reading(broker.stub) as reader,
+    ):
+        huge = b"h" * (3 << 20)
+        await broker.append("T", 0, huge)
+        await broker.append("T", 0, b"small")
+        number = await reader.subscribe("T", 0, size=100)
+        assert await reader.bodies(number) == [huge]
+        await reader.give(number, 0, 100)
+        other = await reader.subscribe("T", 1)
+        assert (await reader.answer()).subscription_id == other
+        # What was beyond the credit is owed.
+        await reader.give(number, 0, len(huge) + 1000)
+        assert await reader.bodies(number) == [b"small"]
+
+
+async def test_a_reader_that_gives_no_credit_gets_nothing_and_costs_nothing(
+    tmp_path: Path, nameserver: BrokerRoutes
+) -> None:
+    await nameserver.create_topic("T", {"broker-a": 1})
+    async with (
+        running_broker(tmp_path, [nameserver.address]) as broker,
+        reading(broker.stub) as poor,
+        reading(broker.stub) as rich,
+    ):
+        await broker.append("T", 0, b"0")
+        number = await poor.subscribe("T", messages=0)
+        await broker.until(lambda seen: seen.pull_subscriptions == 1)
+        assert await rich.bodies(await rich.subscribe("T")) == [b"0"]
+        assert (await broker.describe()).messages_pulled == 1
+        await poor.give(number, 1, 1)
+        assert await poor.bodies(number) == [b"0"]
+
+
+async def test_queues_that_are_ready_together_come_in_few_replies(
+    tmp_path: Path, nameserver: BrokerRoutes
+) -> None:
+    queues = 1000
+    await nameserver.create_topic("T", {"broker-a": queues})
+    async with (
+        running_broker(tmp_path, [nameserver.address]) as broker,
+        reading(broker.stub) as reader,
+    ):
+        for queue_id in range(queues):
+            await broker.append("T", queue_id, b"%d" % queue_id)
+        wanted = [
+            pb.PullSubscription(id=1 + number, pull=pb.PullRequest(topic="T", queue_id=number))
+            for number in range(queues)
+        ]
+        credit = [pb.PullCredit(id=each.id, messages=10, bytes=PLENTY) for each in wanted]
+        await reader.write(subscribe=wanted, credit=credit)
+        found = [await reader.answer() for _ in range(queues)]
+        assert {each.subscription_id for each in found} == set(range(1, queues + 1))
+        assert all(bodies_of(each) == [b"%d" % (each.subscription_id - 1)] for each in found)
+        assert reader.replies < queues / 4
+        assert (await broker.describe()).pull_subscriptions == queues
+
+
+async def test_a_queue_is_read_elsewhere_on_the_same_stream(
+    tmp_path: Path, nameserver: BrokerRoutes
+) -> None:
+    await nameserver.create_topic("T", {"broker-a": 1})
+    async with (
+        running_broker(tmp_path, [nameserver.address]) as broker,
+        reading(broker.stub) as reader,
+    ):
+        await broker.append("T", 0, b"0", b"1", b"2")
+        first = await reader.subscribe("T")
+        assert len(await reader.bodies(first)) == 3
+        await reader.write(unsubscribe=[first, 77])
+        again = await reader.subscribe("T", 0, 1)
+        assert await reader.bodies(again) == [b"1", b"2"]
+        await broker.append("T", 0, b"3")
+        assert await reader.bodies(again) == [b"3"]
+        assert (await broker.describe()).pull_subscriptions == 1
+
+
+async def test_what_cannot_be_read_ends_its_subscription_alone(
+    tmp_path: Path, nameserver: BrokerRoutes
+) -> None:
+    await nameserver.create_topic("T", {"broker-a": 1})
+    await nameserver.create_topic("WriteOnly", {"broker-a": 1}, permissions=2)
+    cases: list[tuple[dict[str, Any], type[errors.RockoonError]]] = [
+        ({"topic": "Nowhere"}, errors.TopicNotFound),
+        ({"topic": "T", "queue_id": 1}, errors.QueueNotFound),
+        ({"topic": "WriteOnly"}, errors.TopicNotReadable),
+        ({"topic": "T", "offset": -1}, errors.InvalidOffset),
+        ({"topic": "T", "tag_hashes": [1] * 5000}, errors.InvalidArgument),
+        ({"topic": "T", "sql_expression": "price >"}, errors.InvalidExpression),
+        ({"topic": "T", "route_revision": 1 << 40, "queue_id": 1}, errors.RouteNotReached),
+    ]
+    async with (
+        running_broker(tmp_path, [nameserver.address]) as broker,
+        reading(broker.stub) as reader,
+    ):
+        await broker.append("T", 0, b"0", b"1")
+        good = await reader.subscribe("T")
+        assert len(await reader.bodies(good)) == 2
+        for fields, error in cases:
+            refusal = await reader.refusal(await reader.subscribe(**fields))
+            assert isinstance(refusal, error), fields
+        for offset in (3, 9):
+            beyond = await reader.subscribe("T", 0, offset)
+            answer = await reader.answer()
+            assert (answer.subscription_id, answer.ended) == (beyond, True)
+            assert (answer.status, answer.max_offset) == (pb.OFFSET_OVERFLOW_BADLY, 2)
+        await broker.append("T", 0, b"2")
+        assert await reader.bodies(good) == [b"2"]
+        assert (await broker.describe()).pull_subscriptions == 1
+
+
+async def test_a_topic_that_is_deleted_ends_its_subscriptions(
+    tmp_path: Path, nameserver: BrokerRoutes
+) -> None:
+    await nameserver.create_topic("T", {"broker-a": 1})
+    await nameserver.create_topic("Other", {"broker-a": 1})
+    async with (
+        running_broker(tmp_path, [nameserver.address]) as broker,
+        reading(broker.stub) as reader,
+    ):
+        number, other = await reader.subscribe("T"), await reader.subscribe("Other")
+        assert {(await reader.answer()).subscription_id for _ in range(2)} == {number, other}
+        await nameserver.delete_topic("T")
+        assert isinstance(await reader.refusal(number), errors.TopicNotFound)
+        await broker.append("Other", 0, b"x")
+        assert await reader.bodies(other) == [b"x"]
+
+
+async def test_a_filter_skips_what_others_want_and_says_how_far(
+    tmp_path: Path, nameserver: BrokerRoutes
+) -> None:
+    await nameserver.create_topic("T", {"broker-a": 2})
+    async with (
+        running_broker(tmp_path, [nameserver.address]) as broker,
+        reading(broker.stub) as reader,
+    ):
+        await broker.append("T", 0, b"0", b"1", tags="TagA")
+        number = await reader.subscribe("T", tag_hashes=[TAG_B], wait_ms=10)
+        answer = await reader.answer()
+        assert (answer.status, answer.next_offset) == (pb.NO_MATCHED_MESSAGE, 2)
+        await broker.append("T", 0, b"2", tags="TagA")
+        answer = await reader.answer()
+        assert (answer.subscription_id, answer.status) == (number, pb.NO_MATCHED_MESSAGE)
+        assert (answer.next_offset, answer.max_offset, answer.ended) == (3, 3, False)
+        await broker.append("T", 0, b"3", b"4", tags=["TagA", "TagB"])
+        answer = await reader.answer()
+        assert (bodies_of(answer), answer.next_offset) == ([b"4"], 5)
+        selects = await reader.subscribe("T", sql_expression="TAGS = 'TagB'")
+        answer = await reader.answer()
+        assert (answer.subscription_id, bodies_of(answer)) == (selects, [b"4"])
+
+
+async def test_a_reader_that_vanishes_leaves_nothing_behind(
+    tmp_path: Path, nameserver: BrokerRoutes
+) -> None:
+    await nameserver.create_topic("T", {"broker-a": 2})
+    async with running_broker(tmp_path, [nameserver.address]) as broker:
+        async with reading(broker.stub) as reader:
+            await broker.append("T", 0, *[b"x" * 1000] * 1000)
+            for queue_id in (0, 1):
+                # What comes of the first one nobody takes.
+                await reader.subscribe("T", queue_id)
+            await broker.until(lambda seen: seen.pull_subscriptions == 2)
+        await broker.until(lambda seen: seen.pull_subscriptions == 0)
+        await broker.append("T", 1, b"x")
+
+
+async def test_a_broker_that_stops_ends_the_stream_and_says_why(
+    tmp_path: Path, nameserver: BrokerRoutes
+) -> None:
+    await nameserver.create_topic("T", {"broker-a": 1})
+    async with (
+        running_broker(tmp_path, [nameserver.address]) as broker,
+        reading(broker.stub) as reader,
+    ):
+        await reader.subscribe("T")
+        await reader.answer()
+        broker.stop.request("the test wants it")
+        with pytest.raises(errors.NotReady, match="stopping"):
+            await reader.answer()
+
+
+async def test_a_request_that_makes_no_sense_ends_the_stream(
+    tmp_path: Path, nameserver: BrokerRoutes
+) -> None:
+    await nameserver.create_topic("T", {"broker-a": 1})
+    twice = [pb.PullSubscription(id=1, pull=pb.PullRequest(topic="T"))] * 2
+    async with running_broker(tmp_path, [nameserver.address]) as broker:
+        for fields in (
+            {"subscribe": twice},
+            {"subscribe": twice[:1], "credit": [pb.PullCredit(id=1, messages=-1)]},
+        ):
+            async with reading(broker.stub) as reader:
+                await reader.write(**fields)
+                with pytest.raises(errors.InvalidArgument):
+                    await reader.answer()
+
+
+async def test_a_subscription_too_many_is_told_to_come_again(
+    tmp_path: Path, nameserver: BrokerRoutes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rockoon_broker.rpc.service.SUBSCRIPTIONS_MAX", 1)
+    await nameserver.create_topic("T", {"broker-a": 1})
+    async with (
+        running_broker(tmp_path, [nameserver.address]) as broker,
+        reading(broker.stub) as reader,
+    ):
+        first = await reader.subscribe("T")
+        await reader.answer()
+        refusal = await reader.refusal(await reader.subscribe("T"))
+        assert isinstance(refusal, errors.Busy)
+        assert refusal.retriable
+        await reader.write(unsubscribe=[first])
+        await reader.subscribe("T")
+        assert not (await reader.answer()).ended
+
+
+async def test_a_stream_with_nothing_to_say_gives_signs_of_life(
+    tmp_path: Path, nameserver: BrokerRoutes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pull_stream, "BEAT_SECONDS", 0.05)
+    await nameserver.create_topic("T", {"broker-a": 1})
+    async with (
+        running_broker(tmp_path, [nameserver.address]) as broker,
+        reading(broker.stub) as reader,
+        asyncio.timeout(55.0),
+    ):
+        for _ in range(3):
+            assert list((await reader.call.read()).answers) == []
+
+
+@pytest.mark.parametrize("count", [0, 1, 127, 16_384, 3_000_000])
+def test_answers_that_go_out_uncopied_are_the_same_message(count: int) -> None:
+    fields: dict[str, Any] = {"status": pb.FOUND, "next_offset": 7, "subscription_id": 3}
+    answers = [PullAnswer(pb.PullReply(**fields), b"x" * count), PullAnswer(pb.PullReply(**fields))]
+    whole = [pb.PullReply(**fields, frames=b"x" * count), pb.PullReply(**fields)]
+    assert pb.PullStreamReply.FromString(stream_reply(answers)) == pb.PullStreamReply(answers=whole)

@@ -1,0 +1,85 @@
+"""The newest messages of a queue come from memory, and are what the log has."""
+
+import random
+from collections import defaultdict
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rockoon_broker.store.queues.consume_queue import ConsumeQueue
+from rockoon_broker.store.queues.tails import TAIL_BYTES_MAX, QueueTails
+from rockoon_broker.store.reading.reader import GetStatus
+from rockoon_format.batch import decode_columns
+from support.seeds import seeds
+from support.store_directory import FailingDisk, Owner, settings
+
+IN_MEMORY = {"tails_bytes_max": 100_000}
+
+
+class CountingReads(FailingDisk):
+    """Counts the reads of files."""
+
+    reads = 0
+
+    def pread(self, fd: int, count: int, position: int) -> bytes:
+        self.reads += 1
+        return super().pread(fd, count, position)
+
+
+def test_what_was_just_appended_is_read_without_the_disk(tmp_path: Path) -> None:
+    disk = CountingReads()
+    owner = Owner(settings(tmp_path, **IN_MEMORY), disk)
+    for number in range(5):
+        owner.append("T", 0, [b"%d" % number, b"more"])
+    owner.store.get("T", 0, 0)
+    before = disk.reads
+    for offset in range(10):
+        found = owner.store.get("T", 0, offset)
+        assert (found.status, found.next_offset, found.count) == (GetStatus.FOUND, 10, 10 - offset)
+    assert disk.reads == before
+    owner.store.close()
+
+
+@pytest.mark.parametrize("seed", seeds(2))
+def test_from_wherever_and_within_whatever_limits_the_messages_are_those_sent(
+    tmp_path: Path, seed: int
+) -> None:
+    chance = random.Random(seed)
+    owner = Owner(settings(tmp_path, commit_log_file_bytes=1 << 20, **IN_MEMORY))
+    sent: dict[tuple[str, int], list[bytes]] = defaultdict(list)
+    for turn in range(400):
+        key = (chance.choice("TU"), chance.randrange(3))
+        if chance.random() < 0.01:
+            owner.store.drop_topics(key[0])
+            for dropped in [each for each in sent if each[0] == key[0]]:
+                del sent[dropped]
+        elif chance.random() < 0.5:
+            size = TAIL_BYTES_MAX if chance.random() < 0.05 else chance.randrange(200)
+            bodies = [b"%d;" % turn + bytes(size)] * chance.randrange(1, 5)
+            owner.append(*key, bodies)
+            sent[key] += bodies
+        elif sent[key]:
+            offset = chance.randrange(max(0, len(sent[key]) - 30), len(sent[key]))
+            limits = {"messages_max": chance.choice([1, 3, 1024])}
+            if chance.random() < 0.3:
+                limits["bytes_max"] = chance.randrange(1, 2000)
+            found = owner.store.get(*key, offset, **limits)
+            bodies = decode_columns(found.frames, found.lengths).bodies
+            assert bodies == sent[key][offset : found.next_offset]
+            assert 1 <= len(bodies) <= limits["messages_max"]
+            assert found.count == 1 or len(found.frames) <= limits.get("bytes_max", 1 << 20)
+    owner.store.close()
+
+
+def test_memory_is_bounded_and_the_queues_written_last_keep_theirs() -> None:
+    tails = QueueTails(bytes_max=10_000)
+    queues = [ConsumeQueue("T", number) for number in range(20)]
+    lengths = np.array([1000], np.uint32)
+    for number in (0, 1):
+        for queue in queues:
+            tails.note(queue, number, lengths, bytes(1000))
+    kept = [queue for queue in queues if tails.read(queue, 1, 1024, 1 << 20) is not None]
+    assert 5 <= len(kept) <= 10
+    assert kept == queues[-len(kept) :]
+    assert tails.read(queues[-1], 0, 1024, 1 << 20) is None or len(kept) == 5
