@@ -64,6 +64,17 @@ class KeyEntries:
         return KeyEntries(self.hashes[count:], self.offsets[count:], self.timestamps_ms[count:])
 
 
+def joined(parts: Sequence[KeyEntries]) -> KeyEntries:
+    """One behind the other, at least one."""
+    if len(parts) == 1:
+        return parts[0]
+    return KeyEntries(
+        np.concatenate([each.hashes for each in parts]),
+        np.concatenate([each.offsets for each in parts]),
+        np.concatenate([each.timestamps_ms for each in parts]),
+    )
+
+
 def index_keys(topic: str, properties: bytes, sys_flag: int) -> list[str]:
     """Return the keys under which a record is indexed, in order: `topic#key`.
 

@@ -48,6 +48,7 @@ CHUNK_BYTES_MAX = 8 * 2**20
 # The compiled kernel copies before it walks: at first for so long records, so many bytes at least.
 _RECORD_BYTES_GUESS = 320
 _WINDOW_BYTES_MIN = 1 << 16
+_SCAN_COLUMNS = 10
 
 
 class ScanEnd(Enum):
@@ -167,9 +168,15 @@ def scan(
     if not 0 <= position <= end <= len(view) or records_max < 1:
         raise ValueError(f"cannot scan {position} to {end} of {len(view)} bytes")
     walk = _walk if kernel.native is None else _walk_compiled
-    window, lengths, why, stop = walk(view, position, end, records_max)
+    window, lengths, why, stop = walk(buffer, position, end, records_max)
     if not len(lengths):
         return _result(b"", position, _no_parts(), lengths, why, stop, None)
+    if kernel.native is not None and checksums_from is None:
+        check = checksums if check_crc else None
+        levels_ms = delay_levels_ms if with_tag_codes else None
+        made = _scan_compiled(window, position, lengths, why, stop, check, levels_ms)
+        if made is not None:
+            return made
     parts = locate(window, np.cumsum(lengths) - lengths)
     good, fault = _leading_whole(parts, lengths)
     if check_crc and good:
@@ -184,13 +191,14 @@ def scan(
 
 
 def _walk(
-    view: memoryview, position: int, end: int, records_max: int
+    buffer: Buffer, position: int, end: int, records_max: int
 ) -> tuple[bytes, NDArray[np.int64], ScanEnd, int]:
     """Follow the records' own sizes; their other fields are checked afterwards, all at once.
 
     Returns:
         The records' bytes, their sizes, why it stopped, and where.
     """
+    view = memoryview(buffer)
     sizes: list[int] = []
     unpack = _SIZE_AND_MAGIC.unpack_from
     bytes_end = position + CHUNK_BYTES_MAX
@@ -237,20 +245,77 @@ def _walk(
 
 
 def _walk_compiled(
-    view: memoryview, position: int, end: int, records_max: int
+    buffer: Buffer, position: int, end: int, records_max: int
 ) -> tuple[bytes, NDArray[np.int64], ScanEnd, int]:
-    """As `_walk`; it copies first, and more if that was not enough."""
+    """As `_walk`; it copies first, and more if that was not enough. Bytes are not copied: nobody
+    changes them, and the records are what they begin with."""
     assert kernel.native is not None
+    walk, left = kernel.native.walk, end - position
+    if position == 0 and isinstance(buffer, bytes) and end == len(buffer):
+        sizes, number, stop = walk(buffer, left, CHUNK_BYTES_MAX, records_max)
+        why = _WALK_ENDS[number]
+        assert why is not None, "there are no more bytes"
+        return buffer, np.frombuffer(sizes, np.int64), why, stop
+    view = memoryview(buffer)
     count = max(min(records_max * _RECORD_BYTES_GUESS, CHUNK_BYTES_MAX), _WINDOW_BYTES_MIN)
     while True:
         window = bytes(view[position : min(position + count, end)])
-        sizes, number, stop = kernel.native.walk(
-            window, end - position, CHUNK_BYTES_MAX, records_max
-        )
+        sizes, number, stop = walk(window, left, CHUNK_BYTES_MAX, records_max)
         why = _WALK_ENDS[number]
         if why is not None:
             return window[:stop], np.frombuffer(sizes, np.int64), why, position + stop
         count *= 2
+
+
+def _scan_compiled(
+    window: bytes,
+    position: int,
+    sizes: NDArray[np.int64],
+    why: ScanEnd,
+    stop: int,
+    check: bool | None,
+    delay_levels_ms: Sequence[int] | None,
+) -> Scan | None:
+    """The columns of records that are all right, in one pass; None at any doubt.
+
+    Args:
+        window: begins with the records, of `sizes`.
+        position, why, stop: as of `_result`.
+        check: whether checksums are compared, and those of whole records too; None: neither.
+        delay_levels_ms: as of `_result`.
+    """
+    assert kernel.native is not None
+    found = kernel.native.scan(window, sizes.tobytes(), check, delay_levels_ms is not None)
+    if found is None:
+        return None
+    topics, made = found
+    columns = np.frombuffer(made, np.int64).reshape(_SCAN_COLUMNS, len(sizes))
+    starts, numbers, queue_ids, queue_offsets, physical = columns[:5]
+    stored_ms, flags, codes, at, lengths = columns[5:]
+    if delay_levels_ms is None:
+        codes = codes[:0]
+    elif (
+        _set_delayed(window, at, lengths, topics, numbers, codes, stored_ms, delay_levels_ms)
+        is not None
+    ):
+        return None
+    return Scan(
+        offsets=starts + position,
+        sizes=sizes,
+        topics=topics,
+        topic_numbers=numbers,
+        queue_ids=queue_ids,
+        queue_offsets=queue_offsets,
+        physical_offsets=physical,
+        store_timestamps_ms=stored_ms,
+        sys_flags=flags,
+        tag_codes=codes,
+        has_queue_entry=flags & SYS_FLAGS_UNLISTED == 0,
+        properties_starts=at + position,
+        properties_lengths=lengths,
+        end=why,
+        position=stop,
+    )
 
 
 def _run(view: memoryview, at: int, end: int) -> int:
@@ -374,41 +439,47 @@ def _queue_codes(
 ) -> tuple[NDArray[np.int64], int | None]:
     """What queue entries hold; and the first record whose delay level is no number, if any."""
     codes = tags_codes(window, parts)
-    if SCHEDULE_TOPIC.encode() in topics:
-        delayed = np.flatnonzero(topic_numbers == topics.index(SCHEDULE_TOPIC.encode()))
-        bad = _set_deliver_times(window, parts, delayed, codes, stored_ms, delay_levels_ms)
-        if bad is not None:
-            return codes, bad
-    if TIMER_TOPIC.encode() in topics:
-        timed = topic_numbers == topics.index(TIMER_TOPIC.encode())
-        for index in np.flatnonzero(timed).tolist():
-            start = int(parts.properties_starts[index])
-            end = start + max(0, int(parts.properties_lengths[index]))
-            codes[index] = timer_deliver_ms(window[start:end]) or codes[index]
-    return codes, None
+    lengths = np.maximum(parts.properties_lengths, 0)
+    places = (parts.properties_starts, lengths)
+    bad = _set_delayed(window, *places, topics, topic_numbers, codes, stored_ms, delay_levels_ms)
+    return codes, bad
 
 
-def _set_deliver_times(
+def _set_delayed(
     window: bytes,
-    parts: Parts,
-    indices: NDArray[np.int64],
+    properties_starts: NDArray[np.int64],
+    properties_lengths: NDArray[np.int64],
+    topics: list[bytes],
+    topic_numbers: NDArray[np.int64],
     codes: NDArray[np.int64],
     stored_ms: NDArray[np.int64],
     delay_levels_ms: Sequence[int],
 ) -> int | None:
-    """Replace delayed records' codes; return the first record whose level is no number, if any."""
-    for index in indices.tolist():
-        start = int(parts.properties_starts[index])
-        length = max(0, int(parts.properties_lengths[index]))
-        level = decode(window[start : start + length]).get(PROPERTY_DELAY_TIME_LEVEL)
+    """Replace codes of records that wait for a time; return the first one whose level is no number,
+    if any."""
+
+    def properties(index: int) -> bytes:
+        start = int(properties_starts[index])
+        return window[start : start + int(properties_lengths[index])]
+
+    def indices_of(topic: str) -> list[int]:
+        if topic.encode() not in topics:
+            return []
+        found: list[int] = np.flatnonzero(topic_numbers == topics.index(topic.encode())).tolist()
+        return found
+
+    for index in indices_of(SCHEDULE_TOPIC):
+        level = decode(properties(index)).get(PROPERTY_DELAY_TIME_LEVEL)
         if level is None:
             continue
         try:
             delay_ms = delay_of_level_ms(parse_java_int(level), delay_levels_ms)
         except ValueError:
-            return int(index)
+            return index
         if delay_ms:
             codes[index] = stored_ms[index] + delay_ms
+    for index in indices_of(TIMER_TOPIC):
+        codes[index] = timer_deliver_ms(properties(index)) or codes[index]
     return None
 
 

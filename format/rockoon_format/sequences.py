@@ -23,6 +23,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from rockoon_format import kernel
 from rockoon_format.checksums import end_with_checksum
 from rockoon_format.frames import IntArray, sliding
 from rockoon_format.properties import (
@@ -149,16 +150,29 @@ def find_sequences(frames: bytes, starts: ArrayLike, lengths: ArrayLike) -> Foun
     ends = np.asarray(starts, np.int64) + np.asarray(lengths, np.int64)
     if not len(ends):
         return _found(np.zeros(0, np.int64), np.zeros((0, _DIGITS // 2), np.uint8))
-    ends, checked = _without_checksums(frames, ends)
-    heads = sliding(frames, f"S{len(_HEAD)}")[ends - SECTION_BYTES]
-    candidates = np.flatnonzero(heads == _HEAD)
-    ends, checked = ends[candidates], checked[candidates]
+    candidates, ends, checked = _candidates(frames, ends)
+    if not len(candidates):
+        return _found(candidates, np.zeros((0, _DIGITS // 2), np.uint8))
     sections = sliding(frames, f"V{SECTION_BYTES}")[ends - SECTION_BYTES]
     letters = sections.view(np.uint8).reshape(len(candidates), SECTION_BYTES)
     binary, whole = _from_hex(letters[:, len(_HEAD) : len(_HEAD) + _DIGITS])
     whole &= letters[:, -1] == PROPERTY_SEPARATOR[0]
     whole &= _is_whole_property(frames, ends, checked)
     return _found(candidates[whole], binary[whole])
+
+
+def _candidates(frames: bytes, ends: IntArray) -> tuple[IntArray, IntArray, NDArray[np.bool_]]:
+    """Records that have the property's name where it would stand: which they are, where they end in
+    front of their checksums, and which have one."""
+    if kernel.native is not None:
+        found = kernel.native.sequence_ends(frames, ends.tobytes())
+        if found is not None:
+            numbers, fronts = (np.frombuffer(each, np.int64) for each in found[:2])
+            return numbers, fronts, np.frombuffer(found[2], np.bool_)
+    ends, checked = _without_checksums(frames, ends)
+    heads = sliding(frames, f"S{len(_HEAD)}")[ends - SECTION_BYTES]
+    candidates = np.flatnonzero(heads == _HEAD)
+    return candidates, ends[candidates], checked[candidates]
 
 
 def _from_hex(digits: NDArray[np.uint8]) -> tuple[NDArray[np.uint8], NDArray[np.bool_]]:

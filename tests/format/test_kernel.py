@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import zlib
 from dataclasses import fields, replace
 from functools import cached_property
 from typing import Any
@@ -25,6 +26,7 @@ from rockoon_format.batch import (
     with_checksums,
 )
 from rockoon_format.batch_layout import BatchLayout
+from rockoon_format.checksums import crc32
 from rockoon_format.frames import crcs, locate, tags_codes
 from rockoon_format.index_entries import index_entries
 from rockoon_format.record import (
@@ -37,6 +39,7 @@ from rockoon_format.record import (
     encode_record,
     with_room,
 )
+from rockoon_format.sequences import encode_sequences, find_sequences
 from support.kernels import is_compiled, needs_compiled, of_both
 from support.random_messages import Messages, batches, many_examples
 
@@ -249,9 +252,33 @@ def test_both_kernels_read_the_same_of_whole_torn_and_damaged_logs(
     by_numpy, by_compiled = of_both(lambda: decoded(frames, sizes))
     assert by_compiled == by_numpy
     log = b"front" + frames[: len(frames) - cut] + behind
-    for end in (len(log), max(len(log) - 7, 5)):
-        by_numpy, by_compiled = of_both(lambda end=end: scanned(log, 5, end, options))  # type: ignore[misc]
+    # Bytes that begin with a record are looked at where they are, others are copied.
+    for data, at, end in ((log, 5, len(log)), (log, 5, max(len(log) - 7, 5)), (log[5:], 0, None)):
+        by_numpy, by_compiled = of_both(
+            lambda data=data, at=at, end=end: scanned(data, at, end or len(data), options)  # type: ignore[misc]
+        )
         assert by_compiled == by_numpy
+
+
+@needs_compiled
+@many_examples
+@given(batches(5), st.lists(bits, max_size=3), endings, st.integers(0, 1 << 40), st.booleans())
+def test_both_kernels_find_the_same_sequences(
+    messages: Messages, harms: list[tuple[float, int]], ending: bytes, first: int, cut: bool
+) -> None:
+    numbers = encode_sequences(7, first, len(messages.sections))
+    for at, number in enumerate(numbers):
+        messages.sections[at] += number.tobytes()[cut and at % 2 :] + ending
+    frames, sizes = messages.encode()
+    frames, starts = flipped(frames, harms), np.cumsum(sizes) - sizes
+    by_numpy, by_compiled = of_both(lambda: columns_of(find_sequences(frames, starts, sizes)))
+    assert by_compiled == by_numpy
+
+
+@needs_compiled
+@given(st.binary(max_size=1000))
+def test_both_kernels_have_the_checksum_that_zlib_has(data: bytes) -> None:
+    assert of_both(lambda: crc32(data)) == (zlib.crc32(data), zlib.crc32(data))
 
 
 @needs_compiled
@@ -305,6 +332,7 @@ def test_the_compiled_kernel_answers_itself_for_what_producers_send() -> None:
     lengths = sizes.astype(np.int64).tobytes()
     assert native.check_batch(frames, lengths, b"orders", 3, 100, 100, 500, 0, False) is not None
     assert native.check_batch(frames, lengths, b"orders", 4, 100, 100, 500, 0, False) is None
+    assert native.scan(frames, lengths, True, True) is not None
     with pytest.raises(ValueError, match="not the batch"):
         native.stamp_batch(frames[:-1], bytes(8 * MANY), 0, 0, 0, HOST)
     with pytest.raises(ValueError, match="not the batch"):

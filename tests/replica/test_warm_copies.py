@@ -1,14 +1,21 @@
 """Followers that are ready to lead: what they derive of the log is what a rebuild finds."""
 
+import asyncio
+import errno
 import random
 from collections import defaultdict
 from pathlib import Path
 
 import pytest
 
+from rockoon_broker.index.directory import IndexDirectory, IndexShape
+from rockoon_broker.index.follower import IndexFollower
 from rockoon_broker.transactions.outcomes import Ending
+from rockoon_core.disk import Disk
+from rockoon_runtime.waking import Bell
 from support.aside_desk import TwoClocks
 from support.seeds import seeds
+from support.waiting import DEADLINE_SECONDS
 from support.warm_copies import WarmCopy
 
 
@@ -62,6 +69,32 @@ async def test_what_was_copied_a_moment_ago_is_applied_as_it_was_checked(tmp_pat
     assert follower.store.next_chunk(middle, 1 << 20).checked
     follower.derived.follow()
     assert follower.derived.known() == follower.rebuilt()
+    for copy in (leader, follower):
+        copy.store.close()
+
+
+async def test_what_was_copied_a_moment_ago_is_indexed_without_the_disk(tmp_path: Path) -> None:
+    clock = TwoClocks()
+    leader, follower = WarmCopy(tmp_path / "a", clock), WarmCopy(tmp_path / "b", clock)
+    leader.derived.lead()
+    for number in range(9):
+        await leader.begin(b"half %d" % number)
+        follower.copy_from(leader, 1 << 20)
+        # Applied before it is indexed, which waits longer.
+        follower.commit(follower.store.appended_end)
+    follower.disk.fail_read = lambda path: errno.EIO if path.parent.name == "commitlog" else 0
+    directory = IndexDirectory(tmp_path / "b", IndexShape(slots=50, units=64), Disk())
+    index = IndexFollower(follower.store, directory, clock, Bell())
+    async with asyncio.TaskGroup() as tasks:
+        indexing = tasks.create_task(index.run())
+        end = await index.wait_caught_up(DEADLINE_SECONDS)
+        indexing.cancel()
+    assert index.end_offset == end == follower.store.appended_end
+    assert index.index is not None
+    assert index.index.until_ms == clock.wall_ms
+    follower.store.forget_copied(end)
+    assert follower.store.next_chunk(end, 1 << 20).records.count == 0
+    index.close()
     for copy in (leader, follower):
         copy.store.close()
 

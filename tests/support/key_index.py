@@ -106,7 +106,7 @@ class Indexed(Owner):
         pieces = 0
         while self.index.position < self.store.visible_end and pieces != pieces_max:
             chunk = self.store.read_log(self.index.position, bytes_max)
-            self.index.take(chunk, self.clock.time_ms)
+            self.index.take([chunk], self.clock.time_ms)
             pieces += 1
 
     def mend(self, *, bytes_max: int = 1024) -> None:

@@ -63,6 +63,7 @@ class FailingDisk(Disk):
     def __init__(self) -> None:
         self.paths: dict[int, Path] = {}
         self.fail_sync: Callable[[Path], int] = healthy
+        self.fail_read: Callable[[Path], int] = healthy
         self.fail_write: Callable[[Path, int], int] = healthy
         self.fail_allocate: Callable[[Path], int] = healthy
         self.fail_unlink: Callable[[Path], int] = healthy
@@ -86,6 +87,11 @@ class FailingDisk(Disk):
     def close(self, fd: int) -> None:
         self.paths.pop(fd, None)
         super().close(fd)
+
+    def pread(self, fd: int, count: int, position: int) -> bytes:
+        # Those that are read only are opened elsewhere.
+        _raise(self.fail_read(self.paths[fd]) if fd in self.paths else 0)
+        return super().pread(fd, count, position)
 
     def pwrite(self, fd: int, data: "ReadableBuffer", position: int) -> int:
         _raise(self.fail_write(self.paths[fd], position))

@@ -7,7 +7,10 @@
 use std::time::{Duration, Instant};
 
 use _native::batch::{check, stamp, Rules, Stamp, ENTRY_BYTES};
-use _native::columns::{code, compare, key_hashes, locate, piece_crc, topics, walk, WRONG};
+use _native::columns::{
+    code, compare, key_hashes, locate, piece_crc, scan, sequence_end, topics, walk, SCAN_COLUMNS,
+    WRONG,
+};
 use _native::encode::{record, size, Columns, Common};
 
 /// Xorshift: the same bytes for the same seed, everywhere.
@@ -134,6 +137,7 @@ fn read_all(chance: &mut Chance, frames: &[u8], sizes: &[i64]) {
         compare(frames, start, length, chance.below(2) == 0);
         code(frames, start, length);
         piece_crc(frames, start, length);
+        sequence_end(frames, start);
         key_hashes(frames, start, length, 7, |_| {});
         topics(frames, [(start, length), (0, 1)].into_iter(), &mut [0; 16]);
     }
@@ -141,6 +145,11 @@ fn read_all(chance: &mut Chance, frames: &[u8], sizes: &[i64]) {
     let mut found = Vec::new();
     let (_, stop) = walk(frames, end, 1 << 20, chance.below(5) + 1, &mut found);
     assert!(stop <= frames.len() && found.iter().sum::<i64>() == stop as i64);
+
+    let mut columns = vec![0; SCAN_COLUMNS * 8 * sizes.len().max(found.len())];
+    let check = [None, Some(false), Some(true)][chance.below(3)];
+    scan(frames, sizes, check, true, &mut columns);
+    scan(frames, &found, check, true, &mut columns);
 
     let rules = Rules {
         topic: b"T",

@@ -22,6 +22,11 @@ pub enum Tail {
     Other,
 }
 
+/// Whether a record's last bytes have the letters of the property, whatever stands before.
+pub fn is_property(end: &[u8; PROPERTY_BYTES]) -> bool {
+    end.starts_with(&HEAD) && end.ends_with(&[SEPARATOR])
+}
+
 /// Look at the end of a whole record.
 pub fn tail(record: &[u8], properties_length: i32) -> Tail {
     if properties_length < PROPERTY_BYTES as i32 {
@@ -31,8 +36,7 @@ pub fn tail(record: &[u8], properties_length: i32) -> Tail {
         return Tail::Other;
     };
     let begins = properties_length == PROPERTY_BYTES as i32 || front.last() == Some(&SEPARATOR);
-    let is_whole = end.starts_with(&HEAD) && end.ends_with(&[SEPARATOR]);
-    if is_whole && begins {
+    if is_property(end) && begins {
         // It is that long: the array has twenty bytes.
         return chunk(end, HEAD.len()).map_or(Tail::Other, Tail::Property);
     }

@@ -4,16 +4,20 @@
 
 use std::collections::HashMap;
 
-use crate::checksum::{crc, tail, Tail, DIGITS, PROPERTY_BYTES};
-use crate::reading::{be_i16, be_i32, put};
+use crate::checksum::{crc, is_property, tail, Tail, DIGITS, PROPERTY_BYTES};
+use crate::reading::{be_i16, be_i32, be_i64, put};
 use crate::record::{
-    length, parts, AT_BODY_CRC, AT_BODY_LENGTH, AT_MAGIC, AT_SYS_FLAG, BORN_HOST_V6,
-    HOST_V6_EXTRA_BYTES, MAGIC_BLANK, MAGIC_V1, MAGIC_V2, RECORD_BYTES_MIN, STORE_HOST_V6,
+    length, parts, Parts, AT_BODY_CRC, AT_BODY_LENGTH, AT_MAGIC, AT_PHYSICAL_OFFSET, AT_QUEUE_ID,
+    AT_QUEUE_OFFSET, AT_STORE_TIMESTAMP, AT_SYS_FLAG, BORN_HOST_V6, HOST_V6_EXTRA_BYTES,
+    MAGIC_BLANK, MAGIC_V1, MAGIC_V2, RECORD_BYTES_MIN, STORE_HOST_V6,
 };
 use crate::text::{hash_behind, last_value, tags_code};
 
 pub const PREFIX_BYTES: usize = 48;
 pub const PARTS: usize = 9;
+
+const SEQUENCE_HEAD: &[u8] = b"__SEQ\x01";
+const SEQUENCE_BYTES: usize = 39;
 
 /// What a record fails by.
 pub const WRONG: u8 = 1;
@@ -79,6 +83,11 @@ pub fn locate(bytes: &[u8], start: i64) -> Option<(&[u8], [i64; PARTS])> {
 pub fn compare(bytes: &[u8], start: i64, size: i64, checksums: bool) -> Option<u8> {
     let record = piece(bytes, start, size)?;
     let found = parts(record).filter(|found| found.end == record.len())?;
+    verdict(record, &found, checksums)
+}
+
+/// The same of a record whose parts add up to its size.
+fn verdict(record: &[u8], found: &Parts, checksums: bool) -> Option<u8> {
     let ending = if checksums {
         tail(record, found.properties_length)
     } else {
@@ -120,28 +129,106 @@ pub fn piece_crc(bytes: &[u8], start: i64, length: i64) -> Option<i64> {
     piece(bytes, start, length).map(|it| i64::from(crc32fast::hash(it)))
 }
 
+/// Distinct topics, in order of appearance.
+#[derive(Default)]
+struct Names<'a> {
+    known: HashMap<&'a [u8], i64>,
+    found: Vec<&'a [u8]>,
+    /// Neighbours mostly have the same one.
+    last: Option<(&'a [u8], i64)>,
+}
+
+impl<'a> Names<'a> {
+    fn number(&mut self, name: &'a [u8]) -> i64 {
+        if let Some((_, number)) = self.last.filter(|(last, _)| *last == name) {
+            return number;
+        }
+        let next = self.found.len() as i64;
+        let number = *self.known.entry(name).or_insert(next);
+        if number == next {
+            self.found.push(name);
+        }
+        self.last = Some((name, number));
+        number
+    }
+}
+
 /// Distinct topics in order of appearance, and which of them each record names.
 pub fn topics<'a>(
     bytes: &'a [u8],
     pieces: impl Iterator<Item = (i64, i64)>,
     numbers: &mut [u8],
 ) -> Option<Vec<&'a [u8]>> {
-    let mut known: HashMap<&[u8], i64> = HashMap::new();
-    let mut found: Vec<&[u8]> = Vec::new();
-    let mut last = (&[] as &[u8], -1);
+    let mut names = Names::default();
     for (row, (start, length)) in pieces.enumerate() {
-        let name = piece(bytes, start, length)?;
-        if last.1 < 0 || last.0 != name {
-            let next = found.len() as i64;
-            let number = *known.entry(name).or_insert(next);
-            if number == next {
-                found.push(name);
-            }
-            last = (name, number);
-        }
-        put(numbers, row * 8, &last.1.to_ne_bytes())?;
+        let number = names.number(piece(bytes, start, length)?);
+        put(numbers, row * 8, &number.to_ne_bytes())?;
     }
-    Some(found)
+    Some(names.found)
+}
+
+pub const SCAN_COLUMNS: usize = 10;
+
+/// The columns of a scan of whole records, int64, and their topics; none if one of them is not
+/// whole, or damaged, or has tags that are no text.
+///
+/// Columns: starts, topic numbers, queue ids, queue offsets, physical offsets, store times, system
+/// flags, tags codes, where properties start, their lengths. `check`: whether checksums are compared,
+/// and those of whole records too.
+pub fn scan<'a>(
+    bytes: &'a [u8],
+    sizes: &[i64],
+    check: Option<bool>,
+    codes: bool,
+    out: &mut [u8],
+) -> Option<Vec<&'a [u8]>> {
+    let (count, mut names, mut start) = (sizes.len(), Names::default(), 0i64);
+    for (row, size) in sizes.iter().enumerate() {
+        let record = piece(bytes, start, *size)?;
+        let found = parts(record).filter(|found| found.end == record.len())?;
+        if let Some(checksums) = check {
+            if verdict(record, &found, checksums)? & WRONG != 0 {
+                return None;
+            }
+        }
+        let name_length = usize::try_from(found.topic_length).ok()?;
+        let name = record.get(found.topic_start..)?.get(..name_length)?;
+        let properties = record.get(found.properties_start..)?;
+        let fields = [
+            start,
+            names.number(name),
+            i64::from(be_i32(record, AT_QUEUE_ID)?),
+            be_i64(record, AT_QUEUE_OFFSET)?,
+            be_i64(record, AT_PHYSICAL_OFFSET)?,
+            be_i64(record, AT_STORE_TIMESTAMP + found.born_extra)?,
+            i64::from(found.sys_flag),
+            if codes { tags_code(properties)? } else { 0 },
+            start + found.properties_start as i64,
+            properties.len() as i64,
+        ];
+        for (column, field) in fields.into_iter().enumerate() {
+            put(out, (column * count + row) * 8, &field.to_ne_bytes())?;
+        }
+        start += size;
+    }
+    Some(names.found)
+}
+
+/// Where in front of its checksum a record ends, and whether it has one, if its last property there
+/// may be `__SEQ`; none where a record does not lie within the bytes.
+pub fn sequence_end(bytes: &[u8], end: i64) -> Option<Option<(i64, bool)>> {
+    let end = usize::try_from(end).ok()?;
+    let record = bytes.get(end.checked_sub(RECORD_BYTES_MIN)?..end)?;
+    let (front, last) = record.split_last_chunk::<PROPERTY_BYTES>()?;
+    let checked = is_property(last);
+    let rest = if checked { front } else { record };
+    let section = rest.get(rest.len().checked_sub(SEQUENCE_BYTES)?..)?;
+    let taken = if checked { PROPERTY_BYTES } else { 0 };
+    Some(
+        section
+            .starts_with(SEQUENCE_HEAD)
+            .then_some(((end - taken) as i64, checked)),
+    )
 }
 
 /// Call `take` with the index hash of each key in properties, the unique one first.

@@ -210,6 +210,12 @@ fn column<'py>(
     Ok(is_right.map(|()| made))
 }
 
+/// CRC-32 of bytes.
+#[pyfunction]
+fn crc32(py: Python<'_>, data: &[u8]) -> u32 {
+    py.detach(|| crc32fast::hash(data))
+}
+
 /// CRC-32 of each piece, or None if one does not lie within the bytes.
 #[pyfunction]
 fn crcs<'py>(
@@ -349,11 +355,60 @@ fn walk<'py>(
     end: usize,
     bytes_max: usize,
     records_max: usize,
-) -> (Bound<'py, PyByteArray>, u8, usize) {
+) -> (Bound<'py, PyBytes>, u8, usize) {
     let mut sizes = Vec::new();
     let (why, stop) = columns::walk(data, end, bytes_max, records_max, &mut sizes);
     let packed: Vec<u8> = sizes.iter().flat_map(|size| size.to_ne_bytes()).collect();
-    (PyByteArray::new(py, &packed), why as u8, stop)
+    (PyBytes::new(py, &packed), why as u8, stop)
+}
+
+type Scanned<'py> = (Vec<Bound<'py, PyBytes>>, Bound<'py, PyByteArray>);
+
+/// The columns of a scan, int64, and the distinct topics; None at any doubt. See `columns::scan`.
+///
+/// `sizes` are those of the records that `data` begins with, as `walk` gives them.
+#[pyfunction]
+#[pyo3(signature = (data, sizes, check, codes))]
+fn scan<'py>(
+    py: Python<'py>,
+    data: &[u8],
+    sizes: &[u8],
+    check: Option<bool>,
+    codes: bool,
+) -> PyResult<Option<Scanned<'py>>> {
+    let sizes: Vec<i64> = words(sizes).collect();
+    let mut found = None;
+    let made = PyByteArray::new_with(py, columns::SCAN_COLUMNS * sizes.len() * WORD, |out| {
+        found = py.detach(|| columns::scan(data, &sizes, check, codes, out));
+        Ok(())
+    })?;
+    let names = |found: Vec<&[u8]>| found.iter().map(|name| PyBytes::new(py, name)).collect();
+    Ok(found.map(|found| (names(found), made)))
+}
+
+type Ends<'py> = (
+    Bound<'py, PyByteArray>,
+    Bound<'py, PyByteArray>,
+    Bound<'py, PyByteArray>,
+);
+
+/// Of the records that may bear a sequence number their numbers and where they end in front of their
+/// checksums, int64, and one byte whether they have one; None at any doubt.
+#[pyfunction]
+fn sequence_ends<'py>(py: Python<'py>, data: &[u8], ends: &[u8]) -> Option<Ends<'py>> {
+    let (numbers, fronts, checked) = py.detach(|| {
+        let (mut numbers, mut fronts, mut checked) = (Vec::new(), Vec::new(), Vec::new());
+        for (number, end) in (0i64..).zip(words(ends)) {
+            if let Some((front, is_checked)) = columns::sequence_end(data, end)? {
+                numbers.extend_from_slice(&number.to_ne_bytes());
+                fronts.extend_from_slice(&front.to_ne_bytes());
+                checked.push(u8::from(is_checked));
+            }
+        }
+        Some((numbers, fronts, checked))
+    })?;
+    let made = |bytes: &[u8]| PyByteArray::new(py, bytes);
+    Some((made(&numbers), made(&fronts), made(&checked)))
 }
 
 #[pymodule]
@@ -361,10 +416,13 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("INTERFACE", crate::INTERFACE)?;
     module.add_function(wrap_pyfunction!(check_batch, module)?)?;
     module.add_function(wrap_pyfunction!(compare, module)?)?;
+    module.add_function(wrap_pyfunction!(crc32, module)?)?;
     module.add_function(wrap_pyfunction!(crcs, module)?)?;
     module.add_function(wrap_pyfunction!(encode_batch, module)?)?;
     module.add_function(wrap_pyfunction!(key_hashes, module)?)?;
     module.add_function(wrap_pyfunction!(locate, module)?)?;
+    module.add_function(wrap_pyfunction!(scan, module)?)?;
+    module.add_function(wrap_pyfunction!(sequence_ends, module)?)?;
     module.add_function(wrap_pyfunction!(stamp_batch, module)?)?;
     module.add_function(wrap_pyfunction!(tags_codes, module)?)?;
     module.add_function(wrap_pyfunction!(topics, module)?)?;

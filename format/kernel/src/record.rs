@@ -18,6 +18,7 @@ pub const AT_MAGIC: usize = 4;
 pub const AT_BODY_CRC: usize = 8;
 pub const AT_QUEUE_ID: usize = 12;
 pub const AT_QUEUE_OFFSET: usize = 20;
+pub const AT_PHYSICAL_OFFSET: usize = 28;
 pub const AT_SYS_FLAG: usize = 36;
 // Positions of an IPv4 record.
 pub const AT_STORE_TIMESTAMP: usize = 56;

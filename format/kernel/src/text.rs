@@ -4,6 +4,8 @@
 
 const NAME_END: u8 = 1;
 const PROPERTY_END: u8 = 2;
+const WORD: usize = 8;
+const ONES: u64 = 0x0101_0101_0101_0101;
 
 /// Java's `String.hashCode` of a text; none if it is not UTF-8, which Java would mend.
 pub fn hash(text: &[u8]) -> Option<i32> {
@@ -14,19 +16,62 @@ pub fn hash(text: &[u8]) -> Option<i32> {
 pub fn hash_behind(front: i32, text: &[u8]) -> Option<i32> {
     let step = |code: i32, unit: i32| code.wrapping_mul(31).wrapping_add(unit);
     if text.is_ascii() {
+        // Four at once: each step alone would wait for the one before.
+        let mut code = front;
+        let mut fours = text.chunks_exact(4);
+        while let Some([a, b, c, d]) = fours.next().and_then(|it| it.first_chunk()) {
+            let [a, b, c, d] = [*a, *b, *c, *d].map(i32::from);
+            let sum = a * (31 * 31 * 31) + b * (31 * 31) + c * 31 + d;
+            code = code.wrapping_mul(31 * 31 * 31 * 31).wrapping_add(sum);
+        }
         return Some(
-            text.iter()
-                .fold(front, |code, byte| step(code, i32::from(*byte))),
+            fours
+                .remainder()
+                .iter()
+                .fold(code, |code, byte| step(code, i32::from(*byte))),
         );
     }
     let units = std::str::from_utf8(text).ok()?.encode_utf16();
     Some(units.fold(front, |code, unit| step(code, i32::from(unit))))
 }
 
+/// What stands before the first end of a property, and what behind it, if there is one.
+fn split_first(bytes: &[u8]) -> (&[u8], Option<&[u8]>) {
+    let mut words = bytes.chunks_exact(WORD);
+    let mut at = 0;
+    while let Some(word) = words.next().and_then(|it| it.first_chunk()) {
+        // The lowest byte that is an end gets its highest bit set; those above it may, wrongly.
+        let zeros = u64::from_le_bytes(*word) ^ (ONES * PROPERTY_END as u64);
+        let marks = zeros.wrapping_sub(ONES) & !zeros & (ONES << 7);
+        if marks != 0 {
+            return split_at(bytes, at + marks.trailing_zeros() as usize / 8);
+        }
+        at += WORD;
+    }
+    match words
+        .remainder()
+        .iter()
+        .position(|byte| *byte == PROPERTY_END)
+    {
+        Some(position) => split_at(bytes, at + position),
+        None => (bytes, None),
+    }
+}
+
+fn split_at(bytes: &[u8], at: usize) -> (&[u8], Option<&[u8]>) {
+    match bytes.split_at_checked(at) {
+        Some((front, behind)) => (front, behind.get(1..)),
+        None => (bytes, None),
+    }
+}
+
 /// The last value of a property that is not empty; empty if there is none.
 pub fn last_value<'a>(properties: &'a [u8], name: &[u8]) -> &'a [u8] {
     let mut found: &[u8] = &[];
-    for segment in properties.split(|byte| *byte == PROPERTY_END) {
+    let mut rest = Some(properties);
+    while let Some(left) = rest {
+        let (segment, behind) = split_first(left);
+        rest = behind;
         let value = segment
             .strip_prefix(name)
             .and_then(|rest| rest.strip_prefix(&[NAME_END]));

@@ -235,6 +235,8 @@ class Broker:
         records = apply_piece(self.store, self._derived, bytes_max)
         if records is None:
             self.aside.follow()
+            behind = self.store.visible_end if self.key_index is None else self.key_index.end_offset
+            self.store.forget_copied(min(behind, self.store.visible_end))
         return records
 
     def lead(self) -> int:
@@ -253,6 +255,7 @@ class Broker:
         self.aside.lead()
         self.appends.store_clock.begin(self.store.runs.newest_ms)
         self._leads = True
+        self.store.forget_copied(self.store.appended_end)
         if self.key_index is not None:
             self.key_index.gathers = False
         if self.topics.table.topics:

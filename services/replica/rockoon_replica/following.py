@@ -75,6 +75,7 @@ class Following:
         tell: hands an event to the member; what it returns is done when that was acted on.
         numbers: gives each session its number; shared with the sessions of followers.
         patience: how many seconds of silence are too many; asked at every look.
+        crc32: as `zlib.crc32`.
     """
 
     def __init__(
@@ -86,6 +87,7 @@ class Following:
         tell: Callable[[Event], "asyncio.Future[None]"],
         numbers: "itertools.count[int]",
         patience: Callable[[], float],
+        crc32: Callable[[bytes], int] = zlib.crc32,
     ) -> None:
         self._log_name = log_name
         self._metadata = ((CLUSTER_METADATA_KEY, cluster),)
@@ -94,6 +96,7 @@ class Following:
         self._tell = tell
         self._numbers = numbers
         self._patience = patience
+        self._crc32 = crc32
         # Who leads, and the epoch.
         self._target: tuple[str, int] | None = None
         self._changed = asyncio.Event()
@@ -200,7 +203,7 @@ class Following:
             async for said in call:
                 self._heard()
                 self._is_busy = True
-                await self._tell(event_of(session.number, said))
+                await self._tell(event_of(session.number, said, self._crc32))
                 self._is_busy = False
                 backoff.reset()
         finally:
@@ -249,12 +252,14 @@ class Following:
             self._tell(LeaderHeard())
 
 
-def event_of(session: int, said: "pb.LeaderSays") -> Event:
+def event_of(
+    session: int, said: "pb.LeaderSays", crc32: Callable[[bytes], int] = zlib.crc32
+) -> Event:
     """What a leader has said, as a member is told; Damaged if it is not what was sent."""
     if said.WhichOneof("what") == "welcome":
         return WelcomeArrived(session, welcome_from_wire(said.welcome))
     chunk = chunk_from_wire(said.chunk)
-    if zlib.crc32(chunk.data) != said.chunk.crc:
+    if crc32(chunk.data) != said.chunk.crc:
         raise Damaged(
             f"the {len(chunk.data)} bytes for offset {chunk.offset} do not have the checksum that "
             "they were sent with"

@@ -47,11 +47,18 @@ class Newest:
 
     Args:
         log: read where nothing is kept.
+        crc32: as `zlib.crc32`.
         bytes_max: how much is kept.
     """
 
-    def __init__(self, log: ReplicatedLog, bytes_max: int = SHARED_BYTES_MAX) -> None:
+    def __init__(
+        self,
+        log: ReplicatedLog,
+        crc32: Callable[[bytes], int] = zlib.crc32,
+        bytes_max: int = SHARED_BYTES_MAX,
+    ) -> None:
         self._log = log
+        self._crc32 = crc32
         self._bytes_max = bytes_max
         # By offset, in the order in which they were read.
         self._pieces: dict[int, Piece] = {}
@@ -67,7 +74,7 @@ class Newest:
         if known is not None:
             return known
         data = self._log.read(offset, CHUNK_BYTES_MAX)
-        piece = Piece(offset, data, zlib.crc32(data))
+        piece = Piece(offset, data, self._crc32(data))
         # Who is behind reads alone until it has reached the end, where the others are.
         if data and offset + len(data) == self._log.end:
             self._pieces[offset] = piece
@@ -110,6 +117,7 @@ class Leading:
         log: what is sent.
         tell: hands an event to the member; what it returns is done when that was acted on.
         numbers: gives each session its number; shared with the sessions to a leader.
+        crc32: as `zlib.crc32`.
     """
 
     def __init__(
@@ -119,13 +127,14 @@ class Leading:
         log: ReplicatedLog,
         tell: Callable[[Event], "asyncio.Future[None]"],
         numbers: "itertools.count[int]",
+        crc32: Callable[[bytes], int] = zlib.crc32,
     ) -> None:
         self._log_name = log_name
         self._replica_id = replica_id
         self._log = log
         self._tell = tell
         self._numbers = numbers
-        self._newest = Newest(log)
+        self._newest = Newest(log, crc32)
         self._sessions: dict[int, FollowerSession] = {}
         # By replica id; also of those that have left.
         self.progress: dict[str, FollowerProgress] = {}

@@ -51,6 +51,11 @@ class LogService(Protocol):
         """What says that the log cannot be used. It ends the process."""
         ...
 
+    @property
+    def crc32(self) -> Callable[[bytes], int]:
+        """As `zlib.crc32`, for all bytes that copies get."""
+        ...
+
     def open_log(self, lost: Callable[[str], None]) -> OpenLog:
         """Open the log.
 
@@ -260,6 +265,7 @@ class LogCopy(Generic[Around]):
             address_of=lambda who: link.addresses.get(who),
             owner=self,
             record=self.record,
+            crc32=self.service.crc32,
         )
         self._replication.serve(name, replica)
         self.opened.set()

@@ -11,6 +11,7 @@ Invariants:
 import asyncio
 import itertools
 import logging
+import zlib
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from typing import Any, Protocol
 
@@ -109,6 +110,7 @@ class Replica:
         address_of: where a replica is reached, by its id; None while that is not known.
         owner: is told what becomes of it.
         record: what the process remembers of former lives; a new one by default.
+        crc32: as `zlib.crc32`, of what goes from copy to copy.
         silent_seconds: see SILENT_SECONDS.
         stalled_seconds: see STALLED_SECONDS.
     """
@@ -127,6 +129,7 @@ class Replica:
         address_of: Callable[[str], str | None],
         owner: Owner,
         record: Record | None = None,
+        crc32: Callable[[bytes], int] = zlib.crc32,
         silent_seconds: float = SILENT_SECONDS,
         stalled_seconds: float = STALLED_SECONDS,
     ) -> None:
@@ -138,7 +141,7 @@ class Replica:
         self._stalled_seconds = stalled_seconds
         self.member = Member(replica_id, facts, replicated)
         numbers = itertools.count(1)
-        self._leading = Leading(log_name, replica_id, replicated, self._tell, numbers)
+        self._leading = Leading(log_name, replica_id, replicated, self._tell, numbers, crc32)
         self._following = Following(
             log_name,
             cluster,
@@ -147,6 +150,7 @@ class Replica:
             self._tell,
             numbers,
             lambda: self.member.patience(silent_seconds),
+            crc32,
         )
         self._events: asyncio.Queue[tuple[Event | None, asyncio.Future[None]]] = asyncio.Queue()
         self._sync_wanted = asyncio.Event()

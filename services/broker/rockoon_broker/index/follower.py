@@ -25,6 +25,7 @@ from rockoon_broker.index.pace import (
 )
 from rockoon_broker.index.reopening import Reopening
 from rockoon_broker.store.errors import StoreClosed, StoreFailed
+from rockoon_broker.store.log.reading import LogChunk
 from rockoon_broker.store.store import Store
 from rockoon_format.index_file import IndexHeader
 from rockoon_runtime.waking import Bell
@@ -257,16 +258,26 @@ class IndexFollower:
         if behind_bytes <= 0:
             return 0.0
         began = self._clock.monotonic_seconds()
-        chunk = self._store.read_log(index.position, piece_bytes(behind_bytes))
+        chunks = self._next_chunks(index.position, piece_bytes(behind_bytes))
         read_seconds = self._clock.monotonic_seconds() - began
         now_ms = self._clock.now_ms()
 
         def take() -> float:
             began = time.thread_time()
-            index.take(chunk, now_ms)
+            index.take(chunks, now_ms)
             return time.thread_time() - began
 
         return read_seconds + await self._in_thread(take)
+
+    def _next_chunks(self, position: int, bytes_max: int) -> list[LogChunk]:
+        """What the log has at a position; of what was copied several, if they are short."""
+        chunks = [self._store.next_chunk(position, bytes_max)]
+        while chunks[-1].checked and chunks[-1].next_offset < self._store.visible_end:
+            bytes_max -= len(chunks[-1].frames)
+            if bytes_max <= 0:
+                break
+            chunks.append(self._store.next_chunk(chunks[-1].next_offset, bytes_max))
+        return chunks
 
     async def _pause(self, seconds: float) -> None:
         if seconds == 0:
@@ -320,7 +331,7 @@ class IndexFollower:
                 and self._clock.monotonic_seconds() < deadline
             ):
                 chunk = self._store.read_log(index.position, PIECE_BYTES_MAX)
-                index.take(chunk, self._clock.now_ms())
+                index.take([chunk], self._clock.now_ms())
         except (OSError, StoreFailed, StoreClosed) as failure:
             log.warning("the index ends before the log does: %s", failure)
         try:

@@ -13,7 +13,7 @@ from rockoon_broker.index.gaps import Gap, GapFiller, gaps_between
 from rockoon_broker.index.lookup import Candidates, Wanted, may_hold, search_files
 from rockoon_broker.index.reopening import Resumption
 from rockoon_broker.store.log.reading import LogChunk
-from rockoon_format.index_entries import KeyEntries, index_entries
+from rockoon_format.index_entries import KeyEntries, index_entries, joined
 from rockoon_format.index_file import IndexHeader
 
 
@@ -66,17 +66,17 @@ class KeyIndex:
             self.until_ms = resumption.last.end_timestamp_ms
             self.begins_ms, self.covered_from = first.begin_timestamp_ms, first.begin_offset
 
-    def take(self, chunk: LogChunk, now_ms: int) -> int:
+    def take(self, chunks: Sequence[LogChunk], now_ms: int) -> int:
         """Add the keys of some records, those at `position`; return how many were added.
 
         Args:
-            chunk: what the log has there.
+            chunks: what the log has there, one behind the other, at least one.
             now_ms: epoch milliseconds, for the name of a new file.
 
         Raises:
             OSError: the disk.
         """
-        entries = index_entries(chunk.frames, chunk.records, chunk.start)
+        entries = joined([index_entries(each.frames, each.records, each.start) for each in chunks])
         with self._lock:
             entries = self._without_taken(entries)
             added = len(entries)
@@ -89,9 +89,10 @@ class KeyIndex:
                 if self._active.remaining == 0 or len(entries):
                     self._seal(self._active)
             # Only when all was added: who asks for a key takes it that what lies before is here.
-            self.position = chunk.next_offset
-            if chunk.records.count:
-                self.until_ms = int(chunk.records.store_timestamps_ms[-1])
+            self.position = chunks[-1].next_offset
+            for chunk in chunks:
+                if chunk.records.count:
+                    self.until_ms = int(chunk.records.store_timestamps_ms[-1])
         return added
 
     def _without_taken(self, entries: KeyEntries) -> KeyEntries:

@@ -19,6 +19,7 @@ from rockoon_broker.store.queues.consume_queue import QueueKey
 from rockoon_broker.store.store import Store
 from rockoon_broker.topics.log_topics import as_log_topics
 from rockoon_core.errors import NotEnoughReplicas, NotLeader, StoreFailed
+from rockoon_format.checksums import crc32
 from rockoon_node.nameservers import Nameservers
 from rockoon_replica.replica import Replica
 from rockoon_runtime.process import ExitStatus, Fatal, Stop
@@ -49,6 +50,7 @@ class BrokerCopy:
     """
 
     log_failures = (StoreError,)
+    crc32 = staticmethod(crc32)
 
     def __init__(
         self,

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from rockoon_core.errors import NotLeader, StoreCorrupt
+from rockoon_format.checksums import crc32
 from rockoon_node.store_cluster import StoreCluster
 from rockoon_offset.replication.journal_log import JournalLog
 from rockoon_offset.replication.led_store import LedStore
@@ -41,6 +42,7 @@ class OffsetCopy:
     """
 
     log_failures = (StoreCorrupt,)
+    crc32 = staticmethod(crc32)
 
     def __init__(
         self,

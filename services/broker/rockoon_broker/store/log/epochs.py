@@ -129,12 +129,12 @@ def renewals_among(marks: Iterable[tuple[int, Mark]], records: Scan, base: int) 
         marks: `marks_among` the records.
         base: physical offset of what was scanned.
     """
-    sizes = dict(zip(records.offsets.tolist(), records.sizes.tolist(), strict=True))
-    return [
-        Renewal(base + position, base + position + sizes[position], mark.anew)
-        for position, mark in marks
-        if isinstance(mark, TopicChange) and mark.anew
-    ]
+    found = []
+    for position, mark in marks:
+        if isinstance(mark, TopicChange) and mark.anew:
+            size = int(records.sizes[np.searchsorted(records.offsets, position)])
+            found.append(Renewal(base + position, base + position + size, mark.anew))
+    return found
 
 
 def mark_of(frame: bytes) -> Mark | None:

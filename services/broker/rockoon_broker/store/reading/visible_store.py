@@ -190,14 +190,18 @@ class VisibleStore(ABC):
         return read_chunk(self._log, physical_offset, end, bytes_max, search_max)
 
     def next_chunk(self, position: int, bytes_max: int) -> LogChunk:
-        """As `read_log`, for who applies the log as it grows: what was copied a moment ago comes as
-        it was checked then, all that was copied at once, and once."""
+        """As `read_log`, for who follows the log as it grows: what was copied a moment ago comes as
+        it was checked then, all that was copied at once, until `forget_copied`."""
         self.check_usable()
-        copied = self._raw.copied.take(position, self._undispatched.end)
+        copied = self._raw.copied.at(position, self._undispatched.end)
         if copied is not None:
             return copied
         begins = self._raw.copied.next_start(position)
         return self.read_log(position, min(bytes_max, (begins or OFFSET_MAX) - position))
+
+    def forget_copied(self, below: int) -> None:
+        """All that follow the log have had what `next_chunk` gives below a physical offset."""
+        self._raw.copied.forget_below(below)
 
     def find_record(self, physical_offset: int, bytes_max: int) -> Sought:
         """The first record at or behind any physical offset; see `log.reading.find_record`."""
