@@ -7,7 +7,7 @@ from types import FrameType
 
 from rockoon_broker.server import serve
 from rockoon_broker.settings import BrokerSettings
-from rockoon_runtime.process import Stop, run
+from rockoon_runtime.process import Program, Stop, run
 from support.store_directory import FailingDisk, in_log
 
 disk = FailingDisk()
@@ -23,4 +23,5 @@ async def serve_on_it(settings: BrokerSettings, stop: Stop) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(run("broker", "A broker on a failing disk.", BrokerSettings, serve_on_it))
+    program = Program("broker", "A broker on a failing disk.", BrokerSettings, serve_on_it)
+    sys.exit(run(program))

@@ -2,12 +2,12 @@
 
 import asyncio
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from rockoon_core.errors import NameserverUnavailable
 from rockoon_runtime.frontend import Frontend, ServiceSettings
-from rockoon_runtime.process import ExitStatus, Fatal, Stop, announce, run
+from rockoon_runtime.process import ExitStatus, Fatal, Program, Stop, announce, run
 from rockoon_runtime.settings import setting
 from rockoon_runtime.telemetry.metrics import Measurement
 
@@ -24,7 +24,12 @@ async def no_metrics() -> Iterable[Measurement]:
     return ()
 
 
-async def serve(settings: SampleSettings, stop: Stop) -> None:
+async def serve(
+    settings: SampleSettings,
+    stop: Stop,
+    *,
+    announce: Callable[[str, str, str], None] = announce,
+) -> None:
     if settings.fail == "start":
         raise NameserverUnavailable(address="127.0.0.1:1")
     if settings.fail == "bug":
@@ -44,5 +49,7 @@ async def serve(settings: SampleSettings, stop: Stop) -> None:
             await asyncio.Event().wait()
 
 
+PROGRAM = Program("sample", "A service with nothing in it.", SampleSettings, serve)
+
 if __name__ == "__main__":
-    sys.exit(run("sample", "A service with nothing in it.", SampleSettings, serve))
+    sys.exit(run(PROGRAM))

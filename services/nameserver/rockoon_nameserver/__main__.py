@@ -4,11 +4,15 @@ import sys
 
 from rockoon_nameserver.server import serve
 from rockoon_nameserver.settings import NameserverSettings
-from rockoon_runtime.process import run
+from rockoon_runtime.process import Program, run
+
+PROGRAM = Program(
+    "nameserver", "Rockoon's nameserver: where everything is", NameserverSettings, serve
+)
 
 
 def main() -> int:
-    return run("nameserver", "Rockoon's nameserver: routes in etcd", NameserverSettings, serve)
+    return run(PROGRAM)
 
 
 if __name__ == "__main__":

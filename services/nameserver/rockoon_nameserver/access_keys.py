@@ -9,7 +9,6 @@ from rockoon_nameserver.access_permissions import (
     check_verifier,
     granted,
 )
-from rockoon_nameserver.etcd import Etcd
 from rockoon_nameserver.etcd_data import Delete, Put, absent, exists, unchanged
 from rockoon_nameserver.keyspace import (
     AccessKeyName,
@@ -17,6 +16,7 @@ from rockoon_nameserver.keyspace import (
     access_key_value,
     read_access_key,
 )
+from rockoon_nameserver.route_store import RouteStore
 from rockoon_proto.v1.access_pb2 import (
     AccessKeyInfo,
     CreateKeyRequest,
@@ -43,7 +43,11 @@ class AccessKeys:
     """
 
     def __init__(
-        self, etcd: Etcd, keyspace: Keyspace, count: Callable[[], int], now_ms: Callable[[], int]
+        self,
+        etcd: RouteStore,
+        keyspace: Keyspace,
+        count: Callable[[], int],
+        now_ms: Callable[[], int],
     ) -> None:
         self._etcd = etcd
         self._keyspace = keyspace

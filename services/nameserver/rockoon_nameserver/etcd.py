@@ -36,6 +36,7 @@ from rockoon_nameserver.etcd_data import (
     Span,
     WatchBatch,
 )
+from rockoon_nameserver.route_store import REQUEST_BOUNDS_MS, Compacted, LeaseGone
 from rockoon_runtime.calls import method_name
 from rockoon_runtime.telemetry.metrics import Times
 
@@ -62,18 +63,7 @@ CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
 # Asks a member without a leader to say so, where it would otherwise wait or fall silent.
 REQUIRE_LEADER = ("hasleader", "true")
 
-# Of requests, milliseconds: up to the longest that etcd's own documents call healthy, and beyond.
-REQUEST_BOUNDS_MS = (1, 2, 5, 10, 25, 50, 100, 250, 1_000, 2_500, 5_000)
-
 NO_ANSWER = frozenset({grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED})
-
-
-class Compacted(Exception):
-    """The revision asked for is no longer kept."""
-
-
-class LeaseGone(Exception):
-    """The lease has expired or was revoked."""
 
 
 class Endpoint:

@@ -15,7 +15,6 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import suppress
 
 from rockoon_core.errors import EtcdUnavailable, NotReady, RouteNotReached
-from rockoon_nameserver.etcd import Compacted, Etcd
 from rockoon_nameserver.etcd_data import Header, KeyValue, Put, WatchBatch, absent, only
 from rockoon_nameserver.keyspace import (
     DeletionKey,
@@ -24,6 +23,7 @@ from rockoon_nameserver.keyspace import (
     identity_value,
     read_identity,
 )
+from rockoon_nameserver.route_store import Compacted, RouteStore
 from rockoon_nameserver.route_table import Interest, RouteTable
 from rockoon_proto.v1.access_pb2 import KeysUpdate
 from rockoon_proto.v1.nameserver_pb2 import RouteUpdate
@@ -53,7 +53,7 @@ class RouteFollower:
 
     def __init__(
         self,
-        etcd: Etcd,
+        etcd: RouteStore,
         keyspace: Keyspace,
         clock: Callable[[], float],
         *,

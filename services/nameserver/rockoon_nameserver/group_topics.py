@@ -8,7 +8,6 @@ a broker that joins later gets its queues with the first message that fails ther
 from rockoon_core.errors import Busy, GroupNotFound, InvalidArgument
 from rockoon_core.group_settings import RETRY_QUEUES_DEFAULT
 from rockoon_format.names import dlq_topic, retry_topic
-from rockoon_nameserver.etcd import Etcd
 from rockoon_nameserver.etcd_data import Delete, Put, exists, unchanged
 from rockoon_nameserver.keyspace import (
     PATH_PART,
@@ -24,6 +23,7 @@ from rockoon_nameserver.request_checks import (
     READ_AND_WRITE,
     refuse_impossible_group,
 )
+from rockoon_nameserver.route_store import RouteStore
 from rockoon_nameserver.topics import Topics, born, existing, next_queue_id, sort_blocks
 from rockoon_proto.v1.nameserver_pb2 import (
     GROUP_DEAD_LETTERS,
@@ -44,7 +44,7 @@ ATTEMPTS_MAX = 8
 class GroupTopics:
     """Makes groups' own topics in etcd."""
 
-    def __init__(self, etcd: Etcd, keyspace: Keyspace, topics: Topics) -> None:
+    def __init__(self, etcd: RouteStore, keyspace: Keyspace, topics: Topics) -> None:
         self._etcd = etcd
         self._keyspace = keyspace
         self._topics = topics

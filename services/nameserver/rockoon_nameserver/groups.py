@@ -2,7 +2,6 @@
 
 from rockoon_core.errors import Busy, GroupExists, GroupNotFound, TopicNotFound
 from rockoon_format.names import dlq_topic, retry_topic
-from rockoon_nameserver.etcd import Etcd
 from rockoon_nameserver.etcd_data import (
     TRANSACTION_OPERATIONS_MAX,
     Delete,
@@ -29,6 +28,7 @@ from rockoon_nameserver.request_checks import (
     refuse_impossible_group,
     refuse_impossible_topic,
 )
+from rockoon_nameserver.route_store import RouteStore
 from rockoon_nameserver.topics import Forgotten, notes
 from rockoon_proto.v1.nameserver_pb2 import (
     CreateGroupRequest,
@@ -48,7 +48,9 @@ ATTEMPTS_MAX = 8
 class Groups:
     """Changes groups and subscriptions in etcd."""
 
-    def __init__(self, etcd: Etcd, keyspace: Keyspace, forgotten: Forgotten = lambda _: ()) -> None:
+    def __init__(
+        self, etcd: RouteStore, keyspace: Keyspace, forgotten: Forgotten = lambda _: ()
+    ) -> None:
         self._etcd = etcd
         self._keyspace = keyspace
         self._forgotten = forgotten

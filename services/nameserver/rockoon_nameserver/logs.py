@@ -11,10 +11,10 @@ from collections.abc import Callable
 from rockoon_core.errors import Busy, EtcdUnavailable, InvalidArgument, LogNotFound
 from rockoon_nameserver import elections, log_adoption, log_membership
 from rockoon_nameserver.elections import Outcome
-from rockoon_nameserver.etcd import Etcd
 from rockoon_nameserver.etcd_data import Put, unchanged
 from rockoon_nameserver.follower import RouteFollower
 from rockoon_nameserver.keyspace import KIND_FOLDERS, Keyspace, LogKey, log_value, read_log
+from rockoon_nameserver.route_store import RouteStore
 from rockoon_proto.v1 import logs_pb2 as pb
 from rockoon_proto.v1.nameserver_pb2 import NodeKind
 
@@ -39,7 +39,7 @@ class Logs:
         changes: how many of each of `CHANGES` this nameserver has made.
     """
 
-    def __init__(self, etcd: Etcd, keyspace: Keyspace) -> None:
+    def __init__(self, etcd: RouteStore, keyspace: Keyspace) -> None:
         self._etcd = etcd
         self._keyspace = keyspace
         self.changes: Counter[str] = Counter()

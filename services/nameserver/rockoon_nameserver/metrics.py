@@ -2,9 +2,9 @@
 
 from collections.abc import Iterable
 
-from rockoon_nameserver.etcd import REQUEST_BOUNDS_MS, Etcd
 from rockoon_nameserver.follower import RouteFollower
 from rockoon_nameserver.logs import CHANGES, Logs
+from rockoon_nameserver.route_store import REQUEST_BOUNDS_MS, RouteStore
 from rockoon_proto.v1.nameserver_pb2 import NodeKind
 from rockoon_runtime.telemetry.metrics import Measurement, Metric, counter, gauge, histogram
 
@@ -44,7 +44,7 @@ TABLE = tuple(each for each in list(globals().values()) if isinstance(each, Metr
 class NameserverMetrics:
     """Measures a nameserver."""
 
-    def __init__(self, follower: RouteFollower, etcd: Etcd, logs: Logs) -> None:
+    def __init__(self, follower: RouteFollower, etcd: RouteStore, logs: Logs) -> None:
         self._follower = follower
         self._logs = logs
         self._etcd = etcd

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from rockoon_core.errors import Busy, EtcdUnavailable, InvalidArgument, NodeNameTaken
-from rockoon_nameserver.etcd import Etcd, LeaseGone
 from rockoon_nameserver.etcd_data import Compare, Delete, KeyValue, Put, absent, only, unchanged
 from rockoon_nameserver.keyspace import (
     KIND_FOLDERS,
@@ -29,6 +28,7 @@ from rockoon_nameserver.log_membership import (
     plainly_registered,
     registered,
 )
+from rockoon_nameserver.route_store import LeaseGone, RouteStore
 from rockoon_proto.v1.logs_pb2 import LogState
 from rockoon_proto.v1.nameserver_pb2 import (
     BROKER,
@@ -76,7 +76,7 @@ class Nodes:
 
     def __init__(
         self,
-        etcd: Etcd,
+        etcd: RouteStore,
         keyspace: Keyspace,
         lease_seconds: int,
         has_queues: Callable[[str], bool] = lambda _: False,

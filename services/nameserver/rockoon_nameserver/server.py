@@ -1,22 +1,23 @@
-"""The nameserver's life: etcd, the follower, the gRPC server; put away in the reverse order."""
+"""The nameserver's life: its store, the follower, the gRPC server; put away in reverse order."""
 
 import asyncio
 import logging
 import time
 from collections.abc import Callable
-from contextlib import AsyncExitStack
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from functools import partial
 from typing import TYPE_CHECKING
 
 from grpc import aio
 
 from rockoon_core.channels import Tls
+from rockoon_core.errors import StoreCorrupt, StoreLocked
 from rockoon_core.etcd_versions import RECOMMENDED, is_recommended
 from rockoon_core.signature import steady_clock
 from rockoon_nameserver.access_keys import AccessKeys
 from rockoon_nameserver.access_rules import RULES
 from rockoon_nameserver.access_servicer import AccessKeyService
-from rockoon_nameserver.etcd import Etcd
+from rockoon_nameserver.embedded_store import EmbeddedStore
 from rockoon_nameserver.fingerprints import Fingerprints
 from rockoon_nameserver.follower import RouteFollower
 from rockoon_nameserver.group_topics import GroupTopics
@@ -26,6 +27,7 @@ from rockoon_nameserver.log_servicer import LogService
 from rockoon_nameserver.logs import Logs, freeze_when_etcd_goes_back
 from rockoon_nameserver.metrics import TABLE, NameserverMetrics
 from rockoon_nameserver.nodes import Nodes
+from rockoon_nameserver.route_store import RouteStore
 from rockoon_nameserver.servicer import NameServer
 from rockoon_nameserver.settings import NameserverSettings
 from rockoon_nameserver.topics import Topics
@@ -47,20 +49,49 @@ log = logging.getLogger(__name__)
 SERVICE_NAMES = ("rockoon.v1.NameServer", "rockoon.v1.Logs", "rockoon.v1.AccessKeys")
 
 
-async def serve(settings: NameserverSettings, stop: Stop) -> None:
+async def serve(
+    settings: NameserverSettings,
+    stop: Stop,
+    *,
+    announce: Callable[[str, str, str], None] = announce,
+) -> None:
     """Run a nameserver until `stop` is requested.
 
     It listens at once, answers NOT_SERVING while it waits for etcd, and is announced when it has
     read the routes.
 
+    Args:
+        settings: see there.
+        stop: ends it; set here too, when its own file of routes cannot be written.
+        announce: told kind, name and address when it serves.
+
     Raises:
         SettingsError: the cluster's name cannot be one, no etcd endpoint is given, or a
             certificate or cluster secret cannot be used.
         ListenError: the address cannot be had.
-        Fatal: etcd did not answer within `start_timeout_seconds`.
+        Fatal: etcd did not answer within `start_timeout_seconds`, or its own file of routes cannot
+            be used.
     """
     frontend = Frontend("nameserver", settings, RULES)
-    keyspace, etcd, node_identities = connections(settings)
+    keyspace, node_identities = identities(settings)
+    async with AsyncExitStack() as opened:
+        try:
+            etcd = await opened.enter_async_context(route_store(settings, stop))
+        except (StoreLocked, StoreCorrupt, OSError) as failure:
+            raise Fatal(ExitStatus.STORE, str(failure)) from failure
+        await run_with(etcd, settings, stop, frontend, keyspace, node_identities, announce)
+
+
+async def run_with(
+    etcd: RouteStore,
+    settings: NameserverSettings,
+    stop: Stop,
+    frontend: Frontend,
+    keyspace: Keyspace,
+    node_identities: NodeIdentities | None,
+    announce: Callable[[str, str, str], None],
+) -> None:
+    """Be a nameserver of the routes in a store; see `serve`."""
     follower = RouteFollower(
         etcd,
         keyspace,
@@ -79,7 +110,6 @@ async def serve(settings: NameserverSettings, stop: Stop) -> None:
         )
 
     async with (
-        etcd,
         frontend.telemetry(TABLE, NameserverMetrics(follower, etcd, logs).measure) as telemetry,
         asyncio.TaskGroup() as tasks,
     ):
@@ -110,7 +140,7 @@ async def serve(settings: NameserverSettings, stop: Stop) -> None:
 def registration(
     settings: NameserverSettings,
     frontend: Frontend,
-    etcd: Etcd,
+    etcd: RouteStore,
     keyspace: Keyspace,
     follower: RouteFollower,
     logs: Logs,
@@ -147,19 +177,37 @@ def registration(
     return register
 
 
-def connections(settings: NameserverSettings) -> tuple[Keyspace, Etcd, NodeIdentities | None]:
-    """What the settings say of etcd, and of nodes' certificates. Raises SettingsError."""
+def identities(settings: NameserverSettings) -> tuple[Keyspace, NodeIdentities | None]:
+    """The cluster's keys, and what nodes' certificates must bear. Raises SettingsError."""
     try:
         keyspace = Keyspace(settings.cluster)
-        etcd = Etcd(
+        mutual = settings.tls == "mutual"
+        return keyspace, NodeIdentities(settings.tls_node_name) if mutual else None
+    except ValueError as failure:
+        raise SettingsError(str(failure)) from failure
+
+
+def route_store(
+    settings: NameserverSettings, stop: Stop
+) -> AbstractAsyncContextManager[RouteStore]:
+    """What keeps the routes. Raises SettingsError."""
+    if settings.routes_path is not None:
+
+        def failed(reason: str) -> None:
+            stop.fail(Fatal(ExitStatus.DISK_FAILED, reason))
+
+        return EmbeddedStore(settings.routes_path, failed)
+    # Its client is a fifth of what a nameserver loads.
+    from rockoon_nameserver.etcd import Etcd
+
+    try:
+        return Etcd(
             settings.etcd,
             user=settings.etcd_user,
             password=settings.etcd_password,
             timeout_seconds=settings.etcd_timeout_seconds,
             tls=etcd_tls(settings),
         )
-        mutual = settings.tls == "mutual"
-        return keyspace, etcd, NodeIdentities(settings.tls_node_name) if mutual else None
     except ValueError as failure:
         raise SettingsError(str(failure)) from failure
 
@@ -185,7 +233,7 @@ def etcd_tls(settings: NameserverSettings) -> Tls | None:
     return None
 
 
-async def check_versions(settings: NameserverSettings, etcd: Etcd) -> None:
+async def check_versions(settings: NameserverSettings, etcd: RouteStore) -> None:
     """Warn of members that are not of a recommended version, or refuse to start with them."""
     for address, version in (await etcd.versions()).items():
         if is_recommended(version):
@@ -201,7 +249,8 @@ async def check_versions(settings: NameserverSettings, etcd: Etcd) -> None:
 
 async def wait_loaded(settings: NameserverSettings, follower: RouteFollower, stop: Stop) -> bool:
     """Wait for the first snapshot; False when the wish to stop came first."""
-    log.info("waiting for etcd at %s", ", ".join(settings.etcd))
+    if settings.routes_path is None:
+        log.info("waiting for etcd at %s", ", ".join(settings.etcd))
     async with asyncio.TaskGroup() as tasks:
         stopping = tasks.create_task(stop.wait(), name="stop while starting")
         loading = tasks.create_task(follower.wait_loaded(), name="first snapshot")

@@ -21,6 +21,11 @@ class NameserverSettings(ServiceSettings):
         "brokers and the offset service have for them, advertise_external (empty: none)",
     )
     etcd: tuple[str, ...] = setting(("127.0.0.1:2379",), "etcd endpoints, host:port,host:port,...")
+    routes_path: Path | None = setting(  # noqa: RUF009 - a field, made once
+        None,
+        "file in which this nameserver keeps the routes itself, and asks no etcd: for a cluster "
+        "with no other nameserver (empty: etcd has them)",
+    )
     etcd_user: str = setting("", "user to authenticate to etcd as (empty: no authentication)")
     etcd_password: str = setting("", "password of that user", secret=True)
     etcd_timeout_seconds: float = setting(

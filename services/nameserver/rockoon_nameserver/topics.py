@@ -14,7 +14,6 @@ from rockoon_core.errors import (
     TopicExists,
     TopicNotFound,
 )
-from rockoon_nameserver.etcd import Etcd
 from rockoon_nameserver.etcd_data import (
     Delete,
     KeyValue,
@@ -41,6 +40,7 @@ from rockoon_nameserver.request_checks import (
     checked_topic,
     refuse_impossible_topic,
 )
+from rockoon_nameserver.route_store import RouteStore
 from rockoon_proto.v1.nameserver_pb2 import (
     BROKER,
     CreateTopicRequest,
@@ -76,7 +76,9 @@ def notes(keyspace: Keyspace, forgotten: Forgotten, *keys: DeletionKey) -> list[
 class Topics:
     """Changes topics in etcd; the answers are made from what etcd said, not from the cache."""
 
-    def __init__(self, etcd: Etcd, keyspace: Keyspace, forgotten: Forgotten = lambda _: ()) -> None:
+    def __init__(
+        self, etcd: RouteStore, keyspace: Keyspace, forgotten: Forgotten = lambda _: ()
+    ) -> None:
         self._etcd = etcd
         self._keyspace = keyspace
         self._forgotten = forgotten

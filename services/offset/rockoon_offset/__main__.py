@@ -4,11 +4,13 @@ import sys
 
 from rockoon_offset.server import serve
 from rockoon_offset.settings import OffsetSettings
-from rockoon_runtime.process import run
+from rockoon_runtime.process import Program, run
+
+PROGRAM = Program("offset", "Rockoon's offset service: who has read what", OffsetSettings, serve)
 
 
 def main() -> int:
-    return run("offset", "Rockoon's offset service: who has read what", OffsetSettings, serve)
+    return run(PROGRAM)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,8 @@ import resource
 import signal
 import sys
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
 
 import uvloop
 
@@ -105,29 +106,32 @@ def announce(service: str, name: str, address: str) -> None:
     sys.stdout.flush()
 
 
-def run(
-    service: str,
-    description: str,
-    settings_class: type[Settings],
-    serve: Callable[[Settings, Stop], Awaitable[None]],
-) -> int:
-    """Run a service from its command line and return its exit status.
+@dataclass(frozen=True, slots=True)
+class Program(Generic[Settings]):
+    """A service as a program.
 
-    Args:
+    Attributes:
         service: short name, for example "broker".
         description: one line for `--help`.
         settings_class: its settings dataclass.
         serve: the service; returns after `stop` was requested and everything is put away.
     """
+
+    service: str
+    description: str
+    settings_class: type[Settings]
+    serve: Callable[..., Awaitable[None]]
+
+
+def run(program: Program[Settings]) -> int:
+    """Run a service from its command line and return its exit status."""
     open_closed_descriptors()
-    arguments = vars(command_line(settings_class, service, description))
-    config = arguments.pop("config")
+    service = program.service
+    arguments = vars(command_line(program.settings_class, service, program.description))
     print_only = arguments.pop("print_settings")
     stop_with_parent = arguments.pop("stop_with_parent")
     try:
-        loaded: Loaded[Settings] = load(
-            settings_class, service, file=config, environment=os.environ, arguments=arguments
-        )
+        loaded = loaded_settings(program, arguments)
     except SettingsError as failure:
         return complain(service, ExitStatus.CONFIGURATION, failure)
     if print_only:
@@ -139,9 +143,37 @@ def run(
         getattr(loaded.value, "log_format", "text"),
         getattr(loaded.value, "name", ""),
     )
+    return run_loop(
+        service, lambda stop: program.serve(loaded.value, stop), stop_with_parent=stop_with_parent
+    )
+
+
+def loaded_settings(program: Program[Settings], arguments: dict[str, Any]) -> Loaded[Settings]:
+    """A service's settings, of its command line's `--config`, the environment and the rest of the
+    command line. Raises SettingsError."""
+    config = arguments.pop("config")
+    return load(
+        program.settings_class,
+        program.service,
+        file=config,
+        environment=os.environ,
+        arguments=arguments,
+    )
+
+
+def run_loop(
+    service: str, serve: Callable[[Stop], Awaitable[None]], *, stop_with_parent: bool
+) -> int:
+    """Run what serves until it ends; returns the exit status.
+
+    Args:
+        service: short name, for complaints.
+        serve: as of `Program`, its settings known.
+        stop_with_parent: stop when standard input is closed.
+    """
     raise_open_files_limit()
     try:
-        return uvloop.run(supervise(service, loaded.value, serve, stop_with_parent))
+        return uvloop.run(supervise(service, serve, stop_with_parent))
     except Exception as failure:
         cause = root_cause(failure)
         status = exit_status(cause)
@@ -185,10 +217,7 @@ def exit_status(cause: BaseException) -> ExitStatus:
 
 
 async def supervise(
-    service: str,
-    settings: Settings,
-    serve: Callable[[Settings, Stop], Awaitable[None]],
-    stop_with_parent: bool,
+    service: str, serve: Callable[[Stop], Awaitable[None]], stop_with_parent: bool
 ) -> int:
     stop = Stop()
     loop = asyncio.get_running_loop()
@@ -202,7 +231,7 @@ async def supervise(
         loop.add_signal_handler(number, signalled, number)
     if stop_with_parent:
         loop.add_reader(0, parent_gone, loop, stop)
-    await serve(settings, stop)
+    await serve(stop)
     if stop.fatal is not None:
         return complain(service, stop.fatal.status, stop.fatal)
     log.info("stopped: %s", stop.reason)

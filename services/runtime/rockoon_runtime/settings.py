@@ -191,8 +191,18 @@ def check(name: str, value: object, bounds: Mapping[str, Any], source: str) -> N
         )
 
 
-def command_line(settings_class: type[Any], service: str, description: str) -> argparse.Namespace:
-    """Parse a service's command line: `--config`, `--print-settings` and a flag per field."""
+def command_line(
+    settings_class: type[Any],
+    service: str,
+    description: str,
+    arguments: Sequence[str] | None = None,
+) -> argparse.Namespace:
+    """Parse a service's command line: `--config`, `--print-settings` and a flag per field.
+
+    Args:
+        settings_class, service, description: see `Program`.
+        arguments: None takes the process's.
+    """
     parser = argparse.ArgumentParser(
         prog=f"rockoon-{service}", description=description, argument_default=argparse.SUPPRESS
     )
@@ -215,7 +225,7 @@ def command_line(settings_class: type[Any], service: str, description: str) -> a
             metavar="VALUE",
             help=f"{field.metadata['doc']} (default: {field.default})".replace("%", "%%"),
         )
-    return parser.parse_args()
+    return parser.parse_args(arguments)
 
 
 def render(loaded: Loaded[Any]) -> str:

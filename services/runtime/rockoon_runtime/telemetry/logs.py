@@ -9,6 +9,7 @@ import json
 import logging
 import sys
 from collections.abc import Callable, Mapping
+from typing import TextIO
 
 # What every record has; the rest was given by `extra`.
 _OWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
@@ -61,15 +62,16 @@ def span_fields() -> Mapping[str, str]:
     return {"trace_id": f"{context.trace_id:032x}", "span_id": f"{context.span_id:016x}"}
 
 
-def set_up_logging(service: str, log_format: str, node: str) -> None:
-    """Send this process's log lines to standard error.
+def set_up_logging(service: str, log_format: str, node: str, file: TextIO | None = None) -> None:
+    """Send this process's log lines to a file, or to standard error.
 
     Args:
         service: for example "broker".
         log_format: "text" or "json".
         node: the node's name.
+        file: None means standard error.
     """
-    handler = logging.StreamHandler(sys.stderr)
+    handler = logging.StreamHandler(file or sys.stderr)
     if log_format == "json":
         handler.setFormatter(JsonLines({"service": service, "node": node}, span_fields))
     else:

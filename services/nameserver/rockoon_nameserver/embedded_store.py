@@ -1,0 +1,320 @@
+"""Embedded route store: a file of the nameserver's own in the place of etcd, for one nameserver.
+
+Invariants
+- Nothing is answered, and no watch told, before it is on disk, nor what was read beside it: a
+  revision that a crash takes back is counted again, for something else.
+- Changes that come while others are written are written together, by one sync.
+- After a write that failed, other than for want of room, memory is ahead of a disk of which nobody
+  knows what it keeps: nothing is answered until the process starts again (ADR 26).
+
+Revisions count as etcd's do: one for each transaction that changes something, a lease that ends
+included. So routes can be moved between the two with the revisions that brokers and the offset
+service know (`route_transfer`).
+"""
+
+import asyncio
+import logging
+import secrets
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+
+from rockoon_core.errors import EtcdUnavailable
+from rockoon_nameserver.etcd_data import (
+    TRANSACTION_OPERATIONS_MAX,
+    Committed,
+    Compare,
+    Delete,
+    Event,
+    Found,
+    Header,
+    KeyValue,
+    Put,
+    Span,
+    WatchBatch,
+)
+from rockoon_nameserver.route_file import DiskFull, RouteFile
+from rockoon_nameserver.route_keys import RouteKeys, covers, events
+from rockoon_nameserver.route_store import Compacted, LeaseGone
+from rockoon_runtime.telemetry.metrics import Times
+
+log = logging.getLogger(__name__)
+
+# That a watch can be told of; one that is further behind reads everything anew.
+HISTORY_REVISIONS_MAX = 10_000
+# Between attempts while the disk is full.
+RETRY_SECONDS = 1.0
+
+
+@dataclass(slots=True)
+class Lease:
+    """How long keys live when nobody renews it, and until when, by the loop's clock."""
+
+    ttl_seconds: int
+    ends_at: float
+
+
+@dataclass(slots=True)
+class Unwritten:
+    """Changes that are not on disk: what each key and lease came to, None where it is gone."""
+
+    keys: dict[str, KeyValue | None] = field(default_factory=dict)
+    leases: dict[int, int | None] = field(default_factory=dict)
+    told: list[tuple[int, list[Event]]] = field(default_factory=list)
+    number: int = 0
+
+
+class EmbeddedStore:
+    """A `RouteStore` in a file; an async context manager.
+
+    Args:
+        path: the file; made, with its directory, where there is none.
+        failed: called with a sentence when a write has failed.
+
+    Raises:
+        StoreLocked, StoreCorrupt, OSError: on entering, as `RouteFile`.
+    """
+
+    def __init__(self, path: Path, failed: Callable[[str], None]) -> None:
+        self._path = path
+        self._failed = failed
+        # Nobody is asked.
+        self.request_times: Mapping[tuple[str, bool], Times] = {}
+        self._keys = RouteKeys(0, ())
+        self._cluster_id = 0
+        self._leases: dict[int, Lease] = {}
+        self._lease_timer: asyncio.TimerHandle | None = None
+        # What has changed in memory, by number; `_written` is the number of what is on disk.
+        self._unwritten = Unwritten()
+        self._written = 0
+        self._trouble = ""
+        # Of revisions that are on disk, in their order.
+        self._history: deque[tuple[int, list[Event]]] = deque()
+        self._oldest_known = self._told = 0
+        self._closing = False
+        # Each is set, and replaced by a new one, when it has come.
+        self._news, self._progress = asyncio.Event(), asyncio.Event()
+        self._tasks = asyncio.TaskGroup()
+
+    async def __aenter__(self) -> "EmbeddedStore":
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        file = await asyncio.to_thread(RouteFile, self._path)
+        self._keys = RouteKeys(file.header.revision, file.items)
+        self._cluster_id = file.header.cluster_id
+        self._oldest_known = self._told = file.header.revision
+        now = asyncio.get_running_loop().time()
+        self._leases = {each: Lease(ttl, now + ttl) for each, ttl in file.leases.items()}
+        self._look_at_leases()
+        await self._tasks.__aenter__()
+        self._tasks.create_task(self._write_changes(file), name="write routes")
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        failure: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._lease_timer is not None:
+            self._lease_timer.cancel()
+        self._closing = True
+        self._news.set()
+        await self._tasks.__aexit__(kind, failure, trace)
+
+    async def header(self) -> Header:
+        header = self._header()
+        await self._on_disk()
+        return header
+
+    async def versions(self) -> dict[str, str]:
+        """None: there is no server."""
+        return {}
+
+    async def read(self, span: Span) -> Found:
+        found = Found(self._header(), self._keys.range(span))
+        await self._on_disk()
+        return found
+
+    async def count_and_changes(self, span: Span, after_revision: int) -> tuple[Header, int, int]:
+        header, items = await self.read(span)
+        return header, len(items), sum(item.mod_revision > after_revision for item in items)
+
+    async def read_together(self, *spans: Span) -> list[list[KeyValue]]:
+        found = [self._keys.range(span) for span in spans]
+        await self._on_disk()
+        return found
+
+    async def transaction(
+        self,
+        conditions: Sequence[Compare],
+        operations: Sequence[Put | Delete],
+        otherwise: Sequence[Span] = (),
+    ) -> Committed:
+        assert len(operations) <= TRANSACTION_OPERATIONS_MAX, "etcd would refuse so many"
+        self._refuse_in_trouble()
+        succeeded = all(map(self._keys.holds, conditions))
+        found: list[list[KeyValue]] = []
+        if succeeded:
+            for each in operations:
+                if isinstance(each, Put) and each.lease_id and each.lease_id not in self._leases:
+                    raise LeaseGone(f"there is no lease {each.lease_id}")
+            self._change(operations)
+        else:
+            found = [self._keys.range(span) for span in otherwise]
+        revision = self._keys.revision
+        await self._on_disk()
+        return Committed(succeeded, revision, found)
+
+    async def grant_lease(self, ttl_seconds: int) -> tuple[int, float]:
+        self._refuse_in_trouble()
+        lease_id = secrets.randbits(62) | 1
+        now = asyncio.get_running_loop().time()
+        self._leases[lease_id] = Lease(ttl_seconds, now + ttl_seconds)
+        self._note_lease(lease_id, ttl_seconds)
+        self._look_at_leases()
+        await self._on_disk()
+        return lease_id, float(ttl_seconds)
+
+    async def renew_lease(self, lease_id: int) -> float:
+        lease = self._leases.get(lease_id)
+        if lease is not None:
+            lease.ends_at = asyncio.get_running_loop().time() + lease.ttl_seconds
+        await self._on_disk()
+        return 0.0 if lease is None else float(lease.ttl_seconds)
+
+    async def lease_seconds_left(self, lease_id: int) -> float:
+        lease = self._leases.get(lease_id)
+        now = asyncio.get_running_loop().time()
+        await self._on_disk()
+        return 0.0 if lease is None else max(lease.ends_at - now, 0.5)
+
+    async def revoke_lease(self, lease_id: int) -> None:
+        self._refuse_in_trouble()
+        self._end_lease(lease_id)
+        await self._on_disk()
+
+    @asynccontextmanager
+    async def watch(
+        self, span: Span, start_revision: int
+    ) -> AsyncIterator[tuple[Header, AsyncIterator[WatchBatch]]]:
+        if start_revision <= self._oldest_known:
+            raise Compacted(f"nothing is kept before revision {self._oldest_known + 1}")
+        header = await self.header()
+        yield header, self._batches(span, start_revision - 1)
+
+    async def _batches(self, span: Span, after_revision: int) -> AsyncIterator[WatchBatch]:
+        while True:
+            progress = self._progress
+            self._refuse_in_trouble()
+            if after_revision < self._oldest_known:
+                raise Compacted(f"nothing is kept before revision {self._oldest_known + 1}")
+            if after_revision < self._told:
+                found: list[Event] = []
+                for revision, told in reversed(self._history):
+                    if revision <= after_revision:
+                        break
+                    found[:0] = [event for event in told if covers(span, event.key)]
+                after_revision = self._told
+                yield WatchBatch(after_revision, found)
+            else:
+                await progress.wait()
+
+    # Changes, in memory first.
+
+    def _header(self) -> Header:
+        return Header(self._keys.revision, self._cluster_id)
+
+    def _change(self, operations: Sequence[Put | Delete]) -> None:
+        changed = self._keys.change(operations)
+        if changed:
+            revision = self._keys.revision
+            self._unwritten.keys.update(changed)
+            self._unwritten.told.append((revision, list(events(changed, revision))))
+            self._note_unwritten()
+
+    def _note_lease(self, lease_id: int, ttl_seconds: int | None) -> None:
+        self._unwritten.leases[lease_id] = ttl_seconds
+        self._note_unwritten()
+
+    def _note_unwritten(self) -> None:
+        self._unwritten.number += 1
+        self._news.set()
+
+    def _end_lease(self, lease_id: int) -> None:
+        if self._leases.pop(lease_id, None) is not None:
+            self._change(self._keys.under_lease(lease_id))
+            self._note_lease(lease_id, None)
+
+    def _look_at_leases(self) -> None:
+        """End those that are over, and look again when the next one may be."""
+        loop = asyncio.get_running_loop()
+        if self._lease_timer is not None:
+            self._lease_timer.cancel()
+        for each in [each for each, lease in self._leases.items() if lease.ends_at <= loop.time()]:
+            self._end_lease(each)
+        first = min((lease.ends_at for lease in self._leases.values()), default=None)
+        # Not moved with each renewal: it finds out then.
+        self._lease_timer = None if first is None else loop.call_at(first, self._look_at_leases)
+
+    # To the disk.
+
+    def _refuse_in_trouble(self) -> None:
+        if self._trouble:
+            raise EtcdUnavailable(f"{self._path} cannot be written: {self._trouble}")
+
+    async def _on_disk(self) -> None:
+        """Wait until what has changed up to here is on disk. Raises EtcdUnavailable."""
+        number = self._unwritten.number
+        while self._written < number:
+            progress = self._progress
+            self._refuse_in_trouble()
+            await progress.wait()
+        self._refuse_in_trouble()
+
+    async def _write_changes(self, file: RouteFile) -> None:
+        """Until the store is closed, and all is written or cannot be."""
+        try:
+            while not self._closing or self._unwritten.number > self._written:
+                await self._news.wait()
+                self._news.clear()
+                written, self._unwritten = self._unwritten, Unwritten(number=self._unwritten.number)
+                if written.number > self._written and not await self._write(file, written):
+                    return
+        finally:
+            self._trouble = self._trouble or "it is closed"
+            self._note_progress()
+            await asyncio.to_thread(file.close)
+
+    async def _write(self, file: RouteFile, changes: Unwritten) -> bool:
+        """Whether they are on disk."""
+        revision = changes.told[-1][0] if changes.told else self._told
+        while True:
+            try:
+                await asyncio.to_thread(file.write, revision, changes.keys, changes.leases)
+                break
+            except DiskFull as failure:
+                if not self._trouble:
+                    log.error("%s cannot be written: %s", self._path, failure)  # noqa: TRY400
+                self._trouble = str(failure)
+                self._note_progress()
+                if self._closing:
+                    return False
+                await asyncio.sleep(RETRY_SECONDS)
+            except OSError as failure:
+                self._trouble = str(failure)
+                self._failed(f"{self._path} cannot be written: {failure}")
+                return False
+        self._trouble = ""
+        self._written, self._told = changes.number, revision
+        self._history.extend(changes.told)
+        while len(self._history) > HISTORY_REVISIONS_MAX:
+            self._oldest_known, _ = self._history.popleft()
+        self._note_progress()
+        return True
+
+    def _note_progress(self) -> None:
+        self._progress.set()
+        self._progress = asyncio.Event()

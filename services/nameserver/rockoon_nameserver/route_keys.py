@@ -1,0 +1,96 @@
+"""Routes' keys as etcd keeps them, in memory: revisions, ranges, conditions, transactions. Pure.
+
+Source of the rules: etcd's documentation of its API, "Data model" and "Transaction". A transaction
+that changes something is one revision; a condition on several keys holds if it does for each, and
+one on none is decided for a key that was never put.
+"""
+
+from bisect import bisect_left, insort
+from collections.abc import Iterable, Iterator, Sequence
+
+from rockoon_nameserver.etcd_data import Compare, Delete, Event, KeyValue, Put, Span, only
+
+NEVER_PUT = KeyValue("", b"", 0, 0, 0)
+
+
+class RouteKeys:
+    """See the module.
+
+    Args:
+        revision: of the last change.
+        items: what there is.
+    """
+
+    def __init__(self, revision: int, items: Iterable[KeyValue]) -> None:
+        self.revision = revision
+        self._items = {item.key.encode(): item for item in items}
+        self._names = sorted(self._items)
+
+    def range(self, span: Span) -> list[KeyValue]:
+        """Keys of a span, in the order of their names."""
+        return [self._items[name] for name in self._names_in(span)]
+
+    def holds(self, condition: Compare) -> bool:
+        span, revision_of, relation, revision = condition
+
+        def is_so(item: KeyValue) -> bool:
+            found = item.create_revision if revision_of == "create" else item.mod_revision
+            return (found > revision) - (found < revision) == {"<": -1, "=": 0, ">": 1}[relation]
+
+        return all(map(is_so, self.range(span) or [NEVER_PUT]))
+
+    def change(self, operations: Sequence[Put | Delete]) -> dict[str, KeyValue | None]:
+        """Do operations at the next revision.
+
+        Returns:
+            What became of each key that changed, None where it was deleted; empty if nothing did:
+            then there is no next revision.
+        """
+        revision = self.revision + 1
+        changed: dict[str, KeyValue | None] = {}
+        for operation in operations:
+            if isinstance(operation, Put):
+                name = operation.key.encode()
+                before = self._items.get(name, NEVER_PUT)
+                item = KeyValue(
+                    operation.key,
+                    operation.value,
+                    before.create_revision or revision,
+                    revision,
+                    operation.lease_id,
+                )
+                if before is NEVER_PUT:
+                    insort(self._names, name)
+                self._items[name] = changed[operation.key] = item
+            else:
+                for name in self._names_in(operation.span):
+                    changed[self._items.pop(name).key] = None
+                    del self._names[bisect_left(self._names, name)]
+        if changed:
+            self.revision = revision
+        return changed
+
+    def under_lease(self, lease_id: int) -> list[Delete]:
+        """What deletes the keys of a lease."""
+        return [
+            Delete(only(item.key)) for item in self._items.values() if item.lease_id == lease_id
+        ]
+
+    def _names_in(self, span: Span) -> list[bytes]:
+        first = bisect_left(self._names, span.first)
+        end = bisect_left(self._names, span.end or span.first + b"\0")
+        return self._names[first:end]
+
+
+def events(changed: dict[str, KeyValue | None], revision: int) -> Iterator[Event]:
+    """What a watch tells of a change."""
+    for key, item in changed.items():
+        if item is None:
+            yield Event(key, None, 0, revision)
+        else:
+            yield Event(key, item.value, item.create_revision, revision)
+
+
+def covers(span: Span, key: str) -> bool:
+    name = key.encode()
+    return span.first <= name < (span.end or span.first + b"\0")

@@ -1,0 +1,78 @@
+"""Route stores: what the nameserver needs of whatever keeps the routes.
+
+etcd is one (`etcd`), a file of the nameserver's own is the other (`embedded_store`); one contract
+suite runs against both (tests/nameserver/test_route_store.py).
+"""
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import Protocol
+
+from rockoon_nameserver.etcd_data import (
+    Committed,
+    Compare,
+    Delete,
+    Found,
+    Header,
+    KeyValue,
+    Put,
+    Span,
+    WatchBatch,
+)
+from rockoon_runtime.telemetry.metrics import Times
+
+# Of requests, milliseconds: up to the longest that etcd's own documents call healthy, and beyond.
+REQUEST_BOUNDS_MS = (1, 2, 5, 10, 25, 50, 100, 250, 1_000, 2_500, 5_000)
+
+
+class Compacted(Exception):
+    """The revision asked for is no longer kept."""
+
+
+class LeaseGone(Exception):
+    """The lease has expired or was revoked."""
+
+
+class RouteStore(Protocol):
+    """Keys with revisions, transactions, leases and a watch, as etcd has them.
+
+    Every call may raise EtcdUnavailable: a write that ended so may have been done. `Etcd` says what
+    each call does.
+
+    Attributes:
+        request_times: by what was asked of a server, and whether it answered.
+    """
+
+    @property
+    def request_times(self) -> Mapping[tuple[str, bool], Times]: ...
+
+    async def header(self) -> Header: ...
+
+    async def versions(self) -> Mapping[str, str]: ...
+
+    async def read(self, span: Span) -> Found: ...
+
+    async def count_and_changes(
+        self, span: Span, after_revision: int
+    ) -> tuple[Header, int, int]: ...
+
+    async def read_together(self, *spans: Span) -> list[list[KeyValue]]: ...
+
+    async def transaction(
+        self,
+        conditions: Sequence[Compare],
+        operations: Sequence[Put | Delete],
+        otherwise: Sequence[Span] = (),
+    ) -> Committed: ...
+
+    async def grant_lease(self, ttl_seconds: int) -> tuple[int, float]: ...
+
+    async def renew_lease(self, lease_id: int) -> float: ...
+
+    async def lease_seconds_left(self, lease_id: int) -> float: ...
+
+    async def revoke_lease(self, lease_id: int) -> None: ...
+
+    def watch(
+        self, span: Span, start_revision: int
+    ) -> AbstractAsyncContextManager[tuple[Header, AsyncIterator[WatchBatch]]]: ...

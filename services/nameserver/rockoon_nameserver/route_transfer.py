@@ -1,0 +1,87 @@
+"""Transfer of routes between etcd and an embedded store's file, under the revisions that they have.
+
+    python -m rockoon_nameserver.route_transfer to-file ETCD FILE    into a new file
+    python -m rockoon_nameserver.route_transfer to-etcd ETCD FILE    into an etcd that is new
+
+Brokers and the offset service know topics, queues and groups by revisions: with others, all of
+them would count as deleted and made again. No nameserver may run on either meanwhile. Nodes are
+left out, which are there while they run.
+"""
+
+import argparse
+import asyncio
+from pathlib import Path
+
+from rockoon_core.errors import StoreCorrupt
+from rockoon_nameserver.etcd import Etcd
+from rockoon_nameserver.etcd_data import Header, KeyValue, Put, under
+from rockoon_nameserver.route_file import RouteFile, sync_directory
+from rockoon_nameserver.route_store import RouteStore
+
+# Of all clusters.
+ROUTES = under("/rockoon/")
+# What is put where a revision's own keys are not there any more. Not among the routes.
+FILLER = "/rockoon-revisions"
+
+
+async def to_file(etcd: RouteStore, path: Path) -> None:
+    """Copy the routes into a file, which is there once it has all of them."""
+    (revision, cluster_id), items = await etcd.read(ROUTES)
+    kept = without_nodes(items)
+    if len(kept) < len(items):
+        # That they are gone is a change.
+        revision += 1
+    partial = path.with_name(f"{path.name}.partial")
+    for left in path.parent.glob(f"{partial.name}*"):
+        left.unlink()
+    file = RouteFile(partial, Header(revision, cluster_id))
+    file.write(revision, {item.key: item for item in kept}, {})
+    file.close()
+    partial.replace(path)
+    sync_directory(path.parent)
+
+
+async def to_etcd(etcd: RouteStore, path: Path) -> None:
+    """Do again, in an etcd that is new, what is left of every revision.
+
+    Raises:
+        StoreCorrupt: the etcd has not come to what the file says.
+    """
+    file = RouteFile(path)
+    try:
+        header, items = file.header, without_nodes(file.items)
+        last = header.revision + (len(items) < len(file.items))
+    finally:
+        file.close()
+    puts: dict[int, list[Put]] = {}
+    for item in items:
+        for revision in {item.create_revision, item.mod_revision}:
+            puts.setdefault(revision, []).append(Put(item.key, item.value))
+    revision = (await etcd.header()).revision
+    while revision < last:
+        operations = puts.get(revision + 1, [Put(FILLER, b"{}")])
+        revision = (await etcd.transaction([], operations)).revision
+    if await etcd.read(ROUTES) != (Header(last, header.cluster_id), sorted(items)):
+        raise StoreCorrupt(path=path, reason="etcd does not have the same routes afterwards")
+
+
+def without_nodes(items: list[KeyValue]) -> list[KeyValue]:
+    return [item for item in items if not item.lease_id]
+
+
+async def transfer(direction: str, endpoint: str, path: Path) -> None:
+    async with Etcd([endpoint]) as etcd:
+        await (to_file if direction == "to-file" else to_etcd)(etcd, path)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m rockoon_nameserver.route_transfer")
+    parser.add_argument("direction", choices=("to-file", "to-etcd"))
+    parser.add_argument("etcd", help="host:port")
+    parser.add_argument("file", type=Path)
+    given = parser.parse_args()
+    asyncio.run(transfer(given.direction, given.etcd, given.file))
+
+
+if __name__ == "__main__":
+    main()
