@@ -106,6 +106,31 @@ def test_data_stays_from_one_run_to_the_next(tmp_path: Path) -> None:
         assert second.end(signal.SIGTERM) == 0
 
 
+def test_one_process_is_the_command_itself_and_ends_with_it(tmp_path: Path) -> None:
+    port = choose_port()
+    with up(tmp_path / "data", port, "--single", "--access") as running:
+        assert list((tmp_path / "data").glob("etcd*")) == []
+        for variable, value in re.findall(r"export (\w+)=(\S+)", running.shown):
+            os.environ[variable] = value
+        try:
+            run(port, "topic", "create", "kept", "--queues", "1")
+            run(port, "produce", "kept", stdin="hello\n")
+            assert run(port, "consume", "kept") == "hello\n"
+            assert json.loads(run(port, "status", "--json"))["healthy"]
+        finally:
+            for variable, _ in re.findall(r"export (\w+)=(\S+)", running.shown):
+                del os.environ[variable]
+        # The lock is the new program's too, and so are the ports.
+        said = refused("--single", "--dir", str(tmp_path / "data"), "--port", str(choose_port()))
+        assert f"already (process {running.process.pid})" in said
+        said = refused("--single", "--dir", str(tmp_path / "other"), "--port", str(port))
+        assert f"port {port} is in use" in said
+        assert running.end(signal.SIGINT) == 0
+        log = (tmp_path / "data" / "logs" / "single.log").read_text()
+        assert "stopped: received SIGINT" in log
+        assert "ERROR" not in log
+
+
 def test_a_node_that_dies_is_started_again_and_one_that_is_killed_by_wish_stays_down(
     tmp_path: Path,
 ) -> None:

@@ -13,8 +13,9 @@ from rockoon_core.channels import Tls
 from rockoon_core.errors import EtcdUnavailable
 from rockoon_core.pem_files import PemError, try_certificate
 from rockoon_nameserver.etcd import Etcd
-from rockoon_nameserver.server import connections
+from rockoon_nameserver.server import route_store
 from rockoon_nameserver.settings import NameserverSettings
+from rockoon_runtime.process import Stop
 from support.etcd import EtcdServer
 from support.eventually import eventually
 from support.waiting import DEADLINE_SECONDS
@@ -94,8 +95,7 @@ async def test_a_nameserver_opens_etcd_with_what_its_settings_say(
         etcd_tls_certificate=own.certificate,
         etcd_tls_key=own.key,
     )
-    _, etcd, _ = connections(settings)
-    async with etcd:
+    async with route_store(settings, Stop()) as etcd:
         assert (await etcd.header()).revision > 0
         assert await etcd.grant_lease(5)
 

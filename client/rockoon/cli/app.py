@@ -117,6 +117,14 @@ Replicas = Annotated[
     int | None,
     typer.Option(min=1, max=7, help="Copies of each log (default: those of DIR, else 1)."),
 ]
+AccessIsOn = Annotated[
+    bool,
+    typer.Option("--access", help="Callers need access keys; DIR/access has the cluster secret."),
+]
+Single = Annotated[
+    bool,
+    typer.Option("--single", help="One process, and no etcd: smaller, sooner there. Same DIR."),
+]
 NodeName = Annotated[
     str, typer.Argument(metavar="NODE]", show_default=False, help="Which one, as broker-a.")
 ]
@@ -159,12 +167,8 @@ def up(
             help="Encrypt connections; mutual: clients show certificates too. DIR/tls has them.",
         ),
     ] = "off",
-    access_is_on: Annotated[
-        bool,
-        typer.Option(
-            "--access", help="Callers need access keys; DIR/access has the cluster secret."
-        ),
-    ] = False,
+    access_is_on: AccessIsOn = False,
+    single: Single = False,
 ) -> None:
     """Run a cluster on this machine until Ctrl-C.
 
@@ -189,6 +193,7 @@ def up(
             flush=flush,
             tls=tls,
             access=access_is_on,
+            single=single,
         )
     )
 

@@ -17,6 +17,13 @@ from rockoon.local.control import ask
 from rockoon.local.etcd import build_etcd, etcd_warning, find_etcd
 
 DEFAULT_PORT = 9876
+FIRST_COMMANDS = (
+    "rockoon topic create orders",
+    "echo hello | rockoon produce orders",
+    "rockoon consume orders --from first",
+    "rockoon status",
+)
+FAREWELL = "Ctrl-C stops it; the data stays."
 
 
 class Stopped(BaseException):
@@ -34,8 +41,10 @@ def run_up(
     flush: str | None,
     tls: str,
     access: bool,
+    single: bool,
 ) -> int:
-    """Run a cluster until a signal arrives; return the exit status."""
+    """Run a cluster until a signal arrives; return the exit status. A single process takes the
+    place of this one."""
     settings: dict[str, dict[str, object]] = {}
     if new_queue_rule is not None:
         settings["offset"] = {"new_queue_rule": new_queue_rule}
@@ -50,7 +59,15 @@ def run_up(
         settings=settings,
         tls=tls,
         access=access,
+        single=single,
     )
+    if single:
+        cluster.become(
+            lambda: (
+                f"the cluster is ready; data and logs are in {cluster.directory}\n"
+                f"{first_commands(cluster)}\n\n{FAREWELL}"
+            )
+        )
     try:
         with stopping_on_signals():
             build_etcd(lambda line: print(line, file=sys.stderr))
@@ -101,19 +118,19 @@ def greet(cluster: LocalCluster, seconds: float) -> None:
         ((node.name, node.address, node.pid) for node in cluster.nodes),
         empty="",
     )
-    exports = environment_of(cluster)
-    print("\nin another terminal" + (", first:" if exports else ":"))
-    for name, value in exports.items():
-        print(f"  export {name}={shlex.quote(value)}")
-    if exports:
-        print("then:")
-    print("  rockoon topic create orders")
-    print("  echo hello | rockoon produce orders")
-    print("  rockoon consume orders --from first")
-    print("  rockoon status")
+    print(first_commands(cluster))
     where = f" --dir {shlex.quote(str(cluster.directory))}"
-    print(f"  rockoon up kill {cluster.brokers[-1]}{where}")
-    print("\nCtrl-C stops it; the data stays.", flush=True)
+    print(f"  rockoon up kill {cluster.brokers[-1]}{where}\n\n{FAREWELL}", flush=True)
+
+
+def first_commands(cluster: LocalCluster) -> str:
+    """What to do in another terminal."""
+    exports = environment_of(cluster)
+    lines = ["", "in another terminal" + (", first:" if exports else ":")]
+    lines += [f"  export {name}={shlex.quote(value)}" for name, value in exports.items()]
+    lines += ["then:"] if exports else []
+    lines += [f"  {command}" for command in FIRST_COMMANDS]
+    return "\n".join(lines)
 
 
 def environment_of(cluster: LocalCluster) -> dict[str, str]:

@@ -9,21 +9,28 @@ the left, each column at once.
 
 import asyncio
 import contextlib
+import os
 import queue
 import signal
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, NoReturn, Self
 
 from rockoon.local.directory import ClusterDirectory, NodeRecord
-from rockoon.local.etcd import etcd_command, etcd_healthy, find_etcd
-from rockoon.local.node_plan import choose_copies, chosen_names, node_names, replica_names
+from rockoon.local.moved_routes import move_routes
+from rockoon.local.node_maker import NodeMaker, Settings
+from rockoon.local.node_plan import (
+    choose_copies,
+    chosen_names,
+    node_names,
+    refuse_several,
+    replica_names,
+)
 from rockoon.local.ports import PortBlock, can_listen
 from rockoon.local.process import Kind, LocalClusterError, Node, NodeEnded, end
-from rockoon.local.programs import require_services, service_command
+from rockoon.local.programs import require_services
 
 if TYPE_CHECKING:
     from rockoon.local.encryption import Encryption
@@ -34,8 +41,6 @@ READY_SECONDS_MAX = 60.0
 
 # The offset service's log, and its node where it has one copy.
 OFFSET = "offset"
-
-Settings = Mapping[str, object]
 
 
 class LocalCluster:
@@ -69,6 +74,8 @@ class LocalCluster:
         access: whether calls have to be signed with access keys. The cluster secret is made for
             the occasion, and kept in `directory`/access. Clients need `cluster.access`, or a key
             that was made with it.
+        single: nameserver, broker and offset service are one process, the node "single", and there
+            is no etcd. A directory may be used so one time and otherwise another.
 
     Raises:
         LocalClusterError: on start, with the end of the log of the node that failed; also when
@@ -89,7 +96,9 @@ class LocalCluster:
         ready_seconds_max: float = READY_SECONDS_MAX,
         tls: str = "off",
         access: bool = False,
+        single: bool = False,
     ) -> None:
+        self._single = single
         self._directory = ClusterDirectory(Path(directory) if directory is not None else None)
         self._wanted = {Kind.NAMESERVER: nameservers, Kind.BROKER: brokers}
         self._copies_wanted = replicas
@@ -104,6 +113,7 @@ class LocalCluster:
         # Made when the cluster starts.
         self._encryption: Encryption | None = None
         self._access: AccessKey | None = None
+        self._maker: NodeMaker | None = None
         # Held while it runs.
         self._ports: PortBlock | None = None
         # Written by the thread that owns the cluster, in the order in which nodes depend on one
@@ -125,7 +135,7 @@ class LocalCluster:
     @property
     def nameservers(self) -> list[str]:
         """Addresses for `rockoon.connect`."""
-        return [node.address for node in self._of(Kind.NAMESERVER)]
+        return [node.address for node in self._of(Kind.NAMESERVER, Kind.SINGLE)]
 
     @property
     def tls(self) -> "Tls | None":
@@ -177,16 +187,9 @@ class LocalCluster:
             if wait:
                 self.wait_ready_blocking(name)
             return
-        require_services()
-        program = find_etcd()
         self._directory.open()
         try:
-            self._encryption = self._make_encryption()
-            self._access = self._make_access()
-            kept = self._directory.load()
-            for record in self._plan(kept):
-                self._nodes[record.name] = self._make(record, program)
-            self._save()
+            kept = self._make_nodes()
             for node in self._nodes.values():
                 node.launch()
             settles = bool(kept) and self._copies_wanted is not None
@@ -197,6 +200,30 @@ class LocalCluster:
         except BaseException:
             self._end_all(signal.SIGKILL)
             self._nodes.clear()
+            self._close()
+            raise
+
+    def become(self, ready_text: Callable[[], str]) -> NoReturn:
+        """Start a `single` cluster in the place of this program, which is over.
+
+        Args:
+            ready_text: makes what the cluster's process prints when it serves.
+
+        Raises:
+            LocalClusterError: as `start`.
+        """
+        self._directory.open()
+        try:
+            self._make_nodes()
+            (node,) = self.nodes
+            node.log_path.parent.mkdir(parents=True, exist_ok=True)
+            own = (f"--log-file={node.log_path}", f"--ready-text={ready_text()}")
+            command = [*node.command[:3], *own, *node.command[4:]]
+            self._directory.hand_on()
+            if self._ports is not None:
+                self._ports.hand_on()
+            os.execve(command[0], command, os.environ | node.environment)
+        except BaseException:
             self._close()
             raise
 
@@ -249,7 +276,7 @@ class LocalCluster:
         self._settings[chosen] = self._settings.get(chosen, {}) | settings
         port = self._choose_port(node.port for node in self.nodes)
         record = NodeRecord(chosen, Kind.BROKER, port)
-        self._nodes[chosen] = self._make(record, find_etcd())
+        self._nodes[chosen] = self._make(record)
         self._save()
         self.start(chosen, wait=wait)
         return chosen
@@ -277,7 +304,8 @@ class LocalCluster:
             for node in nodes
             if node.kind in (Kind.BROKER, Kind.OFFSET)
         }
-        if self.node("etcd").running:
+        # One process has listed what it runs when it is ready.
+        if not self._single and self.node("etcd").running:
             for nameserver in self._of(Kind.NAMESERVER):
                 wait_listed(nameserver, listed, deadline, self.tls, self.access)
 
@@ -329,6 +357,31 @@ class LocalCluster:
 
     # How it is done.
 
+    def _make_nodes(self) -> list[NodeRecord]:
+        """Make the nodes to run; returns those that the directory had."""
+        require_services()
+        self._encryption = self._make_encryption()
+        self._access = self._make_access()
+        kept = self._directory.load()
+        records = self._plan(kept)
+        self._maker = NodeMaker(
+            self.directory,
+            records,
+            self._settings,
+            self._environment,
+            self._encryption,
+            self._access,
+            self._durable,
+            self._ended.put,
+        )
+        if self._single:
+            refuse_several(records)
+        move_routes(self.directory, self._choose_port(()), single=self._single)
+        nodes = [self._maker.single()] if self._single else map(self._make, records)
+        self._nodes = {node.name: node for node in nodes}
+        self._directory.save(records)
+        return kept
+
     def _plan(self, found: Sequence[NodeRecord]) -> list[NodeRecord]:
         """The nodes to run: those of the directory, and new ones up to the numbers wanted."""
         kept = {record.name: record for record in found}
@@ -351,7 +404,8 @@ class LocalCluster:
             if name not in kept and records[-1].log:
                 self._directory.put_aside(name)
 
-        place("etcd", Kind.ETCD)
+        if not self._single:
+            place("etcd", Kind.ETCD)
         for index, name in enumerate(
             chosen_names(Kind.NAMESERVER, kept.values(), self._wanted[Kind.NAMESERVER])
         ):
@@ -395,7 +449,7 @@ class LocalCluster:
         for node in nodes:
             if node.name in stay[node.log]:
                 record = self._record(node.name, node.kind, node.port, node.log)
-                self._nodes[node.name] = self._make(record, find_etcd())
+                self._nodes[node.name] = self._make(record)
             else:
                 del self._nodes[node.name]
         # First: the next start must not make copies again of those that count no more.
@@ -419,56 +473,9 @@ class LocalCluster:
 
         return cluster_key(self.directory)
 
-    def _environment_of(self, name: str, kind: Kind) -> dict[str, str]:
-        secret = {}
-        if self._access is not None and kind is not Kind.ETCD:
-            secret = {f"ROCKOON_{kind.upper()}_CLUSTER_SECRET": self._access.secret}
-        return secret | {**self._environment.get(kind, {}), **self._environment.get(name, {})}
-
-    def _make(self, record: NodeRecord, etcd: Path) -> Node:
-        name, kind = record.name, record.kind
-        probe: Callable[[], bool] | None = None
-        if kind is Kind.ETCD:
-            directory = self.directory / "etcd"
-            encryption = self._encryption
-            flags = encryption.etcd_flags() if encryption is not None else ()
-            context = encryption.context() if encryption is not None else None
-            command = etcd_command(
-                etcd, directory, record.port, durable=self._durable, tls_flags=flags
-            )
-
-            probe = partial(etcd_healthy, record.port, context)
-        else:
-            command = self._service_command(record)
-        return Node(
-            name,
-            kind,
-            record.port,
-            command,
-            self.directory / "logs" / f"{name}.log",
-            log=record.log,
-            environment=self._environment_of(name, kind),
-            on_unexpected_end=self._ended.put,
-            probe=probe,
-        )
-
-    def _service_command(self, record: NodeRecord) -> Sequence[str]:
-        values: dict[str, object] = {"name": record.name, "listen": f"127.0.0.1:{record.port}"}
-        if record.log:
-            values |= {"name": record.log, "replica": record.name, "copies": self._copies}
-        if record.kind is Kind.NAMESERVER:
-            values["etcd"] = self._nodes["etcd"].address
-        else:
-            values["nameservers"] = ",".join(self.nameservers)
-            values["store_path"] = self.directory / record.name
-        if self._encryption is not None:
-            values |= self._encryption.service_settings(record.name, record.kind, record.log)
-        if self._access is not None:
-            values["access"] = "on"
-        values |= self._settings.get(record.kind, {})
-        values |= self._settings.get(record.log, {})
-        values |= self._settings.get(record.name, {})
-        return service_command(record.kind, values)
+    def _make(self, record: NodeRecord) -> Node:
+        assert self._maker is not None, "it is not started"
+        return self._maker.node(record, self._copies)
 
     def _choose_port(self, taken: Iterable[int]) -> int:
         assert self._ports is not None, "it is not started"
@@ -486,7 +493,7 @@ class LocalCluster:
         self._directory.close()
 
     def _end_all(self, number: signal.Signals) -> None:
-        for kinds in ((Kind.BROKER, Kind.OFFSET), (Kind.NAMESERVER,), (Kind.ETCD,)):
+        for kinds in ((Kind.BROKER, Kind.OFFSET, Kind.SINGLE), (Kind.NAMESERVER,), (Kind.ETCD,)):
             nodes = self._of(*kinds)
             for node in nodes:
                 node.signal(number)

@@ -2,7 +2,7 @@
 
 cluster.lock     held while a cluster runs on the directory; says by whom
 cluster.json     the nodes and their ports, so that addresses survive a restart
-etcd/  broker-a/  offset/        data
+etcd/  broker-a/  offset/        data; routes.db in the place of etcd/ for a single process
 logs/broker-a.log
 former/                          what was there under the name of a new copy of a log
 """
@@ -76,6 +76,11 @@ class ClusterDirectory:
         os.ftruncate(lock, 0)
         os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
         self._lock = lock
+
+    def hand_on(self) -> None:
+        """Leave the lock to the program that takes the place of this one."""
+        if self._lock is not None:
+            os.set_inheritable(self._lock, True)
 
     def close(self) -> None:
         """Let go of the directory; a temporary one is removed. May be called twice."""

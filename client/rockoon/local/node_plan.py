@@ -55,3 +55,14 @@ def replica_names(log: str, kept: Iterable[NodeRecord], copies: int) -> list[str
 
 def node_names(kind: Kind) -> Iterable[str]:
     return (f"{kind}-{letter}" for letter in string.ascii_lowercase)
+
+
+def refuse_several(records: Iterable[NodeRecord]) -> None:
+    """Raises LocalClusterError for nodes that are more than one process of all services has."""
+    for kind in (Kind.NAMESERVER, Kind.BROKER, Kind.OFFSET):
+        names = [record.name for record in records if record.kind is kind]
+        if len(names) > 1:
+            raise LocalClusterError(
+                f"a single process has one {kind}, and this cluster {len(names)} "
+                f"({', '.join(names)}): start it without --single"
+            )

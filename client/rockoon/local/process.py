@@ -34,6 +34,8 @@ class Kind(enum.StrEnum):
     NAMESERVER = "nameserver"
     BROKER = "broker"
     OFFSET = "offset"
+    # All three of these in one process.
+    SINGLE = "single"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -106,7 +108,7 @@ class Node:
         self.port = port
         self.command = tuple(command)
         self.log_path = log_path
-        self._environment = dict(environment)
+        self.environment = dict(environment)
         self._probe = probe
         self._on_unexpected_end = on_unexpected_end
         # Guards the four fields below and is notified when `_ready` or `_status` change. The
@@ -158,7 +160,7 @@ class Node:
                         stdin=subprocess.PIPE,
                         stdout=subprocess.PIPE,
                         stderr=log,
-                        env=os.environ | self._environment,
+                        env=os.environ | self.environment,
                         start_new_session=True,
                     )
             except OSError as failure:

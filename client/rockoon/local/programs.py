@@ -1,8 +1,7 @@
 """The services' programs: whether they are installed, and how they are started."""
 
 import importlib.util
-import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from rockoon.local.process import Kind, LocalClusterError
 
@@ -13,23 +12,17 @@ MODULES = {
 }
 
 
-def service_command(kind: Kind, values: Mapping[str, object]) -> Sequence[str]:
-    """Program and arguments of a service.
-
-    Args:
-        kind: which one.
-        values: of its settings.
-    """
-    flags = [f"--{name.replace('_', '-')}={flag_text(value)}" for name, value in values.items()]
-    return (sys.executable, "-m", MODULES[kind], "--stop-with-parent", *flags)
-
-
 def flag_text(value: object) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, tuple | list):
         return ",".join(str(part) for part in value)
     return str(value)
+
+
+def flags(values: Mapping[str, object]) -> list[str]:
+    """Settings of a service as its command line has them."""
+    return [f"--{name.replace('_', '-')}={flag_text(value)}" for name, value in values.items()]
 
 
 def require_services() -> None:

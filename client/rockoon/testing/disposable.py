@@ -8,7 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from rockoon.local.cluster import LocalCluster, Settings
+from rockoon.local.cluster import LocalCluster
+from rockoon.local.node_maker import Settings
 
 if TYPE_CHECKING:
     from rockoon.cluster import Cluster
@@ -27,7 +28,7 @@ class DisposableCluster(LocalCluster):
     Args:
         nameservers: how many.
         brokers: how many.
-        settings, tls, access: as of `LocalCluster`.
+        settings, tls, access, single: as of `LocalCluster`.
     """
 
     def __init__(
@@ -38,6 +39,7 @@ class DisposableCluster(LocalCluster):
         settings: Mapping[str, Settings] | None = None,
         tls: str = "off",
         access: bool = False,
+        single: bool = False,
     ) -> None:
         # Room for small tests is taken from the disk in one piece, by every broker.
         broker: Settings = {"commit_log_file_bytes": 64 << 20}
@@ -48,6 +50,7 @@ class DisposableCluster(LocalCluster):
             settings={**given, "broker": {**broker, **given.get("broker", {})}},
             tls=tls,
             access=access,
+            single=single,
         )
 
     def connect(self, access: "AccessKey | None" = None) -> "DualConnection":

@@ -9,6 +9,7 @@
             ...
 
 How large the cluster is stands in the pytest settings: `rockoon_brokers`, `rockoon_nameservers`.
+With `rockoon_single = true` all of it is one process, which starts sooner and needs no etcd.
 """
 
 from collections.abc import Iterator
@@ -23,16 +24,20 @@ if TYPE_CHECKING:
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addini("rockoon_brokers", "brokers of the rockoon_cluster fixture", default="1")
     parser.addini("rockoon_nameservers", "nameservers of the rockoon_cluster fixture", default="1")
+    parser.addini(
+        "rockoon_single", "whether it is one process, without etcd", type="bool", default=False
+    )
 
 
 @pytest.fixture(scope="session")
 def rockoon_cluster(request: pytest.FixtureRequest) -> "Iterator[DisposableCluster]":
-    """A whole cluster of real processes on free ports, for the session; its data goes with it."""
+    """A whole cluster on free ports, for the session; its data goes with it."""
     from rockoon.testing.disposable import DisposableCluster
 
     with DisposableCluster(
         nameservers=int(request.config.getini("rockoon_nameservers")),
         brokers=int(request.config.getini("rockoon_brokers")),
+        single=bool(request.config.getini("rockoon_single")),
     ) as cluster:
         yield cluster
         fail_for_ends(cluster)

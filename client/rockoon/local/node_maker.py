@@ -1,0 +1,145 @@
+"""Nodes of a local cluster, made of their records: each a process of its own, or all in one."""
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rockoon.local.directory import NodeRecord
+from rockoon.local.etcd import etcd_command, etcd_healthy, find_etcd
+from rockoon.local.moved_routes import FILE as ROUTES_FILE
+from rockoon.local.process import Kind, Node, NodeEnded
+from rockoon.local.programs import MODULES, flags
+
+if TYPE_CHECKING:
+    from rockoon.local.encryption import Encryption
+    from rockoon.net.access import AccessKey
+
+# Runs all of them in one process, whose node has this name.
+TOGETHER = "rockoon_runtime.together"
+SINGLE = "single"
+
+Settings = Mapping[str, object]
+
+
+class NodeMaker:
+    """Makes the nodes of one cluster.
+
+    Args:
+        directory: the cluster's.
+        records: all nodes; nameservers stay as they are.
+        settings: service, log or node → setting → value; read with each command.
+        environment: service or node → variables.
+        encryption: None when connections are plain.
+        access: the services' own key; None when calls are not signed.
+        durable: whether etcd syncs its writes.
+        on_unexpected_end: as of `Node`.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        records: Sequence[NodeRecord],
+        settings: Mapping[str, Settings],
+        environment: Mapping[str, Mapping[str, str]],
+        encryption: "Encryption | None",
+        access: "AccessKey | None",
+        durable: bool,
+        on_unexpected_end: Callable[[NodeEnded], None],
+    ) -> None:
+        self._directory = directory
+        self._records = tuple(records)
+        self._settings = settings
+        self._environment = environment
+        self._encryption = encryption
+        self._access = access
+        self._durable = durable
+        self._on_unexpected_end = on_unexpected_end
+        self._ports = {record.name: record.port for record in records}
+        self._nameserver_ports = [each.port for each in records if each.kind is Kind.NAMESERVER]
+        self._nameservers = ",".join(f"127.0.0.1:{port}" for port in self._nameserver_ports)
+
+    def node(self, record: NodeRecord, copies: int) -> Node:
+        """A process of its own.
+
+        Args:
+            record: what it is.
+            copies: that its log has.
+
+        Raises:
+            LocalClusterError: it is etcd, and there is none here.
+        """
+        probe: Callable[[], bool] | None = None
+        if record.kind is Kind.ETCD:
+            encryption = self._encryption
+            command = etcd_command(
+                find_etcd(),
+                self._directory / "etcd",
+                record.port,
+                durable=self._durable,
+                tls_flags=encryption.etcd_flags() if encryption is not None else (),
+            )
+            context = encryption.context() if encryption is not None else None
+            probe = partial(etcd_healthy, record.port, context)
+        else:
+            own = self._flags(record, copies)
+            command = (sys.executable, "-m", MODULES[record.kind], "--stop-with-parent", *own)
+        return self._node(record, command, self._variables(record), probe)
+
+    def single(self) -> Node:
+        """All services in one process, which is reached where the first nameserver would be."""
+        command = [sys.executable, "-m", TOGETHER, "--stop-with-parent"]
+        variables: dict[str, str] = {}
+        for record in self._records:
+            command += [MODULES[record.kind], *self._flags(record, 1)]
+            variables |= self._variables(record)
+        return self._node(
+            NodeRecord(SINGLE, Kind.SINGLE, self._nameserver_ports[0]), command, variables
+        )
+
+    def _node(
+        self,
+        record: NodeRecord,
+        command: Sequence[str],
+        variables: Mapping[str, str],
+        probe: Callable[[], bool] | None = None,
+    ) -> Node:
+        return Node(
+            record.name,
+            record.kind,
+            record.port,
+            command,
+            self._directory / "logs" / f"{record.name}.log",
+            log=record.log,
+            environment=variables,
+            on_unexpected_end=self._on_unexpected_end,
+            probe=probe,
+        )
+
+    def _variables(self, record: NodeRecord) -> dict[str, str]:
+        name, kind = record.name, record.kind
+        secret = {}
+        if self._access is not None and kind is not Kind.ETCD:
+            secret = {f"ROCKOON_{kind.upper()}_CLUSTER_SECRET": self._access.secret}
+        return secret | {**self._environment.get(kind, {}), **self._environment.get(name, {})}
+
+    def _flags(self, record: NodeRecord, copies: int) -> list[str]:
+        values: dict[str, object] = {"name": record.name, "listen": f"127.0.0.1:{record.port}"}
+        if record.log:
+            values |= {"name": record.log, "replica": record.name, "copies": copies}
+        if record.kind is not Kind.NAMESERVER:
+            values["nameservers"] = self._nameservers
+            values["store_path"] = self._directory / record.name
+        elif "etcd" in self._ports:
+            values["etcd"] = f"127.0.0.1:{self._ports['etcd']}"
+        else:
+            values["routes_path"] = self._directory / ROUTES_FILE
+        if self._encryption is not None:
+            values |= self._encryption.service_settings(record.name, record.kind, record.log)
+        if self._access is not None:
+            values["access"] = "on"
+        values |= self._settings.get(record.kind, {})
+        values |= self._settings.get(record.log, {})
+        values |= self._settings.get(record.name, {})
+        return flags(values)
