@@ -10,7 +10,7 @@ WORKERS ?= 4
 unexport PYTHONDONTWRITEBYTECODE
 EDITABLE := $(foreach package,$(PACKAGES),-e ./$(package))
 
-.PHONY: help cluster setup check test docs stranger explore demo demo-spark expansion hosts rolling failover faults bench bench-kernel bench-spark fuzz model load load-compare load-help load-overhead capacity soak rocketmq protos settings format clean
+.PHONY: help cluster setup check test docs stranger explore demo demo-spark expansion hosts rolling failover faults bench compare bench-kernel bench-spark fuzz model load load-compare load-help load-overhead capacity soak rocketmq protos settings format clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -117,6 +117,11 @@ faults: cluster  ## kills, power cuts, failing disks, flipped bits, any call: ON
 
 bench: cluster  ## throughput, latency, recovery time and memory, as ratios of one run
 	@$(BIN)/python -m bench.cluster
+
+# Kafka and RocketMQ come from Maven, nats-server from Go, their Python clients from pip: once, into .compare and .rocketmq.
+# What a machine cannot have is skipped by name. A quarter of an hour on two quiet cores.
+compare: cluster  ## Rockoon beside Kafka, RocketMQ and NATS, in turns: ROUNDS=3 SECONDS=1 ONLY=Kafka; fills docs/compare.md
+	@$(BIN)/python -m bench.compare $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(SECONDS),--seconds $(SECONDS)) $(if $(ONLY),--only $(ONLY))
 
 capacity: cluster  ## what a cluster carries and where each service saturates, by axis; fills docs/capacity.md
 	@$(BIN)/python -m bench.capacity

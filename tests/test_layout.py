@@ -22,6 +22,8 @@ MADE = {
     ".venv",
     ".demo",
     ".bench",
+    ".compare",
+    ".rocketmq",
     ".load",
     ".docs",
     ".hypothesis",

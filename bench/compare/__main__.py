@@ -1,0 +1,280 @@
+"""`make compare`: Rockoon, Kafka, RocketMQ and NATS beside each other, in turns, on this machine.
+
+Each round starts each peer on an empty store, without and with a sync before the answer, has its
+clients do the same work one after another, and stops it. What cannot be had here is skipped by
+name. A run of all peers in at least three rounds fills docs/compare.md; any other only prints.
+"""
+
+import argparse
+import os
+import resource
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+from bench.capacity.processes import machine, machine_cpu_seconds
+from bench.compare import page
+from bench.compare.fetching import ROOT, NotHere
+from bench.compare.figures import (
+    CLIENT_MEMORY,
+    FIRST_MESSAGE,
+    MIB,
+    SECONDS,
+    SERVERS_MEMORY,
+    TOPICS,
+    Figures,
+    Result,
+    Round,
+    Row,
+    figures,
+    rows,
+)
+from bench.compare.peer import ClientCommand, Peer
+from bench.compare.peers.kafka import KafkaPeer
+from bench.compare.peers.nats_server import NatsPeer
+from bench.compare.peers.rocketmq import RocketMqPeer
+from bench.compare.peers.rockoon_cluster import RockoonPeer
+from bench.compare.programs import (
+    ClientProgram,
+    MeasureFailed,
+    NoSuchWay,
+    ProgramFailed,
+    cpu_seconds,
+    own_bytes,
+    wait_rest,
+)
+from rockoon.local.ports import PortBlock
+from rockoon.local.process import LocalClusterError
+
+PAGE = ROOT / "docs" / "compare.md"
+PEERS: tuple[type[Peer], ...] = (RockoonPeer, KafkaPeer, RocketMqPeer, NatsPeer)
+ROUNDS_OF_A_PAGE_MIN = 3
+# Unmeasured work before the first measure ends when it gets less than so much faster.
+WARM_GAIN = 1.1
+WARM_TIMES_MAX = 6
+# Who reads fewer again and again, mostly begins again.
+STORED_MIN = 20_000
+ANSWER_SECONDS_MAX = 100.0
+
+
+class Turn:
+    """One client of a peer that runs: what it is asked, and what that cost.
+
+    Args:
+        servers: their processes.
+        client: the client's program.
+        prefix: of its topics' names, since clients share servers.
+    """
+
+    def __init__(self, servers: Sequence[int], client: ClientProgram, prefix: str) -> None:
+        self._servers = servers
+        self._client = client
+        self._prefix = prefix
+        self._stored = 0
+
+    def connect(self, address: str) -> None:
+        """Connect, make topics, and have one message sent and heard."""
+        self._client.ask("connect", ANSWER_SECONDS_MAX, address=address)
+        topics = {self._prefix + name: queues for name, queues in TOPICS.items()}
+        self._client.ask("make_topics", ANSWER_SECONDS_MAX, **topics)
+        self._client.ask("first", ANSWER_SECONDS_MAX, topic=self._prefix + "first")
+
+    def warm(self, seconds: float) -> None:
+        """Store what is read later, until it gets no faster: compilers work meanwhile, too."""
+        best = 0.0
+        for times in range(1, WARM_TIMES_MAX + 1):
+            done = self._ask("produce_each", seconds, topic="fill", bytes=100)
+            self._stored += int(done["messages"])
+            before, best = best, max(best, done["messages"] / done["seconds"])
+            if times > 1 and best < before * WARM_GAIN and self._stored >= STORED_MIN:
+                break
+        self._ask("consume_lists", seconds / 2, topic="fill", stored=self._stored)
+        wait_rest(self._servers)
+
+    def measured(self, row: Row, seconds: float) -> Figures:
+        """One measure, with what servers do about it later."""
+        given = dict(row.given)
+        if row.do.startswith(("consume_", "push_")):
+            given["stored"] = self._stored
+        processes = [*self._servers, self._client.pid]
+        before = cpu_seconds(processes)
+        done = self._ask(row.do, seconds * row.times, **given)
+        wait_rest(self._servers)
+        return figures(row, done, cpu_seconds(processes) - before)
+
+    def memory(self) -> Figures:
+        return {
+            (SERVERS_MEMORY, MIB): own_bytes(self._servers) / (1 << 20),
+            (CLIENT_MEMORY, MIB): own_bytes([self._client.pid]) / (1 << 20),
+        }
+
+    def _ask(self, do: str, seconds: float, *, topic: object, **given: object) -> dict[str, float]:
+        named = {"topic": f"{self._prefix}{topic}", "seconds": seconds, **given}
+        return self._client.ask(do, ANSWER_SECONDS_MAX + seconds, **named)
+
+
+class Comparison:
+    """A run.
+
+    Args:
+        peers: kinds of them, that take turns.
+        seconds: how long each rate is measured.
+        folder: for stores and logs; on the disk that is to be measured.
+        result: what is filled.
+    """
+
+    def __init__(
+        self, peers: Sequence[type[Peer]], seconds: float, folder: Path, result: Result
+    ) -> None:
+        self._seconds = seconds
+        self._folder = folder
+        self._result = result
+        self._ports = PortBlock()
+        self._peers = [peer(self._ports) for peer in peers]
+
+    def prepare(self) -> None:
+        """Leave out what cannot be had."""
+        for peer in list(self._peers):
+            told(f"{peer.name}: fetching")
+            try:
+                self._result.versions |= peer.prepare()
+            except NotHere as reason:
+                self._peers.remove(peer)
+                self._miss(peer.name, str(reason))
+
+    def round(self) -> None:
+        """A turn of each peer, without and with a sync before the answer; others begin next."""
+        load, began, before = os.getloadavg()[0], time.monotonic(), used_cpu_seconds()
+        for sync in (False, True):
+            for peer in self._peers:
+                self._turn(peer, sync=sync)
+        seconds = time.monotonic() - began
+        machine_used, own_used = (
+            now - then for now, then in zip(used_cpu_seconds(), before, strict=True)
+        )
+        others = max(machine_used - own_used, 0.0) / seconds
+        self._result.rounds.append(Round(load, others, seconds))
+        self._peers.append(self._peers.pop(0))
+
+    def _turn(self, peer: Peer, *, sync: bool) -> None:
+        with tempfile.TemporaryDirectory(dir=self._folder, ignore_cleanup_errors=True) as name:
+            folder, began = Path(name), time.monotonic()
+            try:
+                address = peer.start(folder, sync=sync)
+                for number, command in enumerate(peer.clients()):
+                    started = began if number == 0 else None
+                    self._client(peer, command, address, folder, started, sync=sync)
+            except (ProgramFailed, LocalClusterError, NotHere) as failure:
+                self._miss(f"{peer.name}, {mode(sync)}", str(failure))
+            finally:
+                peer.stop()
+
+    def _client(
+        self,
+        peer: Peer,
+        command: ClientCommand,
+        address: str,
+        folder: Path,
+        began: float | None,
+        *,
+        sync: bool,
+    ) -> None:
+        """All measures of a client; `began`: when the servers were started for it, if they were."""
+        number = peer.columns.index(command.name)
+        log = folder / f"client-{number}.log"
+        client = ClientProgram(command.command, log, command.environment)
+        turn = Turn(peer.pids(), client, f"c{number}-")
+        name = f"{command.name}, {mode(sync)}"
+        told(name)
+        doing = "start"
+        try:
+            turn.connect(address)
+            if began is not None:
+                seconds = time.monotonic() - began
+                self._result.add(command.name, {(FIRST_MESSAGE, SECONDS): seconds}, sync=sync)
+            doing = "warm-up"
+            turn.warm(self._seconds)
+            for row in rows(sync=sync):
+                doing = row.name
+                try:
+                    found = turn.measured(row, self._seconds)
+                except NoSuchWay as reason:
+                    self._miss(f"{command.name}: {row.name}", str(reason))
+                except MeasureFailed as failure:
+                    self._miss(f"{name}: {row.name}", str(failure))
+                else:
+                    self._result.add(command.name, found, sync=sync)
+            self._result.add(command.name, turn.memory(), sync=sync)
+        except (MeasureFailed, ProgramFailed) as failure:
+            self._miss(f"{name}: {doing}, and what comes behind it", str(failure))
+        finally:
+            client.stop()
+
+    def _miss(self, name: str, reason: str) -> None:
+        reason = " ".join(reason.split())
+        if self._result.missing.setdefault(name, reason) == reason:
+            told(f"  not measured: {name}: {reason}")
+
+    def close(self) -> None:
+        self._ports.close()
+
+
+def told(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+def mode(sync: bool) -> str:
+    return "after a sync" if sync else "before a sync"
+
+
+def used_cpu_seconds() -> tuple[float, float]:
+    """CPU that the machine has used, and of it this process and its children that have ended."""
+    own = 0.0
+    for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN):
+        usage = resource.getrusage(who)
+        own += usage.ru_utime + usage.ru_stime
+    return machine_cpu_seconds(), own
+
+
+def main() -> int:
+    names = [peer.name for peer in PEERS]
+    parser = argparse.ArgumentParser(prog="make compare", description=__doc__)
+    parser.add_argument("--rounds", type=int, default=3, help="how often each peer has its turn")
+    parser.add_argument("--seconds", type=float, default=1.0, help="how long a rate is measured")
+    parser.add_argument("--only", choices=names, action="append", help="a peer; may be repeated")
+    parser.add_argument("--dir", type=Path, default=Path(".bench"), help="where the stores go")
+    arguments = parser.parse_args()
+    chosen = [peer for peer in PEERS if peer.name in (arguments.only or names)]
+    result = Result(
+        datetime.now(UTC).date().isoformat(),
+        machine(),
+        f"make compare ROUNDS={arguments.rounds} SECONDS={arguments.seconds:g}",
+        arguments.seconds,
+    )
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    arguments.dir.mkdir(exist_ok=True)
+    comparison = Comparison(chosen, arguments.seconds, arguments.dir.resolve(), result)
+    try:
+        comparison.prepare()
+        for number in range(arguments.rounds):
+            told(f"round {number + 1} of {arguments.rounds}")
+            comparison.round()
+    except KeyboardInterrupt:
+        told("interrupted; every server and client is stopped")
+        return 130
+    finally:
+        comparison.close()
+    made = page.text(result, [column for peer in chosen for column in peer.columns])
+    print(made)
+    if arguments.rounds >= ROUNDS_OF_A_PAGE_MIN and not arguments.only:
+        page.write(PAGE, made)
+        told(f"written: {PAGE}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

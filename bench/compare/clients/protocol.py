@@ -1,0 +1,232 @@
+"""A client program's side of `make compare`: told by lines what to do, it answers by lines.
+
+    produce_each topic=small bytes=100 seconds=1.0   ->   > messages=600500 seconds=1.003
+
+"- REASON" says that the client has no such way of working, "! ERROR" that it failed. Nothing here
+needs Rockoon: the clients of peers run in an environment of their own. `java/CompareClient.java` is
+the same for Java.
+"""
+
+import abc
+import asyncio
+import struct
+import sys
+import traceback
+from collections.abc import Callable, Mapping
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import Any
+
+import uvloop
+
+BODY_BYTES = 100
+LIST_MESSAGES = 1000
+HANDLED_LIST_MESSAGES = 64
+LOOK_MESSAGES = 500
+TASKS = 64
+ARRIVAL_SECONDS_MAX = 60.0
+LOOK_SECONDS = 0.005
+# Of a paced run: what comes first is not counted.
+WARM_SHARE = 0.2
+
+Note = Callable[[bytes], None]
+_MOMENT = struct.Struct("<d")
+_FILL = bytes(BODY_BYTES - _MOMENT.size)
+
+
+@dataclass
+class Work:
+    """What was done.
+
+    Attributes:
+        messages: how many.
+        seconds: how long that took, until the last one was answered or read.
+        waits: seconds of single messages, in any order.
+    """
+
+    messages: int
+    seconds: float
+    waits: list[float] = field(default_factory=list)
+
+    def told(self) -> str:
+        words = [f"messages={self.messages}", f"seconds={self.seconds:.6f}"]
+        if ordered := sorted(self.waits):
+            for name, share in (("p50", 0.5), ("p99", 0.99)):
+                at = min(int(len(ordered) * share), len(ordered) - 1)
+                words.append(f"{name}={ordered[at]:.9f}")
+        return " ".join(words)
+
+
+class Arrivals:
+    """Counts what handlers get, from the first message until it is enough.
+
+    Args:
+        stored: how many there are.
+        seconds: how long is counted.
+    """
+
+    def __init__(self, stored: int, seconds: float) -> None:
+        self._stored = stored
+        self._seconds = seconds
+        self._began = 0.0
+        self._look_at = 0
+        self._count = 0
+        self._enough: asyncio.Future[Work] = asyncio.get_running_loop().create_future()
+
+    def add(self, count: int) -> None:
+        """Count messages, on the loop."""
+        if not self._count:
+            self._began = perf_counter()
+        self._count += count
+        if self._count >= self._look_at:
+            self._look_at = min(self._count + LOOK_MESSAGES, self._stored)
+            elapsed = perf_counter() - self._began
+            is_enough = elapsed >= self._seconds or self._count >= self._stored
+            if is_enough and not self._enough.done():
+                self._enough.set_result(Work(self._count, elapsed))
+
+    async def wait(self) -> Work:
+        async with asyncio.timeout(self._seconds + ARRIVAL_SECONDS_MAX):
+            return await self._enough
+
+
+class Client(abc.ABC):
+    """A client library at work. Each method that the library has no way for is left out.
+
+    Such methods are `produce_each`, `produce_lists` (topic, body, seconds), `consume_columns`,
+    `consume_lists`, `consume_each`, `push_each`, `push_lists` (topic, stored, seconds); they return
+    `Work`. `consume_…` reads `stored` messages from the start, again and again while time is left.
+    """
+
+    missing: Mapping[str, str] = {}
+    """Why a method is left out."""
+
+    @abc.abstractmethod
+    async def connect(self, address: str) -> None: ...
+
+    @abc.abstractmethod
+    async def make_topics(self, queues: Mapping[str, int]) -> None:
+        """Make topics, each with so many queues."""
+
+    @abc.abstractmethod
+    async def send(self, topic: str, body: bytes) -> None:
+        """Send one message, without lingering, and wait until it is stored."""
+
+    @abc.abstractmethod
+    def listening(self, topic: str, note: Note) -> AbstractAsyncContextManager[None]:
+        """Have a consumer group of its own call `note` with each body, from the first."""
+
+    @abc.abstractmethod
+    async def close(self) -> None: ...
+
+
+async def arrived(bodies: list[Any], count: int) -> None:
+    """Wait until so many have come; they may come from another thread."""
+    async with asyncio.timeout(ARRIVAL_SECONDS_MAX):
+        while len(bodies) < count:  # noqa: ASYNC110 - no event is set from another thread
+            await asyncio.sleep(LOOK_SECONDS)
+
+
+async def first(client: Client, topic: str) -> Work:
+    """One message, until a listener has it."""
+    bodies: list[bytes] = []
+    began = perf_counter()
+    async with client.listening(topic, bodies.append):
+        await client.send(topic, bytes(BODY_BYTES))
+        await arrived(bodies, 1)
+        return Work(1, perf_counter() - began)
+
+
+async def tasks(client: Client, topic: str, seconds: float, count: int) -> Work:
+    """So many tasks, of which each awaits its sends one after another."""
+    waits: list[float] = []
+    body = bytes(BODY_BYTES)
+    began = perf_counter()
+
+    async def sending() -> None:
+        while (before := perf_counter()) - began < seconds:
+            await client.send(topic, body)
+            waits.append(perf_counter() - before)
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(count):
+            group.create_task(sending())
+    return Work(len(waits), perf_counter() - began, waits)
+
+
+async def paced(client: Client, topic: str, seconds: float, rate: float) -> Work:
+    """A steady rate, a task for each send; waits are from the call of send to the listener."""
+    waits: list[float] = []
+
+    def note(body: bytes) -> None:
+        waits.append(perf_counter() - _MOMENT.unpack_from(body)[0])
+
+    async def send() -> None:
+        await client.send(topic, _MOMENT.pack(perf_counter()) + _FILL)
+
+    count = int(rate * seconds)
+    async with client.listening(topic, note):
+        await send()
+        await arrived(waits, 1)
+        began = perf_counter()
+        async with asyncio.TaskGroup() as group:
+            for number in range(count):
+                if (left := began + number / rate - perf_counter()) > 0:
+                    await asyncio.sleep(left)
+                group.create_task(send())
+        await arrived(waits, count + 1)
+        elapsed = perf_counter() - began
+    return Work(count, elapsed, waits[1 + int(count * WARM_SHARE) :])
+
+
+async def work(client: Client, do: str, given: Mapping[str, str]) -> Work | None:
+    topic, seconds = given.get("topic", ""), float(given.get("seconds", 0))
+    match do:
+        case "connect":
+            await client.connect(given["address"])
+        case "make_topics":
+            await client.make_topics({name: int(queues) for name, queues in given.items()})
+        case "first":
+            return await first(client, topic)
+        case "single":
+            return await tasks(client, topic, seconds, 1)
+        case "tasks":
+            return await tasks(client, topic, seconds, TASKS)
+        case "paced":
+            return await paced(client, topic, seconds, float(given["rate"]))
+        case _:
+            size = given.get("bytes")
+            what = int(given["stored"]) if size is None else bytes(int(size))
+            found: Work = await getattr(client, do)(topic, what, seconds)
+            return found
+    return None
+
+
+async def answer(client: Client, line: str) -> str:
+    do, *words = line.split()
+    if reason := client.missing.get(do):
+        return f"- {reason}"
+    try:
+        done = await work(client, do, dict(word.split("=", 1) for word in words))
+    except Exception as failure:  # noqa: BLE001 - the root of a request
+        traceback.print_exc()
+        return " ".join(f"! {type(failure).__name__}: {failure}".split())
+    return f"> {done.told() if done is not None else ''}"
+
+
+async def serve(client: Client) -> None:
+    try:
+        while line := await asyncio.to_thread(sys.stdin.readline):
+            print(await answer(client, line), flush=True)
+    finally:
+        await client.close()
+
+
+def main(client: Callable[[], Client]) -> None:
+    """Run a client program until its input ends."""
+
+    async def run() -> None:
+        await serve(client())
+
+    uvloop.run(run())

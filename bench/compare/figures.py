@@ -1,0 +1,169 @@
+"""What is measured, and its arithmetic: figures of a turn, their range over the rounds."""
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+RATE, CPU, P50, P99 = "messages/s", "CPU µs a message", "p50 ms", "p99 ms"
+SECONDS, MIB = "s", "MiB"
+NONE = "\N{EN DASH}"
+DIGITS = 3
+_CELL = re.compile(rf"([\d,.]+)(?: {NONE} ([\d,.]+))?")
+
+
+@dataclass(frozen=True)
+class Row:
+    """A measure.
+
+    Attributes:
+        name: as the table says it.
+        do: what clients are asked for (`clients/protocol.py`).
+        given: with which arguments; seconds are added.
+        units: what is told of it, a line of the table each.
+        times: how many times as long as others it takes.
+        reads: whether it reads what is stored; a sync before the answer makes no difference then.
+    """
+
+    name: str
+    do: str
+    given: Mapping[str, object]
+    units: Sequence[str] = (RATE, CPU)
+    times: float = 1.0
+    reads: bool = False
+
+
+SMALL, LARGE = {"topic": "small", "bytes": 100}, {"topic": "large", "bytes": 1024}
+READ = {"topic": "fill"}
+SINGLE = {"topic": "single"}
+
+# Topics of each client, and how many queues they have.
+TOPICS: Mapping[str, int] = {"fill": 8, "small": 8, "large": 8, "single": 1, "paced": 1, "first": 1}
+
+ROWS = (
+    Row("produce 100 B, a call a message", "produce_each", SMALL),
+    Row("produce 100 B, lists", "produce_lists", SMALL),
+    Row("produce 1 KiB, a call a message", "produce_each", LARGE),
+    Row("produce 1 KiB, lists", "produce_lists", LARGE),
+    Row("consume 100 B, columns", "consume_columns", READ, reads=True),
+    Row("consume 100 B, lists of objects", "consume_lists", READ, reads=True),
+    Row("consume 100 B, an object a call", "consume_each", READ, reads=True),
+    Row("push 100 B, a message a call", "push_each", READ, reads=True),
+    Row("push 100 B, lists of up to 64", "push_lists", READ, reads=True),
+    Row("one awaited send after another", "single", SINGLE, (P50, P99, CPU)),
+    Row("64 tasks, each awaits its sends", "tasks", SINGLE, (RATE, P99, CPU)),
+    Row(
+        "1,000 messages/s, from send to listener",
+        "paced",
+        {"topic": "paced", "rate": 1000},
+        (P50, P99, CPU),
+        2.0,
+    ),
+)
+SERVERS_MEMORY = "memory of the servers after that"
+CLIENT_MEMORY = "memory of the client after that"
+FIRST_MESSAGE = "from the command to the first message"
+
+
+def rows(*, sync: bool) -> list[Row]:
+    """The measures without, or with a sync before the answer."""
+    return [row for row in ROWS if not (sync and row.reads)]
+
+
+def lines(*, sync: bool) -> list[tuple[str, str]]:
+    """Every line of a table: measure and unit."""
+    found = [(row.name, unit) for row in rows(sync=sync) for unit in row.units]
+    return [*found, (SERVERS_MEMORY, MIB), (CLIENT_MEMORY, MIB), (FIRST_MESSAGE, SECONDS)]
+
+
+# Measure and unit → value.
+Figures = dict[tuple[str, str], float]
+
+
+def figures(row: Row, done: Mapping[str, float], cpu_seconds: float) -> Figures:
+    """What is told of a measure.
+
+    Args:
+        row: the measure.
+        done: messages, seconds, and maybe p50 and p99 in seconds, as a client counted.
+        cpu_seconds: that client and servers used for it.
+    """
+    messages = done["messages"]
+    values = {RATE: messages / done["seconds"], CPU: cpu_seconds / messages * 1e6}
+    waits = {"p50": P50, "p99": P99}
+    values |= {unit: done[name] * 1e3 for name, unit in waits.items() if name in done}
+    return {(row.name, unit): values[unit] for unit in row.units}
+
+
+def shown(value: float) -> str:
+    """A figure with as many digits as it deserves."""
+    if value <= 0:
+        return "0"
+    decimals = DIGITS - 1 - math.floor(math.log10(value))
+    return f"{round(value, decimals):,.{max(decimals, 0)}f}"
+
+
+def span(values: Sequence[float]) -> str:
+    """The range over the rounds, as a cell has it."""
+    if not values:
+        return NONE
+    low, high = shown(min(values)), shown(max(values))
+    return low if low == high else f"{low} {NONE} {high}"
+
+
+def parsed(cell: str) -> tuple[float, float] | None:
+    """Lowest and highest of a cell; None where nothing was measured.
+
+    Raises:
+        ValueError: it is no cell.
+    """
+    if cell == NONE:
+        return None
+    found = _CELL.fullmatch(cell)
+    if found is None:
+        raise ValueError(f"no figure: {cell!r}")
+    low, high = (float(each.replace(",", "")) for each in (found[1], found[2] or found[1]))
+    return low, high
+
+
+@dataclass(frozen=True)
+class Round:
+    """The circumstances of a round.
+
+    Attributes:
+        load: the load average before it.
+        others_cores: cores that other programs used during it.
+        seconds: how long it took.
+    """
+
+    load: float
+    others_cores: float
+    seconds: float
+
+
+@dataclass
+class Result:
+    """All of a run.
+
+    Attributes:
+        date, machine, command: when, on what, by what.
+        seconds: how long each rate was measured.
+        versions: of every program, by name.
+        rounds: their circumstances.
+        values: a value for each round; by whether answers wait for a sync, column, measure, unit.
+        missing: why a column, or a measure of it, has none; by their name.
+    """
+
+    date: str
+    machine: str
+    command: str
+    seconds: float
+    versions: dict[str, str] = field(default_factory=dict)
+    rounds: list[Round] = field(default_factory=list)
+    values: dict[tuple[bool, str, str, str], list[float]] = field(default_factory=dict)
+    missing: dict[str, str] = field(default_factory=dict)
+
+    def add(self, column: str, found: Figures, *, sync: bool) -> None:
+        """Note what a turn has found."""
+        for (name, unit), value in found.items():
+            self.values.setdefault((sync, column, name, unit), []).append(value)

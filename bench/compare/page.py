@@ -1,0 +1,106 @@
+"""Fills docs/compare.md: the tables between its markers; the words around them stay.
+
+A table for answers without a sync and one with; a line for each measure and unit, a column for each
+client. A cell is a range over the rounds, a figure, or a dash.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench.compare.figures import Result, lines, parsed, span
+
+BLOCK = re.compile(r"(<!-- begin figures -->\n).*?(<!-- end figures -->)", re.DOTALL)
+MISSING = "*Not measured yet.*"
+TITLES = {False: "### Answered before a sync", True: "### Answered after a sync"}
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table as it stands in the page.
+
+    Attributes:
+        title: its heading.
+        columns: names of clients.
+        cells: by measure, unit and column: lowest and highest, or None where nothing was measured.
+    """
+
+    title: str
+    columns: Sequence[str]
+    cells: dict[tuple[str, str, str], tuple[float, float] | None]
+
+
+def text(result: Result, columns: Sequence[str]) -> str:
+    """What stands between the markers.
+
+    Args:
+        result: of a run.
+        columns: of the tables.
+    """
+    versions = ", ".join(f"{name} {version}" for name, version in result.versions.items())
+    parts = [
+        f"{result.date}, {result.machine}. `{result.command}`: {result.seconds:g} s a rate.",
+        f"Versions: {versions}.",
+        "\n".join(
+            [
+                "| round | load average before | cores that others used | seconds |",
+                "|---|---|---|---|",
+            ]
+            + [
+                f"| {number} | {each.load:.2f} | {each.others_cores:.2f} | {each.seconds:.0f} |"
+                for number, each in enumerate(result.rounds, 1)
+            ]
+        ),
+    ]
+    for sync, title in TITLES.items():
+        made = [f"| measure | unit | {' | '.join(columns)} |", "|---" * (2 + len(columns)) + "|"]
+        for name, unit in lines(sync=sync):
+            cells = [span(result.values.get((sync, column, name, unit), ())) for column in columns]
+            made.append(f"| {name} | {unit} | {' | '.join(cells)} |")
+        parts += [title, "\n".join(made)]
+    if result.missing:
+        parts.append("Not measured:")
+        parts.append("\n".join(f"- {name}: {why}" for name, why in result.missing.items()))
+    return "\n\n".join(parts)
+
+
+def write(page: Path, made: str) -> None:
+    """Put a text between the markers of a page."""
+    page.write_text(BLOCK.sub(lambda found: f"{found[1]}{made}\n{found[2]}", page.read_text()))
+
+
+def between(page: Path) -> str:
+    """What stands between the markers of a page.
+
+    Raises:
+        ValueError: it has none.
+    """
+    found = BLOCK.search(page.read_text())
+    if found is None:
+        raise ValueError(f"{page} has no markers")
+    return found[0].partition("\n")[2].rpartition("\n")[0]
+
+
+def tables(made: str) -> Iterator[Table]:
+    """The tables of figures in a text.
+
+    Raises:
+        ValueError: a cell is none, or a line has not as many as the table has columns.
+    """
+    for title in TITLES.values():
+        _, found, rest = made.partition(f"{title}\n\n")
+        if not found:
+            continue
+        head, _, *lines = rest.partition("\n\n")[0].splitlines()
+        columns = _cells(head)[2:]
+        cells = {}
+        for line in lines:
+            name, unit, *values = _cells(line)
+            for column, value in zip(columns, values, strict=True):
+                cells[name, unit, column] = parsed(value)
+        yield Table(title, columns, cells)
+
+
+def _cells(line: str) -> list[str]:
+    return [cell.strip() for cell in line.strip().strip("|").split("|")]

@@ -1,0 +1,241 @@
+"""Processes of a comparison: servers and clients as children, their CPU time and their memory."""
+
+import os
+import select
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from rockoon.local.etcd import ENDS_WITH_US
+from rockoon.local.ports import PortBlock
+from rockoon.local.process import tail
+
+READY_SECONDS_MAX = 90.0
+STOP_SECONDS_MAX = 30.0
+LOOK_SECONDS = 0.02
+# Servers at rest use less of a core than this.
+REST_CORES = 0.1
+REST_LOOK_SECONDS = 0.1
+REST_SECONDS_MAX = 1.5
+
+
+class ProgramFailed(Exception):
+    """A server or a client that ended, failed, or did not answer; the text says which and why."""
+
+
+class MeasureFailed(Exception):
+    """A client says that something failed; it can be asked for other things."""
+
+
+class NoSuchWay(Exception):
+    """A client has no such way of working; the text says why."""
+
+
+class Program:
+    """A server: a child that ends with us, however we end.
+
+    Args:
+        name: what it is.
+        command: program and arguments.
+        log: where its output goes.
+        environment: added to ours.
+    """
+
+    def __init__(
+        self, name: str, command: Sequence[object], log: Path, environment: Mapping[str, str] = {}
+    ) -> None:
+        self.name = name
+        self._log = log
+        with log.open("ab") as output:
+            self._process = subprocess.Popen(
+                ["sh", "-c", ENDS_WITH_US, "sh", *map(str, command)],
+                stdin=subprocess.PIPE,
+                stdout=output,
+                stderr=output,
+                env={**os.environ, **environment},
+                cwd=log.parent,
+                start_new_session=True,
+            )
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def wait_listening(self, port: int) -> None:
+        """Wait until it listens on a port.
+
+        Raises:
+            ProgramFailed: it ended, or takes too long.
+        """
+        deadline = time.monotonic() + READY_SECONDS_MAX
+        while time.monotonic() < deadline:
+            if self._process.poll() is not None:
+                raise ProgramFailed(f"{self.name} ended: {tail(self._log)}")
+            with suppress(OSError), socket.create_connection(("127.0.0.1", port), 1.0):
+                return
+            time.sleep(LOOK_SECONDS)
+        raise ProgramFailed(f"{self.name} does not listen: {tail(self._log)}")
+
+    def stop(self) -> None:
+        """End it, and all that it started."""
+        ended(self._process)
+
+
+class ClientProgram:
+    """A client: told by lines what to do (`clients/protocol.py`).
+
+    Args:
+        command: program and arguments.
+        log: where what it prints about failures goes.
+        environment: added to ours.
+    """
+
+    def __init__(
+        self, command: Sequence[object], log: Path, environment: Mapping[str, str]
+    ) -> None:
+        self._log = log
+        self._unread = b""
+        with log.open("ab") as output:
+            self._process = subprocess.Popen(
+                [str(word) for word in command],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=output,
+                env={**os.environ, **environment},
+                start_new_session=True,
+            )
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def ask(self, do: str, seconds_max: float, **given: object) -> dict[str, float]:
+        """Have it do something, and return what it counted.
+
+        Raises:
+            NoSuchWay: it has no way to do that.
+            MeasureFailed: it says that it failed.
+            ProgramFailed: it ended, or did not answer in time.
+        """
+        assert self._process.stdin is not None
+        line = " ".join([do, *(f"{name}={value}" for name, value in given.items())])
+        with suppress(BrokenPipeError):
+            self._process.stdin.write(line.encode() + b"\n")
+            self._process.stdin.flush()
+        kind, _, said = self._answer(time.monotonic() + seconds_max).partition(" ")
+        if kind == "-":
+            raise NoSuchWay(said)
+        if kind == "!":
+            raise MeasureFailed(said)
+        return {name: float(value) for name, value in (word.split("=") for word in said.split())}
+
+    def _answer(self, deadline: float) -> str:
+        while True:
+            line = self._line(deadline)
+            if line[:2] in ("> ", "- ", "! "):
+                return line
+
+    def _line(self, deadline: float) -> str:
+        assert self._process.stdout is not None
+        while b"\n" not in self._unread:
+            left = max(deadline - time.monotonic(), 0.0)
+            if not select.select([self._process.stdout], [], [], left)[0]:
+                raise ProgramFailed("no answer in time")
+            if not (read := os.read(self._process.stdout.fileno(), 1 << 16)):
+                raise ProgramFailed(f"it ended: {tail(self._log)}")
+            self._unread += read
+        line, _, self._unread = self._unread.partition(b"\n")
+        return line.decode(errors="replace")
+
+    def stop(self) -> None:
+        """Let it close its connections, and end it."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        with suppress(BrokenPipeError):
+            self._process.stdin.close()
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(STOP_SECONDS_MAX)
+        ended(self._process)
+        self._process.stdout.close()
+
+
+def ended(process: subprocess.Popen[bytes]) -> None:
+    """End a child that leads a process group, and the group."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, number)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(STOP_SECONDS_MAX)
+            break
+    if process.stdin is not None:
+        with suppress(BrokenPipeError):
+            process.stdin.close()
+
+
+def with_children(pids: Iterable[int]) -> set[int]:
+    """Processes, and all that they started, and so on (Linux)."""
+    parents: dict[int, list[int]] = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            parent = int(stat.read_text().rpartition(")")[2].split()[1])
+            parents.setdefault(parent, []).append(int(stat.parent.name))
+    found, left = set[int](), list(pids)
+    while left:
+        pid = left.pop()
+        if pid not in found:
+            found.add(pid)
+            left += parents.get(pid, [])
+    return found
+
+
+def cpu_seconds(pids: Iterable[int]) -> float:
+    """CPU that processes and all their children have used since they started."""
+    total = 0.0
+    for pid in with_children(pids):
+        # Linux's clock of another process's CPU: nanoseconds, where /proc counts hundredths.
+        with suppress(OSError):
+            total += time.clock_gettime((~pid << 3) | 2)
+    return total
+
+
+def own_bytes(pids: Iterable[int]) -> int:
+    """Resident memory of processes and all their children that is no file's."""
+    total = 0
+    for pid in with_children(pids):
+        with suppress(OSError):
+            for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+                if line.startswith("RssAnon:"):
+                    total += int(line.split()[1]) << 10
+    return total
+
+
+def wait_rest(pids: Sequence[int]) -> None:
+    """Wait until servers have done what is left after a measure, or for a while."""
+    deadline = time.monotonic() + REST_SECONDS_MAX
+    used = cpu_seconds(pids)
+    while time.monotonic() < deadline:
+        time.sleep(REST_LOOK_SECONDS)
+        before, used = used, cpu_seconds(pids)
+        if used - before < REST_CORES * REST_LOOK_SECONDS:
+            break
+
+
+def free_port(ports: PortBlock, *offsets: int) -> int:
+    """A port of ours whose neighbours at some offsets are free too."""
+    while True:
+        port = ports.choose()
+        if all(is_free(port + offset) for offset in offsets):
+            return port
+
+
+def is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+        return True

@@ -1,0 +1,303 @@
+"""`make compare`: its arithmetic, its page, its talk with clients, and Rockoon's own turn."""
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from bench.compare import page
+from bench.compare.__main__ import PEERS, Turn
+from bench.compare.clients import protocol
+from bench.compare.clients.protocol import Arrivals, Client, Note, Work
+from bench.compare.figures import (
+    CPU,
+    FIRST_MESSAGE,
+    MIB,
+    P50,
+    P99,
+    RATE,
+    ROWS,
+    SECONDS,
+    SERVERS_MEMORY,
+    Result,
+    Round,
+    figures,
+    lines,
+    parsed,
+    rows,
+    shown,
+    span,
+)
+from bench.compare.peers.rockoon_cluster import RockoonPeer
+from bench.compare.programs import (
+    ClientProgram,
+    MeasureFailed,
+    NoSuchWay,
+    Program,
+    ProgramFailed,
+    cpu_seconds,
+    own_bytes,
+    with_children,
+)
+from rockoon.local.ports import PortBlock
+from support.waiting import wait_until
+
+DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "compare.md"
+COLUMNS = [column for peer in PEERS for column in peer.columns]
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (612_345.0, "612,000"),
+        (999.6, "1,000"),
+        (123.4, "123"),
+        (12.34, "12.3"),
+        (2.9, "2.90"),
+        (0.01234, "0.0123"),
+        (0.0, "0"),
+    ],
+)
+def test_a_figure_has_three_digits(value: float, text: str) -> None:
+    assert shown(value) == text
+
+
+def test_a_cell_is_the_range_over_rounds_and_is_read_back() -> None:
+    assert parsed(span([2.95, 3.1, 2.9])) == (2.9, 3.1)
+    assert parsed(span([612_345, 655_000])) == (612_000, 655_000)
+    assert parsed(span([2.901, 2.9])) == (2.9, 2.9)
+    assert parsed(span([])) is None
+
+
+@pytest.mark.parametrize("cell", ["", "fast", "1 - 2", "1 \N{EN DASH} 2 ms"])
+def test_what_is_no_figure_is_refused(cell: str) -> None:
+    with pytest.raises(ValueError, match="no figure"):
+        parsed(cell)
+
+
+def test_cpu_and_rate_are_for_each_message_and_waits_are_milliseconds() -> None:
+    single = next(row for row in ROWS if row.do == "single")
+    done = {"messages": 2000.0, "seconds": 0.5, "p50": 0.0002, "p99": 0.003}
+    found = figures(single, done, cpu_seconds=0.5)
+    assert {unit: found[single.name, unit] for unit in single.units} == pytest.approx(
+        {P50: 0.2, P99: 3.0, CPU: 250.0}
+    )
+    bulk = figures(ROWS[0], {"messages": 2000.0, "seconds": 0.5}, cpu_seconds=0.5)
+    assert bulk == pytest.approx({(ROWS[0].name, RATE): 4000.0, (ROWS[0].name, CPU): 250.0})
+
+
+def test_tables_are_read_back_as_they_were_written(tmp_path: Path) -> None:
+    result = Result("2026-01-31", "2 cores", "make compare", 1.0, rounds=[Round(0.1, 0.0, 60.0)])
+    for values in ((100.0, 2.0), (120.0, 1.5), (110.0, 1.75)):
+        found = dict(zip(((ROWS[0].name, RATE), (ROWS[0].name, CPU)), values, strict=True))
+        result.add(COLUMNS[0], found, sync=True)
+    document = tmp_path / "page.md"
+    document.write_text("Words.\n\n<!-- begin figures -->\nold\n<!-- end figures -->\n\nMore.\n")
+    page.write(document, page.text(result, COLUMNS))
+    assert document.read_text().startswith("Words.\n")
+    assert document.read_text().endswith("\nMore.\n")
+    plain, synced = page.tables(page.between(document))
+    assert set(plain.cells.values()) == {None}
+    assert synced.columns == COLUMNS
+    assert synced.cells[ROWS[0].name, RATE, COLUMNS[0]] == (100.0, 120.0)
+    assert synced.cells[ROWS[0].name, CPU, COLUMNS[0]] == (1.5, 2.0)
+    assert synced.cells[ROWS[0].name, CPU, COLUMNS[1]] is None
+    assert "old" not in document.read_text()
+
+
+def test_the_figures_of_the_document_are_tables_of_all_measures_and_clients() -> None:
+    made = page.between(DOCUMENT)
+    if made == page.MISSING:
+        return
+    found = list(page.tables(made))
+    assert [table.title for table in found] == list(page.TITLES.values())
+    for sync, table in zip(page.TITLES, found, strict=True):
+        assert table.columns == COLUMNS
+        assert list(table.cells) == [
+            (name, unit, column) for name, unit in lines(sync=sync) for column in COLUMNS
+        ]
+        assert any(table.cells.values())
+
+
+class MemoryClient(Client):
+    """A queue in memory."""
+
+    missing: Mapping[str, str] = {"push_lists": "it has no lists"}
+
+    def __init__(self) -> None:
+        self.stored: dict[str, list[bytes]] = {}
+        self.notes: dict[str, Note] = {}
+
+    async def connect(self, address: str) -> None:
+        assert address == "memory"
+
+    async def make_topics(self, queues: Mapping[str, int]) -> None:
+        self.stored |= {name: [] for name in queues}
+
+    async def send(self, topic: str, body: bytes) -> None:
+        await asyncio.sleep(0)
+        self.stored[topic].append(body)
+        if note := self.notes.get(topic):
+            note(body)
+
+    @asynccontextmanager
+    async def listening(self, topic: str, note: Note) -> AsyncIterator[None]:
+        self.notes[topic] = note
+        yield
+        del self.notes[topic]
+
+    async def produce_each(self, topic: str, body: bytes, seconds: float) -> Work:
+        self.stored[topic] += [body] * 10
+        return Work(10, seconds)
+
+    async def close(self) -> None:
+        self.stored.clear()
+
+
+def told(answer: str) -> dict[str, float]:
+    assert answer.startswith("> "), answer
+    return {name: float(value) for name, value in (word.split("=") for word in answer[2:].split())}
+
+
+async def test_a_client_is_told_by_lines_and_says_what_it_did_or_why_not() -> None:
+    client = MemoryClient()
+    assert await protocol.answer(client, "connect address=memory") == "> "
+    assert await protocol.answer(client, "make_topics a=8 b=1") == "> "
+    assert await protocol.answer(client, "push_lists topic=a") == "- it has no lists"
+    failure = await protocol.answer(client, "connect address=elsewhere")
+    assert failure.startswith("! AssertionError")
+    produced = told(await protocol.answer(client, "produce_each topic=a bytes=100 seconds=0.5"))
+    assert produced == {"messages": 10, "seconds": 0.5}
+    assert {len(body) for body in client.stored["a"]} == {100}
+    assert told(await protocol.answer(client, "first topic=b"))["messages"] == 1
+
+
+async def test_tasks_and_a_steady_rate_count_every_message_and_time_each() -> None:
+    client = MemoryClient()
+    await client.make_topics({"a": 1, "b": 1})
+    found = told(await protocol.answer(client, "tasks topic=a seconds=0.02"))
+    assert found["messages"] == len(client.stored["a"]) >= protocol.TASKS
+    assert 0 < found["p50"] <= found["p99"] < found["seconds"]
+    paced = told(await protocol.answer(client, "paced topic=b seconds=0.05 rate=1000"))
+    assert paced["messages"] == 50
+    # One went before, so that the listener is there.
+    assert len(client.stored["b"]) == 51
+    assert paced["seconds"] >= 0.049
+    assert 0 < paced["p50"] <= paced["p99"]
+
+
+async def test_what_handlers_get_is_counted_until_all_or_the_time_is_over() -> None:
+    everything = Arrivals(stored=3, seconds=1000.0)
+    for _ in range(5):
+        everything.add(1)
+    assert (await everything.wait()).messages == 3
+    timed = Arrivals(stored=1_000_000, seconds=0.0)
+    timed.add(7)
+    assert (await timed.wait()).messages == 7
+
+
+ANSWERS = """
+import sys
+for line in sys.stdin:
+    print({"count": "> messages=5 seconds=0.5", "refuse": "- no such way", "noise": "noise",
+           "fail": "! Broken: it is"}.get(line.split()[0], ""), flush=True)
+    if line.startswith("end"):
+        break
+"""
+
+
+def test_a_client_that_fails_ends_or_says_nothing_is_told_apart(tmp_path: Path) -> None:
+    client = ClientProgram([sys.executable, "-c", ANSWERS], tmp_path / "log", {})
+    try:
+        assert client.ask("count", 60, topic="a") == {"messages": 5, "seconds": 0.5}
+        with pytest.raises(NoSuchWay, match="no such way"):
+            client.ask("refuse", 60)
+        with pytest.raises(MeasureFailed, match="Broken: it is"):
+            client.ask("fail", 60)
+        with pytest.raises(ProgramFailed, match="in time"):
+            client.ask("noise", 0.05)
+        with pytest.raises(ProgramFailed, match="ended"):
+            client.ask("end", 60)
+    finally:
+        client.stop()
+
+
+BUSY = """
+import sys, time
+while time.process_time() < 0.3: pass
+print("ready", flush=True)
+sys.stdin.readline()
+"""
+# Its child has its input and its output.
+PARENT = "import subprocess, sys; subprocess.run([sys.executable, '-c', sys.argv[1]])"
+
+
+def test_cpu_and_memory_are_of_a_process_and_of_what_it_started() -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", PARENT, BUSY], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as parent:
+        assert parent.stdout is not None
+        assert parent.stdout.readline() == b"ready\n"
+        assert len(with_children([parent.pid])) == 2
+        used = cpu_seconds([parent.pid])
+        assert used > 0.3
+        assert cpu_seconds([parent.pid, *with_children([parent.pid])]) < 2 * used, "counted twice"
+        assert own_bytes([parent.pid]) > 1 << 20
+        parent.communicate()
+
+
+def is_running(pid: str) -> bool:
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return False
+    # Who has ended stays there until its parent, here the system's first process, looks at it.
+    return stat.rpartition(")")[2].split()[0] != "Z"
+
+
+def test_a_server_ends_with_all_that_it_started(tmp_path: Path) -> None:
+    child = tmp_path / "child"
+    script = "sleep 1000 & echo $! > child; wait"
+    server = Program("shell", ["sh", "-c", script], tmp_path / "log")
+    try:
+        wait_until(lambda: child.exists() and child.read_text(), "its child")
+        assert is_running(child.read_text().strip())
+    finally:
+        server.stop()
+    wait_until(lambda: not is_running(child.read_text().strip()), "the end of its child")
+
+
+def test_a_server_that_ends_at_once_is_not_waited_for(tmp_path: Path) -> None:
+    server = Program("nothing", ["sh", "-c", "echo it cannot; exit 3"], tmp_path / "log")
+    with pytest.raises(ProgramFailed, match="it cannot"):
+        server.wait_listening(1)
+    server.stop()
+
+
+def test_rockoons_turn_measures_everything(tmp_path: Path) -> None:
+    ports = PortBlock()
+    peer = RockoonPeer(ports)
+    peer.prepare()
+    try:
+        address = peer.start(tmp_path / "cluster", sync=False)
+        (command,) = peer.clients()
+        client = ClientProgram(command.command, tmp_path / "log", command.environment)
+        try:
+            turn = Turn(peer.pids(), client, "t-")
+            turn.connect(address)
+            turn.warm(0.02)
+            found = turn.memory()
+            for row in rows(sync=False):
+                found |= turn.measured(row, 0.05)
+        finally:
+            client.stop()
+    finally:
+        peer.stop()
+        ports.close()
+    assert set(lines(sync=False)) - found.keys() == {(FIRST_MESSAGE, SECONDS)}
+    assert all(value > 0 for value in found.values())
+    assert found[SERVERS_MEMORY, MIB] > 50
