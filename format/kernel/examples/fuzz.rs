@@ -147,9 +147,9 @@ fn read_all(chance: &mut Chance, frames: &[u8], sizes: &[i64]) {
     assert!(stop <= frames.len() && found.iter().sum::<i64>() == stop as i64);
 
     let mut columns = vec![0; SCAN_COLUMNS * 8 * sizes.len().max(found.len())];
-    let check = [None, Some(false), Some(true)][chance.below(3)];
-    scan(frames, sizes, check, true, &mut columns);
-    scan(frames, &found, check, true, &mut columns);
+    let compared = [None, Some(false), Some(true)][chance.below(3)];
+    scan(frames, sizes, compared, true, &mut columns);
+    scan(frames, &found, compared, true, &mut columns);
 
     let rules = Rules {
         topic: b"T",

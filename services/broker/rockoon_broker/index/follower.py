@@ -81,6 +81,8 @@ class IndexFollower:
         self.failure: OSError | None = None
         # While nobody asks it, on a copy that does not lead: pieces as large as they get meanwhile.
         self.gathers = False
+        # The last piece came from the memory of what was copied.
+        self._is_copied = False
         self._log_min = -1
 
     @property
@@ -240,6 +242,9 @@ class IndexFollower:
             )
             if self.gathers and behind_bytes < PIECE_BYTES_MAX:
                 pause = max(pause, POLL_SECONDS)
+            elif self.gathers and self._is_copied:
+                # Soon it would have to be read from the disk again.
+                pause = 0.0
             await self._pause(pause)
             # From one piece's beginning to the next one's: the pause is part of it.
             used_before, used = used, self._processor_seconds()
@@ -277,6 +282,7 @@ class IndexFollower:
             if bytes_max <= 0:
                 break
             chunks.append(self._store.next_chunk(chunks[-1].next_offset, bytes_max))
+        self._is_copied = chunks[-1].checked
         return chunks
 
     async def _pause(self, seconds: float) -> None:

@@ -5,7 +5,8 @@ Who applies them next, or indexes them, neither reads nor checks them again. Pur
 
 from rockoon_broker.store.log.reading import LogChunk
 
-KEPT_BYTES_MAX = 16 << 20
+# As much as comes while the index gathers, at a rate that a disk takes.
+KEPT_BYTES_MAX = 32 << 20
 
 
 class CopiedChunks:

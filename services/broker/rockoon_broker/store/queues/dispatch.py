@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rockoon_broker.store.log.epochs import Renewal
 from rockoon_broker.store.log.scan import Chunk
@@ -14,6 +15,9 @@ from rockoon_format.consume_queue import EntryArray, encode_entries
 from rockoon_format.names import topic_fault
 
 log = logging.getLogger(__name__)
+
+# In a chunk; of more, those of each queue are put together first.
+RUNS_UNSORTED_MAX = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,18 +92,31 @@ def parted(chunk: Chunk, renewals: Sequence[Renewal]) -> Iterator[tuple[Chunk, R
 
 
 def entry_runs(chunk: Chunk, marks: Mapping[str, int]) -> Iterator[EntryRun]:
-    """Cut a chunk's records into runs, in log order within each queue.
+    """Cut a chunk's records into runs, in log order within each queue; one may have several.
 
     Args:
         chunk: records as scanned.
         marks: topics whose records below a physical offset do not exist.
     """
     records = chunk.records
+    if not records.count:
+        return
     physical = records.offsets + chunk.base
     # A damaged name must not stop the walk; no topic has the replacement character in it.
     topics = [topic.decode(errors="replace") for topic in records.topics]
     floors = np.array([marks.get(topic, 0) for topic in topics], np.int64)
-    listed = np.flatnonzero(records.has_queue_entry & (physical >= floors[records.topic_numbers]))
+    is_listed = records.has_queue_entry & (physical >= floors[records.topic_numbers])
+    if is_listed.all():
+        # Mostly whole batches: cut where they end, without putting anything in order.
+        firsts = _run_firsts(records.topic_numbers, records.queue_ids, records.queue_offsets)
+        if len(firsts) <= RUNS_UNSORTED_MAX:
+            entries = encode_entries(physical, records.sizes, records.tag_codes)
+            for first, end in itertools.pairwise([*firsts, records.count]):
+                topic = topics[int(records.topic_numbers[first])]
+                key = (topic, int(records.queue_ids[first]))
+                yield EntryRun(key, int(records.queue_offsets[first]), entries[first:end])
+            return
+    listed = np.flatnonzero(is_listed)
     if len(listed) == 0:
         return
     # Stable, so that each queue keeps the order of the log.
@@ -108,11 +125,21 @@ def entry_runs(chunk: Chunk, marks: Mapping[str, int]) -> Iterator[EntryRun]:
     queue_ids = records.queue_ids[order]
     offsets = records.queue_offsets[order]
     entries = encode_entries(physical[order], records.sizes[order], records.tag_codes[order])
-    breaks = (np.diff(numbers) != 0) | (np.diff(queue_ids) != 0) | (np.diff(offsets) != 1)
-    firsts = [0, *(np.flatnonzero(breaks) + 1).tolist(), len(order)]
-    for first, end in itertools.pairwise(firsts):
+    firsts = _run_firsts(numbers, queue_ids, offsets)
+    for first, end in itertools.pairwise([*firsts, len(order)]):
         key = (topics[int(numbers[first])], int(queue_ids[first]))
         yield EntryRun(key, int(offsets[first]), entries[first:end])
+
+
+def _run_firsts(
+    topic_numbers: NDArray[np.int64], queue_ids: NDArray[np.int64], offsets: NDArray[np.int64]
+) -> list[int]:
+    """Where runs begin among records, of which there is one at least."""
+    breaks = topic_numbers[1:] != topic_numbers[:-1]
+    breaks |= queue_ids[1:] != queue_ids[:-1]
+    breaks |= offsets[1:] != offsets[:-1] + 1
+    firsts: list[int] = (np.flatnonzero(breaks) + 1).tolist()
+    return [0, *firsts]
 
 
 def first_break(
