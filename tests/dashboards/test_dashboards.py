@@ -174,12 +174,12 @@ def test_production_has_them_and_its_pods_are_found() -> None:
     assert rules["metadata"]["name"] == "rockoon-alerts"
     (job,) = yaml.safe_load(PROMETHEUS.read_text())["scrape_configs"]
     asked = job["relabel_configs"][0]
-    assert asked["source_labels"] == ["__meta_kubernetes_pod_label_app_kubernetes_io_name"]
+    assert asked["source_labels"] == ["__meta_kubernetes_pod_label_app_kubernetes_io_component"]
     assert job["job_name"] == "rockoon", "alerts go by it"
     for workload, container in production.services():
         metadata = pod_of(workload)["metadata"]
         port = metadata["annotations"]["prometheus.io/port"]
         assert metadata["annotations"]["prometheus.io/scrape"] == "true"
-        name = metadata["labels"]["app.kubernetes.io/name"]
+        name = metadata["labels"]["app.kubernetes.io/component"]
         assert re.fullmatch(asked["regex"], name)
         assert {"name": "metrics", "containerPort": int(port)} in container["ports"]

@@ -102,6 +102,8 @@ class Overlay:
             "metadata.namespace": self.namespace,
             "status.podIP": "10.1.2.3",
         }
+        labels = pod_of(workload)["metadata"].get("labels", {})
+        fields |= {f"metadata.labels['{name}']": value for name, value in labels.items()}
         found: dict[str, str] = {}
         for variable in container.get("env", []):
             if "value" in variable:

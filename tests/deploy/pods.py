@@ -24,6 +24,9 @@ from support.etcd import EtcdServer
 from support.waiting import DEADLINE_SECONDS
 
 SECONDS_MAX = 60.0
+HERE = "127.0.0.1"
+# As they need one another.
+ORDER = ("nameserver", "broker", "offset")
 # The keys of a Secret that cert-manager writes, and those that the manifests mount.
 CERTIFICATE, KEY, CA = "tls.crt", "tls.key", "ca.crt"
 
@@ -68,7 +71,8 @@ class Secrets:
             common_name, names = certificates().get(secret, (secret, []))
             if secret == "rockoon-etcd-client-tls":
                 authority = self.etcd_authority
-            issued = authority.issue(common_name, hosts=names)
+            # Replicas call each other at addresses of this machine.
+            issued = authority.issue(common_name, hosts=[*names, HERE])
             for name, path in (
                 (CERTIFICATE, issued.certificate),
                 (KEY, issued.key),
@@ -107,16 +111,16 @@ class Pod:
 
 @contextmanager
 def running(overlay: Overlay, directory: Path) -> Iterator[tuple[dict[str, Pod], Secrets]]:
-    """Run the first pod of each service, of a log with copies all, with an etcd; yields them by
-    service and by name.
+    """Run the first pod of each workload, of a log with copies all, with an etcd; yields them by
+    name, and the first of each service by that.
 
     Args:
         overlay: which.
         directory: empty; everything is put there.
     """
     secrets = Secrets(directory)
-    services = {service_of(container): (each, container) for each, container in overlay.services()}
-    nameserver = overlay.settings(*services["nameserver"]).value
+    services = sorted(overlay.services(), key=lambda each: ORDER.index(service_of(each[1])))
+    nameserver = overlay.settings(*services[0]).value
     with ExitStack() as stack:
         etcd_directory = directory / "etcd"
         etcd_directory.mkdir()
@@ -124,17 +128,16 @@ def running(overlay: Overlay, directory: Path) -> Iterator[tuple[dict[str, Pod],
         etcd = stack.enter_context(EtcdServer(etcd_directory, tls_flags=flags))
         shared = dict.fromkeys(nameserver.etcd, etcd.endpoint)
         pods: dict[str, Pod] = {}
-        for service in ("nameserver", "broker", "offset"):
-            workload, container = services[service]
+        for workload, container in services:
             made = [
                 started(overlay, workload, container, index, shared, directory, secrets, stack)
                 for index in range(copies_of(overlay, workload, container))
             ]
             for pod in made:
                 pod.node.wait_ready(time.monotonic() + SECONDS_MAX)
-            pods[service] = made[0]
+            pods.setdefault(service_of(container), made[0])
             pods |= {pod.node.name: pod for pod in made}
-            shared[f"{name_of(workload)}:{port_of(container)}"] = pods[service].node.address
+            shared[f"{name_of(workload)}:{port_of(container)}"] = made[0].node.address
         yield pods, secrets
 
 
@@ -194,14 +197,15 @@ def started(
         name: placed(value)
         for name, value in overlay.environment(workload, container, index).items()
     }
-    if copies_of(overlay, workload, container) > 1:
+    has_copies = copies_of(overlay, workload, container) > 1
+    if has_copies:
         # Other replicas call it, and addresses here have no names.
-        environment["ROCKOON_BROKER_ADVERTISE"] = own[f"0.0.0.0:{port_of(container)}"]
+        environment[f"ROCKOON_{service.upper()}_ADVERTISE"] = own[f"0.0.0.0:{port_of(container)}"]
     if service == "nameserver":
         # Production refuses the one that comes along.
         environment["ROCKOON_NAMESERVER_ETCD_VERSION_CHECK"] = "warn"
     # Addresses here have no names: each is held to the name that the manifests call it by.
-    if settings.tls != "off" and service != "nameserver":
+    if settings.tls != "off" and service != "nameserver" and not has_copies:
         called = settings.nameservers[0].rpartition(":")[0]
         environment[f"ROCKOON_{service.upper()}_TLS_SERVER_NAME"] = called
     if service == "nameserver" and settings.etcd_tls == "on":

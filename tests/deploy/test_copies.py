@@ -1,42 +1,57 @@
-"""The component that makes three replicas of one log out of the brokers."""
+"""Components that make logs with copies of brokers and offset service, and a log more."""
 
+import shutil
 from pathlib import Path
 
 import grpc
 import kubernetes_validate
 import pytest
 import yaml
-from deploy.manifests import ROOT, Overlay, build, containers, name_of, pod_of
+from deploy.manifests import ROOT, Document, Overlay, build, name_of, pod_of, service_of
 from deploy.network import lets_through, place_of
-from deploy.pods import certificates, running
+from deploy.pods import CA, CERTIFICATE, KEY, certificates, running
 from grpc_health.v1 import health_pb2
 
-from rockoon_proto.v1.logs_pb2 import DescribeLogRequest, Log
+from rockoon_core.signature import CLUSTER_KEY_ID, AccessKey, Credentials
+from rockoon_proto.v1.logs_pb2 import ListLogsRequest, Log
 from rockoon_proto.v1.logs_pb2_grpc import LogsStub
-from rockoon_proto.v1.nameserver_pb2 import BROKER
 from rockoon_runtime.health import LIVENESS
 from rockoon_runtime.node_identities import NodeIdentities
 from support.waiting import DEADLINE_SECONDS, wait_until
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
-LOG, COPIES = "rockoon-broker", 3
+COPIES = 3
+# Of each log: its StatefulSet, and the port of its pods.
+LOGS = {"rockoon-broker": 10911, "rockoon-broker-b": 10911, "rockoon-offset": 10912}
 
 
-def overlay_with_copies(name: str, folder: Path) -> Overlay:
-    kustomization = {
-        "apiVersion": "kustomize.config.k8s.io/v1beta1",
-        "kind": "Kustomization",
-        "resources": [str(ROOT / "overlays" / name)],
-        "components": [str(ROOT / "components/copies")],
-    }
-    folder.mkdir()
-    (folder / "kustomization.yaml").write_text(yaml.safe_dump(kustomization))
-    return build(folder)
+def overlay_with_copies(name: str, folder: Path, *more: str) -> Overlay:
+    """An overlay as somebody has copied and completed it, with other logs as resources."""
+    shutil.copytree(ROOT.parent, folder / "deploy")
+    place = folder / "deploy/kubernetes/overlays" / name
+    kustomization = yaml.safe_load((place / "kustomization.yaml").read_text())
+    kustomization["resources"] += more
+    kustomization["components"] = [
+        *kustomization.get("components", []),
+        "../../components/copies",
+        "../../components/offset-copies",
+    ]
+    (place / "kustomization.yaml").write_text(yaml.safe_dump(kustomization))
+    return build(place)
 
 
 @pytest.fixture(params=["dev", "production"])
 def overlay(request: pytest.FixtureRequest, tmp_path: Path) -> Overlay:
-    return overlay_with_copies(request.param, tmp_path / "overlay")
+    return overlay_with_copies(request.param, tmp_path / "overlay", "../../logs/b")
+
+
+def logs_of(overlay: Overlay) -> list[tuple[Document, Document]]:
+    """Workload and container of each log."""
+    found = [each for each in overlay.services() if each[0]["kind"] == "StatefulSet"]
+    assert [name_of(workload) for workload, _ in found if name_of(workload) in LOGS] == [
+        name_of(workload) for workload, _ in found
+    ]
+    return found
 
 
 def test_the_api_takes_every_manifest(overlay: Overlay) -> None:
@@ -45,71 +60,125 @@ def test_the_api_takes_every_manifest(overlay: Overlay) -> None:
         kubernetes_validate.validate(document, version, strict=True)
 
 
-def test_each_pod_is_a_replica_of_one_log_under_a_name_that_stays(overlay: Overlay) -> None:
-    workload = overlay.named("StatefulSet", LOG)
-    (container,) = containers(workload)
-    assert workload["spec"]["replicas"] == COPIES
-    for index in range(COPIES):
-        settings = overlay.settings(workload, container, index).value
-        assert (settings.name, settings.replica) == (LOG, f"{LOG}-{index}")
-        assert (settings.copies, settings.flush) == (COPIES, "sync")
-        assert settings.advertise == f"{LOG}-{index}.{LOG}.{overlay.namespace}.svc:10911"
-    service = overlay.named("Service", workload["spec"]["serviceName"])
-    assert service["spec"]["publishNotReadyAddresses"], "replicas that elect are not ready"
+def test_each_pod_is_a_replica_of_its_log_under_a_name_that_stays(overlay: Overlay) -> None:
+    assert {name_of(workload) for workload, _ in logs_of(overlay)} == set(LOGS)
+    for workload, container in logs_of(overlay):
+        log = name_of(workload)
+        assert workload["spec"]["replicas"] == COPIES
+        for index in range(COPIES):
+            settings = overlay.settings(workload, container, index).value
+            assert (settings.name, settings.replica) == (log, f"{log}-{index}")
+            assert (settings.copies, getattr(settings, "flush", "sync")) == (COPIES, "sync")
+            assert settings.advertise == (
+                f"{log}-{index}.{log}.{overlay.namespace}.svc:{LOGS[log]}"
+            )
+        service = overlay.named("Service", workload["spec"]["serviceName"])
+        assert service["spec"]["publishNotReadyAddresses"], "replicas that elect are not ready"
+        labels = pod_of(workload)["metadata"]["labels"]
+        others = [pod_of(each)["metadata"]["labels"] for each in overlay.workloads]
+        for selector in (service["spec"]["selector"], workload["spec"]["selector"]["matchLabels"]):
+            assert [each for each in others if selector.items() <= each.items()] == [labels]
 
 
 def test_replicas_start_together_and_are_replaced_one_by_one(overlay: Overlay) -> None:
-    workload = overlay.named("StatefulSet", LOG)
-    assert workload["spec"]["podManagementPolicy"] == "Parallel"
-    (container,) = containers(workload)
-    # One that copies for hours is not killed for it, nor taken for one of two that are needed.
-    assert container["startupProbe"]["grpc"]["service"] == LIVENESS
-    assert container["readinessProbe"]["grpc"].get("service", "") == ""
-    budget = overlay.named("PodDisruptionBudget", LOG)["spec"]
-    assert (budget["maxUnavailable"], budget["unhealthyPodEvictionPolicy"]) == (
-        1,
-        "IfHealthyBudget",
-    )
+    for workload, container in logs_of(overlay):
+        assert workload["spec"]["podManagementPolicy"] == "Parallel"
+        probe = container["readinessProbe"]
+        assert workload["spec"]["minReadySeconds"] >= probe["periodSeconds"]
+        # One that copies for hours is not killed for it, nor taken for one of two that are needed.
+        assert container["startupProbe"]["grpc"]["service"] == LIVENESS
+        assert probe["grpc"].get("service", "") == ""
+        budget = overlay.named("PodDisruptionBudget", name_of(workload))["spec"]
+        assert (budget["maxUnavailable"], budget["unhealthyPodEvictionPolicy"]) == (
+            1,
+            "IfHealthyBudget",
+        )
+        selected = budget["selector"]["matchLabels"].items()
+        assert selected <= pod_of(workload)["metadata"]["labels"].items()
 
 
 def test_replicas_reach_each_other(overlay: Overlay) -> None:
-    place = place_of(overlay.named("StatefulSet", LOG), overlay.namespace)
-    assert lets_through(overlay, place, place, 10911)
+    for workload, _ in logs_of(overlay):
+        place = place_of(workload, overlay.namespace)
+        assert lets_through(overlay, place, place, LOGS[name_of(workload)])
+
+
+def test_what_an_overlay_gives_to_services_the_other_log_has_too(tmp_path: Path) -> None:
+    production = overlay_with_copies("production", tmp_path / "overlay", "../../logs/b")
+    first, other = (
+        pod_of(production.named("StatefulSet", f"rockoon-broker{end}")) for end in ("", "-b")
+    )
+    assert first["metadata"]["annotations"] == other["metadata"]["annotations"]
+    for spec in (first["spec"], other["spec"]):
+        for document in (spec, *spec["containers"]):
+            document.pop("affinity", None)
+            document.pop("topologySpreadConstraints", None)
+    assert first["spec"] == other["spec"]
 
 
 def test_production_has_three_of_everything_that_votes(tmp_path: Path) -> None:
     production = overlay_with_copies("production", tmp_path / "overlay")
     (scaler,) = production.of_kind("HorizontalPodAutoscaler")
     assert scaler["spec"]["minReplicas"] == COPIES
-    settings = {
-        name_of(workload): production.settings(workload, container).value
-        for workload, container in production.services()
-    }
-    assert len(settings["rockoon-nameserver"].etcd) == COPIES
-    # No two replicas on one node, even if that leaves one waiting.
-    affinity = pod_of(production.named("StatefulSet", LOG))["spec"]["affinity"]
-    assert "requiredDuringSchedulingIgnoredDuringExecution" in affinity["podAntiAffinity"]
-    # Replicas know each other, and nameservers know them, by the log's name.
-    borne = tuple(certificates()["rockoon-broker-tls"][1])
-    for service in ("rockoon-nameserver", LOG):
-        NodeIdentities(settings[service].tls_node_name).check(LOG, borne)
+    ((nameserver, program),) = [
+        each for each in production.services() if service_of(each[1]) == "nameserver"
+    ]
+    of_nameserver = production.settings(nameserver, program).value
+    assert len(of_nameserver.etcd) == COPIES
+    for workload, container in logs_of(production):
+        # No two replicas on one node, even if that leaves one waiting.
+        affinity = pod_of(workload)["spec"]["affinity"]
+        assert "requiredDuringSchedulingIgnoredDuringExecution" in affinity["podAntiAffinity"]
+        # Replicas know each other, and nameservers know them, by the log's name.
+        log = name_of(workload)
+        borne = tuple(certificates()[f"{log}-tls"][1])
+        settings = production.settings(workload, container).value
+        for pattern in (of_nameserver.tls_node_name, settings.tls_node_name):
+            NodeIdentities(pattern).check(log, borne)
 
 
-def test_replicas_started_from_the_manifests_lead_and_follow(tmp_path: Path) -> None:
-    overlay = overlay_with_copies("dev", tmp_path / "overlay")
+def logs(overlay: Overlay, nameserver: str, secrets: Path | None) -> list[Log]:
+    """What a nameserver tells of the logs."""
+    metadata = []
+    channel = grpc.insecure_channel(nameserver)
+    if secrets is not None:
+        files = [(secrets / name).read_bytes() for name in (CA, KEY, CERTIFICATE)]
+        channel = grpc.secure_channel(nameserver, grpc.ssl_channel_credentials(*files))
+        variables = overlay.environment(*overlay.services()[0])
+        (secret,) = [value for name, value in variables.items() if name.endswith("_SECRET")]
+        signer = Credentials(AccessKey(CLUSTER_KEY_ID, secret)).signer(nameserver)
+        request = ListLogsRequest().SerializeToString()
+        metadata = [signer.entry("/rockoon.v1.Logs/ListLogs", request)]
+    with channel:
+        reply = LogsStub(channel).ListLogs(
+            ListLogsRequest(), timeout=DEADLINE_SECONDS, metadata=metadata
+        )
+    return list(reply.logs)
+
+
+@pytest.mark.parametrize(
+    ("name", "more"),
+    [
+        pytest.param("dev", ("../../logs/b",), marks=pytest.mark.soak),
+        ("production", ()),
+    ],
+)
+def test_replicas_started_from_the_manifests_lead_and_follow(
+    name: str, more: tuple[str, ...], tmp_path: Path
+) -> None:
+    overlay = overlay_with_copies(name, tmp_path / "overlay", *more)
     (tmp_path / "pods").mkdir()
-    with running(overlay, tmp_path / "pods") as (pods, _):
-        with grpc.insecure_channel(pods["nameserver"].node.address) as channel:
-            stub = LogsStub(channel)
-
-            def log() -> Log:
-                request = DescribeLogRequest(kind=BROKER, log=LOG)
-                return stub.DescribeLog(request, timeout=DEADLINE_SECONDS).log
-
-            replicas = [pods[f"{LOG}-{index}"] for index in range(COPIES)]
-            for pod in replicas:
+    with running(overlay, tmp_path / "pods") as (pods, secrets):
+        for workload, _ in logs_of(overlay):
+            for index in range(COPIES):
+                pod = pods[f"{name_of(workload)}-{index}"]
                 assert pod.probed("startupProbe") == SERVING
                 wait_until(lambda pod=pod: pod.probed("readinessProbe") == SERVING, "readiness")
-            state = log().state
-        assert sorted(each.name for each in state.replicas) == [pod.node.name for pod in replicas]
-        assert (len(state.in_sync), state.confirmed) == (COPIES, True)
+        client = secrets.directory("rockoon-client-tls") if name == "production" else None
+        found = logs(overlay, pods["nameserver"].node.address, client)
+    expected = {name_of(workload) for workload, _ in logs_of(overlay)}
+    assert {each.state.log for each in found} == expected
+    for each in found:
+        names = [f"{each.state.log}-{index}" for index in range(COPIES)]
+        assert sorted(replica.name for replica in each.state.replicas) == names
+        assert (len(each.state.in_sync), each.state.confirmed) == (COPIES, True)

@@ -4,8 +4,8 @@ tests/deploy compares it with the real program, object by object, wherever there
 that is not known here is refused, so that nothing in a kustomization is silently left out.
 
 Rules and their order are kustomize's: resources, components (which change what the resources
-made), generators, patches, namespace, labels, counts, images; names of generated ConfigMaps get the
-hash of their content last, and so does whatever names them.
+made), generators, patches, namespace, suffix of names, labels, counts, images; names of generated
+ConfigMaps get the hash of their content last, and so does whatever names them.
 """
 
 import copy
@@ -32,6 +32,8 @@ CLUSTER_KINDS = frozenset(
         "StorageClass",
     }
 )
+# Those that a log more is made of.
+SUFFIXED_KINDS = frozenset({"PodDisruptionBudget", "Service", "StatefulSet"})
 # By what elements of a list are the same one; lists not named here are replaced as a whole.
 MERGE_KEYS = {
     "containers": "name",
@@ -280,16 +282,61 @@ def set_namespace(namespace: str, _directory: Path, objects: Objects) -> None:
                 subject["namespace"] = namespace
 
 
+def add_suffix(suffix: str, _directory: Path, objects: Objects) -> None:
+    """Call objects otherwise, where they are named too: as far as one of these names another."""
+    services = {name: f"{name}{suffix}" for name in names_of(objects, "Service")}
+    for document in objects.documents:
+        if document["kind"] not in SUFFIXED_KINDS:
+            raise KustomizationError(f"{described(document)}: who names it is not known here")
+        document["metadata"]["name"] += suffix
+        service = document.get("spec", {}).get("serviceName")
+        if service in services:
+            document["spec"]["serviceName"] = services[service]
+
+
+def names_of(objects: Objects, kind: str) -> list[str]:
+    return [each["metadata"]["name"] for each in objects.matching({"kind": kind})]
+
+
 def add_labels(labels: list[Document], _directory: Path, objects: Objects) -> None:
     for each in labels:
-        refuse_unknown(each, {"pairs", "includeTemplates"}, "labels")
+        refuse_unknown(each, {"pairs", "includeTemplates", "includeSelectors"}, "labels")
         for document in objects.documents:
             places = [document]
-            if each.get("includeTemplates"):
+            if each.get("includeTemplates") or each.get("includeSelectors"):
                 places += templates(document)
+                places += document.get("spec", {}).get("volumeClaimTemplates", [])
+            if each.get("includeSelectors"):
+                for selector in selectors(document):
+                    selector |= each["pairs"]
             for place in places:
                 metadata = place.setdefault("metadata", {})
                 metadata["labels"] = metadata.get("labels", {}) | each["pairs"]
+
+
+def selectors(document: Document) -> Iterator[Document]:
+    """The labels by which an object selects pods."""
+    kind, spec = document["kind"], document.get("spec", {})
+    if kind == "Service":
+        yield spec["selector"]
+    elif kind in ("Deployment", "PodDisruptionBudget", "StatefulSet"):
+        yield spec["selector"]["matchLabels"]
+    elif kind not in CLUSTER_KINDS | {"ConfigMap"}:
+        raise KustomizationError(f"{described(document)}: what it selects is not known here")
+    for template in templates(document):
+        yield from selected_pods(template["spec"])
+
+
+def selected_pods(pod: Document) -> Iterator[Document]:
+    """Likewise, of a pod that wants to be near others, or far from them."""
+    for affinity in ("podAffinity", "podAntiAffinity"):
+        terms = pod.get("affinity", {}).get(affinity, {})
+        required = terms.get("requiredDuringSchedulingIgnoredDuringExecution", [])
+        preferred = terms.get("preferredDuringSchedulingIgnoredDuringExecution", [])
+        for term in [*required, *(each["podAffinityTerm"] for each in preferred)]:
+            yield term["labelSelector"]["matchLabels"]
+    for spread in pod.get("topologySpreadConstraints", []):
+        yield spread["labelSelector"]["matchLabels"]
 
 
 def templates(document: Document) -> list[Document]:
@@ -339,6 +386,7 @@ STEPS: dict[str, Callable[[Any, Path, Objects], None]] = {
     "configMapGenerator": generate,
     "patches": apply_patches,
     "namespace": set_namespace,
+    "nameSuffix": add_suffix,
     "labels": add_labels,
     "replicas": set_counts,
     "images": set_images,
