@@ -25,9 +25,9 @@ KILLS = 3
 
 @contextmanager
 def broker_process(
-    name: str, root: Path, nameserver: str, cluster: str
+    name: str, root: Path, nameserver: str, cluster: str, **more: object
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """A replica as an operator runs it; killed at the end, if it still runs."""
+    """A replica as an operator runs it; killed at the end, if it still runs. `more` are options."""
     options = {
         "name": "broker-a",
         "replica": name,
@@ -39,6 +39,7 @@ def broker_process(
         "commit-log-file-bytes": 4 << 20,
         "disk-full-percent": 100,
         "disk-forced-percent": 100,
+        **more,
     }
     arguments = [text for key, value in options.items() for text in (f"--{key}", str(value))]
     command = [sys.executable, "-m", "rockoon_broker", *arguments]

@@ -6,7 +6,7 @@ from rockoon_core.replication_rules import Boundary, Config, Rank, Report, consi
 from rockoon_replica import actions, events
 from rockoon_replica.log_state import CopiesWish, LogState, Loss, Move, Version
 from rockoon_replica.member import Member, Role
-from rockoon_replica.messages import Ack, Hello, Welcome
+from rockoon_replica.messages import Ack, Chunk, Hello, Welcome
 from rockoon_replica.replica_facts import ReplicaFacts
 from support.byte_log import ByteLog
 
@@ -291,3 +291,69 @@ def test_nothing_is_held_up_for_a_copy_that_is_to_stay_and_is_away() -> None:
     assert "HandOver" not in kinds(
         member.handle(events.StateSeen(replace(state(3, 1, "a"), copies=3)))
     )
+
+
+def test_a_log_that_begins_behind_what_was_deleted_votes_once_it_has_the_generation() -> None:
+    log = ByteLog()
+    member = following(log)
+    welcome = Welcome(2, "a", 100, 0, 200, 100, generation_end=150)
+    decided = list(member.handle(events.WelcomeArrived(1, welcome)))
+    # Noted first: a crash behind the second would leave a log that seems to be whole.
+    assert decided[:2] == [actions.NeedGeneration(150), actions.Truncate(100)]
+    assert decided[-1] == actions.Acknowledge(1, Ack(100, 0, is_lacking=True))
+    log.need_generation(150)
+    log.truncate(100)
+    (report,) = member.handle(events.StateSeen(state(6, 3, None)))[-1:]
+    assert report == actions.ReportLog(3, Report(Rank(0, 0), sound=False), member.facts)
+    leader = ByteLog()
+    leader.generation = leader.generation._replace(identity=7, end=150)
+    log.committed_end = log.durable_end = 150
+    log.take_generation(leader)
+    (report,) = member.handle(events.RepeatDue())
+    assert isinstance(report, actions.ReportLog)
+    assert report.report.sound
+
+
+def test_a_learner_whose_next_leader_has_an_older_generation_is_made_anew() -> None:
+    log = ByteLog()
+    log.need_generation(150)
+    log.truncate(100)
+    log.open_epoch(1)
+    member = Member("d", ReplicaFacts(), log)
+    member.handle(events.StateSeen(state(5, 2, "a")))
+    member.handle(events.SessionOpened(1))
+    crc = log.tail_crc(log.end, log.end - 100)
+    older = Welcome(2, "a", log.end, crc, 200, 0, generation_end=80)
+    assert kinds(member.handle(events.WelcomeArrived(1, older)))[-1] == "Remake"
+
+
+def test_what_the_leader_has_deleted_stays_until_both_have_the_same_generation() -> None:
+    log = written_log(committed=True)
+    member = following(log)
+    crc = log.tail_crc(log.end, log.end)
+    member.handle(events.WelcomeArrived(1, Welcome(2, "a", log.end, crc, log.end, 0)))
+    chunk = Chunk(2, "a", log.end, b"", 0, 10, 0, generation=7)
+    assert kinds(member.handle(events.ChunkArrived(1, chunk))) == ["Acknowledge"]
+    assert member.leader_generation == 7
+    log.generation = log.generation._replace(identity=7, end=10)
+    allowed = member.handle(events.ChunkArrived(1, chunk))
+    assert allowed[0] == actions.AllowDeletion(10)
+
+
+def test_who_lacks_the_generation_is_not_proposed_as_a_voter() -> None:
+    log = ByteLog()
+    member = Member("a", ReplicaFacts(), log)
+    opened(member, log, state(1, 1, "a"))
+    log.generation = log.generation._replace(identity=7, end=1)
+    for session, who in ((7, "b"), (8, "d")):
+        member.handle(events.HelloArrived(session, Hello(1, who, (), 0, 0)))
+        lacking = who == "d"
+        for action in member.handle(
+            events.AckArrived(session, Ack(log.end, 0, is_lacking=lacking), log.end)
+        ):
+            if isinstance(action, actions.Commit):
+                log.commit(action.end)
+    wanted = replace(state(2, 1, "a"), moves=(Move("c", "d"),))
+    assert "ChangeInSync" not in kinds(member.handle(events.StateSeen(wanted)))
+    whole = Ack(log.end, 0)
+    assert "ChangeInSync" in kinds(member.handle(events.AckArrived(8, whole, log.end)))

@@ -45,6 +45,8 @@ FOUND_BY = {
     "unsound_counts": 2510,
     "alone_unasked": 1,
     "alone_in_its_epoch": 39,
+    "deletes_as_the_leader": 38,
+    "joins_without_files": 279,
 }
 # Not drawn by the seed.
 SHAPE_OF = dict.fromkeys(("alone_unasked", "alone_in_its_epoch"), CHANGING)
@@ -70,6 +72,12 @@ def test_it_holds_while_copies_come_and_go_as_operators_wish(seed: int, nameserv
 @pytest.mark.parametrize("seed", seeds(10, (1623,)))
 def test_it_holds_with_what_nameservers_make_of_calls(seed: int) -> None:
     run(seed, nameserver=True)
+
+
+@pytest.mark.parametrize("seed", seeds(6))
+def test_whoever_leads_has_what_was_deleted_in_a_generation(seed: int) -> None:
+    """Leaders make generations of compacted topics, others get them, late or never."""
+    run(seed, generations=True)
 
 
 @pytest.mark.parametrize("seed", seeds(3))
@@ -100,3 +108,4 @@ def test_ten_thousand_runs() -> None:
         run(seed)
         if seed % 10 == 0:
             run(seed, CHANGING, nameserver=seed % 20 == 0)
+            run(seed, generations=True, nameserver=seed % 20 == 0)

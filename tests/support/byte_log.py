@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from rockoon_core.replication_rules import Boundary
+from rockoon_replica.log import Generation
 
 HEAD = struct.Struct(">IB")
 EPOCH = struct.Struct(">IQ")
@@ -47,6 +48,9 @@ class ByteLog:
         self.committed_end = 0
         # What was cut, as the store keeps it aside: a copy for each cut.
         self.cut: list[bytes] = []
+        self.generation = Generation()
+        # Values that are in it.
+        self.kept: frozenset[bytes] = frozenset()
         self._records: list[LogRecord] = []
         self._files: list[int] = []
         self._epochs: list[tuple[int, int]] = []
@@ -140,6 +144,26 @@ class ByteLog:
 
     def drop(self, dropped: Mapping[str, int]) -> None:
         raise AssertionError(f"no leader has dropped {dropped}")
+
+    def need_generation(self, end: int) -> None:
+        assert not self._records
+        self.generation = self.generation._replace(needed_end=end)
+
+    def make_generation(self, identity: int) -> None:
+        """Put into force what is left of all that is committed, as a leader does."""
+        end = min(self.committed_end, self.durable_end)
+        values = {each.body for each in self._records if each.kind == VALUE and each.end <= end}
+        if end > self.generation.end:
+            self.generation = self.generation._replace(identity=identity, end=end)
+            self.kept |= values
+
+    def take_generation(self, leader: "ByteLog") -> None:
+        """Put into force what a leader has, as a follower that has it on its disk."""
+        end = min(self.committed_end, self.durable_end)
+        if self.generation.end < leader.generation.end <= end:
+            identity, made_to, _ = leader.generation
+            self.generation = self.generation._replace(identity=identity, end=made_to)
+            self.kept = leader.kept
 
     def commit(self, offset: int) -> None:
         assert self.committed_end <= offset <= self.end, (self.committed_end, offset, self.end)

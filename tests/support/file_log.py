@@ -14,7 +14,7 @@ from pathlib import Path
 
 from rockoon_core.disk import Disk
 from rockoon_core.replication_rules import Boundary
-from rockoon_replica.log import LogFull
+from rockoon_replica.log import NO_GENERATION, Generation, LogFull
 
 HEADER = struct.Struct(">cI")
 RECORD, MARK = b"R", b"M"
@@ -56,6 +56,13 @@ class FileLog:
     @property
     def dropped(self) -> Mapping[str, int]:
         return {}
+
+    @property
+    def generation(self) -> Generation:
+        return NO_GENERATION
+
+    def need_generation(self, end: int) -> None:
+        raise AssertionError(f"no leader has a generation up to {end}")
 
     def boundaries(self) -> Sequence[Boundary]:
         firsts = list(self._epochs)

@@ -85,12 +85,14 @@ class FollowerHello(_message.Message):
     def __init__(self, log: _Optional[str] = ..., epoch: _Optional[int] = ..., replica_id: _Optional[str] = ..., boundaries: _Optional[_Iterable[_Union[EpochBoundary, _Mapping]]] = ..., end: _Optional[int] = ..., min_offset: _Optional[int] = ...) -> None: ...
 
 class FollowerAck(_message.Message):
-    __slots__ = ("durable_end", "round")
+    __slots__ = ("durable_end", "round", "lacking")
     DURABLE_END_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
+    LACKING_FIELD_NUMBER: _ClassVar[int]
     durable_end: int
     round: int
-    def __init__(self, durable_end: _Optional[int] = ..., round: _Optional[int] = ...) -> None: ...
+    lacking: bool
+    def __init__(self, durable_end: _Optional[int] = ..., round: _Optional[int] = ..., lacking: _Optional[bool] = ...) -> None: ...
 
 class LeaderSays(_message.Message):
     __slots__ = ("welcome", "chunk")
@@ -101,7 +103,7 @@ class LeaderSays(_message.Message):
     def __init__(self, welcome: _Optional[_Union[LeaderWelcome, _Mapping]] = ..., chunk: _Optional[_Union[LeaderChunk, _Mapping]] = ...) -> None: ...
 
 class LeaderWelcome(_message.Message):
-    __slots__ = ("leader_id", "epoch", "truncate_to", "remake", "leader_end", "log_min_offset", "tail_crc", "dropped_below")
+    __slots__ = ("leader_id", "epoch", "truncate_to", "remake", "leader_end", "log_min_offset", "tail_crc", "dropped_below", "generation_end")
     class DroppedBelowEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -117,6 +119,7 @@ class LeaderWelcome(_message.Message):
     LOG_MIN_OFFSET_FIELD_NUMBER: _ClassVar[int]
     TAIL_CRC_FIELD_NUMBER: _ClassVar[int]
     DROPPED_BELOW_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_END_FIELD_NUMBER: _ClassVar[int]
     leader_id: str
     epoch: int
     truncate_to: int
@@ -125,10 +128,11 @@ class LeaderWelcome(_message.Message):
     log_min_offset: int
     tail_crc: int
     dropped_below: _containers.ScalarMap[str, int]
-    def __init__(self, leader_id: _Optional[str] = ..., epoch: _Optional[int] = ..., truncate_to: _Optional[int] = ..., remake: _Optional[bool] = ..., leader_end: _Optional[int] = ..., log_min_offset: _Optional[int] = ..., tail_crc: _Optional[int] = ..., dropped_below: _Optional[_Mapping[str, int]] = ...) -> None: ...
+    generation_end: int
+    def __init__(self, leader_id: _Optional[str] = ..., epoch: _Optional[int] = ..., truncate_to: _Optional[int] = ..., remake: _Optional[bool] = ..., leader_end: _Optional[int] = ..., log_min_offset: _Optional[int] = ..., tail_crc: _Optional[int] = ..., dropped_below: _Optional[_Mapping[str, int]] = ..., generation_end: _Optional[int] = ...) -> None: ...
 
 class LeaderChunk(_message.Message):
-    __slots__ = ("leader_id", "epoch", "offset", "data", "crc", "committed_end", "log_min_offset", "round")
+    __slots__ = ("leader_id", "epoch", "offset", "data", "crc", "committed_end", "log_min_offset", "round", "generation")
     LEADER_ID_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
@@ -137,6 +141,7 @@ class LeaderChunk(_message.Message):
     COMMITTED_END_FIELD_NUMBER: _ClassVar[int]
     LOG_MIN_OFFSET_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
     leader_id: str
     epoch: int
     offset: int
@@ -145,4 +150,5 @@ class LeaderChunk(_message.Message):
     committed_end: int
     log_min_offset: int
     round: int
-    def __init__(self, leader_id: _Optional[str] = ..., epoch: _Optional[int] = ..., offset: _Optional[int] = ..., data: _Optional[bytes] = ..., crc: _Optional[int] = ..., committed_end: _Optional[int] = ..., log_min_offset: _Optional[int] = ..., round: _Optional[int] = ...) -> None: ...
+    generation: int
+    def __init__(self, leader_id: _Optional[str] = ..., epoch: _Optional[int] = ..., offset: _Optional[int] = ..., data: _Optional[bytes] = ..., crc: _Optional[int] = ..., committed_end: _Optional[int] = ..., log_min_offset: _Optional[int] = ..., round: _Optional[int] = ..., generation: _Optional[int] = ...) -> None: ...

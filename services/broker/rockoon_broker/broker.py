@@ -258,8 +258,9 @@ class Broker:
         self.store.forget_copied(self.store.appended_end)
         if self.key_index is not None:
             self.key_index.gathers = False
-        if self.topics.table.topics:
+        if self.topics.table.topics and not self.store.compaction.by_quorum:
             # An empty table may have seen no routes yet: it does not say that nothing is compacted.
+            # That of a copy may be of a time before others led.
             self._tell_compacted()
         return records
 

@@ -204,7 +204,6 @@ def loops_of(broker: Broker, stop: Stop) -> Iterator[tuple[str, Coroutine[Any, A
     yield "store-ticks", broker.ticks.run()
     yield "route-follower", broker.topics.routes.run(stop)
     yield "messages-aside", broker.aside.run()
-    yield "compaction", broker.compaction.run()
 
 
 def followers_of(broker: Broker) -> Iterator[tuple[str, Coroutine[Any, Any, None]]]:
@@ -212,6 +211,7 @@ def followers_of(broker: Broker) -> Iterator[tuple[str, Coroutine[Any, Any, None
     changed = broker.store_changed
     yield "producer-sequences", broker.sequences.run(broker.store_time_ms, changed)
     yield "pending-snapshots", broker.aside.write_snapshots(changed)
+    yield "compaction", broker.compaction.run()
     if broker.key_index is not None:
         yield "key-index", broker.key_index.run()
 

@@ -51,6 +51,12 @@ class Drop(NamedTuple):
     dropped: tuple[tuple[str, int], ...]
 
 
+class NeedGeneration(NamedTuple):
+    """`log.need_generation`, durably."""
+
+    end: int
+
+
 class Commit(NamedTuple):
     """`log.commit` as far as the log goes: `min(end, log.end)`, after what was written before."""
 
@@ -58,7 +64,10 @@ class Commit(NamedTuple):
 
 
 class AllowDeletion(NamedTuple):
-    """The leader has deleted what is below; this replica may, when its own clock says so too."""
+    """The leader has deleted what is below; this replica may, when its own clock says so too.
+
+    What has to be kept of it is in the generation that both have in force.
+    """
 
     min_offset: int
 
@@ -237,6 +246,7 @@ Action = (
     | Sync
     | Truncate
     | Drop
+    | NeedGeneration
     | Commit
     | AllowDeletion
     | Connect

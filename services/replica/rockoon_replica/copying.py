@@ -3,6 +3,8 @@
 Invariants
 - Nothing is acknowledged before the log was made a beginning of the leader's, in this session
   (rule 6), and nothing that is not durable (rule 7).
+- What the leader has deleted is deleted here only while both have the same generation in force: a
+  copy by itself has all of a compacted topic, in its log or beside it (rule 12).
 - Whoever ends a session (`leave`) does so before a promise: what arrives later in it is dropped.
 """
 
@@ -15,6 +17,7 @@ from rockoon_replica.actions import (
     Connect,
     Disconnect,
     Drop,
+    NeedGeneration,
     SayHello,
     Sync,
     Truncate,
@@ -60,6 +63,8 @@ class Copying:
         self._leader_end = 0
         self._acked = Ack(0, 0)
         self._allowed = 0
+        # Identity of the one that the leader has in force, as it said last; 0: none.
+        self.leader_generation = 0
 
     @property
     def is_matched(self) -> bool:
@@ -139,14 +144,22 @@ class Copying:
             size = tail_size(point, hello, welcome.min_offset)
             if log.tail_crc(point, size) != welcome.tail_crc:
                 raise Refused(f"the leader has other bytes before {point}", damaged=True)
+        needed = log.generation.needed_end
+        if not has_records and point != log.end:
+            # It begins where the leader's log does, behind what only the leader's generation has.
+            needed = welcome.generation_end
+        if needed > max(log.generation.end, welcome.generation_end):
+            raise Refused(f"the log begins behind a generation up to {needed}; the leader has none")
         durable = min(log.durable_end, point) if has_records else point
+        if needed != log.generation.needed_end:
+            self._out.append(NeedGeneration(needed))
         if point != log.end:
             self._out.append(Truncate(point))
         if welcome.dropped:
             # Behind the cut, which may forget what lies beyond it.
             self._out.append(Drop(welcome.dropped))
         self._welcomed, self._leader_end = True, welcome.leader_end
-        self._acked = Ack(durable, 0)
+        self._acked = Ack(durable, 0, needed > log.generation.end)
         self._out += [Sync(), Acknowledge(session, self._acked)]
         return True
 
@@ -163,7 +176,8 @@ class Copying:
             self._out += [Write(chunk.offset, chunk.data), Sync()]
         if chunk.committed_end > self._log.committed_end:
             self._out.append(Commit(chunk.committed_end))
-        if chunk.min_offset > self._allowed:
+        self.leader_generation = chunk.generation
+        if chunk.min_offset > self._allowed and chunk.generation == self._log.generation.identity:
             self._allowed = chunk.min_offset
             self._out.append(AllowDeletion(chunk.min_offset))
         if chunk.round > self._acked.round or not chunk.data:
@@ -176,5 +190,7 @@ class Copying:
 
     def _acknowledge(self, number: int) -> None:
         assert self._session is not None, "a session stands"
-        self._acked = Ack(self._log.durable_end, max(number, self._acked.round))
+        log = self._log
+        number = max(number, self._acked.round)
+        self._acked = Ack(log.durable_end, number, log.generation.is_lacking)
         self._out.append(Acknowledge(self._session, self._acked))

@@ -91,6 +91,8 @@ class Leadership:
         self._sessions: dict[int, str] = {}
         self._ends: dict[str, int] = {}
         self._rounds: dict[str, int] = {}
+        # Those that say so: they begin behind records that they have nowhere.
+        self._lacking: set[str] = set()
         self._agreed = 0
         self._appends = False
 
@@ -152,7 +154,8 @@ class Leadership:
         size = 0 if point is None else tail_size(point, hello, log.min_offset)
         crc = 0 if point is None else log.tail_crc(point, size)
         dropped = tuple(log.dropped.items())
-        welcome = Welcome(self.epoch, self._replica, point, crc, log.end, log.min_offset, dropped)
+        known = (log.end, log.min_offset, dropped, log.generation.end)
+        welcome = Welcome(self.epoch, self._replica, point, crc, *known)
         self._out.append(SayWelcome(session, welcome))
 
     def _matching(self, hello: Hello) -> int | None:
@@ -179,6 +182,10 @@ class Leadership:
             return
         self._ends[follower] = max(self._ends.get(follower, 0), ack.durable_end)
         self._rounds[follower] = max(self._rounds.get(follower, 0), ack.round)
+        if ack.is_lacking:
+            self._lacking.add(follower)
+        else:
+            self._lacking.discard(follower)
         self.advance()
 
     def closed(self, session: int) -> None:
@@ -269,7 +276,7 @@ class Leadership:
         """The voters that operators want and that can vote by now."""
 
         def is_near(who: str) -> bool:
-            return self._ends.get(who, -1) + self._lag_max >= committed
+            return self._is_whole(who) and self._ends.get(who, -1) + self._lag_max >= committed
 
         ready = [who for who in self._assigned if who not in in_sync and is_near(who)]
         copies = self._copies if self._wish is None else self._wish.copies
@@ -282,6 +289,12 @@ class Leadership:
             if move.leaves in in_sync and move.joins in ready:
                 return in_sync - {move.leaves} | {move.joins}
         return in_sync
+
+    def _is_whole(self, who: str) -> bool:
+        """Whether a replica has, in its log or beside it, what this one has beside its own."""
+        if not self._log.generation.end:
+            return True
+        return who in self._ends and who not in self._lacking
 
     def _fewer(
         self, in_sync: frozenset[str], wish: CopiesWish, is_near: Callable[[str], bool]
@@ -322,7 +335,9 @@ class Leadership:
             # Refused from this event on; until that is carried out the log may still grow.
             return
         voters = self._configs[0].in_sync - {self._replica}
-        ready = {who for who in voters if self._ends.get(who) == log.end == committed}
+        ready = {
+            who for who in voters - self._lacking if self._ends.get(who) == log.end == committed
+        }
         if leaving.wanted is not None:
             ready &= {leaving.wanted}
         if ready:

@@ -250,6 +250,7 @@ class Leading:
                 committed_end=state[0],
                 min_offset=self._log.min_offset,
                 round=state[1],
+                generation=self._log.generation.identity,
             )
             yield chunk_to_wire(chunk, piece.crc)
         raise session.refusal

@@ -4,13 +4,35 @@ Positions are opaque integers that grow by the bytes of the records: streams cou
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from rockoon_core.replication_rules import Boundary
 
 
 class LogFull(Exception):
     """The disk has no room, or refuses: nothing was written, and a later try may succeed."""
+
+
+class Generation(NamedTuple):
+    """What lies beside a log of records that it has deleted: of compacted topics, what is left.
+
+    Attributes:
+        identity: of the one in force, the same wherever its manifest is; 0: there is none.
+        end: it was made of the log up to here.
+        needed_end: up to where one has to be made for a log that began behind records it never had.
+    """
+
+    identity: int = 0
+    end: int = 0
+    needed_end: int = 0
+
+    @property
+    def is_lacking(self) -> bool:
+        """Whether records are neither here nor in the log that should be in one of them."""
+        return self.end < self.needed_end
+
+
+NO_GENERATION = Generation()
 
 
 class LogView(Protocol):
@@ -40,6 +62,11 @@ class LogView(Protocol):
     def dropped(self) -> Mapping[str, int]:
         """What was left out of the log beside it, by name, with the position below which its
         records are as if they had never been. Other copies need it to take what lies behind."""
+        ...
+
+    @property
+    def generation(self) -> Generation:
+        """What lies beside the log of records that it has deleted."""
         ...
 
     def boundaries(self) -> Sequence[Boundary]:
@@ -95,6 +122,11 @@ class ReplicatedLog(LogView, Protocol):
 
     def drop(self, dropped: Mapping[str, int]) -> None:
         """Leave out, durably, what the leader does; only positions beyond `end` are new."""
+        ...
+
+    def need_generation(self, end: int) -> None:
+        """Note durably, of a log without records, that it is about to begin behind some that only a
+        generation has, made up to `end` or further; 0: it is not."""
         ...
 
     def commit(self, offset: int) -> None:

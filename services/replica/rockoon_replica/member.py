@@ -149,7 +149,13 @@ class Member:
         A leader's end at a Welcome is behind its epoch's record: with that one all is committed
         that it was chosen for.
         """
-        return self._copying.is_current or self.role is Role.LEADING
+        is_level = self._copying.is_current and not self._log.generation.is_lacking
+        return is_level or self.role is Role.LEADING
+
+    @property
+    def leader_generation(self) -> int:
+        """Identity of the generation that the leader has in force, as it said last; 0: none."""
+        return self._copying.leader_generation
 
     @property
     def refused(self) -> str | None:
@@ -238,6 +244,9 @@ class Member:
         """
         rank = rank_of(self._log.boundaries(), self._log.durable_end)
         report = Report(rank, self.facts.sound)
+        if self._log.generation.is_lacking:
+            # Whatever its log has: it must not lead.
+            report = Report(Rank(0, 0), sound=False)
         self._out.append(ReportLog(state.epoch, report, self.facts))
 
     def _leader_sees(self, state: LogState, leadership: Leadership) -> None:
@@ -264,6 +273,10 @@ class Member:
         boundaries = self._log.boundaries()
         if rank_of(boundaries, self._log.end) < at_least:
             self._out.append(Alarm("records are gone that this log had when it was chosen to lead"))
+            self._resign(epoch)
+            return
+        if self._log.generation.is_lacking:
+            self._out.append(Alarm("a copy was chosen to lead that has yet to get its generation"))
             self._resign(epoch)
             return
         self._copying.leave()

@@ -35,6 +35,7 @@ class Welcome(NamedTuple):
         leader_end: end of the leader's log.
         min_offset: of the leader's log.
         dropped: `LogView.dropped` of the leader's log.
+        generation_end: up to where the leader's generation was made; 0: it has none.
     """
 
     epoch: int
@@ -44,6 +45,7 @@ class Welcome(NamedTuple):
     leader_end: int
     min_offset: int
     dropped: tuple[tuple[str, int], ...] = ()
+    generation_end: int = 0
 
 
 class Chunk(NamedTuple):
@@ -53,6 +55,7 @@ class Chunk(NamedTuple):
         offset: where `data` begins.
         data: as it lies in the leader's log. Its checksum was compared where it came in.
         round: the latest question of the leader, answered by an `Ack` of it.
+        generation: identity of the one that the leader has in force; 0: none.
     """
 
     epoch: int
@@ -62,13 +65,16 @@ class Chunk(NamedTuple):
     committed_end: int
     min_offset: int
     round: int
+    generation: int = 0
 
 
 class Ack(NamedTuple):
-    """How far a follower's log is durable, and the latest round that it has seen."""
+    """How far a follower's log is durable, the latest round that it has seen, and whether it
+    begins behind records that it has in no generation either (`Generation.is_lacking`)."""
 
     durable_end: int
     round: int
+    is_lacking: bool = False
 
 
 def tail_size(point: int, hello: Hello, welcome_min_offset: int) -> int:

@@ -15,6 +15,8 @@ import zlib
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from typing import Any, Protocol
 
+from grpc import aio
+
 from rockoon_core.channels import Channels
 from rockoon_core.errors import InvalidArgument, NotReady, RockoonError
 from rockoon_proto.v1 import replica_pb2 as pb
@@ -135,6 +137,7 @@ class Replica:
     ) -> None:
         self._log_name = log_name
         self._log = replicated
+        self._channels, self._address_of = channels, address_of
         self._file = file
         self._register = register
         self._owner = owner
@@ -202,6 +205,12 @@ class Replica:
         if self.state is None or state.version > self.state.version:
             self.state = state
         self._tell(StateSeen(state))
+
+    def leader_channel(self) -> aio.Channel | None:
+        """To the replica that leads; None while it is not known where that is."""
+        leader = self.state.leader if self.state is not None else None
+        address = self._address_of(leader) if leader is not None else None
+        return self._channels.get(address) if address is not None else None
 
     def written(self) -> None:
         """The leader has appended: followers are sent it, and it is synced meanwhile."""
@@ -382,6 +391,8 @@ class Replica:
                 self._log.truncate(offset)
             case actions.Drop(dropped):
                 self._log.drop(dict(dropped))
+            case actions.NeedGeneration(end):
+                self._log.need_generation(end)
             case actions.Connect(leader, epoch):
                 self._following.connect(leader, epoch)
             case actions.Disconnect():

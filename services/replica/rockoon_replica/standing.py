@@ -131,4 +131,6 @@ def trouble(replica: "Replica") -> str:
         return "it leads, and too few copies are connected to it"
     if not replica.member.is_matched:
         return "not connected to the leader"
+    if replica.replicated.generation.is_lacking:
+        return "it has yet to get the leader's generation of compacted topics"
     return "catching up"

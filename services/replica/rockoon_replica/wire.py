@@ -54,6 +54,7 @@ def welcome_to_wire(welcome: Welcome) -> pb.LeaderSays:
         log_min_offset=welcome.min_offset,
         tail_crc=welcome.tail_crc,
         dropped_below=dict(welcome.dropped),
+        generation_end=welcome.generation_end,
     )
     return pb.LeaderSays(welcome=told)
 
@@ -67,6 +68,7 @@ def welcome_from_wire(told: pb.LeaderWelcome) -> Welcome:
         leader_end=told.leader_end,
         min_offset=told.log_min_offset,
         dropped=tuple(told.dropped_below.items()),
+        generation_end=told.generation_end,
     )
 
 
@@ -83,6 +85,7 @@ def chunk_to_wire(chunk: Chunk, crc: int) -> pb.LeaderSays:
     told.committed_end = chunk.committed_end
     told.log_min_offset = chunk.min_offset
     told.round = chunk.round
+    told.generation = chunk.generation
     return said
 
 
@@ -95,12 +98,14 @@ def chunk_from_wire(told: pb.LeaderChunk) -> Chunk:
         committed_end=told.committed_end,
         min_offset=told.log_min_offset,
         round=told.round,
+        generation=told.generation,
     )
 
 
 def ack_to_wire(ack: Ack) -> pb.FollowerSays:
-    return pb.FollowerSays(ack=pb.FollowerAck(durable_end=ack.durable_end, round=ack.round))
+    told = pb.FollowerAck(durable_end=ack.durable_end, round=ack.round, lacking=ack.is_lacking)
+    return pb.FollowerSays(ack=told)
 
 
 def ack_from_wire(told: pb.FollowerAck) -> Ack:
-    return Ack(told.durable_end, told.round)
+    return Ack(told.durable_end, told.round, told.lacking)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from replica.simulation.broken import BROKEN, NAMES
+from replica.simulation.broken import BROKEN, NAMES, OF_GENERATIONS
 from replica.simulation.truth import Stuck, Violation
 from replica.simulation.world import CHANGING, SHAPES, World
 
@@ -31,6 +31,7 @@ def run(
     nameserver: bool = False,
     root: Path | None = None,
     journals: bool = False,
+    generations: bool = False,
     steps: int = STEPS,
 ) -> World:
     """One run, to its end.
@@ -42,7 +43,9 @@ def run(
         if bug in BROKEN:
             BROKEN[bug](patch)
         bugs = () if bug is None else (bug,)
-        world = World(seed, shape, bugs, nameserver=nameserver, root=root, journals=journals)
+        generations = generations or bug in OF_GENERATIONS
+        kinds = {"journals": journals, "generations": generations}
+        world = World(seed, shape, bugs, nameserver=nameserver, root=root, **kinds)
         try:
             world.run(steps)
             world.settle()
@@ -83,6 +86,7 @@ def main() -> None:
     parser.add_argument("--bug", choices=NAMES)
     parser.add_argument("--nameserver", action="store_true", help="its functions are the register")
     parser.add_argument("--stores", action="store_true", help="the broker's, and a topic in them")
+    parser.add_argument("--generations", action="store_true", help="leaders make some")
     parser.add_argument("--all-bugs", action="store_true")
     options = parser.parse_args()
     if options.bug or options.all_bugs:
@@ -96,7 +100,8 @@ def main() -> None:
             if options.stores:
                 world = run_with_stores(seed, options.shape)
             else:
-                world = run(seed, options.shape, nameserver=options.nameserver)
+                how = {"nameserver": options.nameserver, "generations": options.generations}
+                world = run(seed, options.shape, **how)
         except (Violation, ValueError, AssertionError):
             found += 1
             traceback.print_exc()

@@ -11,6 +11,7 @@ from rockoon_replica import copying, leadership, member
 from rockoon_replica.actions import Acknowledge, RoundAgreed
 from rockoon_replica.copying import Copying
 from rockoon_replica.leadership import Leadership
+from rockoon_replica.log import Generation
 from rockoon_replica.member import Member
 from rockoon_replica.messages import Ack
 
@@ -217,6 +218,28 @@ def cut_all(patch: Patch) -> None:
     patch.setattr(Leadership, "_matching", lambda self, hello: real(self, hello) or 0)
 
 
+def deletes_as_the_leader(patch: Patch) -> None:
+    """What the leader has deleted is deleted, while its generation is on its disk alone."""
+    real = Copying.chunk
+
+    def chunk(self: Copying, session: int, said: Any) -> None:
+        real(self, session, said._replace(generation=self._log.generation.identity))
+        self.leader_generation = said.generation
+
+    patch.setattr(Copying, "chunk", chunk)
+
+
+def joins_without_files(patch: Patch) -> None:
+    """Who begins behind what was deleted votes, without the leader's generation."""
+    patch.setattr(Generation, "is_lacking", False)
+    real = Copying.welcome
+
+    def welcome(self: Copying, session: int, said: Any) -> bool:
+        return real(self, session, said._replace(generation_end=0))
+
+    patch.setattr(Copying, "welcome", welcome)
+
+
 BROKEN: dict[str, Callable[[Patch], None]] = {
     each.__name__: each
     for each in (
@@ -240,6 +263,10 @@ BROKEN: dict[str, Callable[[Patch], None]] = {
         hand_over_resumes,
         unchecked_read,
         cut_all,
+        deletes_as_the_leader,
+        joins_without_files,
     )
 }
 NAMES = (*BROKEN, *OF_THE_WORLD)
+# Seen only where leaders make generations.
+OF_GENERATIONS = frozenset(("deletes_as_the_leader", "joins_without_files"))

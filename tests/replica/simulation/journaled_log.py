@@ -11,6 +11,7 @@ from rockoon_offset.progress.records import decode, encode
 from rockoon_offset.replication.frames import Kind, LogFrame, unpack, whole_frames
 from rockoon_offset.replication.journal_log import JournalLog
 from rockoon_offset.replication.replay import Replay
+from rockoon_replica.log import Generation
 from support.byte_log import VALUE, LogRecord
 from support.journal_logs import change, ledger_state
 from support.store_directory import PowerCutDisk, crashed_copy
@@ -71,6 +72,10 @@ class JournaledLog:
     @property
     def dropped(self) -> Mapping[str, int]:
         return self._log.dropped
+
+    @property
+    def generation(self) -> Generation:
+        return self._log.generation
 
     def boundaries(self) -> list[Boundary]:
         return list(self._log.boundaries())

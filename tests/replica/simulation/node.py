@@ -156,6 +156,9 @@ class Node:
     def _truncate(self, action: actions.Truncate) -> None:
         self.log.truncate(action.offset)
 
+    def _needgeneration(self, action: actions.NeedGeneration) -> None:
+        self.log.need_generation(action.end)
+
     def _commit(self, action: actions.Commit) -> None:
         end = min(action.end, self.log.end)
         if end <= self.log.committed_end:
@@ -224,7 +227,7 @@ class Node:
             return
         data = self.log.read(link.next, bytes_max) if bytes_max else b""
         member, log = self.member, self.log
-        known = (log.committed_end, log.min_offset, member.round)
+        known = (log.committed_end, log.min_offset, member.round, log.generation.identity)
         chunk = Chunk(member.epoch, self.replica, link.next, data, *known)
         link.next += len(data)
         link.down.append(events.ChunkArrived(link.number, chunk))

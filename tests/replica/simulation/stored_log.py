@@ -10,6 +10,7 @@ from rockoon_core.replication_rules import Boundary
 from rockoon_format.log_marks import LogTopics, TopicChange
 from rockoon_format.record import decode_record
 from rockoon_format.scan import scan
+from rockoon_replica.log import NO_GENERATION, Generation
 from support.byte_log import VALUE, LogRecord
 from support.replicas import Replica
 from support.store_directory import PowerCutDisk, crashed_copy
@@ -61,6 +62,11 @@ class StoredLog:
     @property
     def dropped(self) -> Mapping[str, int]:
         return self._owner.store.dropped_marks
+
+    @property
+    def generation(self) -> Generation:
+        """Stores have tests of their own for it."""
+        return NO_GENERATION
 
     def boundaries(self) -> list[Boundary]:
         return self._owner.store.boundaries()

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from replica.simulation.generations import check_generation
 from replica.simulation.journaled_log import JournaledLog
 from replica.simulation.nameserver_register import NameserverRegister
 from replica.simulation.node import Link, Node
@@ -51,6 +52,8 @@ class World:
         nameserver: whether the nameserver's own functions are the register.
         root: where real stores go; None: logs are in memory.
         journals: whether those are journals of the offset service.
+        generations: whether all values are of compacted topics, and leaders make generations of
+            them; logs are in memory.
     """
 
     def __init__(
@@ -62,7 +65,9 @@ class World:
         nameserver: bool = False,
         root: Path | None = None,
         journals: bool = False,
+        generations: bool = False,
     ) -> None:
+        self.generations = generations
         self.random = random.Random(seed)
         self.seed = seed
         self.shape = shape or SHAPES[seed % len(SHAPES)]
@@ -83,6 +88,8 @@ class World:
         self.full_disks = self.random.choice([0, 0.5])
         self.lag_max = self.random.choice([0, 100, 1 << 20])
         self.file_bytes = self.random.choice([150, 400, 1 << 20])
+        if generations:
+            self.file_bytes = 80
         self.steps = self._values = self._names = self._sessions = 0
         # One disk is lost or damaged in a run: what is committed is on two.
         self._harms_left = 1
@@ -168,6 +175,7 @@ class World:
         self.truth.check_values(logs)
         for node in self.leaders():
             check_topic(self, node, node.topic.served if node.topic else None)
+            check_generation(self, node)
 
     def _weather(self) -> dict[Callable[[Node], None], float]:
         """How often what happens, of its own in each run: calm ones get far, rough ones break."""
@@ -207,6 +215,10 @@ class World:
         if focus is not None:
             calm = {self.crash: 0.1, self.suspect: 0.5, self.part: 0.5, self.freeze: 0}
             weather |= {**calm, focus: 6, self.append: 8, self.call_some: 5}
+        if self.generations:
+            taken = draw.choice([0.3, 2])
+            weather |= {self.compact: 1, self.take_generation: taken, self.retain: 6}
+            weather |= {self.append: 10, self.sync: 10, self.move: 2}
         return weather
 
     # The network
@@ -390,8 +402,10 @@ class World:
 
     def append(self, _node: Node) -> None:
         leaders = [each for each in self.nodes if each.up and each.appends]
-        if leaders:
-            self.random.choice(leaders).append(self.next_value())
+        # More, where files have to end for something to be deleted.
+        for _ in range(4 if self.generations else 1):
+            if leaders:
+                self.random.choice(leaders).append(self.next_value())
 
     def next_value(self) -> int:
         """A message that is new, or was not acknowledged."""
@@ -431,7 +445,23 @@ class World:
             end = min(log.committed_end, log.durable_end, next(unacked, log.end))
             if not self.chance(self.full_disks):
                 end = min(end, node.member.retention_end())
+            if self.generations:
+                end = min(end, log.generation.end)
             log.delete_below(end)
+
+    def compact(self, _node: Node) -> None:
+        """A job hands a leader a generation of what is committed."""
+        for node in self.leaders():
+            self.counts["generations"] += 1
+            node.log.make_generation(self.counts["generations"])
+
+    def take_generation(self, node: Node) -> None:
+        """A follower has got its leader's generation, as it heard of it."""
+        leader = node.target and self.node(node.target.leader)
+        if not node.up or leader is None or leader.is_plain:
+            return
+        if node.member.leader_generation == leader.log.generation.identity:
+            node.log.take_generation(leader.log)
 
     def stall(self, node: Node) -> None:
         node.handle(events.LogStalled())
@@ -502,6 +532,8 @@ class World:
                         self.deliver(link)
             for node in self.nodes:
                 self.sync(node)
+                if self.generations:
+                    self.take_generation(node)
             self.check()
             if self.routes and self.routes.incarnation is None:
                 self.routes.change(self.random)

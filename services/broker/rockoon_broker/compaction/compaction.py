@@ -2,16 +2,17 @@
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from rockoon_broker.clock import Clock
-from rockoon_broker.compaction.publishing import Publishing
+from rockoon_broker.compaction.publishing import Publishing, complete, remove_upload
 from rockoon_broker.compaction.threads import Threads
 from rockoon_broker.compaction.uploads import Uploads
 from rockoon_broker.store.compacted.compaction import Compaction as StoreCompaction
 from rockoon_broker.store.compacted.hold import Hold
 from rockoon_core.disk import Disk
+from rockoon_format.generation import Manifest
 
 UPKEEP_SECONDS = 60.0
 # Looking for it takes a read of each compacted queue.
@@ -80,6 +81,37 @@ class BrokerCompaction:
         """
         path = self._store.directory_of(generation) / name
         return await self._threads.run(read_piece, path, position, bytes_max, self._disk)
+
+    async def copy(
+        self, upload_id: str, text: bytes, manifest: Manifest, leader_marks: Mapping[str, int]
+    ) -> str:
+        """Put into force what the log's leader has in force; returns when it is.
+
+        Args:
+            upload_id: where its files are.
+            text: its manifest.json.
+            manifest: what that says.
+            leader_marks: below which physical offsets nothing of topics is shown there.
+
+        Returns:
+            Why it is not taken; empty if it is.
+
+        Raises:
+            OSError: the disk.
+        """
+        source = self.uploads.take_or_make(upload_id)
+        missing = await self._threads.run(complete, source, text, manifest, self._disk)
+        if missing:
+            await self._threads.run(remove_upload, source, self._disk)
+            return f"{missing} in upload {upload_id!r}"
+        decided: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+        def done(reason: str) -> None:
+            if not decided.done():
+                decided.set_result(reason)
+
+        self._store.offer(source, manifest, done, leader_marks)
+        return await decided
 
     async def run(self) -> None:
         """Publish, and remove what nobody wants, until cancelled."""

@@ -192,6 +192,12 @@ class Uploads:
         """Whether an upload is under way."""
         return upload_id in self._uploads
 
+    def size_of(self, upload_id: str, name: str) -> int | None:
+        """Length of a file that was taken in; None if there is none. Raises OSError."""
+        upload = self._uploads.get(upload_id)
+        path = None if upload is None else upload.directory / name
+        return self._disk.facts(path).bytes if path is not None and path.exists() else None
+
     def take(self, upload_id: str) -> Path | None:
         """End an upload; returns where its files are, None if there are none.
 

@@ -5,12 +5,13 @@ may cut goes with a life; before it leads, a broker is made of what is committed
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rockoon_broker.broker import Broker, prepared
+from rockoon_broker.replication.generations import GenerationCopying
 from rockoon_broker.replication.store_log import StoreLog
 from rockoon_broker.replication.warm import Loops, WarmBroker
 from rockoon_broker.settings import BrokerSettings
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
     from rockoon_core.disk import Disk, DiskUsage
 
 TICK_SECONDS = 1.0
+# While a generation is taken over.
+BUSY_TICK_SECONDS = 0.1
 
 Running = Callable[[Broker, Stop], AbstractAsyncContextManager[None]]
 
@@ -113,7 +116,13 @@ class BrokerCopy:
         assert opened is not None, "it was opened before"
         self._replica = replica
         making = partial(self._make_broker, replica)
-        warm = self._warm = WarmBroker(opened, leads, making, self._followers)
+
+        def loops(broker: Broker) -> Iterator[tuple[str, Coroutine[Any, Any, None]]]:
+            yield from self._followers(broker)
+            copying = GenerationCopying(broker, replica, self._settings.cluster)
+            yield "generations of the leader", copying.run()
+
+        warm = self._warm = WarmBroker(opened, leads, making, loops)
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(warm.run(partial(self._lead, replica)), name="warm broker")
@@ -133,7 +142,9 @@ class BrokerCopy:
             self._warm.wake()
         if self._broker is not None:
             self._broker.appends.confirmed(end)
-            if self._replica is not None:
+            # Not before routes have told which topics are compacted: what this copy has written
+            # down may be of a time in which it led last.
+            if self._replica is not None and self._broker.store.compaction.knows_topics:
                 self._broker.store.retain_from = self._replica.retention_end
 
     def may_delete(self, min_offset: int) -> None:
@@ -179,9 +190,11 @@ class BrokerCopy:
     async def _tick(self, opened: StoreLog, leads: asyncio.Event) -> None:
         """Let the store do what is due, until a broker is made of it."""
         while not leads.is_set():
-            opened.store.tick(self._clock.now_ms())
+            now_ms = self._clock.now_ms()
+            opened.store.tick(now_ms)
+            is_busy = not opened.store.compaction.idle_ms(now_ms)
             with suppress(TimeoutError):
-                async with asyncio.timeout(TICK_SECONDS):
+                async with asyncio.timeout(BUSY_TICK_SECONDS if is_busy else TICK_SECONDS):
                     await leads.wait()
 
     async def _send(self, broker: Broker, replica: Replica) -> None:

@@ -13,7 +13,7 @@ from rockoon_broker.store.queues.consume_queue import QueueKey
 from rockoon_broker.store.store import Store
 from rockoon_core.replication_rules import Boundary
 from rockoon_format.log_marks import NO_TOPICS, LogTopics
-from rockoon_replica.log import LogFull
+from rockoon_replica.log import Generation, LogFull
 
 OpenStore = Callable[[Callable[[int], None], Callable[[OSError], None]], Store]
 """Opens the store of one directory, `by_quorum`, with these as `on_synced` and `on_failed`."""
@@ -76,6 +76,14 @@ class StoreLog:
         """Topics deleted while the log had one copy."""
         return self.store.dropped_marks
 
+    @property
+    def generation(self) -> Generation:
+        """Of compacted topics."""
+        compaction = self.store.compaction
+        manifest = compaction.manifest
+        made_to = 0 if manifest is None else manifest.log_end
+        return Generation(compaction.identity, made_to, compaction.needed_end)
+
     def boundaries(self) -> Sequence[Boundary]:
         return self.store.boundaries()
 
@@ -132,6 +140,10 @@ class StoreLog:
             # the topic's queues hold what came behind it.
             if mark > self.end and mark > self.store.dropped_marks.get(topic, 0):
                 self.store.drop_topics(topic, below=mark)
+
+    def need_generation(self, end: int) -> None:
+        """Note, durably, that compacted messages before the log are in a generation elsewhere."""
+        self.store.compaction.need(end)
 
     def commit(self, offset: int) -> None:
         """Show what lies below an offset to readers."""

@@ -7,7 +7,6 @@ from rockoon_broker.broker import Broker
 from rockoon_broker.compaction.uploads import check_upload_id
 from rockoon_core.errors import (
     GenerationNotFound,
-    GenerationRefused,
     InvalidArgument,
     InvalidOffset,
     StoreCorrupt,
@@ -162,10 +161,6 @@ async def publish_generation(
     broker: Broker, request: broker_pb2.PublishGenerationRequest
 ) -> broker_pb2.PublishGenerationReply:
     """Answer a request; see `Publishing.publish`."""
-    if broker.settings.copies > 1:
-        # The next leader would not have it, and retention would take what it holds from the log.
-        reason = "the log has copies, which do not get generations yet"
-        raise GenerationRefused(generation=0, reason=reason)
     try:
         await broker.compaction.publishing.publish(request.upload_id, request.manifest)
     except OSError as failure:

@@ -96,7 +96,7 @@ class Store(VisibleStore):
         root = settings.root
         self._abort = AbortFile(root, disk)
         self._dropped = DroppedTopics(root, disk)
-        self.compaction = Compaction(root, disk, self._dropped)
+        self.compaction = Compaction(root, disk, self._dropped, by_quorum=by_quorum)
         self._queues = ConsumeQueues(
             root / QUEUES_DIRECTORY,
             settings.consume_queue_file_entries,

@@ -30,7 +30,7 @@ from rockoon_offset.replication.outline import Outline, is_first
 from rockoon_offset.replication.replay import Replay
 from rockoon_offset.replication.reserve import Reserve
 from rockoon_offset.replication.takeover import STATE_RECORDS, state_payloads, take_over
-from rockoon_replica.log import LogFull
+from rockoon_replica.log import NO_GENERATION, Generation, LogFull
 
 ROOM_SECONDS = 1.0
 WAITING_BYTES_MAX = 64 << 20
@@ -126,6 +126,11 @@ class JournalLog:
     def dropped(self) -> Mapping[str, int]:
         """Nothing ever is left out."""
         return {}
+
+    @property
+    def generation(self) -> Generation:
+        """Each file begins with all that those before it have made: nothing lies beside it."""
+        return NO_GENERATION
 
     def boundaries(self) -> Sequence[Boundary]:
         return self._outline.boundaries(self.end)
@@ -227,6 +232,9 @@ class JournalLog:
 
     def drop(self, dropped: Mapping[str, int]) -> None:
         """Nothing: nothing is left out of a journal beside it."""
+
+    def need_generation(self, end: int) -> None:
+        """Never asked for: no leader has one."""
 
     def commit(self, offset: int) -> None:
         """Have the ledger follow, and delete what no start needs any more.

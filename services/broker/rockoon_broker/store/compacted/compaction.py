@@ -13,8 +13,7 @@ Invariants:
 
 import logging
 from collections import deque
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TypeVar
 
@@ -22,32 +21,19 @@ from rockoon_broker.store.compacted import takeover
 from rockoon_broker.store.compacted.fitting import (
     StoreFacts,
     Unfit,
+    check_copy,
     check_fit,
     check_log,
-    is_dropped_since,
-    log_tail,
 )
-from rockoon_broker.store.compacted.hold import Hold, loses_uncompacted, oldest_uncompacted
-from rockoon_broker.store.compacted.in_force import manifest_in_force, refused_start
-from rockoon_broker.store.compacted.open_generation import (
-    Coverage,
-    OpenGeneration,
-    open_generation,
-)
-from rockoon_broker.store.compacted.takeover import Candidate, Worker
+from rockoon_broker.store.compacted.in_force import refused_start
+from rockoon_broker.store.compacted.open_generation import OpenGeneration, open_generation
+from rockoon_broker.store.compacted.served import ServedGeneration
+from rockoon_broker.store.compacted.takeover import Candidate, Offer, Refusal, Worker
 from rockoon_broker.store.log.commit_log import CommitLog
-from rockoon_broker.store.queues.consume_queue import ConsumeQueues, QueueKey
+from rockoon_broker.store.queues.consume_queue import ConsumeQueues
 from rockoon_broker.store.queues.dropped_topics import DroppedTopics
 from rockoon_core.disk import Disk
-from rockoon_format.file_names import OFFSET_MAX
-from rockoon_format.generation import (
-    GENERATIONS_DIRECTORY,
-    MANIFEST_FILE,
-    GenerationError,
-    LogTail,
-    Manifest,
-    generation_name,
-)
+from rockoon_format.generation import MANIFEST_FILE, GenerationError, Manifest
 
 LOOK_INTERVAL_MS = 1000
 RETRY_INTERVAL_MS = 10_000
@@ -60,57 +46,27 @@ _T = TypeVar("_T")
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class Refusal:
-    """A generation that was not taken."""
-
-    generation: int
-    reason: str
-    at_ms: int
-
-
-@dataclass(frozen=True, slots=True)
-class _Offer:
-    directory: Path
-    manifest: Manifest
-    done: Callable[[str], None]
-
-
-class Compaction:
+class Compaction(ServedGeneration):
     """Generations of an open store; owned by the thread that owns the store.
 
     Made before the log is recovered, which needs to know what a generation still counts on;
-    `open` follows when log and queues are open.
-
-    Args:
-        root: the store directory.
-        disk: the file layer.
-        dropped: marks of deleted topics.
-
-    Raises:
-        StoreDamaged: the generation in force cannot be read, or its log is gone.
-        OSError: the disk.
+    `open` follows when log and queues are open. For arguments and errors see `ServedGeneration`.
     """
 
-    def __init__(self, root: Path, disk: Disk, dropped: DroppedTopics) -> None:
-        self.home = root / GENERATIONS_DIRECTORY
-        self._disk = disk
-        self._dropped = dropped
+    def __init__(
+        self, root: Path, disk: Disk, dropped: DroppedTopics, *, by_quorum: bool = False
+    ) -> None:
+        super().__init__(root, disk, dropped, by_quorum=by_quorum)
         self._worker = Worker()
-        self._manifest = manifest_in_force(root, disk)
-        self._need_marks(self._manifest)
-        self.generation: OpenGeneration | None = None
-        self.coverages: dict[QueueKey, Coverage] = {}
         self.refusal: Refusal | None = None
         """Of the newest generation that was refused; None when a newer one was taken."""
-        self._told_topics: frozenset[str] | None = None
         self._now_ms = 0
         self._look_due_ms = 0
         self._busy = False
         self._waiting: Candidate | None = None
         self._verified: OpenGeneration | None = None
-        self._offers: deque[_Offer] = deque()
-        self._offered: _Offer | None = None
+        self._offers: deque[Offer] = deque()
+        self._offered: Offer | None = None
         self._replaced: deque[tuple[int, Path]] = deque()
 
     def open(self, commit_log: CommitLog, queues: ConsumeQueues) -> None:
@@ -132,11 +88,7 @@ class Compaction:
                 self._serve(open_generation(directory, self._manifest, self._disk))
             except GenerationError as error:
                 raise refused_start(directory, str(error)) from error
-            for (topic, queue_id), coverage in self.coverages.items():
-                if not coverage.covered_to:
-                    continue
-                queue = queues.find_or_create(topic, queue_id)
-                queues.skip_to(queue, coverage.covered_to, self._manifest.log_end)
+            self._number_queues(self._manifest.log_end)
         in_force = self._manifest.generation if self._manifest else 0
         # Listed now: what begins to come in from here on is not stale.
         for directory in takeover.stale(self.home, in_force):
@@ -151,106 +103,6 @@ class Compaction:
         self.generation = self._verified = None
         self.coverages = {}
 
-    # What is in force.
-
-    @property
-    def manifest(self) -> Manifest | None:
-        """That of the generation in force."""
-        return self._manifest
-
-    @property
-    def marks(self) -> Mapping[str, int]:
-        """Topic to the physical offset below which nothing that was compacted is shown."""
-        return self._dropped.generation_marks
-
-    def directory_of(self, number: int) -> Path:
-        """Where a generation is, or would be."""
-        return self.home / generation_name(number)
-
-    @property
-    def topics(self) -> Collection[str]:
-        """Compacted topics; until they are told, those of the generation in force."""
-        if self._told_topics is not None:
-            return self._told_topics
-        known = self._manifest.topics if self._manifest else ()
-        return frozenset(topic.topic for topic in known)
-
-    def set_topics(self, names: Collection[str]) -> None:
-        """Say which topics are to be compacted. No generation is taken over before that."""
-        self._told_topics = frozenset(names)
-
-    def is_compacted(self, topic: str) -> bool:
-        """Whether the log keeps the topic's messages until a generation holds them."""
-        return topic in self.topics
-
-    def covered_end(self, topic: str) -> int:
-        """Below which physical offset the generation in force has what is left of a topic; 0 if it
-        has none of it."""
-        if self._manifest is None or not any(key[0] == topic for key in self.coverages):
-            return 0
-        return self._manifest.log_end
-
-    def offsets_with_key(
-        self, topic: str, key_hash: int, begin_ms: int = 0, end_ms: int = OFFSET_MAX
-    ) -> list[int]:
-        """Where records were in the log whose keys have a hash, ascending; `Store.read_at` reads
-        them.
-
-        Args:
-            topic: theirs.
-            key_hash: `hashes.index_key_hash` of `topic#key`. Others can have the same.
-            begin_ms, end_ms: store times, epoch milliseconds, inclusive.
-        """
-        if self.generation is None or not self.covered_end(topic):
-            return []
-        offsets: list[int] = self.generation.offsets_with_key(
-            topic, key_hash, begin_ms, end_ms
-        ).tolist()
-        return offsets
-
-    def overtake(self, log_min: int) -> None:
-        """Take note, durably, that retention is about to make the log begin elsewhere.
-
-        A topic that is not compacted any more goes by its age: with the first of its messages
-        behind the generation goes what the generation holds, which is older.
-
-        Args:
-            log_min: where the log is going to begin, physical offset.
-
-        Raises:
-            OSError: the disk; nothing may go.
-        """
-        over = [
-            topic
-            for topic in sorted({topic for topic, _ in self.coverages})
-            if not self.is_compacted(topic)
-            and loses_uncompacted(topic, log_min, self.coverages, self._queues, self._log)
-        ]
-        if not over:
-            return
-        self._dropped.overtake(over, log_min)
-        for topic in over:
-            log.info("%s is not compacted any more: what was left of it goes by its age", topic)
-            self.drop(topic)
-
-    def drop(self, topic: str) -> None:
-        """Serve a topic no more; its mark is durable already."""
-        self.coverages = {
-            key: coverage for key, coverage in self.coverages.items() if key[0] != topic
-        }
-
-    def hold(self) -> Hold | None:
-        """What of the log has to stay until it is compacted; None if nothing. Raises OSError."""
-        return oldest_uncompacted(self.topics, self.coverages, self._queues, self._log)
-
-    def log_tail(self, log_end: int) -> LogTail:
-        """What the manifest of a generation made up to a physical offset says of the log before it.
-
-        Raises:
-            OSError: the disk.
-        """
-        return log_tail(self._log, log_end)
-
     # What comes next.
 
     @property
@@ -260,7 +112,13 @@ class Compaction:
             return self._waiting.number
         return self._verified.manifest.generation if self._verified else 0
 
-    def offer(self, directory: Path, manifest: Manifest, done: Callable[[str], None]) -> None:
+    def offer(
+        self,
+        directory: Path,
+        manifest: Manifest,
+        done: Callable[[str], None],
+        leader_marks: Mapping[str, int] | None = None,
+    ) -> None:
         """Take a generation over that lies beside the others under a name of no meaning.
 
         Args:
@@ -268,13 +126,14 @@ class Compaction:
             manifest: its manifest.
             done: called once on the owner's thread with the reason why it was refused, or with
                 an empty text when it is in force.
+            leader_marks: see `Offer`.
 
         Raises:
             ValueError: too many wait already.
         """
         if len(self._offers) >= OFFERS_MAX:
             raise ValueError(f"{OFFERS_MAX} generations wait to be looked at")
-        self._offers.append(_Offer(directory, manifest, done))
+        self._offers.append(Offer(directory, manifest, done, leader_marks))
 
     def tick(self, now_ms: int, proven_end: int) -> None:
         """Go on with what is under way.
@@ -293,7 +152,7 @@ class Compaction:
                 self._remove(directory)
             else:
                 self._replaced.appendleft((min(due_ms, now_ms + REPLACED_KEPT_MS), directory))
-        if self._busy or self._told_topics is None:
+        if self._busy or not (self.knows_topics or self._is_copying):
             return
         if self._verified is not None:
             if now_ms >= self._look_due_ms:
@@ -305,6 +164,12 @@ class Compaction:
         elif now_ms >= self._look_due_ms:
             self._look()
 
+    @property
+    def _is_copying(self) -> bool:
+        """Whether what comes next is the leader's."""
+        offer = self._offered or (self._offers[0] if self._offers else None)
+        return offer is not None and offer.leader_marks is not None
+
     def idle_ms(self, now_ms: int) -> int:
         """How long `tick` will find nothing to do; 0 while something is under way.
 
@@ -314,7 +179,7 @@ class Compaction:
         under_way = self._waiting or self._verified or self._offers or self._offered
         if self._busy or under_way:
             return 0
-        if self._told_topics or self._manifest is not None:
+        if self._told_topics or (self.knows_topics and self._manifest is not None):
             return max(self._look_due_ms - now_ms, 0)
         return RETRY_INTERVAL_MS
 
@@ -337,7 +202,7 @@ class Compaction:
         else:
             self._waiting = found
 
-    def _place(self, offer: _Offer) -> None:
+    def _place(self, offer: Offer) -> None:
         """Give an offered generation its number."""
         number = offer.manifest.generation
         if offer.manifest == self._manifest:
@@ -350,11 +215,19 @@ class Compaction:
             offer.done(f"generation {self._manifest.generation} is in force")
             return
         self._offered = offer
+        copied = self._is_copying
         self._post(
-            lambda: takeover.place(offer.directory, self.home, number, self._disk), self._placed
+            lambda: takeover.place(offer.directory, self.home, number, self._disk, copied),
+            self._placed,
         )
 
     def _placed(self, outcome: Exception | None) -> None:
+        if outcome is None and self._offered is not None and self._is_copying:
+            # Others may lie there that no leader ever had in force.
+            manifest = self._offered.manifest
+            directory = self.directory_of(manifest.generation)
+            self._waiting = Candidate(manifest.generation, directory, manifest)
+            return
         if outcome is None:
             self._look()
             return
@@ -392,18 +265,30 @@ class Compaction:
     def _fits(self, manifest: Manifest) -> bool:
         """Whether a generation may be in force; says why not."""
         facts = StoreFacts(self._log, self._queues, self.marks, self._manifest, self.topics)
+        copied = self._offered_copy(manifest) is not None
         try:
-            check_fit(manifest, facts)
+            (check_copy if copied else check_fit)(manifest, facts)
         except (Unfit, OSError) as reason:
             self._refuse(manifest.generation, str(reason))
             return False
         return True
+
+    def _offered_copy(self, manifest: Manifest) -> Offer | None:
+        """What the log's leader has in force, if this is it."""
+        offer = self._offered
+        return offer if self._is_copying and offer and offer.manifest == manifest else None
 
     def _swap(self, verified: OpenGeneration) -> None:
         # Until it is in force for good, a deletion that either of the two depends on is remembered.
         self._verified = verified
         self._need_marks(self._manifest, verified.manifest)
         number = verified.manifest.generation
+        if (offer := self._offered_copy(verified.manifest)) is not None:
+            try:
+                self._dropped.learn(offer.leader_marks or {}, self._log.min_offset)
+            except OSError as failure:
+                self._swapped(failure)
+                return
         self._post(lambda: takeover.put_in_force(self.home, number, self._disk), self._swapped)
 
     def _swapped(self, failure: Exception | None) -> None:
@@ -421,6 +306,8 @@ class Compaction:
         self._verified = None
         replaced = self.generation
         self._serve(verified)
+        # A copy may have nothing else of a queue.
+        self._number_queues(verified.manifest.log_end)
         if replaced is not None:
             self._replaced.append((self._now_ms + REPLACED_KEPT_MS, replaced.directory))
             replaced.close()
@@ -435,19 +322,6 @@ class Compaction:
             manifest.log_end,
         )
         self._answer(manifest.generation, "")
-
-    def _serve(self, generation: OpenGeneration) -> None:
-        marks = self.marks
-        served = {
-            topic.topic
-            for topic in generation.manifest.topics
-            if not is_dropped_since(topic, marks)
-        }
-        self._manifest = generation.manifest
-        self.generation = generation
-        self.coverages = {
-            key: coverage for key, coverage in generation.coverages.items() if key[0] in served
-        }
 
     def _refuse(self, number: int, reason: str) -> None:
         log.warning("generation %d is refused: %s", number, reason)
@@ -470,14 +344,6 @@ class Compaction:
         if offer is not None and offer.manifest.generation == number:
             self._offered = None
             offer.done(reason)
-
-    def _need_marks(self, *manifests: Manifest | None) -> None:
-        needed: dict[str, int] = {}
-        for manifest in manifests:
-            for topic in manifest.topics if manifest else ():
-                below = topic.dropped_below
-                needed[topic.topic] = min(below, needed.get(topic.topic, below))
-        self._dropped.needed = needed
 
     def _post(self, work: Callable[[], _T], then: Callable[[_T | Exception], None]) -> None:
         """Have something done, and do nothing else before it is."""

@@ -104,6 +104,27 @@ def check_fit(manifest: Manifest, store: StoreFacts) -> None:
             )
 
 
+def check_copy(manifest: Manifest, store: StoreFacts) -> None:
+    """Decide whether one that the log's leader has in force may replace the one in force here.
+
+    The leader has compared it with all that it knew: here the log may begin elsewhere, and what is
+    compacted is not known. So what is compared is that it is of this log.
+
+    Raises: as `check_fit`.
+    """
+    check_log(manifest, store.log)
+    if store.in_force and manifest.log_end < store.in_force.log_end:
+        raise Unfit(f"it ends at {manifest.log_end}, and this copy's at {store.in_force.log_end}")
+
+
+def lowest_marks(manifests: Iterable[Manifest]) -> dict[str, int]:
+    """Topic to the lowest mark that one of some generations knows of it."""
+    lowest: dict[str, int] = {}
+    for topic in (topic for manifest in manifests for topic in manifest.topics):
+        lowest[topic.topic] = min(topic.dropped_below, lowest.get(topic.topic, topic.dropped_below))
+    return lowest
+
+
 def is_dropped_since(topic: GenerationTopic, marks: Mapping[str, int]) -> bool:
     """Whether the topic was deleted, or overtaken by retention, after its records were read:
     nothing of it may be shown."""

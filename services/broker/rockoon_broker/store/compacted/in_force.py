@@ -4,6 +4,8 @@ A start with a generation that is damaged, or not of this log, is refused: the l
 have what it held, and nobody would hear that messages are missing.
 """
 
+import hashlib
+import json
 from pathlib import Path
 
 from rockoon_broker.store.compacted import takeover
@@ -20,6 +22,7 @@ from rockoon_format.generation import (
 )
 
 LOG_DIRECTORY = "commitlog"
+NEEDED_FILE = "needed"
 
 
 def manifest_in_force(root: Path, disk: Disk) -> Manifest | None:
@@ -44,6 +47,32 @@ def manifest_in_force(root: Path, disk: Disk) -> Manifest | None:
     if manifest.log_end and not (log_directory.is_dir() and any(log_directory.iterdir())):
         raise refused_start(log_directory, f"there is no log; generation {number} was made of one")
     return manifest
+
+
+def identity_of(manifest: Manifest | None) -> int:
+    """What tells a generation from others of its number, on all copies of a log; 0: none."""
+    if manifest is None:
+        return 0
+    return int.from_bytes(hashlib.sha256(manifest.to_json()).digest()[:8]) or 1
+
+
+def read_needed(home: Path) -> int:
+    """Up to where in the log a generation has to be made for a copy that began behind records that
+    only one has; 0: it did not. StoreDamaged if that cannot be read."""
+    path = home / NEEDED_FILE
+    try:
+        return int(json.loads(path.read_bytes())["log_end"])
+    except FileNotFoundError:
+        return 0
+    except (ValueError, TypeError, KeyError) as error:
+        raise StoreDamaged(path, 0, f"{path.name}: {error}") from error
+
+
+def write_needed(home: Path, log_end: int, disk: Disk) -> None:
+    """Have it read so from now on, durably; OSError for the disk."""
+    for changed in disk.make_directory(home):
+        disk.sync_directory(changed)
+    disk.replace_file(home / NEEDED_FILE, json.dumps({"log_end": log_end}).encode())
 
 
 def _check_none_was(home: Path, disk: Disk) -> None:

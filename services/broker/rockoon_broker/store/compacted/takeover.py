@@ -10,7 +10,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -60,6 +60,31 @@ class Candidate:
     manifest: Manifest | None
     fault: str = ""
     """Why there is no manifest."""
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """A generation that lies beside the others under a name of no meaning.
+
+    Attributes:
+        done: called once with the reason why it was refused, or with an empty text.
+        leader_marks: of one that the log's leader has in force: below which physical offsets
+            nothing of topics is shown there. None: whoever made it may have made a mistake.
+    """
+
+    directory: Path
+    manifest: Manifest
+    done: Callable[[str], None]
+    leader_marks: Mapping[str, int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A generation that was not taken."""
+
+    generation: int
+    reason: str
+    at_ms: int
 
 
 class Worker:
@@ -175,9 +200,15 @@ def look(home: Path, above: int, disk: Disk) -> Candidate | None:
     return Candidate(number, directory, manifest)
 
 
-def place(directory: Path, home: Path, number: int, disk: Disk) -> None:
-    """Give a generation its number; GenerationError if it is taken, OSError for the disk."""
+def place(directory: Path, home: Path, number: int, disk: Disk, replaces: bool = False) -> None:
+    """Give a generation its number; GenerationError if it is taken, OSError for the disk.
+
+    Args:
+        replaces: one that has it, and was never in force here, goes.
+    """
     target = home / generation_name(number)
+    if replaces and target.exists():
+        remove(target, disk)
     if target.exists():
         raise GenerationError(f"there is a generation {number} already")
     disk.move_directory(directory, target)

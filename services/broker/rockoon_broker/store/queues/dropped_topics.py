@@ -113,6 +113,23 @@ class DroppedTopics:
         overtaken = {**self._content.overtaken, **dict.fromkeys(topics, log_min)}
         self._replace(replace(self._content, overtaken=overtaken))
 
+    def learn(self, marks: Mapping[str, int], log_min: int) -> None:
+        """Show nothing of what generations hold of topics below the marks of another copy.
+
+        Args:
+            marks: its `generation_marks`.
+            log_min: where this copy's log begins: what is said behind that it says itself.
+        """
+        known = self.generation_marks
+        new = {
+            topic: mark
+            for topic, mark in marks.items()
+            if known.get(topic, 0) < mark <= log_min and topic in self.needed
+        }
+        if new:
+            overtaken = {**self._content.overtaken, **new}
+            self._replace(replace(self._content, overtaken=overtaken))
+
     def fit_to_log(self, log_min: int, log_end: int) -> None:
         """Fit the marks to the log: forget those that retention passed, clamp those above its end.
 

@@ -1,0 +1,137 @@
+"""Generations of compacted topics on followers: each gets the one that its leader has in force.
+
+Until then it keeps in its log what the leader has deleted (rule 12 of docs/replication.md), so how
+long that takes costs room and nothing else. Files come by the calls that a compaction job reads
+them with, and are verified as those of an upload.
+"""
+
+import asyncio
+import hashlib
+import logging
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING
+
+import grpc
+
+from rockoon_broker.broker import Broker
+from rockoon_core.errors import BrokerUnavailable, RockoonError
+from rockoon_core.failed_call import from_rpc_error
+from rockoon_format.generation import GenerationError, Manifest, part_names
+from rockoon_proto.v1 import broker_pb2 as pb
+from rockoon_proto.v1.broker_pb2_grpc import BrokerStub
+from rockoon_replica.member import Role
+from rockoon_replica.replica import Replica
+from rockoon_runtime.wire import CLUSTER_METADATA_KEY
+
+if TYPE_CHECKING:
+    from rockoon_proto.v1.broker_pb2_grpc import BrokerAsyncStub
+
+log = logging.getLogger(__name__)
+
+LOOK_SECONDS = 0.5
+# After a leader that does not answer, and after files that were not what they should be.
+RETRY_SECONDS = 5.0
+REFUSED_SECONDS = 60.0
+CALL_SECONDS_MAX = 30.0
+PIECE_BYTES = 1 << 20
+
+
+class GenerationCopying:
+    """Keeps the generation of a copy in step with its leader's. Used by the event loop's thread.
+
+    Args:
+        broker: made of the copy.
+        replica: says who leads, and what that one has in force.
+        cluster: sent along, so that a node of another cluster refuses.
+    """
+
+    def __init__(self, broker: Broker, replica: Replica, cluster: str) -> None:
+        self._broker = broker
+        self._replica = replica
+        self._metadata = ((CLUSTER_METADATA_KEY, cluster),)
+        # Identity of one that has no higher number than the one here: the next has.
+        self._passed_over = 0
+        self._attempts = 0
+
+    async def run(self) -> None:
+        """Get what the leader has, whenever that is another one, until cancelled."""
+        while True:
+            seconds = LOOK_SECONDS
+            wanted = self._replica.member.leader_generation
+            known = (0, self._broker.store.compaction.identity, self._passed_over)
+            if self._replica.role is Role.FOLLOWER and wanted not in known:
+                try:
+                    seconds = await self._get(wanted)
+                except (RockoonError, GenerationError, OSError) as failure:
+                    log.info("the leader's generation was not copied: %s", failure)
+                    seconds = RETRY_SECONDS
+            await asyncio.sleep(seconds)
+
+    async def _get(self, wanted: int) -> float:
+        """Copy what the leader has in force now; returns when to look again, in seconds.
+
+        Raises:
+            RockoonError: the leader does not answer, or not any more.
+            GenerationError: it answers with no manifest.
+            OSError: the disk.
+        """
+        channel = self._replica.leader_channel()
+        if channel is None:
+            return LOOK_SECONDS
+        stub: BrokerAsyncStub = BrokerStub(channel)
+        try:
+            told = await stub.DescribeCompaction(
+                pb.DescribeCompactionRequest(), timeout=CALL_SECONDS_MAX, metadata=self._metadata
+            )
+        except grpc.RpcError as failure:
+            raise from_rpc_error(failure, BrokerUnavailable, broker="the leader") from failure
+        if not told.manifest:
+            return LOOK_SECONDS
+        manifest = Manifest.from_json(told.manifest)
+        store = self._broker.store
+        own = store.compaction.manifest
+        if own is not None and manifest.generation <= own.generation:
+            log.info(
+                "generation %d stays, the leader has another %d: the next one is taken",
+                own.generation,
+                manifest.generation,
+            )
+            self._passed_over = wanted
+            return LOOK_SECONDS
+        upload_id = f"copy-{hashlib.sha256(told.manifest).hexdigest()[:32]}-{self._attempts}"
+        uploads = self._broker.compaction.uploads
+        for part in manifest.parts:
+            sizes = (part.records_bytes, part.entries_bytes)
+            for name, size in zip(part_names(part.number), sizes, strict=True):
+                # What an earlier process has got need not come twice.
+                if uploads.size_of(upload_id, name) != size:
+                    pieces = self._pieces(stub, manifest.generation, name, size)
+                    await uploads.put(upload_id, name, pieces)
+        while min(store.visible_end, store.durable_end) < manifest.log_end:  # noqa: ASYNC110 - rare
+            await asyncio.sleep(LOOK_SECONDS)
+        if self._replica.role is not Role.FOLLOWER:
+            return LOOK_SECONDS
+        marks = {each.topic: each.dropped_below for each in told.dropped}
+        refusal = await self._broker.compaction.copy(upload_id, told.manifest, manifest, marks)
+        self._attempts += bool(refusal)
+        return REFUSED_SECONDS if refusal else LOOK_SECONDS
+
+    async def _pieces(
+        self, stub: "BrokerAsyncStub", generation: int, name: str, size: int
+    ) -> AsyncIterator[bytes]:
+        at = 0
+        while at < size:
+            request = pb.ReadGenerationRequest(
+                generation=generation, file_name=name, offset=at, max_bytes=PIECE_BYTES
+            )
+            try:
+                reply = await stub.ReadGeneration(
+                    request, timeout=CALL_SECONDS_MAX, metadata=self._metadata
+                )
+            except grpc.RpcError as failure:
+                raise from_rpc_error(failure, BrokerUnavailable, broker="the leader") from failure
+            if not reply.data:
+                # Shorter than its manifest says: whoever completes the upload will say so.
+                return
+            at += len(reply.data)
+            yield reply.data

@@ -1,0 +1,201 @@
+"""The generation in force: what it covers of which topics, and what the log has to keep."""
+
+import logging
+from collections.abc import Collection, Mapping
+from pathlib import Path
+
+from rockoon_broker.store.compacted.fitting import is_dropped_since, log_tail, lowest_marks
+from rockoon_broker.store.compacted.hold import Hold, loses_uncompacted, oldest_uncompacted
+from rockoon_broker.store.compacted.in_force import (
+    identity_of,
+    manifest_in_force,
+    read_needed,
+    write_needed,
+)
+from rockoon_broker.store.compacted.open_generation import Coverage, OpenGeneration
+from rockoon_broker.store.log.commit_log import CommitLog
+from rockoon_broker.store.queues.consume_queue import ConsumeQueues, QueueKey
+from rockoon_broker.store.queues.dropped_topics import DroppedTopics
+from rockoon_core.disk import Disk
+from rockoon_format.file_names import OFFSET_MAX
+from rockoon_format.generation import GENERATIONS_DIRECTORY, LogTail, Manifest, generation_name
+
+log = logging.getLogger(__name__)
+
+
+class ServedGeneration:
+    """What is in force of an open store; owned by the thread that owns the store.
+
+    Args:
+        root: the store directory.
+        disk: the file layer.
+        dropped: marks of deleted topics.
+        by_quorum: the log has other copies. Until this one is told which topics are compacted it
+            follows another, which keeps of them what no generation has.
+
+    Attributes:
+        by_quorum: as given.
+        generation: open; None if there is none.
+        coverages: what it holds of each queue.
+        identity: what tells it from others on all copies of the log; 0: there is none.
+        needed_end: see `read_needed`.
+
+    Raises:
+        StoreDamaged: it cannot be read, or its log is gone.
+        OSError: the disk.
+    """
+
+    _log: CommitLog
+    _queues: ConsumeQueues
+
+    def __init__(
+        self, root: Path, disk: Disk, dropped: DroppedTopics, *, by_quorum: bool = False
+    ) -> None:
+        self.home = root / GENERATIONS_DIRECTORY
+        self._disk = disk
+        self._dropped = dropped
+        self.by_quorum = by_quorum
+        self._manifest = manifest_in_force(root, disk)
+        self.identity = identity_of(self._manifest)
+        self.needed_end = read_needed(self.home)
+        self._need_marks(self._manifest)
+        self.generation: OpenGeneration | None = None
+        self.coverages: dict[QueueKey, Coverage] = {}
+        self._told_topics: frozenset[str] | None = None
+
+    @property
+    def manifest(self) -> Manifest | None:
+        """That of the generation in force."""
+        return self._manifest
+
+    @property
+    def marks(self) -> Mapping[str, int]:
+        """Topic to the physical offset below which nothing that was compacted is shown."""
+        return self._dropped.generation_marks
+
+    def directory_of(self, number: int) -> Path:
+        """Where a generation is, or would be."""
+        return self.home / generation_name(number)
+
+    @property
+    def topics(self) -> Collection[str]:
+        """Compacted topics; until they are told, those of the generation in force. None of a copy
+        that follows: what its leader lets it delete is what has to be kept of none."""
+        if self._told_topics is not None:
+            return self._told_topics
+        if self.by_quorum:
+            return ()
+        known = self._manifest.topics if self._manifest else ()
+        return frozenset(topic.topic for topic in known)
+
+    @property
+    def knows_topics(self) -> bool:
+        """Whether `set_topics` was called."""
+        return self._told_topics is not None
+
+    def set_topics(self, names: Collection[str]) -> None:
+        """Say which topics are to be compacted. No generation is taken over before that, but one
+        that the log's leader has in force."""
+        self._told_topics = frozenset(names)
+
+    def need(self, end: int) -> None:
+        """Note, durably, that the log is about to begin behind records that only a generation has
+        that was made up to a physical offset or further; 0: it is not. Raises OSError."""
+        write_needed(self.home, end, self._disk)
+        self.needed_end = end
+
+    def is_compacted(self, topic: str) -> bool:
+        """Whether the log keeps the topic's messages until a generation holds them."""
+        return topic in self.topics
+
+    def covered_end(self, topic: str) -> int:
+        """Below which physical offset the generation in force has what is left of a topic; 0 if it
+        has none of it."""
+        if self._manifest is None or not any(key[0] == topic for key in self.coverages):
+            return 0
+        return self._manifest.log_end
+
+    def offsets_with_key(
+        self, topic: str, key_hash: int, begin_ms: int = 0, end_ms: int = OFFSET_MAX
+    ) -> list[int]:
+        """Where records were in the log whose keys have a hash, ascending; `Store.read_at` reads
+        them.
+
+        Args:
+            topic: theirs.
+            key_hash: `hashes.index_key_hash` of `topic#key`. Others can have the same.
+            begin_ms, end_ms: store times, epoch milliseconds, inclusive.
+        """
+        if self.generation is None or not self.covered_end(topic):
+            return []
+        offsets: list[int] = self.generation.offsets_with_key(
+            topic, key_hash, begin_ms, end_ms
+        ).tolist()
+        return offsets
+
+    def overtake(self, log_min: int) -> None:
+        """Take note, durably, that retention is about to make the log begin elsewhere.
+
+        A topic that is not compacted any more goes by its age: with the first of its messages
+        behind the generation goes what the generation holds, which is older.
+
+        Args:
+            log_min: where the log is going to begin, physical offset.
+
+        Raises:
+            OSError: the disk; nothing may go.
+        """
+        over = [
+            topic
+            for topic in sorted({topic for topic, _ in self.coverages})
+            if not self.is_compacted(topic)
+            and loses_uncompacted(topic, log_min, self.coverages, self._queues, self._log)
+        ]
+        if not over:
+            return
+        self._dropped.overtake(over, log_min)
+        for topic in over:
+            log.info("%s is not compacted any more: what was left of it goes by its age", topic)
+            self.drop(topic)
+
+    def drop(self, topic: str) -> None:
+        """Serve a topic no more; its mark is durable already."""
+        self.coverages = {
+            key: coverage for key, coverage in self.coverages.items() if key[0] != topic
+        }
+
+    def hold(self) -> Hold | None:
+        """What of the log has to stay until it is compacted; None if nothing. Raises OSError."""
+        return oldest_uncompacted(self.topics, self.coverages, self._queues, self._log)
+
+    def log_tail(self, log_end: int) -> LogTail:
+        """What the manifest of a generation made up to a physical offset says of the log before it.
+
+        Raises:
+            OSError: the disk.
+        """
+        return log_tail(self._log, log_end)
+
+    def _number_queues(self, log_end: int) -> None:
+        """Have queues go on behind what the generation holds of them."""
+        for (topic, queue_id), coverage in self.coverages.items():
+            if coverage.covered_to:
+                queue = self._queues.find_or_create(topic, queue_id)
+                self._queues.skip_to(queue, coverage.covered_to, log_end)
+
+    def _serve(self, generation: OpenGeneration) -> None:
+        marks = self.marks
+        served = {
+            topic.topic
+            for topic in generation.manifest.topics
+            if not is_dropped_since(topic, marks)
+        }
+        self._manifest = generation.manifest
+        self.identity = identity_of(self._manifest)
+        self.generation = generation
+        self.coverages = {
+            key: coverage for key, coverage in generation.coverages.items() if key[0] in served
+        }
+
+    def _need_marks(self, *manifests: Manifest | None) -> None:
+        self._dropped.needed = lowest_marks(each for each in manifests if each is not None)
