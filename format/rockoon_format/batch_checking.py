@@ -42,7 +42,8 @@ FEW_RECORDS_MAX = 24
 
 _SCHEDULE_TOPIC = SCHEDULE_TOPIC.encode()
 _TIMER_TOPIC = TIMER_TOPIC.encode()
-_DELAYED_TOPICS = frozenset((_SCHEDULE_TOPIC, _TIMER_TOPIC))
+DELAYED_TOPICS = frozenset((_SCHEDULE_TOPIC, _TIMER_TOPIC))
+"""Entries of their records may hold times instead of tags codes."""
 
 
 def check_batch(
@@ -94,7 +95,7 @@ def check_batch(
         delay_levels_ms,
     )
     # Entries of delayed messages hold times instead of tags codes: the columns know how.
-    if topic not in _DELAYED_TOPICS:
+    if topic not in DELAYED_TOPICS:
         layout = None
         if kernel.native is not None:
             layout = check_compiled(frames, sizes, rules)

@@ -140,6 +140,20 @@ def _encode_compiled(
 ) -> tuple[bytes, NDArray[np.uint32]] | None:
     """As `encode_batch`; None where it is for NumPy to say what is wrong."""
     assert kernel.native is not None
+    if (given := compiled_fields(fields)) is None:
+        return None
+    head, columns = given
+    made = kernel.native.encode_batch(
+        head, topic_part, ending, list(bodies), list(properties), *columns
+    )
+    return None if made is None else (made[0], np.frombuffer(made[1], np.uint32))
+
+
+def compiled_fields(fields: Fields) -> tuple[bytes, list[bytes | None]] | None:
+    """What precedes the body of every record, and flags, system flags and times that differ.
+
+    None where a field does not fit.
+    """
     magic, queue_id, flags, sys_flags, born_ms, born_host = fields
     # The host bits follow the hosts: a wrong one would shift every field behind.
     sys_flags = sys_flags & ~(SYS_FLAG_BORN_HOST_V6 | SYS_FLAG_STORE_HOST_V6)
@@ -159,11 +173,7 @@ def _encode_compiled(
     except struct.error:
         return None
     # Zeros: the broker fills in its own fields only.
-    head += born_host + bytes(AT_BODY_V4 - AT_STORE_TIMESTAMP_V4)
-    made = kernel.native.encode_batch(
-        head, topic_part, ending, list(bodies), list(properties), *columns
-    )
-    return None if made is None else (made[0], np.frombuffer(made[1], np.uint32))
+    return head + born_host + bytes(AT_BODY_V4 - AT_STORE_TIMESTAMP_V4), columns
 
 
 def _heads(

@@ -15,12 +15,14 @@ except ImportError:
     rockoon_kernel = None  # type: ignore[assignment]
 
 VARIABLE = "ROCKOON_KERNEL"
-INTERFACE = 3
+INTERFACE = 4
 """What of the compiled one is called here; `format/kernel/src/lib.rs` has the same number."""
+INTERFACE_MIN = 3
+"""An older one that is used for what it has: all but `append_batches` and `encode_messages`."""
 COMPILED, NUMPY, AUTO = "compiled", "numpy", "auto"
 
 _compiled: ModuleType | None = rockoon_kernel
-if _compiled is not None and getattr(_compiled, "INTERFACE", None) != INTERFACE:
+if _compiled is not None and not INTERFACE_MIN <= _compiled.INTERFACE <= INTERFACE:
     _compiled = None  # of another version
 
 

@@ -98,12 +98,7 @@ def encode_sequences(producer_id: int, first_sequence: int, count: int) -> NDArr
     Raises:
         ValueError: a number is out of its bounds.
     """
-    if not 0 < producer_id <= PRODUCER_ID_MAX:
-        raise ValueError(f"producer id {producer_id} is not within 1 to 2^64 - 1")
-    if not 0 <= first_sequence <= SEQUENCE_MAX - count:
-        raise ValueError(f"sequence {first_sequence} is not within 0 to 2^48 - 1")
-    if not 0 < count <= BATCH_MESSAGES_MAX:
-        raise ValueError(f"a batch of {count} messages, not 1 to {BATCH_MESSAGES_MAX}")
+    _check_numbers(producer_id, first_sequence, count)
     binary = np.empty(count, _BINARY)
     binary["producer_id"] = producer_id
     binary["first"] = np.void(first_sequence.to_bytes(6))
@@ -113,6 +108,21 @@ def encode_sequences(producer_id: int, first_sequence: int, count: int) -> NDArr
     sections["digits"] = np.frombuffer(binary.tobytes().hex().encode(), f"V{_DIGITS}")
     sections["end"] = np.void(PROPERTY_SEPARATOR)
     return sections.view(f"V{SECTION_BYTES}")
+
+
+def sequence_front(producer_id: int, first_sequence: int, count: int) -> bytes:
+    """Return what the properties of `encode_sequences` have in common: all but index and end."""
+    _check_numbers(producer_id, first_sequence, count)
+    return _HEAD + b"%016x%012x" % (producer_id, first_sequence)
+
+
+def _check_numbers(producer_id: int, first_sequence: int, count: int) -> None:
+    if not 0 < producer_id <= PRODUCER_ID_MAX:
+        raise ValueError(f"producer id {producer_id} is not within 1 to 2^64 - 1")
+    if not 0 <= first_sequence <= SEQUENCE_MAX - count:
+        raise ValueError(f"sequence {first_sequence} is not within 0 to 2^48 - 1")
+    if not 0 < count <= BATCH_MESSAGES_MAX:
+        raise ValueError(f"a batch of {count} messages, not 1 to {BATCH_MESSAGES_MAX}")
 
 
 def first_without_sequence(

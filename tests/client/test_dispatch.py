@@ -21,7 +21,9 @@ from rockoon.producer.accumulator import (
     ProducerBatch,
 )
 from rockoon.producer.batch_scheduler import AssignedBatch, BatchScheduler
+from rockoon.producer.broker_slots import PAUSE_SECONDS_MAX
 from rockoon.producer.queue_selectors import RoundRobin, crc32_key_hash, java_key_hash
+from rockoon.producer.shipment import SHIPMENT_BYTES_MAX, Shipment
 from rockoon_core.message_queue import MessageQueue
 from rockoon_proto.v1.broker_pb2 import Appended
 from support.seeds import seeds
@@ -78,7 +80,7 @@ class Bench:
         return list(self.dispatcher.assignments(self.now))
 
     def acknowledge(self, batch: ProducerBatch) -> None:
-        batch.ids, batch.lengths = b"", None
+        batch.ids, batch.lengths = b"", b""
         self.dispatcher.acknowledged(batch, Appended())
 
     def refuse(self, batch: ProducerBatch, error: RockoonError, *, blame: bool = False) -> None:
@@ -327,6 +329,8 @@ def test_whatever_fails_lanes_keep_their_order_bounds_hold_and_nothing_is_left(s
     brokers = ["broker-a", "broker-b", "broker-c"][: chance.randint(1, 3)]
     queues = [queue for broker in brokers for queue in queues_of(broker, chance.randint(1, 3))]
     bench.routes(*queues)
+    for broker in brokers:
+        bench.dispatcher.set_batches_max(broker, chance.choice([1, 2, 5]))
     batch_queues: list[MessageQueue | None] = [
         None,
         *chance.sample(queues, chance.randint(1, len(queues))),
@@ -362,7 +366,7 @@ def test_whatever_fails_lanes_keep_their_order_bounds_hold_and_nothing_is_left(s
             same = [each for each in out if each.batch.batch_queue is batch_queue]
             assert len({each.queue for each in same}) == len(same), "two batches for one queue"
             assert len(same) == 1 or batch_queue.queue is None, "a chosen queue has two batches out"
-            at_broker = [each for each in out if each.queue.broker == assignment.queue.broker]
+            at_broker = {e.shipment for e in out if e.queue.broker == assignment.queue.broker}
             assert len(at_broker) <= in_flight_max
 
     for _ in range(400):
@@ -379,6 +383,107 @@ def test_whatever_fails_lanes_keep_their_order_bounds_hold_and_nothing_is_left(s
     for queue, numbers in stored.items():
         if queue is not None:
             assert numbers == sorted(numbers), queue
+
+
+def shipments(out: list[AssignedBatch]) -> list[list[ProducerBatch]]:
+    """The batches of each shipment, in the order in which they were handed out."""
+    found: dict[Shipment, list[ProducerBatch]] = {}
+    for each in out:
+        found.setdefault(each.shipment, []).append(each.batch)
+    return list(found.values())
+
+
+def test_batches_of_many_queues_go_together_to_a_broker_that_takes_them() -> None:
+    bench = Bench(in_flight_max=2)
+    here, there = queues_of("broker-a", 7), queues_of("broker-b", 2)
+    bench.routes(*here, *there)
+    bench.dispatcher.set_batches_max("broker-a", 3)
+    batches = [bench.add(bench.batch_queue(queue), b"x", close=True) for queue in (*here, *there)]
+    first, second, *alone = shipments(bench.out())
+    assert first + second == batches[:6], "the seventh waits for a slot"
+    assert len(first) == 3
+    assert alone == [[batches[7]], [batches[8]]], "an older broker gets them one by one"
+    bench.acknowledge(first[0])
+    bench.refuse(first[1], Busy(reason="its queue"))
+    assert bench.out() == [], "the slot is free when all of the shipment are answered for"
+    bench.acknowledge(first[2])
+    assert shipments(bench.out()) == [[batches[6]]]
+
+
+def test_a_shipment_has_no_more_bytes_than_a_broker_takes_at_once() -> None:
+    bench = Bench()
+    queues = queues_of("broker-a", 3)
+    bench.routes(*queues)
+    bench.dispatcher.set_batches_max("broker-a", 100)
+    body = bytes(SHIPMENT_BYTES_MAX // 2)
+    for queue in queues:
+        bench.add(bench.batch_queue(queue), body, close=True)
+    assert list(map(len, shipments(bench.out()))) == [1, 1, 1]
+    small = [bench.add(bench.batch_queue(queue), b"x", close=True) for queue in queues]
+    assert bench.out() == [], "each queue has one out"
+    for batch in list(bench.accumulator.pending):
+        if batch not in small:
+            bench.acknowledge(batch)
+    assert shipments(bench.out()) == [small]
+
+
+def test_an_idle_broker_takes_what_could_linger_along_and_a_busy_one_does_not() -> None:
+    bench = Bench()
+    queues = queues_of("broker-a", 4)
+    bench.routes(*queues)
+    bench.dispatcher.set_batches_max("broker-a", 100)
+    first = [bench.add(bench.batch_queue(queue), b"x") for queue in queues[:2]]
+    assert shipments(bench.out()) == [first]
+    lingering = bench.add(bench.batch_queue(queues[2]), b"y")
+    full = bench.add(bench.batch_queue(queues[3]), b"z", close=True)
+    assert shipments(bench.out()) == [[full]]
+    for batch in (*first, full):
+        bench.acknowledge(batch)
+    bench.now = PAUSE_SECONDS_MAX
+    assert shipments(bench.out()) == [[lingering]]
+
+
+def test_whoever_sends_to_many_queues_pauses_until_batches_are_worth_it() -> None:
+    bench = Bench()
+    queues = queues_of("broker-a", 200)
+    bench.routes(*queues)
+    bench.dispatcher.set_batches_max("broker-a", 1000)
+
+    def turn(count: int) -> list[ProducerBatch]:
+        return [bench.add(bench.batch_queue(queue), b"x") for queue in queues[:count]]
+
+    many = turn(200)
+    assert shipments(bench.out()) == [many]
+    for batch in many:
+        bench.acknowledge(batch)
+    again = turn(50)
+    assert bench.out() == [], "the broker is idle, but the last shipment had 200 batches"
+    awaited = bench.add(bench.batch_queue(queues[60]), b"x")
+    bench.accumulator.claim(awaited, 0)
+    full = bench.add(bench.batch_queue(queues[61]), b"x", close=True)
+    assert shipments(bench.out()) == [[awaited, full]], "neither waits for more messages"
+    for batch in (awaited, full):
+        bench.acknowledge(batch)
+    assert bench.out() == []
+    alarm = bench.dispatcher.next_alarm()
+    assert alarm is not None
+    assert 0 < alarm <= PAUSE_SECONDS_MAX
+    bench.now = alarm
+    assert shipments(bench.out()) == [again]
+
+
+def test_nobody_pauses_for_a_sender_that_waits_for_room() -> None:
+    bench = Bench()
+    queues = queues_of("broker-a", 2)
+    bench.routes(*queues)
+    bench.dispatcher.set_batches_max("broker-a", 100)
+    first = bench.add(bench.batch_queue(queues[0]), b"x")
+    bench.out()
+    bench.acknowledge(first)
+    second = bench.add(bench.batch_queue(queues[0]), b"x")
+    assert bench.out() == []
+    bench.dispatcher.end_pauses()
+    assert shipments(bench.out()) == [[second]]
 
 
 def test_round_robin_passes_over_what_is_not_usable_and_tells_when_nothing_is() -> None:

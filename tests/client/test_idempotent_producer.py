@@ -75,7 +75,7 @@ async def lossy_wire(
 
 
 def now_and_then(chance: random.Random) -> Callable[[pb.AppendRequest], Loss | None]:
-    return lambda _: chance.choice(list(Loss)) if chance.random() < 0.15 else None
+    return lambda _: chance.choice(list(Loss)) if chance.random() < 0.25 else None
 
 
 async def send_all(wire: Wire, chance: random.Random, **settings: Any) -> Counter[bytes]:

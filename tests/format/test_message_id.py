@@ -47,24 +47,31 @@ def test_a_unique_key_is_made_of_address_pid_instance_time_and_count() -> None:
     keys = UniqueKeys(address, 0x16988, 0x5FFD2B27, month_start_ms=1_000_000)
     taken = keys.take(2, 1_000_000 + 0x6540AF61)
     prefix = b"FD00000000000000000000000000000269885FFD2B276540AF61"
-    assert taken == [prefix + b"0000", prefix + b"0001"]
-    assert keys.take(1, 1_000_000) == [prefix[:-8] + b"000000000002"]
+    assert taken == prefix + b"0000" + prefix + b"0001"
+    assert keys.take(1, 1_000_000) == prefix[:-8] + b"000000000002"
 
 
 def test_the_counter_wraps_without_touching_the_rest() -> None:
     keys = UniqueKeys(bytes([10, 0, 0, 1]), 1, -1, 0)
-    taken = keys.take(65537, 5)
+    together = keys.take(65537, 5)
+    taken = [together[start : start + 32] for start in range(0, len(together), 32)]
     assert taken[65535] == b"0A0000010001FFFFFFFF00000005FFFF"
     assert taken[65536] == b"0A0000010001FFFFFFFF000000050000"
-    assert keys.take(1, 5) == [b"0A0000010001FFFFFFFF000000050001"]
+    assert keys.take(1, 5) == b"0A0000010001FFFFFFFF000000050001"
     assert len(set(taken[:65536])) == 65536
+
+
+def test_a_few_keys_are_made_as_many_are() -> None:
+    few, many = (UniqueKeys(bytes(range(4)), 77, 88, 0) for _ in range(2))
+    one_by_one = b"".join(few.take(count, 99) for count in (1, 30, 32, 2, 35))
+    assert one_by_one == many.take(100, 99)
 
 
 def test_time_is_counted_from_the_month_that_was_begun_last() -> None:
     keys = UniqueKeys(bytes(4), 0, 0, 0)
     keys.begin_month(100)
-    assert keys.take(1, 107)[0][20:28] == b"00000007"
-    assert keys.take(0, 107) == []
+    assert keys.take(1, 107)[20:28] == b"00000007"
+    assert keys.take(0, 107) == b""
     with pytest.raises(ValueError, match="address"):
         UniqueKeys(b"", 0, 0, 0)
 

@@ -54,6 +54,8 @@ class FakeAppendBroker(BrokerServicer):
         plan: asked for every request what goes wrong with it.
         gate: answers wait while it is cleared.
         queues: what is stored, by topic and queue id.
+        batches_max: how many batches it takes in one message; 0 as a broker that knows of one only.
+        messages: in how many of these batches arrived.
         requests: how many batches arrived, and `streams` on how many streams.
         clusters: what each stream says that it wants; route_revisions: what each batch says.
         in_flight_seen: the most batches that were unanswered at a time.
@@ -65,6 +67,8 @@ class FakeAppendBroker(BrokerServicer):
         self.gate = asyncio.Event()
         self.gate.set()
         self.queues: dict[tuple[str, int], list[Stored]] = {}
+        self.batches_max = 0
+        self.messages = 0
         self.requests = 0
         self.streams = 0
         self.clusters: list[str] = []
@@ -137,7 +141,9 @@ class FakeAppendBroker(BrokerServicer):
 
         async def receive() -> None:
             async for request in requests:
-                self.requests += 1
+                self.messages += 1
+                self.requests += 1 + len(request.more)
+                assert len(request.more) < max(self.batches_max, 1)
                 self.route_revisions.append(request.route_revision)
                 received.put_nowait(request)
                 self.in_flight_seen = max(self.in_flight_seen, received.qsize())
@@ -149,22 +155,28 @@ class FakeAppendBroker(BrokerServicer):
             ending = tasks.create_task(receiving_done(receiving, received))
             while (request := await received.get()).request_id:
                 await self.gate.wait()
-                fault = self.plan(request)
+                batches = (request, *request.more)
+                faults = [self.plan(batch) for batch in batches]
+                fault = next((each for each in faults if isinstance(each, Fault)), None)
                 if fault is Fault.BREAK:
                     receiving.cancel()
                     ending.cancel()
                     break
                 if fault is Fault.SILENCE:
                     continue
-                reply = self._reply(request, fault if isinstance(fault, RockoonError) else None)
+                reply, *more = map(self._reply, batches, faults)
+                reply.more.extend(more)
+                reply.batches_max = self.batches_max
                 if fault is Fault.BREAK_AFTER:
                     receiving.cancel()
                     ending.cancel()
                     break
                 yield reply
 
-    def _reply(self, request: pb.AppendRequest, error: RockoonError | None) -> pb.AppendReply:
-        if error is not None:
+    def _reply(
+        self, request: pb.AppendRequest, error: "Fault | RockoonError | None"
+    ) -> pb.AppendReply:
+        if isinstance(error, RockoonError):
             return pb.AppendReply(request_id=request.request_id, error=error.to_wire())
         return pb.AppendReply(request_id=request.request_id, appended=self._store(request))
 

@@ -18,13 +18,13 @@ from collections import deque
 from collections.abc import Callable, Container
 from math import inf
 
-from numpy import cumsum, int64, uint32
-from numpy.typing import NDArray
+from numpy import cumsum, frombuffer, int64
 
 from rockoon.errors import RockoonError
 from rockoon.message import SendResult
 from rockoon.producer.outgoing import Extras
 from rockoon.producer.sequences import BatchSequence, SequenceBook
+from rockoon.producer.shipment import Shipment
 from rockoon_core.message_queue import MessageQueue
 from rockoon_proto.v1.broker_pb2 import Appended
 
@@ -64,6 +64,7 @@ class ProducerBatch:
         "queue",
         "seen",
         "sequence",
+        "shipment",
         "tries",
     )
 
@@ -79,9 +80,12 @@ class ProducerBatch:
         self.deadline = 0.0
         # Set while it is out, and after.
         self.queue: MessageQueue | None = None
+        # While it is out: together with which others.
+        self.shipment: Shipment | None = None
         self.count = 0
         self.ids = b""
-        self.lengths: NDArray[uint32] | None = None
+        # Sizes of its records, packed little-endian u32.
+        self.lengths = b""
         self.tries = 0
         # An idempotent producer's: set while it is out, and kept while it may be stored.
         self.sequence: BatchSequence | None = None
@@ -142,11 +146,10 @@ class ProducerBatch:
             raise fresh(outcome)
         assert outcome is not None
         assert self.queue is not None
-        assert self.lengths is not None
         starts = self._starts
         if starts is None:
-            ends = cumsum(self.lengths, dtype=int64)
-            starts = self._starts = (ends - self.lengths).tolist()
+            lengths = frombuffer(self.lengths, "<u4")
+            starts = self._starts = (cumsum(lengths, dtype=int64) - lengths).tolist()
         digits = len(self.ids) // self.count
         run, first = outcome, 0
         if len(outcome.more) == self.count - 1:

@@ -7,7 +7,7 @@ makes delivery at-least-once.
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from grpc import RpcError, aio
@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
 class StreamEvents(Protocol):
     """Who is told what became of the batches."""
+
+    def takes_batches(self, broker: str, batches_max: int) -> None:
+        """A broker takes so many batches in one message, until its stream breaks."""
 
     def answered(self, batch: ProducerBatch, reply: AppendReply) -> None:
         """The broker answered for a batch: stored, or refused."""
@@ -56,8 +59,8 @@ class AppendStream:
         self._metadata = metadata
         self._events = events
         self._outgoing: deque[AppendRequest] = deque()
-        # Submitted and not answered, with the time of submission; oldest first.
-        self._unanswered: deque[tuple[ProducerBatch, int, float]] = deque()
+        # Submitted and not answered, oldest first: the first request's id, the time of submission.
+        self._unanswered: deque[tuple[Sequence[ProducerBatch], int, float]] = deque()
         self._wanted = asyncio.Event()
         self._last_id = 0
         self._call: aio.StreamStreamCall[Any, Any] | None = None
@@ -65,26 +68,41 @@ class AppendStream:
         self._is_finished = False
         self._is_left = False
 
-    def submit(self, batch: ProducerBatch, request: AppendRequest, now: float) -> None:
-        """Send a batch behind those submitted before."""
-        self._last_id += 1
-        request.request_id = self._last_id
-        self._outgoing.append(request)
-        # In both lists before anything awaits: a stream that breaks now must know of the batch.
-        self._unanswered.append((batch, self._last_id, now))
+    def submit(
+        self, batches: Sequence[ProducerBatch], requests: Sequence[AppendRequest], now: float
+    ) -> None:
+        """Send batches behind those submitted before, in one message.
+
+        Args:
+            batches: several only to a broker that said that it takes them.
+            requests: of each batch.
+            now: seconds, of the event loop's clock.
+        """
+        first, *more = requests
+        first_id = self._last_id + 1
+        self._last_id += len(requests)
+        first.request_id = first_id
+        if more:
+            for request_id, request in enumerate(more, first_id + 1):
+                request.request_id = request_id
+            first.more.extend(more)
+        self._outgoing.append(first)
+        # In both lists before anything awaits: a stream that breaks now must know of the batches.
+        self._unanswered.append((batches, first_id, now))
         self._wanted.set()
 
     @property
     def unwritten(self) -> int:
-        """How many batches have not been given to the transport yet."""
+        """How many messages have not been given to the transport yet."""
         return len(self._outgoing)
 
     def oldest(self) -> tuple[ProducerBatch, float] | None:
-        """Return the batch that has waited longest for its answer, and since when."""
+        """Return of what has waited longest for its answer the batch that is overdue first, and
+        since when it waits."""
         if not self._unanswered:
             return None
-        batch, _, since = self._unanswered[0]
-        return batch, since
+        batches, _, since = self._unanswered[0]
+        return min(batches, key=lambda batch: batch.deadline), since
 
     def interrupt(self) -> None:
         """Break the stream: the broker does not answer, or is somewhere else now."""
@@ -150,12 +168,21 @@ class AppendStream:
         # what was sent: a guess would tell a sender that another's batch is stored.
         if not self._unanswered or self._unanswered[0][1] != reply.request_id:
             return False
-        batch, _, _ = self._unanswered.popleft()
-        self._events.answered(batch, reply)
+        batches = self._unanswered[0][0]
+        if len(reply.more) != len(batches) - 1:
+            return False
+        self._unanswered.popleft()
+        if reply.batches_max and not self._is_left:
+            self._events.takes_batches(self.broker, reply.batches_max)
+        for batch, own in zip(batches, (reply, *reply.more), strict=True):
+            self._events.answered(batch, own)
         return True
 
     def _break(self, error: RockoonError) -> None:
-        batches = [batch for batch, _, _ in self._unanswered]
+        batches = [batch for batches, _, _ in self._unanswered for batch in batches]
+        if not self._is_left:
+            # Who takes the next one may be an older broker.
+            self._events.takes_batches(self.broker, 1)
         # Before `broken`, which may submit to the next call.
         self._unanswered.clear()
         # The broken call's request iterator may still hold the old ones, and must not take what

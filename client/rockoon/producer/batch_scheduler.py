@@ -8,6 +8,7 @@ that it waits for will find it:
 - its queues owe another an answer -> the same, and `expire`: `_wake_owed` (idempotent only)
 - its brokers have no free slot   -> `Slots.blocked` of each, looked at when a slot is free
 - its batch may linger            -> `_alarms`, and `Slots.lingering` until the broker is idle
+- its broker pauses               -> the same
 - its brokers or it have failed   -> `_alarms`
 - its brokers are not in the routes, or its topic is not known -> `_absent`, until routes change
 """
@@ -15,7 +16,7 @@ that it waits for will find it:
 import heapq
 import itertools
 import math
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -26,8 +27,10 @@ from rockoon.errors import (
     TimedOut,
 )
 from rockoon.producer.accumulator import Accumulator, BatchQueue, ProducerBatch
+from rockoon.producer.broker_slots import PAUSE_SECONDS_MAX, PAUSE_SECONDS_PER_BATCH, Slots
 from rockoon.producer.queue_selectors import RoundRobin
 from rockoon.producer.sequences import SequenceBook
+from rockoon.producer.shipment import Shipment
 from rockoon_core.backoff import Backoff
 from rockoon_core.message_queue import MessageQueue
 from rockoon_proto.v1.broker_pb2 import Appended
@@ -39,28 +42,8 @@ class AssignedBatch:
 
     batch: ProducerBatch
     queue: MessageQueue
-
-
-class Slots:
-    """What is known about one broker as a receiver."""
-
-    __slots__ = ("backoff", "blocked", "error", "in_flight", "is_live", "lingering", "not_before")
-
-    def __init__(self, backoff: Backoff) -> None:
-        self.in_flight = 0
-        self.is_live = False
-        # After a failure: when to try again, and what it was.
-        self.not_before = 0.0
-        self.error: RockoonError | None = None
-        self.backoff = backoff
-        # In the order in which they are to be served; one at most once.
-        self.blocked: OrderedDict[BatchQueue, None] = OrderedDict()
-        self.lingering: dict[BatchQueue, None] = {}
-
-    def forget_failures(self) -> None:
-        self.not_before = 0.0
-        self.error = None
-        self.backoff.reset()
+    shipment: Shipment
+    """Together with these."""
 
 
 class BatchScheduler:
@@ -68,7 +51,7 @@ class BatchScheduler:
 
     Args:
         accumulator: the batch queues.
-        in_flight_max: batches that one broker may have at a time.
+        in_flight_max: shipments that one broker may have at a time.
         round_robin_start: where the first topic's round robin begins.
     """
 
@@ -85,6 +68,10 @@ class BatchScheduler:
         self._absent: dict[BatchQueue, None] = {}
         self._alarms: list[tuple[float, int, BatchQueue]] = []
         self._sequence = itertools.count()
+        # Brokers that were given a shipment since `assignments` began.
+        self._loading: list[Slots] = []
+        # When that was.
+        self._now = 0.0
         # Why there are no queues yet.
         self._unknown: dict[str, RockoonError] = {}
 
@@ -140,6 +127,17 @@ class BatchScheduler:
             # Those that wait for the end of its pause are in `_alarms`, among others.
             for batch_queue in self._accumulator.batch_queues():
                 self.ready(batch_queue)
+
+    def set_batches_max(self, broker: str, batches_max: int) -> None:
+        """A broker takes so many batches in one shipment."""
+        self._slots(broker).batches_max = batches_max
+
+    def end_pauses(self) -> None:
+        """No more messages come for now: there is nothing to wait for."""
+        for slots in self._brokers.values():
+            if slots.pause_end > 0.0:
+                slots.pause_end = 0.0
+                self._ready_lingering(slots)
 
     def ready(self, batch_queue: BatchQueue) -> None:
         """A batch queue may have something to send: look at it."""
@@ -201,6 +199,7 @@ class BatchScheduler:
 
     def assignments(self, now: float) -> Iterator[AssignedBatch]:
         """Yield what can be sent now; each assignment yielded is out from then on."""
+        self._now = now
         while self._alarms and self._alarms[0][0] <= now:
             batch_queue = heapq.heappop(self._alarms)[2]
             batch_queue.alarm_at = math.inf
@@ -214,6 +213,7 @@ class BatchScheduler:
                 if queue is not None:
                     yield self._assign(batch_queue, queue)
             if not self._ready_blocked():
+                self._end_loading(now)
                 return
 
     def next_alarm(self) -> float | None:
@@ -247,18 +247,32 @@ class BatchScheduler:
         batch_queue.out -= 1
         batch_queue.busy.discard(batch.queue)
         slots = self._slots(batch.queue.broker)
+        shipment, batch.shipment = batch.shipment, None
+        assert shipment is not None
+        shipment.left -= 1
+        if shipment.left == 0:
+            self._unloaded(slots, shipment)
+        self.ready(batch_queue)
+        self._wake_owed(batch.queue)
+        return slots
+
+    def _unloaded(self, slots: Slots, shipment: Shipment) -> None:
+        """A broker has answered for all of a shipment."""
         slots.in_flight -= 1
-        if slots.in_flight == 0:
-            for lingering in slots.lingering:
-                self.ready(lingering)
-            slots.lingering.clear()
+        if slots.shipment is shipment:
+            # All of it failed before it was sent: what follows takes a slot of its own.
+            slots.shipment = None
+        if slots.in_flight == 0 and slots.pause_end <= self._now:
+            self._ready_lingering(slots)
         if slots.blocked:
             # Before the batch queue whose batch this was, or busy batch queues would keep the slots
             # for ever.
             self.ready(slots.blocked.popitem(last=False)[0])
-        self.ready(batch_queue)
-        self._wake_owed(batch.queue)
-        return slots
+
+    def _ready_lingering(self, slots: Slots) -> None:
+        for lingering in slots.lingering:
+            self.ready(lingering)
+        slots.lingering.clear()
 
     def _batch_queue_of(self, batch: ProducerBatch) -> BatchQueue:
         assert batch.queue is not None
@@ -285,9 +299,41 @@ class BatchScheduler:
             sequences.assign(batch, queue)
         batch_queue.out += 1
         batch_queue.busy.add(queue)
-        self._slots(queue.broker).in_flight += 1
+        batch.shipment = shipment = self._load(self._slots(queue.broker), batch)
         self.ready(batch_queue)
-        return AssignedBatch(batch, queue)
+        return AssignedBatch(batch, queue, shipment)
+
+    def _load(self, slots: Slots, batch: ProducerBatch) -> Shipment:
+        """Put a batch into a shipment, another one where it has no room in the last."""
+        shipment = slots.shipment
+        if shipment is None or not shipment.has_room(batch.bytes, slots.batches_max):
+            was_idle = slots.in_flight == 0 if shipment is None else shipment.was_idle
+            shipment = Shipment(was_idle=was_idle)
+            slots.in_flight += 1
+            if slots.batches_max > 1:
+                if slots.shipment is None:
+                    self._loading.append(slots)
+                slots.shipment = shipment
+                self._ready_company(slots, shipment)
+        shipment.add(batch.bytes)
+        if slots.shipment is shipment:
+            slots.taken += 1
+        return shipment
+
+    def _ready_company(self, slots: Slots, shipment: Shipment) -> None:
+        """Look at those who can go with a shipment that begins."""
+        for _ in range(min(len(slots.blocked), slots.batches_max - 1)):
+            self.ready(slots.blocked.popitem(last=False)[0])
+        if shipment.was_idle and slots.pause_end <= self._now:
+            self._ready_lingering(slots)
+
+    def _end_loading(self, now: float) -> None:
+        """Everything that can go is handed out: batches that join shipments later would be late."""
+        for slots in self._loading:
+            pause = min(slots.taken * PAUSE_SECONDS_PER_BATCH, PAUSE_SECONDS_MAX)
+            slots.pause_end = now + pause
+            slots.shipment, slots.taken = None, 0
+        self._loading.clear()
 
     def _sequences_of(self, batch_queue: BatchQueue) -> SequenceBook | None:
         """Who numbers a batch queue's batches: nobody those of delayed messages, which the broker
@@ -328,6 +374,7 @@ class BatchScheduler:
             or head.tries > 0
         )
 
+        may_wait = head is batch_queue.batch and not batch_queue.is_flushing and head.tries == 0
         sequences = self._sequences_of(batch_queue)
 
         def usable(queue: MessageQueue) -> bool:
@@ -338,10 +385,7 @@ class BatchScheduler:
                 sequences is not None and sequences.is_owed(queue, head)
             ):
                 return False
-            # An idle broker gets what there is at once; a busy one is worth a batch only when the
-            # batch is full or has lingered. So batches grow with the load, and nobody lingers
-            # without need.
-            return slots.in_flight == 0 or (is_due and slots.in_flight < self._in_flight_max)
+            return slots.takes(head, now, self._in_flight_max, is_due=is_due, may_wait=may_wait)
 
         if batch_queue.queue is not None:
             if usable(batch_queue.queue):
@@ -350,7 +394,7 @@ class BatchScheduler:
             chosen = self._round_robin[batch_queue.topic].choose(queues, usable)
             if chosen is not None:
                 return chosen
-        self._park(batch_queue, head, queues, now, is_due=is_due)
+        self._park(batch_queue, head, queues, now, is_due=is_due, may_wait=may_wait)
         return None
 
     def _park(
@@ -361,6 +405,7 @@ class BatchScheduler:
         now: float,
         *,
         is_due: bool,
+        may_wait: bool,
     ) -> None:
         pauses = []
         sequences = self._sequences_of(batch_queue)
@@ -375,6 +420,9 @@ class BatchScheduler:
                 self._absent[batch_queue] = None
             elif slots.not_before > now:
                 pauses.append(slots.not_before)
+            elif may_wait and slots.pause_end > now:
+                slots.lingering[batch_queue] = None
+                pauses.append(slots.pause_end)
             elif not is_due:
                 slots.lingering[batch_queue] = None
                 pauses.append(head.linger_end)

@@ -23,7 +23,7 @@ from rockoon.errors import (
     PropertiesTooLarge,
 )
 from rockoon_core.clock import Clock
-from rockoon_format.batch import encode_batch
+from rockoon_format.message_encoding import FirstSequence, OwnProperties, encode_messages
 from rockoon_format.message_id import UniqueKeys
 from rockoon_format.names import is_system_topic, topic_fault
 from rockoon_format.properties import (
@@ -37,7 +37,6 @@ from rockoon_format.properties import (
 )
 from rockoon_format.record import PROPERTY_CRC_BYTES
 from rockoon_format.sequences import SECTION_BYTES as SEQUENCE_BYTES
-from rockoon_format.sequences import encode_sequences
 
 BODY_BYTES_MAX = 4 << 20
 
@@ -205,7 +204,7 @@ class Packing:
     bytes_min: int = PACKED_BYTES_MIN
     level: int = LEVEL_DEFAULT
 
-    def packed(self, bodies: Sequence[bytes]) -> tuple[Sequence[bytes], int | NDArray[np.int32]]:
+    def packed(self, bodies: list[bytes]) -> tuple[list[bytes], int | NDArray[np.int32]]:
         """Bodies as they are to be stored, and their records' system flags."""
         if self.compression is Compression.NONE or max(map(len, bodies)) < self.bytes_min:
             return bodies, 0
@@ -240,32 +239,25 @@ class BatchEncoder:
         address = born_host[:-4]
         month_start_ms = self._find_month(clock())
         self._unique_keys = UniqueKeys(address, os.getpid(), instance_hash, month_start_ms)
-        self._digits = 2 * (len(address) + 12)
-        self._section = np.dtype(
-            [("head", f"V{len(_UNIQ_KEY_HEAD)}"), ("key", f"V{self._digits}"), ("end", "V1")]
-        )
-        self._sequenced_section = np.dtype(
-            [*self._section.descr, ("sequence", f"V{SEQUENCE_BYTES}")]
-        )
 
     def take_ids(self, count: int) -> bytes:
         """Return the UNIQ_KEYs of `count` messages, one after the other."""
         now_ms = self._clock()
         if now_ms >= self._month_end_ms:
             self._unique_keys.begin_month(self._find_month(now_ms))
-        return b"".join(self._unique_keys.take(count, now_ms))
+        return self._unique_keys.take(count, now_ms)
 
     def encode(
         self,
         topic: bytes,
         queue_id: int,
-        bodies: Sequence[bytes],
-        extras: Mapping[int, Extras],
+        bodies: list[bytes],
+        extras: dict[int, Extras],
         ids: bytes,
         born_timestamp_ms: int,
         sequence: tuple[int, int] | None = None,
-    ) -> tuple[bytes, NDArray[np.uint32]]:
-        """Return the records of a batch and their sizes.
+    ) -> tuple[bytes, bytes]:
+        """Return the records of a batch and their sizes, packed little-endian u32.
 
         Args:
             topic: the topic in UTF-8.
@@ -276,30 +268,17 @@ class BatchEncoder:
             born_timestamp_ms: epoch milliseconds, for all.
             sequence: an idempotent producer's id, and the number of the first message.
         """
-        section = self._section if sequence is None else self._sequenced_section
-        sections = np.empty(len(bodies), section)
-        if sequence is not None:
-            sections["sequence"] = encode_sequences(*sequence, len(bodies))
-        sections["head"] = np.void(_UNIQ_KEY_HEAD)
-        sections["key"] = np.frombuffer(ids, f"V{self._digits}")
-        sections["end"] = np.void(b"\x02")
-        properties: list[bytes] = sections.view(f"V{section.itemsize}").tolist()
-        own_bytes = self._section.itemsize
-        for index, (head, tail) in extras.items():
-            own = properties[index]
-            if tail:
-                own = own[:own_bytes] + tail + own[own_bytes:]
-            properties[index] = head + own
         stored, flags = self._packing.packed(bodies)
-        return encode_batch(
+        own = OwnProperties(_UNIQ_KEY_HEAD, ids, sequence and FirstSequence(*sequence))
+        return encode_messages(
             topic,
             queue_id,
             stored,
-            properties,
+            extras,
+            own,
             born_timestamp_ms,
             self._born_host,
-            sys_flags=flags,
-            room=True,
+            flags,
         )
 
     def _find_month(self, now_ms: int) -> int:

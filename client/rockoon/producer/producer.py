@@ -237,7 +237,7 @@ class Producer(ClosedOnExit):
         async for chunk in body_chunks(bodies):
             if self._accumulator.buffered_bytes > self.settings.drain_bytes:
                 await self._make_room()
-            elif self._sender.is_behind:
+            elif self._sender.wants_turn():
                 await asyncio.sleep(0)
             if by_chunk and self._is_plain(chunk):
                 spans.note(*self._send_plain(topic, chunk, tags, queue, ordering_key))
@@ -472,12 +472,13 @@ class Producer(ClosedOnExit):
     # Waiting
 
     async def _yield(self) -> None:
-        if self._sender.is_behind:
+        if self._sender.wants_turn():
             await asyncio.sleep(0)
 
     async def _make_room(self) -> None:
         completed = self._sender.completed
         low = self.settings.drain_bytes // 2
+        self._sender.end_pauses()
         while self._accumulator.buffered_bytes > low:
             await completed.wait(completed.count)
 

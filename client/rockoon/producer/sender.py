@@ -10,7 +10,6 @@ import secrets
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from rockoon.compression import Compression
 from rockoon.errors import (
     Busy,
     Closed,
@@ -29,22 +28,22 @@ from rockoon.errors import (
     from_wire,
 )
 from rockoon.hooks import ProducerHooks
-from rockoon.net.host import LOOPBACK, born_host
 from rockoon.net.routes import TopicRoute
 from rockoon.producer.accumulator import Accumulator, BatchQueue, ProducerBatch
 from rockoon.producer.append_stream import AppendStream
 from rockoon.producer.batch_scheduler import AssignedBatch, BatchScheduler
 from rockoon.producer.left_streams import LeftStreams
-from rockoon.producer.outgoing import BatchEncoder, Packing
+from rockoon.producer.requests import AppendRequests
 from rockoon.producer.sequences import SequenceBook
 from rockoon.producer.settings import ProducerSettings
+from rockoon.producer.shipment import Shipment
 from rockoon.producer.unreported_failures import UnreportedFailures
 from rockoon_core.backoff import Backoff
 from rockoon_core.changes import Changes
 from rockoon_core.clock import Clock
 from rockoon_core.failed_call import clock_corrected
 from rockoon_core.message_queue import MessageQueue
-from rockoon_proto.v1.broker_pb2 import DELAYED, AppendReply, AppendRequest
+from rockoon_proto.v1.broker_pb2 import AppendReply, AppendRequest
 from rockoon_proto.v1.nameserver_pb2 import BROKER, Node
 
 if TYPE_CHECKING:
@@ -55,6 +54,10 @@ log = logging.getLogger(__name__)
 
 # How often batches are looked at whose time may be over.
 _SWEEP_SECONDS = 0.25
+# After so much the loop has its turn: encoding it takes a millisecond, and streams have to write.
+_TURN_BYTES = 256 << 10
+# So long a sender that nothing holds back keeps the loop from answers and timers.
+_TURN_SECONDS = 0.005
 # A stream that is told to end has nothing left to answer; a broker that hangs must not hang us.
 _FINISH_SECONDS_MAX = 1.0
 
@@ -96,14 +99,9 @@ class Sender:
         self._on_route = on_route
         self._on_topic_dropped = on_topic_dropped
         self._loop = asyncio.get_running_loop()
-        self._instance_hash = secrets.randbits(32)
-        self._clock = clock
-        self._packing = Packing(
-            Compression(settings.compression),
-            settings.compression_bytes_min,
-            settings.compression_level,
-        )
-        self._encoder = BatchEncoder(LOOPBACK, self._instance_hash, clock, self._packing)
+        self._requests = AppendRequests(cluster, settings, clock, hooks)
+        # Of each shipment what is not submitted yet.
+        self._packed: dict[Shipment, tuple[str, list[ProducerBatch], list[AppendRequest]]] = {}
         self._scheduler = BatchScheduler(
             self.accumulator, settings.in_flight_max, secrets.randbelow(1 << 16)
         )
@@ -120,6 +118,7 @@ class Sender:
         self._sweep_wanted = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
+        self._turn_due = 0.0
         self._tasks = [
             tasks.create_task(work, name=f"rockoon producer {name}")
             for name, work in (
@@ -163,10 +162,14 @@ class Sender:
         """False once a task has ended that never should: nothing will be delivered any more."""
         return not any(task.done() for task in self._tasks)
 
-    @property
-    def is_behind(self) -> bool:
-        """There is work that only wants the event loop's turn."""
-        return self._wake.is_set() or any(stream.unwritten for stream, _ in self._streams.values())
+    def wants_turn(self) -> bool:
+        """Whether there is work that only wants the event loop's turn, or it had none for long."""
+        now = self._loop.time()
+        is_behind = self._wake.is_set() or any(each.unwritten for each, _ in self._streams.values())
+        if not is_behind and now < self._turn_due:
+            return False
+        self._turn_due = now + _TURN_SECONDS
+        return True
 
     def complete(self, batch: ProducerBatch, error: RockoonError) -> None:
         """Give up a batch that is not out."""
@@ -195,20 +198,29 @@ class Sender:
 
     # Handing out
 
+    def end_pauses(self) -> None:
+        """The sender waits for room: what is there need not wait for more."""
+        self._scheduler.end_pauses()
+        self._wake.set()
+
     def _flush_now(self, batch_queue: BatchQueue) -> None:
         self._scheduler.ready(batch_queue)
         self._wake.set()
 
     async def _pump_forever(self) -> None:
-        host = await born_host(self._cluster.nameservers[0])
-        self._encoder = BatchEncoder(host, self._instance_hash, self._clock, self._packing)
+        await self._requests.find_host()
         while True:
             # Before the work is looked at: what comes while it is handed out sets it again.
             self._wake.clear()
+            turn_bytes = 0
             for assignment in self._scheduler.assignments(self._loop.time()):
-                self._send(assignment)
-                # Encoding takes a millisecond: let the streams write what they have.
-                await asyncio.sleep(0)
+                self._pack(assignment)
+                turn_bytes += assignment.batch.bytes
+                if turn_bytes >= _TURN_BYTES:
+                    self._ship()
+                    turn_bytes = 0
+                    await asyncio.sleep(0)
+            self._ship()
             self._set_timer(self._scheduler.next_alarm())
             await self._wake.wait()
 
@@ -226,46 +238,26 @@ class Sender:
         self._timer = None
         self._wake.set()
 
-    def _send(self, assignment: AssignedBatch) -> None:
-        batch, queue = assignment.batch, assignment.queue
-        sequence = batch.sequence
-        if not batch.ids:
-            # Made once: a batch that is sent again has the same ids.
-            batch.ids = self._encoder.take_ids(len(batch.bodies))
-            if self._hooks is not None:
-                self._hooks.on_encode(batch)
+    def _pack(self, assignment: AssignedBatch) -> None:
+        """Make a batch's request, and put it to those of its shipment."""
+        batch, queue, shipment = assignment.batch, assignment.queue, assignment.shipment
         try:
-            frames, lengths = self._encoder.encode(
-                queue.topic.encode(),
-                queue.queue_id,
-                batch.bodies,
-                batch.extras,
-                batch.ids,
-                batch.born_timestamp_ms,
-                (sequence.producer_id, sequence.first) if sequence is not None else None,
-            )
-        except ValueError as failure:
-            self._fail(batch, MalformedBatch(index=0, reason=str(failure)))
+            request = self._requests.of(batch, queue, self._loop.time())
+        except MalformedBatch as failure:
+            self._fail(batch, failure)
             return
-        batch.lengths = lengths
-        request = AppendRequest(
-            topic=queue.topic,
-            queue_id=queue.queue_id,
-            frames=frames,
-            record_lengths=lengths.astype("<u4").tobytes(),
-            # A broker whose routes are older waits for this revision instead of refusing a new
-            # topic.
-            route_revision=self._cluster.routes.topic_revision(queue.topic),
-        )
-        if batch.batch_queue.delayed:
-            request.handling = DELAYED
-        if sequence is not None:
-            request.producer_id = sequence.producer_id
-            request.first_sequence = sequence.first
-            request.first_sent_ms_ago = sequence.sent(self._loop.time())
-        if self._hooks is not None:
-            self._hooks.on_batch_sent(batch, request)
-        self._stream(queue.broker).submit(batch, request, self._loop.time())
+        packed = self._packed.get(shipment)
+        if packed is None:
+            packed = self._packed[shipment] = (queue.broker, [], [])
+        packed[1].append(batch)
+        packed[2].append(request)
+
+    def _ship(self) -> None:
+        """Submit what is packed."""
+        now = self._loop.time()
+        for broker, batches, requests in self._packed.values():
+            self._stream(broker).submit(batches, requests, now)
+        self._packed.clear()
 
     def _stream(self, broker: str) -> AppendStream:
         known = self._streams.get(broker)
@@ -284,6 +276,10 @@ class Sender:
         return stream
 
     # Answers
+
+    def takes_batches(self, broker: str, batches_max: int) -> None:
+        """The broker takes several batches in one message."""
+        self._scheduler.set_batches_max(broker, batches_max)
 
     def answered(self, batch: ProducerBatch, reply: AppendReply) -> None:
         """The broker answered for a batch: stored, or refused."""
@@ -408,6 +404,7 @@ class Sender:
                 if address is not None and stream.address not in (None, address):
                     del self._streams[broker]
                     self._left.add(stream, task)
+                    self.takes_batches(broker, 1)
                     self._sweep_wanted.set()
             self._wake.set()
             await changed.wait(seen)

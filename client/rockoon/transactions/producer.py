@@ -370,7 +370,7 @@ class TransactionalProducer(ClosedOnExit):
             topic=queue.topic,
             queue_id=queue.queue_id,
             frames=frames,
-            record_lengths=lengths.astype("<u4").tobytes(),
+            record_lengths=lengths,
             route_revision=self._cluster.routes.topic_revision(queue.topic),
             handling=HALF,
         )

@@ -89,7 +89,7 @@ fn batch(chance: &mut Chance) -> (Vec<u8>, Vec<i64>) {
             topic,
             ending: b"",
         };
-        let Some(bytes) = size(&common, &body, &properties) else {
+        let Some(bytes) = size(&common, body.len(), properties.len()) else {
             continue;
         };
         let mut out = vec![0; bytes];

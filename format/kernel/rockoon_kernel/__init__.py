@@ -2,11 +2,13 @@
 
 from rockoon_kernel._native import (
     INTERFACE,
+    append_batches,
     check_batch,
     compare,
     crc32,
     crcs,
     encode_batch,
+    encode_messages,
     key_hashes,
     locate,
     scan,
@@ -19,11 +21,13 @@ from rockoon_kernel._native import (
 
 __all__ = [
     "INTERFACE",
+    "append_batches",
     "check_batch",
     "compare",
     "crc32",
     "crcs",
     "encode_batch",
+    "encode_messages",
     "key_hashes",
     "locate",
     "scan",

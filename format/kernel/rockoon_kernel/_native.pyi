@@ -11,6 +11,17 @@ def check_batch(
     sys_flags_allowed: int,
     sources_allowed: bool,
 ) -> bytearray | None: ...
+def append_batches(
+    batches: list[tuple[bytes, bytes, bytes, int, int]],
+    body_bytes_max: int,
+    properties_bytes_max: int,
+    record_bytes_max: int,
+    sys_flags_allowed: int,
+    with_room: bool,
+    first_physical_offset: int,
+    store_timestamp_ms: int,
+    store_host: bytes,
+) -> tuple[bytes, bytes, list[int]]: ...
 def stamp_batch(
     frames: bytes,
     codes: bytes,
@@ -32,6 +43,17 @@ def encode_batch(
     sys_flags: bytes | None,
     born_ms: bytes | None,
 ) -> tuple[bytes, bytearray] | None: ...
+def encode_messages(
+    head: bytes,
+    topic: bytes,
+    ending: bytes,
+    own_head: bytes,
+    ids: bytes,
+    sequence: bytes,
+    bodies: list[bytes],
+    extras: dict[int, tuple[bytes, bytes]],
+    sys_flags: bytes | None,
+) -> tuple[bytes, bytes] | None: ...
 def key_hashes(
     data: bytes, starts: bytes, lengths: bytes, fronts: bytes
 ) -> tuple[bytearray, bytearray] | None: ...

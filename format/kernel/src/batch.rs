@@ -156,3 +156,88 @@ pub fn stamp(
     }
     (start == frames.len()).then_some(())
 }
+
+/// One of several batches that are appended together.
+pub struct Piece<'a> {
+    pub frames: &'a [u8],
+    /// Size of each record, packed little-endian u32.
+    pub sizes: &'a [u8],
+    pub rules: Rules<'a>,
+    pub first_queue_offset: i64,
+}
+
+const SIZE_BYTES: usize = 4;
+
+/// Check and stamp batches, one behind the other; returns how many records each has, 0 for one that
+/// is left out because of any doubt.
+///
+/// `place` is the first one's physical offset, and store time and host of all.
+pub fn append(
+    pieces: &[Piece],
+    with_room: bool,
+    place: (i64, i64, &[u8; 8]),
+    out: &mut [u8],
+    entries: &mut Vec<u8>,
+) -> Vec<usize> {
+    let mut used = 0;
+    pieces
+        .iter()
+        .map(|piece| {
+            let listed = entries.len();
+            match append_one(piece, with_room, place, used, out, entries) {
+                Some(count) => {
+                    used += piece.frames.len();
+                    count
+                }
+                None => {
+                    entries.truncate(listed);
+                    0
+                }
+            }
+        })
+        .collect()
+}
+
+fn append_one(
+    piece: &Piece,
+    with_room: bool,
+    (first_physical_offset, store_timestamp_ms, store_host): (i64, i64, &[u8; 8]),
+    used: usize,
+    out: &mut [u8],
+    entries: &mut Vec<u8>,
+) -> Option<usize> {
+    let sizes = piece.sizes.chunks_exact(SIZE_BYTES);
+    if sizes.len() == 0 || !sizes.remainder().is_empty() {
+        return None;
+    }
+    let mut codes = Vec::with_capacity(sizes.len());
+    let sizes = sizes.filter_map(|size| {
+        size.first_chunk()
+            .map(|it| i64::from(u32::from_le_bytes(*it)))
+    });
+    let is_right = check(piece.frames, sizes, &piece.rules, |found| {
+        codes.push(found.tag_code);
+        (found.has_room || !with_room).then_some(())
+    });
+    if !is_right {
+        return None;
+    }
+    let count = codes.len();
+    let listed = entries.len();
+    entries.resize(listed + count * ENTRY_BYTES, 0);
+    let given = Stamp {
+        first_queue_offset: piece.first_queue_offset,
+        first_physical_offset: first_physical_offset.wrapping_add(used as i64),
+        store_timestamp_ms,
+        store_host,
+    };
+    let copy = out.get_mut(used..)?.get_mut(..piece.frames.len())?;
+    stamp(
+        piece.frames,
+        codes.into_iter(),
+        &given,
+        copy,
+        entries.get_mut(listed..)?,
+    )?;
+    Some(count)
+}

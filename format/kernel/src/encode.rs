@@ -30,10 +30,11 @@ pub struct Columns<'a> {
     pub born_ms: Option<&'a [i64]>,
 }
 
-/// Size of a record; none if its properties, or it, would be too long.
-pub fn size(common: &Common, body: &[u8], properties: &[u8]) -> Option<usize> {
-    let properties_bytes = properties.len() + common.ending.len();
-    let size = common.head.len() + body.len() + common.topic.len() + 2 + properties_bytes;
+/// Size of a record with a body and properties of so many bytes; none if these, or it, would be too
+/// long.
+pub fn size(common: &Common, body_bytes: usize, properties_bytes: usize) -> Option<usize> {
+    let properties_bytes = properties_bytes + common.ending.len();
+    let size = common.head.len() + body_bytes + common.topic.len() + 2 + properties_bytes;
     (properties_bytes <= PROPERTIES_BYTES_MAX && size <= SIZE_MAX).then_some(size)
 }
 
@@ -78,4 +79,50 @@ pub fn record(
         at += piece.len();
     }
     (at == out.len()).then_some(())
+}
+
+/// What a producer adds to the properties of its messages.
+pub struct Own<'a> {
+    /// What precedes the value of UNIQ_KEY.
+    pub head: &'a [u8],
+    /// The values, one after the other, each as long.
+    pub ids: &'a [u8],
+    /// What precedes a message's number in its batch; empty if they are not numbered.
+    pub sequence: &'a [u8],
+}
+
+const SEPARATOR: u8 = 2;
+const NUMBER_DIGITS: usize = 4;
+
+/// A message's properties in front of UNIQ_KEY, and behind it.
+pub type Extras<'a> = (&'a [u8], &'a [u8]);
+
+impl Own<'_> {
+    /// How many bytes the properties of a message take.
+    pub fn properties_bytes(&self, id_bytes: usize, (head, tail): Extras) -> usize {
+        let numbered = if self.sequence.is_empty() {
+            0
+        } else {
+            self.sequence.len() + NUMBER_DIGITS + 1
+        };
+        head.len() + self.head.len() + id_bytes + 1 + tail.len() + numbered
+    }
+
+    /// Write the properties of a message.
+    pub fn write(&self, number: usize, id: &[u8], (head, tail): Extras, out: &mut Vec<u8>) {
+        out.clear();
+        out.extend_from_slice(head);
+        out.extend_from_slice(self.head);
+        out.extend_from_slice(id);
+        out.push(SEPARATOR);
+        out.extend_from_slice(tail);
+        if !self.sequence.is_empty() {
+            out.extend_from_slice(self.sequence);
+            out.extend((0..NUMBER_DIGITS).rev().map(|place| {
+                let digit = (number >> (4 * place)) as u8 & 15;
+                digit + if digit < 10 { b'0' } else { b'a' - 10 }
+            }));
+            out.push(SEPARATOR);
+        }
+    }
 }

@@ -17,4 +17,4 @@ pub mod record;
 pub mod text;
 
 /// Raised with every change of what Python calls; `rockoon_format.kernel` takes only its own.
-pub const INTERFACE: u32 = 3;
+pub const INTERFACE: u32 = 4;

@@ -4,7 +4,7 @@
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use pyo3::types::{PyByteArray, PyBytes, PyList};
+use pyo3::types::{PyByteArray, PyBytes, PyDict, PyList};
 
 use crate::batch::{self, Rules, Stamp, ENTRY_BYTES};
 use crate::columns;
@@ -102,6 +102,67 @@ fn stamp_batch<'py>(
     Ok((stored.ok_or_else(refuse)?, entries))
 }
 
+/// One of several batches: its records, their sizes, packed little-endian u32, its topic, queue id
+/// and first queue offset.
+type Given<'py> = (
+    Bound<'py, PyBytes>,
+    Bound<'py, PyBytes>,
+    Bound<'py, PyBytes>,
+    i64,
+    i64,
+);
+
+/// Check and stamp batches, one behind the other: bytes, queue entries and the records of each.
+///
+/// A batch with any doubt has 0 records and leaves nothing, neither bytes nor entries; bytes behind
+/// those of the others are zeros. `with_room`: a record without room for a checksum is one.
+#[pyfunction]
+#[allow(clippy::too_many_arguments)]
+fn append_batches<'py>(
+    py: Python<'py>,
+    batches: Vec<Given<'py>>,
+    body_bytes_max: i64,
+    properties_bytes_max: i64,
+    record_bytes_max: i64,
+    sys_flags_allowed: i32,
+    with_room: bool,
+    first_physical_offset: i64,
+    store_timestamp_ms: i64,
+    store_host: &[u8],
+) -> PyResult<(Bound<'py, PyBytes>, Bound<'py, PyBytes>, Vec<usize>)> {
+    let store_host: &[u8; 8] = store_host
+        .try_into()
+        .map_err(|_| PyValueError::new_err("a store host that is not 8 bytes"))?;
+    let pieces: Vec<batch::Piece> = batches
+        .iter()
+        .map(|(frames, sizes, topic, queue_id, first)| batch::Piece {
+            frames: frames.as_bytes(),
+            sizes: sizes.as_bytes(),
+            rules: Rules {
+                topic: topic.as_bytes(),
+                queue_id: *queue_id,
+                body_bytes_max,
+                properties_bytes_max,
+                record_bytes_max,
+                sys_flags_allowed,
+                sources_allowed: false,
+            },
+            first_queue_offset: *first,
+        })
+        .collect();
+    let total = pieces.iter().map(|piece| piece.frames.len()).sum();
+    let mut entries = Vec::new();
+    let mut counts = Vec::new();
+    let stored = PyBytes::new_with(py, total, |out| {
+        counts = py.detach(|| {
+            let place = (first_physical_offset, store_timestamp_ms, store_host);
+            batch::append(&pieces, with_room, place, out, &mut entries)
+        });
+        Ok(())
+    })?;
+    Ok((stored, PyBytes::new(py, &entries), counts))
+}
+
 /// Items of 4 or 8 bytes, native.
 fn items<T, const N: usize>(bytes: Option<&[u8]>, of: fn([u8; N]) -> T) -> Option<Vec<T>> {
     let chunks = bytes?.chunks_exact(N);
@@ -162,7 +223,7 @@ fn encode_batch<'py>(
         .collect();
     let Some(sizes) = pieces
         .iter()
-        .map(|(body, own)| encode::size(&common, body, own))
+        .map(|(body, own)| encode::size(&common, body.len(), own.len()))
         .collect::<Option<Vec<usize>>>()
     else {
         return Ok(None);
@@ -185,6 +246,102 @@ fn encode_batch<'py>(
         .flat_map(|size| (*size as u32).to_ne_bytes())
         .collect();
     Ok(is_right.map(|()| (frames, PyByteArray::new(py, &packed))))
+}
+
+/// Encode a producer's messages: their bytes, and each record's size, little-endian u32; None at any
+/// doubt.
+///
+/// `extras` are by number, for messages that have properties of their own.
+#[pyfunction]
+#[allow(clippy::too_many_arguments)]
+#[pyo3(signature = (head, topic, ending, own_head, ids, sequence, bodies, extras, sys_flags))]
+fn encode_messages<'py>(
+    py: Python<'py>,
+    head: &[u8],
+    topic: &[u8],
+    ending: &[u8],
+    own_head: &[u8],
+    ids: &[u8],
+    sequence: &[u8],
+    bodies: &Bound<'py, PyList>,
+    extras: &Bound<'py, PyDict>,
+    sys_flags: Option<&[u8]>,
+) -> PyResult<Option<(Bound<'py, PyBytes>, Bound<'py, PyBytes>)>> {
+    let common = Common {
+        head,
+        topic,
+        ending,
+    };
+    let own = encode::Own {
+        head: own_head,
+        ids,
+        sequence,
+    };
+    let sys_flags = items(sys_flags, i32::from_ne_bytes);
+    let columns = encode::Columns {
+        sys_flags: sys_flags.as_deref(),
+        ..Default::default()
+    };
+    let count = bodies.len();
+    let id_bytes = ids.len() / count.max(1);
+    // These hold them: whoever changes the list meanwhile frees none of the bytes.
+    let Some(bodies) = bodies
+        .iter()
+        .map(|each| each.cast_into::<PyBytes>().ok())
+        .collect::<Option<Vec<Bound<'py, PyBytes>>>>()
+    else {
+        return Ok(None);
+    };
+    let mut held: Vec<Option<(Bound<'py, PyBytes>, Bound<'py, PyBytes>)>> = Vec::new();
+    if !extras.is_empty() {
+        for number in 0..count {
+            held.push(match extras.get_item(number)? {
+                Some(pair) => Some(pair.extract()?),
+                None => None,
+            });
+        }
+    }
+    let extras_of = |number: usize| match held.get(number) {
+        Some(Some((front, back))) => (front.as_bytes(), back.as_bytes()),
+        _ => (&[][..], &[][..]),
+    };
+    let pieces: Vec<(&[u8], encode::Extras)> = bodies
+        .iter()
+        .enumerate()
+        .map(|(number, body)| (body.as_bytes(), extras_of(number)))
+        .collect();
+    let Some(sizes) = pieces
+        .iter()
+        .map(|(body, more)| {
+            encode::size(&common, body.len(), own.properties_bytes(id_bytes, *more))
+        })
+        .collect::<Option<Vec<usize>>>()
+    else {
+        return Ok(None);
+    };
+    let mut is_right = None;
+    let frames = PyBytes::new_with(py, sizes.iter().sum(), |out| {
+        is_right = py.detach(|| {
+            let mut rest: &mut [u8] = out;
+            let mut properties = Vec::new();
+            let ids = own.ids.chunks_exact(id_bytes.max(1));
+            for (number, (((body, more), size), id)) in
+                pieces.iter().zip(&sizes).zip(ids).enumerate()
+            {
+                let (out, behind) = rest.split_at_mut_checked(*size)?;
+                own.write(number, id, *more, &mut properties);
+                encode::record(&common, &columns, number, body, &properties, out)?;
+                rest = behind;
+            }
+            rest.is_empty().then_some(())
+        });
+        Ok(())
+    })?;
+    let packed: Vec<u8> = sizes
+        .iter()
+        .flat_map(|size| (*size as u32).to_le_bytes())
+        .collect();
+    Ok(is_right.map(|()| (frames, PyBytes::new(py, &packed))))
 }
 
 /// An int64 column of something of each piece, or None if something has none.
@@ -414,11 +571,13 @@ fn sequence_ends<'py>(py: Python<'py>, data: &[u8], ends: &[u8]) -> Option<Ends<
 #[pymodule]
 fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("INTERFACE", crate::INTERFACE)?;
+    module.add_function(wrap_pyfunction!(append_batches, module)?)?;
     module.add_function(wrap_pyfunction!(check_batch, module)?)?;
     module.add_function(wrap_pyfunction!(compare, module)?)?;
     module.add_function(wrap_pyfunction!(crc32, module)?)?;
     module.add_function(wrap_pyfunction!(crcs, module)?)?;
     module.add_function(wrap_pyfunction!(encode_batch, module)?)?;
+    module.add_function(wrap_pyfunction!(encode_messages, module)?)?;
     module.add_function(wrap_pyfunction!(key_hashes, module)?)?;
     module.add_function(wrap_pyfunction!(locate, module)?)?;
     module.add_function(wrap_pyfunction!(scan, module)?)?;

@@ -77,7 +77,7 @@ KEY: KeyKind
 UNIQUE_ID: KeyKind
 
 class AppendRequest(_message.Message):
-    __slots__ = ("topic", "queue_id", "frames", "record_lengths", "route_revision", "request_id", "handling", "producer_id", "first_sequence", "first_sent_ms_ago", "traceparent")
+    __slots__ = ("topic", "queue_id", "frames", "record_lengths", "route_revision", "request_id", "handling", "producer_id", "first_sequence", "first_sent_ms_ago", "traceparent", "more")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     QUEUE_ID_FIELD_NUMBER: _ClassVar[int]
     FRAMES_FIELD_NUMBER: _ClassVar[int]
@@ -89,6 +89,7 @@ class AppendRequest(_message.Message):
     FIRST_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     FIRST_SENT_MS_AGO_FIELD_NUMBER: _ClassVar[int]
     TRACEPARENT_FIELD_NUMBER: _ClassVar[int]
+    MORE_FIELD_NUMBER: _ClassVar[int]
     topic: str
     queue_id: int
     frames: bytes
@@ -100,7 +101,8 @@ class AppendRequest(_message.Message):
     first_sequence: int
     first_sent_ms_ago: int
     traceparent: str
-    def __init__(self, topic: _Optional[str] = ..., queue_id: _Optional[int] = ..., frames: _Optional[bytes] = ..., record_lengths: _Optional[bytes] = ..., route_revision: _Optional[int] = ..., request_id: _Optional[int] = ..., handling: _Optional[_Union[Handling, str]] = ..., producer_id: _Optional[int] = ..., first_sequence: _Optional[int] = ..., first_sent_ms_ago: _Optional[int] = ..., traceparent: _Optional[str] = ...) -> None: ...
+    more: _containers.RepeatedCompositeFieldContainer[AppendRequest]
+    def __init__(self, topic: _Optional[str] = ..., queue_id: _Optional[int] = ..., frames: _Optional[bytes] = ..., record_lengths: _Optional[bytes] = ..., route_revision: _Optional[int] = ..., request_id: _Optional[int] = ..., handling: _Optional[_Union[Handling, str]] = ..., producer_id: _Optional[int] = ..., first_sequence: _Optional[int] = ..., first_sent_ms_ago: _Optional[int] = ..., traceparent: _Optional[str] = ..., more: _Optional[_Iterable[_Union[AppendRequest, _Mapping]]] = ...) -> None: ...
 
 class Appended(_message.Message):
     __slots__ = ("first_queue_offset", "first_physical_offset", "messages", "store_timestamp_ms", "store_host", "more")
@@ -119,14 +121,18 @@ class Appended(_message.Message):
     def __init__(self, first_queue_offset: _Optional[int] = ..., first_physical_offset: _Optional[int] = ..., messages: _Optional[int] = ..., store_timestamp_ms: _Optional[int] = ..., store_host: _Optional[bytes] = ..., more: _Optional[_Iterable[_Union[Appended, _Mapping]]] = ...) -> None: ...
 
 class AppendReply(_message.Message):
-    __slots__ = ("request_id", "appended", "error")
+    __slots__ = ("request_id", "appended", "error", "more", "batches_max")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     APPENDED_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
+    MORE_FIELD_NUMBER: _ClassVar[int]
+    BATCHES_MAX_FIELD_NUMBER: _ClassVar[int]
     request_id: int
     appended: Appended
     error: _errors_pb2.Error
-    def __init__(self, request_id: _Optional[int] = ..., appended: _Optional[_Union[Appended, _Mapping]] = ..., error: _Optional[_Union[_errors_pb2.Error, _Mapping]] = ...) -> None: ...
+    more: _containers.RepeatedCompositeFieldContainer[AppendReply]
+    batches_max: int
+    def __init__(self, request_id: _Optional[int] = ..., appended: _Optional[_Union[Appended, _Mapping]] = ..., error: _Optional[_Union[_errors_pb2.Error, _Mapping]] = ..., more: _Optional[_Iterable[_Union[AppendReply, _Mapping]]] = ..., batches_max: _Optional[int] = ...) -> None: ...
 
 class PullRequest(_message.Message):
     __slots__ = ("topic", "queue_id", "offset", "max_messages", "max_bytes", "wait_ms", "tag_hashes", "route_revision", "sql_expression", "group", "create_revision")

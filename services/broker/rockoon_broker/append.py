@@ -10,9 +10,10 @@ Invariants:
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import TypeVar
 
 import numpy as np
 
@@ -44,6 +45,8 @@ from rockoon_format.log_marks import TopicChange
 from rockoon_format.record import RECORD_BYTES_MIN, encode_host
 from rockoon_format.sequences import first_without_sequence
 from rockoon_runtime.waking import Bell
+
+Placed = TypeVar("Placed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +154,56 @@ class Appends:
                 self._room.clear()
                 await self._room.wait()
 
+    def place_joint(self, batches: Sequence[Batch]) -> list[AppendResult | None]:
+        """Put clients' batches into the log by one write, without a wait.
+
+        Args:
+            batches: of different queues, which may be written.
+
+        Returns:
+            None for a batch that is not in the log: `place` waits, or says why.
+        """
+        limits = self._limits
+        placed: list[AppendResult | None] = [None] * len(batches)
+        indices = [
+            index
+            for index, batch in enumerate(batches)
+            if 0 < len(batch.lengths) <= 4 * limits.batch_messages_max
+            and len(batch.lengths) % 4 == 0
+            and len(batch.frames) <= limits.batch_bytes_max
+            and self._is_new(batch)
+        ]
+        try:
+            self._may_append()
+            joint = partial(self._store.append_joint, [batches[index] for index in indices])
+            appended = self._appended(joint)
+        except (RockoonError, store_errors.StoreError):
+            return placed
+        durable: asyncio.Future[RockoonError | None] | None = None
+        ends = [each.end_offset for each in appended if each is not None]
+        if ends and self._waits_for_sync:
+            durable = self._wait_for(ends[-1])
+        for index, where in zip(indices, appended, strict=True):
+            if where is not None:
+                batch = batches[index]
+                first = 0 if batch.sequenced is None else batch.sequenced.first_sequence
+                run = self._note_appended(batch, where, first)
+                if batch.sequenced is not None:
+                    self._sequences.note(batch.sequenced.key, run)
+                placed[index] = AppendResult((run,), durable)
+        return placed
+
+    def _is_new(self, batch: Batch) -> bool:
+        """Whether a batch has no sequence numbers, or right ones of which nothing is stored."""
+        if batch.sequenced is None:
+            return True
+        try:
+            check_sequences(batch.sequenced, batch)
+            now_ms = self.store_clock.now_ms()
+            return not self._sequences.stored(batch.sequenced, len(batch.sizes), now_ms)
+        except RockoonError:
+            return False
+
     def change_topics(
         self, change: TopicChange
     ) -> tuple[int, "asyncio.Future[RockoonError | None]"]:
@@ -243,11 +296,20 @@ class Appends:
             raise MalformedBatch(index=0, reason=str(failure)) from failure
         except store_errors.UnstorableTopic as failure:
             raise InvalidTopicName(topic=batch.topic, reason=str(failure)) from failure
+        run = self._note_appended(batch, appended, first_sequence)
+        durable = self._wait_for(appended.end_offset) if self._waits_for_sync else None
+        return AppendResult((run,), durable)
+
+    def _note_appended(self, batch: Batch, appended: Appended, first_sequence: int) -> Run:
+        """Count a batch in the log, and say where its messages are."""
         self.messages += appended.count
         self.bytes += appended.end_offset - appended.first_physical_offset
         if not batch.internal:
             self.taken.add(batch.topic, NORMAL, appended.count, len(batch.frames), batch.sizes)
-        run = Run(
+        if not self._waits_for_sync:
+            # Readers see it now. With flush = sync they do when it is durable: see `confirmed`.
+            self._arrived(batch.queue)
+        return Run(
             first_sequence=first_sequence,
             messages=appended.count,
             first_queue_offset=appended.first_queue_offset,
@@ -255,13 +317,8 @@ class Appends:
             store_timestamp_ms=appended.store_timestamp_ms,
             store_host=self._store_host,
         )
-        if not self._waits_for_sync:
-            # Readers see it now. With flush = sync they do when it is durable: see `confirmed`.
-            self._arrived(batch.queue)
-            return AppendResult((run,), None)
-        return AppendResult((run,), self._wait_for(appended.end_offset))
 
-    def _appended(self, append: Callable[[int], Appended]) -> Appended:
+    def _appended(self, append: Callable[[int], Placed]) -> Placed:
         """Append at the store's time.
 
         Raises:

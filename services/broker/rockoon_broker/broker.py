@@ -10,6 +10,7 @@ the topics down, happen in another thread; the store is not used meanwhile, or n
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 
@@ -39,7 +40,13 @@ from rockoon_broker.topics.topic_file import TopicFile
 from rockoon_broker.topics.topics import TopicPlan
 from rockoon_broker.traffic import DELAY, TRANSACTION
 from rockoon_core.disk import Disk, DiskUsage
-from rockoon_core.errors import InvalidArgument, NotReady, QueueNotFound, StoreFailed
+from rockoon_core.errors import (
+    InvalidArgument,
+    NotReady,
+    QueueNotFound,
+    RockoonError,
+    StoreFailed,
+)
 from rockoon_node.nameservers import Nameservers
 from rockoon_node.store_cluster import StoreCluster, cluster_id
 from rockoon_proto.v1.broker_pb2 import DELAYED, HALF, ORDINARY, Handling
@@ -310,6 +317,41 @@ class Broker:
             kind = KINDS[handling]
             self.appends.taken.add(topic, kind, len(sizes), len(batch.frames), sizes)
         return placed
+
+    def append_joint(
+        self, batches: Sequence[Batch], revisions: Sequence[int]
+    ) -> list[AppendResult | None]:
+        """Put ordinary batches into the log by one write, as far as nothing has to be waited for.
+
+        Args:
+            batches: of clients.
+            revisions: for each, routes that its sender has seen the queue in, 0 for none.
+
+        Returns:
+            None for a batch that is not in the log: `append` waits, or says why.
+        """
+        of_queue = Counter(batch.queue for batch in batches)
+        indices = [
+            index
+            for index, (batch, revision) in enumerate(zip(batches, revisions, strict=True))
+            # Two of one queue stay in their order: `append` takes both.
+            if of_queue[batch.queue] == 1 and self._is_simple(batch, revision)
+        ]
+        placed: list[AppendResult | None] = [None] * len(batches)
+        joint = self.appends.place_joint([batches[index] for index in indices])
+        for index, result in zip(indices, joint, strict=True):
+            placed[index] = result
+        return placed
+
+    def _is_simple(self, batch: Batch, route_revision: int) -> bool:
+        """Whether a batch may be written, its queue is surely the one meant, and needs no keys."""
+        if route_revision > self.topics.table.revision:
+            return False
+        try:
+            self.topics.check_writable(*batch.queue)
+        except RockoonError:
+            return False
+        return not self.topics.table.topics[batch.topic].compacted
 
     async def pull(self, query: PullQuery, route_revision: int, create_revision: int = 0) -> Pulled:
         """Messages of a queue; see `Pulls.pull`.

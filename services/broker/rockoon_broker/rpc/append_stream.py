@@ -1,25 +1,47 @@
 """One AppendStream: requests are read ahead and placed at once, answers follow in their order.
 
 Reading goes on while earlier batches wait for their sync, so many share one. It stops while too
-many are unanswered: the sender then meets HTTP/2 flow control, and nothing piles up here.
+many messages are unanswered: the sender then meets HTTP/2 flow control, and nothing piles up here.
+
+A message may bring several batches (`AppendRequest.more`). What can be of them is placed together,
+by one write; whatever is special about a batch, or wrong with it, is found when it is placed alone.
 """
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Sequence
+from typing import Protocol
 
 from rockoon_broker.append import AppendResult
 from rockoon_broker.clock import Clock
 from rockoon_broker.idempotence.ledger import Run
-from rockoon_core.errors import Internal, RockoonError
+from rockoon_core.errors import Internal, InvalidArgument, RockoonError
 from rockoon_proto.v1 import broker_pb2
 from rockoon_runtime.calls import SUCCESS, Call, CallTimes
 
 log = logging.getLogger(__name__)
 
 UNANSWERED_MAX = 64
+# Of one message. Each takes some ten microseconds, in which the loop does nothing else.
+BATCHES_MAX = 256
 # As `Append`, which is the same for one batch.
 STORED = Call("append", SUCCESS, may_wait=False)
+
+Outcome = AppendResult | RockoonError
+
+
+class Placing(Protocol):
+    """How requests get into the log."""
+
+    def together(
+        self, requests: Sequence[broker_pb2.AppendRequest]
+    ) -> Sequence[AppendResult | None]:
+        """Place what can be by one write; None for what is to be placed alone."""
+        ...
+
+    async def alone(self, request: broker_pb2.AppendRequest) -> AppendResult:
+        """Place a batch; raises RockoonError."""
+        ...
 
 
 def reply_to(request_id: int, placed: AppendResult) -> broker_pb2.AppendReply:
@@ -44,23 +66,18 @@ class AppendStream:
     """What one stream has read and not answered yet.
 
     Args:
-        place: puts a request's batch into the log, or raises RockoonError.
+        placing: puts requests' batches into the log.
         calls: is told how long each batch took, from its arrival to its answer.
         clock: measures that.
     """
 
-    def __init__(
-        self,
-        place: Callable[[broker_pb2.AppendRequest], Awaitable[AppendResult]],
-        calls: CallTimes,
-        clock: Clock,
-    ) -> None:
-        self._place = place
+    def __init__(self, placing: Placing, calls: CallTimes, clock: Clock) -> None:
+        self._placing = placing
         self._calls = calls
         self._clock = clock
         self._slots = asyncio.Semaphore(UNANSWERED_MAX)
         # Written by `read`, read by `answers`; None is the end. Bounded by `_slots`.
-        self._outcomes: asyncio.Queue[tuple[int, AppendResult | RockoonError, float] | None] = (
+        self._outcomes: asyncio.Queue[tuple[list[tuple[int, Outcome]], float] | None] = (
             asyncio.Queue()
         )
         self._ended = False
@@ -77,20 +94,38 @@ class AppendStream:
                     break
                 self._idle = False
                 came_seconds = self._clock.monotonic_seconds()
-                try:
-                    outcome: AppendResult | RockoonError = await self._place(request)
-                except RockoonError as refusal:
-                    outcome = refusal
-                except Exception as failure:
-                    # A bug met by one batch; the others of the stream are none of its business.
-                    log.exception("a batch failed in a way that no one foresaw")
-                    outcome = Internal(service="broker", reason=repr(failure))
-                self._outcomes.put_nowait((request.request_id, outcome, came_seconds))
+                if request.more:
+                    outcomes = await self._place_all([request, *request.more])
+                else:
+                    outcomes = [await self._place(request)]
+                self._outcomes.put_nowait((outcomes, came_seconds))
                 self._idle = True
         except Exception as failure:  # noqa: BLE001 - `answers` raises it where the call sees it
             self._failure = failure
         finally:
             self._outcomes.put_nowait(None)
+
+    async def _place_all(
+        self, requests: list[broker_pb2.AppendRequest]
+    ) -> list[tuple[int, Outcome]]:
+        if len(requests) > BATCHES_MAX or any(each.more for each in requests[1:]):
+            refusal = InvalidArgument(reason=f"more than {BATCHES_MAX} batches, or some in others")
+            return [(each.request_id, refusal) for each in requests]
+        placed = self._placing.together(requests)
+        return [
+            await self._place(request) if done is None else (request.request_id, done)
+            for request, done in zip(requests, placed, strict=True)
+        ]
+
+    async def _place(self, request: broker_pb2.AppendRequest) -> tuple[int, Outcome]:
+        try:
+            return request.request_id, await self._placing.alone(request)
+        except RockoonError as refusal:
+            return request.request_id, refusal
+        except Exception as failure:
+            # A bug met by one batch; the others of the stream are none of its business.
+            log.exception("a batch failed in a way that no one foresaw")
+            return request.request_id, Internal(service="broker", reason=repr(failure))
 
     def end(self) -> None:
         """Take nothing more; what was placed is still answered."""
@@ -99,18 +134,31 @@ class AppendStream:
             self._outcomes.put_nowait(None)
 
     async def answers(self) -> AsyncIterator[broker_pb2.AppendReply]:
-        """The answers, each as soon as its batch and all before it are durable."""
+        """The answers, each as soon as its batches and all before them are durable."""
+        batches_max = BATCHES_MAX
         while (item := await self._outcomes.get()) is not None:
-            request_id, outcome, came_seconds = item
-            if isinstance(outcome, AppendResult) and outcome.durable is not None:
-                outcome = await outcome.durable or outcome
-            took_seconds = self._clock.monotonic_seconds() - came_seconds
-            if isinstance(outcome, RockoonError):
-                self._calls.note(STORED._replace(answer=outcome.name.lower()), took_seconds)
-                yield broker_pb2.AppendReply(request_id=request_id, error=outcome.to_wire())
-            else:
-                self._calls.note(STORED, took_seconds)
-                yield reply_to(request_id, outcome)
+            outcomes, came_seconds = item
+            reply, *more = [
+                await self._answer(request_id, outcome, came_seconds)
+                for request_id, outcome in outcomes
+            ]
+            if more:
+                reply.more.extend(more)
+            # Once is enough.
+            reply.batches_max, batches_max = batches_max, 0
+            yield reply
             self._slots.release()
         if self._failure is not None:
             raise self._failure
+
+    async def _answer(
+        self, request_id: int, outcome: Outcome, came_seconds: float
+    ) -> broker_pb2.AppendReply:
+        if isinstance(outcome, AppendResult) and outcome.durable is not None:
+            outcome = await outcome.durable or outcome
+        took_seconds = self._clock.monotonic_seconds() - came_seconds
+        if isinstance(outcome, RockoonError):
+            self._calls.note(STORED._replace(answer=outcome.name.lower()), took_seconds)
+            return broker_pb2.AppendReply(request_id=request_id, error=outcome.to_wire())
+        self._calls.note(STORED, took_seconds)
+        return reply_to(request_id, outcome)

@@ -14,7 +14,6 @@ from rockoon_broker.append import AppendResult
 from rockoon_broker.broker import Broker
 from rockoon_broker.clock import Clock
 from rockoon_broker.cooperative import in_turns
-from rockoon_broker.idempotence.replay import takes_sequences
 from rockoon_broker.retries.send_back import SendBacks
 from rockoon_broker.rpc.append_stream import AppendStream, reply_to
 from rockoon_broker.rpc.compaction import (
@@ -29,6 +28,7 @@ from rockoon_broker.rpc.description import describe
 from rockoon_broker.rpc.key_queries import query_messages
 from rockoon_broker.rpc.log_reads import read_log
 from rockoon_broker.rpc.message_reads import read
+from rockoon_broker.rpc.placing import StreamPlacing, batch_of
 from rockoon_broker.rpc.pull_answers import PullAnswer, answer_of, query_of, stream_reply
 from rockoon_broker.rpc.pull_stream import SUBSCRIPTIONS_MAX, PullStream
 from rockoon_broker.rpc.queue_states import queue_states
@@ -37,7 +37,6 @@ from rockoon_broker.rpc.transactions import (
     end_transaction,
     list_transactions,
 )
-from rockoon_broker.store.log.batch import Batch, SequencedBatch, SequenceKey
 from rockoon_broker.store.reading.reader import Boundary
 from rockoon_core.errors import (
     Busy,
@@ -46,9 +45,8 @@ from rockoon_core.errors import (
     RockoonError,
 )
 from rockoon_format.record import encode_host
-from rockoon_format.resources import topic_need
 from rockoon_proto.v1 import broker_pb2, broker_pb2_grpc
-from rockoon_runtime.access.callers import Caller, current_caller
+from rockoon_runtime.access.callers import current_caller
 from rockoon_runtime.calls import CallTimes
 
 if TYPE_CHECKING:
@@ -220,6 +218,8 @@ class BrokerService(broker_pb2_grpc.BrokerServicer):
     async def Append(
         self, request: broker_pb2.AppendRequest, context: object
     ) -> broker_pb2.AppendReply:
+        if request.more:
+            raise InvalidArgument(reason="several batches are for AppendStream")
         placed = await self._place_or_refuse(request)
         if placed.durable is not None:
             refusal = await placed.durable
@@ -232,7 +232,8 @@ class BrokerService(broker_pb2_grpc.BrokerServicer):
     ) -> AsyncIterator[broker_pb2.AppendReply]:
         await self._wait_expected()
         self._open()
-        placing = writing(self._placing, current_caller())
+        caller = current_caller()
+        placing = StreamPlacing(self._open, self._placing, self._note_batch, caller)
         stream = AppendStream(placing, self._calls, self._clock)
         self._streams.add(stream)
         reader = self._tasks.create_task(
@@ -260,13 +261,7 @@ class BrokerService(broker_pb2_grpc.BrokerServicer):
 
     async def _place(self, request: broker_pb2.AppendRequest) -> AppendResult:
         self._note_batch()
-        batch = Batch(
-            request.topic,
-            request.queue_id,
-            request.frames,
-            request.record_lengths,
-            sequenced_batch(request) if request.producer_id else None,
-        )
+        batch = batch_of(request)
         return await self._open().append(batch, request.route_revision, request.handling)
 
     async def Pull(  # type: ignore[override]  # as `add_to_server` registers it
@@ -419,30 +414,6 @@ class BrokerService(broker_pb2_grpc.BrokerServicer):
         reply = describe(broker, self._send_backs)
         reply.pull_subscriptions = self.pull_subscriptions
         return reply
-
-
-def writing(
-    placing: Callable[[broker_pb2.AppendRequest], Awaitable[AppendResult]], caller: Caller | None
-) -> Callable[[broker_pb2.AppendRequest], Awaitable[AppendResult]]:
-    """Places those batches of a stream that its caller may send; None may send all."""
-    if caller is None:
-        return placing
-
-    async def place(request: broker_pb2.AppendRequest) -> AppendResult:
-        caller.require(*topic_need("write", request.topic))
-        return await placing(request)
-
-    return place
-
-
-def sequenced_batch(request: broker_pb2.AppendRequest) -> SequencedBatch:
-    """What an idempotent producer says of its batch."""
-    if request.handling != broker_pb2.ORDINARY:
-        raise InvalidArgument(reason="delayed and half messages have no sequence numbers")
-    if not takes_sequences(request.topic):
-        raise InvalidArgument(reason=f"messages of {request.topic!r} have no sequence numbers")
-    key = SequenceKey(request.producer_id, request.topic, request.queue_id)
-    return SequencedBatch(key, request.first_sequence, max(request.first_sent_ms_ago, 0))
 
 
 def check_queues(count: int) -> None:

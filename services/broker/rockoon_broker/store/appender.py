@@ -1,6 +1,9 @@
 """Appender: a batch is checked, numbered, stamped with its place and time, and written."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+
+from numpy import frombuffer, uint8
 
 from rockoon_broker.store.errors import BatchTooLarge
 from rockoon_broker.store.log.batch import Batch
@@ -20,6 +23,8 @@ from rockoon_format.batch import (
     stamp_batch,
     with_checksums,
 )
+from rockoon_format.batch_checking import DELAYED_TOPICS
+from rockoon_format.joint_batches import GivenBatch, stamp_batches
 from rockoon_format.log_marks import (
     EPOCH_PROPERTIES,
     LOG_QUEUE,
@@ -88,6 +93,48 @@ class Appender:
         queue = self._queues.find_or_create(*batch.queue)
         offset, stored_ms = self._place(layout.total_bytes, now_ms)
         return self._write(queue, frames, layout, offset, stored_ms)
+
+    def append_joint(self, batches: Sequence[Batch], now_ms: int) -> list[Appended | None]:
+        """See `Store.append_joint`; whether the store takes anything is the caller's to know."""
+        given: list[GivenBatch] = []
+        queues: list[ConsumeQueue] = []
+        indices: list[int] = []
+        for index, batch in enumerate(batches):
+            # A new one is made when its first batch is known to be right.
+            queue = self._queues.find(*batch.queue)
+            topic = batch.topic.encode()
+            if queue is not None and topic not in DELAYED_TOPICS:
+                indices.append(index)
+                queues.append(queue)
+                first = queue.next_offset
+                given.append(GivenBatch(batch.frames, batch.lengths, topic, batch.queue_id, first))
+        placed: list[Appended | None] = [None] * len(batches)
+        total = sum(len(batch.frames) for batch in given)
+        if not given or not fits(total, self._log.file_bytes // 2):
+            return placed
+        offset, stored_ms = self._place(total, now_ms)
+        stored, entries = stamp_batches(
+            given,
+            **self._record_limits,
+            with_room=self._settings.record_checksums,
+            first_physical_offset=offset,
+            store_timestamp_ms=stored_ms,
+            store_host=self._store_host,
+        )
+        if not len(stored):
+            return placed
+        self._log.write(offset, frombuffer(stored, uint8))
+        # Not before the write: a refused one uses up no numbers. Nothing below may refuse.
+        self._note_written(offset, stored_ms)
+        for index, queue, one, own in zip(indices, queues, given, entries, strict=True):
+            if own is not None:
+                first, count = one.first_queue_offset, len(own)
+                queue.next_offset = first + count
+                end = offset + len(one.frames)
+                self._undispatched.add(Undispatched(queue, first, own, end, stored_ms))
+                placed[index] = Appended(first, offset, end, count, stored_ms)
+                offset = end
+        return placed
 
     def open_epoch(self, epoch: int, leader: str, now_ms: int, topics: LogTopics) -> Appended:
         """See `Store.open_epoch`."""
@@ -189,12 +236,16 @@ class Appender:
         self._log.write(offset, stored)
         # Not before the write: a refused one uses up no numbers. Nothing below may refuse.
         queue.next_offset = first + layout.count
-        if stored_ms < self._runs.newest_ms:
-            self._points.lift_cap(offset)
-        self._runs.note(offset, stored_ms)
+        self._note_written(offset, stored_ms)
         end = self._log.end
         if anew:
             self._undispatched.add(Renewal(offset, end, anew))
         kept = stored.tobytes() if len(stored) <= TAIL_BYTES_MAX else b""
         self._undispatched.add(Undispatched(queue, first, entries, end, stored_ms, kept))
         return Appended(first, offset, end, layout.count, stored_ms)
+
+    def _note_written(self, offset: int, stored_ms: int) -> None:
+        """Something was written at a physical offset, where the log ended."""
+        if stored_ms < self._runs.newest_ms:
+            self._points.lift_cap(offset)
+        self._runs.note(offset, stored_ms)

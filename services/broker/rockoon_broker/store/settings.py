@@ -109,7 +109,7 @@ class StoreSettings:
     unsynced_bytes_max: int = 256 << 20
     """With `sync`: bytes that may wait for a sync before appends are refused as busy."""
 
-    open_queue_files_max: int = 512
+    open_queue_files_max: int = 2048
     """ConsumeQueue files kept open at once, however many queues there are."""
 
     tails_bytes_max: int = 16 << 20

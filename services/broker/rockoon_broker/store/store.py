@@ -15,7 +15,7 @@ Invariants:
 5. Store times go back only where a CommitLog file begins (`TimeRuns`); searches rely on it.
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from types import TracebackType
 from typing import Self
 
@@ -154,7 +154,6 @@ class Store(VisibleStore):
         return Appender(settings, log, queues, *rest), raw
 
     def _begin(self) -> None:
-        self._reserved_behind = -1
         self._undispatched.add_unread(self._log.end, self.recovery.renewals)
         # What recovery repaired becomes durable, and a clean stop's point stops being the last.
         self.points.write(
@@ -242,14 +241,31 @@ class Store(VisibleStore):
             AppendFailed: the disk refused.
             StoreFailed, StoreClosed: the store takes nothing any more.
         """
+        self._check_room()
+        appended = self._appender.append(batch, now_ms)
+        self._written()
+        return appended
+
+    def append_joint(self, batches: Sequence[Batch], now_ms: int) -> list[Appended | None]:
+        """Store batches of clients, one of a queue, by one write.
+
+        Returns:
+            None for one that is not stored: it is for `append`, which has a reason to refuse it.
+
+        Raises: as `append`, for all of them.
+        """
+        self._check_room()
+        appended = self._appender.append_joint(batches, now_ms)
+        if any(appended):
+            self._written()
+        return appended
+
+    def _check_room(self) -> None:
         self._check_writable()
         # With one copy and `flush=async` nothing waits.
         waiting_bytes = self._log.end - self._committed_end
         if waiting_bytes >= self.settings.unsynced_bytes_max:
             raise StoreBusy(f"{waiting_bytes} bytes wait for a sync, or for other copies")
-        appended = self._appender.append(batch, now_ms)
-        self._written()
-        return appended
 
     def open_epoch(
         self, epoch: int, leader: str, now_ms: int, topics: LogTopics = NO_TOPICS
@@ -262,9 +278,7 @@ class Store(VisibleStore):
             now_ms: epoch milliseconds.
             topics: whose messages a log without epochs holds.
 
-        Raises:
-            ValueError: the log has a record of this epoch or of a later one.
-            StoreNotWritable, AppendFailed, StoreFailed, StoreClosed: as for `append`.
+        Raises: as `append`; ValueError if the log has a record of this epoch or of a later one.
         """
         self._check_writable()
         appended = self._appender.open_epoch(epoch, leader, now_ms, topics)
@@ -302,7 +316,7 @@ class Store(VisibleStore):
         elif not self._by_quorum:
             self._committed_end = self._log.end
             self._undispatched.dispatch(self._log.end)
-        self._reserve_ahead()
+        self._log.reserve_ahead(self._syncer.request_file)
 
     def confirm(self, end_offset: int) -> list[QueueKey]:
         """Take note that the log is committed up to a physical offset: it will never be cut there.
@@ -335,8 +349,7 @@ class Store(VisibleStore):
             below: physical offset at which another copy did so, not before the end; None: the end.
 
         Raises:
-            OSError: the disk; queues are still there. Call it again.
-            StoreFailed, StoreClosed.
+            OSError: the disk; queues are still there. Call it again. StoreFailed, StoreClosed.
         """
         self.check_usable()
         self._deletion.drop(topics, self._log.end if below is None else below)
@@ -471,14 +484,6 @@ class Store(VisibleStore):
         self._lock.release()
 
     # Inside.
-
-    def _reserve_ahead(self) -> None:
-        """Have the next CommitLog file made, once, when the last is half full."""
-        last = self._log.files[-1].start
-        half = self.settings.commit_log_file_bytes // 2
-        if self._log.end - last > half and self._reserved_behind != last:
-            self._reserved_behind = last
-            self._syncer.request_file(self._log.next_path)
 
     def _check_writable(self) -> None:
         self.check_usable()

@@ -63,6 +63,8 @@ class CommitLog:
         self.file_bytes = file_bytes
         self.end = end
         self.files: list[LogFile] = []
+        # Behind which file the next one has been asked for.
+        self._reserved_behind = -1
         # Bytes behind `end` that a failed write may have left; zeroed before the next write.
         self._unclean: tuple[LogFile, int, int] | None = None
         for start in starts:
@@ -182,6 +184,13 @@ class CommitLog:
         file = self.file_at(offset)
         count = min(count, self.end - offset, file.start + self.file_bytes - offset)
         return self._disk.pread(file.fd, count, offset - file.start)
+
+    def reserve_ahead(self, request_file: Callable[[Path], None]) -> None:
+        """Have the next file made, once, when the last is half full."""
+        last = self.files[-1].start
+        if self.end - last > self.file_bytes // 2 and self._reserved_behind != last:
+            self._reserved_behind = last
+            request_file(self.next_path)
 
     def sync_request(self, synced_end: int) -> SyncRequest:
         """What the Syncer has to do to make everything durable that was written."""

@@ -1,0 +1,101 @@
+"""Requests of a producer's batches, as its brokers' streams take them."""
+
+import secrets
+from typing import TYPE_CHECKING
+
+from rockoon.compression import Compression
+from rockoon.errors import MalformedBatch
+from rockoon.hooks import ProducerHooks
+from rockoon.net.host import LOOPBACK, born_host
+from rockoon.producer.accumulator import ProducerBatch
+from rockoon.producer.outgoing import BatchEncoder, Packing
+from rockoon.producer.settings import ProducerSettings
+from rockoon_core.clock import Clock
+from rockoon_core.message_queue import MessageQueue
+from rockoon_proto.v1.broker_pb2 import DELAYED, AppendRequest
+
+if TYPE_CHECKING:
+    from rockoon.net.connection import Connection
+
+
+class AppendRequests:
+    """Encodes batches.
+
+    Args:
+        cluster: the connection.
+        settings: the producer's.
+        clock: epoch milliseconds.
+        hooks: told of every batch before it is encoded, and before it goes out.
+    """
+
+    def __init__(
+        self,
+        cluster: "Connection",
+        settings: ProducerSettings,
+        clock: Clock,
+        hooks: ProducerHooks | None,
+    ) -> None:
+        self._cluster = cluster
+        self._clock = clock
+        self._hooks = hooks
+        self._instance_hash = secrets.randbits(32)
+        self._packing = Packing(
+            Compression(settings.compression),
+            settings.compression_bytes_min,
+            settings.compression_level,
+        )
+        self._encoder = BatchEncoder(LOOPBACK, self._instance_hash, clock, self._packing)
+
+    async def find_host(self) -> None:
+        """Learn this host's address, for records and message ids; before the first batch."""
+        host = await born_host(self._cluster.nameservers[0])
+        self._encoder = BatchEncoder(host, self._instance_hash, self._clock, self._packing)
+
+    def of(self, batch: ProducerBatch, queue: MessageQueue, now: float) -> AppendRequest:
+        """Return the request of a batch, numbered if its producer is idempotent.
+
+        Args:
+            batch: with messages.
+            queue: where it goes.
+            now: seconds, of the event loop's clock.
+
+        Raises:
+            MalformedBatch: it cannot be encoded.
+        """
+        sequence = batch.sequence
+        if not batch.ids:
+            # Made once: a batch that is sent again has the same ids.
+            batch.ids = self._encoder.take_ids(len(batch.bodies))
+            if self._hooks is not None:
+                self._hooks.on_encode(batch)
+        try:
+            frames, lengths = self._encoder.encode(
+                queue.topic.encode(),
+                queue.queue_id,
+                batch.bodies,
+                batch.extras,
+                batch.ids,
+                batch.born_timestamp_ms,
+                (sequence.producer_id, sequence.first) if sequence is not None else None,
+            )
+        except ValueError as failure:
+            raise MalformedBatch(index=0, reason=str(failure)) from failure
+        batch.lengths = lengths
+        request = AppendRequest(
+            topic=queue.topic,
+            queue_id=queue.queue_id,
+            frames=frames,
+            record_lengths=lengths,
+            # A broker whose routes are older waits for this revision instead of refusing a new
+            # topic.
+            route_revision=self._cluster.routes.topic_revision(queue.topic),
+        )
+        if batch.batch_queue.delayed:
+            request.handling = DELAYED
+        if sequence is not None:
+            request.producer_id = sequence.producer_id
+            request.first_sequence = sequence.first
+            request.first_sent_ms_ago = sequence.sent(now)
+        if self._hooks is not None:
+            self._hooks.on_batch_sent(batch, request)
+        return request

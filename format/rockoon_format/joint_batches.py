@@ -1,0 +1,119 @@
+"""Batches of several queues, checked and stamped in one go.
+
+The bytes that it makes are those of `check_batch` and `stamp_batch`, one batch after the other. It
+takes what can be stored as it came, leaves out whatever is in doubt, and names no reason for it.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from rockoon_format import kernel
+from rockoon_format.batch import stamp_batch
+from rockoon_format.batch_checking import DELAYED_TOPICS, check_batch
+from rockoon_format.batch_rules import SYS_FLAGS_ALLOWED, BatchError
+from rockoon_format.consume_queue import ENTRY, ENTRY_BYTES, EntryArray
+
+JOINT_INTERFACE = 4
+"""Of the first compiled kernel that has `append_batches`."""
+
+
+class GivenBatch(NamedTuple):
+    """One batch as its producer sent it, and where its queue goes on."""
+
+    frames: bytes
+    lengths: bytes
+    """Sizes of the records, packed little-endian u32."""
+    topic: bytes
+    queue_id: int
+    first_queue_offset: int
+
+
+class Joint(NamedTuple):
+    """Batches to be written one behind the other."""
+
+    stored: memoryview
+    """The bytes of all that were taken."""
+    entries: list[EntryArray | None]
+    """Queue entries of each batch given, None for one that was not taken."""
+
+
+def stamp_batches(
+    batches: Sequence[GivenBatch],
+    *,
+    body_bytes_max: int,
+    properties_bytes_max: int,
+    record_bytes_max: int,
+    with_room: bool,
+    first_physical_offset: int,
+    store_timestamp_ms: int,
+    store_host: bytes,
+) -> Joint:
+    """Check batches and stamp those that are right, in their order.
+
+    Args:
+        batches: of different queues, none of a topic of delayed messages.
+        body_bytes_max, properties_bytes_max, record_bytes_max: as of `check_batch`.
+        with_room: take only batches whose records all have room for a checksum.
+        first_physical_offset, store_timestamp_ms, store_host: as of `stamp_batch`, of the first.
+    """
+    assert all(batch.topic not in DELAYED_TOPICS for batch in batches)
+    limits = (body_bytes_max, properties_bytes_max, record_bytes_max)
+    place = (first_physical_offset, store_timestamp_ms, store_host)
+    if kernel.native is None or kernel.native.INTERFACE < JOINT_INTERFACE:
+        return _stamp_by_numpy(batches, limits, place, with_room=with_room)
+    stored, packed, counts = kernel.native.append_batches(
+        list(batches), *limits, SYS_FLAGS_ALLOWED, with_room, *place
+    )
+    entries: list[EntryArray | None] = []
+    used = at = 0
+    for batch, count in zip(batches, counts, strict=True):
+        if not count:
+            entries.append(None)
+            continue
+        entries.append(np.frombuffer(packed, ENTRY, count, at))
+        at += count * ENTRY_BYTES
+        used += len(batch.frames)
+    return Joint(memoryview(stored)[:used], entries)
+
+
+def _stamp_by_numpy(
+    batches: Sequence[GivenBatch],
+    limits: tuple[int, int, int],
+    place: tuple[int, int, bytes],
+    *,
+    with_room: bool,
+) -> Joint:
+    offset, store_timestamp_ms, store_host = place
+    body_bytes_max, properties_bytes_max, record_bytes_max = limits
+    stored = bytearray()
+    entries: list[EntryArray | None] = []
+    for batch in batches:
+        entries.append(None)
+        if len(batch.lengths) % 4:
+            continue
+        try:
+            layout = check_batch(
+                batch.frames,
+                np.frombuffer(batch.lengths, "<u4"),
+                topic=batch.topic,
+                queue_id=batch.queue_id,
+                body_bytes_max=body_bytes_max,
+                properties_bytes_max=properties_bytes_max,
+                record_bytes_max=record_bytes_max,
+            )
+        except BatchError:
+            continue
+        if with_room and not layout.has_room.all():
+            continue
+        made, entries[-1] = stamp_batch(
+            batch.frames,
+            layout,
+            first_queue_offset=batch.first_queue_offset,
+            first_physical_offset=offset + len(stored),
+            store_timestamp_ms=store_timestamp_ms,
+            store_host=store_host,
+        )
+        stored += made.data
+    return Joint(memoryview(stored), entries)

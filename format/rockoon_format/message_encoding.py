@@ -1,0 +1,131 @@
+"""Messages of a producer as records: their properties are put together here too.
+
++---------------------+----------+----------+------+---------------------+-------+------------+
+| in front, of each   | own.head | UNIQ_KEY | 0x02 | behind it, of each  | __SEQ | room for a |
+| message (TAGS, ...) |          |          |      | message             |       | checksum   |
++---------------------+----------+----------+------+---------------------+-------+------------+
+"""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rockoon_format import kernel
+from rockoon_format.batch_encoding import compiled_fields, encode_batch
+from rockoon_format.properties import PROPERTY_SEPARATOR
+from rockoon_format.record import (
+    MAGIC_V1,
+    MAGIC_V2,
+    PROPERTY_CRC_ROOM,
+    TOPIC_V1_BYTES_MAX,
+    encode_topic,
+)
+from rockoon_format.sequences import SECTION_BYTES, encode_sequences, sequence_front
+
+MESSAGES_INTERFACE = 4
+"""Of the first compiled kernel that has `encode_messages`."""
+
+Extras = tuple[bytes, bytes]
+"""Encoded properties in front of UNIQ_KEY, and behind it."""
+
+
+class FirstSequence(NamedTuple):
+    """An idempotent producer's numbers for a batch."""
+
+    producer_id: int
+    first: int
+    """Of its first message."""
+
+
+class OwnProperties(NamedTuple):
+    """What a producer adds to its messages' properties."""
+
+    head: bytes
+    """What precedes the value of UNIQ_KEY."""
+    ids: bytes
+    """The values, one after the other, each as long."""
+    sequence: FirstSequence | None = None
+
+
+def encode_messages(
+    topic: bytes,
+    queue_id: int,
+    bodies: list[bytes],
+    extras: dict[int, Extras],
+    own: OwnProperties,
+    born_timestamp_ms: int,
+    born_host: bytes,
+    sys_flags: int | NDArray[np.int32] = 0,
+) -> tuple[bytes, bytes]:
+    """Encode messages of one queue as back-to-back records, with room for a checksum.
+
+    Args:
+        topic, queue_id: where to.
+        bodies: n as they are to be stored, compressed or not; at least one.
+        extras: by index, for messages that have properties of their own.
+        own: what every message has.
+        born_timestamp_ms, born_host, sys_flags: as of `encode_batch`.
+
+    Returns:
+        The frames, and each record's size, packed little-endian u32.
+
+    Raises:
+        ValueError: as `encode_batch`, and when a sequence number is out of its bounds.
+        RecordError: the topic is too long.
+    """
+    if kernel.native is not None and kernel.native.INTERFACE >= MESSAGES_INTERFACE:
+        magic = MAGIC_V2 if len(topic) > TOPIC_V1_BYTES_MAX else MAGIC_V1
+        given = compiled_fields((magic, queue_id, 0, sys_flags, born_timestamp_ms, born_host))
+        sequence = b"" if own.sequence is None else sequence_front(*own.sequence, len(bodies))
+        made: tuple[bytes, bytes] | None = None
+        if given is not None:
+            head, (_, flags, _) = given
+            made = kernel.native.encode_messages(
+                head,
+                encode_topic(topic, magic),
+                PROPERTY_CRC_ROOM,
+                own.head,
+                own.ids,
+                sequence,
+                bodies,
+                extras,
+                flags,
+            )
+        if made is not None:
+            return made
+    frames, lengths = encode_batch(
+        topic,
+        queue_id,
+        bodies,
+        _properties(len(bodies), extras, own),
+        born_timestamp_ms,
+        born_host,
+        sys_flags=sys_flags,
+        room=True,
+    )
+    return frames, lengths.astype("<u4").tobytes()
+
+
+def _properties(count: int, extras: Mapping[int, Extras], own: OwnProperties) -> list[bytes]:
+    """The properties of each message, a column at a time."""
+    id_bytes = len(own.ids) // count
+    fields = [("head", f"V{len(own.head)}"), ("id", f"V{id_bytes}"), ("end", "V1")]
+    own_bytes = len(own.head) + id_bytes + 1
+    if own.sequence is not None:
+        fields.append(("sequence", f"V{SECTION_BYTES}"))
+    sections = np.empty(count, np.dtype(fields))
+    if own.sequence is not None:
+        sections["sequence"] = encode_sequences(*own.sequence, count)
+    sections["head"] = np.void(own.head)
+    sections["id"] = np.frombuffer(own.ids, f"V{id_bytes}")
+    sections["end"] = np.void(PROPERTY_SEPARATOR)
+    # Structured items would leave NumPy as tuples.
+    properties: list[bytes] = sections.view(f"V{sections.itemsize}").tolist()
+    for index, (front, behind) in extras.items():
+        section = properties[index]
+        if behind:
+            section = section[:own_bytes] + behind + section[own_bytes:]
+        properties[index] = front + section
+    return properties

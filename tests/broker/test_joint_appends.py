@@ -1,0 +1,216 @@
+"""One message of an append stream with batches of many queues: each is stored or refused alone."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rockoon_broker.rpc.append_stream import BATCHES_MAX
+from rockoon_core import errors
+from rockoon_format.batch import encode_batch
+from rockoon_format.sequences import encode_sequences
+from rockoon_proto.v1 import broker_pb2 as pb
+from rockoon_proto.v1.errors_pb2 import Error
+from support.broker import BORN_HOST, NOW_MS, RunningBroker, running_broker
+from support.broker_routes import BrokerRoutes
+from support.holding_disk import HoldingDisk
+from support.kernels import BOTH, using
+
+
+def batch(
+    topic: str, queue_id: int, *bodies: bytes, numbers: tuple[int, int] | None = None, **more: Any
+) -> pb.AppendRequest:
+    """A request as this SDK makes it: with room for checksums, numbered if wanted."""
+    sections = [b""] * len(bodies)
+    if numbers is not None:
+        sections = [each.tobytes() for each in encode_sequences(*numbers, len(bodies))]
+        more |= {"producer_id": numbers[0], "first_sequence": numbers[1]}
+    frames, lengths = encode_batch(
+        topic.encode(), queue_id, list(bodies), sections, NOW_MS, BORN_HOST, room=True
+    )
+    packed = np.asarray(lengths, "<u4").tobytes()
+    return pb.AppendRequest(
+        topic=topic, queue_id=queue_id, frames=frames, record_lengths=packed, **more
+    )
+
+
+def joint(*requests: Any) -> Any:
+    """One message that brings all, in their order."""
+    message = pb.AppendRequest()
+    message.CopyFrom(requests[0])
+    message.more.extend(requests[1:])
+    return message
+
+
+async def told(broker: RunningBroker, *messages: Any) -> list[list[object]]:
+    """What a stream says of each message's batches: first queue offset, or the error."""
+    call = broker.stub.AppendStream()
+    answers = []
+    for message in messages:
+        await call.write(message)
+        reply = await call.read()
+        replies = [reply, *reply.more]
+        sent = [message.request_id, *(each.request_id for each in message.more)]
+        assert [each.request_id for each in replies] == sent
+        answers.append(
+            [
+                Error.Code.Name(each.error.code)
+                if each.HasField("error")
+                else each.appended.first_queue_offset
+                for each in replies
+            ]
+        )
+    await call.done_writing()
+    return answers
+
+
+@pytest.mark.parametrize("flush", ["sync", "async"])
+@pytest.mark.parametrize("choice", BOTH)
+async def test_batches_of_one_message_are_stored_each_in_its_queue_and_in_its_order(
+    tmp_path: Path, nameserver: BrokerRoutes, flush: str, choice: str
+) -> None:
+    await nameserver.create_topic("T", {"broker-a": 20})
+    await nameserver.create_topic("U", {"broker-a": 1})
+    with using(choice):
+        async with running_broker(tmp_path, [nameserver.address], flush=flush) as broker:
+            queues = [("T", queue_id) for queue_id in range(20)] + [("U", 0)]
+            messages = [
+                joint(
+                    *(
+                        batch(*queue, *(b"%d-%d" % (turn, n) for n in range(turn)), request_id=id_)
+                        for id_, queue in enumerate(queues, 100 * turn)
+                    )
+                )
+                for turn in range(1, 4)
+            ]
+            assert await told(broker, *messages) == [[0] * 21, [1] * 21, [3] * 21]
+            bodies = [b"%d-%d" % (turn, n) for turn in range(1, 4) for n in range(turn)]
+            for queue in queues:
+                assert await broker.bodies(*queue) == bodies
+    async with running_broker(tmp_path, [nameserver.address], flush=flush) as broker:
+        for queue in queues:
+            assert await broker.bodies(*queue) == bodies, "after a start"
+
+
+async def test_a_refused_batch_fails_no_other_of_its_message(
+    tmp_path: Path, nameserver: BrokerRoutes
+) -> None:
+    await nameserver.create_topic("T", {"broker-a": 4})
+    await nameserver.create_topic("ReadOnly", {"broker-a": 1}, permissions=4)
+    torn = batch("T", 1, b"torn")
+    torn.frames = torn.frames[:-30] + b"X" + torn.frames[-29:]
+    lengths = batch("T", 1, b"odd lengths")
+    lengths.record_lengths += b"1"
+    nested = batch("T", 1, b"nested")
+    nested.more.add().CopyFrom(batch("T", 2, b"deep"))
+    async with running_broker(tmp_path, [nameserver.address], body_bytes_max=100) as broker:
+        for turn in range(2):
+            answers = await told(
+                broker,
+                joint(
+                    batch("T", 0, b"a", request_id=1),
+                    batch("Nowhere", 0, b"x", request_id=2),
+                    torn,
+                    batch("T", 2, b"b", b"c", request_id=4),
+                    batch("T", 3, b"x" * 101, request_id=5),
+                    batch("ReadOnly", 0, b"x"),
+                    pb.AppendRequest(topic="T", queue_id=3),
+                    lengths,
+                    batch("T", 9, b"x"),
+                ),
+            )
+            assert answers == [
+                [
+                    turn,
+                    "TOPIC_NOT_FOUND",
+                    "MALFORMED_BATCH",
+                    2 * turn,
+                    "BODY_TOO_LARGE",
+                    "TOPIC_NOT_WRITABLE",
+                    "MALFORMED_BATCH",
+                    "MALFORMED_BATCH",
+                    "QUEUE_NOT_FOUND",
+                ]
+            ]
+        assert await broker.bodies("T", 0) == [b"a"] * 2
+        assert await broker.bodies("T", 2) == [b"b", b"c"] * 2
+        assert await told(broker, joint(batch("T", 0, b"x"), nested)) == [["INVALID_ARGUMENT"] * 2]
+        many = joint(*(batch("T", 0, b"x") for _ in range(BATCHES_MAX + 1)))
+        assert await told(broker, many) == [["INVALID_ARGUMENT"] * (BATCHES_MAX + 1)]
+        assert len(await broker.bodies("T", 0)) == 2
+        with pytest.raises(errors.InvalidArgument, match="AppendStream"):
+            await broker.call("Append", joint(batch("T", 0, b"x"), batch("T", 1, b"y")))
+
+
+async def test_two_batches_of_one_queue_stay_in_their_order(
+    tmp_path: Path, nameserver: BrokerRoutes
+) -> None:
+    await nameserver.create_topic("T", {"broker-a": 2})
+    async with running_broker(tmp_path, [nameserver.address]) as broker:
+        message = joint(
+            batch("T", 0, b"1"), batch("T", 1, b"x"), batch("T", 0, b"2", b"3"), batch("T", 0, b"4")
+        )
+        assert await told(broker, message, message) == [[0, 0, 1, 3], [4, 1, 5, 7]]
+        assert await broker.bodies("T", 0) == [b"1", b"2", b"3", b"4"] * 2
+
+
+async def test_idempotent_delayed_and_compacted_batches_go_along(
+    tmp_path: Path, nameserver: BrokerRoutes
+) -> None:
+    await nameserver.create_topic("T", {"broker-a": 4})
+    await nameserver.create_topic("C", {"broker-a": 1}, cleanup_policy="COMPACTION")
+    delayed = batch("T", 3, b"later", handling=pb.DELAYED)
+    async with running_broker(tmp_path, [nameserver.address]) as broker:
+        await told(broker, joint(batch("T", 0, b"-"), batch("T", 1, b"-"), batch("T", 2, b"-")))
+        message = joint(
+            batch("T", 0, b"a", b"b", numbers=(7, 0)),
+            batch("T", 1, b"c", numbers=(7, 0)),
+            batch("T", 2, b"gap", numbers=(7, 5)),
+            delayed,
+            batch("C", 0, b"without a key"),
+        )
+        first, again = await told(broker, message, message)
+        assert first[:3] == [1, 1, "SEQUENCE_UNKNOWN"]
+        assert again[:2] == [1, 1], "a repeat is where it is already"
+        assert first[3] == "INVALID_DELAY"
+        assert first[4] == again[4] == "KEY_MISSING"
+        further = joint(batch("T", 0, b"d", numbers=(7, 2)), batch("T", 1, b"e", numbers=(7, 3)))
+        assert await told(broker, further) == [[3, "SEQUENCE_GAP"]]
+        assert await broker.bodies("T", 0) == [b"-", b"a", b"b", b"d"]
+        assert await broker.bodies("T", 1) == [b"-", b"c"]
+
+
+async def test_one_sync_and_one_write_serve_a_message_of_known_queues(
+    tmp_path: Path, nameserver: BrokerRoutes
+) -> None:
+    await nameserver.create_topic("T", {"broker-a": 50})
+    disk = HoldingDisk()
+    async with running_broker(tmp_path, [nameserver.address], disk=disk) as broker:
+        message = joint(*(batch("T", queue_id, b"x") for queue_id in range(50)))
+        await told(broker, message)
+        disk.hold()
+        call = broker.stub.AppendStream()
+        await call.write(message)
+        await broker.until(lambda seen: seen.messages_appended == 100)
+        assert await broker.bodies("T", 7) == [b"x"], "not seen before it is durable"
+        disk.release()
+        reply = await call.read()
+        assert reply.batches_max == BATCHES_MAX
+        assert [each.appended.first_queue_offset for each in (reply, *reply.more)] == [1] * 50
+        assert await broker.bodies("T", 7) == [b"x"] * 2
+
+
+async def test_messages_wait_for_room_and_small_files_take_batches_alone(
+    tmp_path: Path, nameserver: BrokerRoutes
+) -> None:
+    await nameserver.create_topic("T", {"broker-a": 8})
+    settings = {"unsynced_bytes_max": 4096, "commit_log_file_bytes": 8192}
+    async with running_broker(tmp_path, [nameserver.address], **settings) as broker:
+        messages = [
+            joint(*(batch("T", queue_id, b"%d" % n * 600) for queue_id in range(8)))
+            for n in range(10)
+        ]
+        assert await told(broker, *messages) == [[n] * 8 for n in range(10)]
+        for queue_id in range(8):
+            assert await broker.bodies("T", queue_id) == [b"%d" % n * 600 for n in range(10)]
