@@ -67,6 +67,21 @@ async def test_without_any_change_allocation_is_looked_at_now_and_then(
         assert (len(consumer.assignment), consumer.statistics.queues_lost) == (2, 0)
 
 
+async def test_topics_of_others_on_the_connection_are_no_reason_to_look(
+    silent: FakeCluster, cluster: Cluster
+) -> None:
+    async with consumer_of(cluster) as consumer:
+        await eventually(lambda: len(consumer.assignment) == 2)
+        rounds = consumer.statistics.rebalances
+        for number in range(5):
+            silent.create_topic(f"other-{number}")
+            await cluster.route(f"other-{number}")
+        # What is news comes behind them, and is one round.
+        silent.add_queues("orders", "broker-a", 1)
+        await eventually(lambda: len(consumer.assignment) == 3)
+        assert consumer.statistics.rebalances <= rounds + 2
+
+
 async def test_members_and_queues_that_come_and_go_are_pushed_not_polled(
     silent: FakeCluster, cluster: Cluster
 ) -> None:

@@ -440,11 +440,18 @@ class PushConsumer:
     # Progress, and what it depends on
 
     async def _follow_routes(self) -> None:
-        changes = self._cluster.routes_changed
-        seen = changes.count
+        """Other consumers' topics are no news: with hundreds, each would rebalance for each."""
+        routes, changes = self._cluster.routes, self._cluster.routes_changed
+
+        def known() -> tuple[object, ...]:
+            return (routes.node_changes, *map(routes.topic, self._subscriptions))
+
+        seen, before = changes.count, known()
         while True:
             seen = await changes.wait(seen)
-            self._changes.note()
+            if (now := known()) != before:
+                before = now
+                self._changes.note()
 
     async def _keep_committed(self) -> None:
         while True:

@@ -68,6 +68,8 @@ class Routes:
         self.revision = 0
         self.cluster = ""
         self.etcd_reachable = True
+        self.node_changes = 0
+        """How often nodes have come, gone or become others."""
         self.history = 0
         """Of the watch's updates: where a watch may be taken up by revision."""
         self._etcd_cluster_id = 0
@@ -105,7 +107,9 @@ class Routes:
         else:
             changed |= self._put_nodes(update.nodes)
             for node in update.removed_nodes:
-                changed |= self._nodes.pop((node.kind, node.name), None) is not None
+                if self._nodes.pop((node.kind, node.name), None) is not None:
+                    self.node_changes += 1
+                    changed = True
         for topic in update.topics:
             changed |= self._put(topic, update.revision, force=restored)
         for name in update.removed_topics:
@@ -208,10 +212,13 @@ class Routes:
                 continue
             if known != node:
                 self._nodes[key] = node
+                self.node_changes += 1
                 changed = True
         return changed
 
     def _replace_nodes(self, nodes: Collection[Node]) -> bool:
         before = self._nodes
         self._nodes = {(node.kind, node.name): node for node in nodes}
-        return before != self._nodes
+        changed = before != self._nodes
+        self.node_changes += changed
+        return changed

@@ -70,6 +70,11 @@ class NameServerStub:
                 request_serializer=rockoon__proto_dot_v1_dot_nameserver__pb2.CreateTopicRequest.SerializeToString,
                 response_deserializer=rockoon__proto_dot_v1_dot_nameserver__pb2.TopicReply.FromString,
                 _registered_method=True)
+        self.CreateTopics = channel.unary_unary(
+                '/rockoon.v1.NameServer/CreateTopics',
+                request_serializer=rockoon__proto_dot_v1_dot_nameserver__pb2.CreateTopicsRequest.SerializeToString,
+                response_deserializer=rockoon__proto_dot_v1_dot_nameserver__pb2.CreateTopicsReply.FromString,
+                _registered_method=True)
         self.UpdateTopic = channel.unary_unary(
                 '/rockoon.v1.NameServer/UpdateTopic',
                 request_serializer=rockoon__proto_dot_v1_dot_nameserver__pb2.UpdateTopicRequest.SerializeToString,
@@ -173,6 +178,14 @@ class NameServerServicer:
 
     def CreateTopic(self, request, context):
         """Create a topic with queues on the brokers given, or on every live broker.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CreateTopics(self, request, context):
+        """Create many topics, each as CreateTopic would, as many at one revision as etcd takes. One that is
+        refused keeps none of the others from being made.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -286,6 +299,11 @@ def add_NameServerServicer_to_server(servicer, server):
                     servicer.CreateTopic,
                     request_deserializer=rockoon__proto_dot_v1_dot_nameserver__pb2.CreateTopicRequest.FromString,
                     response_serializer=rockoon__proto_dot_v1_dot_nameserver__pb2.TopicReply.SerializeToString,
+            ),
+            'CreateTopics': grpc.unary_unary_rpc_method_handler(
+                    servicer.CreateTopics,
+                    request_deserializer=rockoon__proto_dot_v1_dot_nameserver__pb2.CreateTopicsRequest.FromString,
+                    response_serializer=rockoon__proto_dot_v1_dot_nameserver__pb2.CreateTopicsReply.SerializeToString,
             ),
             'UpdateTopic': grpc.unary_unary_rpc_method_handler(
                     servicer.UpdateTopic,
@@ -489,6 +507,33 @@ class NameServer:
             '/rockoon.v1.NameServer/CreateTopic',
             rockoon__proto_dot_v1_dot_nameserver__pb2.CreateTopicRequest.SerializeToString,
             rockoon__proto_dot_v1_dot_nameserver__pb2.TopicReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CreateTopics(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/rockoon.v1.NameServer/CreateTopics',
+            rockoon__proto_dot_v1_dot_nameserver__pb2.CreateTopicsRequest.SerializeToString,
+            rockoon__proto_dot_v1_dot_nameserver__pb2.CreateTopicsReply.FromString,
             options,
             channel_credentials,
             insecure,

@@ -58,6 +58,10 @@ class NameServerStub:
     """
     CreateTopic: _grpc.UnaryUnaryMultiCallable[_nameserver_pb2.CreateTopicRequest, _nameserver_pb2.TopicReply]
     """Create a topic with queues on the brokers given, or on every live broker."""
+    CreateTopics: _grpc.UnaryUnaryMultiCallable[_nameserver_pb2.CreateTopicsRequest, _nameserver_pb2.CreateTopicsReply]
+    """Create many topics, each as CreateTopic would, as many at one revision as etcd takes. One that is
+    refused keeps none of the others from being made.
+    """
     UpdateTopic: _grpc.UnaryUnaryMultiCallable[_nameserver_pb2.UpdateTopicRequest, _nameserver_pb2.TopicReply]
     """Change a topic's attributes or permissions, or add queues on old and new brokers."""
     DeleteTopic: _grpc.UnaryUnaryMultiCallable[_nameserver_pb2.DeleteTopicRequest, _nameserver_pb2.DeleteReply]
@@ -119,6 +123,10 @@ class NameServerAsyncStub(NameServerStub):
     """
     CreateTopic: _aio.UnaryUnaryMultiCallable[_nameserver_pb2.CreateTopicRequest, _nameserver_pb2.TopicReply]  # type: ignore[assignment]
     """Create a topic with queues on the brokers given, or on every live broker."""
+    CreateTopics: _aio.UnaryUnaryMultiCallable[_nameserver_pb2.CreateTopicsRequest, _nameserver_pb2.CreateTopicsReply]  # type: ignore[assignment]
+    """Create many topics, each as CreateTopic would, as many at one revision as etcd takes. One that is
+    refused keeps none of the others from being made.
+    """
     UpdateTopic: _aio.UnaryUnaryMultiCallable[_nameserver_pb2.UpdateTopicRequest, _nameserver_pb2.TopicReply]  # type: ignore[assignment]
     """Change a topic's attributes or permissions, or add queues on old and new brokers."""
     DeleteTopic: _aio.UnaryUnaryMultiCallable[_nameserver_pb2.DeleteTopicRequest, _nameserver_pb2.DeleteReply]  # type: ignore[assignment]
@@ -207,6 +215,16 @@ class NameServerServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_nameserver_pb2.TopicReply, _abc.Awaitable[_nameserver_pb2.TopicReply]]:
         """Create a topic with queues on the brokers given, or on every live broker."""
+
+    @_abc_1.abstractmethod
+    def CreateTopics(
+        self,
+        request: _nameserver_pb2.CreateTopicsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_nameserver_pb2.CreateTopicsReply, _abc.Awaitable[_nameserver_pb2.CreateTopicsReply]]:
+        """Create many topics, each as CreateTopic would, as many at one revision as etcd takes. One that is
+        refused keeps none of the others from being made.
+        """
 
     @_abc_1.abstractmethod
     def UpdateTopic(

@@ -43,6 +43,9 @@ RULES: Rules = (
             # The nodes for all, and of the rest what the caller may see.
             "WatchRoutes": FILTERED,
             "CreateTopic": Rule(lambda request: (topic_need("admin", request.config.name),)),
+            "CreateTopics": Rule(
+                lambda request: (topic_need("admin", each.config.name) for each in request.topics)
+            ),
             "UpdateTopic": named_topic("admin"),
             "DeleteTopic": named_topic("admin"),
             "ListTopics": ANY_KEY,

@@ -122,6 +122,11 @@ class NameServer(NameServerServicer):
     async def CreateTopic(self, request: pb.CreateTopicRequest, context: Any) -> pb.TopicReply:
         return await self._served(self._topics.create(request))
 
+    async def CreateTopics(
+        self, request: pb.CreateTopicsRequest, context: Any
+    ) -> pb.CreateTopicsReply:
+        return await self._served(self._topics.create_many(request.topics))
+
     async def UpdateTopic(self, request: pb.UpdateTopicRequest, context: Any) -> pb.TopicReply:
         return await self._served(self._topics.update(request))
 

@@ -4,17 +4,22 @@ A topic's key is put again with every change of its queues: its modification rev
 concurrent changes are decided by.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 from rockoon_core.errors import (
     BrokerNotFound,
     Busy,
+    EtcdUnavailable,
+    InvalidArgument,
     NoWritableQueue,
+    RockoonError,
     TopicChanged,
     TopicExists,
     TopicNotFound,
 )
 from rockoon_nameserver.etcd_data import (
+    TRANSACTION_OPERATIONS_MAX,
     Delete,
     KeyValue,
     Put,
@@ -44,16 +49,19 @@ from rockoon_nameserver.route_store import RouteStore
 from rockoon_proto.v1.nameserver_pb2 import (
     BROKER,
     CreateTopicRequest,
+    CreateTopicsReply,
     DeleteReply,
     Placement,
     QueueBlock,
     Topic,
+    TopicConfig,
     TopicReply,
     UpdateTopicRequest,
 )
 
 QUEUES_PER_BROKER_DEFAULT = 4
 ATTEMPTS_MAX = 8
+TOPICS_AT_ONCE_MAX = 4096
 
 
 # Which notes of deletions are to go when so many are added.
@@ -93,38 +101,67 @@ class Topics:
             TopicExists: it exists, and `if_absent` was not given.
         """
         config = checked_topic(request.config)
-        placements = checked_placements(request.placements)
         key, blocks = TopicKey(config.name), self._keyspace.blocks(config.name)
         if request.if_absent:
             # Also when no broker is alive: what exists needs none.
             found = await self._etcd.read_together(self._keyspace.one(key), blocks)
             if found[0]:
                 return existing(self.stored(key, found))
-        if not placements:
-            placements = await self._everywhere(config.name, request.queues_per_broker)
-        else:
-            await self._refuse_dead_brokers(placements)
-        new = [BlockKey(config.name, placement.broker, 0) for placement in placements]
+        new = planned(request, await self.live_brokers())
         outcome = await self._etcd.transaction(
             [absent(self._keyspace.one(key))],
-            [
-                Put(self._keyspace.key(key), topic_value(config)),
-                *self.puts(new, placements),
-            ],
+            self._puts_of(new),
             otherwise=[self._keyspace.one(key), blocks],
         )
         if not outcome.succeeded:
             if not request.if_absent:
                 raise TopicExists(topic=config.name)
             return existing(self.stored(key, outcome.found))
-        topic = Topic(
-            config=config,
-            incarnation=outcome.revision,
-            modified_revision=outcome.revision,
-            blocks=born(new, placements, outcome.revision),
-        )
-        sort_blocks(topic)
-        return TopicReply(topic=topic, revision=outcome.revision, created=True)
+        return new.made(outcome.revision)
+
+    async def create_many(self, requests: Sequence[CreateTopicRequest]) -> CreateTopicsReply:
+        """Create topics, as many at one revision as etcd takes, each as `create` would.
+
+        Raises:
+            InvalidArgument: they are too many.
+            EtcdUnavailable: some may have been made.
+        """
+        if len(requests) > TOPICS_AT_ONCE_MAX:
+            raise InvalidArgument(
+                reason=f"{len(requests)} topics at once: name at most {TOPICS_AT_ONCE_MAX}"
+            )
+        reply = CreateTopicsReply()
+        alive = await self.live_brokers()
+        for part in in_transactions(requests, alive):
+            for answer in await self._create_part(part):
+                if isinstance(answer, RockoonError):
+                    reply.results.add(error=answer.to_wire())
+                else:
+                    reply.results.add(topic=answer.topic, created=answer.created)
+                    reply.revision = max(reply.revision, answer.revision)
+        return reply
+
+    async def _create_part(
+        self, part: Sequence[tuple[CreateTopicRequest, "NewTopic | None"]]
+    ) -> list[TopicReply | RockoonError]:
+        new = [each for _, each in part if each is not None]
+        if len(new) == len(part) > 0:
+            outcome = await self._etcd.transaction(
+                [absent(self._keyspace.one(TopicKey(each.config.name))) for each in new],
+                [put for each in new for put in self._puts_of(each)],
+            )
+            if outcome.succeeded:
+                return [each.made(outcome.revision) for each in new]
+        # One of them is there already, or cannot be made: which one, and why, is found one by one.
+        answers: list[TopicReply | RockoonError] = []
+        for request, _ in part:
+            try:
+                answers.append(await self.create(request))
+            except EtcdUnavailable:
+                raise
+            except RockoonError as refusal:
+                answers.append(refusal)
+        return answers
 
     async def update(self, request: UpdateTopicRequest) -> TopicReply:
         """Change a topic, and add queues behind those it has on each broker.
@@ -136,7 +173,7 @@ class Topics:
         refuse_impossible_topic(request.name)
         placements = checked_placements(request.add)
         if placements:
-            await self._refuse_dead_brokers(placements)
+            refuse_dead_brokers(placements, await self.live_brokers())
         key = TopicKey(request.name)
         one, blocks = self._keyspace.one(key), self._keyspace.blocks(request.name)
         for _ in range(ATTEMPTS_MAX):
@@ -190,21 +227,9 @@ class Topics:
             raise TopicNotFound(topic=name)
         return DeleteReply(revision=outcome.revision)
 
-    async def _everywhere(self, topic: str, queues: int) -> list[Placement]:
-        """Placements on every live broker."""
-        queues = queues or QUEUES_PER_BROKER_DEFAULT
-        brokers = sorted(await self.live_brokers())
-        if not brokers:
-            raise NoWritableQueue(
-                f"no broker is alive to take the queues of topic {topic!r}: start one", topic=topic
-            )
-        return checked_placements([Placement(broker=name, queues=queues) for name in brokers])
-
-    async def _refuse_dead_brokers(self, placements: Sequence[Placement]) -> None:
-        alive = await self.live_brokers()
-        for placement in placements:
-            if placement.broker not in alive:
-                raise BrokerNotFound(broker=placement.broker)
+    def _puts_of(self, new: "NewTopic") -> list[Put]:
+        key = self._keyspace.key(TopicKey(new.config.name))
+        return [Put(key, topic_value(new.config)), *self.puts(new.blocks, new.placements)]
 
     async def live_brokers(self) -> set[str]:
         # From etcd and not from the cache: a broker that has just registered counts.
@@ -243,6 +268,81 @@ class Topics:
             )
         sort_blocks(topic)
         return topic
+
+
+class NewTopic(NamedTuple):
+    """A topic that may be made: what was asked for is possible."""
+
+    config: TopicConfig
+    placements: Sequence[Placement]
+
+    @property
+    def blocks(self) -> list[BlockKey]:
+        return [BlockKey(self.config.name, each.broker, 0) for each in self.placements]
+
+    def made(self, revision: int) -> TopicReply:
+        topic = Topic(
+            config=self.config,
+            incarnation=revision,
+            modified_revision=revision,
+            blocks=born(self.blocks, self.placements, revision),
+        )
+        sort_blocks(topic)
+        return TopicReply(topic=topic, revision=revision, created=True)
+
+
+def planned(request: CreateTopicRequest, alive: Collection[str]) -> NewTopic:
+    """What a request is to make; errors as `Topics.create`.
+
+    Args:
+        request: any.
+        alive: names of the live brokers.
+    """
+    config = checked_topic(request.config)
+    placements = checked_placements(request.placements)
+    refuse_dead_brokers(placements, alive)
+    if not placements:
+        if not alive:
+            raise NoWritableQueue(
+                f"no broker is alive to take the queues of topic {config.name!r}: start one",
+                topic=config.name,
+            )
+        queues = request.queues_per_broker or QUEUES_PER_BROKER_DEFAULT
+        everywhere = [Placement(broker=name, queues=queues) for name in sorted(alive)]
+        placements = checked_placements(everywhere)
+    return NewTopic(config, placements)
+
+
+def in_transactions(
+    requests: Iterable[CreateTopicRequest], alive: Collection[str]
+) -> Iterator[list[tuple[CreateTopicRequest, NewTopic | None]]]:
+    """Requests by the transaction that does them, in their order; None is what cannot be made."""
+    part: list[tuple[CreateTopicRequest, NewTopic | None]] = []
+    names: set[str] = set()
+    operations = 0
+    for request in requests:
+        try:
+            new = planned(request, alive)
+        except RockoonError:
+            new = None
+        needed = 0 if new is None else 1 + len(new.placements)
+        # What cannot be made stands alone, and nothing is put twice by one transaction.
+        alone = new is None or (part and part[-1][1] is None) or request.config.name in names
+        if part and (alone or operations + needed > TRANSACTION_OPERATIONS_MAX):
+            yield part
+            part, names, operations = [], set(), 0
+        part.append((request, new))
+        names.add(request.config.name)
+        operations += needed
+    if part:
+        yield part
+
+
+def refuse_dead_brokers(placements: Sequence[Placement], alive: Collection[str]) -> None:
+    """Raises BrokerNotFound for a placement on a broker that is not alive."""
+    for placement in placements:
+        if placement.broker not in alive:
+            raise BrokerNotFound(broker=placement.broker)
 
 
 def existing(topic: Topic) -> TopicReply:
