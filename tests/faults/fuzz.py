@@ -172,7 +172,7 @@ MAY: Mapping[str, frozenset[str]] = {
             **dict.fromkeys(("RegisterNode", "UnregisterNode"), ()),
             **dict.fromkeys(("GetRoute", "GetGroup"), SEES),
             **dict.fromkeys(("WatchRoutes", "ListTopics", "ListGroups"), KEYED),
-            **dict.fromkeys(("CreateTopic", "UpdateTopic", "DeleteTopic"), OWNER),
+            **dict.fromkeys(("CreateTopic", "CreateTopics", "UpdateTopic", "DeleteTopic"), OWNER),
             **dict.fromkeys(("CreateGroup", "UpdateGroup", "DeleteGroup"), OWNER),
             **dict.fromkeys(("Subscribe", "ProvideGroupTopic"), READER),
             "DescribeCluster": CLUSTER_READER,

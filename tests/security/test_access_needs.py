@@ -27,7 +27,8 @@ NEEDS = {
         "OffsetService/ListMembers OffsetService/ListLocks OffsetService/Export"
     ),
     "write group:producer_group": "Broker/EndTransaction Broker/CheckTransactions",
-    "admin topic:name": "NameServer/CreateTopic NameServer/UpdateTopic NameServer/DeleteTopic",
+    "admin topic:name": "NameServer/CreateTopic NameServer/CreateTopics NameServer/UpdateTopic "
+    "NameServer/DeleteTopic",
     "admin group:name": "NameServer/CreateGroup NameServer/UpdateGroup NameServer/DeleteGroup",
     "read cluster": (
         "NameServer/DescribeCluster Logs/ListLogs Logs/DescribeLog "

@@ -183,9 +183,9 @@ def etcd_command(
         "listen-peer-urls": peer,
         "initial-advertise-peer-urls": peer,
         "initial-cluster": f"local={peer}",
-        # With one member an election is a formality: do not wait a second for it. Shorter still
-        # would start no sooner, and an idle etcd would be awake a hundred times a second.
-        "heartbeat-interval": "50",
+        # With one member an election is a formality: do not wait a second for it. Shorter ones
+        # would start no sooner, and an idle etcd is awake with each heartbeat.
+        "heartbeat-interval": "100",
         "election-timeout": "500",
         "auto-compaction-mode": "periodic",
         "auto-compaction-retention": "1h",
