@@ -202,7 +202,7 @@ def _named(message: Message) -> Message:
             if field.type == field.TYPE_STRING:
                 setattr(message, field.name, MINE)
         elif field.message_type is not None and not field.message_type.GetOptions().map_entry:
-            if field.name in ("queues", "messages", "subscriptions", "entries"):
+            if field.name in ("queues", "messages", "subscriptions", "entries", "topics"):
                 _named(getattr(message, field.name).add())
             elif field.name in ("queue", "config", "range"):
                 _named(getattr(message, field.name))
