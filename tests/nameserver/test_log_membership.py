@@ -43,8 +43,9 @@ def test_a_store_with_messages_of_its_own_never_becomes_a_copy() -> None:
 def test_a_store_with_messages_leads_replicas_that_wait_for_one_another() -> None:
     state = come(come(None, "b"), "a", empty=False)
     assert (state.leader, list(state.in_sync), state.epoch) == ("a", ["a"], 1)
-    state = come(state, "b")
+    # At once: one that is not known as a replica is refused until it registers again.
     assert [each.replica_id for each in state.replicas] == ["a", "b"]
+    assert come(state, "b") is state
 
 
 def test_an_emptied_disk_is_another_replica_that_is_to_take_the_place_of_its_name() -> None:

@@ -44,9 +44,10 @@ class OffsetServices:
         self._tasks = tasks
         self._running: dict[str, tuple[Stop, asyncio.Task[None]]] = {}
 
-    def settings(self, name: str, copies: int) -> OffsetSettings:
+    def settings(self, name: str, copies: int, log: str = LOG) -> OffsetSettings:
         return OffsetSettings(
             cluster=self._cluster,
+            name=log,
             listen="127.0.0.1:0",
             nameservers=(self._nameserver.address,),
             store_path=self._root / name,
@@ -56,8 +57,8 @@ class OffsetServices:
             journal_bytes_max=4096,
         )
 
-    def start(self, name: str, copies: int) -> None:
-        stop, settings = Stop(), self.settings(name, copies)
+    def start(self, name: str, copies: int, log: str = LOG) -> None:
+        stop, settings = Stop(), self.settings(name, copies, log)
         self._running[name] = stop, self._tasks.create_task(serve(settings, stop), name=name)
 
     async def stop(self, name: str) -> None:
@@ -157,7 +158,8 @@ async def test_a_group_goes_on_with_three_copies_of_what_one_service_had_and_wit
 ) -> None:
     async with world(tmp_path, shared_etcd, cluster) as (services, client):
         reading = Reading(client)
-        services.start("offset-0", copies=1)
+        # A pod's name, where it is the only one.
+        services.start("offset-0", copies=1, log="offset-0")
         assert await reading.read(10) == 10
         await services.stop("offset-0")
         # Empty ones that come first get nothing to say.

@@ -222,8 +222,10 @@ def joined(state: LogState, frozen_or_same: LogState, node: Node, facts: Replica
         raise NotReady(service=f"log {state.log!r}", reason=f"it is frozen: {state.frozen}")
     if not facts.empty and not is_known:
         if not state.epoch:
-            # The others are empty, and wait for one another.
-            return alone(changed(state), node)
+            # The others are empty, and wait for one another: they copy it.
+            after = alone(changed(state), node)
+            after.replicas.extend(state.replicas)
+            return after
         raise NodeNameTaken(
             f"the store of {node.replica!r} has messages of its own and is none of the copies of "
             f"log {state.log!r}: start it with an empty store to make it one",
