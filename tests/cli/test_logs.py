@@ -6,7 +6,8 @@ import pytest
 
 from rockoon.admin.logs import LogDescription
 from rockoon.admin.replica_standings import ReplicaLag, ReplicaStanding
-from rockoon.cli.logs import log_json, price, show, troubles
+from rockoon.cli.logs import log_json, price, show, troubles, wishes
+from rockoon.cli.logs import state as state_of
 from rockoon.errors import InvalidArgument
 from rockoon_proto.v1.logs_pb2 import Log
 from support.log_states import led_log, new_log, replica_node, report
@@ -42,9 +43,38 @@ def test_what_cannot_be_done_with_a_log_of_one_copy_is_said(rockoon: Any, broker
         (("log", "adopt", broker, "--yes"), "is not frozen"),
         (("log", "adopt", broker), "Say so with --yes"),
         (("replica", "replace", broker, "x", "y"), "is no replica of"),
+        (("replica", "replace", "nothing", "x", "y"), "no log is named"),
+        (("log", "copies", "nothing", "1"), "no log is named"),
+        (("log", "copies", broker, "1", "--stays", "x"), "is no replica of"),
+        (("log", "copies", broker, "2"), "ask for 1, or for 3"),
+        (("log", "copies", broker, "3"), "start it with copies = 3"),
+        (("log", "copies", "offset", "3"), "start it with copies = 3"),
+        (("log", "elect", "nothing", "--yes"), "no log is named"),
+        (("log", "adopt", "nothing", "--yes"), "no log is named"),
     ):
+        before = rockoon("log", "list", "--json").json
         ran = rockoon(*arguments, status=1)
         assert why in ran.err, arguments
+        assert rockoon("log", "list", "--json").json == before, arguments
+    for arguments in (("copies", broker, "0"), ("copies", broker, "8"), ("copies", broker, "all")):
+        assert "COPIES" in rockoon.misused("log", *arguments)
+
+
+def test_what_waits_says_for_what() -> None:
+    state = led_log()
+    state.replicas.add(replica_id="d", name="broker-a-b")
+    state.replicas.add(replica_id="e", name="broker-a-e")
+    state.moves.add(leaves="b", joins="d")
+    state.moves.add(leaves="c", joins="e")
+    nodes = [replica_node(who) for who in "bcd"]
+    log = LogDescription.from_wire(Log(state=state, nodes=nodes))
+    assert [*wishes(log)] == [
+        "broker-a-b (d) is to take the place of the former one (b)",
+        "broker-a-e is to take the place of broker-a-c",
+        "... and broker-a-e is AWAY: start it",
+        "... once there is a leader, who makes the change",
+    ]
+    assert state_of(log).startswith("WITHOUT LEADER: broker-a-a is away, and too few others")
 
 
 def test_a_log_in_trouble_is_told_so(capsys: pytest.CaptureFixture[str]) -> None:

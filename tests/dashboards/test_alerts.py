@@ -28,6 +28,9 @@ WHOLE_NUMBERS = (
     "rockoon_compaction_refused",
     "rockoon_logs_",
     "rockoon_replicas_missing",
+    "rockoon_replica_appends_allowed",
+    "rockoon_replica_sound",
+    "rockoon_journal_shortage",
     "rockoon_spark_job_succeeded)",
     "up{",
 )

@@ -163,6 +163,11 @@ def test_an_operator_wishes_for_fewer_copies_and_the_leader_makes_the_change() -
             set_copies(state, copies, stays)
     with pytest.raises(InvalidArgument, match="waits for its first"):
         set_copies(come(None, "a"), 1, "")
+    with pytest.raises(InvalidArgument, match="ask for 1, or for 3"):
+        set_copies(state, 2, "")
+    # Nobody would carry it out: it takes no followers.
+    with pytest.raises(InvalidArgument, match="start it with copies = 3"):
+        set_copies(plainly_registered(None, plain("a")), 3, "")
     with pytest.raises(LogFrozen):
         set_copies(log_adoption.frozen(state, "etcd went back"), 3, "")
 

@@ -1,5 +1,6 @@
 """Brokers: what producers and readers wait for, the store, messages aside."""
 
+from tools.dashboards.copies_row import copies_row
 from tools.dashboards.expressions import BROKER, last, mean, quantile, quantiles, rate
 from tools.dashboards.panels import Dashboard, Panel, Query, Row
 
@@ -212,94 +213,7 @@ BROKERS = Dashboard(
                 ),
             ],
         ),
-        Row(
-            "Copies",
-            [
-                Panel(
-                    "Behind the leader",
-                    "bytes",
-                    [
-                        Query(
-                            last("rockoon_replica_lag_bytes", BROKER, "log, replica", "max"),
-                            "{{log}} {{replica}}",
-                        )
-                    ],
-                    "What a follower has not got.",
-                ),
-                Panel(
-                    "Behind the leader, for how long",
-                    "s",
-                    [
-                        Query(
-                            last("rockoon_replica_lag_seconds", BROKER, "log, replica", "max"),
-                            "{{log}} {{replica}}",
-                        )
-                    ],
-                    "Since a follower last had everything.",
-                    limits=(10, 60),
-                ),
-                Panel(
-                    "Copies that are away",
-                    "none",
-                    [Query(last("rockoon_replicas_missing", BROKER, "log", "max"), "{{log}}")],
-                    "Of those that count; with two of three away a log takes no messages.",
-                    limits=(1, 2),
-                ),
-                Panel(
-                    "Who leads",
-                    "none",
-                    [
-                        Query(
-                            last("rockoon_replica_leads", BROKER, "log, node_id"),
-                            "{{node_id}} {{log}}",
-                        )
-                    ],
-                    "1 for the leader of a log.",
-                ),
-                Panel(
-                    "Epochs",
-                    "none",
-                    [Query(last("rockoon_replica_epoch", BROKER, "log", "max"), "{{log}}")],
-                    "Grows with each election and each planned change of the leader.",
-                ),
-                Panel(
-                    "Committed",
-                    "bytes",
-                    [
-                        Query(
-                            last(
-                                "rockoon_replica_committed_end_bytes", BROKER, "log, node_id", "max"
-                            ),
-                            "{{node_id}} {{log}}",
-                        )
-                    ],
-                    "Up to where a copy knows its log committed.",
-                ),
-                Panel(
-                    "Not ready",
-                    "percentunit",
-                    [
-                        Query(
-                            "sum by (log, node_id) (increase("
-                            f"rockoon_replica_unready_seconds_total{{{BROKER}}}[5m])) / 300",
-                            "{{node_id}} {{log}}",
-                        )
-                    ],
-                    "Share of five minutes without a leader that commits, or behind it.",
-                ),
-                Panel(
-                    "Cut off copies",
-                    "Bps",
-                    [
-                        Query(
-                            rate("rockoon_replica_truncated_bytes_total", BROKER, "log, node_id"),
-                            "{{node_id}} {{log}}",
-                        )
-                    ],
-                    "Never acknowledged bytes of a former leader.",
-                ),
-            ],
-        ),
+        copies_row(BROKER),
         Row(
             "Messages aside",
             [

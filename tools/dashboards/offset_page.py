@@ -1,5 +1,6 @@
 """The offset service: progress and its journal."""
 
+from tools.dashboards.copies_row import copies_row
 from tools.dashboards.expressions import OFFSET, last, mean, quantile, rate
 from tools.dashboards.panels import Dashboard, Panel, Query, Row
 
@@ -122,6 +123,29 @@ OFFSETS = Dashboard(
                 ),
             ],
         ),
+        copies_row(OFFSET),
+        Row(
+            "Processes",
+            [
+                Panel(
+                    "Ready",
+                    "none",
+                    [Query(last("rockoon_ready", OFFSET, "node_id"), "{{node_id}}")],
+                    "1 for who takes calls, or is level with who does.",
+                ),
+                Panel(
+                    "Disk used",
+                    "percentunit",
+                    [
+                        Query(
+                            last("rockoon_disk_used_ratio", OFFSET, "node_id", "max"), "{{node_id}}"
+                        )
+                    ],
+                    "Share of the partition of the journal.",
+                    limits=(0.8, 0.9),
+                ),
+            ],
+        ),
     ],
-    [("cluster", "rockoon_route_revision"), ("node_id", "rockoon_commits_total")],
+    [("cluster", "rockoon_route_revision"), ("node_id", "rockoon_disk_used_ratio")],
 )

@@ -211,8 +211,8 @@ def show(
     if 0 < len(log.in_sync) != log.copies:
         kept = f", of them {log.stays}" if log.stays else ""
         print(f"  it is to have {log.copies} copies in sync{kept}")
-    for leaves, joins in log.moves:
-        print(f"  {joins} is to take the place of {leaves}")
+    for sentence in wishes(log):
+        print(f"  {sentence}")
     print_table(
         ("REPLICA", "ID", "IS", "ADDRESS", "RACK", "LOG ENDS AT"),
         (
@@ -231,6 +231,25 @@ def show(
     if standings is not None and log.has_copies:
         for sentence in troubles(log, told):
             print(sentence)
+
+
+def wishes(log: "LogDescription") -> Iterator[str]:
+    """What was asked for and has not happened, and what it waits for."""
+    known = {each.id: each for each in log.replicas}
+    for leaves, joins in log.moves:
+        new, old = (known[each].name if each in known else each for each in (joins, leaves))
+        if new == old:
+            new, old = f"{new} ({joins})", f"the former one ({leaves})"
+        yield f"{new} is to take the place of {old}"
+        if joins in known and not known[joins].address:
+            yield f"... and {new} is AWAY: start it"
+    if (log.moves or len(log.in_sync) != log.copies) and is_unled(log):
+        yield "... once there is a leader, who makes the change"
+
+
+def is_unled(log: "LogDescription") -> bool:
+    """Whether nobody leads now, or who does is away."""
+    return log.leader is None or log.leader.address is None
 
 
 def ends_at(replica: "ReplicaDescription", standing: "ReplicaStanding | None") -> str | None:
@@ -269,6 +288,9 @@ def state(log: "LogDescription") -> str:
         return f"waits for {log.copies - len(log.replicas)} more replicas"
     if log.leader is None:
         return "WITHOUT LEADER: an election is on"
+    if log.leader.address is None:
+        others = "" if len(log.in_sync) == 1 else ", and too few others are there to elect one"
+        return f"WITHOUT LEADER: {log.leader.name} is away{others}"
     return "led" if log.confirmed else "led, nothing committed in this epoch yet"
 
 

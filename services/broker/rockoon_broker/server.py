@@ -91,7 +91,7 @@ async def serve(
     metrics = BrokerMetrics(clock)
     try:
         async with (
-            frontend.telemetry(TABLE, metrics.measure) as telemetry,
+            frontend.telemetry(TABLE, metrics.measure, settings.process_name) as telemetry,
             asyncio.TaskGroup() as tasks,
         ):
             service = BrokerService(tasks, clock, frontend.calls)

@@ -148,8 +148,17 @@ def set_copies(state: LogState, copies: int, stays: str) -> Outcome:
         raise LogFrozen(log=state.log, reason=state.frozen)
     if not 1 <= copies <= COPIES_MAX:
         raise InvalidArgument(reason=f"{copies} copies: a log has 1 to {COPIES_MAX}")
+    if copies == 2:
+        raise InvalidArgument(
+            reason="2 copies: without either of them a log takes nothing; ask for 1, or for 3"
+        )
     if not state.epoch:
         raise InvalidArgument(reason=f"log {state.log!r} still waits for its first replicas")
+    if copies > 1 and state.copies == 1:
+        raise InvalidArgument(
+            reason=f"the process of log {state.log!r} is started as its only copy: start it with "
+            f"copies = {copies}, and the others with empty stores"
+        )
     if stays and stays not in state.in_sync:
         raise InvalidArgument(reason=f"{stays!r} is not in sync: it cannot be the one that stays")
     after = changed(state)

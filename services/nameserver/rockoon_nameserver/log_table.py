@@ -115,7 +115,7 @@ class LogTable:
         states = [each.state for each in self._records.values() if each.state is not None]
         return LogCounts(
             len(states),
-            sum(not state.leader for state in states),
+            sum(is_without_leader(each) for each in self._records.values()),
             sum(bool(state.frozen) for state in states),
         )
 
@@ -127,3 +127,12 @@ class LogTable:
     def _drop_empty(self, key: LogKey, record: LogRecord) -> None:
         if record.state is None and not record.nodes:
             del self._records[key]
+
+
+def is_without_leader(record: LogRecord) -> bool:
+    """Whether nobody leads a log now: it has an election, or its leader is away and too few are
+    left to elect another. That the only copy is away is known as a node that is missing."""
+    state = record.state
+    if state is None or (state.leader and len(state.in_sync) == 1):
+        return False
+    return state.leader not in record.nodes

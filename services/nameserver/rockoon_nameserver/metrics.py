@@ -17,7 +17,8 @@ KEYS = gauge("rockoon_etcd_keys", "Keys of the cluster in etcd")
 ROUTE_REVISION = gauge("rockoon_route_revision", "Revision of the routes that are in force")
 LOGS = gauge("rockoon_logs", "Logs that etcd knows")
 LOGS_WITHOUT_LEADER = gauge(
-    "rockoon_logs_without_leader", "Logs that wait for an election, or for their first replicas"
+    "rockoon_logs_without_leader",
+    "Logs that wait for an election, for a leader that is away, or for their first replicas",
 )
 LOGS_FROZEN = gauge(
     "rockoon_logs_frozen", "Logs that wait for `rockoon log adopt`, because etcd went back"

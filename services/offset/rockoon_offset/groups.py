@@ -71,12 +71,15 @@ class Groups:
         self._to_remember: set[str] = set()
         interval_seconds = min(lease_seconds / EXPIRY_CHECKS_PER_LEASE, EXPIRY_CHECK_SECONDS_MAX)
         self._turns = Turns(interval_seconds)
+        # Whether it is: since when leases count.
+        self.is_open = False
         self._owners = Owners()
         # Topics with progress on queues that are missing and were not deleted: they may come again.
         self._lost_topics: set[str] = set()
 
     def open(self) -> None:
         """The service is where members look for it."""
+        self.is_open = True
         self.membership.open(self._now_ns())
         self._turns.ring()
 

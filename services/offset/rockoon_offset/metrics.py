@@ -6,8 +6,11 @@ otherwise. Groups beyond a bound and brokers that do not answer leave gaps, whic
 
 import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 
+from rockoon_core.disk import Disk
 from rockoon_core.errors import RockoonError
 from rockoon_offset.groups import Groups
 from rockoon_offset.progress.commits import Commits
@@ -91,6 +94,11 @@ JOURNAL_SHORTAGE = gauge(
     "1 while changes of progress are refused because the disk has no room, otherwise 0",
 )
 PROGRESS = counter("rockoon_journal_batches_total", "Changes of progress written")
+READY = gauge(
+    "rockoon_ready",
+    "1 when the offset service takes calls, or its copy is level with who does, otherwise 0",
+)
+DISK_USED = gauge("rockoon_disk_used_ratio", "Share of the store's partition in use, 0 to 1")
 ROUTE_REVISION = gauge("rockoon_route_revision", "Revision of the routes that are in force")
 
 TABLE = tuple(each for each in list(globals().values()) if isinstance(each, Metric))
@@ -149,6 +157,19 @@ class OffsetMetrics:
                 # Deleted meanwhile, or more queues than one answer has.
                 skipped += 1
         return [*found, LAG_SKIPPED.at(skipped)]
+
+
+def of_process(root: Path, *, is_ready: bool) -> Iterator[Measurement]:
+    """What every process has, also one that follows another. Asks the system about the disk.
+
+    Args:
+        root: the store's directory.
+        is_ready: whether it takes calls, or is level with who does.
+    """
+    yield READY.at(is_ready)
+    # Unknown is better than wrong.
+    with suppress(OSError):
+        yield DISK_USED.at(Disk().usage(root).used_ratio)
 
 
 def of_lag(group: str, lags: Iterable[QueueLag]) -> Iterator[Measurement]:

@@ -1,7 +1,7 @@
 """The service's life: store, routes, registration, the gRPC server; put away in reverse order."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from grpc import aio
 
@@ -13,7 +13,7 @@ from rockoon_node.lease import Lease
 from rockoon_node.store_id import store_place
 from rockoon_offset.access_rules import RULES
 from rockoon_offset.journal.store import Store
-from rockoon_offset.metrics import TABLE
+from rockoon_offset.metrics import TABLE, of_process
 from rockoon_offset.parts import SERVICE_NAMES, Parts, assembled, etcd_cluster_id, now_ms
 from rockoon_offset.replication.process import has_been_copy, serve_copy
 from rockoon_offset.settings import OffsetSettings
@@ -23,6 +23,7 @@ from rockoon_replica.service import RULES as REPLICATION_RULES
 from rockoon_runtime.drain import QUIET_SECONDS
 from rockoon_runtime.process import ExitStatus, Fatal, Stop, announce
 from rockoon_runtime.settings import SettingsError
+from rockoon_runtime.telemetry.metrics import Measurement
 
 
 async def serve(
@@ -109,8 +110,12 @@ async def run_parts(
     def register(server: aio.Server) -> None:
         add_OffsetServiceServicer_to_server(parts.servicer, server)
 
+    async def measure() -> Iterable[Measurement]:
+        own = of_process(settings.store_path, is_ready=parts.groups.is_open)
+        return [*own, *await parts.metrics.measure()]
+
     async with (
-        frontend.telemetry(TABLE, parts.metrics.measure) as telemetry,
+        frontend.telemetry(TABLE, measure) as telemetry,
         asyncio.TaskGroup() as tasks,
     ):
         loops = [

@@ -25,6 +25,17 @@ TRUNCATED = counter(
     "Bytes cut off this copy because the leader had others, or none",
     "log",
 )
+SOUND = gauge(
+    "rockoon_replica_sound",
+    "1 while this copy has all that it ever acknowledged; 0 after damage, until it copied it again",
+    "log",
+)
+APPENDS = gauge(
+    "rockoon_replica_appends_allowed",
+    "1 while enough copies are connected to this leader for it to take anything, otherwise 0; told "
+    "by the leader",
+    "log",
+)
 MISSING = gauge(
     "rockoon_replicas_missing",
     "Of the copies that count, those that are not connected to the leader; told by the leader",
@@ -57,6 +68,9 @@ def of_copy(copy: LogCopy[Any]) -> Iterator[Measurement]:
         yield LEADS.at(replica.role is Role.LEADING, name)
         yield EPOCH.at(replica.member.facts.promised, name)
         yield COMMITTED.at(replica.replicated.committed_end, name)
+        yield SOUND.at(replica.member.facts.sound, name)
+        if replica.epoch:
+            yield APPENDS.at(replica.appends_allowed, name)
         yield from of_followers(replica, copy, now)
 
 

@@ -33,6 +33,11 @@ class CopySettings(NodeSettings):
         "as on the nameservers",
     )
 
+    @property
+    def process_name(self) -> str:
+        """Of this process, among all that have the log's name."""
+        return self.replica if self.copies > 1 and self.replica else self.name
+
 
 def replica_identities(settings: CopySettings) -> NodeIdentities | None:
     """Which certificates other replicas show; None where there are none. Raises SettingsError."""

@@ -89,18 +89,20 @@ class Frontend:
         # Of all listeners together.
         self._connections = ConnectionBound(settings.connections_per_address_max)
 
-    def telemetry(self, table: Iterable[Metric], measure: Measure) -> Telemetry:
+    def telemetry(self, table: Iterable[Metric], measure: Measure, node_id: str = "") -> Telemetry:
         """The service's metrics, with those that every service has, and its traces.
 
         Args:
             table: every metric of its own.
             measure: asks for their values.
+            node_id: what its process is called, where others have the service's name too.
         """
         measured = with_certificate(table, measure, self.tls)
         measured = with_calls(*with_access(*measured, self.gate), self.calls)
         measured = with_connections(*measured, self._connections)
         settings = self._settings
-        return Telemetry(self._service, settings.cluster, settings.name, settings, *measured)
+        node_id = node_id or settings.name
+        return Telemetry(self._service, settings.cluster, node_id, settings, *measured)
 
     def server(
         self,

@@ -14,7 +14,7 @@ from rockoon_node.frontend import NodeFrontend
 from rockoon_node.private_directory import keep_private
 from rockoon_node.store_id import read_or_make_store_id
 from rockoon_offset.journal.generation_files import is_of_copies
-from rockoon_offset.metrics import TABLE
+from rockoon_offset.metrics import TABLE, of_process
 from rockoon_offset.parts import SERVICE_NAMES, Parts, assembled, now_ms
 from rockoon_offset.progress.progress_store import ProgressStore
 from rockoon_offset.replication.leader_door import LeaderDoor
@@ -41,9 +41,14 @@ STORE_ID_FILE = "store_id"
 
 
 class CopyMetrics:
-    """Measures a copy, and the service around it while it leads."""
+    """Measures a copy, and the service around it while it leads.
 
-    def __init__(self) -> None:
+    Args:
+        root: the store's directory.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
         self._copy: LogCopy[OffsetCopy] | None = None
 
     def follow(self, copy: LogCopy[OffsetCopy]) -> None:
@@ -53,10 +58,11 @@ class CopyMetrics:
     async def measure(self) -> Iterable[Measurement]:
         """Values of the tables of metrics."""
         if self._copy is None:
-            return []
+            return of_process(self._root, is_ready=False)
         parts = self._copy.service.parts
         led = [] if parts is None else await parts.metrics.measure()
-        return [*of_copy(self._copy), *led]
+        is_ready = self._copy.record.is_ready
+        return [*of_process(self._root, is_ready=is_ready), *of_copy(self._copy), *led]
 
 
 def has_been_copy(root: Path) -> bool:
@@ -86,7 +92,7 @@ async def serve_copy(
         Fatal: the store cannot be used, or others count.
     """
     replication = ReplicationService(replica_identities(settings))
-    door, metrics, root = LeaderDoor(), CopyMetrics(), settings.store_path
+    door, metrics, root = LeaderDoor(), CopyMetrics(settings.store_path), settings.store_path
 
     def register(server: aio.Server) -> None:
         # Its methods are the wire's, made from the description of the service.
@@ -103,7 +109,9 @@ async def serve_copy(
         if stop.requested:
             return
         async with (
-            frontend.telemetry(TABLE + TABLE_OF_COPIES, metrics.measure) as telemetry,
+            frontend.telemetry(
+                TABLE + TABLE_OF_COPIES, metrics.measure, settings.process_name
+            ) as telemetry,
             frontend.server(register, SERVICE_NAMES, tracer=telemetry.tracer) as server,
         ):
             await CopyProcess(
