@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from rockoon_broker.broker import Broker, prepared
 from rockoon_broker.clock import SystemClock
 from rockoon_broker.topics.served_topics import ServedTopics
 from rockoon_broker.topics.topic_file import TopicFile
@@ -17,7 +18,9 @@ from rockoon_node.nameservers import Nameservers
 from rockoon_node.store_cluster import StoreCluster
 from rockoon_proto.v1 import nameserver_pb2 as pb
 from rockoon_runtime.process import Stop
+from support.broker import settings_of
 from support.fake_nameserver import FakeNameserver
+from support.replicas import opened
 from support.waiting import DEADLINE_SECONDS
 
 BROKER = "broker-a"
@@ -82,3 +85,20 @@ async def test_what_was_created_while_another_copy_led_waits_for_the_routes(
             topics.check_writable("old", 2)
         assert not topics.knows_for_sure("none", 0)
         await nameservers.close()
+
+
+async def test_what_is_compacted_is_not_known_before_the_routes_say_it(tmp_path: Path) -> None:
+    """By what this copy wrote down when it led last, retention would take what is kept by now."""
+    settings = settings_of(tmp_path, ["127.0.0.1:1"], copies=3, index="off")
+    own = TopicTable(1, 1, {"Latest": ServedTopic("Latest", 1, 1)})
+    (tmp_path / "config").mkdir()
+    TopicFile(tmp_path / "config", Disk()).write(own, 0)
+    nameservers = Nameservers(settings.nameservers, "rockoon")
+    with opened(tmp_path) as copy:
+        parts = (copy.store, prepared(settings, Disk()), settings, nameservers, SystemClock())
+        broker = await Broker.over(*parts, Disk())
+        broker.lead()
+        assert broker.topics.table.topics.keys() == {"Latest"}
+        assert not copy.store.compaction.knows_topics
+        broker.compaction.close()
+    await nameservers.close()

@@ -1,5 +1,6 @@
 """A log with copies, read by Spark while its leader changes."""
 
+import random
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
@@ -9,10 +10,13 @@ from pyspark.sql import SparkSession
 import rockoon.sync
 from rockoon.local.cluster import LocalCluster
 from rockoon.sync import Cluster
+from rockoon_spark.compaction.broker_target import broker_targets
+from rockoon_spark.jobs.compact import compact
 from rockoon_spark.records.columns import LogRecords, to_batch
 from rockoon_spark.records.selection import EVERYTHING
 from rockoon_spark.source.live_cluster import LiveCluster
 from rockoon_spark.source.log_source import LogPartition
+from spark.test_compact_cluster import Topic
 from support.endless_sending import Sending
 from support.waiting import wait_until
 
@@ -80,6 +84,25 @@ def test_every_message_is_read_once_whoever_leads_by_then(
             former = change_leader(cluster, connection, killed=killed)
             acknowledged = sending.acknowledged
             check(read(), acknowledged, sending.begun)
+            cluster.start(former)
+
+
+@pytest.mark.soak
+def test_a_topic_is_compacted_whoever_leads_by_then(
+    spark: SparkSession, cluster: LocalCluster
+) -> None:
+    endpoint, choose = ",".join(cluster.nameservers), random.Random(5)
+    with rockoon.sync.connect(cluster.nameservers) as connection:
+        topic = Topic(connection)
+        for _ in range(3):
+            topic.send(choose, 300)
+            (place,) = broker_targets(endpoint)
+            assert compact(spark, place, split_bytes=SPLIT_BYTES).is_new
+            assert topic.read() == topic.newest
+            former = change_leader(cluster, connection, killed=True)
+            topic.send(choose, 10)
+            # Whether or not this one has got the generation by now.
+            assert topic.newest.items() <= topic.read(last=True).items()
             cluster.start(former)
 
 

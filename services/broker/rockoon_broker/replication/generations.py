@@ -49,7 +49,7 @@ class GenerationCopying:
         self._broker = broker
         self._replica = replica
         self._metadata = ((CLUSTER_METADATA_KEY, cluster),)
-        # Identity of one that has no higher number than the one here: the next has.
+        # Identity of one that does not go on behind the one here: a later one will.
         self._passed_over = 0
         self._attempts = 0
 
@@ -90,11 +90,11 @@ class GenerationCopying:
         manifest = Manifest.from_json(told.manifest)
         store = self._broker.store
         own = store.compaction.manifest
-        if own is not None and manifest.generation <= own.generation:
+        if own is not None and not goes_on(manifest, own):
             log.info(
-                "generation %d stays, the leader has another %d: the next one is taken",
-                own.generation,
-                manifest.generation,
+                "generation %d, up to %d of the log, stays; the leader has another %d, up to %d",
+                *(own.generation, own.log_end),
+                *(manifest.generation, manifest.log_end),
             )
             self._passed_over = wanted
             return LOOK_SECONDS
@@ -135,3 +135,12 @@ class GenerationCopying:
                 return
             at += len(reply.data)
             yield reply.data
+
+
+def goes_on(leader: Manifest, own: Manifest) -> bool:
+    """Whether what the leader has in force may replace what this copy has.
+
+    Where this copy led, and was gone before anybody had got its generation, the next leader's may
+    bear the same number, or have been made of less of the log, beneath which this copy has deleted.
+    """
+    return leader.generation > own.generation and leader.log_end >= own.log_end
