@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 
 import pytest
 from pyspark.sql import SparkSession
+from spark.test_compact_cluster import Topic
 
 import rockoon.sync
 from rockoon.local.cluster import LocalCluster
@@ -16,7 +17,6 @@ from rockoon_spark.records.columns import LogRecords, to_batch
 from rockoon_spark.records.selection import EVERYTHING
 from rockoon_spark.source.live_cluster import LiveCluster
 from rockoon_spark.source.log_source import LogPartition
-from spark.test_compact_cluster import Topic
 from support.endless_sending import Sending
 from support.waiting import wait_until
 

@@ -23,7 +23,7 @@ from support.compaction import compact_store
 from support.crashing_disk import CrashingDisk, PowerGone
 from support.replicas import Replica
 from support.store_directory import BORN_HOST, NOW_MS, batch_of
-from support.waiting import DEADLINE_SECONDS
+from support.waiting import DEADLINE_SECONDS, wait_until
 
 TOPICS = {"C": 60_000, "D": 60_000, "E": 60_000}
 NUMBERS = count(1)
@@ -236,6 +236,39 @@ def test_a_learner_lacks_what_is_before_its_log_until_it_has_the_generation(
     learner.commit()
     assert learner.store.max_offset("D", 0) == leader.store.max_offset("D", 0) + 1
     learner.store.close()
+
+
+def test_a_log_never_begins_behind_what_was_deleted_without_knowing_it(
+    tmp_path: Path, leader: Copy
+) -> None:
+    """The power goes at any moment of its beginning, of five."""
+    leader.delete(OFFSET_MAX)
+    log_min = leader.store.log_min_offset
+    for crash_at in count(step=5):
+        home, left = tmp_path / f"{crash_at}", tmp_path / f"{crash_at}-left"
+        home.mkdir()
+        disk = AnyThreadsDisk(home)
+        learner = Copy(home, disk)
+        disk.crash_at, disk.operations = crash_at, 0
+        with suppress(PowerGone, StoreError):
+            learner.begin_behind(leader)
+            learner.copy_from(leader, 1 << 20)
+            store = learner.store
+            wait_until(lambda: store.durable_end == store.appended_end or store.failure, "a sync")  # noqa: B023
+        finished = not disk.is_gone(crash_at)
+        disk.cut(left, random.Random(crash_at))
+        disk.crash_at = None
+        with suppress(StoreError, OSError):
+            learner.store.close()
+        again = Copy(left)
+        begins_at = again.store.log_min_offset
+        assert begins_at in (0, log_min)
+        assert again.is_lacking or begins_at == 0
+        again.store.close()
+        if finished:
+            assert crash_at > 8
+            assert begins_at == log_min
+            return
 
 
 def test_numbers_go_on_behind_a_generation_that_was_just_taken(leader: Copy, learner: Copy) -> None:
