@@ -45,6 +45,8 @@ _HANDSHAKE = "Tls handshake failed"
 # All that a caller learns when a server ends a connection before it is open. A server that is just
 # being killed does it too.
 _ENDED_AT_ONCE = ("failed to connect to all addresses", "Socket closed")
+# Of a stream whose connection ends while gRPC's asyncio is sending something on it.
+_ENDED_BELOW = "Internal error from Core"
 ENDED_AT_ONCE = (
     "the server ends connections at once: either it wants TLS and this side uses none, or it wants "
     "a client certificate that is valid and signed by its own CA (the server's log says which)"
@@ -85,7 +87,8 @@ def from_rpc_error(
         status = failure.code()
         if status is StatusCode.DEADLINE_EXCEEDED:
             return TimedOut(f"no answer in time ({unavailable(**details)})", **details)
-        if status in (StatusCode.UNAVAILABLE, StatusCode.CANCELLED):
+        ended_below = status is StatusCode.INTERNAL and failure.details() == _ENDED_BELOW
+        if ended_below or status in (StatusCode.UNAVAILABLE, StatusCode.CANCELLED):
             row = unavailable(**details)
             trouble = connection_trouble(failure.details() or "")
             return unavailable(f"{row}: {trouble}", **details) if trouble else row

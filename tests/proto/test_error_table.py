@@ -48,6 +48,13 @@ def test_a_code_of_a_newer_version_becomes_internal() -> None:
     assert isinstance(from_wire(unknown), Internal)
 
 
+def test_a_connection_that_ends_under_what_is_sent_is_a_peer_that_does_not_answer() -> None:
+    metadata = grpc.aio.Metadata()
+    for details, row in (("Internal error from Core", BrokerUnavailable), ("a bug", Internal)):
+        failure = grpc.aio.AioRpcError(grpc.StatusCode.INTERNAL, metadata, metadata, details)
+        assert type(from_rpc_error(failure, BrokerUnavailable, broker="broker-a")) is row
+
+
 @dataclass
 class Failure(grpc.RpcError):
     """A failed call that never reached a server."""

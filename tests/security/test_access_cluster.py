@@ -32,6 +32,7 @@ from rockoon.local.ports import choose_port
 from rockoon.net.tls import dialer
 from rockoon.testing.disposable import DisposableCluster
 from rockoon_core.failed_call import from_rpc_error
+from rockoon_core.message_queue import MessageQueue
 from rockoon_core.signature import verifier_of
 from rockoon_proto.v1.broker_pb2 import PutGenerationFileRequest, ReadLogRequest
 from rockoon_proto.v1.broker_pb2_grpc import BrokerStub
@@ -48,6 +49,7 @@ from rockoon_proto.v1.offset_pb2 import (
 )
 from rockoon_spark.broker_calls import LogClient
 from support.command_forks import CommandForks
+from support.pull_stream import StreamReader, reading
 from support.waiting import DEADLINE_SECONDS, wait_until
 
 # Until a change is in force everywhere.
@@ -206,6 +208,42 @@ async def test_one_stream_sends_to_what_it_may_and_is_refused_the_rest(
         with pytest.raises(NotPermitted, match=f"no write permission on topic:{other}"):
             await producer.send(other, b"2")
         await producer.send(mine, b"3")
+
+
+async def test_one_stream_reads_what_it_may_and_is_refused_the_rest_as_that_changes(
+    cluster: DisposableCluster, root: rockoon.Cluster
+) -> None:
+    mine, other = cluster.new_topic("mine"), cluster.new_topic("other")
+    for topic in (mine, other):
+        await root.producer().send(topic, b"1", queue=MessageQueue(topic, "broker-a", 0))
+    granted = [Permission.parse(f"topic:{other}=read")]
+    keys = root.admin.access_keys
+    key = await new_key(root, "streaming", f"topic:{mine}=read")
+    async with cluster.connect(key) as connection:
+        stub = BrokerStub(connection._channels.get(connection.broker_address("broker-a")))
+
+        async def refused(reader: StreamReader) -> None:
+            refusal = await reader.refusal(await reader.subscribe(other))
+            assert isinstance(refusal, NotPermitted)
+            assert f"no read permission on topic:{other}" in str(refusal)
+
+        async with reading(stub) as reader:
+            await refused(reader)
+            refusal = await reader.refusal(await reader.subscribe(mine, group="strangers"))
+            assert isinstance(refusal, NotPermitted)
+            assert await reader.bodies(await reader.subscribe(mine)) == [b"1"]
+            await keys.grant("streaming", granted)
+            # What is open begins anew when permissions change.
+            with pytest.raises(NotReady, match="has changed"):
+                await reader.answer()
+        async with reading(stub) as reader:
+            assert await reader.bodies(await reader.subscribe(other)) == [b"1"]
+            await keys.revoke("streaming", granted)
+            with pytest.raises(NotReady, match="has changed"):
+                await reader.answer()
+        async with reading(stub) as reader:
+            await refused(reader)
+            assert await reader.bodies(await reader.subscribe(mine)) == [b"1"]
 
 
 async def test_what_a_key_may_not_see_is_not_there_for_it(

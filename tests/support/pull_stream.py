@@ -56,15 +56,15 @@ class StreamReader:
 
     async def answer(self) -> Any:
         """The next answer, whosever it is; raises what ends the stream."""
-        while not self._answers:
-            try:
-                async with asyncio.timeout(DEADLINE_SECONDS):
+        try:
+            async with asyncio.timeout(DEADLINE_SECONDS):
+                while not self._answers:
                     reply = await self.call.read()
-            except grpc.RpcError as failure:
-                raise from_rpc_error(failure, BrokerUnavailable, broker="it") from failure
-            assert reply is not grpc.aio.EOF, "the stream has ended"
-            self._answers += reply.answers
-            self.replies += bool(reply.answers)
+                    assert reply is not grpc.aio.EOF, "the stream has ended"
+                    self._answers += reply.answers
+                    self.replies += bool(reply.answers)
+        except grpc.RpcError as failure:
+            raise from_rpc_error(failure, BrokerUnavailable, broker="it") from failure
         return self._answers.pop(0)
 
     async def bodies(self, number: int) -> list[bytes]:

@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 # A broker sends something, be it nothing, every ten seconds.
 SILENT_SECONDS_MAX = 25.0
-_LOOK_SECONDS = 5.0
+LOOK_SECONDS = 5.0
 
 
 class NoPullStreams(Exception):
@@ -287,7 +287,7 @@ class PullStream:
             self.is_over = True
             call.cancel()
         else:
-            self._watching = loop.call_later(_LOOK_SECONDS, self._watch, call, began_at)
+            self._watching = loop.call_later(LOOK_SECONDS, self._watch, call, began_at)
 
 
 class PullStreams:

@@ -2,8 +2,11 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
+
+from grpc import StatusCode
 
 from rockoon_core import errors
 from rockoon_core.changes import Changes
@@ -18,6 +21,7 @@ from rockoon_proto.v1.broker_pb2_grpc import BrokerServicer, add_BrokerServicer_
 from support.fakes.listener import Listener
 
 HOST = encode_host("127.0.0.1", 10911)
+BEAT_SECONDS = 5.0
 
 
 @dataclass
@@ -79,11 +83,17 @@ class FakePullStream:
         self._credit: dict[int, list[int]] = {}
         self._given = Changes()
 
-    async def read(self, requests: Any, tasks: asyncio.TaskGroup) -> None:
+    async def read(self, requests: Any) -> None:
+        # What gRPC raises here when the server stops has no name.
+        with suppress(Exception):
+            await self._read(requests)
+
+    async def _read(self, requests: Any) -> None:
+        loop = asyncio.get_running_loop()
         async for request in requests:
             for wanted in request.subscribe:
                 self._credit[wanted.id] = [0, 0]
-                self.tasks[wanted.id] = tasks.create_task(self._serve(wanted.id, wanted.pull))
+                self.tasks[wanted.id] = loop.create_task(self._serve(wanted.id, wanted.pull))
             for credit in request.credit:
                 self._credit[credit.id][0] += credit.messages
                 self._credit[credit.id][1] += credit.bytes
@@ -126,6 +136,12 @@ class FakeBroker(BrokerServicer):
         self.queues: dict[tuple[str, int], FakeQueue] = {}
         self.appended = Changes()
         self.pulls: list[tuple[str, int, int]] = []
+        self.streams = 0
+        """How many were opened."""
+        self.knows_streams = True
+        """False: of a version that has none."""
+        self.is_silent = False
+        """True: streams give no signs of life."""
         self.damaged: set[tuple[str, int, int]] = set()
         """Topic, queue id, offset of messages that the disk does not give."""
         self.damaged_tags: set[tuple[str, int, int]] = set()
@@ -166,18 +182,26 @@ class FakeBroker(BrokerServicer):
             self._fill(reply, queue, request)
         return reply
 
-    async def PullStream(self, requests: Any, _: Any) -> AsyncIterator[Any]:
+    async def PullStream(self, requests: Any, context: Any) -> AsyncIterator[Any]:
         """Each subscription is answered as its pulls would be, as far as its credit goes."""
+        if not self.knows_streams:
+            await context.abort(StatusCode.UNIMPLEMENTED, "Method not found!")
+        self.streams += 1
         stream = FakePullStream(self)
-        async with asyncio.TaskGroup() as tasks:
-            reading = tasks.create_task(stream.read(requests, tasks))
-            try:
-                while True:
-                    yield broker_wire.PullStreamReply(answers=[await stream.answers.get()])
-            finally:
-                reading.cancel()
-                for task in stream.tasks.values():
-                    task.cancel()
+        # No TaskGroup: the generator may be left at its `yield`.
+        reading = asyncio.get_running_loop().create_task(stream.read(requests))
+        try:
+            while True:
+                found = []
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(BEAT_SECONDS):
+                        found.append(await stream.answers.get())
+                if found or not self.is_silent:
+                    yield broker_wire.PullStreamReply(answers=found)
+        finally:
+            reading.cancel()
+            for task in stream.tasks.values():
+                task.cancel()
 
     def _fill(self, reply: broker_wire.PullReply, queue: FakeQueue, request: Any) -> None:
         start = request.offset - queue.min_offset
