@@ -87,7 +87,10 @@ RECOVERY_CLEAN = gauge("rockoon_recovery_clean", "1 when the store had been clos
 LOG_END = counter("rockoon_log_end_bytes_total", "Where the log ends; its growth is bytes appended")
 LOG_MIN = gauge("rockoon_log_min_offset_bytes", "Where the log begins")
 INDEX_LAG = gauge("rockoon_index_lag_bytes", "Bytes of the log that the index by key lacks")
-WAITING_PULLS = gauge("rockoon_waiting_pulls", "Pulls that wait for messages")
+WAITING_PULLS = gauge("rockoon_waiting_pulls", "Pulls that wait for messages, each a call")
+SUBSCRIPTIONS = gauge(
+    "rockoon_pull_subscriptions", "Queues that pull streams read, counted once for each stream"
+)
 RETURNED = counter("rockoon_messages_returned_total", "Messages put into retry topics")
 TIMER_LAG = gauge("rockoon_timer_lag_seconds", "How late the last delayed messages came")
 COMPACTION_HELD = gauge(
@@ -144,6 +147,7 @@ class BrokerMetrics:
     def _of_broker(self, broker: Broker, service: BrokerService) -> Iterable[Measurement]:
         return [
             PRODUCERS.at(service.streams_open),
+            SUBSCRIPTIONS.at(service.pull_subscriptions),
             DEAD.at(service.messages_dead),
             RETURNED.at(service.messages_returned),
             *of_traffic(broker, self._clock.monotonic_seconds()),
