@@ -1,0 +1,180 @@
+//! Records that follow one another: walked, compared and taken apart in one pass.
+
+#![forbid(unsafe_code)]
+
+use crate::checksum::PROPERTY_BYTES;
+use crate::columns::{compare_parts, Topics, WHOLE, WRONG};
+use crate::reading::{be_i32, be_i64};
+use crate::record::{
+    length, parts, Parts, AT_MAGIC, AT_PHYSICAL_OFFSET, AT_QUEUE_ID, AT_QUEUE_OFFSET,
+    AT_STORE_TIMESTAMP, MAGIC_BLANK, MAGIC_V1, MAGIC_V2, RECORD_BYTES_MIN,
+};
+use crate::text::tags_code;
+
+/// Fields of a record, in the order of `rockoon_format.scan`'s: start, size, topic's number, queue,
+/// queue offset, physical offset, store time, system flag, tags' code, properties' start and length.
+pub const FIELDS: usize = 11;
+pub type Row = [i64; FIELDS];
+
+/// Longer properties leave no room for a checksum.
+const PROPERTIES_CHECKED_BYTES_MAX: i32 = i16::MAX as i32 - PROPERTY_BYTES as i32 - 1;
+
+/// Why a scan stopped; in the order of `rockoon_format.scan`'s.
+#[derive(Clone, Copy)]
+pub enum ScanEnd {
+    Limit,
+    End,
+    Blank,
+    Zero,
+    BadMagic,
+    Truncated,
+    SizeMismatch,
+    BadCrc,
+    NoChecksum,
+    /// The next record does not lie within the bytes, but before the end: with more it may go on.
+    MoreBytes,
+}
+
+/// Where a scan has to stop.
+pub struct Limits {
+    /// Where the file ends, of which the bytes may be only the beginning.
+    pub end: usize,
+    pub bytes: usize,
+    pub records: usize,
+}
+
+/// What is compared: checksums of whole records too, and from where on there has to be one.
+pub struct Checks {
+    pub checksums: bool,
+    pub checksums_from: Option<i64>,
+}
+
+pub struct Scanned<'a> {
+    pub rows: Vec<Row>,
+    pub topics: Topics<'a>,
+    pub why: ScanEnd,
+    pub stop: usize,
+}
+
+/// The record at a position by what it says of its own size, or why none is there.
+fn next(bytes: &[u8], at: usize, end: usize) -> Result<&[u8], ScanEnd> {
+    let left = end.saturating_sub(at);
+    if left == 0 {
+        return Err(ScanEnd::End);
+    }
+    if left < AT_MAGIC + 4 {
+        return Err(ScanEnd::Truncated);
+    }
+    let (Some(size), Some(magic)) = (be_i32(bytes, at), be_i32(bytes, at + AT_MAGIC)) else {
+        return Err(ScanEnd::MoreBytes);
+    };
+    if i64::from(size) > left as i64 {
+        return Err(ScanEnd::Truncated);
+    }
+    match magic {
+        MAGIC_V1 | MAGIC_V2 => {}
+        MAGIC_BLANK => return Err(ScanEnd::Blank),
+        0 if size == 0 => return Err(ScanEnd::Zero),
+        _ => return Err(ScanEnd::BadMagic),
+    }
+    if length(size) < RECORD_BYTES_MIN {
+        return Err(ScanEnd::SizeMismatch);
+    }
+    let rest = bytes.get(at..).unwrap_or_default();
+    rest.get(..length(size)).ok_or(ScanEnd::MoreBytes)
+}
+
+/// The parts of a record, if they add up to its size.
+fn whole(record: &[u8]) -> Option<Parts> {
+    parts(record).filter(|found| found.end == record.len() && found.topic_length >= 0)
+}
+
+/// Scan as `rockoon_format.scan` does; None where tags are no UTF-8.
+pub fn scan<'a>(
+    bytes: &'a [u8],
+    limits: &Limits,
+    checks: Option<&Checks>,
+    with_tag_codes: bool,
+) -> Option<Scanned<'a>> {
+    let mut rows: Vec<Row> = Vec::new();
+    let mut topics = Topics::default();
+    let mut at = 0usize;
+    let why = loop {
+        if at != limits.end && (rows.len() == limits.records || at >= limits.bytes) {
+            break ScanEnd::Limit;
+        }
+        let record = match next(bytes, at, limits.end) {
+            Ok(record) => record,
+            Err(why) => break why,
+        };
+        let Some(found) = whole(record) else {
+            break ScanEnd::SizeMismatch;
+        };
+        if let Some(checks) = checks {
+            let state = compare_parts(record, &found, checks.checksums)?;
+            if state & WRONG != 0 {
+                break ScanEnd::BadCrc;
+            }
+            let due = checks.checksums_from.is_some_and(|from| at as i64 >= from);
+            let has_room = found.properties_length <= PROPERTIES_CHECKED_BYTES_MAX;
+            if due && has_room && state & WHOLE == 0 {
+                break ScanEnd::NoChecksum;
+            }
+        }
+        let topic = record
+            .get(found.topic_start..)?
+            .get(..length(found.topic_length))?;
+        let properties = record.get(found.properties_start..)?;
+        rows.push([
+            at as i64,
+            record.len() as i64,
+            topics.number(topic),
+            i64::from(be_i32(record, AT_QUEUE_ID)?),
+            be_i64(record, AT_QUEUE_OFFSET)?,
+            be_i64(record, AT_PHYSICAL_OFFSET)?,
+            be_i64(record, AT_STORE_TIMESTAMP + found.born_extra)?,
+            i64::from(found.sys_flag),
+            if with_tag_codes {
+                tags_code(properties)?
+            } else {
+                0
+            },
+            (at + found.properties_start) as i64,
+            properties.len() as i64,
+        ]);
+        at += record.len();
+    };
+    Some(Scanned {
+        rows,
+        topics,
+        why,
+        stop: at,
+    })
+}
+
+/// Sizes of records that are whole and in the place that they name, up to one that starts at `stop`
+/// or behind it, or up to what is no such record; then why, and where.
+///
+/// `base` is the physical offset of the first byte. Checksums are not compared.
+pub fn chain(
+    bytes: &[u8],
+    base: i64,
+    end: usize,
+    stop: usize,
+    sizes: &mut Vec<i64>,
+) -> (ScanEnd, usize) {
+    let mut at = 0usize;
+    while at < stop {
+        let record = match next(bytes, at, end) {
+            Ok(record) => record,
+            Err(why) => return (why, at),
+        };
+        let is_here = be_i64(record, AT_PHYSICAL_OFFSET) == base.checked_add(at as i64);
+        if !is_here || whole(record).is_none() {
+            return (ScanEnd::SizeMismatch, at);
+        }
+        sizes.push(record.len() as i64);
+        at += record.len();
+    }
+    (ScanEnd::Limit, at)
+}
