@@ -151,6 +151,11 @@ def room_of(
         ends: position behind each, int64[n].
         properties_lengths: bytes of each one's properties, int64[n].
     """
+    if kernel.native is not None and isinstance(buffer, bytes):
+        found = kernel.native.rooms(buffer, ends.tobytes(), properties_lengths.tobytes())
+        if found is not None:
+            states = np.frombuffer(found, np.uint8)
+            return states == 1, states == 2
     _, is_room, mangled = _tails(buffer, ends, properties_lengths)
     return is_room, mangled
 

@@ -15,7 +15,7 @@ except ImportError:
     rockoon_kernel = None  # type: ignore[assignment]
 
 VARIABLE = "ROCKOON_KERNEL"
-INTERFACE = 4
+INTERFACE = 6
 """What of the compiled one is called here; `format/kernel/src/lib.rs` has the same number."""
 INTERFACE_MIN = 3
 """An older one that is used for what it has: all but `append_batches` and `encode_messages`."""

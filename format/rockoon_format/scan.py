@@ -45,10 +45,9 @@ RECORDS_MAX_DEFAULT = 4096
 CHUNK_BYTES_MAX = 8 * 2**20
 
 
-# The compiled kernel copies before it walks: at first for so long records, so many bytes at least.
+# The compiled kernel copies before it walks: for records so long at least, and so much more.
 _RECORD_BYTES_GUESS = 320
 _WINDOW_BYTES_MIN = 1 << 16
-_SCAN_COLUMNS = 10
 
 
 class ScanEnd(Enum):
@@ -75,7 +74,7 @@ class ScanEnd(Enum):
     """A record of SCHEDULE_TOPIC_XXXX whose DELAY is no number; a Java broker stops here too."""
 
 
-_WALK_ENDS = (
+_COMPILED_ENDS = (
     ScanEnd.LIMIT,
     ScanEnd.END,
     ScanEnd.BLANK,
@@ -83,9 +82,12 @@ _WALK_ENDS = (
     ScanEnd.BAD_MAGIC,
     ScanEnd.TRUNCATED,
     ScanEnd.SIZE_MISMATCH,
+    ScanEnd.BAD_CRC,
+    ScanEnd.NO_CHECKSUM,
     None,
 )
 """What the compiled kernel's numbers mean; the last one that it has to see more bytes."""
+_COMPILED_FIELDS = 11
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,38 +169,35 @@ def scan(
     view = memoryview(buffer)
     if not 0 <= position <= end <= len(view) or records_max < 1:
         raise ValueError(f"cannot scan {position} to {end} of {len(view)} bytes")
-    walk = _walk if kernel.native is None else _walk_compiled
-    window, lengths, why, stop = walk(buffer, position, end, records_max)
+    levels_ms = delay_levels_ms if with_tag_codes else None
+    since = None if checksums_from is None else checksums_from - position
+    if kernel.native is not None:
+        checks = (check_crc, checksums, since, with_tag_codes)
+        compiled = _scan_compiled(buffer, position, end, records_max, checks, levels_ms)
+        if compiled is not None:
+            return compiled
+    window, lengths, why, stop = _walk(view, position, end, records_max)
     if not len(lengths):
         return _result(b"", position, _no_parts(), lengths, why, stop, None)
-    if kernel.native is not None and checksums_from is None:
-        check = checksums if check_crc else None
-        levels_ms = delay_levels_ms if with_tag_codes else None
-        made = _scan_compiled(window, position, lengths, why, stop, check, levels_ms)
-        if made is not None:
-            return made
     parts = locate(window, np.cumsum(lengths) - lengths)
     good, fault = _leading_whole(parts, lengths)
     if check_crc and good:
-        since = None if checksums_from is None else checksums_from - position
         good, wrong = _leading_right(window, parts, lengths, good, checksums, since)
         fault = wrong or fault
     if fault is not None:
         why, stop = fault, position + int(parts.starts[good])
         parts = locate(window, parts.starts[:good])
-    levels_ms = delay_levels_ms if with_tag_codes else None
     return _result(window, position, parts, lengths[:good], why, stop, levels_ms)
 
 
 def _walk(
-    buffer: Buffer, position: int, end: int, records_max: int
+    view: memoryview, position: int, end: int, records_max: int
 ) -> tuple[bytes, NDArray[np.int64], ScanEnd, int]:
     """Follow the records' own sizes; their other fields are checked afterwards, all at once.
 
     Returns:
         The records' bytes, their sizes, why it stopped, and where.
     """
-    view = memoryview(buffer)
     sizes: list[int] = []
     unpack = _SIZE_AND_MAGIC.unpack_from
     bytes_end = position + CHUNK_BYTES_MAX
@@ -244,78 +243,87 @@ def _walk(
     return bytes(view[position:at]), np.array(sizes, np.int64), why, at
 
 
-def _walk_compiled(
-    buffer: Buffer, position: int, end: int, records_max: int
-) -> tuple[bytes, NDArray[np.int64], ScanEnd, int]:
-    """As `_walk`; it copies first, and more if that was not enough. Bytes are not copied: nobody
-    changes them, and the records are what they begin with."""
-    assert kernel.native is not None
-    walk, left = kernel.native.walk, end - position
-    if position == 0 and isinstance(buffer, bytes) and end == len(buffer):
-        sizes, number, stop = walk(buffer, left, CHUNK_BYTES_MAX, records_max)
-        why = _WALK_ENDS[number]
-        assert why is not None, "there are no more bytes"
-        return buffer, np.frombuffer(sizes, np.int64), why, stop
-    view = memoryview(buffer)
-    count = max(min(records_max * _RECORD_BYTES_GUESS, CHUNK_BYTES_MAX), _WINDOW_BYTES_MIN)
-    while True:
-        window = bytes(view[position : min(position + count, end)])
-        sizes, number, stop = walk(window, left, CHUNK_BYTES_MAX, records_max)
-        why = _WALK_ENDS[number]
-        if why is not None:
-            return window[:stop], np.frombuffer(sizes, np.int64), why, position + stop
-        count *= 2
-
-
 def _scan_compiled(
-    window: bytes,
+    buffer: Buffer,
     position: int,
-    sizes: NDArray[np.int64],
-    why: ScanEnd,
-    stop: int,
-    check: bool | None,
+    end: int,
+    records_max: int,
+    checks: tuple[bool, bool, int | None, bool],
     delay_levels_ms: Sequence[int] | None,
 ) -> Scan | None:
-    """The columns of records that are all right, in one pass; None at any doubt.
+    """What `scan` returns, by the compiled kernel; None if that leaves it open.
 
     Args:
-        window: begins with the records, of `sizes`.
-        position, why, stop: as of `_result`.
-        check: whether checksums are compared, and those of whole records too; None: neither.
-        delay_levels_ms: as of `_result`.
+        checks: whether to compare, whether checksums of whole records too, where in the window all
+            have to have one, and whether tags' codes are wanted.
     """
     assert kernel.native is not None
-    found = kernel.native.scan(window, sizes.tobytes(), check, delay_levels_ms is not None)
-    if found is None:
-        return None
-    topics, made = found
-    columns = np.frombuffer(made, np.int64).reshape(_SCAN_COLUMNS, len(sizes))
-    starts, numbers, queue_ids, queue_offsets, physical = columns[:5]
-    stored_ms, flags, codes, at, lengths = columns[5:]
-    if delay_levels_ms is None:
-        codes = codes[:0]
-    elif (
-        _set_delayed(window, at, lengths, topics, numbers, codes, stored_ms, delay_levels_ms)
-        is not None
-    ):
-        return None
-    return Scan(
+    # The kernel is given bytes that nobody else writes. They are copied in the hope that all records
+    # are as long as the first.
+    first = _SIZE.unpack_from(view, position)[0] if end - position >= _SIZE.size else 0
+    count = records_max * max(first, _RECORD_BYTES_GUESS) + _WINDOW_BYTES_MIN
+    count = min(count, CHUNK_BYTES_MAX + _WINDOW_BYTES_MIN)
+    while True:
+        window = bytes(view[position : min(position + count, end)]) if whole is None else whole
+        found = kernel.native.scan(window, end - position, CHUNK_BYTES_MAX, records_max, *checks)
+        if found is None:
+            return None
+        packed, topics, number, stop = found
+        why = _COMPILED_ENDS[number]
+        if why is not None:
+            break
+        count *= 2
+    columns = np.frombuffer(packed, np.int64).reshape(_COMPILED_FIELDS, -1)
+    starts, sizes, topic_numbers, queues, numbers, places, stored_ms, flags = columns[:8]
+    codes, properties_starts, properties_lengths = columns[8:]
+    records = Scan(
         offsets=starts + position,
         sizes=sizes,
         topics=topics,
-        topic_numbers=numbers,
-        queue_ids=queue_ids,
-        queue_offsets=queue_offsets,
-        physical_offsets=physical,
+        topic_numbers=topic_numbers,
+        queue_ids=queues,
+        queue_offsets=numbers,
+        physical_offsets=places,
         store_timestamps_ms=stored_ms,
         sys_flags=flags,
-        tag_codes=codes,
+        tag_codes=codes if delay_levels_ms is not None else np.zeros(0, np.int64),
         has_queue_entry=flags & SYS_FLAGS_UNLISTED == 0,
-        properties_starts=at + position,
-        properties_lengths=lengths,
+        properties_starts=properties_starts + position,
+        properties_lengths=properties_lengths,
         end=why,
-        position=stop,
+        position=position + stop,
     )
+    if delay_levels_ms is None:
+        return records
+    sections = _Sections(window, properties_starts, properties_lengths)
+    bad = _set_due_times(sections, topics, topic_numbers, codes, stored_ms, delay_levels_ms)
+    return records if bad is None else _ended_by_delay_level(records, bad)
+
+
+def sizes_in_place(window: bytes, base: int, end: int, stop: int) -> tuple[NDArray[np.int64], bool]:
+    """Follow whole records that are in the place that they name; with the compiled kernel only.
+
+    Args:
+        window: bytes of a file, from a record's start on.
+        base: physical offset of the first of them.
+        end: how many bytes the file has from there on, the window's and others.
+        stop: position in the window; a record that starts there is not wanted.
+
+    Returns:
+        Sizes of the records before the first that is not one, int64[n]; whether that has more bytes
+        than the window.
+    """
+    assert kernel.native is not None
+    packed, number, _ = kernel.native.chain(window, base, end, stop)
+    return np.frombuffer(packed, np.int64), _COMPILED_ENDS[number] is None
+
+
+def _ended_by_delay_level(records: Scan, bad: int) -> Scan:
+    """The records before one whose delay level is no number."""
+    position = int(records.offsets[bad])
+    left = replace(records.between(0, bad), end=ScanEnd.BAD_DELAY_LEVEL, position=position)
+    # Topics are numbered as they appear.
+    return replace(left, topics=records.topics[: int(left.topic_numbers.max(initial=-1)) + 1])
 
 
 def _run(view: memoryview, at: int, end: int) -> int:
@@ -382,17 +390,14 @@ def _result(
         sliding(window, ">i8")[store_at].astype(np.int64) if count else np.zeros(0, np.int64)
     )
     topics, topic_numbers = _topics(window, parts)
-    codes = np.zeros(0, np.int64)
+    codes, bad = np.zeros(0, np.int64), None
+    properties_lengths = np.maximum(parts.properties_lengths, 0)
     if delay_levels_ms is not None:
-        codes, bad = _queue_codes(window, parts, topics, topic_numbers, stored_ms, delay_levels_ms)
-        if bad is not None:
-            kept = locate(window, parts.starts[:bad])
-            at = position + int(parts.starts[bad])
-            return _result(
-                window, position, kept, sizes[:bad], ScanEnd.BAD_DELAY_LEVEL, at, delay_levels_ms
-            )
+        codes = tags_codes(window, parts)
+        sections = _Sections(window, parts.properties_starts, properties_lengths)
+        bad = _set_due_times(sections, topics, topic_numbers, codes, stored_ms, delay_levels_ms)
     flags = prefix["sys_flag"].astype(np.int64)
-    return Scan(
+    records = Scan(
         offsets=parts.starts + position,
         sizes=sizes,
         topics=topics,
@@ -405,21 +410,16 @@ def _result(
         tag_codes=codes,
         has_queue_entry=flags & SYS_FLAGS_UNLISTED == 0,
         properties_starts=parts.properties_starts + position,
-        properties_lengths=np.maximum(parts.properties_lengths, 0),
+        properties_lengths=properties_lengths,
         end=why,
         position=stop,
     )
+    return records if bad is None else _ended_by_delay_level(records, bad)
 
 
 def _topics(window: bytes, parts: Parts) -> tuple[list[bytes], NDArray[np.int64]]:
     """Distinct topics, in order of appearance, and which of them each record names."""
     count = len(parts.starts)
-    if kernel.native is not None:
-        found = kernel.native.topics(
-            window, parts.topic_starts.tobytes(), parts.topic_lengths.tobytes()
-        )
-        if found is not None:
-            return found[0], np.frombuffer(found[1], np.int64)
     names = slices(window, parts.topic_starts, parts.topic_lengths)
     if count and names.count(names[0]) == count:
         return names[:1], np.zeros(count, np.int64)
@@ -429,58 +429,51 @@ def _topics(window: bytes, parts: Parts) -> tuple[list[bytes], NDArray[np.int64]
     return list(numbers), topic_numbers
 
 
-def _queue_codes(
-    window: bytes,
-    parts: Parts,
-    topics: list[bytes],
-    topic_numbers: NDArray[np.int64],
-    stored_ms: NDArray[np.int64],
-    delay_levels_ms: Sequence[int],
-) -> tuple[NDArray[np.int64], int | None]:
-    """What queue entries hold; and the first record whose delay level is no number, if any."""
-    codes = tags_codes(window, parts)
-    lengths = np.maximum(parts.properties_lengths, 0)
-    places = (parts.properties_starts, lengths)
-    bad = _set_delayed(window, *places, topics, topic_numbers, codes, stored_ms, delay_levels_ms)
-    return codes, bad
+@dataclass(frozen=True, slots=True)
+class _Sections:
+    """Properties of n records; starts are positions in the window."""
+
+    window: bytes
+    starts: NDArray[np.int64]
+    lengths: NDArray[np.int64]
+
+    def of(self, record: int) -> bytes:
+        start = int(self.starts[record])
+        return self.window[start : start + int(self.lengths[record])]
 
 
-def _set_delayed(
-    window: bytes,
-    properties_starts: NDArray[np.int64],
-    properties_lengths: NDArray[np.int64],
+def _set_due_times(
+    sections: _Sections,
     topics: list[bytes],
     topic_numbers: NDArray[np.int64],
     codes: NDArray[np.int64],
     stored_ms: NDArray[np.int64],
     delay_levels_ms: Sequence[int],
 ) -> int | None:
-    """Replace codes of records that wait for a time; return the first one whose level is no number,
-    if any."""
+    """Replace the codes of delayed records, which hold when they are due.
 
-    def properties(index: int) -> bytes:
-        start = int(properties_starts[index])
-        return window[start : start + int(properties_lengths[index])]
-
-    def indices_of(topic: str) -> list[int]:
-        if topic.encode() not in topics:
-            return []
-        found: list[int] = np.flatnonzero(topic_numbers == topics.index(topic.encode())).tolist()
-        return found
-
-    for index in indices_of(SCHEDULE_TOPIC):
-        level = decode(properties(index)).get(PROPERTY_DELAY_TIME_LEVEL)
-        if level is None:
-            continue
-        try:
-            delay_ms = delay_of_level_ms(parse_java_int(level), delay_levels_ms)
-        except ValueError:
-            return index
-        if delay_ms:
-            codes[index] = stored_ms[index] + delay_ms
-    for index in indices_of(TIMER_TOPIC):
-        codes[index] = timer_deliver_ms(properties(index)) or codes[index]
-    return None
+    Returns:
+        The first record whose delay level is no number, if any.
+    """
+    bad = None
+    if SCHEDULE_TOPIC.encode() in topics:
+        delayed = np.flatnonzero(topic_numbers == topics.index(SCHEDULE_TOPIC.encode()))
+        for index in delayed.tolist():
+            level = decode(sections.of(index)).get(PROPERTY_DELAY_TIME_LEVEL)
+            if level is None:
+                continue
+            try:
+                delay_ms = delay_of_level_ms(parse_java_int(level), delay_levels_ms)
+            except ValueError:
+                bad = int(index)
+                break
+            if delay_ms:
+                codes[index] = stored_ms[index] + delay_ms
+    if TIMER_TOPIC.encode() in topics:
+        timed = topic_numbers == topics.index(TIMER_TOPIC.encode())
+        for index in np.flatnonzero(timed).tolist():
+            codes[index] = timer_deliver_ms(sections.of(index)) or codes[index]
+    return bad
 
 
 def _no_parts() -> Parts:

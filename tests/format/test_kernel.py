@@ -332,7 +332,8 @@ def test_the_compiled_kernel_answers_itself_for_what_producers_send() -> None:
     lengths = sizes.astype(np.int64).tobytes()
     assert native.check_batch(frames, lengths, b"orders", 3, 100, 100, 500, 0, False) is not None
     assert native.check_batch(frames, lengths, b"orders", 4, 100, 100, 500, 0, False) is None
-    assert native.scan(frames, lengths, True, True) is not None
+    everything = (len(frames), 1 << 20, MANY, True, True, None, True)
+    assert native.scan(frames, *everything) is not None
     with pytest.raises(ValueError, match="not the batch"):
         native.stamp_batch(frames[:-1], bytes(8 * MANY), 0, 0, 0, HOST)
     with pytest.raises(ValueError, match="not the batch"):

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from rockoon_format import kernel
 from rockoon_format.batch import decode_columns
 from rockoon_format.message_id import encode_offset_id
 from rockoon_format.properties import decode, find_value
@@ -28,11 +29,15 @@ from rockoon_format.record import (
     encode_record,
 )
 from rockoon_spark.records.columns import COLUMNS, LogRecords, arrow_schema, to_batch
+from rockoon_spark.records.compiled_properties import CompiledProperties
 from rockoon_spark.records.partition_scan import find_records
 from rockoon_spark.records.properties import Properties
 from support import golden_store
+from support.kernels import BOTH, each_kernel
 from support.log_bytes import log_bytes
 from support.seeds import seeds
+
+each_kernel = pytest.fixture(scope="module", autouse=True, params=BOTH)(each_kernel)
 
 TRANSACTION_TYPES = (0, TRANSACTION_PREPARED, TRANSACTION_COMMIT, TRANSACTION_ROLLBACK)
 PIECES = [
@@ -49,13 +54,20 @@ PIECES = [
 ]
 
 
+def properties_of(raw: list[bytes]) -> Properties | CompiledProperties:
+    if kernel.native is None:
+        return Properties(pa.array(raw, pa.binary()))
+    lengths = np.array([len(each) for each in raw], np.int64)
+    return CompiledProperties(b"".join(raw), np.cumsum(lengths) - lengths, lengths)
+
+
 @given(st.lists(st.lists(st.sampled_from(PIECES), max_size=8).map(b"".join), max_size=6))
 @example([b"a\x01b", b"c\x01d\x02", b"\x02e\x01f", b""])
 @example([b"KEYS\x01v\x02KEYS\x01\x02", b"KEYS\x01v\x02KEYS\x01a"])
 @example([b"a\x01v\x02b\x01v\x02a\x01w\x02", b"a\x01x\x02"])
 @example([b"".join(b"n%d\x01v\x02" % (number % 29) for number in range(30)), b"n0\x01w\x02"])
 def test_properties_of_many_records_are_those_of_each(raw: list[bytes]) -> None:
-    found = Properties(pa.array(raw, pa.binary()))
+    found = properties_of(raw)
     assert [dict(pairs) for pairs in found.maps().to_pylist()] == [decode(each) for each in raw]
     assert found.values("KEYS").to_pylist() == [find_value(each, "KEYS") for each in raw]
 

@@ -10,8 +10,11 @@ from rockoon_format.record import encode_blank
 from rockoon_spark.records.partition_scan import Damage, Found, find_records
 from rockoon_spark.records.starts import first_record
 from support import golden_store
+from support.kernels import BOTH, each_kernel
 from support.log_bytes import log_bytes
 from support.seeds import seeds
+
+each_kernel = pytest.fixture(scope="module", autouse=True, params=BOTH)(each_kernel)
 
 BASE = 3 << 30
 

@@ -39,3 +39,9 @@ def of_both(work: Callable[[], Result]) -> tuple[Result, Result]:
         by_numpy = work()
     with using(kernel.COMPILED):
         return by_numpy, work()
+
+
+def each_kernel(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A fixture for a module, with `params=BOTH`: all of its tests run with each kernel."""
+    with using(request.param):
+        yield

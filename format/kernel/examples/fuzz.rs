@@ -7,11 +7,10 @@
 use std::time::{Duration, Instant};
 
 use _native::batch::{check, stamp, Rules, Stamp, ENTRY_BYTES};
-use _native::columns::{
-    code, compare, key_hashes, locate, piece_crc, scan, sequence_end, topics, walk, SCAN_COLUMNS,
-    WRONG,
-};
+use _native::columns::{code, compare, key_hashes, locate, piece_crc, sequence_end, WRONG};
 use _native::encode::{record, size, Columns, Common};
+use _native::pieces::{gather, maps, offset_id, room, values};
+use _native::scan::{chain, scan, Checks, Limits};
 
 /// Xorshift: the same bytes for the same seed, everywhere.
 struct Chance(u64);
@@ -139,17 +138,41 @@ fn read_all(chance: &mut Chance, frames: &[u8], sizes: &[i64]) {
         piece_crc(frames, start, length);
         sequence_end(frames, start);
         key_hashes(frames, start, length, 7, |_| {});
-        topics(frames, [(start, length), (0, 1)].into_iter(), &mut [0; 16]);
+        let places = [(start, length), (0, 1)];
+        gather(frames, places.into_iter());
+        values(
+            frames,
+            places.into_iter(),
+            &[b"KEYS".to_vec(), b"TAGS".to_vec()],
+        );
+        if let Some((rows, names, values)) = maps(frames, places.into_iter()) {
+            assert_eq!(rows.last().map(|it| *it as usize), Some(names.len()));
+            assert_eq!(names.len(), values.len());
+        }
+        room(frames, start, length);
+        offset_id(frames, start, length);
     }
     let end = frames.len() + chance.below(9);
-    let mut found = Vec::new();
-    let (_, stop) = walk(frames, end, 1 << 20, chance.below(5) + 1, &mut found);
-    assert!(stop <= frames.len() && found.iter().sum::<i64>() == stop as i64);
-
-    let mut columns = vec![0; SCAN_COLUMNS * 8 * sizes.len().max(found.len())];
-    let compared = [None, Some(false), Some(true)][chance.below(3)];
-    scan(frames, sizes, compared, true, &mut columns);
-    scan(frames, &found, compared, true, &mut columns);
+    let limits = Limits {
+        end,
+        bytes: 1 << 20,
+        records: chance.below(5) + 1,
+    };
+    let checks = Checks {
+        checksums: chance.below(2) == 0,
+        checksums_from: (chance.below(2) == 0).then_some(chance.below(500) as i64),
+    };
+    let compared = (chance.below(2) == 0).then_some(&checks);
+    if let Some(found) = scan(frames, &limits, compared, chance.below(2) == 0) {
+        assert!(found.stop <= frames.len());
+        assert_eq!(
+            found.rows.iter().map(|row| row[1]).sum::<i64>(),
+            found.stop as i64
+        );
+    }
+    let (mut lengths, base) = (Vec::new(), wild(chance, 2));
+    let (_, stop) = chain(frames, base, end, wild(chance, end) as usize, &mut lengths);
+    assert!(stop <= frames.len() && lengths.iter().sum::<i64>() == stop as i64);
 
     let rules = Rules {
         topic: b"T",

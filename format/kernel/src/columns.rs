@@ -5,11 +5,10 @@
 use std::collections::HashMap;
 
 use crate::checksum::{crc, is_property, tail, Tail, DIGITS, PROPERTY_BYTES};
-use crate::reading::{be_i16, be_i32, be_i64, put};
+use crate::reading::{be_i16, be_i32};
 use crate::record::{
-    length, parts, Parts, AT_BODY_CRC, AT_BODY_LENGTH, AT_MAGIC, AT_PHYSICAL_OFFSET, AT_QUEUE_ID,
-    AT_QUEUE_OFFSET, AT_STORE_TIMESTAMP, AT_SYS_FLAG, BORN_HOST_V6, HOST_V6_EXTRA_BYTES,
-    MAGIC_BLANK, MAGIC_V1, MAGIC_V2, RECORD_BYTES_MIN, STORE_HOST_V6,
+    length, parts, Parts, AT_BODY_CRC, AT_BODY_LENGTH, AT_MAGIC, AT_SYS_FLAG, BORN_HOST_V6,
+    HOST_V6_EXTRA_BYTES, MAGIC_V2, RECORD_BYTES_MIN, STORE_HOST_V6,
 };
 use crate::text::{hash_behind, last_value, tags_code};
 
@@ -25,7 +24,7 @@ pub const WRONG: u8 = 1;
 pub const WHOLE: u8 = 2;
 
 /// Bytes of a piece; none where it does not lie within all of them.
-fn piece(bytes: &[u8], start: i64, length: i64) -> Option<&[u8]> {
+pub fn piece(bytes: &[u8], start: i64, length: i64) -> Option<&[u8]> {
     let length = usize::try_from(length.max(0)).ok()?;
     bytes.get(usize::try_from(start).ok()?..)?.get(..length)
 }
@@ -83,11 +82,11 @@ pub fn locate(bytes: &[u8], start: i64) -> Option<(&[u8], [i64; PARTS])> {
 pub fn compare(bytes: &[u8], start: i64, size: i64, checksums: bool) -> Option<u8> {
     let record = piece(bytes, start, size)?;
     let found = parts(record).filter(|found| found.end == record.len())?;
-    verdict(record, &found, checksums)
+    compare_parts(record, &found, checksums)
 }
 
-/// The same of a record whose parts add up to its size.
-fn verdict(record: &[u8], found: &Parts, checksums: bool) -> Option<u8> {
+/// The same of a whole record of which the parts are known.
+pub fn compare_parts(record: &[u8], found: &Parts, checksums: bool) -> Option<u8> {
     let ending = if checksums {
         tail(record, found.properties_length)
     } else {
@@ -129,89 +128,49 @@ pub fn piece_crc(bytes: &[u8], start: i64, length: i64) -> Option<i64> {
     piece(bytes, start, length).map(|it| i64::from(crc32fast::hash(it)))
 }
 
-/// Distinct topics, in order of appearance.
-#[derive(Default)]
-struct Names<'a> {
-    known: HashMap<&'a [u8], i64>,
-    found: Vec<&'a [u8]>,
-    /// Neighbours mostly have the same one.
-    last: Option<(&'a [u8], i64)>,
+/// Distinct names in order of appearance: of topics, and of whatever else there are few of.
+pub struct Topics<'a> {
+    pub names: Vec<&'a [u8]>,
+    numbers: HashMap<&'a [u8], i64>,
+    /// Names that came lately, by `slot`: most are found here, without a hash of all their bytes.
+    recent: [(&'a [u8], i64); SLOTS],
 }
 
-impl<'a> Names<'a> {
-    fn number(&mut self, name: &'a [u8]) -> i64 {
-        if let Some((_, number)) = self.last.filter(|(last, _)| *last == name) {
-            return number;
+const SLOTS: usize = 256;
+
+impl Default for Topics<'_> {
+    fn default() -> Self {
+        Topics {
+            names: Vec::new(),
+            numbers: HashMap::new(),
+            recent: [(&[], -1); SLOTS],
         }
-        let next = self.found.len() as i64;
-        let number = *self.known.entry(name).or_insert(next);
+    }
+}
+
+impl<'a> Topics<'a> {
+    /// Which of them this one is.
+    pub fn number(&mut self, name: &'a [u8]) -> i64 {
+        let recent = self.recent.get_mut(slot(name));
+        if let Some((_, number)) = recent.as_ref().filter(|it| it.0 == name && it.1 >= 0) {
+            return *number;
+        }
+        let next = self.names.len() as i64;
+        let number = *self.numbers.entry(name).or_insert(next);
         if number == next {
-            self.found.push(name);
+            self.names.push(name);
         }
-        self.last = Some((name, number));
+        if let Some(recent) = recent {
+            *recent = (name, number);
+        }
         number
     }
 }
 
-/// Distinct topics in order of appearance, and which of them each record names.
-pub fn topics<'a>(
-    bytes: &'a [u8],
-    pieces: impl Iterator<Item = (i64, i64)>,
-    numbers: &mut [u8],
-) -> Option<Vec<&'a [u8]>> {
-    let mut names = Names::default();
-    for (row, (start, length)) in pieces.enumerate() {
-        let number = names.number(piece(bytes, start, length)?);
-        put(numbers, row * 8, &number.to_ne_bytes())?;
-    }
-    Some(names.found)
-}
-
-pub const SCAN_COLUMNS: usize = 10;
-
-/// The columns of a scan of whole records, int64, and their topics; none if one of them is not
-/// whole, or damaged, or has tags that are no text.
-///
-/// Columns: starts, topic numbers, queue ids, queue offsets, physical offsets, store times, system
-/// flags, tags codes, where properties start, their lengths. `check`: whether checksums are compared,
-/// and those of whole records too.
-pub fn scan<'a>(
-    bytes: &'a [u8],
-    sizes: &[i64],
-    check: Option<bool>,
-    codes: bool,
-    out: &mut [u8],
-) -> Option<Vec<&'a [u8]>> {
-    let (count, mut names, mut start) = (sizes.len(), Names::default(), 0i64);
-    for (row, size) in sizes.iter().enumerate() {
-        let record = piece(bytes, start, *size)?;
-        let found = parts(record).filter(|found| found.end == record.len())?;
-        if let Some(checksums) = check {
-            if verdict(record, &found, checksums)? & WRONG != 0 {
-                return None;
-            }
-        }
-        let name_length = usize::try_from(found.topic_length).ok()?;
-        let name = record.get(found.topic_start..)?.get(..name_length)?;
-        let properties = record.get(found.properties_start..)?;
-        let fields = [
-            start,
-            names.number(name),
-            i64::from(be_i32(record, AT_QUEUE_ID)?),
-            be_i64(record, AT_QUEUE_OFFSET)?,
-            be_i64(record, AT_PHYSICAL_OFFSET)?,
-            be_i64(record, AT_STORE_TIMESTAMP + found.born_extra)?,
-            i64::from(found.sys_flag),
-            if codes { tags_code(properties)? } else { 0 },
-            start + found.properties_start as i64,
-            properties.len() as i64,
-        ];
-        for (column, field) in fields.into_iter().enumerate() {
-            put(out, (column * count + row) * 8, &field.to_ne_bytes())?;
-        }
-        start += size;
-    }
-    Some(names.found)
+/// Names differ most at their ends.
+fn slot(name: &[u8]) -> usize {
+    let ends = name.iter().rev().take(4).chain(name.first());
+    ends.fold(name.len(), |sum, byte| sum * 31 + usize::from(*byte)) % SLOTS
 }
 
 /// Where in front of its checksum a record ends, and whether it has one, if its last property there
@@ -257,65 +216,4 @@ pub fn key_hashes(
     keys.split(|byte| *byte == b' ')
         .filter(|key| !key.is_empty())
         .try_for_each(put)
-}
-
-/// Why a walk from record to record stopped; in the order of `rockoon_format.scan`'s.
-#[derive(Clone, Copy)]
-pub enum WalkEnd {
-    Limit,
-    End,
-    Blank,
-    Zero,
-    BadMagic,
-    Truncated,
-    SizeMismatch,
-    /// The next record does not lie within the bytes, but before the end: with more it may go on.
-    MoreBytes,
-}
-
-/// Follow the records' own sizes, as `rockoon_format.scan` does.
-pub fn walk(
-    bytes: &[u8],
-    end: usize,
-    bytes_max: usize,
-    records_max: usize,
-    sizes: &mut Vec<i64>,
-) -> (WalkEnd, usize) {
-    let mut at = 0usize;
-    loop {
-        if at == end {
-            return (WalkEnd::End, at);
-        }
-        if sizes.len() == records_max || at >= bytes_max {
-            return (WalkEnd::Limit, at);
-        }
-        let left = end.saturating_sub(at);
-        if left < AT_MAGIC + 4 {
-            return (WalkEnd::Truncated, at);
-        }
-        let (Some(size), Some(magic)) = (be_i32(bytes, at), be_i32(bytes, at + AT_MAGIC)) else {
-            return (WalkEnd::MoreBytes, at);
-        };
-        if i64::from(size) > left as i64 {
-            return (WalkEnd::Truncated, at);
-        }
-        let why = match magic {
-            MAGIC_V1 | MAGIC_V2 => None,
-            MAGIC_BLANK => Some(WalkEnd::Blank),
-            0 if size == 0 => Some(WalkEnd::Zero),
-            _ => Some(WalkEnd::BadMagic),
-        };
-        if let Some(why) = why {
-            return (why, at);
-        }
-        let size = length(size);
-        if size < RECORD_BYTES_MIN {
-            return (WalkEnd::SizeMismatch, at);
-        }
-        if size > bytes.len() - at {
-            return (WalkEnd::MoreBytes, at);
-        }
-        sizes.push(size as i64);
-        at += size;
-    }
 }

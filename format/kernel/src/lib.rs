@@ -10,11 +10,13 @@ pub mod batch;
 pub mod checksum;
 pub mod columns;
 pub mod encode;
+pub mod pieces;
 #[cfg(feature = "python")]
 mod python;
 pub mod reading;
 pub mod record;
+pub mod scan;
 pub mod text;
 
 /// Raised with every change of what Python calls; `rockoon_format.kernel` takes only its own.
-pub const INTERFACE: u32 = 4;
+pub const INTERFACE: u32 = 6;

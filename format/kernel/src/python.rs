@@ -7,9 +7,11 @@ use pyo3::prelude::*;
 use pyo3::types::{PyByteArray, PyBytes, PyDict, PyList};
 
 use crate::batch::{self, Rules, Stamp, ENTRY_BYTES};
-use crate::columns;
+use crate::columns::{self, Topics};
 use crate::encode::{self, Common};
+use crate::pieces;
 use crate::reading::put;
+use crate::scan::{chain as follow, scan as scan_records, Checks, Limits, FIELDS};
 
 const WORD: usize = 8;
 
@@ -454,26 +456,6 @@ fn compare<'py>(
     Ok(is_right.map(|()| made))
 }
 
-type Topics<'py> = (Vec<Bound<'py, PyBytes>>, Bound<'py, PyByteArray>);
-
-/// Distinct topics, and which of them each record names, int64; None at any doubt.
-#[pyfunction]
-fn topics<'py>(
-    py: Python<'py>,
-    data: &[u8],
-    starts: &[u8],
-    lengths: &[u8],
-) -> PyResult<Option<Topics<'py>>> {
-    let mut found = None;
-    let numbers = PyByteArray::new_with(py, starts.len(), |out| {
-        let pieces = words(starts).zip(words(lengths));
-        found = py.detach(|| columns::topics(data, pieces, out));
-        Ok(())
-    })?;
-    let names = |found: Vec<&[u8]>| found.iter().map(|name| PyBytes::new(py, name)).collect();
-    Ok(found.map(|found| (names(found), numbers)))
-}
-
 /// Numbers of records and the hashes of their keys, two columns int64; None at any doubt.
 ///
 /// `fronts` are the hashes of what stands before the keys of each record.
@@ -502,45 +484,247 @@ fn key_hashes<'py>(
     ))
 }
 
-/// Sizes of the records that follow one another, int64, why the walk stopped, and where.
+type Names<'py> = Vec<Bound<'py, PyBytes>>;
+type Scanned<'py> = (Bound<'py, PyByteArray>, Names<'py>, u8, usize);
+
+/// Records that follow one another: columns int64 as `scan::Row` has them, topics, why it stopped,
+/// and where; None at any doubt.
 ///
 /// `end` is where the file ends, of which `data` may be only the beginning.
 #[pyfunction]
-fn walk<'py>(
+#[allow(clippy::too_many_arguments)]
+fn scan<'py>(
     py: Python<'py>,
     data: &[u8],
     end: usize,
     bytes_max: usize,
     records_max: usize,
-) -> (Bound<'py, PyBytes>, u8, usize) {
-    let mut sizes = Vec::new();
-    let (why, stop) = columns::walk(data, end, bytes_max, records_max, &mut sizes);
-    let packed: Vec<u8> = sizes.iter().flat_map(|size| size.to_ne_bytes()).collect();
-    (PyBytes::new(py, &packed), why as u8, stop)
-}
-
-type Scanned<'py> = (Vec<Bound<'py, PyBytes>>, Bound<'py, PyByteArray>);
-
-/// The columns of a scan, int64, and the distinct topics; None at any doubt. See `columns::scan`.
-///
-/// `sizes` are those of the records that `data` begins with, as `walk` gives them.
-#[pyfunction]
-#[pyo3(signature = (data, sizes, check, codes))]
-fn scan<'py>(
-    py: Python<'py>,
-    data: &[u8],
-    sizes: &[u8],
-    check: Option<bool>,
-    codes: bool,
+    check: bool,
+    checksums: bool,
+    checksums_from: Option<i64>,
+    with_tag_codes: bool,
 ) -> PyResult<Option<Scanned<'py>>> {
-    let sizes: Vec<i64> = words(sizes).collect();
-    let mut found = None;
-    let made = PyByteArray::new_with(py, columns::SCAN_COLUMNS * sizes.len() * WORD, |out| {
-        found = py.detach(|| columns::scan(data, &sizes, check, codes, out));
+    let limits = Limits {
+        end,
+        bytes: bytes_max,
+        records: records_max,
+    };
+    let checks = check.then_some(Checks {
+        checksums,
+        checksums_from,
+    });
+    let found = py.detach(|| scan_records(data, &limits, checks.as_ref(), with_tag_codes));
+    let Some(found) = found else {
+        return Ok(None);
+    };
+    let count = found.rows.len();
+    let columns = PyByteArray::new_with(py, count * FIELDS * WORD, |out| {
+        py.detach(|| {
+            for (row, fields) in found.rows.iter().enumerate() {
+                for (column, field) in fields.iter().enumerate() {
+                    put(out, (column * count + row) * WORD, &field.to_ne_bytes());
+                }
+            }
+        });
         Ok(())
     })?;
-    let names = |found: Vec<&[u8]>| found.iter().map(|name| PyBytes::new(py, name)).collect();
-    Ok(found.map(|found| (names(found), made)))
+    let topics = found.topics.names.iter().map(|name| PyBytes::new(py, name));
+    Ok(Some((
+        columns,
+        topics.collect(),
+        found.why as u8,
+        found.stop,
+    )))
+}
+
+/// Sizes of records that follow one another in their places, int64, why they end, and where.
+#[pyfunction]
+fn chain<'py>(
+    py: Python<'py>,
+    data: &[u8],
+    base: i64,
+    end: usize,
+    stop: usize,
+) -> PyResult<(Bound<'py, PyByteArray>, u8, usize)> {
+    let (sizes, why, at) = py.detach(|| {
+        let mut sizes = Vec::new();
+        let (why, at) = follow(data, base, end, stop, &mut sizes);
+        (sizes, why, at)
+    });
+    let packed = PyByteArray::new_with(py, sizes.len() * WORD, |out| {
+        for (out, size) in out.chunks_exact_mut(WORD).zip(&sizes) {
+            put(out, 0, &size.to_ne_bytes());
+        }
+        Ok(())
+    })?;
+    Ok((packed, why as u8, at))
+}
+
+type Laid<'py> = (Bound<'py, PyBytes>, Bound<'py, PyBytes>);
+
+/// Pieces one behind the other: their bounds, int32, and content; none above 2 GiB.
+fn laid<'py, 'a>(
+    py: Python<'py>,
+    pieces: impl ExactSizeIterator<Item = &'a &'a [u8]> + Clone + Send,
+) -> PyResult<Option<Laid<'py>>> {
+    let total: usize = pieces.clone().map(|piece| piece.len()).sum();
+    if i32::try_from(total).is_err() {
+        return Ok(None);
+    }
+    let mut bounds = None;
+    let content = PyBytes::new_with(py, total, |content| {
+        bounds = Some(PyBytes::new_with(py, (pieces.len() + 1) * 4, |bounds| {
+            py.detach(|| {
+                let (mut rest, mut at) = (content, 0i32);
+                let mut ends = bounds.chunks_exact_mut(4).skip(1);
+                for (piece, end) in pieces.zip(&mut ends) {
+                    let Some((out, behind)) = rest.split_at_mut_checked(piece.len()) else {
+                        return;
+                    };
+                    out.copy_from_slice(piece);
+                    rest = behind;
+                    at += piece.len() as i32;
+                    end.copy_from_slice(&at.to_ne_bytes());
+                }
+            });
+            Ok(())
+        })?);
+        Ok(())
+    })?;
+    Ok(bounds.map(|bounds| (bounds, content)))
+}
+
+/// Native int32 items.
+fn int32s<'py>(py: Python<'py>, items: &[i32]) -> PyResult<Bound<'py, PyBytes>> {
+    PyBytes::new_with(py, items.len() * 4, |out| {
+        for (out, item) in out.chunks_exact_mut(4).zip(items) {
+            out.copy_from_slice(&item.to_ne_bytes());
+        }
+        Ok(())
+    })
+}
+
+/// Places as they come from NumPy: starts and lengths, int64.
+fn places<'a>(starts: &'a [u8], lengths: &'a [u8]) -> impl Iterator<Item = (i64, i64)> + 'a {
+    words(starts).zip(words(lengths))
+}
+
+/// Pieces one behind the other: bounds, int32, and content; None at any doubt.
+#[pyfunction]
+fn gather<'py>(
+    py: Python<'py>,
+    data: &[u8],
+    starts: &[u8],
+    lengths: &[u8],
+) -> PyResult<Option<Laid<'py>>> {
+    match py.detach(|| pieces::gather(data, places(starts, lengths))) {
+        Some(found) => laid(py, found.iter()),
+        None => Ok(None),
+    }
+}
+
+/// Distinct pieces, and which of them each one is, int64; None at any doubt.
+#[pyfunction]
+fn distinct<'py>(
+    py: Python<'py>,
+    data: &[u8],
+    starts: &[u8],
+    lengths: &[u8],
+) -> PyResult<Option<(Names<'py>, Bound<'py, PyByteArray>)>> {
+    let mut known = Topics::default();
+    let mut is_right = None;
+    let numbers = PyByteArray::new_with(py, starts.len(), |out| {
+        is_right = py.detach(|| {
+            for (out, (start, length)) in out.chunks_exact_mut(WORD).zip(places(starts, lengths)) {
+                let number = known.number(columns::piece(data, start, length)?);
+                put(out, 0, &number.to_ne_bytes())?;
+            }
+            Some(())
+        });
+        Ok(())
+    })?;
+    let names = known.names.iter().map(|name| PyBytes::new(py, name));
+    Ok(is_right.map(|()| (names.collect(), numbers)))
+}
+
+/// Some properties of each section, each laid as `gather` lays: empty where there is none.
+#[pyfunction]
+fn property_values<'py>(
+    py: Python<'py>,
+    data: &[u8],
+    starts: &[u8],
+    lengths: &[u8],
+    names: Vec<Vec<u8>>,
+) -> PyResult<Option<Vec<Laid<'py>>>> {
+    let Some(found) = py.detach(|| pieces::values(data, places(starts, lengths), &names)) else {
+        return Ok(None);
+    };
+    let width = names.len().max(1);
+    (0..names.len())
+        .map(|first| laid(py, found.iter().skip(first).step_by(width)))
+        .collect()
+}
+
+/// All properties of each section: bounds of its pairs, int32, then names and values.
+#[pyfunction]
+fn property_maps<'py>(
+    py: Python<'py>,
+    data: &[u8],
+    starts: &[u8],
+    lengths: &[u8],
+) -> PyResult<Option<(Bound<'py, PyBytes>, Laid<'py>, Laid<'py>)>> {
+    let found = py.detach(|| pieces::maps(data, places(starts, lengths)));
+    let Some((rows, names, values)) = found else {
+        return Ok(None);
+    };
+    let (names, values) = (laid(py, names.iter())?, laid(py, values.iter())?);
+    let rows = int32s(py, &rows)?;
+    Ok(names
+        .zip(values)
+        .map(|(names, values)| (rows, names, values)))
+}
+
+/// See `pieces::room`: a byte for each record that ends at `ends`; None at any doubt.
+#[pyfunction]
+fn rooms<'py>(
+    py: Python<'py>,
+    data: &[u8],
+    ends: &[u8],
+    properties_lengths: &[u8],
+) -> PyResult<Option<Bound<'py, PyByteArray>>> {
+    let mut is_right = None;
+    let made = PyByteArray::new_with(py, ends.len() / WORD, |out| {
+        is_right = py.detach(|| {
+            for (out, (end, length)) in out.iter_mut().zip(places(ends, properties_lengths)) {
+                *out = pieces::room(data, end, length)?;
+            }
+            Some(())
+        });
+        Ok(())
+    })?;
+    Ok(is_right.map(|()| made))
+}
+
+/// Ids of records with IPv4 store hosts, 32 letters each; None at any doubt.
+#[pyfunction]
+fn offset_ids<'py>(
+    py: Python<'py>,
+    data: &[u8],
+    host_starts: &[u8],
+    physical_offsets: &[u8],
+) -> PyResult<Option<Bound<'py, PyBytes>>> {
+    let mut is_right = None;
+    let made = PyBytes::new_with(py, host_starts.len() / WORD * 32, |out| {
+        is_right = py.detach(|| {
+            let given = places(host_starts, physical_offsets);
+            for (out, (start, offset)) in out.chunks_exact_mut(32).zip(given) {
+                put(out, 0, &pieces::offset_id(data, start, offset)?)?;
+            }
+            Some(())
+        });
+        Ok(())
+    })?;
+    Ok(is_right.map(|()| made))
 }
 
 type Ends<'py> = (
@@ -572,19 +756,24 @@ fn sequence_ends<'py>(py: Python<'py>, data: &[u8], ends: &[u8]) -> Option<Ends<
 fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("INTERFACE", crate::INTERFACE)?;
     module.add_function(wrap_pyfunction!(append_batches, module)?)?;
+    module.add_function(wrap_pyfunction!(chain, module)?)?;
     module.add_function(wrap_pyfunction!(check_batch, module)?)?;
     module.add_function(wrap_pyfunction!(compare, module)?)?;
     module.add_function(wrap_pyfunction!(crc32, module)?)?;
     module.add_function(wrap_pyfunction!(crcs, module)?)?;
+    module.add_function(wrap_pyfunction!(distinct, module)?)?;
     module.add_function(wrap_pyfunction!(encode_batch, module)?)?;
     module.add_function(wrap_pyfunction!(encode_messages, module)?)?;
+    module.add_function(wrap_pyfunction!(gather, module)?)?;
     module.add_function(wrap_pyfunction!(key_hashes, module)?)?;
     module.add_function(wrap_pyfunction!(locate, module)?)?;
+    module.add_function(wrap_pyfunction!(offset_ids, module)?)?;
+    module.add_function(wrap_pyfunction!(property_maps, module)?)?;
+    module.add_function(wrap_pyfunction!(property_values, module)?)?;
+    module.add_function(wrap_pyfunction!(rooms, module)?)?;
     module.add_function(wrap_pyfunction!(scan, module)?)?;
     module.add_function(wrap_pyfunction!(sequence_ends, module)?)?;
     module.add_function(wrap_pyfunction!(stamp_batch, module)?)?;
     module.add_function(wrap_pyfunction!(tags_codes, module)?)?;
-    module.add_function(wrap_pyfunction!(topics, module)?)?;
-    module.add_function(wrap_pyfunction!(walk, module)?)?;
     Ok(())
 }

@@ -2,7 +2,7 @@
 
 #![forbid(unsafe_code)]
 
-const NAME_END: u8 = 1;
+pub const NAME_END: u8 = 1;
 const PROPERTY_END: u8 = 2;
 const WORD: usize = 8;
 const ONES: u64 = 0x0101_0101_0101_0101;
@@ -65,13 +65,20 @@ fn split_at(bytes: &[u8], at: usize) -> (&[u8], Option<&[u8]>) {
     }
 }
 
+/// What lies between the ends of properties.
+pub fn segments(properties: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let mut rest = Some(properties);
+    std::iter::from_fn(move || {
+        let (segment, behind) = split_first(rest?);
+        rest = behind;
+        Some(segment)
+    })
+}
+
 /// The last value of a property that is not empty; empty if there is none.
 pub fn last_value<'a>(properties: &'a [u8], name: &[u8]) -> &'a [u8] {
     let mut found: &[u8] = &[];
-    let mut rest = Some(properties);
-    while let Some(left) = rest {
-        let (segment, behind) = split_first(left);
-        rest = behind;
+    for segment in segments(properties) {
         let value = segment
             .strip_prefix(name)
             .and_then(|rest| rest.strip_prefix(&[NAME_END]));

@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 
 from rockoon.compression import unpack
 from rockoon.errors import InvalidArgument
-from rockoon_format.checksums import checks_of, room_of
+from rockoon_format import kernel
+from rockoon_format.checksums import checks_of, damaged_records, room_of
 from rockoon_format.frames import IntArray, Parts, locate, sliding
 from rockoon_format.message_id import encode_offset_id
 from rockoon_format.properties import PROPERTY_KEYS, PROPERTY_TAGS, PROPERTY_UNIQ_KEY
@@ -28,6 +29,12 @@ from rockoon_format.record import (
     PROPERTY_CRC_BYTES,
     SYS_FLAG_COMPRESSED,
     decode_host,
+)
+from rockoon_spark.records.compiled_properties import (
+    CompiledProperties,
+    distinct,
+    gathered,
+    offset_ids,
 )
 from rockoon_spark.records.properties import Properties, cut, text
 from rockoon_spark.records.touch_pages import touch_pages
@@ -58,6 +65,8 @@ class LogRecords:
     sizes: IntArray
     parts: Parts
     broker: str
+    content: bytes | None = None
+    """The buffer again, for the compiled kernel, which reads bytes that nobody else writes."""
 
     @classmethod
     def of(
@@ -67,6 +76,10 @@ class LogRecords:
         if len(starts):
             first, behind = int(starts[0]), int(starts[-1] + sizes[-1])
             buffer, base, starts = buffer[first:behind], base + first, starts - first
+            if kernel.native is not None:
+                content = buffer.tobytes()
+                parts = locate(content, starts)
+                return cls(np.frombuffer(content, np.uint8), base, sizes, parts, broker, content)
             touch_pages(buffer, len(starts))
         else:
             buffer = np.zeros(128, np.uint8)
@@ -103,14 +116,21 @@ class LogRecords:
 
     def pieces(self, starts: IntArray, lengths: IntArray) -> pa.BinaryArray:
         """Cut one piece out of each record, int64[n] each."""
+        if self.content is not None:
+            found = gathered(self.content, starts, lengths)
+            if found is not None:
+                return found
         return cut(self.buffer, starts, starts + lengths)
 
     @cached_property
-    def properties(self) -> Properties:
+    def properties(self) -> Properties | CompiledProperties:
         """Each record's properties, without its checksum."""
         lengths = np.maximum(self.parts.properties_lengths, 0)
-        has_room, _ = room_of(self.buffer, self.parts.starts + self.sizes, lengths)
+        data = self.buffer if self.content is None else self.content
+        has_room, _ = room_of(data, self.parts.starts + self.sizes, lengths)
         lengths = lengths - PROPERTY_CRC_BYTES * has_room
+        if self.content is not None:
+            return CompiledProperties(self.content, self.parts.properties_starts, lengths)
         return Properties(self.pieces(self.parts.properties_starts, lengths))
 
     @cached_property
@@ -123,11 +143,22 @@ class LogRecords:
 
         Those without a checksum are compared by their bodies' CRCs.
         """
+        if self.content is not None:
+            return damaged_records(self.content, self.parts, self.sizes)
         checks = checks_of(self.buffer, self.parts, self.sizes)
         # An array of bytes objects comes at a quarter of what a list of them costs.
         covered = self.pieces(checks.starts, checks.lengths).to_numpy(zero_copy_only=False)
         found = np.fromiter(map(zlib.crc32, covered), np.int64, len(self)) & CRC_MASK
         return checks.wrong(found)
+
+    def few(self, starts: IntArray, lengths: IntArray) -> tuple[list[bytes], pa.Array]:
+        """Pieces as `pieces` cuts them: the distinct ones, and which of them each record has."""
+        if self.content is not None:
+            found = distinct(self.content, starts, lengths)
+            if found is not None:
+                return found
+        encoded = self.pieces(starts, lengths).dictionary_encode()
+        return encoded.dictionary.to_pylist(), encoded.indices
 
     def topics(self) -> pa.BinaryArray:
         """Each record's topic as it is stored."""
@@ -136,12 +167,12 @@ class LogRecords:
 
 def hosts(records: LogRecords, at: IntArray, lengths: IntArray) -> pa.StringArray:
     """Addresses as "host:port"; there are few different ones."""
-    encoded = records.pieces(at, lengths).dictionary_encode()
+    found, numbers = records.few(at, lengths)
     names = []
-    for raw in encoded.dictionary.to_pylist():
+    for raw in found:
         host, port = decode_host(raw)
         names.append(f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
-    return pa.array(names, pa.string()).take(encoded.indices)
+    return pa.array(names, pa.string()).take(numbers)
 
 
 def _born_hosts(records: LogRecords) -> pa.StringArray:
@@ -167,6 +198,10 @@ def _message_ids(records: LogRecords) -> pa.StringArray:
     if (lengths != HOST_V4_BYTES).any():
         raw = records.pieces(at, lengths).to_pylist()
         return pa.array(list(map(encode_offset_id, raw, positions.tolist())), pa.string())
+    if records.content is not None:
+        ids = offset_ids(records.content, at, positions)
+        if ids is not None:
+            return ids
     count = len(records)
     content = np.empty((count, 16), np.uint8)
     content[:, :8] = sliding(records.buffer, "V8")[at].view(np.uint8).reshape(count, 8)
@@ -198,6 +233,11 @@ def _unpacked(body: bytes, sys_flag: int) -> bytes:
         return body
 
 
+def _topics(records: LogRecords) -> pa.StringArray:
+    found, numbers = records.few(records.parts.topic_starts, records.parts.topic_lengths)
+    return text(pa.array(found, pa.binary())).take(numbers)
+
+
 def _times(ms: IntArray) -> pa.TimestampArray:
     return pa.array(ms * 1000).view(_TIME)
 
@@ -215,7 +255,7 @@ def _prefix(name: str, kind: pa.DataType) -> Column:
 
 
 COLUMNS: Mapping[str, Column] = {
-    "topic": Column(pa.string(), lambda records: text(records.topics())),
+    "topic": Column(pa.string(), _topics),
     "broker": Column(
         pa.string(), lambda records: pa.repeat(pa.scalar(records.broker), len(records))
     ),

@@ -3,6 +3,7 @@
 Each walk begins at a proven start and follows the sizes; all take a step together, as one NumPy
 operation. What they found is proved at the end: record after record without a gap, each with parts
 that add up and in the place that it names. Where that fails, `partition_scan` looks closer.
+The compiled kernel does all that in one walk.
 """
 
 import math
@@ -11,8 +12,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from rockoon_format import kernel
 from rockoon_format.frames import IntArray, locate, sliding
 from rockoon_format.record import MAGIC_BLANK, MAGIC_V1, MAGIC_V2, RECORD_BYTES_MIN
+from rockoon_format.scan import sizes_in_place
 from rockoon_spark.records.starts import first_records
 from rockoon_spark.records.touch_pages import touch_pages
 
@@ -22,6 +25,8 @@ _MAGIC_MASK = 0xFFFFFFFF
 _WALKS_MAX = 4096
 # So many records have their parts looked at together: what stays in a processor's cache.
 _BLOCK_RECORDS = 4096
+# So much is copied for the compiled kernel, and is still in the processor's cache when it is read.
+_WINDOW_BYTES = 1 << 18
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +53,8 @@ def walk(buffer: Bytes, base: int, first: int, stop: int) -> Chain | None:
     last = len(buffer) - RECORD_BYTES_MIN
     if first > last:
         return None
+    if kernel.native is not None:
+        return _walk_compiled(buffer, base, first, stop)
     # A step costs much the same for any number of walks, a walk costs what proves its start: this
     # many make the sum least.
     walks = min(math.isqrt((stop - first) // 32) + 1, _WALKS_MAX)
@@ -69,6 +76,28 @@ def walk(buffer: Bytes, base: int, first: int, stop: int) -> Chain | None:
     if sizes is None or (np.append(starts, end) != np.append(first, starts + sizes)).any():
         return None
     return Chain(starts, sizes, end, at_log_end)
+
+
+def _walk_compiled(buffer: Bytes, base: int, first: int, stop: int) -> Chain | None:
+    """What `walk` returns, by the compiled kernel: a copy of a window, then record by record."""
+    found = [np.zeros(0, np.int64)]
+    at, window_bytes = first, _WINDOW_BYTES
+    last = len(buffer) - RECORD_BYTES_MIN
+    while at < stop and at <= last:
+        window = buffer[at : at + window_bytes].tobytes()
+        sizes, more = sizes_in_place(window, base + at, len(buffer) - at, stop - at)
+        if not len(sizes) and not more:
+            break
+        # A record that is longer than the window is looked at again in a larger one.
+        window_bytes = _WINDOW_BYTES if len(sizes) else window_bytes * 2
+        found.append(sizes)
+        at += int(sizes.sum())
+    head = int(sliding(buffer, ">i8")[at]) if at <= last else -1
+    at_log_end = at < stop and (head == 0 or head & _MAGIC_MASK == MAGIC_BLANK & _MAGIC_MASK)
+    if at < stop and not at_log_end:
+        return None
+    sizes = np.concatenate(found)
+    return Chain(np.cumsum(sizes) - sizes + first, sizes, at, at_log_end)
 
 
 def _follow(buffer: Bytes, positions: IntArray, ends: IntArray) -> IntArray:

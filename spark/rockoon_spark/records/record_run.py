@@ -9,8 +9,6 @@ from numpy.typing import NDArray
 from rockoon_format.delay_levels import DELAY_LEVELS_MS
 from rockoon_format.scan import Scan, scan
 
-_RECORDS_PER_SCAN = 65_536
-
 
 class LogBroken(Exception):
     """A log is damaged, has lost what was to be read, or cannot be read."""
@@ -44,7 +42,6 @@ class RecordRun:
                 self.stop,
                 check_crc=False,
                 with_tag_codes=with_tag_codes,
-                records_max=_RECORDS_PER_SCAN,
                 delay_levels_ms=delay_levels_ms,
             )
             if records.count == 0:
