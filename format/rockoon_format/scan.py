@@ -258,8 +258,10 @@ def _scan_compiled(
             have to have one, and whether tags' codes are wanted.
     """
     assert kernel.native is not None
+    view = memoryview(buffer)
     # The kernel is given bytes that nobody else writes: a copy, in the hope that all records are as
-    # long as the first.
+    # long as the first. What is bytes, and no more, needs none.
+    whole = buffer if isinstance(buffer, bytes) and position == 0 and end == len(view) else None
     first = _SIZE.unpack_from(view, position)[0] if end - position >= _SIZE.size else 0
     count = records_max * max(first, _RECORD_BYTES_GUESS) + _WINDOW_BYTES_MIN
     count = min(count, CHUNK_BYTES_MAX + _WINDOW_BYTES_MIN)
