@@ -15,9 +15,6 @@ from rockoon_format.batch_checking import DELAYED_TOPICS, check_batch
 from rockoon_format.batch_rules import SYS_FLAGS_ALLOWED, BatchError
 from rockoon_format.consume_queue import ENTRY, ENTRY_BYTES, EntryArray
 
-JOINT_INTERFACE = 4
-"""Of the first compiled kernel that has `append_batches`."""
-
 
 class GivenBatch(NamedTuple):
     """One batch as its producer sent it, and where its queue goes on."""
@@ -61,7 +58,7 @@ def stamp_batches(
     assert all(batch.topic not in DELAYED_TOPICS for batch in batches)
     limits = (body_bytes_max, properties_bytes_max, record_bytes_max)
     place = (first_physical_offset, store_timestamp_ms, store_host)
-    if kernel.native is None or kernel.native.INTERFACE < JOINT_INTERFACE:
+    if kernel.native is None:
         return _stamp_by_numpy(batches, limits, place, with_room=with_room)
     stored, packed, counts = kernel.native.append_batches(
         list(batches), *limits, SYS_FLAGS_ALLOWED, with_room, *place

@@ -17,12 +17,10 @@ except ImportError:
 VARIABLE = "ROCKOON_KERNEL"
 INTERFACE = 6
 """What of the compiled one is called here; `format/kernel/src/lib.rs` has the same number."""
-INTERFACE_MIN = 3
-"""An older one that is used for what it has: all but `append_batches` and `encode_messages`."""
 COMPILED, NUMPY, AUTO = "compiled", "numpy", "auto"
 
 _compiled: ModuleType | None = rockoon_kernel
-if _compiled is not None and not INTERFACE_MIN <= _compiled.INTERFACE <= INTERFACE:
+if _compiled is not None and getattr(_compiled, "INTERFACE", None) != INTERFACE:
     _compiled = None  # of another version
 
 

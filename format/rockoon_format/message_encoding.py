@@ -24,9 +24,6 @@ from rockoon_format.record import (
 )
 from rockoon_format.sequences import SECTION_BYTES, encode_sequences, sequence_front
 
-MESSAGES_INTERFACE = 4
-"""Of the first compiled kernel that has `encode_messages`."""
-
 Extras = tuple[bytes, bytes]
 """Encoded properties in front of UNIQ_KEY, and behind it."""
 
@@ -75,7 +72,7 @@ def encode_messages(
         ValueError: as `encode_batch`, and when a sequence number is out of its bounds.
         RecordError: the topic is too long.
     """
-    if kernel.native is not None and kernel.native.INTERFACE >= MESSAGES_INTERFACE:
+    if kernel.native is not None:
         magic = MAGIC_V2 if len(topic) > TOPIC_V1_BYTES_MAX else MAGIC_V1
         given = compiled_fields((magic, queue_id, 0, sys_flags, born_timestamp_ms, born_host))
         sequence = b"" if own.sequence is None else sequence_front(*own.sequence, len(bodies))
