@@ -55,7 +55,7 @@ PEERS: tuple[type[Peer], ...] = (RockoonPeer, KafkaPeer, RocketMqPeer, NatsPeer)
 ROUNDS_OF_A_PAGE_MIN = 3
 # Unmeasured work before the first measure ends when it gets less than so much faster.
 WARM_GAIN = 1.1
-WARM_TIMES_MAX = 6
+WARM_TIMES_MIN, WARM_TIMES_MAX = 3, 8
 # Who reads fewer again and again, mostly begins again.
 STORED_MIN = 20_000
 ANSWER_SECONDS_MAX = 100.0
@@ -90,7 +90,7 @@ class Turn:
             done = self._ask("produce_each", seconds, topic="fill", bytes=100)
             self._stored += int(done["messages"])
             before, best = best, max(best, done["messages"] / done["seconds"])
-            if times > 1 and best < before * WARM_GAIN and self._stored >= STORED_MIN:
+            if times >= WARM_TIMES_MIN and best < before * WARM_GAIN and self._stored >= STORED_MIN:
                 break
         self._ask("consume_lists", seconds / 2, topic="fill", stored=self._stored)
         wait_rest(self._servers)

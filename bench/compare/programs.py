@@ -17,8 +17,8 @@ from rockoon.local.process import tail
 READY_SECONDS_MAX = 90.0
 STOP_SECONDS_MAX = 30.0
 LOOK_SECONDS = 0.02
-# Servers at rest use less of a core than this.
-REST_CORES = 0.1
+# Servers at rest use less of a core than this: RocketMQ 0.1.
+REST_CORES = 0.2
 REST_LOOK_SECONDS = 0.1
 REST_SECONDS_MAX = 1.5
 

@@ -3,16 +3,17 @@
 import asyncio
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 
 from bench.compare import page
-from bench.compare.__main__ import PEERS, Turn
+from bench.compare.__main__ import PEERS, Comparison, Turn
 from bench.compare.clients import protocol
 from bench.compare.clients.protocol import Arrivals, Client, Note, Work
+from bench.compare.fetching import NotHere
 from bench.compare.figures import (
     CPU,
     FIRST_MESSAGE,
@@ -32,6 +33,7 @@ from bench.compare.figures import (
     shown,
     span,
 )
+from bench.compare.peer import ClientCommand, Peer
 from bench.compare.peers.rockoon_cluster import RockoonPeer
 from bench.compare.programs import (
     ClientProgram,
@@ -276,6 +278,72 @@ def test_a_server_that_ends_at_once_is_not_waited_for(tmp_path: Path) -> None:
     with pytest.raises(ProgramFailed, match="it cannot"):
         server.wait_listening(1)
     server.stop()
+
+
+ENDS_EARLY = """
+import sys
+for line in sys.stdin:
+    if line.startswith("produce"):
+        sys.exit("no room left")
+    print("> messages=1 seconds=0.5", flush=True)
+"""
+
+
+class AbsentPeer(Peer):
+    name = "Absent"
+    columns = ("Absent, Python",)
+
+    def prepare(self) -> Mapping[str, str]:
+        raise NotHere("there is no such registry")
+
+    def start(self, folder: Path, *, sync: bool) -> str:
+        raise AssertionError(f"it is skipped: {folder}, {sync}")
+
+    def pids(self) -> Sequence[int]:
+        return []
+
+    def clients(self) -> Sequence[ClientCommand]:
+        return []
+
+    def stop(self) -> None:
+        raise AssertionError("it is skipped")
+
+
+class BrokenPeer(AbsentPeer):
+    """Its client ends at its first bulk of messages."""
+
+    name = "Broken"
+    columns = ("Broken, Python",)
+
+    def prepare(self) -> Mapping[str, str]:
+        return {"broken": "1.0"}
+
+    def start(self, folder: Path, *, sync: bool) -> str:
+        return f"{folder.name}-{sync}"
+
+    def clients(self) -> Sequence[ClientCommand]:
+        return [ClientCommand(self.columns[0], [sys.executable, "-c", ENDS_EARLY])]
+
+    def stop(self) -> None:
+        pass
+
+
+def test_who_is_not_there_is_skipped_by_name_and_who_fails_holds_up_nobody(tmp_path: Path) -> None:
+    result = Result("2026-01-31", "2 cores", "make compare", 0.1)
+    comparison = Comparison([AbsentPeer, BrokenPeer], 0.1, tmp_path, result)
+    try:
+        comparison.prepare()
+        comparison.round()
+    finally:
+        comparison.close()
+    assert result.versions == {"broken": "1.0"}
+    assert result.missing.pop("Absent") == "there is no such registry"
+    assert len(result.missing) == len(result.rounds) + 1 == 2
+    for name, reason in result.missing.items():
+        assert name.endswith("warm-up, and what comes behind it")
+        assert "no room left" in reason
+    assert {key[2:] for key in result.values} == {(FIRST_MESSAGE, SECONDS)}
+    assert not list(tmp_path.iterdir()), "stores are removed"
 
 
 def test_rockoons_turn_measures_everything(tmp_path: Path) -> None:

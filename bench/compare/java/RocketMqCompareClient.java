@@ -9,6 +9,8 @@ import org.apache.rocketmq.client.consumer.DefaultLitePullConsumer;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
+import org.apache.rocketmq.client.impl.consumer.RebalanceImpl;
+import org.apache.rocketmq.client.impl.factory.MQClientInstance;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.client.producer.SendCallback;
 import org.apache.rocketmq.client.producer.SendResult;
@@ -200,6 +202,16 @@ public final class RocketMqCompareClient extends CompareClient {
             return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
         });
         consumer.start();
+        // It tells the broker of its share by a heartbeat. Where that meets another of its own, which it does by chance
+        // in its first second, the broker refuses its pulls until the next one, 30 s later: so it is told again.
+        MQClientInstance inside = consumer.getDefaultMQPushConsumerImpl().getmQClientFactory();
+        RebalanceImpl shares = consumer.getDefaultMQPushConsumerImpl().getRebalanceImpl();
+        until(() -> {
+            inside.sendHeartbeatToAllBrokerWithLock();
+            inside.rebalanceImmediately();
+            return shares.getProcessQueueTable().keySet().stream().anyMatch(each -> each.getTopic().equals(topic));
+        }, TIMEOUT_MS);
+        until(inside::sendHeartbeatToAllBrokerWithLock, TIMEOUT_MS);
         return consumer;
     }
 
