@@ -93,6 +93,7 @@ class Turn:
             if times >= WARM_TIMES_MIN and best < before * WARM_GAIN and self._stored >= STORED_MIN:
                 break
         self._ask("consume_lists", seconds / 2, topic="fill", stored=self._stored)
+        self._ask("tasks", seconds, topic="single")
         wait_rest(self._servers)
 
     def measured(self, row: Row, seconds: float) -> Figures:
