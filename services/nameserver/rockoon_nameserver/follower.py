@@ -23,6 +23,7 @@ from rockoon_nameserver.keyspace import (
     identity_value,
     read_identity,
 )
+from rockoon_nameserver.rounds import Rounds
 from rockoon_nameserver.route_store import Compacted, RouteStore
 from rockoon_nameserver.route_table import Interest, RouteTable
 from rockoon_proto.v1.access_pb2 import KeysUpdate
@@ -67,10 +68,10 @@ class RouteFollower:
         self._etcd = etcd
         self._keyspace = keyspace
         self._clock = clock
-        self._probe_seconds = probe_seconds
+        self._probes = Rounds(probe_seconds, clock)
         self._retry_seconds = retry_seconds
         self._reach_seconds_max = reach_seconds_max
-        self._heartbeat_seconds = heartbeat_seconds
+        self._heartbeats = Rounds(heartbeat_seconds, clock)
         self._closing = False
         self._cluster_id = 0
         self._identity = 0
@@ -239,7 +240,7 @@ class RouteFollower:
             update.history = 0 if is_foreign else self.history
             is_new = told_reachable != self.reachable or told_keys != self.table.access_changes
             if says_something(update) or is_new or now >= due:
-                due, told_reachable = now + self._heartbeat_seconds, self.reachable
+                due, told_reachable = now + self._heartbeats.seconds_left(), self.reachable
                 told_keys = self.table.access_changes
                 yield update
                 continue
@@ -264,7 +265,7 @@ class RouteFollower:
             changed, now = self._changed, self._clock()
             is_due = now >= due
             if is_due:
-                due = now + self._heartbeat_seconds
+                due = now + self._heartbeats.seconds_left()
             yield is_due
             with suppress(TimeoutError):
                 async with asyncio.timeout(max(0.0, due - self._clock())):
@@ -370,7 +371,7 @@ class RouteFollower:
                 behind = False
             self._probe_wanted.clear()
             try:
-                async with asyncio.timeout(self._probe_seconds):
+                async with asyncio.timeout(self._probes.seconds_left()):
                     await self._probe_wanted.wait()
             except TimeoutError:
                 pass

@@ -28,6 +28,7 @@ from rockoon_nameserver.log_membership import (
     plainly_registered,
     registered,
 )
+from rockoon_nameserver.rounds import Rounds
 from rockoon_nameserver.route_store import LeaseGone, RouteStore
 from rockoon_proto.v1.logs_pb2 import LogState
 from rockoon_proto.v1.nameserver_pb2 import (
@@ -48,6 +49,10 @@ ADDRESS = re.compile(r"\S+:[0-9]{1,5}")
 # not happen by chance.
 ATTEMPTS_MAX = 8
 RACK_CHARACTERS_MAX = 100
+# Of a lease: how far apart its renewals are, and at most. Together with what one may take (ROUND in
+# rockoon_node.lease), one that nobody answers has ended before the lease does (ADR 27).
+RENEW_SHARE = 0.36
+RENEW_SHARE_MAX = 0.45
 
 
 class Entries(NamedTuple):
@@ -72,6 +77,7 @@ class Nodes:
         keyspace: the cluster's keys.
         lease_seconds: how long a node stays without a sign of life.
         has_queues: whether a broker of a name is known to have queues.
+        rounds: when leases are to be renewed; by default each a third of its time after the last.
     """
 
     def __init__(
@@ -80,11 +86,13 @@ class Nodes:
         keyspace: Keyspace,
         lease_seconds: int,
         has_queues: Callable[[str], bool] = lambda _: False,
+        rounds: Rounds | None = None,
     ) -> None:
         self._etcd = etcd
         self._keyspace = keyspace
         self._lease_seconds = lease_seconds
         self._has_queues = has_queues
+        self._rounds = rounds
 
     async def register(self, request: RegisterNodeRequest) -> RegisterNodeReply:
         """Put a node into the routes, or renew its lease (which makes no new revision).
@@ -314,7 +322,10 @@ class Nodes:
         return RegisterNodeReply(
             lease_id=lease_id,
             ttl_seconds=ttl_seconds,
-            renew_seconds=ttl_seconds / 3,
+            renew_seconds=min(
+                ttl_seconds / 3 if self._rounds is None else self._rounds.seconds_left(),
+                ttl_seconds * RENEW_SHARE_MAX,
+            ),
             revision=revision,
             predecessor_seconds=await self._etcd.lease_seconds_left(before) if before else 0.0,
         )

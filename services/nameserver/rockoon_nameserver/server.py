@@ -26,7 +26,8 @@ from rockoon_nameserver.keyspace import Keyspace
 from rockoon_nameserver.log_servicer import LogService
 from rockoon_nameserver.logs import Logs, freeze_when_etcd_goes_back
 from rockoon_nameserver.metrics import TABLE, NameserverMetrics
-from rockoon_nameserver.nodes import Nodes
+from rockoon_nameserver.nodes import RENEW_SHARE, Nodes
+from rockoon_nameserver.rounds import Rounds
 from rockoon_nameserver.route_store import RouteStore
 from rockoon_nameserver.servicer import NameServer
 from rockoon_nameserver.settings import NameserverSettings
@@ -46,6 +47,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+# How long a watcher may hear nothing, or an etcd be silent that nobody asks.
+ROUND_SECONDS_MAX = 4.0
 SERVICE_NAMES = ("rockoon.v1.NameServer", "rockoon.v1.Logs", "rockoon.v1.AccessKeys")
 
 
@@ -92,10 +95,14 @@ async def run_with(
     announce: Callable[[str, str, str], None],
 ) -> None:
     """Be a nameserver of the routes in a store; see `serve`."""
+    # All that is done now and then, at the same moments.
+    apart_seconds = min(settings.node_lease_seconds * RENEW_SHARE, ROUND_SECONDS_MAX)
     follower = RouteFollower(
         etcd,
         keyspace,
         time.monotonic,
+        probe_seconds=apart_seconds,
+        heartbeat_seconds=apart_seconds,
         log_revisions_max=settings.route_log_revisions_max,
     )
     logs = Logs(etcd, keyspace)
@@ -150,7 +157,9 @@ def registration(
     forgotten = follower.table.forgotten_next
     topics = Topics(etcd, keyspace, forgotten)
     has_queues = follower.table.has_queues
-    nodes = Nodes(etcd, keyspace, settings.node_lease_seconds, has_queues)
+    lease_seconds = settings.node_lease_seconds
+    rounds = Rounds(lease_seconds * RENEW_SHARE, time.monotonic)
+    nodes = Nodes(etcd, keyspace, lease_seconds, has_queues, rounds)
     groups, group_topics = Groups(etcd, keyspace, forgotten), GroupTopics(etcd, keyspace, topics)
     fingerprints = Fingerprints(settings.cluster, settings.name, shared_settings(settings))
     keys = AccessKeys(etcd, keyspace, lambda: len(follower.table.access_keys), steady_clock())
