@@ -15,7 +15,7 @@ from rockoon_core.errors import Busy, StoreCorrupt
 from rockoon_core.replication_rules import consistent_point, rank_of
 from rockoon_offset.journal.generation_files import generations, journal_path, read_contents
 from rockoon_offset.progress.records import encode
-from rockoon_offset.replication import frames, journal_log
+from rockoon_offset.replication import frames, journal_files, journal_log
 from rockoon_offset.replication.journal_log import JournalLog
 from rockoon_replica.log import LogFull, ReplicatedLog
 from support.holding_disk import HoldingDisk
@@ -377,6 +377,23 @@ def test_a_full_disk_can_be_cut(tmp_path: Path) -> None:
         # What was cut is kept.
         kept = [path.read_bytes() for path in (tmp_path / "a" / "lost").iterdir()]
         assert len(frames.whole_frames(kept[0], point)) == 1
+
+
+def test_of_what_was_cut_the_newest_is_kept(tmp_path: Path) -> None:
+    with opened(tmp_path / "a") as a:
+        lead(a, 1)
+        point = append(a, "g", 1)
+        a.commit(point)
+    for number in range(12):
+        with opened(tmp_path / "a") as a:
+            a.open_epoch(number + 2)
+            cut = content(a)[point:]
+        # As the copy of another leader: it is opened again before it is cut.
+        with opened(tmp_path / "a") as a:
+            a.truncate(point)
+    kept = list((tmp_path / "a" / "lost").iterdir())
+    assert len(kept) == journal_files.CUTS_KEPT_MAX == 8
+    assert cut in {path.read_bytes() for path in kept}
 
 
 def test_too_much_that_waits_for_other_copies_is_refused(

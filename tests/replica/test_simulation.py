@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from replica.simulation.__main__ import run
+from replica.simulation.__main__ import run, run_with_stores
 from replica.simulation.broken import NAMES
 from replica.simulation.truth import Violation
 from replica.simulation.world import CHANGING, SHAPES
@@ -50,6 +50,10 @@ FOUND_BY = {
 }
 # Not drawn by the seed.
 SHAPE_OF = dict.fromkeys(("alone_unasked", "alone_in_its_epoch"), CHANGING)
+# Likewise, of runs with stores.
+FOUND_IN_STORES: dict[str, int] = {}
+# Told in order: see `test_damaged_end.py`.
+FOUND_BY_A_SCRIPT = {"losses_unheard", "own_topics"}
 # Found by the model. Here a member does not append again before it knows a later version.
 UNSEEN = {"hand_over_unversioned"}
 
@@ -93,13 +97,19 @@ def test_it_holds_with_real_journals(seed: int, tmp_path: Path) -> None:
 
 
 def test_each_broken_rule_is_found_or_named() -> None:
-    assert FOUND_BY.keys() | UNSEEN == set(NAMES)
+    assert FOUND_BY.keys() | FOUND_IN_STORES.keys() | FOUND_BY_A_SCRIPT | UNSEEN == set(NAMES)
 
 
 @pytest.mark.parametrize("bug", FOUND_BY)
 def test_a_rule_that_is_broken_is_found(bug: str) -> None:
     with pytest.raises((Violation, ValueError, AssertionError)):
         run(FOUND_BY[bug], SHAPE_OF.get(bug), bug)
+
+
+@pytest.mark.parametrize("bug", FOUND_IN_STORES)
+def test_a_rule_that_is_broken_is_found_in_stores(bug: str) -> None:
+    with pytest.raises(Violation):
+        run_with_stores(FOUND_IN_STORES[bug], bug=bug)
 
 
 @pytest.mark.soak

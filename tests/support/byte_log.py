@@ -51,6 +51,8 @@ class ByteLog:
         self.generation = Generation()
         # Values that are in it.
         self.kept: frozenset[bytes] = frozenset()
+        # What a start has told of it; nothing of its own accord.
+        self.losses: list[str] = []
         self._records: list[LogRecord] = []
         self._files: list[int] = []
         self._epochs: list[tuple[int, int]] = []

@@ -230,17 +230,23 @@ class LogCopy(Generic[Around]):
         opened = self.service.open_log(self._lost)
         try:
             self.log = opened
+            if reason := self._file.doubt_short(opened.end):
+                self._tell_loss(reason)
             return await self._follow_and_lead(opened)
         finally:
             self._replication.refuse(self.log_name)
             self.log = self.replica = None
+            self._file.acknowledged.close()
             with suppress(*self.service.log_failures):
                 opened.close()
 
     def _lost(self, reason: str) -> None:
         """Elect nobody until what is gone was copied again."""
         if self._file.doubt():
-            log.error("log %s: this copy may have lost records: %s", self.log_name, reason)
+            self._tell_loss(reason)
+
+    def _tell_loss(self, reason: str) -> None:
+        log.error("log %s: this copy may have lost records: %s", self.log_name, reason)
 
     async def _follow_and_lead(self, opened: OpenLog) -> LastAction | None:
         name = self.log_name

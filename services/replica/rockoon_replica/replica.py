@@ -358,8 +358,12 @@ class Replica:
             case actions.Sync():
                 self._sync_wanted.set()
             case actions.Commit(end):
+                if self.member.epoch:
+                    # A leader counts its own copy.
+                    self._file.acknowledged.note(self._log.durable_end)
                 self._commit(min(end, self._log.end))
             case actions.Acknowledge(session, ack):
+                self._file.acknowledged.note(ack.durable_end)
                 self._following.acknowledge(session, ack)
             case actions.SendRound(number):
                 self._leading.send_round(number)
@@ -388,6 +392,7 @@ class Replica:
                     "log %s: cut at %d, it ended at %d", self._log_name, offset, self._log.end
                 )
                 self.record.truncated_bytes += max(0, self._log.end - offset)
+                self._file.acknowledged.lower(offset)
                 self._log.truncate(offset)
             case actions.Drop(dropped):
                 self._log.drop(dict(dropped))

@@ -2,6 +2,7 @@
 
     config/replica       one line of JSON; on the next one the CRC-32 of the first, as 8 hex digits
     config/replicated    empty; made behind the first `replica`
+    config/acknowledged  see acknowledged_end.py
 
 Invariants:
 - Before a promise is acted on it is in the file: the disk has it when `write` returns.
@@ -20,6 +21,7 @@ from rockoon_core.disk import Disk
 from rockoon_core.errors import StoreCorrupt
 from rockoon_core.replication_rules import Config
 from rockoon_node.store_id import BOOT_ID
+from rockoon_replica.acknowledged_end import AcknowledgedEnd
 from rockoon_replica.log_state import Version
 from rockoon_replica.replica_facts import ReplicaFacts
 
@@ -48,6 +50,9 @@ class ReplicaFile:
         acknowledges_unsynced: whether this process acknowledges what is written (flush = async),
             or what is synced.
         boot: which start of the machine this is; by default the system is asked.
+
+    Attributes:
+        acknowledged: up to where the log was acknowledged.
     """
 
     def __init__(
@@ -63,6 +68,7 @@ class ReplicaFile:
         self._disk = disk
         self._acknowledges_unsynced = acknowledges_unsynced
         self._boot = this_boot() if boot is None else boot
+        self.acknowledged = AcknowledgedEnd(directory, disk)
 
     def read(self) -> ReplicaFacts | None:
         """What was written last; None in a store that never was a replica.
@@ -99,6 +105,22 @@ class ReplicaFile:
         unsynced_boot = self._boot if self._acknowledges_unsynced else None
         self._disk.replace_file(self._path, encode(Kept(facts, unsynced_boot)))
         self._mark()
+
+    def doubt_short(self, log_end: int) -> str:
+        """Note that a log has lost what this replica has acknowledged, if it ends too early.
+
+        Returns:
+            What it has lost; empty if it has all, or was never a replica's.
+
+        Raises:
+            StoreCorrupt, OSError: as of `read` and `write`.
+        """
+        acknowledged = self.acknowledged.end
+        if log_end >= acknowledged or not self.doubt():
+            return ""
+        # It is known now, whatever is written there next.
+        self.acknowledged.lower(log_end)
+        return f"the log ends at {log_end}, and was acknowledged up to {acknowledged}"
 
     def doubt(self) -> bool:
         """Note that the log may have lost what this replica has acknowledged; durable on return.

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from replica.simulation.broken import BROKEN, NAMES, OF_GENERATIONS
+from replica.simulation.broken import BROKEN, NAMES, OF_GENERATIONS, OF_STORES
 from replica.simulation.truth import Stuck, Violation
 from replica.simulation.world import CHANGING, SHAPES, World
 
@@ -57,17 +57,17 @@ def run(
     return world
 
 
-def run_with_stores(seed: int, shape: str | None = None) -> World:
+def run_with_stores(seed: int, shape: str | None = None, bug: str | None = None) -> World:
     """One run of stores and what nameservers make of calls, with a topic that comes and goes."""
     with tempfile.TemporaryDirectory() as home:
         root = Path(home)
-        return run(seed, shape, nameserver=True, root=root, steps=STEPS_WITH_STORES)
+        return run(seed, shape, bug, nameserver=True, root=root, steps=STEPS_WITH_STORES)
 
 
 def hunt(bug: str, first: int, seeds: int, shape: str | None) -> bool:
     for seed in range(first, first + seeds):
         try:
-            run(seed, shape, bug)
+            (run_with_stores if bug in OF_STORES else run)(seed, shape, bug)
         except Stuck:
             continue
         except (Violation, ValueError, AssertionError) as error:

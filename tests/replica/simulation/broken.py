@@ -29,6 +29,11 @@ OF_THE_WORLD = {
     "alone_in_its_epoch": "a copy becomes the only one in its epoch, and learners come again",
     "no_sequences": "a message that is sent again is stored again",
 }
+# Likewise, of logs on disks.
+OF_STORES = {
+    "own_topics": "a leader goes by the topics that it wrote down when it led last",
+    "losses_unheard": "a log that ends before what it acknowledged changes nothing",
+}
 
 
 def _no_checksum(patch: Patch) -> None:
@@ -267,6 +272,6 @@ BROKEN: dict[str, Callable[[Patch], None]] = {
         joins_without_files,
     )
 }
-NAMES = (*BROKEN, *OF_THE_WORLD)
 # Seen only where leaders make generations.
 OF_GENERATIONS = frozenset(("deletes_as_the_leader", "joins_without_files"))
+NAMES = (*BROKEN, *OF_THE_WORLD, *OF_STORES)

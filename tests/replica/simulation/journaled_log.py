@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from replica.simulation.truth import Violation
+from rockoon_core.errors import StoreCorrupt
 from rockoon_core.replication_rules import Boundary
+from rockoon_offset.journal.generation_files import generations, journal_path
 from rockoon_offset.progress.records import decode, encode
 from rockoon_offset.replication.frames import Kind, LogFrame, unpack, whole_frames
 from rockoon_offset.replication.journal_log import JournalLog
@@ -32,6 +34,8 @@ class JournaledLog:
         self._root, self._choose, self._file_bytes = root, choose, file_bytes
         self._number = 0
         self._commits = 0
+        self._is_refused = False
+        self.losses: list[str] = []
         root.mkdir()
         self._open()
 
@@ -42,7 +46,12 @@ class JournaledLog:
         # Nothing is kept in reserve: each crash would copy it.
         self._disk.fail_allocate = lambda _: errno.EOPNOTSUPP
         self._log = JournalLog(
-            place, self._root.name, failed=_failed, disk=self._disk, bytes_max=self._file_bytes
+            place,
+            self._root.name,
+            failed=_failed,
+            lost=self.losses.append,
+            disk=self._disk,
+            bytes_max=self._file_bytes,
         )
         self._has_appended = False
         self._forget()
@@ -52,6 +61,8 @@ class JournaledLog:
         self._begin = self._log.min_offset
         self._bytes = bytearray()
         self._frames: list[LogFrame] = []
+        # Made of the first so many of them, one after the other.
+        self._followed, self._followed_frames = Replay(), 0
 
     @property
     def end(self) -> int:
@@ -94,6 +105,8 @@ class JournaledLog:
         self._commits += 1
         if self._commits % 20 == 0:
             self._check_ledger()
+        else:
+            self._follow_ledger()
 
     def open_epoch(self, epoch: int) -> None:
         self._log.open_epoch(epoch)
@@ -141,6 +154,18 @@ class JournaledLog:
             self._bytes += data
             at += len(data)
 
+    def _follow_ledger(self) -> None:
+        """Compare the ledger with one that goes along: at each commit, as a rebuild would cost."""
+        self._learn()
+        end = self.end if self._has_appended else self.committed_end
+        for frame in self._frames[self._followed_frames :]:
+            if frame.end > end:
+                break
+            self._followed.take(frame)
+            self._followed_frames += 1
+        if ledger_state(self._log.ledger) != ledger_state(self._followed.ledger):
+            raise Violation(f"{self._root.name}: the ledger is not what was committed")
+
     def _check_ledger(self) -> None:
         """Compare the ledger with what the log's bytes make: a leader's has what it appended."""
         self._learn()
@@ -168,6 +193,27 @@ class JournaledLog:
 
     def crash(self, *, power: bool) -> None:
         """End the process, or the machine, and open what is left."""
+        self._end_process(power=power)
+        self._open()
+
+    def crash_damaged(self) -> bool:
+        """Likewise, with a byte of the last frame changed meanwhile; returns whether it opens."""
+        self._learn()
+        last = self._frames[-1] if self._frames else None
+        self._end_process(power=False)
+        place = self._root / str(self._number)
+        if last is not None:
+            path = journal_path(place, generations(place, "journal")[-1])
+            data = bytearray(path.read_bytes())
+            data[-self._choose.randrange(1, last.end - last.position + 1)] ^= 1
+            path.write_bytes(data)
+        try:
+            self._open()
+        except StoreCorrupt:
+            self._is_refused = True
+        return not self._is_refused
+
+    def _end_process(self, *, power: bool) -> None:
         place = self._root / str(self._number)
         self._number += 1
         if power:
@@ -175,10 +221,11 @@ class JournaledLog:
         else:
             crashed_copy(place, self._root / str(self._number))
         self._log.close()
-        self._open()
 
     def close(self) -> None:
         """Close, and compare the ledger once more."""
+        if self._is_refused:
+            return
         self._check_ledger()
         self._log.close()
 

@@ -52,6 +52,8 @@ class Node:
         self.is_plain = False
         # Values, where their records are; what a broker's ledger of sequences is.
         self.ledger: dict[int, tuple[int, int]] = {}
+        # Up to where it has acknowledged its log.
+        self.noted = 0
         # As it wrote them down when it led last.
         self.written_topics = LogTopics()
         self.forget()
@@ -71,6 +73,7 @@ class Node:
         self.forget()
         self.up, self.is_plain = True, False
         self.log.reopened(self.world.random)
+        self.look_at_log()
         if "demotion_in_memory" not in self.world.bugs:
             self.ledger = {}
         self.member = Member(self.replica, self.facts, self.log, lag_max=self.world.lag_max)
@@ -92,6 +95,15 @@ class Node:
     def synced_plainly(self) -> None:
         """What is on its disk is committed."""
         self._commit(actions.Commit(self.log.durable_end))
+
+    def look_at_log(self) -> None:
+        """What a start makes of what is left: what was acknowledged may be gone."""
+        lost = self.log.end < self.noted or bool(self.log.losses)
+        if lost and "losses_unheard" not in self.world.bugs and self.facts != ReplicaFacts():
+            self.world.counts["losses"] += 1
+            self.facts = self.facts._replace(sound=False)
+        self.noted = min(self.noted, self.log.end)
+        self.log.losses.clear()
 
     def stop(self) -> None:
         """The process ends; its connections may be seen to, later."""
@@ -154,6 +166,7 @@ class Node:
         """It happens when the world says so."""
 
     def _truncate(self, action: actions.Truncate) -> None:
+        self.noted = min(self.noted, action.offset)
         self.log.truncate(action.offset)
 
     def _needgeneration(self, action: actions.NeedGeneration) -> None:
@@ -161,6 +174,9 @@ class Node:
 
     def _commit(self, action: actions.Commit) -> None:
         end = min(action.end, self.log.end)
+        if not self.is_plain and self.member.epoch:
+            # A leader counts its own copy.
+            self.noted = max(self.noted, self.log.durable_end)
         if end <= self.log.committed_end:
             return
         self.log.commit(end)
@@ -197,6 +213,7 @@ class Node:
             link.up.append(events.HelloArrived(link.number, action.hello))
 
     def _acknowledge(self, action: actions.Acknowledge) -> None:
+        self.noted = max(self.noted, action.ack.durable_end)
         if action.session in self.links:
             # How much was sent is filled in where it arrives.
             link = self.links[action.session]
@@ -307,6 +324,7 @@ class Node:
         self.log = self.world.new_log()
         self.facts = ReplicaFacts()
         self.ledger = {}
+        self.noted = 0
         self.written_topics = LogTopics()
         if "identity_by_name" not in self.world.bugs:
             self.replica = self.world.new_name()

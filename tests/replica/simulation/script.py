@@ -14,7 +14,7 @@ class Script(World):
     Args:
         shape: how many there are; see `SHAPES`.
         nameserver: as of `World`; a rule of elections can be broken without it only.
-        root, bugs: as of `World`.
+        root, journals, bugs: as of `World`.
     """
 
     def __init__(
@@ -23,9 +23,10 @@ class Script(World):
         *,
         nameserver: bool = False,
         root: Path | None = None,
+        journals: bool = False,
         bugs: tuple[str, ...] = (),
     ) -> None:
-        super().__init__(1, shape, bugs, nameserver=nameserver, root=root)
+        super().__init__(1, shape, bugs, nameserver=nameserver, root=root, journals=journals)
         self.is_eager = False
         self.crashes_between = 0
         self.lag_max = 1 << 20

@@ -1,21 +1,38 @@
 """Broker's store as a log of the simulation, on a disk that forgets what was not synced."""
 
 import random
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 
 from replica.simulation.truth import Violation
+from rockoon_broker.store.errors import StoreError
 from rockoon_broker.store.recovery.verify import verify_store
 from rockoon_core.replication_rules import Boundary
+from rockoon_format.file_names import offset_to_file_name
 from rockoon_format.log_marks import LogTopics, TopicChange
 from rockoon_format.record import decode_record
 from rockoon_format.scan import scan
 from rockoon_replica.log import NO_GENERATION, Generation
 from support.byte_log import VALUE, LogRecord
 from support.replicas import Replica
-from support.store_directory import PowerCutDisk, crashed_copy
+from support.store_directory import PowerCutDisk, crashed_copy, in_log
+from support.waiting import DEADLINE_SECONDS
 
 FILE_BYTES = 4096
+
+
+class SteppedDisk(PowerCutDisk):
+    """Another thread's syncs of the log wait until they are told: a seed always does the same."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.may_sync = threading.Event()
+
+    def fdatasync(self, fd: int) -> None:
+        if in_log(self.paths[fd]) and threading.current_thread() is not threading.main_thread():
+            assert self.may_sync.wait(DEADLINE_SECONDS)
+        super().fdatasync(fd)
 
 
 class StoredLog:
@@ -31,15 +48,19 @@ class StoredLog:
         self._number = 0
         self._bytes = bytearray()
         self._records: list[LogRecord] = []
+        self._is_refused = False
+        self.losses: list[str] = []
         root.mkdir()
         self._open()
 
     def _open(self) -> None:
         place = self._root / str(self._number)
         place.mkdir(exist_ok=True)
-        self._disk = PowerCutDisk(place)
-        self._owner = Replica(place, self._disk)
+        self._disk = SteppedDisk(place)
+        self._owner = Replica(place, self._disk, on_loss=self.losses.append)
         self._begin = self.min_offset
+        # Where the last record begins; None while none is known.
+        self._last: int | None = None
         self._bytes.clear()
         self._records.clear()
 
@@ -88,12 +109,15 @@ class StoredLog:
 
     def truncate(self, offset: int) -> None:
         if offset != self.end:
+            self._disk.may_sync.set()
             self._owner.store.close_to_truncate(offset)
             self._open()
 
     def sync_nowait(self) -> None:
         """As `sync`, in the time that the disk takes."""
+        self._disk.may_sync.set()
         self._owner.sync()
+        self._disk.may_sync.clear()
         # What waited for this copy's own disk; a broker's ticks do it.
         self._owner.store.confirm(self.committed_end)
 
@@ -136,6 +160,7 @@ class StoredLog:
             found = scan(data, 0, len(data))
             for offset, size in zip(found.offsets.tolist(), found.sizes.tolist(), strict=True):
                 record = decode_record(data, offset)
+                self._last = at + offset
                 if record.topic == b"T":
                     place = (at + offset, at + offset + size)
                     self._records.append(LogRecord(*place, VALUE, record.body.strip(), 0))
@@ -151,19 +176,48 @@ class StoredLog:
 
     def crash(self, *, power: bool) -> None:
         """End the process, or the machine, and open what is left."""
-        before = self._owner.store
+        self._end_process(power=power)
+        self._open()
+
+    def crash_damaged(self) -> bool:
+        """Likewise, with the last record damaged meanwhile; returns whether it opens."""
+        self._learn()
+        self._end_process(power=False)
+        if self._last is not None:
+            first = self._last % FILE_BYTES
+            path = (
+                self._root
+                / str(self._number)
+                / "commitlog"
+                / offset_to_file_name(self._last - first)
+            )
+            data = bytearray(path.read_bytes())
+            # Of its length, and what says that it is one.
+            data[first : first + 8] = bytes(8)
+            path.write_bytes(data)
+        try:
+            self._open()
+        except StoreError:
+            self._is_refused = True
+        return not self._is_refused
+
+    def _end_process(self, *, power: bool) -> None:
+        before, disk = self._owner.store, self._disk
         place = self._root / str(self._number)
         self._number += 1
         if power:
             self._disk.cut(self._root / str(self._number), self._choose)
         else:
             crashed_copy(place, self._root / str(self._number))
+        disk.may_sync.set()
         before.close()
-        self._open()
 
     def close(self) -> None:
         """Close, and compare the queues with a rebuild where they should have all of the log."""
+        if self._is_refused:
+            return
         committed = self.committed_end == self.end
+        self._disk.may_sync.set()
         self._owner.store.close()
         if committed and (problems := verify_store(self._root / str(self._number))):
             raise Violation(f"{self._root.name}: {problems}")

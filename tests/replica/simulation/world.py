@@ -20,7 +20,7 @@ from replica.simulation.node import Link, Node
 from replica.simulation.register import Register, first_state
 from replica.simulation.stored_log import StoredLog
 from replica.simulation.topics import Routes, check_topic
-from replica.simulation.truth import Stuck, Truth
+from replica.simulation.truth import Stuck, Truth, Violation
 from rockoon_core.replication_rules import election_size
 from rockoon_replica import events
 from rockoon_replica.actions import Action
@@ -487,7 +487,21 @@ class World:
         node.stop()
         if "volatile_promise" in self.bugs:
             node.forget_promise()
-        node.log.crash(power=self.chance(0.5))
+        power = self.chance(0.5)
+        if power:
+            # It may be as old as the last time that the system wrote it.
+            node.noted = 0
+        if self._root is not None and not power and self._harms_left and self.chance(0.5):
+            # Not with the power: then the end may be gone, and who acknowledged it not know.
+            self._harms_left -= 1
+            self.counts["damages"] += 1
+            if not node.log.crash_damaged():
+                node.become_new()
+        else:
+            node.log.crash(power=power)
+            if node.log.end < node.noted:
+                raise Violation(f"{node.replica} has nothing of its end, and was only killed")
+        node.look_at_log()
         if self._harms_left and self.chance(0.2):
             self._harms_left -= 1
             self.counts["harms"] += 1

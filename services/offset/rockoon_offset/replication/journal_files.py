@@ -2,7 +2,7 @@
 
     <generation>.journal    see frames.py; a file begins where its leader began a new generation
     truncation              where the log is to be cut; there only until that is done
-    lost/                   what was cut
+    lost/                   what was cut, the newest CUTS_KEPT_MAX times
 
 Generations number the files of one directory; copies number theirs otherwise.
 
@@ -28,6 +28,8 @@ log = logging.getLogger(__name__)
 
 TRUNCATION = "truncation"
 LOST = "lost"
+# Nobody needs one once the copies are level again; a few, for people who look for what is gone.
+CUTS_KEPT_MAX = 8
 # How often the files themselves say how far they are synced.
 SYNCED_BYTES = 64 << 10
 
@@ -299,10 +301,19 @@ class JournalFiles:
             for file in self.files
             if file.end > position
         )
-        self._disk.replace_file(kept / f"{position}-{position + len(cut)}.frames", cut)
+        target = kept / f"{position}-{position + len(cut)}.frames"
+        number = 0
+        while target.exists():
+            # Of another leader, as long as this one.
+            number += 1
+            target = target.with_suffix(f".frames-{number}")
+        self._disk.replace_file(target, cut)
         content = frames.encode_synced(position)
         self._disk.replace_file(self._directory / TRUNCATION, content)
         self._finish_truncation()
+        cuts = sorted(kept.iterdir(), key=lambda path: self._disk.facts(path).modified_ms)
+        for path in cuts[:-CUTS_KEPT_MAX]:
+            self._disk.unlink(path)
 
     def _finish_truncation(self) -> None:
         path = self._directory / TRUNCATION
