@@ -3,9 +3,11 @@
 import random
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
 from spark.test_compact_cluster import Topic
 
 import rockoon.sync
@@ -18,6 +20,7 @@ from rockoon_spark.records.selection import EVERYTHING
 from rockoon_spark.source.live_cluster import LiveCluster
 from rockoon_spark.source.log_source import LogPartition
 from support.endless_sending import Sending
+from support.spark_processes import patiently
 from support.waiting import wait_until
 
 LOG = "broker-a"
@@ -104,6 +107,53 @@ def test_a_topic_is_compacted_whoever_leads_by_then(
             # Whether or not this one has got the generation by now.
             assert topic.newest.items() <= topic.read(last=True).items()
             cluster.start(former)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(600)
+def test_a_stream_and_a_read_have_exactly_what_was_acknowledged(
+    spark: SparkSession, cluster: LocalCluster, tmp_path: Path
+) -> None:
+    """While the stream runs its log's leader is killed, and the next one hands over: no message is
+    missing, and none comes twice."""
+    endpoint, topic = ",".join(cluster.nameservers), "streamed"
+    got: dict[int, list[int]] = {}
+
+    def take(frame: DataFrame, batch: int) -> None:
+        rows = sorted(int(row.body) for row in frame.select("body").collect())
+        # A batch that failed on the way comes again as it was.
+        assert got.setdefault(batch, rows) == rows
+
+    with rockoon.sync.connect(cluster.nameservers, idempotent=True) as connection:
+        connection.call(connection.asyncio.admin.create_topic(topic, queues_per_broker=2))
+        options = {"endpoint": endpoint, "topics": topic}
+        stream = spark.readStream.format("rockoon").options(
+            **options, startingOffsets="earliest", maxOffsetsPerTrigger=100, consumerGroup="job"
+        )
+        writer = stream.load().writeStream.foreachBatch(take)
+        writer = writer.option("checkpointLocation", str(tmp_path))
+
+        def begin() -> StreamingQuery:
+            query = writer.start()
+            while not got:
+                query.awaitTermination(0.2)
+            return query
+
+        with Sending(connection, topic) as sending:
+            query = patiently(begin)
+            for killed in (True, False):
+                seen, before = len(got), sending.acknowledged
+                former = change_leader(cluster, connection, killed=killed)
+                wait_until(lambda before=before: sending.acknowledged > before + 50, "a new leader")
+                wait_until(lambda seen=seen: len(got) > seen + 1, "batches of the new leader")
+                cluster.start(former)
+        query.processAllAvailable()
+        query.stop()
+        sent = list(range(sending.acknowledged))
+        assert sorted(number for rows in got.values() for number in rows) == sent
+        frame = spark.read.format("rockoon").options(**options, splitBytes=SPLIT_BYTES).load()
+        assert sorted(int(row.body) for row in frame.select("body").collect()) == sent
+        assert connection.call(connection.admin.lag("job")).total_lag == 0
 
 
 def rows_of(partitions: Iterable[LogPartition], topic: str) -> list[Row]:
