@@ -148,8 +148,10 @@ class ProducerBatch:
         assert self.queue is not None
         starts = self._starts
         if starts is None:
-            lengths = frombuffer(self.lengths, "<u4")
-            starts = self._starts = (cumsum(lengths, dtype=int64) - lengths).tolist()
+            starts = self._starts = [0]
+            if self.count > 1:
+                lengths = frombuffer(self.lengths, "<u4")
+                starts = self._starts = (cumsum(lengths, dtype=int64) - lengths).tolist()
         digits = len(self.ids) // self.count
         run, first = outcome, 0
         if len(outcome.more) == self.count - 1:

@@ -179,10 +179,8 @@ class Appends:
             appended = self._appended(joint)
         except (RockoonError, store_errors.StoreError):
             return placed
-        durable: asyncio.Future[RockoonError | None] | None = None
         ends = [each.end_offset for each in appended if each is not None]
-        if ends and self._waits_for_sync:
-            durable = self._wait_for(ends[-1])
+        durable = self._durable(ends[-1]) if ends else None
         for index, where in zip(indices, appended, strict=True):
             if where is not None:
                 batch = batches[index]
@@ -297,8 +295,7 @@ class Appends:
         except store_errors.UnstorableTopic as failure:
             raise InvalidTopicName(topic=batch.topic, reason=str(failure)) from failure
         run = self._note_appended(batch, appended, first_sequence)
-        durable = self._wait_for(appended.end_offset) if self._waits_for_sync else None
-        return AppendResult((run,), durable)
+        return AppendResult((run,), self._durable(appended.end_offset))
 
     def _note_appended(self, batch: Batch, appended: Appended, first_sequence: int) -> Run:
         """Count a batch in the log, and say where its messages are."""
@@ -359,6 +356,16 @@ class Appends:
         # be acknowledged without being there.
         self._sequences.note(sequenced.key, placed.first)
         return replace(placed, runs=(*runs, *placed.runs)) if runs else placed
+
+    def _durable(self, end: int) -> "asyncio.Future[RockoonError | None] | None":
+        """What is done when the log is as durable as was promised up to `end`; None if it is."""
+        if not self._waits_for_sync:
+            return None
+        if self._store.inline_bytes_max and self._store.durable_end >= end:
+            # The append has synced it; the batches before it, if some wait, are durable as well.
+            self.confirmed(end)
+            return None
+        return self._wait_for(end)
 
     def _wait_for(self, end: int) -> "asyncio.Future[RockoonError | None]":
         durable: asyncio.Future[RockoonError | None] = self._loop.create_future()

@@ -59,6 +59,8 @@ STORE_ID_FILE = "storeId"
 CLUSTER_ID_FILE = "clusterId"
 # What they hold is had again, from the log and from the nameserver.
 MADE_ANEW = (topics_json.FILE, sequence_snapshot.FILE, pending_index.SNAPSHOT_FILE)
+# A little more than one message: what is written in bulk is synced while the loop goes on.
+INLINE_BYTES_MAX = 16 << 10
 KINDS = {HALF: TRANSACTION, DELAYED: DELAY}
 
 
@@ -197,6 +199,7 @@ class Broker:
         try:
             parts = (store, topic_file, settings, nameservers, clock, disk, recovery_seconds)
             broker = await cls.over(*parts)
+            store.inline_bytes_max = INLINE_BYTES_MAX
             await asyncio.to_thread(broker.lead)
         except BaseException:
             disk.go_on()

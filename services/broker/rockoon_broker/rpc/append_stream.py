@@ -94,10 +94,7 @@ class AppendStream:
                     break
                 self._idle = False
                 came_seconds = self._clock.monotonic_seconds()
-                if request.more:
-                    outcomes = await self._place_all([request, *request.more])
-                else:
-                    outcomes = [await self._place(request)]
+                outcomes = await self._place_all([request, *request.more])
                 self._outcomes.put_nowait((outcomes, came_seconds))
                 self._idle = True
         except Exception as failure:  # noqa: BLE001 - `answers` raises it where the call sees it

@@ -32,7 +32,8 @@ from rockoon_broker.store.errors import (
     StoreNotWritable,
 )
 from rockoon_broker.store.log.batch import Batch
-from rockoon_broker.store.log.syncer import DoomedDirectory, finish_removals
+from rockoon_broker.store.log.removals import DoomedDirectory
+from rockoon_broker.store.log.syncer import finish_removals
 from rockoon_broker.store.log.time_runs import TimeRuns
 from rockoon_broker.store.opening import open_log
 from rockoon_broker.store.queues.consume_queue import ConsumeQueues, QueueKey
@@ -71,6 +72,8 @@ class Store(VisibleStore):
         points: what the next start will rely on.
         runs: over which parts of the log store times ascend.
         compaction: what is left of compacted topics, and what the log keeps for them.
+        inline_bytes_max: so many bytes an append may sync by itself, and hold its caller up for
+            it; `durable_end` tells whether it has.
         retain_from: physical offset from which on the log stays, whatever its age and the disk's
             fill. `by_quorum` everything, until the owner says otherwise: another copy that needed
             it would have to be made anew, and a follower's clock alone may be wrong.
@@ -90,6 +93,7 @@ class Store(VisibleStore):
         self.settings = settings
         self._by_quorum = by_quorum
         self.retain_from = 0 if by_quorum else OFFSET_MAX
+        self.inline_bytes_max = 0
         self._disk = disk
         self._clock = clock
         self._lock = lock
@@ -312,7 +316,8 @@ class Store(VisibleStore):
     def _written(self) -> None:
         """What follows every write to the log."""
         if self.settings.flush is Flush.SYNC:
-            self._syncer.request_sync(self._log.sync_request(self._syncer.synced_end))
+            request = self._log.sync_request(self._syncer.synced_end)
+            self._syncer.request_sync(request, inline_bytes_max=self.inline_bytes_max)
         elif not self._by_quorum:
             self._committed_end = self._log.end
             self._undispatched.dispatch(self._log.end)
@@ -328,12 +333,10 @@ class Store(VisibleStore):
         Returns:
             The queues whose max offset moved: readers that wait there can be woken.
 
-        Raises:
-            StoreFailed, StoreClosed.
+        Raises: StoreFailed, StoreClosed.
         """
         self.check_usable()
-        known = self._log.end if self._by_quorum else self._syncer.synced_end
-        if end_offset > known:
+        if end_offset > (known := self._log.end if self._by_quorum else self._syncer.synced_end):
             raise ValueError(f"{end_offset} cannot be committed, the store has {known}")
         self._committed_end = max(self._committed_end, end_offset)
         return self._undispatched.dispatch(self._committed_end)
@@ -360,8 +363,7 @@ class Store(VisibleStore):
         Returns:
             Queues whose max offset moved because entries could be written that could not before.
 
-        Raises:
-            StoreFailed, StoreClosed.
+        Raises: StoreFailed, StoreClosed.
         """
         self.check_usable()
         advanced = self._undispatched.dispatch(self._committed_end)
@@ -494,7 +496,5 @@ class Store(VisibleStore):
         """Raise StoreClosed or StoreFailed once the store takes nothing any more."""
         if self._closed:
             raise StoreClosed(f"{self.settings.root} is closed")
-        if self._syncer.failure is not None:
-            raise StoreFailed(
-                f"a sync of {self.settings.root} failed: {self._syncer.failure}"
-            ) from self._syncer.failure
+        if (failure := self._syncer.failure) is not None:
+            raise StoreFailed(f"a sync of {self.settings.root} failed: {failure}") from failure

@@ -21,7 +21,8 @@ from numpy import frombuffer, uint8
 from numpy.typing import NDArray
 
 from rockoon_broker.store.errors import AppendFailed, BatchTooLarge
-from rockoon_broker.store.log.syncer import DoomedFile, SyncRequest, create_log_file
+from rockoon_broker.store.log.removals import DoomedFile
+from rockoon_broker.store.log.syncer import SyncRequest, create_log_file
 from rockoon_core.disk import Disk
 from rockoon_format.file_names import offset_to_file_name
 from rockoon_format.record import encode_blank, fits

@@ -4,6 +4,7 @@ The owner's thread decides everything and posts; this thread only makes the slow
 
 1. A sync request replaces the one before it: each lists every file with bytes that are not known
    to be synced, so the newest covers all. Appends made while a sync runs share the next one.
+   While nothing is asked for and syncs are short, the owner makes small ones itself.
 2. Whoever waits for a sync never waits for more than one other slow call: between any two of them
    the newest sync request is served.
 3. Descriptors of CommitLog files are closed here, never by the owner, and only after every request
@@ -27,6 +28,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from rockoon_broker.store.log.removals import (
+    DoomedDirectory,
+    DoomedFile,
+    RemovalRefused,
+    removal,
+)
+from rockoon_broker.store.log.sync_pace import SyncPace
 from rockoon_broker.store.recovery.checkpoint_files import MarkerFiles, RecoveryPoint
 from rockoon_core.disk import Disk, Shortage
 from rockoon_format.checkpoint import Checkpoint
@@ -58,27 +66,6 @@ class PointRequest:
     """Files that the point does not count any more."""
 
 
-@dataclass(frozen=True)
-class DoomedFile:
-    """A file that the owner no longer uses."""
-
-    path: Path
-    fd: int | None
-    """Its descriptor, to be closed with it."""
-
-
-@dataclass(frozen=True)
-class DoomedDirectory:
-    """A directory that was moved to where nobody looks for it, to be deleted with all in it."""
-
-    path: Path
-
-
-class RemovalRefused(OSError):
-    """The disk does not delete something, for now. Unlike after a failed sync, nothing is unknown:
-    it is still there, and a start would find it."""
-
-
 class Syncer:
     """The thread and what it shares with the owner.
 
@@ -108,7 +95,7 @@ class Syncer:
         self._file_bytes = file_bytes
         self._on_synced = on_synced
         self._on_failed = on_failed
-        # Written by the Syncer's thread alone, read by the owner without the lock.
+        # Grows; read by the owner without the lock.
         self.synced_end = synced_end
         self.failure: OSError | None = None
         self.removal_failure: OSError | None = None
@@ -116,6 +103,10 @@ class Syncer:
         # Everything below is guarded by `_changed`.
         self._changed = threading.Condition()
         self._sync: SyncRequest | None = None
+        self._has_told = False
+        # Held while the log's files are synced: of two syncs at once one alone hears of an error.
+        self._syncing = threading.Lock()
+        self._pace = SyncPace()
         self._wanted_file: Path | None = None
         self._reserving: Path | None = None
         self._reserved: tuple[Path, int] | None = None
@@ -144,10 +135,33 @@ class Syncer:
 
     # What the owner posts.
 
-    def request_sync(self, request: SyncRequest) -> None:
+    def request_sync(self, request: SyncRequest, *, inline_bytes_max: int = 0) -> None:
+        """Have the log synced.
+
+        Args:
+            request: how far.
+            inline_bytes_max: the owner may be held up for a short sync of so many bytes, which
+                costs less than handing it over. `synced_end` tells; `on_synced` is not called.
+        """
+        if request.end - self.synced_end <= inline_bytes_max and self._sync_now(request):
+            return
         with self._changed:
             self._sync = request
             self._changed.notify_all()
+
+    def _sync_now(self, request: SyncRequest) -> bool:
+        """Sync on the owner's thread, unless others wait for a sync, or they take long."""
+        if not self._syncing.acquire(blocking=False):
+            return False
+        try:
+            if self._sync or self.failure or not self._pace.is_short:
+                return False
+            self._sync_files(request, inline=True)
+        except OSError as error:
+            self._fail(error)
+        finally:
+            self._syncing.release()
+        return True
 
     def request_file(self, path: Path) -> None:
         """Reserve a CommitLog file ahead of need; an error is kept quiet until it is needed."""
@@ -247,10 +261,10 @@ class Syncer:
         busy = False
         while True:
             with self._changed:
-                while not (busy or self._stopping or self._has_work()):
+                while not (busy or self._stopping or self.failure or self._has_work()):
                     waits = self._point is not None
                     self._changed.wait(RETRY_SECONDS if waits else None)
-                if self._stopping:
+                if self._stopping or self.failure:
                     return
             try:
                 self._serve_sync()
@@ -284,12 +298,25 @@ class Syncer:
         # A recovery point may have synced as far already.
         if request.end <= self.synced_end:
             return
-        for fd in request.fds:
-            self._disk.fdatasync(fd)
+        with self._syncing:
+            if self.failure is not None:
+                raise self.failure
+            self._sync_files(request, inline=False)
+        self._on_synced(request.end)
+
+    def _sync_files(self, request: SyncRequest, *, inline: bool) -> None:
+        began = time.monotonic()
+        try:
+            for fd in request.fds:
+                self._disk.fdatasync(fd)
+        except OSError as error:
+            # Before the other thread syncs: that would succeed without the pages that this lost.
+            self.failure = error
+            raise
+        self._pace.note(time.monotonic() - began, inline=inline)
         # After all of them, and no further than was asked: bytes that were appended during the sync
         # may or may not be on the disk.
-        self.synced_end = request.end
-        self._on_synced(request.end)
+        self.synced_end = max(self.synced_end, request.end)
 
     def _next_steps(self) -> Iterator[None]:
         """The background work that is due, cut where a sync request may be served in between."""
@@ -368,9 +395,11 @@ class Syncer:
 
     def _fail(self, error: OSError) -> None:
         with self._changed:
+            has_told, self._has_told = self._has_told, True
             self.failure = error
             self._changed.notify_all()
-        self._on_failed(error)
+        if not has_told:
+            self._on_failed(error)
 
 
 def finish_removals(syncer: Syncer, disk: Disk) -> None:
@@ -425,52 +454,3 @@ def sync_names(directory: Path, disk: Disk) -> None:
     """Sync a directory; one that was deleted meanwhile, even just now, needs it no more."""
     with contextlib.suppress(FileNotFoundError):
         disk.sync_directory(directory)
-
-
-def removal(doomed: DoomedFile | DoomedDirectory, disk: Disk) -> Iterator[None]:
-    """Delete what the owner gave up, cut where something else may be done in between.
-
-    Once it is through, the end of a CommitLog file is durable: marks of deleted topics are
-    forgotten on the strength of it, and ConsumeQueue files that belong to it go after it.
-
-    Raises:
-        RemovalRefused: not all is deleted; may be begun again.
-        OSError: a sync failed.
-    """
-    try:
-        yield from _removal(doomed, disk)
-    except Shortage as shortage:
-        raise RemovalRefused(*shortage.args) from shortage
-
-
-def _removal(doomed: DoomedFile | DoomedDirectory, disk: Disk) -> Iterator[None]:
-    if isinstance(doomed, DoomedDirectory):
-        # Durably moved before anything in it goes: a power cut then brings back all or nothing.
-        for directory in (doomed.path.parent, doomed.path.parent.parent):
-            disk.sync_directory(directory)
-            yield
-        yield from _tree_removal(doomed.path, disk)
-        return
-    try:
-        disk.unlink(doomed.path)
-    except OSError as error:
-        raise RemovalRefused(*error.args) from error
-    if doomed.fd is not None:
-        disk.sync_directory(doomed.path.parent)
-        # Last: what is begun again after it would close the number that another file has by then.
-        disk.close(doomed.fd)
-
-
-def _tree_removal(directory: Path, disk: Disk) -> Iterator[None]:
-    try:
-        for child in directory.iterdir():
-            if child.is_dir() and not child.is_symlink():
-                yield from _tree_removal(child, disk)
-            else:
-                disk.unlink(child)
-            yield
-        disk.remove_directory(directory)
-    except FileNotFoundError:
-        return
-    except OSError as error:
-        raise RemovalRefused(*error.args) from error
