@@ -48,6 +48,9 @@ OWN_BYTES_MAX = _UNIQ_KEY_BYTES_MAX + PROPERTY_CRC_BYTES
 SEQUENCED_BYTES_MAX = OWN_BYTES_MAX + SEQUENCE_BYTES
 """What an idempotent producer adds to the properties of a message, at most."""
 
+# Longer ones are hardly the same again, and would be kept in memory.
+REPEATED_CHARS_MAX = 128
+
 Body = bytes | bytearray | memoryview
 Extras = tuple[bytes, bytes]
 """Encoded properties in front of UNIQ_KEY, and behind it."""
@@ -111,7 +114,7 @@ def encode_extras(
         if len(extras[0]) > PROPERTIES_BYTES_MAX - own_bytes:
             check_extras(extras, own_bytes)
         return extras
-    head = b"" if tags is None else _section(PROPERTY_TAGS, tags)
+    head = b"" if tags is None else _tags_extras(tags)[0]
     if keys is not None:
         if not isinstance(keys, Iterable):
             reason = f"{keys!r} is neither a text nor a sequence of them"
@@ -119,10 +122,7 @@ def encode_extras(
         head += _section(PROPERTY_KEYS, keys if isinstance(keys, str) else _join(tuple(keys)))
     tail = b""
     if properties:
-        for name in properties:
-            if name in RESERVED_NAMES or name.startswith(TRANSIENT_PREFIX):
-                raise InvalidProperty(name=name, reason=_reserved_reason(name))
-        tail = b"".join(_section(name, value) for name, value in properties.items())
+        tail = b"".join([_own_section(*each) for each in properties.items()])
     return _bounded(head, tail, own_bytes)
 
 
@@ -182,14 +182,28 @@ def _tags_extras(tags: str) -> Extras:
     return _section(PROPERTY_TAGS, tags), b""
 
 
+def _own_section(name: str, value: str) -> bytes:
+    """A property of the sender's, encoded: once, if it is one that may well repeat."""
+    if type(name) is str and type(value) is str and len(name) + len(value) <= REPEATED_CHARS_MAX:
+        return _repeated_section(name, value)
+    return _repeated_section.__wrapped__(name, value)
+
+
+@lru_cache(maxsize=4096)
+def _repeated_section(name: str, value: str) -> bytes:
+    if isinstance(name, str) and (name in RESERVED_NAMES or name.startswith(TRANSIENT_PREFIX)):
+        raise InvalidProperty(name=name, reason=_reserved_reason(name))
+    return _section(name, value)
+
+
 def _section(name: str, value: str) -> bytes:
     if not isinstance(name, str) or not isinstance(value, str):
         raise InvalidProperty(name=name, reason="names and values are str")
     if not name or not value:
         raise InvalidProperty(name=name, reason="the name or the value is empty")
-    for separator in ("\x01", "\x02"):
-        if separator in name or separator in value:
-            raise InvalidProperty(name=name, reason=f"it holds the separator {separator!r}")
+    if "\x01" in value or "\x02" in value or "\x01" in name or "\x02" in name:
+        separator = "\x01" if "\x01" in name + value else "\x02"
+        raise InvalidProperty(name=name, reason=f"it holds the separator {separator!r}")
     try:
         return f"{name}\x01{value}\x02".encode()
     except UnicodeEncodeError:

@@ -79,6 +79,8 @@ class Store(VisibleStore):
             it would have to be made anew, and a follower's clock alone may be wrong.
     """
 
+    inline_bytes_max = 0
+
     def __init__(
         self,
         settings: StoreSettings,
@@ -93,7 +95,6 @@ class Store(VisibleStore):
         self.settings = settings
         self._by_quorum = by_quorum
         self.retain_from = 0 if by_quorum else OFFSET_MAX
-        self.inline_bytes_max = 0
         self._disk = disk
         self._clock = clock
         self._lock = lock
@@ -476,8 +477,7 @@ class Store(VisibleStore):
         self._abort.remove()
 
     def _release(self) -> None:
-        reserved = self._syncer.take_reserved()
-        if reserved is not None and reserved.fd is not None:
+        if (reserved := self._syncer.take_reserved()) is not None and reserved.fd is not None:
             self._disk.close(reserved.fd)
         self.compaction.close()
         self._log.close()
