@@ -8,6 +8,8 @@ import pytest
 
 from rockoon_broker.rpc import pull_stream
 from rockoon_broker.rpc.pull_answers import PullAnswer, stream_reply
+from rockoon_broker.rpc.service import BrokerService
+from rockoon_broker.topics.served_topics import ServedTopics
 from rockoon_core import errors
 from rockoon_format.hashes import java_hash_code
 from rockoon_proto.v1 import broker_pb2 as pb
@@ -263,6 +265,58 @@ async def test_a_request_that_makes_no_sense_ends_the_stream(
                 await reader.write(**fields)
                 with pytest.raises(errors.InvalidArgument):
                     await reader.answer()
+
+
+async def test_a_leader_that_was_deposed_sends_nobody_back(
+    tmp_path: Path, nameserver: BrokerRoutes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = asyncio.Event()
+    serve = BrokerService.serve
+
+    async def confirmed() -> None:
+        asked.set()
+        raise errors.NotLeader(replica="broker-a-0", log="broker-a")
+
+    monkeypatch.setattr(
+        BrokerService, "serve", lambda service, broker: serve(service, broker, confirmed)
+    )
+    await nameserver.create_topic("T", {"broker-a": 1})
+    async with (
+        running_broker(tmp_path, [nameserver.address]) as broker,
+        reading(broker.stub) as reader,
+    ):
+        await broker.append("T", 0, b"0")
+        number = await reader.subscribe("T")
+        assert await reader.bodies(number) == [b"0"]
+        assert not asked.is_set()
+        # Its end may be older than what this reader has read of the next leader.
+        refusal = await reader.refusal(await reader.subscribe("T", 0, 2))
+        assert isinstance(refusal, errors.NotLeader)
+        await broker.append("T", 0, b"1")
+        assert await reader.bodies(number) == [b"1"]
+
+
+async def test_a_bug_met_by_one_stream_ends_that_one(
+    tmp_path: Path, nameserver: BrokerRoutes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def broken(*_: object) -> None:
+        raise ZeroDivisionError
+
+    await nameserver.create_topic("T", {"broker-a": 1})
+    async with (
+        running_broker(tmp_path, [nameserver.address]) as broker,
+        reading(broker.stub) as reader,
+        reading(broker.stub) as other,
+    ):
+        number = await other.subscribe("T")
+        await other.answer()
+        monkeypatch.setattr(ServedTopics, "catch_up", broken)
+        await reader.subscribe("T", route_revision=1 << 40)
+        with pytest.raises(errors.Internal, match="ZeroDivisionError"):
+            await reader.answer()
+        monkeypatch.undo()
+        await broker.append("T", 0, b"x")
+        assert await other.bodies(number) == [b"x"]
 
 
 async def test_a_subscription_too_many_is_told_to_come_again(

@@ -290,7 +290,7 @@ class Connection:
         """
 
         def ask(address: str) -> Awaitable[Any]:
-            stub = service(self._channels.get(address))
+            stub = self._channels.stub(address, service)
             return self.call(
                 getattr(stub, method_name),
                 request,
@@ -409,7 +409,7 @@ class Connection:
             is_long = now_seconds - self._unlisted_from_seconds >= UNLISTED_SECONDS
             if self._last_offset_service is None or not is_long:
                 raise
-            return OffsetServiceStub(self._channels.get(self._last_offset_service))
+            return self._offset_stub(self._last_offset_service)
 
     def _listed_offset_service(self) -> "OffsetServiceAsyncStub":
         node = self.routes.offset_service()
@@ -417,7 +417,11 @@ class Connection:
             raise OffsetServiceUnavailable
         self._last_offset_service = reachable(node)
         self._unlisted_from_seconds = None
-        return OffsetServiceStub(self._channels.get(self._last_offset_service))
+        return self._offset_stub(self._last_offset_service)
+
+    def _offset_stub(self, address: str) -> "OffsetServiceAsyncStub":
+        stub: OffsetServiceAsyncStub = self._channels.stub(address, OffsetServiceStub)
+        return stub
 
     async def wait_offset_service(self, wait_seconds: float) -> "OffsetServiceAsyncStub":
         """Return the stub of the offset service, waiting for it to come back if it is away.

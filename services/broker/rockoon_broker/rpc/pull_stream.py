@@ -9,10 +9,10 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rockoon_broker.broker import Broker
 from rockoon_broker.clock import Clock
@@ -155,7 +155,16 @@ class PullStream:
             self._is_over = True
             self._wanted.set()
 
-    def end(self, refusal: RockoonError) -> None:
+    def _start(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        async def guarded() -> None:
+            try:
+                await work
+            except Exception as failure:  # noqa: BLE001 - as in `read`; the broker goes on
+                self.end(failure)
+
+        self._tasks.create_task(guarded(), name=name)
+
+    def end(self, refusal: Exception) -> None:
         """End the stream; the reader is told why."""
         self._refusal = refusal
         self._is_over = True
@@ -225,7 +234,7 @@ class PullStream:
             if found is not None:
                 self._forget(found)
         if late:
-            self._tasks.create_task(self._catch_up(late), name="pull-stream-routes")
+            self._start(self._catch_up(late), "pull-stream-routes")
 
     def _subscribed(
         self, wanted: broker_pb2.PullSubscription, room: int
@@ -347,9 +356,7 @@ class PullStream:
         )
         if self._sure is not None and looked_at > found.max_offset:
             # A leader that was deposed, and does not know it, knows an older end.
-            self._tasks.create_task(
-                self._answer_surely(subscription, answer), name="pull-stream-end"
-            )
+            self._start(self._answer_surely(subscription, answer), "pull-stream-end")
             return None
         self._note(subscription, found, status, next_offset)
         if goes_on:
