@@ -8,7 +8,6 @@ name. A run of all peers in at least three rounds fills docs/compare.md; any oth
 import argparse
 import os
 import resource
-import signal
 import sys
 import tempfile
 import time
@@ -40,6 +39,7 @@ from bench.compare.peers.rocketmq import RocketMqPeer
 from bench.compare.peers.rockoon_cluster import RockoonPeer
 from bench.compare.programs import (
     ClientProgram,
+    Interrupts,
     MeasureFailed,
     NoSuchWay,
     ProgramFailed,
@@ -126,14 +126,21 @@ class Comparison:
         seconds: how long each rate is measured.
         folder: for stores and logs; on the disk that is to be measured.
         result: what is filled.
+        interrupts: that wait while something is stopped.
     """
 
     def __init__(
-        self, peers: Sequence[type[Peer]], seconds: float, folder: Path, result: Result
+        self,
+        peers: Sequence[type[Peer]],
+        seconds: float,
+        folder: Path,
+        result: Result,
+        interrupts: Interrupts,
     ) -> None:
         self._seconds = seconds
         self._folder = folder
         self._result = result
+        self._interrupts = interrupts
         self._ports = PortBlock()
         self._peers = [peer(self._ports) for peer in peers]
 
@@ -172,7 +179,8 @@ class Comparison:
             except (ProgramFailed, LocalClusterError, NotHere) as failure:
                 self._miss(f"{peer.name}, {mode(sync)}", str(failure))
             finally:
-                peer.stop()
+                with self._interrupts.held():
+                    peer.stop()
 
     def _client(
         self,
@@ -213,7 +221,8 @@ class Comparison:
         except (MeasureFailed, ProgramFailed) as failure:
             self._miss(f"{name}: {doing}, and what comes behind it", str(failure))
         finally:
-            client.stop()
+            with self._interrupts.held():
+                client.stop()
 
     def _miss(self, name: str, reason: str) -> None:
         reason = " ".join(reason.split())
@@ -221,6 +230,8 @@ class Comparison:
             told(f"  not measured: {name}: {reason}")
 
     def close(self) -> None:
+        for peer in self._peers:
+            peer.stop()
         self._ports.close()
 
 
@@ -256,9 +267,10 @@ def main() -> int:
         f"make compare ROUNDS={arguments.rounds} SECONDS={arguments.seconds:g}",
         arguments.seconds,
     )
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    interrupts = Interrupts()
+    interrupts.handle()
     arguments.dir.mkdir(exist_ok=True)
-    comparison = Comparison(chosen, arguments.seconds, arguments.dir.resolve(), result)
+    comparison = Comparison(chosen, arguments.seconds, arguments.dir.resolve(), result, interrupts)
     try:
         comparison.prepare()
         for number in range(arguments.rounds):

@@ -69,7 +69,7 @@ class Peer(abc.ABC):
 
     @abc.abstractmethod
     def stop(self) -> None:
-        """End the servers; whatever of them was started."""
+        """End the servers, whatever of them was started; again, if it was interrupted."""
 
 
 def python_client(name: str, python: Path | str, module: str) -> ClientCommand:

@@ -6,9 +6,10 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import FrameType
 
 from rockoon.local.etcd import ENDS_WITH_US
 from rockoon.local.ports import PortBlock
@@ -174,6 +175,43 @@ def ended(process: subprocess.Popen[bytes]) -> None:
     if process.stdin is not None:
         with suppress(BrokenPipeError):
             process.stdin.close()
+
+
+class Interrupts:
+    """Ctrl-C and SIGTERM: the first one counts, and waits while something is stopped."""
+
+    def __init__(self) -> None:
+        self._is_held = False
+        self._came = False
+        self._is_told = False
+
+    def handle(self) -> None:
+        """Take over both signals, on the main thread."""
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, self._note)
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Stop something in this block: what comes meanwhile is raised behind it.
+
+        A blocked signal would not do: it goes to another thread, and is raised here all the same.
+        """
+        self._is_held = True
+        try:
+            yield
+        finally:
+            self._is_held = False
+        self._tell()
+
+    def _note(self, _number: int, _frame: FrameType | None) -> None:
+        self._came = True
+        if not self._is_held:
+            self._tell()
+
+    def _tell(self) -> None:
+        if self._came and not self._is_told:
+            self._is_told = True
+            raise KeyboardInterrupt
 
 
 def with_children(pids: Iterable[int]) -> set[int]:

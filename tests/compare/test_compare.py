@@ -37,6 +37,7 @@ from bench.compare.peer import ClientCommand, Peer
 from bench.compare.peers.rockoon_cluster import RockoonPeer
 from bench.compare.programs import (
     ClientProgram,
+    Interrupts,
     MeasureFailed,
     NoSuchWay,
     Program,
@@ -330,7 +331,7 @@ class BrokenPeer(AbsentPeer):
 
 def test_who_is_not_there_is_skipped_by_name_and_who_fails_holds_up_nobody(tmp_path: Path) -> None:
     result = Result("2026-01-31", "2 cores", "make compare", 0.1)
-    comparison = Comparison([AbsentPeer, BrokenPeer], 0.1, tmp_path, result)
+    comparison = Comparison([AbsentPeer, BrokenPeer], 0.1, tmp_path, result, Interrupts())
     try:
         comparison.prepare()
         comparison.round()
@@ -344,6 +345,40 @@ def test_who_is_not_there_is_skipped_by_name_and_who_fails_holds_up_nobody(tmp_p
         assert "no room left" in reason
     assert {key[2:] for key in result.values} == {(FIRST_MESSAGE, SECONDS)}
     assert not list(tmp_path.iterdir()), "stores are removed"
+
+
+CTRL_C = """
+import os, signal
+from bench.compare.programs import Interrupts
+interrupts = Interrupts()
+interrupts.handle()
+try:
+    try:
+        os.kill(os.getpid(), signal.SIGINT)
+        signal.pause()
+    finally:
+        with interrupts.held():
+            os.kill(os.getpid(), signal.SIGINT)
+            os.kill(os.getpid(), signal.SIGTERM)
+            print("stopped", flush=True)
+except KeyboardInterrupt:
+    print("interrupted", flush=True)
+try:
+    with (late := Interrupts()).held():
+        late.handle()
+        os.kill(os.getpid(), signal.SIGTERM)
+        print("stopped", flush=True)
+except KeyboardInterrupt:
+    print("interrupted", flush=True)
+"""
+
+
+def test_a_ctrl_c_counts_once_and_waits_until_servers_are_stopped() -> None:
+    root = DOCUMENT.parents[1]
+    done = subprocess.run(
+        [sys.executable, "-c", CTRL_C], cwd=root, capture_output=True, text=True, check=False
+    )
+    assert done.stdout.split() == ["stopped", "interrupted"] * 2, done.stderr
 
 
 def test_rockoons_turn_measures_everything(tmp_path: Path) -> None:

@@ -104,4 +104,5 @@ class RocketMqPeer(Peer):
 
     def stop(self) -> None:
         while self._programs:
-            self._programs.pop().stop()
+            self._programs[-1].stop()
+            self._programs.pop()
