@@ -69,6 +69,34 @@ def test_a_suite_of_plain_and_async_tests_gets_a_cluster(tmp_path: Path) -> None
     assert "6 passed" in ended.stdout
 
 
+SINGLE = """
+def test_first(rockoon_cluster, rockoon_topic):
+    with rockoon_cluster.connect() as cluster:
+        assert cluster.send(rockoon_topic, b"order 1").queue_offset == 0
+    assert [node.name for node in rockoon_cluster.nodes] == ["single"]
+    rockoon_cluster.kill("single")
+
+
+def test_that_comes_after_it(rockoon_cluster, rockoon_topic):
+    with rockoon_cluster.connect() as cluster:
+        assert cluster.send(rockoon_topic, b"order 2").queue_offset == 0
+"""
+
+
+def test_a_suite_has_its_cluster_in_one_process_if_it_says_so(tmp_path: Path) -> None:
+    (tmp_path / "test_suite.py").write_text(SINGLE)
+    (tmp_path / "pytest.ini").write_text("[pytest]\nrockoon_single = true\n")
+    ended = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(tmp_path)],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        timeout=250,
+        check=False,
+    )
+    assert "2 passed" in ended.stdout, ended.stdout + ended.stderr
+
+
 def test_loading_the_plugin_loads_nothing_else() -> None:
     program = (
         "import sys, pytest\n"

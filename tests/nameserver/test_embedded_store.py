@@ -67,6 +67,24 @@ async def test_a_lease_lives_its_whole_time_again_after_a_start(path: Path) -> N
         assert await store.renew_lease(short) == 0
 
 
+async def test_a_failure_beside_it_is_raised_as_it_is_and_what_is_under_way_gets_written(
+    path: Path,
+) -> None:
+    async def fail_beside_a_write(tasks: asyncio.TaskGroup) -> None:
+        async with opened(path) as store:
+            writing = tasks.create_task(put(store, "/rockoon/a"))
+            # Begun, and not answered.
+            await asyncio.sleep(0)
+            assert not writing.done()
+            raise ZeroDivisionError
+
+    async with asyncio.TaskGroup() as tasks:
+        with pytest.raises(ZeroDivisionError):
+            await fail_beside_a_write(tasks)
+    async with opened(path) as store:
+        assert [item.key for item in (await store.read(EVERYTHING)).items] == ["/rockoon/a"]
+
+
 async def test_a_second_process_is_refused(path: Path) -> None:
     async with opened(path):
         with pytest.raises(StoreLocked, match="in use by another process"):

@@ -122,7 +122,8 @@ class EmbeddedStore:
             self._lease_timer.cancel()
         self._closing = True
         self._news.set()
-        await self._tasks.__aexit__(kind, failure, trace)
+        # Not told of a failure, which would cancel the write that is under way, and be wrapped.
+        await self._tasks.__aexit__(None, None, None)
 
     async def header(self) -> Header:
         header = self._header()
@@ -267,12 +268,12 @@ class EmbeddedStore:
 
     async def _on_disk(self) -> None:
         """Wait until what has changed up to here is on disk. Raises EtcdUnavailable."""
+        self._refuse_in_trouble()
         number = self._unwritten.number
         while self._written < number:
             progress = self._progress
             self._refuse_in_trouble()
             await progress.wait()
-        self._refuse_in_trouble()
 
     async def _write_changes(self, file: RouteFile) -> None:
         """Until the store is closed, and all is written or cannot be."""

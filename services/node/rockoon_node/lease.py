@@ -21,8 +21,8 @@ from rockoon_core.errors import NotReady
 
 # Of the lease. Clocks that run apart, and the way from a check to the wire.
 MARGIN = 0.1
-# Of the lease: how long a renewal may take, all nameservers asked. With a third of the lease before
-# it, one that nobody answers ends well before the lease does.
+# Of the lease: how long a renewal may take, all nameservers asked. With what lies before it, which
+# nameservers say (RENEW_SHARE_MAX of theirs), one that nobody answers ends before the lease does.
 ROUND = 0.25
 # Of the lease: how much later than it should, on a busy machine, the next round may end.
 SLACK = 0.5
