@@ -149,7 +149,7 @@ def test_the_leader_alone_changes_who_counts_and_only_when_it_knows_the_present_
         (["b", "c", "d"], 2, "stays"),
         (["a", "b", "e"], 2, "registered"),
         (["a", "a", "b"], 2, "another"),
-        (["a", "b"], 2, "is to have 3"),
+        (["a"], 1, "is to have 3"),
         (["a", "b", "c", "d"], 3, "is to have 3"),
         (["a", "b", "d"], 1, "majority"),
         (["a", "b", "d"], 3, "majority"),
@@ -159,6 +159,17 @@ def test_what_can_be_no_in_sync_set_is_refused(in_sync: list[str], quorum: int, 
     state = come(led_log(), "d")
     with pytest.raises(InvalidArgument, match=why):
         elections.change_in_sync(state, call(state, "a"), in_sync, quorum)
+
+
+def test_a_leader_has_one_vote_no_longer_that_is_away_and_again_when_it_is_back() -> None:
+    state = led_log()
+    state = elections.change_in_sync(state, call(state, "a"), ["a", "c"], 2).state
+    assert (list(state.in_sync), state.quorum, state.copies) == (["a", "c"], 2, 3)
+    back = elections.change_in_sync(state, call(state, "a"), ["a", "b", "c"], 2)
+    assert (list(back.state.in_sync), back.done) == (["a", "b", "c"], True)
+    # Nobody else's say would be needed.
+    with pytest.raises(InvalidArgument, match="is to have 3"):
+        elections.change_in_sync(state, call(state, "a"), ["a"], 1)
 
 
 def test_a_log_of_one_copy_grows_to_three_when_its_leader_is_told_so() -> None:

@@ -276,6 +276,48 @@ def test_a_leader_hands_over_to_the_copy_that_is_to_stay_while_that_is_there() -
     assert actions.HandOver(1, Version(0, 2), "c", Rank(1, log.end)) in decided
 
 
+def test_a_voter_for_which_retention_waits_no_longer_votes_no_longer_while_two_others_do() -> None:
+    log = ByteLog()
+    first = replace(state(1, 1, "a"), copies=3)
+    member = led_by_a(log, first)
+    committed(member, log, 8, log.end)
+    had = log.end
+    member.handle(events.SessionClosed(8))
+    log.append(b"which c has not got")
+    log.sync_nowait()
+    committed(member, log, 7, log.end)
+    # What it acknowledged it has still: only behind that retention has to wait for it.
+    assert member.retention_end() == had
+    assert "ChangeInSync" not in kinds(member.handle(events.RetentionHeld(had)))
+    asked = actions.ChangeInSync(1, Version(0, 1), Config(frozenset({"a", "b"}), 2))
+    decided = member.handle(events.RetentionHeld(log.end))
+    assert decided[-1] == asked
+    assert "Alarm" in kinds(decided)
+    # Until that has happened it may count.
+    assert member.retention_end() == had
+    two = replace(first, version=Version(0, 2), config=asked.config)
+    member.handle(events.StateSeen(two))
+    assert member.retention_end() == log.end
+    # The last two are kept, whoever of them is away.
+    member.handle(events.SessionClosed(7))
+    log.append(b"which b has not got")
+    assert "ChangeInSync" not in kinds(member.handle(events.RetentionHeld(log.end)))
+    # One that is back counts again.
+    member.handle(events.RetentionHeld(0))
+    for session, follower in ((9, "b"), (10, "c")):
+        member.handle(events.HelloArrived(session, Hello(1, follower, (), 0, 0)))
+        decided = committed(member, log, session, log.end)
+    assert actions.ChangeInSync(1, Version(0, 2), THREE) in decided
+
+
+def test_a_frozen_log_keeps_its_voters_however_long_retention_waits() -> None:
+    log = ByteLog()
+    first = replace(state(1, 1, "a"), copies=3)
+    member = led_by_a(log, first)
+    member.handle(events.StateSeen(replace(first, version=Version(0, 2), frozen=True)))
+    assert "ChangeInSync" not in kinds(member.handle(events.RetentionHeld(log.end)))
+
+
 def test_nothing_is_held_up_for_a_copy_that_is_to_stay_and_is_away() -> None:
     log = ByteLog()
     member = led_by_a(log, replace(state(1, 1, "a"), copies=3))

@@ -17,8 +17,8 @@ KNOWN = (44, 1623, 2048)
 KNOWN_ALONE = (144, 228)
 # A broken rule, and a seed that brings it out.
 FOUND_BY = {
-    "no_fence": 11,
-    "elect_first": 26,
+    "no_fence": 8,
+    "elect_first": 16,
     "elect_longest": 58,
     "small_election": 20,
     "no_epoch_record": 1,
@@ -26,8 +26,8 @@ FOUND_BY = {
     "no_truncation": 1,
     "config_old_only": 584,
     "config_new_only": 341,
-    "config_given_up": 1504,
-    "propose_lagging": 684,
+    "config_given_up": 1024,
+    "propose_lagging": 714,
     "ack_unsynced": 50,
     "commit_unsynced": 7,
     "resumed_leader": 69,

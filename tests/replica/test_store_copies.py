@@ -46,6 +46,36 @@ class StoreCopy(StoreLog):
         return found
 
 
+async def test_a_tail_that_lies_where_the_next_leader_has_closed_a_file_is_cut(
+    tmp_path: Path,
+) -> None:
+    """The record of its epoch did not fit there, and a message had."""
+    async with copies(tmp_path, gated=False, open_log=StoreCopy) as logs:
+        first = await logs.start()
+        mark_bytes = first.log.end
+        end = await first.send(b"x")
+        message_bytes = end - mark_bytes - 1
+        assert message_bytes + 8 < mark_bytes
+        await first.send(bytes(FILE_BYTES - end - message_bytes - mark_bytes))
+        await logs.equal(first.log.end)
+        followers = logs.followers(first)
+        for follower in followers:
+            await follower.stop()
+        await eventually(lambda: not first.is_leading)
+        first.log.append(b"")
+        first.replica.written()
+        await eventually(lambda: first.log.durable_end == first.log.end < FILE_BYTES)
+        await first.stop()
+        for follower in followers:
+            await follower.start()
+        second = await logs.leader(other_than=first)
+        assert second.log.boundaries()[-1].first == FILE_BYTES
+        await second.send(b"kept")
+        await first.start()
+        await logs.equal(await second.send(b"last"))
+        assert first.replica.member.facts.sound
+
+
 async def test_stores_stay_equal_through_catch_up_cuts_and_changes_of_leader(
     tmp_path: Path,
 ) -> None:

@@ -22,9 +22,8 @@ from support.seeds import seeds
 from support.store_directory import PowerCutDisk
 
 NAMES = ("a", "b", "c")
-# Several in a run. With small ones the record of an epoch, and so a blank before it, would often
-# begin a file: that blank seems to be of the epoch before.
-FILE_BYTES = 16384
+# Several in a run, so that the record of an epoch, and a blank before it, often begins a file.
+FILE_BYTES = 4096
 CONFIG = Config(frozenset(NAMES), 2)
 QUEUES = [(topic, queue_id) for topic in "TU" for queue_id in range(2)]
 

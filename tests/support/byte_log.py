@@ -85,6 +85,10 @@ class ByteLog:
         assert end - size >= self.min_offset
         return zlib.crc32(self.bytes_between(end - size, end))
 
+    def blank_at(self, position: int) -> int | None:
+        """It has none."""
+        del position
+
     def read(self, offset: int, bytes_max: int) -> bytes:
         if offset == self.end:
             return b""

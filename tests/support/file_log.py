@@ -75,6 +75,10 @@ class FileLog:
         first = max(end - bytes_max, self._begin)
         return zlib.crc32(self.disk.pread(self._fd, end - first, first))
 
+    def blank_at(self, position: int) -> int | None:
+        """It has none."""
+        del position
+
     def read(self, offset: int, bytes_max: int) -> bytes:
         if offset == self._end:
             return b""

@@ -211,6 +211,12 @@ BROKERS = Dashboard(
                     ],
                     "Log that retention must keep until a compaction has it.",
                 ),
+                Panel(
+                    "Kept for copies",
+                    "bytes",
+                    [Query(last("rockoon_retention_held_bytes", BROKER, "node_id"), "{{node_id}}")],
+                    "Log that retention would delete if all copies that count had it.",
+                ),
             ],
         ),
         copies_row(BROKER),

@@ -97,6 +97,10 @@ COMPACTION_HELD = gauge(
     "rockoon_compaction_held_bytes",
     "Bytes of the log that retention must keep because no generation has them yet",
 )
+RETENTION_HELD = gauge(
+    "rockoon_retention_held_bytes",
+    "Bytes of the log that retention would delete if all copies that count had them",
+)
 COMPACTION_RECORDS = gauge("rockoon_compaction_records", "Records of the generation in force")
 COMPACTION_REFUSED = gauge(
     "rockoon_compaction_refused", "1 when the newest generation was refused by its verification"
@@ -220,5 +224,7 @@ def of_compaction(broker: Broker) -> Iterator[Measurement]:
     if store.manifest is not None:
         yield COMPACTION_RECORDS.at(store.manifest.records)
     yield COMPACTION_REFUSED.at(store.refusal is not None)
+    held_end = broker.store.retention_held_end
+    yield RETENTION_HELD.at(max(0, held_end - broker.store.log_min_offset))
     held_bytes = 0 if hold is None else broker.store.visible_end - hold.physical_offset
     yield COMPACTION_HELD.at(max(0, held_bytes))

@@ -10,6 +10,9 @@ def problems_of(broker: Broker) -> Iterator[str]:
     store, aside = broker.store, broker.aside
     if reason := store.not_writable_reason:
         yield f"it takes no messages: {reason}"
+    if store.retention_held_end:
+        held_bytes = store.retention_held_end - store.log_min_offset
+        yield f"retention keeps {held_bytes} bytes of the log for copies that have not got them"
     if store.removal_failure is not None:
         yield f"old files cannot be deleted, it is tried again and again: {store.removal_failure}"
     if store.point_failure is not None:

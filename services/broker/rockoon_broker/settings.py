@@ -85,6 +85,12 @@ class BrokerSettings(CopySettings):
     disk_check_interval_ms: int = setting(
         10_000, "how often the disk is looked at and old files deleted, milliseconds", minimum=1
     )
+    copy_away_seconds_max: float = setting(
+        60.0,
+        "how long retention keeps what a copy that is away lacks; then that one counts no longer",
+        minimum=0.0,
+        maximum=86_400.0,
+    )
 
     body_bytes_max: int = setting(
         4 << 20, "largest message body", minimum=1, maximum=1 << 26, shared=True

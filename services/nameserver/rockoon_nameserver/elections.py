@@ -141,10 +141,12 @@ def change_in_sync(
         raise InvalidArgument(reason="each member of an in-sync set is another registered replica")
     if caller.replica_id not in proposed:
         raise InvalidArgument(reason="a leader stays in its in-sync set: it hands over first")
-    if len(proposed) not in (len(state.in_sync), copies_of(state)):
+    copies = copies_of(state)
+    # Fewer while one is away for longer than the log can wait for it.
+    if len(proposed) not in (len(state.in_sync), *range(2, copies), copies):
         raise InvalidArgument(
             reason=f"{len(proposed)} replicas: log {state.log!r} has {len(state.in_sync)} in sync, "
-            f"and is to have {copies_of(state)}"
+            f"and is to have {copies}"
         )
     if quorum != quorum_of(len(proposed), 1):
         raise InvalidArgument(reason=f"{quorum} of {len(proposed)} replicas are not their majority")

@@ -143,6 +143,13 @@ class Copying:
                 raise Refused(f"the leader goes on at {point}, this log ends at {log.end}")
             size = tail_size(point, hello, welcome.min_offset)
             if log.tail_crc(point, size) != welcome.tail_crc:
+                blank = log.blank_at(point - 1)
+                if blank is not None and blank >= log.committed_end:
+                    # The record of an epoch did not fit there, of which the leader knows nothing,
+                    # and it has records instead. The next Hello says where this log's end.
+                    self._out.append(Truncate(blank))
+                    self._connect_again()
+                    return False
                 raise Refused(f"the leader has other bytes before {point}", damaged=True)
         needed = log.generation.needed_end
         if not has_records and point != log.end:

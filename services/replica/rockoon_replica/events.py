@@ -94,6 +94,13 @@ class HandOverAbandoned(NamedTuple):
     """It took too long. Appends go on, unless the nameservers have been asked already."""
 
 
+class RetentionHeld(NamedTuple):
+    """Retention has waited for copies long enough: what lies below `end` is to go. 0: it waits for
+    none any more."""
+
+    end: int
+
+
 class LogStalled(NamedTuple):
     """The own log has not become durable for too long, while others may be well."""
 
@@ -114,5 +121,6 @@ Event = (
     | RoundAsked
     | HandOverAsked
     | HandOverAbandoned
+    | RetentionHeld
     | LogStalled
 )

@@ -21,6 +21,7 @@ from rockoon_core.replication_rules import (
 )
 from rockoon_replica.actions import (
     Action,
+    Alarm,
     AllowAppends,
     ChangeInSync,
     Commit,
@@ -35,6 +36,9 @@ from rockoon_replica.actions import (
 from rockoon_replica.log import LogView
 from rockoon_replica.log_state import CopiesWish, LogState, Move, Version
 from rockoon_replica.messages import Ack, Hello, Welcome, tail_size
+
+# What is acknowledged is on two disks, however full they are.
+VOTERS_MIN = 2
 
 
 class _Leaving(NamedTuple):
@@ -86,10 +90,15 @@ class Leadership:
         self._moves: tuple[Move, ...] = ()
         self._copies = 1
         self._wish: CopiesWish | None = None
+        self._is_frozen = False
         self._confirmed = False
         self._assigned: tuple[str, ...] = ()
         self._sessions: dict[int, str] = {}
         self._ends: dict[str, int] = {}
+        # What each has ever acknowledged in this epoch: a voter that is away has it still.
+        self._reached: dict[str, int] = {}
+        # Retention waits for no voter that has less.
+        self._needed = 0
         self._rounds: dict[str, int] = {}
         # Those that say so: they begin behind records that they have nowhere.
         self._lacking: set[str] = set()
@@ -103,6 +112,7 @@ class Leadership:
         self._version = state.version
         self._moves = () if state.frozen else state.moves
         self._copies = 1 if state.frozen else state.copies
+        self._is_frozen = state.frozen
         self._wish = None if state.frozen else state.wish
         self._confirmed = state.confirmed
         self._assigned = state.replicas
@@ -167,7 +177,10 @@ class Leadership:
         if point is None or point < max(self._log.min_offset, hello.min_offset):
             # The leader, or the follower, has deleted what is there.
             return None
-        return point
+        # Where the record of the next epoch did not fit, a record of the follower's may have: that
+        # epoch seems to end where the file does.
+        blank = self._log.blank_at(point)
+        return point if blank is None else blank
 
     def acked(self, session: int, ack: Ack, sent_end: int) -> None:
         """A follower has something on disk (rule 7)."""
@@ -181,6 +194,7 @@ class Leadership:
             )
             return
         self._ends[follower] = max(self._ends.get(follower, 0), ack.durable_end)
+        self._reached[follower] = max(self._reached.get(follower, 0), ack.durable_end)
         self._rounds[follower] = max(self._rounds.get(follower, 0), ack.round)
         if ack.is_lacking:
             self._lacking.add(follower)
@@ -268,6 +282,9 @@ class Leadership:
             return
         wanted = Config(in_sync, quorum_of(len(in_sync), 1))
         if may_propose(wanted, self._durable_ends(), committed, start):
+            for who in sorted(self._left_behind(config.in_sync) - in_sync):
+                reason = f"{who} is to vote no longer: it lacks what retention has to delete"
+                self._out.append(Alarm(reason))
             self._change = ChangeInSync(self.epoch, version, wanted)
             self._configs = [config, wanted]
             self._out.append(self._change)
@@ -276,7 +293,9 @@ class Leadership:
         """The voters that operators want and that can vote by now."""
 
         def is_near(who: str) -> bool:
-            return self._is_whole(who) and self._ends.get(who, -1) + self._lag_max >= committed
+            # Who is away may be near, and would count without anybody knowing.
+            is_here = who in self._ends and self._is_whole(who)
+            return is_here and self._ends[who] + self._lag_max >= committed
 
         ready = [who for who in self._assigned if who not in in_sync and is_near(who)]
         copies = self._copies if self._wish is None else self._wish.copies
@@ -284,11 +303,29 @@ class Leadership:
             return self._fewer(in_sync, self._wish, is_near)
         if len(in_sync) < copies:
             missing = copies - len(in_sync)
-            return in_sync.union(ready[:missing]) if len(ready) >= missing else in_sync
+            # Of one copy all at once: two need each other, and are worse off than one.
+            if len(ready) >= missing or (ready and len(in_sync) > 1):
+                return in_sync.union(ready[:missing])
+            return in_sync - self._left_behind(in_sync)
         for move in self._moves:
             if move.leaves in in_sync and move.joins in ready:
                 return in_sync - {move.leaves} | {move.joins}
-        return in_sync
+        return in_sync - self._left_behind(in_sync)
+
+    def _left_behind(self, in_sync: frozenset[str]) -> frozenset[str]:
+        """Voters for which retention waits no longer: those furthest behind, and two others stay.
+
+        Whoever comes back behind the log's beginning is made anew, which a voter may not be.
+        """
+        if not self._needed or self._is_frozen:
+            return frozenset()
+        behind = sorted(
+            (self._reached.get(who, 0), who)
+            for who in in_sync - {self._replica}
+            if self._reached.get(who, 0) < self._needed
+        )
+        spare = max(0, len(in_sync) - VOTERS_MIN)
+        return frozenset(who for _, who in behind[:spare])
 
     def _is_whole(self, who: str) -> bool:
         """Whether a replica has, in its log or beside it, what this one has beside its own."""
@@ -351,7 +388,12 @@ class Leadership:
         return leaving.wanted is not None and leaving.wanted not in self._ends
 
     def retention_end(self) -> int:
-        """Up to where each voter has the log, as of its present session."""
-        ends = self._durable_ends()
+        """Up to where each voter has the log, as it acknowledged in this epoch."""
+        ends = {**self._reached, self._replica: self._log.durable_end}
         voters = frozenset[str]().union(*(config.in_sync for config in self._configs))
         return min(ends.get(who, 0) for who in voters)
+
+    def retention_held(self, end: int) -> None:
+        """What lies below `end` is to go, whoever is away; 0: nothing waits for anybody."""
+        self._needed = end
+        self.advance()

@@ -36,7 +36,8 @@ NO_GENERATION = Generation()
 
 
 class LogView(Protocol):
-    """What can be asked of a log. No answer waits, and all but `tail_crc` are known in memory."""
+    """What can be asked of a log. No answer waits; all but `tail_crc` and `blank_at` are known in
+    memory."""
 
     @property
     def end(self) -> int:
@@ -80,6 +81,11 @@ class LogView(Protocol):
 
     def tail_crc(self, end: int, size: int) -> int:
         """CRC-32 of what lies in `[end - size, end)`, none of it below `min_offset`."""
+        ...
+
+    def blank_at(self, position: int) -> int | None:
+        """Where the blank begins that a byte belongs to: it ends a file into which the next record
+        did not fit. None: the byte is of a record, or the log has no blanks."""
         ...
 
 

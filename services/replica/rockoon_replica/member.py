@@ -40,6 +40,7 @@ from rockoon_replica.events import (
     LeaderLost,
     LogStalled,
     RepeatDue,
+    RetentionHeld,
     RoundAsked,
     SessionClosed,
     SessionOpened,
@@ -113,6 +114,7 @@ class Member:
             RoundAsked: self._round_asked,
             HandOverAsked: self._hand_over_asked,
             HandOverAbandoned: self._hand_over_abandoned,
+            RetentionHeld: self._retention_held,
             LogStalled: self._log_stalled,
         }
 
@@ -324,6 +326,10 @@ class Member:
     def _hand_over_abandoned(self, _event: HandOverAbandoned) -> None:
         if self._leadership is not None:
             self._leadership.stay()
+
+    def _retention_held(self, event: RetentionHeld) -> None:
+        if self._leadership is not None:
+            self._leadership.retention_held(event.end)
 
     def _log_stalled(self, _event: LogStalled) -> None:
         if self._leadership is not None:

@@ -38,7 +38,8 @@ APPENDS = gauge(
 )
 MISSING = gauge(
     "rockoon_replicas_missing",
-    "Of the copies that count, those that are not connected to the leader; told by the leader",
+    "Copies that the log is to have and that do not count, or are not connected to the leader; "
+    "told by the leader",
     "log",
 )
 LAG_BYTES = gauge(
@@ -77,7 +78,9 @@ def of_copy(copy: LogCopy[Any]) -> Iterator[Measurement]:
 def of_followers(replica: Replica, copy: LogCopy[Any], now: float) -> Iterator[Measurement]:
     if replica.state is None or replica.role is not Role.LEADING:
         return
-    voters, missing = replica.state.config.in_sync, 0
+    state, voters = replica.state, replica.state.config.in_sync
+    copies = state.copies if state.wish is None else state.wish.copies
+    missing = max(0, copies - len(voters))
     for each in lagging(replica, now):
         missing += each.replica in voters and not each.connected
         if each.bytes is not None and each.seconds is not None:

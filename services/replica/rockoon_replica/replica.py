@@ -28,6 +28,7 @@ from rockoon_replica.events import (
     HandOverAsked,
     LogStalled,
     RepeatDue,
+    RetentionHeld,
     RoundAsked,
     Started,
     StateSeen,
@@ -240,6 +241,10 @@ class Replica:
         if self._is_over or self.member.role is not Role.LEADING:
             raise self._leading.not_leader()
         await self._waiting.round()
+
+    def retention_held(self, end: int) -> None:
+        """Retention has waited long enough for whoever lacks what is below `end`; 0: it has not."""
+        self._tell(RetentionHeld(end))
 
     async def hand_over(self, seconds: float, successor: str | None = None) -> bool:
         """Have another replica lead; returns whether one does.

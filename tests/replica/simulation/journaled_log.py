@@ -94,6 +94,10 @@ class JournaledLog:
     def tail_crc(self, end: int, size: int) -> int:
         return self._log.tail_crc(end, size)
 
+    def blank_at(self, position: int) -> int | None:
+        """It has none."""
+        del position
+
     def read(self, offset: int, bytes_max: int) -> bytes:
         return self._log.read(offset, bytes_max)
 

@@ -144,6 +144,9 @@ class Node:
     # Its disk
 
     def _persist(self, action: actions.Persist) -> None:
+        harmed = self.world.counts["harms"] + self.world.counts["damages"]
+        if self.facts.sound and not action.facts.sound and not harmed:
+            raise Violation(f"{self.replica} is taken for damaged, and nothing has damaged it")
         self.facts = action.facts
 
     def _openepoch(self, action: actions.OpenEpoch) -> None:

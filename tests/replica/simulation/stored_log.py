@@ -95,6 +95,9 @@ class StoredLog:
     def tail_crc(self, end: int, size: int) -> int:
         return self._owner.store.tail_crc(end, size)
 
+    def blank_at(self, position: int) -> int | None:
+        return self._owner.store.blank_at(position)
+
     def read(self, offset: int, bytes_max: int) -> bytes:
         return self._owner.store.read_raw(offset, bytes_max)
 

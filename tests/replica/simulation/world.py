@@ -437,17 +437,21 @@ class World:
             node.handle(events.Synced())
 
     def retain(self, _node: Node) -> None:
-        """A leader deletes what all voters have; or, its disk being full, what is committed."""
+        """A leader deletes what all voters have; its disk being full, it waits for nobody long."""
         for node in self.leaders():
             log = node.log
             waits = self.unacked
             unacked = (r.first for r in log.records() if r.kind == VALUE and int(r.body) in waits)
             end = min(log.committed_end, log.durable_end, next(unacked, log.end))
-            if not self.chance(self.full_disks):
-                end = min(end, node.member.retention_end())
             if self.generations:
                 end = min(end, log.generation.end)
-            log.delete_below(end)
+            is_full = self.chance(self.full_disks)
+            if not is_full or self.is_eager:
+                log.delete_below(min(end, node.member.retention_end()))
+            else:
+                log.delete_below(end)
+            if self.is_eager:
+                node.handle(events.RetentionHeld(end if is_full else 0))
 
     def compact(self, _node: Node) -> None:
         """A job hands a leader a generation of what is committed."""

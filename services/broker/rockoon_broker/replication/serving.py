@@ -179,6 +179,7 @@ class BrokerCopy:
         try:
             async with self._running(broker, self._stop), asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._send(broker, replica), name="sending to followers")
+                tasks.create_task(self._hold(broker, replica), name="retention and copies")
                 self._service.serve(broker, replica.round)
                 await asyncio.Event().wait()
         finally:
@@ -196,6 +197,21 @@ class BrokerCopy:
             with suppress(TimeoutError):
                 async with asyncio.timeout(BUSY_TICK_SECONDS if is_busy else TICK_SECONDS):
                     await leads.wait()
+
+    async def _hold(self, broker: Broker, replica: Replica) -> None:
+        """Keep what copies lack, and tell when that has been too long."""
+        since: float | None = None
+        told = 0
+        while True:
+            await asyncio.sleep(TICK_SECONDS)
+            broker.store.retain_from = replica.retention_end
+            held, now = broker.store.retention_held_end, self._clock.monotonic_seconds()
+            since = (since or now) if held else None
+            if since is not None and now - since < self._settings.copy_away_seconds_max:
+                held = 0
+            if held != told:
+                replica.retention_held(held)
+                told = held
 
     async def _send(self, broker: Broker, replica: Replica) -> None:
         while True:

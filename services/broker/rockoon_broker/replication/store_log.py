@@ -90,6 +90,9 @@ class StoreLog:
     def tail_crc(self, end: int, size: int) -> int:
         return self.store.tail_crc(end, size)
 
+    def blank_at(self, position: int) -> int | None:
+        return self.store.blank_at(position)
+
     def read(self, offset: int, bytes_max: int) -> bytes:
         """Also blanks, which close files: as long as what did not fit, a batch at most."""
         return self.store.read_raw(offset, bytes_max)

@@ -14,7 +14,7 @@ from rockoon_broker.store.log.commit_log import CommitLog
 from rockoon_broker.store.log.copied_chunks import CopiedChunks
 from rockoon_broker.store.log.epochs import Epochs, Mark, Renewal, marks_among, renewals_among
 from rockoon_broker.store.log.reading import RECORDS_MAX, LogChunk
-from rockoon_broker.store.log.scan import Chunk
+from rockoon_broker.store.log.scan import WINDOW_BYTES, Chunk
 from rockoon_broker.store.log.time_runs import TimeRuns
 from rockoon_broker.store.queues.consume_queue import ConsumeQueues
 from rockoon_broker.store.queues.dispatch import (
@@ -32,6 +32,7 @@ from rockoon_format.record import MAGIC_BLANK, MAGIC_V1, MAGIC_V2, RECORD_BYTES_
 from rockoon_format.scan import Scan, ScanEnd, scan
 
 _SIZE_AND_MAGIC = struct.Struct(">ii")
+_BLANK = MAGIC_BLANK.to_bytes(4, signed=True)
 
 
 class RawLog:
@@ -119,6 +120,34 @@ class RawLog:
             crc = zlib.crc32(data, crc)
             at += len(data)
         return crc
+
+    def blank_at(self, position: int) -> int | None:
+        """Where the blank begins that the byte at a physical offset belongs to; None if none does.
+
+        Reads the file from its beginning where the byte seems to be of a blank.
+
+        Raises:
+            OSError: the disk.
+        """
+        log = self._log
+        head = log.read(position, _SIZE_AND_MAGIC.size)
+        if not head or (any(head) and head[4:] != _BLANK):
+            # Behind a blank's head all is zero.
+            return None
+        at = position - position % log.file_bytes
+        while at <= position:
+            data = log.read(at, WINDOW_BYTES)
+            found = scan(
+                data, 0, len(data), check_crc=False, with_tag_codes=False, records_max=RECORDS_MAX
+            )
+            at += found.position
+            if found.end is ScanEnd.BLANK or found.position == 0:
+                size, magic = _SIZE_AND_MAGIC.unpack_from(data, found.position)
+                if magic == MAGIC_BLANK:
+                    return at if at <= position else None
+                # A record that is longer than what was read.
+                at += max(size, RECORD_BYTES_MIN)
+        return None
 
     def check_end(self, offset: int, committed_end: int) -> None:
         """Raise ValueError unless the log may be made to end at a physical offset."""

@@ -385,7 +385,7 @@ class Store(VisibleStore):
             self.points.request(sync, end, newest_ms, self._cleaner.take_swept())
         if now_ms >= dues.disk_check_ms:
             dues.disk_check_ms = now_ms + settings.disk_check_interval_ms
-            self._cleaner.clean_if_possible(now_ms, self._recoverable_end)
+            self._cleaner.clean_if_possible(now_ms, self._recoverable_end, self.retain_from)
         self.compaction.tick(now_ms, min(self._syncer.synced_end, self._undispatched.end))
         return advanced
 
@@ -399,12 +399,12 @@ class Store(VisibleStore):
             OSError: the disk cannot be looked at.
         """
         self.check_usable()
-        return self._cleaner.clean(now_ms, self._recoverable_end)
+        return self._cleaner.clean(now_ms, self._recoverable_end, self.retain_from)
 
     @property
     def _recoverable_end(self) -> int:
         # A recovery point before the log's beginning would be of no use to the next start.
-        return min(self._syncer.synced_end, self._markers.point_end, self.retain_from)
+        return min(self._syncer.synced_end, self._markers.point_end)
 
     def set_compacted_topics(self, names: Collection[str]) -> None:
         """Say which topics are to be compacted; no generation is taken over before that."""

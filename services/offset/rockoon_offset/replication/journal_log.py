@@ -138,6 +138,11 @@ class JournalLog:
     def tail_crc(self, end: int, size: int) -> int:
         return self._files.crc(end - size, end)
 
+    def blank_at(self, position: int) -> int | None:
+        """It has none."""
+        del position
+        return None
+
     def read(self, offset: int, bytes_max: int) -> bytes:
         """Whole frames, of one file; see `ReplicatedLog`."""
         if not self.min_offset <= offset <= self.end:

@@ -98,6 +98,12 @@ class VisibleStore(ABC):
         """The newest clean pass's decision, None before the first."""
         return self._cleaner.last_decision
 
+    @property
+    def retention_held_end(self) -> int:
+        """Up to where retention would have deleted the log, had other copies not needed it; 0 where
+        they did not."""
+        return self._cleaner.held_end
+
     def queues(self) -> list[QueueKey]:
         """Every queue with a message, as (topic, queue id)."""
         return [queue.key for queue in self._queues if queue.max_offset]
@@ -172,6 +178,11 @@ class VisibleStore(ABC):
         """CRC-32 of the `size` bytes before a physical offset; see `RawLog.tail_crc`."""
         self.check_usable()
         return self._raw.tail_crc(end, size)
+
+    def blank_at(self, position: int) -> int | None:
+        """Where the blank begins that a byte belongs to, None; see `RawLog.blank_at`."""
+        self.check_usable()
+        return self._raw.blank_at(position)
 
     def boundaries(self) -> list[Epoch]:
         """Epochs in their order, as the log's own records say; epoch 0 alone where none does."""

@@ -101,6 +101,8 @@ class Cleaner:
     Attributes:
         last_decision: of the newest pass, None before the first.
         not_writable_reason: why appends are refused for lack of space; empty while they are not.
+        held_end: physical offset up to which the newest pass would have deleted, had other copies
+            not needed it; 0 where they did not.
     """
 
     def __init__(
@@ -129,6 +131,7 @@ class Cleaner:
         self._swept: list[Path] = []
         self.last_decision: RetentionDecision | None = None
         self.not_writable_reason = ""
+        self.held_end = 0
         self._held: Hold | None = None
         self._rules = RetentionRules(
             reserved_ms=int(settings.reserved_hours * 3_600_000),
@@ -144,22 +147,23 @@ class Cleaner:
         usage = self._disk.usage(self._settings.root)
         return ExpiryForecast(self._log, self._newest_in, self._clock, usage, self._rules, now_ms)
 
-    def clean_if_possible(self, now_ms: int, proven_end: int) -> None:
+    def clean_if_possible(self, now_ms: int, proven_end: int, retain_from: int) -> None:
         """Clean; a disk that cannot even be looked at takes no messages until it can be again."""
         try:
-            self.clean(now_ms, proven_end)
+            self.clean(now_ms, proven_end, retain_from)
         except OSError as failure:
             self.not_writable_reason = (
                 f"the disk of {self._settings.root} cannot be looked at: {failure}"
             )
 
-    def clean(self, now_ms: int, proven_end: int) -> RetentionDecision:
+    def clean(self, now_ms: int, proven_end: int, retain_from: int) -> RetentionDecision:
         """Look at the disk, delete what has to go, and decide whether appends are accepted.
 
         Args:
             now_ms: epoch milliseconds.
             proven_end: the log is durable up to here and a recovery point lies here or behind;
                 files that reach further stay.
+            retain_from: from here on other copies need the log; likewise.
 
         Raises:
             OSError: the disk cannot be looked at.
@@ -190,7 +194,11 @@ class Cleaner:
                 f"appends stop above {self._rules.full_percent} %"
             )
         hold = self._compaction.hold() if decision.delete or not decision.writable else None
-        self._tell_hold(hold if self._delete(decision, proven_end, hold) else None)
+        due = [start + self._log.file_bytes for start in decision.delete]
+        held = [end for end in due if retain_from < end <= proven_end]
+        self.held_end = max(held, default=0)
+        may_go = min(proven_end, retain_from)
+        self._tell_hold(hold if self._delete(decision, may_go, hold) else None)
         if hold is not None and not decision.writable:
             self.not_writable_reason += f"; {_why_held(hold)}"
         if decision.delete:
