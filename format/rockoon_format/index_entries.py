@@ -135,8 +135,9 @@ def key_hashes(
         For each of k keys, the number of its record and its `hashes.index_key_hash`, int64[k].
     """
     fronts = [f"{topic}#" for topic in topics]
-    if kernel.native is not None and isinstance(data, bytes):
-        made = _key_hashes_compiled(data, starts, lengths, sys_flags, fronts, topic_numbers)
+    if kernel.native is not None:
+        piece, at = (data, starts) if isinstance(data, bytes) else _copied(data, starts, lengths)
+        made = _key_hashes_compiled(piece, at, lengths, sys_flags, fronts, topic_numbers)
         if made is not None:
             return made
     wanted = np.flatnonzero(
@@ -152,6 +153,14 @@ def key_hashes(
     order = np.argsort(together, kind="stable")
     hashes = np.concatenate([np.zeros(0, np.int64), *(each for _, each in found)])
     return together[order], hashes[order]
+
+
+def _copied(data: Bytes, starts: IntArray, lengths: IntArray) -> tuple[bytes, IntArray]:
+    """The bytes that pieces lie in, which nobody else can write, and where they start in those."""
+    if not len(starts):
+        return b"", starts
+    first = int(starts.min())
+    return data[first : int((starts + lengths).max())].tobytes(), starts - first
 
 
 def _key_hashes_compiled(

@@ -83,3 +83,13 @@ def property_maps(
 def rooms(data: bytes, ends: bytes, properties_lengths: bytes) -> bytearray | None: ...
 def offset_ids(data: bytes, host_starts: bytes, physical_offsets: bytes) -> bytes | None: ...
 def sequence_ends(data: bytes, ends: bytes) -> tuple[bytearray, bytearray, bytearray] | None: ...
+def queue_runs(
+    topics: bytes,
+    queues: bytes,
+    queue_offsets: bytes,
+    physical_offsets: bytes,
+    sizes: bytes,
+    tag_codes: bytes,
+    listed: bytes,
+    file_entries: int,
+) -> tuple[bytearray, bytes, bytes] | None: ...

@@ -15,8 +15,9 @@ pub mod pieces;
 mod python;
 pub mod reading;
 pub mod record;
+pub mod runs;
 pub mod scan;
 pub mod text;
 
 /// Raised with every change of what Python calls; `rockoon_format.kernel` takes only its own.
-pub const INTERFACE: u32 = 6;
+pub const INTERFACE: u32 = 7;

@@ -11,6 +11,7 @@ use crate::columns::{self, Topics};
 use crate::encode::{self, Common};
 use crate::pieces;
 use crate::reading::put;
+use crate::runs::{self, Listed};
 use crate::scan::{chain as follow, scan as scan_records, Checks, Limits, FIELDS};
 
 const WORD: usize = 8;
@@ -752,6 +753,68 @@ fn sequence_ends<'py>(py: Python<'py>, data: &[u8], ends: &[u8]) -> Option<Ends<
     Some((made(&numbers), made(&fronts), made(&checked)))
 }
 
+type Runs<'py> = (
+    Bound<'py, PyByteArray>,
+    Bound<'py, PyBytes>,
+    Bound<'py, PyBytes>,
+);
+
+/// Queue entries cut into runs: four columns int64 of what `runs::Head` has, bounds, int32, entries.
+///
+/// The columns are those of `runs::Listed`, int64; `listed` has a byte for each record.
+#[pyfunction]
+#[allow(clippy::too_many_arguments)]
+fn queue_runs<'py>(
+    py: Python<'py>,
+    topics: &[u8],
+    queues: &[u8],
+    queue_offsets: &[u8],
+    physical_offsets: &[u8],
+    sizes: &[u8],
+    tag_codes: &[u8],
+    listed: &[u8],
+    file_entries: i64,
+) -> PyResult<Option<Runs<'py>>> {
+    let found = py.detach(|| {
+        let rows = places(topics, queues).zip(words(queue_offsets));
+        let rows = rows
+            .zip(places(physical_offsets, sizes))
+            .zip(words(tag_codes));
+        let rows = rows.zip(listed).filter(|(_, is_listed)| **is_listed != 0);
+        let records = rows.map(
+            |(((((topic, queue), queue_offset), (physical_offset, size)), tag_code), _)| Listed {
+                topic,
+                queue,
+                queue_offset,
+                physical_offset,
+                size,
+                tag_code,
+            },
+        );
+        runs::cut(records, file_entries)
+    });
+    let Some((heads, bounds, entries)) = found else {
+        return Ok(None);
+    };
+    let columns = PyByteArray::new_with(py, heads.len() * 4 * WORD, |out| {
+        for (row, head) in heads.iter().enumerate() {
+            for (column, field) in head.iter().enumerate() {
+                put(
+                    out,
+                    (column * heads.len() + row) * WORD,
+                    &field.to_ne_bytes(),
+                );
+            }
+        }
+        Ok(())
+    })?;
+    Ok(Some((
+        columns,
+        int32s(py, &bounds)?,
+        PyBytes::new(py, &entries),
+    )))
+}
+
 #[pymodule]
 fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("INTERFACE", crate::INTERFACE)?;
@@ -770,6 +833,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(offset_ids, module)?)?;
     module.add_function(wrap_pyfunction!(property_maps, module)?)?;
     module.add_function(wrap_pyfunction!(property_values, module)?)?;
+    module.add_function(wrap_pyfunction!(queue_runs, module)?)?;
     module.add_function(wrap_pyfunction!(rooms, module)?)?;
     module.add_function(wrap_pyfunction!(scan, module)?)?;
     module.add_function(wrap_pyfunction!(sequence_ends, module)?)?;

@@ -13,14 +13,13 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 from pyspark.sql import SparkSession
 
-from rockoon_format.consume_queue import ENTRY_BYTES, encode_entries, filler_entries
+from rockoon_format.consume_queue import ENTRY_BYTES, filler_entries
 from rockoon_format.delay_levels import DELAY_LEVELS_MS
 from rockoon_format.file_names import offset_to_file_name
-from rockoon_format.frames import IntArray
 from rockoon_format.names import topic_fault
+from rockoon_format.queue_runs import queue_runs
 from rockoon_format.scan import Scan
 from rockoon_spark.publish import Replace, published
 from rockoon_spark.records.record_run import LogBroken
@@ -33,6 +32,8 @@ from rockoon_spark.source.log_source import (
 )
 
 FILE_ENTRIES = 300_000
+# Each queue's entries of so many records make one row, which costs Spark more than its entries do.
+_RECORDS_TOGETHER = 65_536
 
 _RUN = "topic string, queue int, file long, first long, entries binary"
 _RUN_SCHEMA = pa.schema(
@@ -172,7 +173,10 @@ def _runs(
     broken = None
     try:
         for run in partition.runs():
-            for records in run.scans(with_tag_codes=True, delay_levels_ms=levels):
+            scans = run.scans(
+                with_tag_codes=True, delay_levels_ms=levels, records_max=_RECORDS_TOGETHER
+            )
+            for records in scans:
                 yield _batch(records, run.base, marks, file_entries)
             extent = (extent[0] if extent else run.base + run.start, run.base + run.stop)
     except LogBroken as error:
@@ -187,38 +191,20 @@ def _batch(records: Scan, base: int, marks: Mapping[str, int], file_entries: int
     topics = [topic.decode(errors="replace") for topic in records.topics]
     floors = np.array([marks.get(topic, 0) for topic in topics], np.int64)
     physical = records.offsets + base
-    listed = np.flatnonzero(records.has_queue_entry & (physical >= floors[records.topic_numbers]))
-    # Stable, so that each queue keeps the order of the log.
-    order = listed[np.lexsort((records.queue_ids[listed], records.topic_numbers[listed]))]
-    numbers, queues = records.topic_numbers[order], records.queue_ids[order]
-    offsets = records.queue_offsets[order]
-    entries = encode_entries(physical[order], records.sizes[order], records.tag_codes[order])
-    files = offsets // file_entries
-    breaks = _changes(numbers) | _changes(queues) | _changes(files) | (np.diff(offsets) != 1)
-    firsts = np.concatenate(([0], np.flatnonzero(breaks) + 1)) if len(order) else order
-    ends = np.append(firsts[1:], len(order)) if len(order) else order
-    content = entries.tobytes()
+    listed = records.has_queue_entry & (physical >= floors[records.topic_numbers])
+    runs = queue_runs(records, physical, listed, file_entries)
+    count = len(runs.files)
+    buffers = [None, pa.py_buffer(runs.bounds), pa.py_buffer(runs.entries)]
     return pa.RecordBatch.from_arrays(
         [
-            pa.array([topics[number] for number in numbers[firsts].tolist()], pa.string()),
-            pa.array(queues[firsts]).cast(pa.int32()),
-            pa.array(files[firsts]),
-            pa.array(offsets[firsts]),
-            pa.array(
-                [
-                    content[first * ENTRY_BYTES : end * ENTRY_BYTES]
-                    for first, end in zip(firsts.tolist(), ends.tolist(), strict=True)
-                ],
-                pa.binary(),
-            ),
+            pa.array(topics, pa.string()).take(pa.array(runs.topic_numbers)),
+            pa.array(runs.queue_ids).cast(pa.int32()),
+            pa.array(runs.files),
+            pa.array(runs.first_offsets),
+            pa.BinaryArray.from_buffers(pa.binary(), count, buffers),
         ],
         schema=_RUN_SCHEMA,
     )
-
-
-def _changes(values: IntArray) -> NDArray[np.bool_]:
-    changed: NDArray[np.bool_] = np.diff(values) != 0
-    return changed
 
 
 def _write_file(root: Path, runs: pa.Table, file_entries: int) -> pa.Table:

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rockoon_format.delay_levels import DELAY_LEVELS_MS
-from rockoon_format.scan import Scan, scan
+from rockoon_format.scan import RECORDS_MAX_DEFAULT, Scan, scan
 
 
 class LogBroken(Exception):
@@ -27,9 +27,13 @@ class RecordRun:
     """Where the last one ends."""
 
     def scans(
-        self, *, with_tag_codes: bool, delay_levels_ms: Sequence[int] = DELAY_LEVELS_MS
+        self,
+        *,
+        with_tag_codes: bool,
+        delay_levels_ms: Sequence[int] = DELAY_LEVELS_MS,
+        records_max: int = RECORDS_MAX_DEFAULT,
     ) -> Iterator[Scan]:
-        """The records' fields, some records at a time; see `scan`. Positions are in the buffer.
+        """The records' fields, so many records at a time; see `scan`. Positions are in the buffer.
 
         Raises:
             LogBroken: one of them is no record.
@@ -42,6 +46,7 @@ class RecordRun:
                 self.stop,
                 check_crc=False,
                 with_tag_codes=with_tag_codes,
+                records_max=records_max,
                 delay_levels_ms=delay_levels_ms,
             )
             if records.count == 0:

@@ -1,0 +1,79 @@
+"""Runs: queue entries of neighbouring messages, cut out of a scan for every queue at once."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rockoon_format import kernel
+from rockoon_format.consume_queue import ENTRY_BYTES, encode_entries
+from rockoon_format.frames import IntArray
+from rockoon_format.scan import Scan
+
+
+@dataclass(frozen=True, slots=True)
+class QueueRuns:
+    """Entries of n runs, by topic and queue, and each queue's in the order of the log.
+
+    A run's queue offsets are consecutive, and all in one file.
+    """
+
+    topic_numbers: IntArray
+    queue_ids: IntArray
+    files: IntArray
+    """Number of each run's file within its queue."""
+    first_offsets: IntArray
+    """Queue offset of each run's first entry."""
+    bounds: NDArray[np.int32]
+    """Where the entries of each run begin in `entries`, and where the last one's end, n + 1."""
+    entries: bytes
+
+
+def queue_runs(
+    records: Scan, physical: IntArray, listed: NDArray[np.bool_], file_entries: int
+) -> QueueRuns:
+    """Cut the entries of a scan's records.
+
+    Args:
+        records: n of them, with tag codes.
+        physical: offset of each in the log.
+        listed: which of them a queue has, bool[n].
+        file_entries: how many entries a queue's file takes.
+    """
+    columns = (
+        records.topic_numbers,
+        records.queue_ids,
+        records.queue_offsets,
+        physical,
+        records.sizes,
+        records.tag_codes,
+    )
+    if kernel.native is not None:
+        packed = [column.tobytes() for column in columns]
+        made = kernel.native.queue_runs(*packed, listed.tobytes(), file_entries)
+        if made is not None:
+            heads, bounds, entries = made
+            topics, queues, files, firsts = np.frombuffer(heads, np.int64).reshape(4, -1)
+            return QueueRuns(
+                topics, queues, files, firsts, np.frombuffer(bounds, np.int32), entries
+            )
+    return _by_numpy(columns, listed, file_entries)
+
+
+def _by_numpy(
+    columns: tuple[IntArray, ...], listed: NDArray[np.bool_], file_entries: int
+) -> QueueRuns:
+    chosen = np.flatnonzero(listed)
+    # Stable, so that each queue keeps the order of the log.
+    order = chosen[np.lexsort((columns[1][chosen], columns[0][chosen]))]
+    numbers, queues, offsets, *rest = (column[order] for column in columns)
+    content = encode_entries(*rest).tobytes()
+    files = offsets // file_entries
+    breaks = np.diff(offsets) != 1
+    for values in (numbers, queues, files):
+        breaks |= np.diff(values) != 0
+    firsts = np.append(np.zeros(min(len(order), 1), np.int64), np.flatnonzero(breaks) + 1)
+    bounds = np.append(firsts, len(order)).astype(np.int32) * ENTRY_BYTES
+    return QueueRuns(
+        numbers[firsts], queues[firsts], files[firsts], offsets[firsts], bounds, content
+    )
