@@ -67,6 +67,21 @@ async def test_one_that_is_refused_keeps_none_of_the_others_from_being_made(
     assert [block.queues for block in results[5].topic.blocks] == [1, 1]
 
 
+async def test_asked_again_those_that_are_there_are_told_and_those_that_lack_are_made(
+    nameserver: Nameserver,
+) -> None:
+    def asked(count: int) -> list[pb.CreateTopicRequest]:
+        return [topic(f"t-{number:03}", if_absent=True) for number in range(count)]
+
+    first = await create(nameserver, *asked(60))
+    again = await create(nameserver, *asked(60))
+    assert not any(each.created for each in again)
+    assert [each.topic for each in again] == [each.topic for each in first]
+    more = await create(nameserver, *asked(70))
+    assert [each.created for each in more] == [False] * 60 + [True] * 10
+    assert [each.topic for each in more[:60]] == [each.topic for each in first]
+
+
 async def test_none_is_asked_for_and_too_many_are(nameserver: Nameserver) -> None:
     assert await create(nameserver) == []
     with pytest.raises(rockoon.errors.InvalidArgument, match="name at most 4096"):

@@ -146,12 +146,23 @@ class Topics:
     ) -> list[TopicReply | RockoonError]:
         new = [each for _, each in part if each is not None]
         if len(new) == len(part) > 0:
+            keys = [TopicKey(each.config.name) for each in new]
             outcome = await self._etcd.transaction(
-                [absent(self._keyspace.one(TopicKey(each.config.name))) for each in new],
+                [absent(self._keyspace.one(key)) for key in keys],
                 [put for each in new for put in self._puts_of(each)],
+                otherwise=[
+                    span
+                    for key in keys
+                    for span in (self._keyspace.one(key), self._keyspace.blocks(key.topic))
+                ],
             )
             if outcome.succeeded:
                 return [each.made(outcome.revision) for each in new]
+            found = list(zip(outcome.found[::2], outcome.found[1::2], strict=True))
+            if all(items for items, _ in found) and all(request.if_absent for request, _ in part):
+                return [
+                    existing(self.stored(key, each)) for key, each in zip(keys, found, strict=True)
+                ]
         # One of them is there already, or cannot be made: which one, and why, is found one by one.
         answers: list[TopicReply | RockoonError] = []
         for request, _ in part:
