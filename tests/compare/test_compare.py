@@ -143,6 +143,8 @@ class MemoryClient(Client):
 
     async def send(self, topic: str, body: bytes) -> None:
         await asyncio.sleep(0)
+        if topic not in self.stored:
+            raise LookupError(f"there is no {topic}")
         self.stored[topic].append(body)
         if note := self.notes.get(topic):
             note(body)
@@ -173,6 +175,10 @@ async def test_a_client_is_told_by_lines_and_says_what_it_did_or_why_not() -> No
     assert await protocol.answer(client, "push_lists topic=a") == "- it has no lists"
     failure = await protocol.answer(client, "connect address=elsewhere")
     assert failure.startswith("! AssertionError")
+    # Each of its tasks fails.
+    assert (
+        await protocol.answer(client, "tasks topic=c seconds=1") == "! LookupError: there is no c"
+    )
     produced = told(await protocol.answer(client, "produce_each topic=a bytes=100 seconds=0.5"))
     assert produced == {"messages": 10, "seconds": 0.5}
     assert {len(body) for body in client.stored["a"]} == {100}

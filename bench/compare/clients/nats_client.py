@@ -10,6 +10,7 @@ import nats
 from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy, StorageType
 
 from bench.compare.clients.protocol import (
+    ARRIVAL_SECONDS_MAX,
     LIST_MESSAGES,
     LOOK_MESSAGES,
     Arrivals,
@@ -29,7 +30,8 @@ class NatsClient(Client):
 
     async def connect(self, address: str) -> None:
         self._connection = await nats.connect(address)
-        self._stream = self._connection.jetstream()
+        # A server that is offered more than it can sync answers late, not never.
+        self._stream = self._connection.jetstream(timeout=ARRIVAL_SECONDS_MAX)
 
     async def make_topics(self, queues: Mapping[str, int]) -> None:
         for name in queues:

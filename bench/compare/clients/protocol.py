@@ -211,7 +211,10 @@ async def answer(client: Client, line: str) -> str:
         done = await work(client, do, dict(word.split("=", 1) for word in words))
     except Exception as failure:  # noqa: BLE001 - the root of a request
         traceback.print_exc()
-        return " ".join(f"! {type(failure).__name__}: {failure}".split())
+        cause: BaseException = failure
+        while isinstance(cause, BaseExceptionGroup):
+            cause = cause.exceptions[0]
+        return " ".join(f"! {type(cause).__name__}: {cause}".split())
     return f"> {done.told() if done is not None else ''}"
 
 
