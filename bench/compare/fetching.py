@@ -6,6 +6,7 @@ checkout. What is there is used again until the file that names the versions cha
 
 import shutil
 import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -75,7 +76,7 @@ def python() -> Path:
     folder, wanted = CACHE / "python", HERE / "requirements.txt"
     program, marker = folder / "bin" / "python", folder / "requirements.txt"
     if not is_made(marker, wanted.read_bytes()):
-        run(["python3", "-m", "venv", "--clear", folder])
+        run([sys.executable, "-m", "venv", "--clear", folder])
         run([program, "-m", "pip", "install", "-q", "--disable-pip-version-check", "-r", wanted])
         mark(marker, wanted.read_bytes())
     return program

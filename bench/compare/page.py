@@ -13,6 +13,7 @@ from bench.compare.figures import Result, lines, parsed, span
 
 BLOCK = re.compile(r"(<!-- begin figures -->\n).*?(<!-- end figures -->)", re.DOTALL)
 MISSING = "*Not measured yet.*"
+REASON_CHARACTERS_MAX = 160
 TITLES = {False: "### Answered before a sync", True: "### Answered after a sync"}
 
 
@@ -61,8 +62,14 @@ def text(result: Result, columns: Sequence[str]) -> str:
         parts += [title, "\n".join(made)]
     if result.missing:
         parts.append("Not measured:")
-        parts.append("\n".join(f"- {name}: {why}" for name, why in result.missing.items()))
+        parts.append("\n".join(f"- {name}: {brief(why)}" for name, why in result.missing.items()))
     return "\n\n".join(parts)
+
+
+def brief(reason: str) -> str:
+    """A reason as the page has it: its beginning, without paths and addresses of this machine."""
+    said = " ".join(word for word in reason.split() if "/" not in word)
+    return said if len(said) <= REASON_CHARACTERS_MAX else f"{said[:REASON_CHARACTERS_MAX]}..."
 
 
 def write(page: Path, made: str) -> None:

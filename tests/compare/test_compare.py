@@ -112,6 +112,19 @@ def test_tables_are_read_back_as_they_were_written(tmp_path: Path) -> None:
     assert "old" not in document.read_text()
 
 
+def test_a_reason_in_the_page_is_short_and_names_no_place() -> None:
+    result = Result("2026-01-31", "2 cores", "make compare", 1.0)
+    where = "https://registry.example/kafka"
+    result.missing["Kafka"] = (
+        f"mvn failed: cannot get {where} into /tmp/lib " + "for a reason " * 20
+    )
+    _, _, said = page.text(result, COLUMNS).partition("- Kafka: ")
+    assert said.startswith("mvn failed: cannot get into for a reason")
+    assert said.endswith("...")
+    assert "/" not in said
+    assert len(said) < 200
+
+
 def test_the_figures_of_the_document_are_tables_of_all_measures_and_clients() -> None:
     made = page.between(DOCUMENT)
     if made == page.MISSING:
