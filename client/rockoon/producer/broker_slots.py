@@ -10,7 +10,7 @@ from rockoon_core.backoff import Backoff
 # A batch costs both sides some fifty microseconds of CPU, however few messages it has. So whoever
 # sends to a thousand queues waits until batches are worth it; a queue or two do not notice.
 PAUSE_SECONDS_PER_BATCH = 200e-6
-PAUSE_SECONDS_MAX = 0.1
+PAUSE_SECONDS_MAX = 0.2
 
 
 class Slots:

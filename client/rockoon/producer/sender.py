@@ -55,7 +55,7 @@ log = logging.getLogger(__name__)
 # How often batches are looked at whose time may be over.
 _SWEEP_SECONDS = 0.25
 # After so much the loop has its turn: encoding it takes a millisecond, and streams have to write.
-_TURN_BYTES = 256 << 10
+_TURN_BYTES = 512 << 10
 # So long a sender that nothing holds back keeps the loop from answers and timers.
 _TURN_SECONDS = 0.005
 # A stream that is told to end has nothing left to answer; a broker that hangs must not hang us.

@@ -27,12 +27,12 @@ class ProducerSettings:
     linger_ms: float = 5.0
     """How long a batch that nobody awaits may wait for more messages while the broker is busy with
     others. A broker that is idle is sent what there is at once. With very many queues batches wait
-    up to 0.1 s: a producer sends a broker 5,000 of them a second, so that they grow instead."""
+    up to 0.2 s: a producer sends a broker 5,000 of them a second, so that they grow instead."""
     in_flight_max: int = 8
     """Messages with batches sent to one broker and not answered; 1 to 256."""
     buffer_bytes_max: int = 64 << 20
     """Messages not acknowledged and not awaited; beyond it `send` raises BufferFull."""
-    drain_bytes: int = 8 << 20
+    drain_bytes: int = 16 << 20
     """`wait_capacity` waits while more than this is not acknowledged."""
     delivery_timeout_seconds: float = 30.0
     """After this a message that could not be delivered fails with the last error."""

@@ -6,7 +6,7 @@
 
 use std::time::{Duration, Instant};
 
-use _native::batch::{check, stamp, Rules, Stamp, ENTRY_BYTES};
+use _native::batch::{append, check, stamp, Piece, Rules, Stamp, ENTRY_BYTES};
 use _native::columns::{code, compare, key_hashes, locate, piece_crc, sequence_end, WRONG};
 use _native::encode::{record, size, Columns, Common};
 use _native::pieces::{gather, maps, offset_id, room, values};
@@ -207,6 +207,46 @@ fn read_all(chance: &mut Chance, frames: &[u8], sizes: &[i64]) {
             start += size;
         }
     }
+    append_all(chance, frames, sizes, accepted);
+}
+
+/// Together with others a batch is taken where it is by itself, and leaves nothing otherwise.
+fn append_all(chance: &mut Chance, frames: &[u8], sizes: &[i64], accepted: bool) {
+    let mut packed: Vec<u8> = sizes
+        .iter()
+        .flat_map(|size| (*size as u32).to_le_bytes())
+        .collect();
+    let is_odd = chance.below(8) == 0;
+    if is_odd {
+        packed.push(0);
+    }
+    let piece = |frames, sizes| Piece {
+        frames,
+        sizes,
+        rules: Rules {
+            topic: b"T",
+            queue_id: 0,
+            body_bytes_max: 1000,
+            properties_bytes_max: 1000,
+            record_bytes_max: 2000,
+            sys_flags_allowed: 0x713,
+            sources_allowed: false,
+        },
+        first_queue_offset: 5,
+    };
+    let pieces = [
+        piece(frames, &packed[..]),
+        piece(b"", b""),
+        piece(frames, &packed[..]),
+    ];
+    let (mut out, mut entries) = (vec![0; 2 * frames.len()], Vec::new());
+    let place = (chance.next() as i64, 7, &[1u8, 2, 3, 4, 5, 6, 7, 8]);
+    let counts = append(&pieces, false, place, &mut out, &mut entries);
+    let count = if accepted && !is_odd { sizes.len() } else { 0 };
+    assert_eq!(counts, [count, 0, count]);
+    assert_eq!(entries.len(), 2 * count * ENTRY_BYTES);
+    let with_room = append(&pieces, true, place, &mut out, &mut entries);
+    assert!(with_room.iter().all(|found| *found == 0 || *found == count));
 }
 
 fn main() {
