@@ -71,6 +71,19 @@ def test_a_leader_that_gave_another_replica_a_welcome_does_not_go_on_after_a_res
     assert kinds(again.handle(events.StateSeen(state(1, 1, "a")))) == ["Resign"]
 
 
+def test_an_unsound_replica_that_was_chosen_is_sound_once_its_epoch_is_committed() -> None:
+    """It has the highest rank, and would count for nothing when the next one is elected."""
+    log = ByteLog()
+    member = Member("a", ReplicaFacts(sound=False), log)
+    opened(member, log, state(1, 1, "a"))
+    assert not member.facts.sound
+    member.handle(events.HelloArrived(7, Hello(1, "b", (), 0, 0)))
+    decided = member.handle(events.AckArrived(7, Ack(log.end, 0), log.end))
+    assert "Established" in kinds(decided)
+    assert decided[-1] == actions.Persist(member.facts)
+    assert member.facts.sound
+
+
 def test_a_leader_with_too_few_followers_refuses_appends_before_they_are_written() -> None:
     log = ByteLog()
     member = Member("a", ReplicaFacts(), log)

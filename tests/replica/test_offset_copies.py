@@ -2,9 +2,6 @@
 leaves, and nobody else answers for it.
 """
 
-import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,81 +15,15 @@ from rockoon_core.errors import NotLeader, OffsetServiceUnavailable, RockoonErro
 from rockoon_core.failed_call import from_rpc_error
 from rockoon_offset.replication.takeover import take_over
 from rockoon_offset.server import serve
-from rockoon_offset.settings import OffsetSettings
 from rockoon_proto.v1 import offset_pb2 as pb
 from rockoon_proto.v1.offset_pb2_grpc import OffsetServiceStub
 from rockoon_runtime.process import Fatal, Stop
-from support.broker import running_broker
 from support.etcd import EtcdServer
-from support.eventually import answered, eventually
-from support.nameserver import Nameserver, running_nameserver
-from support.waiting import DEADLINE_SECONDS
+from support.eventually import eventually
+from support.offset_services import LOG, TOPIC, counting, until, world
 
-LOG, TOPIC, GROUP = "offset", "orders", "billing"
+GROUP = "billing"
 NAMES = ("offset-0", "offset-1", "offset-2")
-
-
-class OffsetServices:
-    """Offset services in this process."""
-
-    def __init__(
-        self, root: Path, nameserver: Nameserver, cluster: str, tasks: asyncio.TaskGroup
-    ) -> None:
-        self._root = root
-        self._nameserver = nameserver
-        self._cluster = cluster
-        self._tasks = tasks
-        self._running: dict[str, tuple[Stop, asyncio.Task[None]]] = {}
-
-    def settings(self, name: str, copies: int, log: str = LOG) -> OffsetSettings:
-        return OffsetSettings(
-            cluster=self._cluster,
-            name=log,
-            listen="127.0.0.1:0",
-            nameservers=(self._nameserver.address,),
-            store_path=self._root / name,
-            copies=copies,
-            replica=name if copies > 1 else "",
-            heartbeat_seconds=0.1,
-            journal_bytes_max=4096,
-        )
-
-    def start(self, name: str, copies: int, log: str = LOG) -> None:
-        stop, settings = Stop(), self.settings(name, copies, log)
-        self._running[name] = stop, self._tasks.create_task(serve(settings, stop), name=name)
-
-    async def stop(self, name: str) -> None:
-        stop, task = self._running.pop(name)
-        stop.request("away")
-        await task
-
-    def stop_all(self) -> None:
-        for stop, _ in self._running.values():
-            stop.request("the test is over")
-
-
-@asynccontextmanager
-async def world(
-    root: Path, etcd: EtcdServer, cluster: str
-) -> AsyncIterator[tuple[OffsetServices, rockoon.Cluster]]:
-    async with AsyncExitStack() as stack:
-        nameserver = await stack.enter_async_context(
-            running_nameserver(cluster=cluster, etcd=(etcd.endpoint,))
-        )
-        await stack.enter_async_context(
-            running_broker(root / "broker", [nameserver.address], cluster=cluster)
-        )
-        client = await stack.enter_async_context(
-            rockoon.connect(nameserver.address, cluster=cluster)
-        )
-        await client.admin.create_topic(TOPIC, queues_per_broker=1)
-        tasks = await stack.enter_async_context(asyncio.TaskGroup())
-        services = OffsetServices(root, nameserver, cluster, tasks)
-        try:
-            async with asyncio.timeout(DEADLINE_SECONDS):
-                yield services, client
-        finally:
-            services.stop_all()
 
 
 class Reading:
@@ -121,23 +52,6 @@ class Reading:
             await producer.send(TOPIC, b"%d" % number)
         self._sent += count
         await eventually(lambda: len(self.seen) >= self._sent)
-
-
-async def until(
-    client: rockoon.Cluster, holds: Callable[[LogDescription], object]
-) -> LogDescription:
-    """The log as it is described once it is as wanted; a new one is not known at first."""
-
-    async def found() -> LogDescription | None:
-        return next((log for log in await client.admin.logs.list() if log.name == LOG), None)
-
-    described = await answered(found, lambda log: log is not None and holds(log))
-    assert described is not None
-    return described
-
-
-def counting(count: int) -> Callable[[LogDescription], bool]:
-    return lambda log: log.confirmed and log.leader is not None and len(log.in_sync) == count
 
 
 async def led_by_three(client: rockoon.Cluster) -> LogDescription:

@@ -182,6 +182,9 @@ class Member:
         if self._is_over:
             return ()
         self._handlers[type(event)](event)
+        if self.role is Role.LEADING and not self.facts.sound:
+            # Rule 10: it was chosen for having what all that count have, and that is committed.
+            self._persist(sound=True)
         actions = self._out[:]
         self._out.clear()
         return actions

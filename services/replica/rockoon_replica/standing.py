@@ -115,8 +115,18 @@ def lagging(replica: "Replica", now: float) -> Iterator[Lag]:
 
 
 def trouble(replica: "Replica") -> str:
-    """Why a replica is not ready, for people; empty when it is."""
+    """What is wrong with a replica, for people; empty when it is ready, and takes what it leads."""
+    found = _trouble(replica)
+    if not replica.member.facts.sound:
+        doubt = "it may have lost records, and elects nobody before it has copied them again"
+        return f"{found}; {doubt}" if found else doubt
+    return found
+
+
+def _trouble(replica: "Replica") -> str:
     state = replica.state
+    if replica.role is Role.LEADING and not replica.appends_allowed:
+        return "it leads, and takes nothing: too few copies are connected to it"
     if replica.is_ready:
         return ""
     if replica.refusal:
@@ -131,6 +141,4 @@ def trouble(replica: "Replica") -> str:
         return "it leads, and too few copies are connected to it"
     if not replica.member.is_matched:
         return "not connected to the leader"
-    if replica.replicated.generation.is_lacking:
-        return "it has yet to get the leader's generation of compacted topics"
     return "catching up"
