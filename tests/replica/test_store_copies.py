@@ -2,12 +2,18 @@
 
 from pathlib import Path
 
+import pytest
+
 from rockoon_broker.replication.store_log import StoreLog
 from rockoon_broker.store.recovery.verify import verify_store
 from rockoon_broker.store.settings import Flush
 from rockoon_broker.store.store import Store
 from rockoon_core.disk import Disk
+from rockoon_core.replication_rules import Config
 from rockoon_format.batch import encode_batch
+from rockoon_replica import actions
+from rockoon_replica.copying import Copying
+from rockoon_replica.leadership import Leadership
 from support.eventually import eventually
 from support.log_copies import copies
 from support.store_directory import BORN_HOST, NOW_MS, FailingDisk, FixedClock, batch_of, settings
@@ -74,6 +80,42 @@ async def test_a_tail_that_lies_where_the_next_leader_has_closed_a_file_is_cut(
         await first.start()
         await logs.equal(await second.send(b"last"))
         assert first.replica.member.facts.sound
+
+
+@pytest.mark.parametrize("leads_with_more", [False, True])
+async def test_logs_whose_files_were_closed_behind_different_records_go_on_where_they_agree(
+    tmp_path: Path, leads_with_more: bool
+) -> None:
+    """Each had an epoch of its own, whose record did not fit where their file ends."""
+    longer, shorter = (StoreCopy(tmp_path / name, Disk()) for name in "ab")
+    longer.open_epoch(1)
+    mark_bytes = longer.end
+    message_bytes = longer.append(b"x") - mark_bytes - 1
+    longer.append(bytes(FILE_BYTES - longer.end - message_bytes - mark_bytes))
+    shorter.write(0, longer.read(0, FILE_BYTES))
+    agreed = shorter.end
+    longer.append(b"")
+    leader, follower = (longer, shorter) if leads_with_more else (shorter, longer)
+    follower.open_epoch(2)
+    leader.open_epoch(3)
+    assert [log.boundaries()[-1].first for log in (leader, follower)] == [FILE_BYTES] * 2
+    cuts = []
+    is_matched = False
+    while not is_matched:
+        decided: list[actions.Action] = []
+        copying = Copying("b", follower, decided)
+        copying.follow("a", 3)
+        copying.opened(1)
+        hello = next(each for each in decided if isinstance(each, actions.SayHello)).hello
+        said: list[actions.Action] = []
+        Leadership("a", 3, Config(frozenset({"a", "b"}), 2), leader, said, 0).hello(1, hello)
+        (answer,) = (each for each in said if isinstance(each, actions.SayWelcome))
+        is_matched = copying.welcome(1, answer.welcome)
+        cuts += [each.offset for each in decided if isinstance(each, actions.Truncate)]
+        follower.truncate(cuts[-1])
+    assert cuts == ([agreed] if leads_with_more else [agreed + message_bytes, agreed])
+    for log in (longer, shorter):
+        log.close()
 
 
 async def test_stores_stay_equal_through_catch_up_cuts_and_changes_of_leader(
