@@ -11,6 +11,8 @@ from rockoon_broker.store.queues.consume_queue import ConsumeQueue
 from rockoon_broker.store.queues.tails import TAIL_BYTES_MAX, QueueTails
 from rockoon_broker.store.reading.reader import GetStatus
 from rockoon_format.batch import decode_columns
+from rockoon_format.consume_queue import encode_entries
+from rockoon_format.hashes import tags_code
 from support.seeds import seeds
 from support.store_directory import FailingDisk, Owner, settings
 
@@ -48,6 +50,7 @@ def test_from_wherever_and_within_whatever_limits_the_messages_are_those_sent(
     chance = random.Random(seed)
     owner = Owner(settings(tmp_path, commit_log_file_bytes=1 << 20, **IN_MEMORY))
     sent: dict[tuple[str, int], list[bytes]] = defaultdict(list)
+    codes = np.array([tags_code("odd")], np.int64)
     for turn in range(400):
         key = (chance.choice("TU"), chance.randrange(3))
         if chance.random() < 0.01:
@@ -57,29 +60,36 @@ def test_from_wherever_and_within_whatever_limits_the_messages_are_those_sent(
         elif chance.random() < 0.5:
             size = TAIL_BYTES_MAX if chance.random() < 0.05 else chance.randrange(200)
             bodies = [b"%d;" % turn + bytes(size)] * chance.randrange(1, 5)
-            owner.append(*key, bodies)
+            tags = [chance.choice(["odd", "even"]) for _ in bodies]
+            bodies = [tag.encode() + body for tag, body in zip(tags, bodies, strict=True)]
+            owner.append(*key, bodies, tags)
             sent[key] += bodies
         elif sent[key]:
             offset = chance.randrange(max(0, len(sent[key]) - 30), len(sent[key]))
             limits = {"messages_max": chance.choice([1, 3, 1024])}
             if chance.random() < 0.3:
                 limits["bytes_max"] = chance.randrange(1, 2000)
-            found = owner.store.get(*key, offset, **limits)
+            is_filtered = chance.random() < 0.4
+            wish = {"tag_codes": codes} if is_filtered else {}
+            found = owner.store.get(*key, offset, **limits, **wish)
             bodies = decode_columns(found.frames, found.lengths).bodies
-            assert bodies == sent[key][offset : found.next_offset]
-            assert 1 <= len(bodies) <= limits["messages_max"]
-            assert found.count == 1 or len(found.frames) <= limits.get("bytes_max", 1 << 20)
+            passed = sent[key][offset : found.next_offset]
+            assert bodies == [each for each in passed if each[:3] == b"odd" or not is_filtered]
+            status = GetStatus.FOUND if bodies else GetStatus.NO_MATCHED_MESSAGE
+            assert (found.status, len(passed) > 0) == (status, True)
+            assert len(bodies) <= limits["messages_max"]
+            assert found.count <= 1 or len(found.frames) <= limits.get("bytes_max", 1 << 20)
     owner.store.close()
 
 
 def test_memory_is_bounded_and_the_queues_written_last_keep_theirs() -> None:
     tails = QueueTails(bytes_max=10_000)
     queues = [ConsumeQueue("T", number) for number in range(20)]
-    lengths = np.array([1000], np.uint32)
+    entries = encode_entries(np.array([0]), np.array([1000]), np.array([0]))
     for number in (0, 1):
         for queue in queues:
-            tails.note(queue, number, lengths, bytes(1000))
-    kept = [queue for queue in queues if tails.read(queue, 1, 1024, 1 << 20) is not None]
+            tails.note(queue, number, entries, bytes(1000))
+    kept = [queue for queue in queues if tails.read(queue, 1, 1024) is not None]
     assert 5 <= len(kept) <= 10
     assert kept == queues[-len(kept) :]
-    assert tails.read(queues[-1], 0, 1024, 1 << 20) is None or len(kept) == 5
+    assert tails.read(queues[-1], 0, 1024) is None or len(kept) == 5

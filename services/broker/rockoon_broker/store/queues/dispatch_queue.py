@@ -208,7 +208,7 @@ class DispatchQueue:
     def _write(self, queue: ConsumeQueue, batch: Undispatched) -> None:
         entries, first = batch.entries, batch.first_queue_offset
         self._queues.write(queue, first, entries)
-        self._tails.note(queue, first, entries["size"].astype(np.uint32), batch.frames)
+        self._tails.note(queue, first, entries, batch.frames)
 
     def _dispatch_copied(
         self, batch: Copied, committed: Copied, advanced: dict[QueueKey, None]

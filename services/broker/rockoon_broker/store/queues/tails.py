@@ -10,9 +10,9 @@ from collections import OrderedDict
 from collections.abc import Container
 
 import numpy as np
-from numpy.typing import NDArray
 
 from rockoon_broker.store.queues.consume_queue import ConsumeQueue
+from rockoon_format.consume_queue import EntryArray
 
 # Of one queue. Larger batches are worth a read: what it costs is shared by more messages.
 TAIL_BYTES_MAX = 32 << 10
@@ -27,12 +27,12 @@ class QueueTail:
         self.first = self.end = first
         """Queue offsets of the first message and behind the last one."""
         self.bytes = 0
-        self.batches: list[tuple[int, NDArray[np.uint32], bytes]] = []
-        """Each: queue offset of its first message, sizes of its records in bytes, the records."""
+        self.batches: list[tuple[int, EntryArray, bytes]] = []
+        """Each: queue offset of its first message, its entries, the records."""
 
-    def add(self, lengths: NDArray[np.uint32], frames: bytes) -> None:
-        self.batches.append((self.end, lengths, frames))
-        self.end += len(lengths)
+    def add(self, entries: EntryArray, frames: bytes) -> None:
+        self.batches.append((self.end, entries, frames))
+        self.end += len(entries)
         self.bytes += len(frames)
         while self.bytes > TAIL_BYTES_MAX:
             first, gone, frames = self.batches.pop(0)
@@ -54,14 +54,12 @@ class QueueTails:
         # the same name is another.
         self._tails: OrderedDict[ConsumeQueue, QueueTail] = OrderedDict()
 
-    def note(
-        self, queue: ConsumeQueue, first: int, lengths: NDArray[np.uint32], frames: bytes
-    ) -> None:
+    def note(self, queue: ConsumeQueue, first: int, entries: EntryArray, frames: bytes) -> None:
         """A batch is in the queue, and readers see it.
 
         Args:
             first: queue offset of its first message.
-            lengths: size of each record in bytes, uint32[n].
+            entries: the queue's.
             frames: the records as they are in the log; empty when they are too many to be kept.
         """
         tail = self._tails.pop(queue, None)
@@ -71,37 +69,35 @@ class QueueTails:
             return
         if tail is None or tail.end != first:
             tail = QueueTail(first)
-        tail.add(lengths, frames)
+        tail.add(entries, frames)
         self._tails[queue] = tail
         self._bytes += tail.bytes
         while self._bytes > self._bytes_max:
             self._bytes -= self._tails.popitem(last=False)[1].bytes
 
     def read(
-        self, queue: ConsumeQueue, offset: int, messages_max: int, bytes_max: int
-    ) -> tuple[NDArray[np.uint32], bytes] | None:
-        """Sizes and records from a queue offset to the tail's end; None when they are not all here,
-        or more than wanted."""
+        self, queue: ConsumeQueue, offset: int, entries_max: int
+    ) -> tuple[EntryArray, bytes] | None:
+        """Entries and records from a queue offset to the tail's end; None when they are not all
+        here, or more than wanted."""
         tail = self._tails.get(queue)
-        if tail is None or not tail.first <= offset < tail.end or tail.end - offset > messages_max:
+        if tail is None or not tail.first <= offset < tail.end or tail.end - offset > entries_max:
             return None
-        sizes: list[NDArray[np.uint32]] = []
+        listed: list[EntryArray] = []
         pieces: list[bytes] = []
-        for first, lengths, frames in reversed(tail.batches):
+        for first, entries, frames in reversed(tail.batches):
             if first >= offset:
-                sizes.append(lengths)
+                listed.append(entries)
                 pieces.append(frames)
             else:
-                skipped = lengths[: offset - first]
-                sizes.append(lengths[offset - first :])
+                skipped = entries["size"][: offset - first]
+                listed.append(entries[offset - first :])
                 pieces.append(frames[int(skipped.sum()) :])
             if first <= offset:
                 break
         if len(pieces) == 1:
-            found = sizes[0], pieces[0]
-        else:
-            found = np.concatenate(sizes[::-1]), b"".join(reversed(pieces))
-        return found if len(found[1]) <= bytes_max else None
+            return listed[0], pieces[0]
+        return np.concatenate(listed[::-1]), b"".join(reversed(pieces))
 
     def forget(self, topics: Container[str]) -> None:
         """What readers have seen of these topics is gone."""

@@ -24,6 +24,7 @@ from rockoon_broker.store.queues.repair import QueueRepair
 from rockoon_broker.store.queues.tails import QueueTails
 from rockoon_broker.store.settings import StoreSettings
 from rockoon_format.consume_queue import FILLER_SIZE, EntryArray
+from rockoon_format.frames import slices
 from rockoon_format.record import (
     AT_MAGIC,
     MAGIC_V1,
@@ -176,11 +177,13 @@ class Reader:
             return GetResult(GetStatus.OFFSET_OVERFLOW_ONE, offset, low, high)
         if offset > high:
             return GetResult(GetStatus.OFFSET_OVERFLOW_BADLY, high, low, high)
-        if tag_codes is None and entries_max >= messages_max:
-            newest = self._tails.read(queue, offset, messages_max, bytes_max)
-            if newest is not None:
-                sizes, frames = newest
-                return GetResult(GetStatus.FOUND, offset + len(sizes), low, high, frames, sizes)
+        newest = self._tails.read(queue, offset, entries_max)
+        if newest is not None:
+            found = _of_tail(*newest, tag_codes)
+            if len(found[0]) <= messages_max and len(found[1]) <= bytes_max:
+                status = GetStatus.FOUND if len(found[0]) else GetStatus.NO_MATCHED_MESSAGE
+                next_offset = offset + len(newest[0])
+                return GetResult(status, next_offset, low, high, found[1], found[0])
         for _ in range(_REPAIRS_PER_GET):
             try:
                 return self._found(
@@ -358,6 +361,22 @@ class Reader:
     def _pages_resident(self, physical_offset: int, size: int) -> bool | None:
         file = self._log.file_at(physical_offset)
         return pages_resident(file.fd, physical_offset - file.start, size)
+
+
+def _of_tail(
+    entries: EntryArray, frames: bytes, tag_codes: NDArray[np.int64] | None
+) -> tuple[NDArray[np.uint32], bytes]:
+    """Sizes and records of those that are wanted of a tail. Its codes need no proof: they were made
+    of these records."""
+    sizes = entries["size"].astype(np.uint32)
+    if tag_codes is None:
+        return sizes, frames
+    wanted = _has_tag(entries, tag_codes)
+    if wanted.all():
+        return sizes, frames
+    ends = np.cumsum(sizes, dtype=np.int64)
+    chosen = sizes[wanted]
+    return chosen, b"".join(slices(frames, (ends - sizes)[wanted], chosen.astype(np.int64)))
 
 
 def _has_tag(entries: EntryArray, tag_codes: NDArray[np.int64] | None) -> NDArray[np.bool_]:
