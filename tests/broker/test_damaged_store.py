@@ -13,9 +13,9 @@ from rockoon_proto.v1 import broker_pb2 as pb
 from support.broker import bodies_of, running_broker
 from support.broker_routes import BrokerRoutes
 
-# Three quarters of them are more than the 512 that a store keeps open: the oldest is then opened
+# Three quarters of them are more than the 2,048 that a store keeps open: the oldest is then opened
 # again when it is read.
-QUEUE_FILES = 720
+QUEUE_FILES = 2800
 FILE_ENTRIES = 10
 SHORT_FILES = {"consume_queue_file_entries": FILE_ENTRIES}
 
