@@ -25,6 +25,7 @@ from rockoon_core.errors import (
     InvalidDelay,
     MalformedBatch,
     MessageNotFound,
+    NotReady,
     PropertiesTooLarge,
     TopicNotFound,
 )
@@ -79,6 +80,20 @@ async def test_a_level_comes_after_its_delay_with_everything_it_was_sent_with(
     await desk.turns()
     assert len(desk.read("T", 1)) == 1
     assert desk.delays.delivery.counts.delivered == 1
+
+
+async def test_what_is_due_waits_for_the_routes_that_know_its_queue(desk: AsideDesk) -> None:
+    """A new leader begins before it has seen them."""
+    await desk.send({"DELAY": 1})
+    desk.clock.pass_ms(1000)
+    desk.has_routes = False
+    with pytest.raises(NotReady):
+        await desk.turns()
+    assert len(desk.delays) == 1
+    desk.has_routes = True
+    await desk.turns()
+    assert desk.bodies() == [b"0"]
+    assert desk.delays.delivery.counts.undeliverable == 0
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from rockoon_broker.store.log.batch import Batch
 from rockoon_broker.store.queues.consume_queue import QueueKey
 from rockoon_broker.store.store import Store
 from rockoon_core.disk import Disk
-from rockoon_core.errors import TopicNotFound
+from rockoon_core.errors import NotReady, TopicNotFound
 from rockoon_format.batch import encode_batch
 from rockoon_format.columns import decode_columns
 from rockoon_format.message_id import encode_offset_id
@@ -69,6 +69,7 @@ class AsideDesk:
             }
         )
         self.topics = {("T", 0), ("T", 1), ("U", 0)}
+        self.has_routes = True
         if disk is None:
             disk = FailingDisk()
             disk.usage_percent = 10
@@ -90,10 +91,15 @@ class AsideDesk:
             self.clock,
             disk,
             self._check,
-            lambda topic, queue_id: (topic, queue_id) in self.topics,
+            self._knows,
         )
         self.delays = self.aside.delays
         self.aside.load()
+
+    def _knows(self, topic: str, queue_id: int) -> bool:
+        if not self.has_routes:
+            raise NotReady(service="the broker", reason="it has seen no routes since it leads")
+        return (topic, queue_id) in self.topics
 
     def _check(self, topic: str, queue_id: int) -> None:
         if (topic, queue_id) not in self.topics:
