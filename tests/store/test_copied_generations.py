@@ -301,16 +301,20 @@ def test_what_was_deleted_with_its_topic_is_not_shown_by_a_learner(
     learner.store.close()
 
 
+@pytest.mark.parametrize("is_learner", [True, False])
 def test_power_that_goes_at_any_moment_of_a_take_over_leaves_what_was_or_what_is(
-    tmp_path: Path, leader: Copy
+    tmp_path: Path, leader: Copy, is_learner: bool
 ) -> None:
-    leader.delete(OFFSET_MAX)
+    # One that replaces another, which this copy never had.
+    leader.lead()
     prepared = Copy(tmp_path / "prepared")
-    prepared.begin_behind(leader)
+    if is_learner:
+        leader.delete(OFFSET_MAX)
+        prepared.begin_behind(leader)
     prepared.copy_from(leader, 1 << 20)
     prepared.commit()
     prepared.store.close()
-    outcomes = []
+    numbers = []
     for crash_at in count():
         home, left = tmp_path / f"{crash_at}", tmp_path / f"{crash_at}-left"
         shutil.copytree(prepared.root, home)
@@ -327,15 +331,35 @@ def test_power_that_goes_at_any_moment_of_a_take_over_leaves_what_was_or_what_is
             cut_short.store.close()
         again = Copy(left)
         again.store.confirm(again.store.appended_end)
-        outcomes.append(again.is_lacking)
-        if again.is_lacking:
-            assert again.number == 0
+        numbers.append(again.number)
+        assert again.is_lacking == (is_learner and not again.number)
+        if not again.number:
             assert again.take(leader) == ""
         assert again.shown() == leader.shown()
         again.store.close()
         shutil.rmtree(home)
         shutil.rmtree(left)
         if finished:
-            assert sum(outcomes) > 8
-            assert not outcomes[-1]
+            assert numbers.count(0) > 8
+            assert numbers[-1] == 2
             return
+
+
+@pytest.mark.parametrize("harm", ["00000.records", "00000.entries", "manifest.json", "current"])
+def test_a_copy_whose_generation_is_damaged_is_lacking_until_it_has_copied_it_again(
+    tmp_path: Path, leader: Copy, follower: Copy, harm: str
+) -> None:
+    leader.lead()
+    follower.take(leader)
+    home = follower.store.compaction.home
+    follower.store.close()
+    path = home / harm if harm == "current" else home / f"{2:020d}" / harm
+    path.unlink()
+    again = Copy(tmp_path / "follower")
+    again.store.confirm(again.store.appended_end)
+    assert again.is_lacking
+    assert again.store.compaction.identity == 0
+    assert again.take(leader) == ""
+    assert not again.is_lacking
+    assert again.shown() == leader.shown()
+    again.store.close()

@@ -25,10 +25,11 @@ from rockoon_broker.store.compacted.fitting import (
     check_fit,
     check_log,
 )
-from rockoon_broker.store.compacted.in_force import refused_start
+from rockoon_broker.store.compacted.in_force import refused_start, write_needed
 from rockoon_broker.store.compacted.open_generation import OpenGeneration, open_generation
 from rockoon_broker.store.compacted.served import ServedGeneration
 from rockoon_broker.store.compacted.takeover import Candidate, Offer, Refusal, Worker
+from rockoon_broker.store.errors import StoreDamaged
 from rockoon_broker.store.log.commit_log import CommitLog
 from rockoon_broker.store.queues.consume_queue import ConsumeQueues
 from rockoon_broker.store.queues.dropped_topics import DroppedTopics
@@ -78,21 +79,28 @@ class Compaction(ServedGeneration):
         """
         self._log = commit_log
         self._queues = queues
-        if self._manifest is not None:
-            directory = self.directory_of(self._manifest.generation)
-            try:
-                check_log(self._manifest, commit_log)
-            except Unfit as unfit:
-                raise refused_start(directory / MANIFEST_FILE, str(unfit)) from unfit
-            try:
-                self._serve(open_generation(directory, self._manifest, self._disk))
-            except GenerationError as error:
-                raise refused_start(directory, str(error)) from error
-            self._number_queues(self._manifest.log_end)
+        try:
+            self._open_in_force()
+        except StoreDamaged as damage:
+            self._give_up(damage)
         in_force = self._manifest.generation if self._manifest else 0
         # Listed now: what begins to come in from here on is not stale.
         for directory in takeover.stale(self.home, in_force):
             self._remove(directory)
+
+    def _open_in_force(self) -> None:
+        if self._manifest is None:
+            return
+        directory = self.directory_of(self._manifest.generation)
+        try:
+            check_log(self._manifest, self._log)
+        except Unfit as unfit:
+            raise refused_start(directory / MANIFEST_FILE, str(unfit)) from unfit
+        try:
+            self._serve(open_generation(directory, self._manifest, self._disk))
+        except GenerationError as error:
+            raise refused_start(directory, str(error)) from error
+        self._number_queues(self._manifest.log_end)
 
     def close(self) -> None:
         """Stop what is under way; what was verified and is not in force is verified again."""
@@ -215,11 +223,14 @@ class Compaction(ServedGeneration):
             offer.done(f"generation {self._manifest.generation} is in force")
             return
         self._offered = offer
-        copied = self._is_copying
-        self._post(
-            lambda: takeover.place(offer.directory, self.home, number, self._disk, copied),
-            self._placed,
-        )
+        copied, needed_end = self._is_copying, self.needed_end
+
+        def place() -> None:
+            if copied:
+                write_needed(self.home, needed_end, self._disk)
+            takeover.place(offer.directory, self.home, number, self._disk, copied)
+
+        self._post(place, self._placed)
 
     def _placed(self, outcome: Exception | None) -> None:
         if outcome is None and self._offered is not None and self._is_copying:
@@ -289,7 +300,15 @@ class Compaction(ServedGeneration):
             except OSError as failure:
                 self._swapped(failure)
                 return
-        self._post(lambda: takeover.put_in_force(self.home, number, self._disk), self._swapped)
+        needed_end = verified.manifest.log_end if self.by_quorum else 0
+
+        def put_in_force() -> None:
+            takeover.put_in_force(self.home, number, self._disk)
+            if needed_end:
+                # Behind it: what was made of less of the log may be all that there is on any copy.
+                write_needed(self.home, needed_end, self._disk)
+
+        self._post(put_in_force, self._swapped)
 
     def _swapped(self, failure: Exception | None) -> None:
         verified = self._verified
@@ -306,6 +325,8 @@ class Compaction(ServedGeneration):
         self._verified = None
         replaced = self.generation
         self._serve(verified)
+        if self.by_quorum:
+            self.needed_end = verified.manifest.log_end
         # A copy may have nothing else of a queue.
         self._number_queues(verified.manifest.log_end)
         if replaced is not None:

@@ -25,14 +25,20 @@ LOG_DIRECTORY = "commitlog"
 NEEDED_FILE = "needed"
 
 
-def manifest_in_force(root: Path, disk: Disk) -> Manifest | None:
-    """The manifest of the generation that `current` names; StoreDamaged if it cannot be read."""
+def manifest_in_force(root: Path, disk: Disk, *, copies: bool = False) -> Manifest | None:
+    """The manifest of the generation that `current` names; StoreDamaged if it cannot be read.
+
+    Args:
+        copies: generations of other copies are brought here. One that none was put in force by
+            may replace another that never was here.
+    """
     home = root / GENERATIONS_DIRECTORY
     path = home / CURRENT_FILE
     try:
         number = decode_current(path.read_bytes())
     except FileNotFoundError:
-        _check_none_was(home, disk)
+        if not copies:
+            _check_none_was(home, disk)
         return None
     except GenerationError as error:
         raise refused_start(path, str(error)) from error
@@ -56,14 +62,15 @@ def identity_of(manifest: Manifest | None) -> int:
     return int.from_bytes(hashlib.sha256(manifest.to_json()).digest()[:8]) or 1
 
 
-def read_needed(home: Path) -> int:
-    """Up to where in the log a generation has to be made for a copy that began behind records that
-    only one has; 0: it did not. StoreDamaged if that cannot be read."""
+def read_needed(home: Path) -> int | None:
+    """Up to where in the log a generation has to be made that this copy needs: it began behind
+    records that only such a one has, or had one and may have deleted what that held. 0: it needs
+    none. None: nobody has brought one here. StoreDamaged if that cannot be read."""
     path = home / NEEDED_FILE
     try:
         return int(json.loads(path.read_bytes())["log_end"])
     except FileNotFoundError:
-        return 0
+        return None
     except (ValueError, TypeError, KeyError) as error:
         raise StoreDamaged(path, 0, f"{path.name}: {error}") from error
 

@@ -13,6 +13,7 @@ from rockoon_broker.store.compacted.in_force import (
     write_needed,
 )
 from rockoon_broker.store.compacted.open_generation import Coverage, OpenGeneration
+from rockoon_broker.store.errors import StoreDamaged
 from rockoon_broker.store.log.commit_log import CommitLog
 from rockoon_broker.store.queues.consume_queue import ConsumeQueues, QueueKey
 from rockoon_broker.store.queues.dropped_topics import DroppedTopics
@@ -55,13 +56,33 @@ class ServedGeneration:
         self._disk = disk
         self._dropped = dropped
         self.by_quorum = by_quorum
-        self._manifest = manifest_in_force(root, disk)
+        needed_end = read_needed(self.home)
+        self.needed_end = needed_end or 0
+        was_copy = by_quorum and needed_end is not None
+        try:
+            self._manifest = manifest_in_force(root, disk, copies=was_copy)
+        except StoreDamaged as damage:
+            self._give_up(damage)
         self.identity = identity_of(self._manifest)
-        self.needed_end = read_needed(self.home)
         self._need_marks(self._manifest)
+        self._dropped.told_queues = {
+            (topic.topic, queue.queue)
+            for topic in (self._manifest.topics if self._manifest else ())
+            if not is_dropped_since(topic, self.marks)
+            for queue in topic.queues
+        }
         self.generation: OpenGeneration | None = None
         self.coverages: dict[QueueKey, Coverage] = {}
         self._told_topics: frozenset[str] | None = None
+
+    def _give_up(self, damage: StoreDamaged) -> None:
+        """Have none in force, of a log of which others have one: this copy is lacking until it has
+        got theirs. Raises what it is given where it may be the only copy that had one."""
+        if not self.by_quorum or not self.needed_end:
+            raise damage
+        log.error("the generation in force is given up, and copied again: %s", damage)
+        self._manifest, self.identity = None, 0
+        self._need_marks()
 
     @property
     def manifest(self) -> Manifest | None:

@@ -64,6 +64,8 @@ class DroppedTopics:
         self.needed: Mapping[str, int] = {}
         """Topics of which something lies outside the log, with the mark that is known there: a
         higher one is never forgotten."""
+        self.told_queues: Collection[tuple[str, int]] = ()
+        """Topic and queue of those whose numbers so far are told there."""
 
     @property
     def marks(self) -> Mapping[str, int]:

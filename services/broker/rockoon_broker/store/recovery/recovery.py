@@ -304,11 +304,11 @@ class Recoverer:
     def _go_on_behind(self, misfits: list[Misfit], log_min: int, log_end: int) -> None:
         """Let queues whose last file is lost go on behind the numbers that it can have held.
 
-        Only where no record of the queue is left to tell which these were, as retention leaves it.
-        A number that was given twice would be skipped by whoever has committed the first.
-        """
+        Only where neither a record nor a generation is left to tell which these were. A number that
+        was given twice would be skipped by whoever has committed the first."""
+        told = self._dropped.told_queues
         for misfit in misfits if log_min else ():
-            if misfit.key is None or topic_fault(misfit.key[0]) is not None:
+            if misfit.key is None or misfit.key in told or topic_fault(misfit.key[0]) is not None:
                 continue
             queue = self._queues.find_or_create(*misfit.key)
             if queue.max_offset and not self._queues.is_all_below(queue, log_min):
