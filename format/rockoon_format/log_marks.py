@@ -12,6 +12,9 @@ retention never takes the last.
               their order. If its own epoch is not the last of them, it begins with this record.
     topics    whose messages the log holds: an object as of the tag TOPIC, without `anew`; missing
               in logs of former versions
+    numbers   {topic: [[queue id, number], ...]}: the next number of each queue that has had
+              messages before the record; missing in logs of former versions, and where it would
+              take more than its share of a file
 
 Tag TOPIC: one whenever that changes.
 
@@ -80,6 +83,7 @@ class EpochMark(NamedTuple):
     leader: str
     begun: tuple[EpochBegin, ...]
     topics: LogTopics = NO_TOPICS
+    numbers: Mapping[str, Mapping[int, int]] = MappingProxyType({})
 
     def begun_with(self, physical_offset: int) -> tuple[EpochBegin, ...]:
         """Every epoch that is known, the record's own included.
@@ -94,14 +98,15 @@ class EpochMark(NamedTuple):
 
 def encode_epoch_mark(mark: EpochMark) -> bytes:
     """The body; of what has begun the newest BEGUN_MAX."""
-    return _encoded(
-        {
-            "epoch": mark.epoch,
-            "leader": mark.leader,
-            "begun": mark.begun[-BEGUN_MAX:],
-            "topics": _topics_content(*mark.topics),
-        }
-    )
+    content = {
+        "epoch": mark.epoch,
+        "leader": mark.leader,
+        "begun": mark.begun[-BEGUN_MAX:],
+        "topics": _topics_content(*mark.topics),
+    }
+    if mark.numbers:
+        content["numbers"] = {topic: [*of.items()] for topic, of in mark.numbers.items()}
+    return _encoded(content)
 
 
 def decode_epoch_mark(body: bytes) -> EpochMark:
@@ -114,6 +119,10 @@ def decode_epoch_mark(body: bytes) -> EpochMark:
             str(content["leader"]),
             tuple(EpochBegin(int(epoch), int(first)) for epoch, first in content["begun"]),
             NO_TOPICS.after(topics),
+            {
+                str(topic): {_natural(queue): _natural(number) for queue, number in numbers}
+                for topic, numbers in content.get("numbers", {}).items()
+            },
         )
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise ValueError(f"this is no epoch's mark: {error}") from error
@@ -137,6 +146,12 @@ def decode_topic_change(body: bytes) -> TopicChange:
         return _topic_change(json.loads(body))
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise ValueError(f"this is no change of topics: {error}") from error
+
+
+def _natural(number: Any) -> int:
+    if int(number) < 0:
+        raise ValueError(f"{number} is negative")
+    return int(number)
 
 
 def _encoded(content: Mapping[str, Any]) -> bytes:

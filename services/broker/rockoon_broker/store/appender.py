@@ -12,6 +12,7 @@ from rockoon_broker.store.log.epochs import Epochs, Mark, Renewal
 from rockoon_broker.store.log.time_runs import TimeRuns
 from rockoon_broker.store.queues.consume_queue import ConsumeQueue, ConsumeQueues
 from rockoon_broker.store.queues.dispatch_queue import DispatchQueue, Undispatched
+from rockoon_broker.store.queues.queue_numbers import numbers_of
 from rockoon_broker.store.queues.tails import TAIL_BYTES_MAX
 from rockoon_broker.store.recovery.recovery_points import RecoveryPoints
 from rockoon_broker.store.settings import NO_LIMITS, StoreSettings
@@ -138,7 +139,7 @@ class Appender:
 
     def open_epoch(self, epoch: int, leader: str, now_ms: int, topics: LogTopics) -> Appended:
         """See `Store.open_epoch`."""
-        mark = self._epochs.next_mark(epoch, leader, self._log.end, topics)
+        mark = self._numbered(self._epochs.next_mark(epoch, leader, self._log.end, topics))
         frames, layout = self._encoded(mark, now_ms)
         offset, stored_ms = self._place(layout.total_bytes, now_ms, is_mark=True)
         return self._write_mark(mark, frames, layout, offset, stored_ms)
@@ -181,7 +182,7 @@ class Appender:
         # Once the log has had an epoch, retention may take all files but the last: each has to say
         # where epochs began, or a follower's log would be taken for another one.
         if self._epochs.epoch and not is_mark and offset % self._log.file_bytes == 0:
-            mark = self._epochs.mark()
+            mark = self._numbered(self._epochs.mark())
             frames, layout = self._encoded(mark, now_ms)
             # Before the mark is there, which a refused batch must not leave.
             if not fits(layout.total_bytes + batch_bytes, self._log.file_bytes):
@@ -189,6 +190,12 @@ class Appender:
             self._write_mark(mark, frames, layout, offset, stored_ms)
             offset = self._log.end
         return offset, stored_ms
+
+    def _numbered(self, mark: EpochMark) -> EpochMark:
+        """A mark with the numbers that queues have come to, if they leave messages room."""
+        numbered = mark._replace(numbers=numbers_of(self._queues))
+        room = self._log.file_bytes * TABLE_SHARE_MAX
+        return numbered if len(encode_epoch_mark(numbered)) <= room else mark
 
     def _encoded(self, mark: Mark, now_ms: int) -> tuple[bytes, BatchLayout]:
         if isinstance(mark, EpochMark):

@@ -27,7 +27,9 @@ from rockoon_broker.store.queues.dispatch import (
 )
 from rockoon_broker.store.queues.dispatch_queue import Copied, DispatchQueue
 from rockoon_broker.store.queues.dropped_topics import DroppedTopics
+from rockoon_broker.store.queues.queue_numbers import go_on_as_told
 from rockoon_broker.store.recovery.recovery_points import RecoveryPoints
+from rockoon_format.log_marks import EpochMark
 from rockoon_format.record import MAGIC_BLANK, MAGIC_V1, MAGIC_V2, RECORD_BYTES_MIN
 from rockoon_format.scan import Scan, ScanEnd, scan
 
@@ -190,6 +192,9 @@ class RawLog:
             self._runs.note(offset + int(records.offsets[-1]), int(times_ms[-1]))
         for position, mark in marks:
             self._epochs.note(offset + position, mark)
+            if isinstance(mark, EpochMark) and offset + position == self._log.min_offset:
+                # After a crash recovery does it.
+                go_on_as_told(mark, self._log.min_offset, self._queues, self._dropped.marks)
         at = offset
         for part, runs, renewal in parts:
             count_runs(runs, self._queues)

@@ -138,15 +138,17 @@ def renewals_among(marks: Iterable[tuple[int, Mark]], records: Scan, base: int) 
 
 
 def mark_of(frame: bytes) -> Mark | None:
-    """What a record of LOG_TOPIC says of epochs or topics; None if it says something else.
+    """What a record says of epochs or topics; None if it says something else.
 
     Args:
-        frame: begins with the record.
+        frame: begins with a record, of whatever topic.
 
     Raises:
         ValueError: it is tagged as a mark and is none, or is damaged.
     """
     record = decode_record(frame)
+    if record.topic != _TOPIC:
+        return None
     tag = decode(record.properties).get(PROPERTY_TAGS)
     if tag == TOPIC_TAG:
         return decode_topic_change(record.body)

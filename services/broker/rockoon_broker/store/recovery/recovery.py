@@ -35,7 +35,7 @@ from dataclasses import replace
 from rockoon_broker.store.errors import StoreDamaged, StoreLayoutError
 from rockoon_broker.store.log.directory import contiguous, list_files
 from rockoon_broker.store.log.scan import Chunk, LogScan
-from rockoon_broker.store.queues.consume_queue import ConsumeQueues
+from rockoon_broker.store.queues.consume_queue import ConsumeQueues, QueueKey
 from rockoon_broker.store.queues.dispatch import (
     Numbers,
     count_runs,
@@ -47,6 +47,11 @@ from rockoon_broker.store.queues.dispatch import (
 )
 from rockoon_broker.store.queues.dropped_topics import DroppedTopics, PointState
 from rockoon_broker.store.queues.layout import Misfit, find_misfits, move_misfits
+from rockoon_broker.store.queues.queue_numbers import (
+    go_on_as_told,
+    go_on_behind,
+    read_first_mark,
+)
 from rockoon_broker.store.recovery.checkpoint_files import (
     CHECKPOINT_FILE,
     RECOVERY_POINT_FILE,
@@ -71,7 +76,6 @@ from rockoon_core.disk import Disk
 from rockoon_format.batch import scan
 from rockoon_format.checkpoint import SAFETY_MARGIN_MS
 from rockoon_format.file_names import offset_to_file_name
-from rockoon_format.names import topic_fault
 
 log = logging.getLogger(__name__)
 
@@ -170,13 +174,14 @@ class Recoverer:
                 boundary, lineage = starts[0], new_lineage()
                 self._abort.create(lineage, self._checksums_from)
                 self._load(boundary)
+        told = self._go_on_as_told(log)
         known_ms = 0 if reason or point is None else point.store_timestamp_ms
         walk, newest_ms, listed = self._walk(starts, boundary, known_ms, ours=not reason)
         if self._by_quorum:
             # Others may count on the blank: written over, the log would be another one.
             walk.end = max(walk.end, walk.closed_end)
         if reason:
-            self._go_on_behind(misfits, starts[0], walk.end)
+            go_on_behind(misfits, told, self._queues, starts[0], walk.end)
         # Before the cut, which takes them away.
         records_behind = count_records(log, walk, self._disk)
         self._tell_loss(walk.end, records_behind, durable)
@@ -301,26 +306,15 @@ class Recoverer:
         self._queues.load(boundary)
         self._drop_marked()
 
-    def _go_on_behind(self, misfits: list[Misfit], log_min: int, log_end: int) -> None:
-        """Let queues whose last file is lost go on behind the numbers that it can have held.
-
-        Only where neither a record nor a generation is left to tell which these were. A number that
-        was given twice would be skipped by whoever has committed the first."""
-        told = self._dropped.told_queues
-        for misfit in misfits if log_min else ():
-            if misfit.key is None or misfit.key in told or topic_fault(misfit.key[0]) is not None:
-                continue
-            queue = self._queues.find_or_create(*misfit.key)
-            if queue.max_offset and not self._queues.is_all_below(queue, log_min):
-                continue
-            if queue.max_offset < misfit.end:
-                self._queues.skip_to(queue, misfit.end, max(log_end, 1))
-                log.warning(
-                    "queue %d of %s goes on at %d: what its lost file held is gone from the log",
-                    queue.queue_id,
-                    queue.topic,
-                    misfit.end,
-                )
+    def _go_on_as_told(self, log: LogFiles) -> set[QueueKey]:
+        """Let queues go on where the log's first record or a generation says, before what follows
+        is dispatched; returns which of them are told of."""
+        start = log.starts[0]
+        mark = read_first_mark(self._disk, log.path_of(start), self._file_bytes)
+        told = {*self._dropped.told_queues}
+        if mark is not None:
+            told |= go_on_as_told(mark, start, self._queues, self._dropped.marks)
+        return told
 
     def _proven(self, log: LogFiles) -> int:
         """The boundary without a recovery point.

@@ -1,0 +1,137 @@
+"""Queues whose messages are all deleted: every copy of the log knows the number they go on at."""
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from rockoon_format.log_marks import EpochMark, decode_epoch_mark, encode_epoch_mark
+from support.replicas import Replica, opened
+from support.store_directory import crashed_copy
+
+OPTIONS = {"disk_forced_percent": 40, "files_per_pass_max": 1000}
+EMPTIED = 5
+
+
+def commit(owner: Replica) -> None:
+    owner.sync()
+    owner.store.confirm(owner.store.appended_end)
+
+
+def delete_all_it_can(owner: Replica) -> None:
+    commit(owner)
+    owner.write_point()
+    owner.store.retain_from = owner.store.committed_end
+    owner.store.clean(owner.clock.time_ms)
+    owner.wait_for_removals()
+
+
+def fill(owner: Replica) -> None:
+    """Enough of another topic for some files."""
+    for number in range(5):
+        owner.append("U", 0, [b"%d" % number + bytes(3000)])
+
+
+@pytest.fixture
+def leader(tmp_path: Path) -> Iterator[Replica]:
+    """Nothing is left of T's messages, nor of V's, which began anew in between."""
+    with opened(tmp_path / "leader", **OPTIONS) as owner:
+        owner.open_epoch(3)
+        owner.append("T", 1, [b"gone"] * EMPTIED)
+        owner.append("V", 0, [b"gone"] * 9)
+        commit(owner)
+        owner.begin_anew("V", incarnation=7)
+        owner.append("V", 0, [b"gone, too"])
+        fill(owner)
+        delete_all_it_can(owner)
+        assert owner.store.log_min_offset > 0
+        assert owner.bodies("T", 1) == owner.bodies("V") == []
+        yield owner
+
+
+def check(owner: Replica) -> None:
+    """T and V go on; it leads and is the only one."""
+    for topic, queue_id, number in (("T", 1, EMPTIED), ("V", 0, 1)):
+        assert owner.store.min_offset(topic, queue_id) == number
+        assert owner.store.max_offset(topic, queue_id) == number
+    owner.open_epoch(4)
+    assert owner.append("T", 1).first_queue_offset == EMPTIED
+    assert owner.append("V", 0).first_queue_offset == 1
+    commit(owner)
+
+
+def begun_behind(leader: Replica, root: Path) -> Path:
+    """A directory whose log begins where the leader's does."""
+    root.mkdir()
+    with opened(root) as learner:
+        learner.store.close_to_truncate(leader.store.log_min_offset)
+    return root
+
+
+def test_a_copy_that_is_made_anew_goes_on_with_their_numbers(
+    tmp_path: Path, leader: Replica
+) -> None:
+    root = begun_behind(leader, tmp_path / "learner")
+    with opened(root) as learner:
+        learner.copy_from(leader)
+        commit(learner)
+        assert learner.bodies("U") == leader.bodies("U")
+        crashed = crashed_copy(root, tmp_path / "crashed")
+        check(learner)
+    with opened(crashed) as again:
+        check(again)
+
+
+def test_a_copy_that_has_lost_their_files_goes_on_with_their_numbers(
+    tmp_path: Path, leader: Replica
+) -> None:
+    root = begun_behind(leader, tmp_path / "learner")
+    with opened(root) as learner:
+        learner.copy_from(leader)
+        commit(learner)
+        crashed = crashed_copy(root, tmp_path / "crashed")
+    shutil.rmtree(crashed / "consumequeue")
+    with opened(crashed) as again:
+        check(again)
+
+
+def test_a_topic_that_began_anew_behind_the_logs_beginning_does_not_go_on(
+    tmp_path: Path, leader: Replica
+) -> None:
+    leader.begin_anew("T", incarnation=9)
+    commit(leader)
+    root = begun_behind(leader, tmp_path / "learner")
+    with opened(root) as learner:
+        learner.copy_from(leader)
+        assert learner.store.max_offset("T", 1) == EMPTIED
+        commit(learner)
+        assert ("T", 1) not in learner.store.queues()
+        crashed = crashed_copy(root, tmp_path / "crashed")
+        learner.open_epoch(4)
+        assert learner.append("T", 1).first_queue_offset == 0
+    with opened(crashed) as again:
+        again.open_epoch(4)
+        assert again.append("T", 1).first_queue_offset == 0
+
+
+def test_numbers_that_would_leave_no_room_are_left_out(tmp_path: Path) -> None:
+    with opened(tmp_path / "leader", **OPTIONS) as owner:
+        owner.open_epoch(3)
+        for queue_id in range(200):
+            owner.append("T", queue_id)
+        fill(owner)
+        commit(owner)
+        owner.open_epoch(4)
+        fill(owner)
+        commit(owner)
+
+
+def test_a_mark_tells_numbers_as_it_was_told_and_old_ones_tell_none() -> None:
+    mark = EpochMark(2, "a", (), numbers={"T": {0: 5, 3: 1}})
+    assert decode_epoch_mark(encode_epoch_mark(mark)).numbers == {"T": {0: 5, 3: 1}}
+    assert decode_epoch_mark(b'{"epoch":2,"leader":"a","begun":[]}').numbers == {}
+    for numbers in (b"[]", b'{"T":[[0]]}', b'{"T":[[0,-1]]}', b'{"T":[[-1,0]]}', b'{"T":5}'):
+        body = b'{"epoch":2,"leader":"a","begun":[],"numbers":%s}' % numbers
+        with pytest.raises(ValueError, match="no epoch"):
+            decode_epoch_mark(body)
