@@ -149,7 +149,8 @@ MAY: Mapping[str, frozenset[str]] = {
     for service, calls in {
         "Broker": {
             **dict.fromkeys(("Append", "AppendStream"), WRITER),
-            **dict.fromkeys(("Pull", "Read", "SendBack", "QueryMessages"), READER),
+            **dict.fromkeys(("Pull", "PullStream", "Read"), READER),
+            **dict.fromkeys(("SendBack", "QueryMessages"), READER),
             **dict.fromkeys(("QueueStatus", "SearchOffset"), SEES),
             **dict.fromkeys(("EndTransaction", "CheckTransactions"), WRITER),
             **dict.fromkeys(("ListTransactions", "ListDelayed"), CLUSTER_READER),

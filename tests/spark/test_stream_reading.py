@@ -137,6 +137,8 @@ async def test_a_message_that_is_damaged_fails_the_read_or_is_left_out(
 ) -> None:
     async with running_broker(tmp_path, [nameserver.address]) as broker:
         places = [(await broker.append("T", 0, b"%d" % n)).first_physical_offset for n in range(5)]
+    # Another process: this one has the newest messages in memory.
+    async with running_broker(tmp_path, [nameserver.address]) as broker:
         with (tmp_path / "commitlog" / f"{0:020d}").open("r+b") as log:
             log.seek(places[2] + 4)
             log.write(b"oops")

@@ -105,6 +105,12 @@ BROKERS = Dashboard(
                     "Readers that have all there is.",
                 ),
                 Panel(
+                    "Queues that pull streams read",
+                    "none",
+                    [Query(last("rockoon_pull_subscriptions", BROKER, "node_id"), "{{node_id}}")],
+                    "Each counts once for each stream.",
+                ),
+                Panel(
                     "Not visible to readers yet",
                     "bytes",
                     [

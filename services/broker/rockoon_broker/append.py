@@ -364,6 +364,8 @@ class Appends:
         if self._store.inline_bytes_max and self._store.durable_end >= end:
             # The append has synced it; the batches before it, if some wait, are durable as well.
             self.confirmed(end)
+            now = self._clock.monotonic_seconds()
+            self.sync_waits.note(self._store.last_sync_seconds, now)
             return None
         return self._wait_for(end)
 

@@ -107,6 +107,8 @@ class Syncer:
         # Held while the log's files are synced: of two syncs at once one alone hears of an error.
         self._syncing = threading.Lock()
         self._pace = SyncPace()
+        # What the last sync of the log's files took.
+        self.last_seconds = 0.0
         self._wanted_file: Path | None = None
         self._reserving: Path | None = None
         self._reserved: tuple[Path, int] | None = None
@@ -313,7 +315,8 @@ class Syncer:
             # Before the other thread syncs: that would succeed without the pages that this lost.
             self.failure = error
             raise
-        self._pace.note(time.monotonic() - began, inline=inline)
+        self.last_seconds = time.monotonic() - began
+        self._pace.note(self.last_seconds, inline=inline)
         # After all of them, and no further than was asked: bytes that were appended during the sync
         # may or may not be on the disk.
         self.synced_end = max(self.synced_end, request.end)

@@ -85,6 +85,11 @@ class VisibleStore(ABC):
         """Physical offset up to which the Syncer has made the log durable."""
         return self._syncer.synced_end
 
+    @property
+    def last_sync_seconds(self) -> float:
+        """What the last sync of the log's files took."""
+        return self._syncer.last_seconds
+
     def idle_ms(self, now_ms: int) -> int:
         """How long `tick` finds nothing to do if nothing is asked of the store; 0 while it does."""
         is_behind = self._undispatched.pending or self._syncer.synced_end < self._log.end
