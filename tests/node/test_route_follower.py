@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from rockoon_node.nameservers import Nameservers
-from rockoon_node.route_follower import RouteFollower
+from rockoon_node.route_follower import BEHIND_SECONDS_MAX, RouteFollower
 from rockoon_proto.v1 import nameserver_pb2 as pb
 from rockoon_runtime.process import ExitStatus, Stop
 from support.broker_routes import BrokerRoutes
@@ -194,3 +194,32 @@ async def test_a_revision_that_never_comes_is_not_waited_for_longer_than_asked(
         await follower.routes.loaded.wait()
         assert not await follower.routes.wait_revision(1 << 40, 0.01)
         assert await follower.routes.wait_revision(follower.routes.revision, 0)
+
+
+async def test_who_is_behind_what_others_have_seen_asks_the_next_nameserver(
+    nameserver: BrokerRoutes, told_of: TellsOf
+) -> None:
+    """The first one is silent, as if the way to it were cut, and nothing says that it is."""
+    async with (
+        BrokerRoutes() as other,
+        following(told_of(nameserver.address, other.address)) as follower,
+    ):
+        await follower.routes.loaded.wait()
+        nameserver.telling.clear()
+        await nameserver.create_topic("T", {"broker-a": 1})
+        revision = await other.create_topic("T", {"broker-a": 1})
+        while not await follower.routes.wait_revision(revision, 0.1):
+            # Nobody is told that no nameserver could tell: another may have seen a topic deleted.
+            assert follower.routes.following
+        assert other.watches == 1
+        assert [topic.config.name for topic in follower.told[-1].topics] == ["T"]
+
+
+async def test_a_revision_that_nobody_has_ends_no_watch_of_the_only_nameserver(
+    nameserver: BrokerRoutes, told_of: TellsOf
+) -> None:
+    async with following(told_of(nameserver.address)) as follower:
+        await follower.routes.loaded.wait()
+        for _ in range(3):
+            assert not await follower.routes.wait_revision(1 << 40, BEHIND_SECONDS_MAX)
+        assert nameserver.watches == 1

@@ -323,6 +323,19 @@ def test_a_voter_for_which_retention_waits_no_longer_votes_no_longer_while_two_o
     assert actions.ChangeInSync(1, Version(0, 2), THREE) in decided
 
 
+def test_retention_does_not_pass_a_voter_that_comes_back_with_less_than_it_had() -> None:
+    log = ByteLog()
+    member = led_by_a(log, replace(state(1, 1, "a"), copies=3))
+    committed(member, log, 7, log.end)
+    committed(member, log, 8, log.end)
+    assert member.retention_end() == log.end
+    # Its disk is not what it was.
+    member.handle(events.SessionClosed(8))
+    member.handle(events.HelloArrived(9, Hello(1, "c", (), 0, 0)))
+    assert member.retention_end() == 0
+    assert "ChangeInSync" in kinds(member.handle(events.RetentionHeld(log.end)))
+
+
 def test_a_frozen_log_keeps_its_voters_however_long_retention_waits() -> None:
     log = ByteLog()
     first = replace(state(1, 1, "a"), copies=3)

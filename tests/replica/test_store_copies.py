@@ -11,7 +11,7 @@ from rockoon_broker.store.store import Store
 from rockoon_core.disk import Disk
 from rockoon_core.replication_rules import Config
 from rockoon_format.batch import encode_batch
-from rockoon_replica import actions
+from rockoon_replica import actions, messages
 from rockoon_replica.copying import Copying
 from rockoon_replica.leadership import Leadership
 from support.eventually import eventually
@@ -82,11 +82,14 @@ async def test_a_tail_that_lies_where_the_next_leader_has_closed_a_file_is_cut(
         assert first.replica.member.facts.sound
 
 
+@pytest.mark.parametrize("tail_bytes", [messages.TAIL_BYTES, 8], ids=["all", "of_a_blank"])
 @pytest.mark.parametrize("leads_with_more", [False, True])
 async def test_logs_whose_files_were_closed_behind_different_records_go_on_where_they_agree(
-    tmp_path: Path, leads_with_more: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, leads_with_more: bool, tail_bytes: int
 ) -> None:
-    """Each had an epoch of its own, whose record did not fit where their file ends."""
+    """Each had an epoch of its own, whose record did not fit where their file ends; what they
+    compare may be of their blanks alone."""
+    monkeypatch.setattr(messages, "TAIL_BYTES", tail_bytes)
     longer, shorter = (StoreCopy(tmp_path / name, Disk()) for name in "ab")
     longer.open_epoch(1)
     mark_bytes = longer.end

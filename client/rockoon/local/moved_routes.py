@@ -18,6 +18,7 @@ from pathlib import Path
 
 from rockoon.local.etcd import etcd_command, etcd_healthy, find_etcd
 from rockoon.local.process import Kind, LocalClusterError, Node
+from rockoon_core.disk import Disk
 
 FILE = "routes.db"
 READY_SECONDS_MAX = 60.0
@@ -39,27 +40,31 @@ def move_routes(directory: Path, port: int, *, single: bool) -> None:
     file, etcd, copy = directory / FILE, directory / "etcd", directory / "etcd.new"
     if single:
         if etcd.exists() and not file.exists():
-            with running_etcd(etcd, port) as node:
+            # Until the file is there, this etcd has the only copy.
+            with running_etcd(etcd, port, durable=True) as node:
                 transfer("to-file", node, file)
         shutil.rmtree(etcd, ignore_errors=True)
     elif file.exists():
         shutil.rmtree(copy, ignore_errors=True)
-        with running_etcd(copy, port) as node:
+        with running_etcd(copy, port, durable=False) as node:
             transfer("to-etcd", node, file)
         # It has synced nothing, and the file is not to go before.
         os.sync()
         shutil.rmtree(etcd, ignore_errors=True)
         copy.rename(etcd)
+        # One after the other: with neither the next start would make routes that are new.
+        Disk().sync_directory(directory)
         file.unlink()
+        Disk().sync_directory(directory)
 
 
 @contextmanager
-def running_etcd(data: Path, port: int) -> Iterator[Node]:
+def running_etcd(data: Path, port: int, *, durable: bool) -> Iterator[Node]:
     node = Node(
         "etcd",
         Kind.ETCD,
         port,
-        etcd_command(find_etcd(), data, port, durable=False),
+        etcd_command(find_etcd(), data, port, durable=durable),
         data.parent / "logs" / "etcd.log",
         environment={},
         on_unexpected_end=lambda _: None,

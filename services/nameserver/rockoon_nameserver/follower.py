@@ -359,17 +359,19 @@ class RouteFollower:
         behind = False
         while True:
             before = self.table.revision
+            # Before the question: who wants a probe from here on has seen more than its answer.
+            is_wanted = self._probe_wanted.is_set()
+            self._probe_wanted.clear()
             header = await self._etcd.header()
             self._check_same(header, at_least=before)
             self._etcd_revision = header.revision
             if header.revision <= self.table.revision:
                 behind = False
-            elif not behind and not self._probe_wanted.is_set():
+            elif not behind and not is_wanted:
                 behind = True
             else:
                 await self._confirm()
                 behind = False
-            self._probe_wanted.clear()
             try:
                 async with asyncio.timeout(self._probes.seconds_left()):
                     await self._probe_wanted.wait()

@@ -84,6 +84,9 @@ class RouteFile:
                 execute("INSERT INTO facts VALUES (?, ?)", fact)
             self._put_revision(new.revision)
         execute("COMMIT")
+        # What the last process wrote may be in memory alone: what is built on it has to be as safe.
+        with contextlib.suppress(DiskFull):
+            self.fold()
         sync_directory(path.parent)
         found = dict(execute("SELECT name, value FROM facts"))
         if found["layout"] != LAYOUT:
@@ -123,9 +126,23 @@ class RouteFile:
         except sqlite3.Error as failure:
             with contextlib.suppress(sqlite3.Error):
                 execute("ROLLBACK")
-            if failure.sqlite_errorcode == sqlite3.SQLITE_FULL:
-                raise DiskFull(f"there is no room for {failure}") from failure
-            raise OSError(str(failure)) from failure
+            raise _as_os_error(failure) from failure
+
+    def fold(self) -> None:
+        """Put all that was written into the database itself, synced; its log is empty then.
+
+        Closing does that too, but says nothing when it fails.
+
+        Raises:
+            DiskFull: there is no room; nothing is lost.
+            OSError: the disk.
+        """
+        try:
+            busy, *_ = self._database.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+        except sqlite3.Error as failure:
+            raise _as_os_error(failure) from failure
+        if busy:
+            raise OSError("the database's log could not be folded into it")
 
     def _put_revision(self, revision: int) -> None:
         self._database.execute(
@@ -134,6 +151,12 @@ class RouteFile:
 
     def close(self) -> None:
         self._database.close()
+
+
+def _as_os_error(failure: sqlite3.Error) -> OSError:
+    if failure.sqlite_errorcode == sqlite3.SQLITE_FULL:
+        return DiskFull(f"there is no room for {failure}")
+    return OSError(str(failure))
 
 
 def sync_directory(directory: Path) -> None:

@@ -36,6 +36,8 @@ async def to_file(etcd: RouteStore, path: Path) -> None:
         left.unlink()
     file = RouteFile(partial, Header(revision, cluster_id))
     file.write(revision, {item.key: item for item in kept}, {})
+    # Only the database itself is given its name below.
+    file.fold()
     file.close()
     partial.replace(path)
     sync_directory(path.parent)

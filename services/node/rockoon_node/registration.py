@@ -17,7 +17,7 @@ from rockoon_core.errors import (
 )
 from rockoon_core.nameservers import ROUND_PAUSE_SECONDS
 from rockoon_core.protocol import PROTOCOL
-from rockoon_node.lease import ROUND, Lease
+from rockoon_node.lease import MARGIN, ROUND, Lease
 from rockoon_node.nameservers import Nameservers
 from rockoon_proto.v1.nameserver_pb2 import (
     Node,
@@ -141,7 +141,12 @@ class Registration:
             self._lease.renewed(sent_seconds, reply.ttl_seconds)
             self.in_routes.set()
             self.attempted.set()
-            await asyncio.sleep(max(reply.renew_seconds, RENEW_SECONDS_MIN))
+            # A slow answer has taken some of the lease: a round that nobody answers must still end
+            # before it does.
+            round_seconds = self._call_seconds * len(self._nameservers.addresses)
+            latest = sent_seconds + reply.ttl_seconds * (1 - MARGIN) - round_seconds
+            pause = min(reply.renew_seconds, latest - self._lease.now())
+            await asyncio.sleep(max(pause, RENEW_SECONDS_MIN))
 
     def _is_final(self, reason: RockoonError) -> bool:
         """Whether asking again is no use.

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import grpc
 
@@ -14,6 +15,9 @@ from rockoon_proto.v1.nameserver_pb2 import RouteUpdate, WatchRoutesRequest
 from rockoon_runtime.process import ExitStatus, Fatal, Stop
 
 log = logging.getLogger(__name__)
+
+# So long callers may have seen newer routes, none of which is told here.
+BEHIND_SECONDS_MAX = 0.75
 
 
 class RouteFollower:
@@ -51,6 +55,10 @@ class RouteFollower:
         self._watching = Watching(nameservers, "routes")
         self._waiting: list[tuple[int, asyncio.Future[None]]] = []
         self.revision = 0
+        # Since when callers have seen newer routes, none of which came; and the watch that is on.
+        self._behind_since: float | None = None
+        self._call: Any = None
+        self._has_told = self._moves_on = False
         # Whose revision that is; 0 while unknown.
         self._etcd_cluster_id = 0
         self._history = 0
@@ -85,17 +93,35 @@ class RouteFollower:
             async with asyncio.timeout(seconds):
                 await reached
         except TimeoutError:
+            self.doubt()
             return False
         finally:
             self._waiting.remove(entry)
         return True
 
+    def doubt(self) -> None:
+        """Callers have seen newer routes: if that goes on, the next nameserver is asked.
+
+        A connection without a word is noticed after seconds only, and such callers wait.
+        """
+        now = asyncio.get_running_loop().time()
+        if self._behind_since is None:
+            self._behind_since = now
+        is_long = now - self._behind_since >= BEHIND_SECONDS_MAX
+        # Once, until something is told again: a watch that takes long to begin must not be ended
+        # for another one.
+        if is_long and self._has_told and len(self._nameservers.addresses) > 1:
+            self._has_told, self._moves_on = False, True
+            self._call.cancel()
+
     async def _follow(self, address: str) -> None:
         try:
             await self._watch(address)
         finally:
-            # Whatever ended the watch: from now on the routes may be out of date.
-            self.following = False
+            # Whatever ended the watch: from now on the routes may be out of date. Who only moves on
+            # is still told; callers that have seen more are not answered by what may be old.
+            self.following = self.following and self._moves_on
+            self._has_told = self._moves_on = False
 
     async def _watch(self, address: str) -> None:
         """Raises Fatal when the routes there cannot be this service's."""
@@ -107,7 +133,7 @@ class RouteFollower:
             history=self._history,
         )
         stub = self._nameservers.stub(address)
-        call = stub.WatchRoutes(request, metadata=self._nameservers.metadata)
+        self._call = call = stub.WatchRoutes(request, metadata=self._nameservers.metadata)
         # Read as it comes, taken in as fast as that goes: what waits is added up to one update.
         pending = PendingUpdates()
         failed: list[grpc.RpcError] = []
@@ -119,6 +145,10 @@ class RouteFollower:
                     await pending.put(update)
             except grpc.RpcError as failure:
                 failed.append(failure)
+            except asyncio.CancelledError:
+                # A call that this side has cancelled tells it so, too.
+                if not self._moves_on:
+                    raise
             finally:
                 call.cancel()
             await pending.end()
@@ -149,7 +179,12 @@ class RouteFollower:
             raise Fatal(ExitStatus.CONFIGURATION, refusal)
         if failed:
             raise failed[0]
-        log.info("nameserver %s ended the watch", address)
+        if self._moves_on:
+            log.info(
+                "nameserver %s tells nothing that others have seen: the next is asked", address
+            )
+        else:
+            log.info("nameserver %s ended the watch", address)
 
     def _continues_another(self, update: RouteUpdate) -> bool:
         known, told = self._etcd_cluster_id, update.etcd_cluster_id
@@ -157,6 +192,8 @@ class RouteFollower:
 
     def _reach(self, revision: int) -> None:
         self.revision = revision
+        self._behind_since = None
+        self._has_told = True
         self.loaded.set()
         self._watching.answered()
         for wanted, reached in self._waiting:

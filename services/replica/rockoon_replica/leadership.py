@@ -161,6 +161,8 @@ class Leadership:
         point = self._matching(hello)
         if point is not None:
             self._sessions[session] = follower
+        # It may come back with less than it had: retention must not pass that.
+        self._reached[follower] = min(self._reached.get(follower, 0), point or 0)
         size = 0 if point is None else tail_size(point, hello, log.min_offset)
         crc = 0 if point is None else log.tail_crc(point, size)
         dropped = tuple(log.dropped.items())

@@ -219,6 +219,10 @@ class Uploads:
         self._ended.append(upload_id)
         return taken if is_there else None
 
+    def is_over(self, upload_id: str) -> bool:
+        """Whether an upload of that id was taken or discarded: nothing more is taken for it."""
+        return upload_id in self._ended
+
     def take_or_make(self, upload_id: str) -> Path:
         """Likewise; without such an upload the directory is a new one. Raises OSError."""
         taken = self.take(upload_id)
@@ -265,7 +269,7 @@ class Uploads:
         return self._directory / f"{_TAKEN}{self._token}-{self._taken}"
 
     def _begin(self, upload_id: str) -> _Upload:
-        if upload_id in self._ended:
+        if self.is_over(upload_id):
             raise _over(upload_id)
         if self._files_open >= FILES_AT_ONCE_MAX or len(self._abandoned) >= ABANDONED_MAX:
             raise Busy(reason=f"{self._files_open} files of generations come in already")

@@ -98,8 +98,10 @@ class GenerationCopying:
             )
             self._passed_over = wanted
             return LOOK_SECONDS
-        upload_id = f"copy-{hashlib.sha256(told.manifest).hexdigest()[:32]}-{self._attempts}"
         uploads = self._broker.compaction.uploads
+        while uploads.is_over(upload_id := self._upload_id(told.manifest)):
+            # Discarded while the leader was away, or taken by a try that the disk ended.
+            self._attempts += 1
         for part in manifest.parts:
             sizes = (part.records_bytes, part.entries_bytes)
             for name, size in zip(part_names(part.number), sizes, strict=True):
@@ -115,6 +117,9 @@ class GenerationCopying:
         refusal = await self._broker.compaction.copy(upload_id, told.manifest, manifest, marks)
         self._attempts += bool(refusal)
         return REFUSED_SECONDS if refusal else LOOK_SECONDS
+
+    def _upload_id(self, manifest: bytes) -> str:
+        return f"copy-{hashlib.sha256(manifest).hexdigest()[:32]}-{self._attempts}"
 
     async def _pieces(
         self, stub: "BrokerAsyncStub", generation: int, name: str, size: int

@@ -142,10 +142,8 @@ class BrokerCopy:
             self._warm.wake()
         if self._broker is not None:
             self._broker.appends.confirmed(end)
-            # Not before routes have told which topics are compacted: what this copy has written
-            # down may be of a time in which it led last.
-            if self._replica is not None and self._broker.store.compaction.knows_topics:
-                self._broker.store.retain_from = self._replica.retention_end
+            if self._replica is not None:
+                _let_retention_pass(self._broker, self._replica)
 
     def may_delete(self, min_offset: int) -> None:
         # Not deleted here: that this machine's clock says so too is the store's to find.
@@ -204,7 +202,7 @@ class BrokerCopy:
         told = 0
         while True:
             await asyncio.sleep(TICK_SECONDS)
-            broker.store.retain_from = replica.retention_end
+            _let_retention_pass(broker, replica)
             held, now = broker.store.retention_held_end, self._clock.monotonic_seconds()
             since = (since or now) if held else None
             if since is not None and now - since < self._settings.copy_away_seconds_max:
@@ -247,3 +245,10 @@ class BrokerCopy:
         self._stop.fail(Fatal(ExitStatus.DISK_FAILED, reason))
         if self._replica is not None:
             self._replica.close()
+
+
+def _let_retention_pass(broker: Broker, replica: Replica) -> None:
+    """Let it delete what all copies have, but nothing before routes have told which topics are
+    compacted: what this copy has written down may be of a time in which it led last."""
+    if broker.store.compaction.knows_topics:
+        broker.store.retain_from = replica.retention_end

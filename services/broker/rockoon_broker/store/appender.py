@@ -41,6 +41,8 @@ from rockoon_format.record import TRANSACTION_COMMIT, encode_host, fits
 
 # Of a file, for what is known of topics; there each takes some thirty bytes.
 TABLE_SHARE_MAX = 0.25
+# A record comes to other copies in one message, of 64 MiB at most.
+TABLE_BYTES_MAX = 32 << 20
 _FLAGS_MADE_HERE = SYS_FLAGS_ALLOWED | TRANSACTION_COMMIT
 
 
@@ -148,7 +150,7 @@ class Appender:
         """See `Store.change_topics`."""
         known = self._epochs.mark()._replace(topics=self._epochs.topics.after(change))
         table_bytes = len(encode_epoch_mark(known))
-        if table_bytes > self._log.file_bytes * TABLE_SHARE_MAX:
+        if table_bytes > self._table_bytes_max:
             # Each file begins with it, and messages have to have room behind it.
             raise BatchTooLarge(f"{table_bytes} bytes of topics are too many for a file")
         frames, layout = self._encoded(change, now_ms)
@@ -194,8 +196,11 @@ class Appender:
     def _numbered(self, mark: EpochMark) -> EpochMark:
         """A mark with the numbers that queues have come to, if they leave messages room."""
         numbered = mark._replace(numbers=numbers_of(self._queues))
-        room = self._log.file_bytes * TABLE_SHARE_MAX
-        return numbered if len(encode_epoch_mark(numbered)) <= room else mark
+        return numbered if len(encode_epoch_mark(numbered)) <= self._table_bytes_max else mark
+
+    @property
+    def _table_bytes_max(self) -> float:
+        return min(self._log.file_bytes * TABLE_SHARE_MAX, TABLE_BYTES_MAX)
 
     def _encoded(self, mark: Mark, now_ms: int) -> tuple[bytes, BatchLayout]:
         if isinstance(mark, EpochMark):

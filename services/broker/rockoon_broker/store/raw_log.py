@@ -108,7 +108,8 @@ class RawLog:
         return data[: found.position]
 
     def tail_crc(self, end: int, size: int) -> int:
-        """CRC-32 of the `size` bytes before a physical offset.
+        """CRC-32 of the `size` bytes before a physical offset; of where their blank begins, too, if
+        they are within one.
 
         Raises:
             ValueError: the log does not have all of them.
@@ -121,6 +122,10 @@ class RawLog:
             data = self._log.read(at, end - at)
             crc = zlib.crc32(data, crc)
             at += len(data)
+        begins = self.blank_at(end - 1) if size else None
+        if begins is not None and begins <= end - size:
+            # All of it is zero, wherever the blank begins: what lies before it may differ.
+            crc = zlib.crc32(begins.to_bytes(8), crc)
         return crc
 
     def blank_at(self, position: int) -> int | None:

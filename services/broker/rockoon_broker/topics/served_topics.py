@@ -169,6 +169,7 @@ class ServedTopics:
         known = all(self.knows(topic, queue_id) for topic, queue_id in queues)
         hopeless = not self.routes.following or route_revision <= self._given_up_revision
         if known and hopeless:
+            self.routes.doubt()
             return
         seconds = CATCH_UP_KNOWN_SECONDS_MAX if known else CATCH_UP_SECONDS_MAX
         if not await self.routes.wait_revision(route_revision, seconds):

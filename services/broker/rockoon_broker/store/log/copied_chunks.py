@@ -3,10 +3,14 @@
 Who applies them next, or indexes them, neither reads nor checks them again. Pure.
 """
 
+from collections import OrderedDict
+
 from rockoon_broker.store.log.reading import LogChunk
 
 # As much as comes while the index gathers, at a rate that a disk takes.
 KEPT_BYTES_MAX = 32 << 20
+# What a chunk takes besides its records, with a dozen columns.
+CHUNK_BYTES = 2048
 
 
 class CopiedChunks:
@@ -14,13 +18,13 @@ class CopiedChunks:
 
     def __init__(self) -> None:
         # By where they start, in the order in which they came.
-        self._chunks: dict[int, LogChunk] = {}
+        self._chunks: OrderedDict[int, LogChunk] = OrderedDict()
         self._bytes = 0
 
     def add(self, chunk: LogChunk) -> None:
         """Take what was written behind the one before."""
         self._chunks[chunk.start] = chunk
-        self._bytes += len(chunk.frames)
+        self._bytes += len(chunk.frames) + CHUNK_BYTES
         while self._bytes > KEPT_BYTES_MAX:
             self._forget_first()
 
@@ -39,5 +43,5 @@ class CopiedChunks:
             self._forget_first()
 
     def _forget_first(self) -> None:
-        first = self._chunks.pop(next(iter(self._chunks)))
-        self._bytes -= len(first.frames)
+        _, first = self._chunks.popitem(last=False)
+        self._bytes -= len(first.frames) + CHUNK_BYTES
