@@ -10,11 +10,18 @@ import pytest
 from rockoon_broker.store.queues.consume_queue import ConsumeQueue
 from rockoon_broker.store.queues.tails import TAIL_BYTES_MAX, QueueTails
 from rockoon_broker.store.reading.reader import GetStatus
-from rockoon_format.batch import decode_columns
+from rockoon_format.batch import decode_columns, encode_batch
 from rockoon_format.consume_queue import encode_entries
 from rockoon_format.hashes import tags_code
 from support.seeds import seeds
-from support.store_directory import FailingDisk, Owner, settings
+from support.store_directory import (
+    BORN_HOST,
+    NOW_MS,
+    FailingDisk,
+    Owner,
+    batch_of,
+    settings,
+)
 
 IN_MEMORY = {"tails_bytes_max": 100_000}
 
@@ -39,6 +46,30 @@ def test_what_was_just_appended_is_read_without_the_disk(tmp_path: Path) -> None
     for offset in range(10):
         found = owner.store.get("T", 0, offset)
         assert (found.status, found.next_offset, found.count) == (GetStatus.FOUND, 10, 10 - offset)
+    assert disk.reads == before
+    owner.store.close()
+
+
+def test_what_came_with_batches_of_other_queues_is_read_without_the_disk(tmp_path: Path) -> None:
+    disk = CountingReads()
+    owner = Owner(settings(tmp_path, record_checksums=False, **IN_MEMORY), disk)
+    queues = [("T", 0), ("T", 1), ("U", 0)]
+    for key in queues:
+        owner.append(*key, [b"first"])
+    batches = [
+        batch_of(
+            *key,
+            *encode_batch(key[0].encode(), key[1], [b"%d" % n], [b""], NOW_MS - 1000, BORN_HOST),
+        )
+        for n, key in enumerate(queues)
+    ]
+    assert None not in owner.store.append_joint(batches, owner.clock.time_ms)
+    for key in queues:
+        owner.store.get(*key, 0)
+    before = disk.reads
+    for n, key in enumerate(queues):
+        found = owner.store.get(*key, 0)
+        assert decode_columns(found.frames).bodies == [b"first", b"%d" % n]
     assert disk.reads == before
     owner.store.close()
 

@@ -121,6 +121,12 @@ class QueueSubscription:
 
     def take(self, reply: PullReply) -> None:
         """Something has come."""
+        if self._waiter is None or self._answers:
+            # What is not taken at once must not keep the whole message, with other queues' records,
+            # in memory.
+            own = PullReply()
+            own.CopyFrom(reply)
+            reply = own
         self._answers.append(reply)
         self._wake()
 

@@ -108,7 +108,14 @@ class AppendStream:
         if len(requests) > BATCHES_MAX or any(each.more for each in requests[1:]):
             refusal = InvalidArgument(reason=f"more than {BATCHES_MAX} batches, or some in others")
             return [(each.request_id, refusal) for each in requests]
-        placed = self._placing.together(requests)
+        try:
+            placed = self._placing.together(requests)
+        except Exception as failure:
+            # Not one by one instead: it may have come behind the write, and they would be stored
+            # twice.
+            log.exception("batches failed in a way that no one foresaw")
+            refused = Internal(service="broker", reason=repr(failure))
+            return [(each.request_id, refused) for each in requests]
         return [
             await self._place(request) if done is None else (request.request_id, done)
             for request, done in zip(requests, placed, strict=True)

@@ -129,12 +129,16 @@ class Appender:
         self._log.write(offset, frombuffer(stored, uint8))
         # Not before the write: a refused one uses up no numbers. Nothing below may refuse.
         self._note_written(offset, stored_ms)
+        start = offset
         for index, queue, one, own in zip(indices, queues, given, entries, strict=True):
             if own is not None:
                 first, count = one.first_queue_offset, len(own)
                 queue.next_offset = first + count
-                end = offset + len(one.frames)
-                self._undispatched.add(Undispatched(queue, first, own, end, stored_ms))
+                end, kept = offset + len(one.frames), b""
+                if len(one.frames) <= TAIL_BYTES_MAX:
+                    # What is kept must not keep the whole message in memory.
+                    kept, own = bytes(stored[offset - start : end - start]), own.copy()
+                self._undispatched.add(Undispatched(queue, first, own, end, stored_ms, kept))
                 placed[index] = Appended(first, offset, end, count, stored_ms)
                 offset = end
         return placed

@@ -10,6 +10,7 @@ Invariants:
 
 import asyncio
 import logging
+import math
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 
 from rockoon_broker.clock import Clock
@@ -114,6 +115,7 @@ class ServedTopics:
         self.change_failure: OSError | RockoonError | None = None
         # Revisions up to here were waited for in vain; known queues do not wait for them again.
         self._given_up_revision = 0
+        self._given_up_seconds = -math.inf
 
     def believe(self, in_log: LogTopics) -> None:
         """Go by what a log that has, or had, copies says of topics; before routes are followed.
@@ -167,13 +169,18 @@ class ServedTopics:
         if route_revision <= self.table.revision:
             return
         known = all(self.knows(topic, queue_id) for topic, queue_id in queues)
-        hopeless = not self.routes.following or route_revision <= self._given_up_revision
-        if known and hopeless:
+        now = asyncio.get_running_loop().time
+        given_up = route_revision <= self._given_up_revision
+        # Somebody has waited for it a moment ago: of many batches in a message not each one waits.
+        in_vain = given_up and now() < self._given_up_seconds + CATCH_UP_SECONDS_MAX
+        if in_vain or (known and (given_up or not self.routes.following)):
             self.routes.doubt()
             return
         seconds = CATCH_UP_KNOWN_SECONDS_MAX if known else CATCH_UP_SECONDS_MAX
         if not await self.routes.wait_revision(route_revision, seconds):
             self._given_up_revision = max(self._given_up_revision, route_revision)
+            # A known queue is given up long before an unknown one would be.
+            self._given_up_seconds = self._given_up_seconds if known else now()
 
     def knows(self, topic: str, queue_id: int) -> bool:
         """Whether a queue is served here."""
