@@ -215,6 +215,24 @@ async def test_who_is_behind_what_others_have_seen_asks_the_next_nameserver(
         assert [topic.config.name for topic in follower.told[-1].topics] == ["T"]
 
 
+async def test_who_is_told_nothing_by_two_nameservers_follows_none(
+    nameserver: BrokerRoutes, told_of: TellsOf
+) -> None:
+    async with (
+        BrokerRoutes() as other,
+        following(told_of(nameserver.address, other.address)) as follower,
+    ):
+        await follower.routes.loaded.wait()
+        nameserver.telling.clear()
+        other.telling.clear()
+        while follower.routes.following:
+            assert not await follower.routes.wait_revision(1 << 40, 0.1)
+        assert other.watches == 1
+        other.telling.set()
+        await other.create_topic("T", {"broker-a": 1})
+        await eventually(lambda: follower.routes.following)
+
+
 async def test_a_revision_that_nobody_has_ends_no_watch_of_the_only_nameserver(
     nameserver: BrokerRoutes, told_of: TellsOf
 ) -> None:

@@ -110,8 +110,13 @@ class RouteFollower:
         is_long = now - self._behind_since >= BEHIND_SECONDS_MAX
         # Once, until something is told again: a watch that takes long to begin must not be ended
         # for another one.
-        if is_long and self._has_told and len(self._nameservers.addresses) > 1:
-            self._has_told, self._moves_on = False, True
+        if not is_long or not self.following:
+            return
+        if not self._has_told:
+            # The next one is as silent: nobody can tell.
+            self.following = False
+        elif len(self._nameservers.addresses) > 1:
+            self._has_told, self._moves_on, self._behind_since = False, True, now
             self._call.cancel()
 
     async def _follow(self, address: str) -> None:
