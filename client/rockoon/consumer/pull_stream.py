@@ -119,9 +119,9 @@ class QueueSubscription:
         self.is_over = True
         self._stream.unsubscribe(self._number)
 
-    def take(self, reply: PullReply) -> None:
-        """Something has come."""
-        if self._waiter is None or self._answers:
+    def take(self, reply: PullReply, *, has_company: bool) -> None:
+        """Something has come; `has_company`: in a message with answers of other queues."""
+        if has_company and (self._waiter is None or self._answers):
             # What is not taken at once must not keep the whole message, with other queues' records,
             # in memory.
             own = PullReply()
@@ -256,7 +256,7 @@ class PullStream:
                     for answer in reply.answers:
                         subscription = self._subscriptions.get(answer.subscription_id)
                         if subscription is not None:
-                            subscription.take(answer)
+                            subscription.take(answer, has_company=len(reply.answers) > 1)
         except RpcError as failure:
             return self._why(failure)
         except aio.UsageError:
