@@ -139,7 +139,9 @@ def import_what_only_annotations_need() -> None:
     for name in ("rockoon.testing.disposable", "rockoon_spark.source.live_cluster"):
         import_module(name)
     for module in [each for name, each in sys.modules.items() if name.startswith("rockoon")]:
-        for node in ast.parse(Path(module.__file__).read_text()).body:
+        # A compiled one has no text.
+        text = Path(module.__file__).read_text() if module.__file__.endswith(".py") else ""
+        for node in ast.parse(text).body:
             if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
                 for each in node.body:
                     with suppress(
