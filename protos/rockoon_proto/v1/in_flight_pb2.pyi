@@ -1,0 +1,218 @@
+from rockoon_proto.v1 import errors_pb2 as _errors_pb2
+from rockoon_proto.v1 import nameserver_pb2 as _nameserver_pb2
+from rockoon_proto.v1 import offset_pb2 as _offset_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class QueueReach(_message.Message):
+    __slots__ = ("queue", "min_offset", "end_offset", "candidates_from", "candidates")
+    QUEUE_FIELD_NUMBER: _ClassVar[int]
+    MIN_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    END_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    CANDIDATES_FROM_FIELD_NUMBER: _ClassVar[int]
+    CANDIDATES_FIELD_NUMBER: _ClassVar[int]
+    queue: _offset_pb2.QueueRef
+    min_offset: int
+    end_offset: int
+    candidates_from: int
+    candidates: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, queue: _Optional[_Union[_offset_pb2.QueueRef, _Mapping]] = ..., min_offset: _Optional[int] = ..., end_offset: _Optional[int] = ..., candidates_from: _Optional[int] = ..., candidates: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class Wanted(_message.Message):
+    __slots__ = ("group", "receiver", "queues", "messages_max", "visible_after_ms", "attempt_id", "policy")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    RECEIVER_FIELD_NUMBER: _ClassVar[int]
+    QUEUES_FIELD_NUMBER: _ClassVar[int]
+    MESSAGES_MAX_FIELD_NUMBER: _ClassVar[int]
+    VISIBLE_AFTER_MS_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_ID_FIELD_NUMBER: _ClassVar[int]
+    POLICY_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    receiver: str
+    queues: _containers.RepeatedCompositeFieldContainer[QueueReach]
+    messages_max: int
+    visible_after_ms: int
+    attempt_id: str
+    policy: _nameserver_pb2.StartPolicy
+    def __init__(self, group: _Optional[str] = ..., receiver: _Optional[str] = ..., queues: _Optional[_Iterable[_Union[QueueReach, _Mapping]]] = ..., messages_max: _Optional[int] = ..., visible_after_ms: _Optional[int] = ..., attempt_id: _Optional[str] = ..., policy: _Optional[_Union[_nameserver_pb2.StartPolicy, _Mapping]] = ...) -> None: ...
+
+class AcquireRequest(_message.Message):
+    __slots__ = ("wanted", "route_revision")
+    WANTED_FIELD_NUMBER: _ClassVar[int]
+    ROUTE_REVISION_FIELD_NUMBER: _ClassVar[int]
+    wanted: _containers.RepeatedCompositeFieldContainer[Wanted]
+    route_revision: int
+    def __init__(self, wanted: _Optional[_Iterable[_Union[Wanted, _Mapping]]] = ..., route_revision: _Optional[int] = ...) -> None: ...
+
+class Acquired(_message.Message):
+    __slots__ = ("queue", "acquisition", "first_offset", "offsets", "attempt", "dead", "visible_at_ms")
+    QUEUE_FIELD_NUMBER: _ClassVar[int]
+    ACQUISITION_FIELD_NUMBER: _ClassVar[int]
+    FIRST_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    OFFSETS_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    DEAD_FIELD_NUMBER: _ClassVar[int]
+    VISIBLE_AT_MS_FIELD_NUMBER: _ClassVar[int]
+    queue: _offset_pb2.QueueRef
+    acquisition: int
+    first_offset: int
+    offsets: bytes
+    attempt: int
+    dead: bool
+    visible_at_ms: int
+    def __init__(self, queue: _Optional[_Union[_offset_pb2.QueueRef, _Mapping]] = ..., acquisition: _Optional[int] = ..., first_offset: _Optional[int] = ..., offsets: _Optional[bytes] = ..., attempt: _Optional[int] = ..., dead: _Optional[bool] = ..., visible_at_ms: _Optional[int] = ...) -> None: ...
+
+class QueueRefusal(_message.Message):
+    __slots__ = ("queue", "error")
+    QUEUE_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    queue: _offset_pb2.QueueRef
+    error: _errors_pb2.Error
+    def __init__(self, queue: _Optional[_Union[_offset_pb2.QueueRef, _Mapping]] = ..., error: _Optional[_Union[_errors_pb2.Error, _Mapping]] = ...) -> None: ...
+
+class WantedCandidates(_message.Message):
+    __slots__ = ("queue", "from_offset")
+    QUEUE_FIELD_NUMBER: _ClassVar[int]
+    FROM_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    queue: _offset_pb2.QueueRef
+    from_offset: int
+    def __init__(self, queue: _Optional[_Union[_offset_pb2.QueueRef, _Mapping]] = ..., from_offset: _Optional[int] = ...) -> None: ...
+
+class Granted(_message.Message):
+    __slots__ = ("acquired", "next_visible_at_ms", "refused", "wanted_candidates", "error")
+    ACQUIRED_FIELD_NUMBER: _ClassVar[int]
+    NEXT_VISIBLE_AT_MS_FIELD_NUMBER: _ClassVar[int]
+    REFUSED_FIELD_NUMBER: _ClassVar[int]
+    WANTED_CANDIDATES_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    acquired: _containers.RepeatedCompositeFieldContainer[Acquired]
+    next_visible_at_ms: int
+    refused: _containers.RepeatedCompositeFieldContainer[QueueRefusal]
+    wanted_candidates: _containers.RepeatedCompositeFieldContainer[WantedCandidates]
+    error: _errors_pb2.Error
+    def __init__(self, acquired: _Optional[_Iterable[_Union[Acquired, _Mapping]]] = ..., next_visible_at_ms: _Optional[int] = ..., refused: _Optional[_Iterable[_Union[QueueRefusal, _Mapping]]] = ..., wanted_candidates: _Optional[_Iterable[_Union[WantedCandidates, _Mapping]]] = ..., error: _Optional[_Union[_errors_pb2.Error, _Mapping]] = ...) -> None: ...
+
+class AcquireReply(_message.Message):
+    __slots__ = ("granted", "as_of_ms")
+    GRANTED_FIELD_NUMBER: _ClassVar[int]
+    AS_OF_MS_FIELD_NUMBER: _ClassVar[int]
+    granted: _containers.RepeatedCompositeFieldContainer[Granted]
+    as_of_ms: int
+    def __init__(self, granted: _Optional[_Iterable[_Union[Granted, _Mapping]]] = ..., as_of_ms: _Optional[int] = ...) -> None: ...
+
+class Delivered(_message.Message):
+    __slots__ = ("queue", "acquisition", "first_offset", "offsets")
+    QUEUE_FIELD_NUMBER: _ClassVar[int]
+    ACQUISITION_FIELD_NUMBER: _ClassVar[int]
+    FIRST_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    OFFSETS_FIELD_NUMBER: _ClassVar[int]
+    queue: _offset_pb2.QueueRef
+    acquisition: int
+    first_offset: int
+    offsets: bytes
+    def __init__(self, queue: _Optional[_Union[_offset_pb2.QueueRef, _Mapping]] = ..., acquisition: _Optional[int] = ..., first_offset: _Optional[int] = ..., offsets: _Optional[bytes] = ...) -> None: ...
+
+class AcknowledgeRequest(_message.Message):
+    __slots__ = ("entries",)
+    ENTRIES_FIELD_NUMBER: _ClassVar[int]
+    entries: _containers.RepeatedCompositeFieldContainer[GroupDelivered]
+    def __init__(self, entries: _Optional[_Iterable[_Union[GroupDelivered, _Mapping]]] = ...) -> None: ...
+
+class GroupDelivered(_message.Message):
+    __slots__ = ("group", "delivered")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    DELIVERED_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    delivered: Delivered
+    def __init__(self, group: _Optional[str] = ..., delivered: _Optional[_Union[Delivered, _Mapping]] = ...) -> None: ...
+
+class Acknowledged(_message.Message):
+    __slots__ = ("refused", "error")
+    REFUSED_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    refused: bytes
+    error: _errors_pb2.Error
+    def __init__(self, refused: _Optional[bytes] = ..., error: _Optional[_Union[_errors_pb2.Error, _Mapping]] = ...) -> None: ...
+
+class AcknowledgeReply(_message.Message):
+    __slots__ = ("results",)
+    RESULTS_FIELD_NUMBER: _ClassVar[int]
+    results: _containers.RepeatedCompositeFieldContainer[Acknowledged]
+    def __init__(self, results: _Optional[_Iterable[_Union[Acknowledged, _Mapping]]] = ...) -> None: ...
+
+class VisibilityChange(_message.Message):
+    __slots__ = ("group", "delivered", "visible_after_ms", "uncounted")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    DELIVERED_FIELD_NUMBER: _ClassVar[int]
+    VISIBLE_AFTER_MS_FIELD_NUMBER: _ClassVar[int]
+    UNCOUNTED_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    delivered: Delivered
+    visible_after_ms: int
+    uncounted: bool
+    def __init__(self, group: _Optional[str] = ..., delivered: _Optional[_Union[Delivered, _Mapping]] = ..., visible_after_ms: _Optional[int] = ..., uncounted: _Optional[bool] = ...) -> None: ...
+
+class ChangeVisibilityRequest(_message.Message):
+    __slots__ = ("changes",)
+    CHANGES_FIELD_NUMBER: _ClassVar[int]
+    changes: _containers.RepeatedCompositeFieldContainer[VisibilityChange]
+    def __init__(self, changes: _Optional[_Iterable[_Union[VisibilityChange, _Mapping]]] = ...) -> None: ...
+
+class ChangedVisibility(_message.Message):
+    __slots__ = ("refused", "acquisition", "visible_at_ms", "error")
+    REFUSED_FIELD_NUMBER: _ClassVar[int]
+    ACQUISITION_FIELD_NUMBER: _ClassVar[int]
+    VISIBLE_AT_MS_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    refused: bytes
+    acquisition: int
+    visible_at_ms: int
+    error: _errors_pb2.Error
+    def __init__(self, refused: _Optional[bytes] = ..., acquisition: _Optional[int] = ..., visible_at_ms: _Optional[int] = ..., error: _Optional[_Union[_errors_pb2.Error, _Mapping]] = ...) -> None: ...
+
+class ChangeVisibilityReply(_message.Message):
+    __slots__ = ("results",)
+    RESULTS_FIELD_NUMBER: _ClassVar[int]
+    results: _containers.RepeatedCompositeFieldContainer[ChangedVisibility]
+    def __init__(self, results: _Optional[_Iterable[_Union[ChangedVisibility, _Mapping]]] = ...) -> None: ...
+
+class ListInFlightRequest(_message.Message):
+    __slots__ = ("group", "topic")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    topic: str
+    def __init__(self, group: _Optional[str] = ..., topic: _Optional[str] = ...) -> None: ...
+
+class QueueInFlight(_message.Message):
+    __slots__ = ("queue", "settled_to", "acquired_to", "settled_above", "in_flight", "visible_again", "attempt_max", "next_visible_at_ms")
+    QUEUE_FIELD_NUMBER: _ClassVar[int]
+    SETTLED_TO_FIELD_NUMBER: _ClassVar[int]
+    ACQUIRED_TO_FIELD_NUMBER: _ClassVar[int]
+    SETTLED_ABOVE_FIELD_NUMBER: _ClassVar[int]
+    IN_FLIGHT_FIELD_NUMBER: _ClassVar[int]
+    VISIBLE_AGAIN_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_MAX_FIELD_NUMBER: _ClassVar[int]
+    NEXT_VISIBLE_AT_MS_FIELD_NUMBER: _ClassVar[int]
+    queue: _offset_pb2.QueueRef
+    settled_to: int
+    acquired_to: int
+    settled_above: int
+    in_flight: int
+    visible_again: int
+    attempt_max: int
+    next_visible_at_ms: int
+    def __init__(self, queue: _Optional[_Union[_offset_pb2.QueueRef, _Mapping]] = ..., settled_to: _Optional[int] = ..., acquired_to: _Optional[int] = ..., settled_above: _Optional[int] = ..., in_flight: _Optional[int] = ..., visible_again: _Optional[int] = ..., attempt_max: _Optional[int] = ..., next_visible_at_ms: _Optional[int] = ...) -> None: ...
+
+class ListInFlightReply(_message.Message):
+    __slots__ = ("queues", "as_of_ms")
+    QUEUES_FIELD_NUMBER: _ClassVar[int]
+    AS_OF_MS_FIELD_NUMBER: _ClassVar[int]
+    queues: _containers.RepeatedCompositeFieldContainer[QueueInFlight]
+    as_of_ms: int
+    def __init__(self, queues: _Optional[_Iterable[_Union[QueueInFlight, _Mapping]]] = ..., as_of_ms: _Optional[int] = ...) -> None: ...
