@@ -55,7 +55,7 @@ PEERS: tuple[type[Peer], ...] = (RockoonPeer, KafkaPeer, RocketMqPeer, NatsPeer)
 ROUNDS_OF_A_PAGE_MIN = 3
 # Unmeasured work before the first measure ends when it gets less than so much faster.
 WARM_GAIN = 1.1
-WARM_TIMES_MIN, WARM_TIMES_MAX = 3, 8
+WARM_TIMES_MIN, WARM_TIMES_MAX = 8, 12
 # Who reads fewer again and again, mostly begins again.
 STORED_MIN = 20_000
 ANSWER_SECONDS_MAX = 100.0
