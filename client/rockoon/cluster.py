@@ -19,6 +19,7 @@ from rockoon.net.tls import Tls
 from rockoon.producer.producer import Producer
 from rockoon.producer.queue_selectors import KeyHash, crc32_key_hash
 from rockoon.producer.settings import ProducerSettings
+from rockoon.receiving.engine import ReceivingEngine
 from rockoon.transactions.producer import TransactionalProducer
 from rockoon_core.clock import Clock, wall_clock_ms
 
@@ -97,6 +98,7 @@ class Cluster(Connection):
     """A connection to a cluster, and the producers, consumers and administration on it."""
 
     _admin: Admin | None = None
+    _receiving: ReceivingEngine | None = None
 
     def producer(
         self,
@@ -156,3 +158,10 @@ class Cluster(Connection):
         if self._admin is None:
             self._admin = Admin(self)
         return self._admin
+
+    @property
+    def receiving(self) -> ReceivingEngine:
+        """What its receivers share; for gateways. Programs make a consumer."""
+        if self._receiving is None:
+            self._receiving = ReceivingEngine(self)
+        return self._receiving
