@@ -2,23 +2,25 @@
 
 A row is about a field of `GroupConfig` (nameserver.proto says what it means). By it nameservers
 refuse values, `rockoon group create` and `update` have an option, `describe` and `--json` show what
-holds. Start policy, pause and attributes have a form of their own and no row.
+holds. Start policy, pause, attributes and retry delays have a form of their own and no row.
 
 Imports no generated code: the command line reads the table before it talks to anybody.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rockoon_proto.v1.nameserver_pb2 import GroupConfig
 
-Value = str | int
-"""A word, or a number."""
+Value = str | int | bool
+"""A word, a number, or a truth value."""
 
 RETRY_ATTEMPTS_DEFAULT = 16
 RETRY_QUEUES_DEFAULT = 1
+RETRY_DELAYS_MAX = 64
+RETRY_DELAY_MS_MAX = 12 * 3_600_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,14 +31,14 @@ class GroupSetting:
         name: the field's; with dashes, the option's.
         help: of the option.
         default: what holds for a group that does not say; None where another setting says it.
-        words: what people write, and the name of that in the field's enum.
+        words: what people write, and the name of that in the field's enum, or the truth value.
         maximum: of a field that is a number, of 0 or more.
     """
 
     name: str
     help: str
     default: Value | None
-    words: Mapping[str, str] = field(default_factory=dict)
+    words: Mapping[str, str | bool] = field(default_factory=dict)
     maximum: int = 0
 
     @property
@@ -47,9 +49,13 @@ class GroupSetting:
         """What a group says; None when it does not, or says what is not known here."""
         if not self.words:
             return int(getattr(config, self.name)) if config.HasField(self.name) else None
-        value = self._enum(config).get(getattr(config, self.name))
-        words = (word for word, name in self.words.items() if value and name == value.name)
-        return next(words, None)
+        said = getattr(config, self.name)
+        if isinstance(said, bool):
+            named: str | bool | None = said if config.HasField(self.name) else None
+        else:
+            value = self._enum(config).get(said)
+            named = value.name if value else None
+        return next((word for word, name in self.words.items() if name == named), None)
 
     def fault(self, config: "GroupConfig") -> str:
         """Why a group cannot say what it does, empty when it can."""
@@ -57,7 +63,8 @@ class GroupSetting:
         if not self.words:
             is_possible = 0 <= value <= self.maximum
             return "" if is_possible else f"{self.name} {value}: 0 to {self.maximum}"
-        return "" if value in self._enum(config) else f"{self.name} {value} is not known"
+        is_known = isinstance(value, bool) or value in self._enum(config)
+        return "" if is_known else f"{self.name} {value} is not known"
 
     def _enum(self, config: "GroupConfig") -> Mapping[int, Any]:
         """The values that the field may have, by number."""
@@ -100,6 +107,13 @@ GROUP_SETTINGS = (
         words={"local": "BROADCAST_LOCAL", "server": "BROADCAST_SERVER"},
     ),
     GroupSetting(
+        "fifo",
+        "Whether receivers get messages of a message group in their order, one at a time (default: "
+        "no).",
+        default="no",
+        words={"yes": True, "no": False},
+    ),
+    GroupSetting(
         "below_min",
         "Where to go on when retention has deleted its position (default: first); fail: "
         "stop, until somebody resets it.",
@@ -119,3 +133,11 @@ GROUP_SETTINGS = (
         words=OUT_OF_RANGE,
     ),
 )
+
+
+def retry_delays_fault(delays_ms: Sequence[int]) -> str:
+    """Why a group cannot have these delays before redeliveries, empty when it can."""
+    if len(delays_ms) > RETRY_DELAYS_MAX:
+        return f"{len(delays_ms)} retry_delays_ms: at most {RETRY_DELAYS_MAX}"
+    bad = [each for each in delays_ms if not 0 <= each <= RETRY_DELAY_MS_MAX]
+    return f"retry_delays_ms {bad[0]}: 0 to {RETRY_DELAY_MS_MAX} (12 hours)" if bad else ""

@@ -175,6 +175,21 @@ def test_a_group_says_what_becomes_of_progress_that_does_not_fit(rockoon: Any) -
     )
 
 
+def test_a_group_says_how_its_receivers_get_messages(rockoon: Any) -> None:
+    rockoon("group", "create", "received", "--fifo", "yes", "--retry-delays", "10s,1m30s")
+    said = rockoon("group", "describe", "received", "--json").json
+    assert (said["fifo"], said["retry_delays_ms"]) == ("yes", [10_000, 90_000])
+    shown = rockoon("group", "describe", "received").out.splitlines()
+    assert {"fifo: yes", "retry-delays: 10 s 1.5 min"} <= set(shown)
+    rockoon("group", "update", "received", "--fifo", "no", "--retry-delays", "5s")
+    said = rockoon("group", "describe", "received", "--json").json
+    assert (said["fifo"], said["retry_delays_ms"]) == ("no", [5_000])
+    rockoon("group", "update", "received", "--retry-delays", "default")
+    assert rockoon("group", "describe", "received", "--json").json["retry_delays_ms"] == []
+    refused = rockoon.fails("group", "update", "received", "--retry-delays", "13h")
+    assert "retry_delays_ms 46800000: 0 to 43200000 (12 hours)" in refused
+
+
 @pytest.mark.parametrize(
     ("text", "kind", "value"),
     [

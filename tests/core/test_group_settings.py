@@ -6,7 +6,7 @@ from rockoon_core.group_settings import GROUP_SETTINGS, Value
 from rockoon_proto.v1.nameserver_pb2 import GroupConfig
 
 # What has a form of its own: see the table's module.
-WITHOUT_ROW = {"name", "start_policy", "consume_disabled", "attributes"}
+WITHOUT_ROW = {"name", "start_policy", "consume_disabled", "attributes", "retry_delays_ms"}
 ROWS = {row.name: row for row in GROUP_SETTINGS}
 
 
@@ -21,13 +21,17 @@ def test_what_a_row_says_is_what_the_field_takes(name: str) -> None:
     assert row.get(GroupConfig()) is None
     assert row.fault(GroupConfig()) == ""
     field = GroupConfig.DESCRIPTOR.fields_by_name[name]
-    if field.enum_type is None:
+    settings: dict[Value, Value]
+    if field.type == field.TYPE_BOOL:
         assert field.has_presence
-        settings: dict[Value, Value] = {0: 0, row.maximum: row.maximum}
+        settings = {"yes": True, "no": False}
+    elif field.enum_type is None:
+        assert field.has_presence
+        settings = {0: 0, row.maximum: row.maximum}
     else:
         # All but the one that says nothing, each with one word.
         names = [value.name for value in field.enum_type.values if value.number]
-        assert sorted(row.words.values()) == sorted(names)
+        assert sorted(map(str, row.words.values())) == sorted(names)
         settings = dict(row.words.items())
     for value, wire in settings.items():
         config = GroupConfig(**{name: wire})  # type: ignore[arg-type]

@@ -7,12 +7,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from rockoon.cli.arguments import parse_duration
+from rockoon.cli.output import duration
 from rockoon_core.group_settings import GROUP_SETTINGS, GroupSetting, Value
 
 if TYPE_CHECKING:
     from rockoon_proto.v1.nameserver_pb2 import GroupConfig
 
-Settings = Mapping[str, Value]
+RETRY_DELAYS = "retry_delays_ms"
+
+Settings = Mapping[str, Value | list[int]]
 """What was given, as values of GroupConfig's fields."""
 
 
@@ -26,12 +30,16 @@ def takes_settings(command: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(command)
     def called(**given: Any) -> None:
         said = [(row, given.pop(row.name)) for row in GROUP_SETTINGS]
-        settings = {row.name: wire(row, value) for row, value in said if value is not None}
+        settings: dict[str, Value | list[int]] = {
+            row.name: wire(row, value) for row, value in said if value is not None
+        }
+        if (delays := given.pop(RETRY_DELAYS)) is not None:
+            settings[RETRY_DELAYS] = parse_delays(delays)
         command(**given, settings=settings)
 
     parameters: list[inspect.Parameter] = []
     for own in inspect.signature(command).parameters.values():
-        parameters += map(parameter, GROUP_SETTINGS) if own.name == "settings" else [own]
+        parameters += SETTINGS if own.name == "settings" else [own]
     # Of both, one is what typer looks at first.
     called.__dict__["__signature__"] = inspect.Signature(parameters)
     called.__annotations__ = {each.name: each.annotation for each in parameters}
@@ -48,6 +56,37 @@ def parameter(row: GroupSetting) -> inspect.Parameter:
     return inspect.Parameter(
         row.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation
     )
+
+
+def retry_delays_parameter() -> inspect.Parameter:
+    option = typer.Option(
+        "--retry-delays",
+        metavar="10s,30s,...|default",
+        help="What receivers are told to wait before redeliveries; the last repeats.",
+    )
+    return inspect.Parameter(
+        RETRY_DELAYS,
+        inspect.Parameter.KEYWORD_ONLY,
+        default=None,
+        annotation=Annotated[str | None, option],
+    )
+
+
+SETTINGS = (*map(parameter, GROUP_SETTINGS), retry_delays_parameter())
+
+
+def parse_delays(text: str) -> list[int]:
+    """Milliseconds of "10s,30s,1m"; none of "default".
+
+    Raises:
+        typer.BadParameter: one of them is no duration.
+    """
+    return [] if text == "default" else [parse_duration(each) for each in text.split(",")]
+
+
+def delays_text(config: "GroupConfig") -> str | None:
+    """Delays before redeliveries, for people; None where RocketMQ's list holds."""
+    return " ".join(str(duration(each)) for each in config.retry_delays_ms) or None
 
 
 def wire(row: GroupSetting, given: Value) -> Value:
@@ -67,8 +106,9 @@ def wire(row: GroupSetting, given: Value) -> Value:
 
 def settings_text(config: "GroupConfig") -> str:
     """What is set, with commas; empty when nothing is."""
-    told = ((each, each.get(config)) for each in GROUP_SETTINGS)
-    return ", ".join(f"{row.option[2:]} {value}" for row, value in told if value is not None)
+    told = [(each.option[2:], each.get(config)) for each in GROUP_SETTINGS]
+    told.append(("retry-delays", delays_text(config)))
+    return ", ".join(f"{name} {value}" for name, value in told if value is not None)
 
 
 def settings_json(config: "GroupConfig") -> dict[str, Value | None]:

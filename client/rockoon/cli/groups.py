@@ -5,7 +5,9 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from rockoon.cli.group_settings import (
+    RETRY_DELAYS,
     Settings,
+    delays_text,
     settings_json,
     settings_text,
     takes_settings,
@@ -83,13 +85,15 @@ def update(
 ) -> None:
     """Change what is said of a group; the rest stays as it is."""
     changes = group_config(name, start, settings)
-    if len(changes.ListFields()) == 1:
+    if len(changes.ListFields()) == 1 and not settings:
         raise typer.BadParameter("say what to change")
 
     def change(config: "GroupConfig") -> None:
         # A policy is replaced as a whole: half of an old one makes no sense.
         if changes.HasField("start_policy"):
             config.ClearField("start_policy")
+        if RETRY_DELAYS in settings:
+            config.ClearField("retry_delays_ms")
         config.MergeFrom(changes)
 
     async def work(cluster: "Cluster") -> "Group":
@@ -200,6 +204,7 @@ def describe(
         value = row.get(config)
         default = "the cluster's" if row.default is None else row.default
         print(f"{row.option[2:]}: {f'{default} (default)' if value is None else value}")
+    print(f"retry-delays: {delays_text(config) or 'as in RocketMQ (default)'}")
     print(f"reads: {', '.join(sorted(said.topics)) or 'nothing yet'}\n")
     print_table(
         ("MEMBER", "MODE", "FROM", "JOINED", "LAST HEARD"),
@@ -275,6 +280,7 @@ def config_json(group: "Group") -> dict[str, Any]:
             "duration_ms": policy.duration_ms,
         },
         **settings_json(config),
+        "retry_delays_ms": list(config.retry_delays_ms),
         "consume_disabled": config.consume_disabled,
         "attributes": dict(config.attributes),
     }

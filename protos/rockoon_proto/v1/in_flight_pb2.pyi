@@ -146,16 +146,18 @@ class AcknowledgeReply(_message.Message):
     def __init__(self, results: _Optional[_Iterable[_Union[Acknowledged, _Mapping]]] = ...) -> None: ...
 
 class VisibilityChange(_message.Message):
-    __slots__ = ("group", "delivered", "visible_after_ms", "uncounted")
+    __slots__ = ("group", "delivered", "visible_after_ms", "uncounted", "extend")
     GROUP_FIELD_NUMBER: _ClassVar[int]
     DELIVERED_FIELD_NUMBER: _ClassVar[int]
     VISIBLE_AFTER_MS_FIELD_NUMBER: _ClassVar[int]
     UNCOUNTED_FIELD_NUMBER: _ClassVar[int]
+    EXTEND_FIELD_NUMBER: _ClassVar[int]
     group: str
     delivered: Delivered
     visible_after_ms: int
     uncounted: bool
-    def __init__(self, group: _Optional[str] = ..., delivered: _Optional[_Union[Delivered, _Mapping]] = ..., visible_after_ms: _Optional[int] = ..., uncounted: _Optional[bool] = ...) -> None: ...
+    extend: bool
+    def __init__(self, group: _Optional[str] = ..., delivered: _Optional[_Union[Delivered, _Mapping]] = ..., visible_after_ms: _Optional[int] = ..., uncounted: _Optional[bool] = ..., extend: _Optional[bool] = ...) -> None: ...
 
 class ChangeVisibilityRequest(_message.Message):
     __slots__ = ("changes",)

@@ -97,8 +97,8 @@ class InFlightServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ChangeVisibility(self, request, context):
-        """Messages are to stay invisible for another time, or be visible at once; each gets a new
-        acquisition, and its old one is dead.
+        """Messages are to stay invisible for another time, or be visible at once. Each gets a new
+        acquisition, and its old one is dead; or its holder only wants longer, and keeps it.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

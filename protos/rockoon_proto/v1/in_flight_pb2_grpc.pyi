@@ -51,8 +51,8 @@ class InFlightServiceStub:
     Acknowledge: _grpc.UnaryUnaryMultiCallable[_in_flight_pb2.AcknowledgeRequest, _in_flight_pb2.AcknowledgeReply]
     """Messages are done. Each is taken or refused for itself."""
     ChangeVisibility: _grpc.UnaryUnaryMultiCallable[_in_flight_pb2.ChangeVisibilityRequest, _in_flight_pb2.ChangeVisibilityReply]
-    """Messages are to stay invisible for another time, or be visible at once; each gets a new
-    acquisition, and its old one is dead.
+    """Messages are to stay invisible for another time, or be visible at once. Each gets a new
+    acquisition, and its old one is dead; or its holder only wants longer, and keeps it.
     """
     ListInFlight: _grpc.UnaryUnaryMultiCallable[_in_flight_pb2.ListInFlightRequest, _in_flight_pb2.ListInFlightReply]
     """What is in flight, for tools."""
@@ -80,8 +80,8 @@ class InFlightServiceAsyncStub(InFlightServiceStub):
     Acknowledge: _aio.UnaryUnaryMultiCallable[_in_flight_pb2.AcknowledgeRequest, _in_flight_pb2.AcknowledgeReply]  # type: ignore[assignment]
     """Messages are done. Each is taken or refused for itself."""
     ChangeVisibility: _aio.UnaryUnaryMultiCallable[_in_flight_pb2.ChangeVisibilityRequest, _in_flight_pb2.ChangeVisibilityReply]  # type: ignore[assignment]
-    """Messages are to stay invisible for another time, or be visible at once; each gets a new
-    acquisition, and its old one is dead.
+    """Messages are to stay invisible for another time, or be visible at once. Each gets a new
+    acquisition, and its old one is dead; or its holder only wants longer, and keeps it.
     """
     ListInFlight: _aio.UnaryUnaryMultiCallable[_in_flight_pb2.ListInFlightRequest, _in_flight_pb2.ListInFlightReply]  # type: ignore[assignment]
     """What is in flight, for tools."""
@@ -124,8 +124,8 @@ class InFlightServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _in_flight_pb2.ChangeVisibilityRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_in_flight_pb2.ChangeVisibilityReply, _abc.Awaitable[_in_flight_pb2.ChangeVisibilityReply]]:
-        """Messages are to stay invisible for another time, or be visible at once; each gets a new
-        acquisition, and its old one is dead.
+        """Messages are to stay invisible for another time, or be visible at once. Each gets a new
+        acquisition, and its old one is dead; or its holder only wants longer, and keeps it.
         """
 
     @_abc_1.abstractmethod

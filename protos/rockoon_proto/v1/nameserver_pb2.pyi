@@ -241,7 +241,7 @@ class StartPolicy(_message.Message):
     def __init__(self, consume_from: _Optional[_Union[ConsumeFrom, str]] = ..., timestamp_ms: _Optional[int] = ..., tail_messages: _Optional[int] = ..., duration_ms: _Optional[int] = ...) -> None: ...
 
 class GroupConfig(_message.Message):
-    __slots__ = ("name", "start_policy", "new_queue_rule", "below_min", "above_max", "other_incarnation", "consume_disabled", "attributes", "retry_attempts_max", "retry_queues", "broadcast_progress")
+    __slots__ = ("name", "start_policy", "new_queue_rule", "below_min", "above_max", "other_incarnation", "consume_disabled", "attributes", "retry_attempts_max", "retry_queues", "broadcast_progress", "fifo", "retry_delays_ms")
     class AttributesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -260,6 +260,8 @@ class GroupConfig(_message.Message):
     RETRY_ATTEMPTS_MAX_FIELD_NUMBER: _ClassVar[int]
     RETRY_QUEUES_FIELD_NUMBER: _ClassVar[int]
     BROADCAST_PROGRESS_FIELD_NUMBER: _ClassVar[int]
+    FIFO_FIELD_NUMBER: _ClassVar[int]
+    RETRY_DELAYS_MS_FIELD_NUMBER: _ClassVar[int]
     name: str
     start_policy: StartPolicy
     new_queue_rule: NewQueueRule
@@ -271,7 +273,9 @@ class GroupConfig(_message.Message):
     retry_attempts_max: int
     retry_queues: int
     broadcast_progress: BroadcastProgress
-    def __init__(self, name: _Optional[str] = ..., start_policy: _Optional[_Union[StartPolicy, _Mapping]] = ..., new_queue_rule: _Optional[_Union[NewQueueRule, str]] = ..., below_min: _Optional[_Union[OutOfRangePolicy, str]] = ..., above_max: _Optional[_Union[OutOfRangePolicy, str]] = ..., other_incarnation: _Optional[_Union[OutOfRangePolicy, str]] = ..., consume_disabled: _Optional[bool] = ..., attributes: _Optional[_Mapping[str, str]] = ..., retry_attempts_max: _Optional[int] = ..., retry_queues: _Optional[int] = ..., broadcast_progress: _Optional[_Union[BroadcastProgress, str]] = ...) -> None: ...
+    fifo: bool
+    retry_delays_ms: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, name: _Optional[str] = ..., start_policy: _Optional[_Union[StartPolicy, _Mapping]] = ..., new_queue_rule: _Optional[_Union[NewQueueRule, str]] = ..., below_min: _Optional[_Union[OutOfRangePolicy, str]] = ..., above_max: _Optional[_Union[OutOfRangePolicy, str]] = ..., other_incarnation: _Optional[_Union[OutOfRangePolicy, str]] = ..., consume_disabled: _Optional[bool] = ..., attributes: _Optional[_Mapping[str, str]] = ..., retry_attempts_max: _Optional[int] = ..., retry_queues: _Optional[int] = ..., broadcast_progress: _Optional[_Union[BroadcastProgress, str]] = ..., fifo: _Optional[bool] = ..., retry_delays_ms: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Group(_message.Message):
     __slots__ = ("config", "incarnation", "modified_revision")

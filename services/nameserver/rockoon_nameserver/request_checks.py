@@ -9,7 +9,7 @@ from rockoon_core.errors import (
     InvalidTopicName,
     TopicNotFound,
 )
-from rockoon_core.group_settings import GROUP_SETTINGS
+from rockoon_core.group_settings import GROUP_SETTINGS, retry_delays_fault
 from rockoon_format.names import (
     group_fault,
     is_dlq_topic,
@@ -82,6 +82,8 @@ def checked_group(config: GroupConfig) -> GroupConfig:
         raise InvalidGroupName(group=config.name, reason=fault)
     check_attributes(config.attributes)
     check_start_policy(config.start_policy)
+    if fault := retry_delays_fault(config.retry_delays_ms):
+        raise InvalidArgument(reason=fault)
     for setting in GROUP_SETTINGS:
         if fault := setting.fault(config):
             raise InvalidArgument(reason=fault)
