@@ -10,7 +10,7 @@ WORKERS ?= 4
 unexport PYTHONDONTWRITEBYTECODE
 EDITABLE := $(foreach package,$(PACKAGES),-e ./$(package))
 
-.PHONY: help cluster setup check test docs stranger explore demo demo-spark expansion hosts rolling failover faults bench compare bench-kernel bench-spark fuzz model load load-compare load-help load-overhead capacity soak rocketmq protos settings format clean
+.PHONY: help cluster setup check test docs stranger explore demo demo-spark expansion hosts rolling failover faults bench compare bench-goals bench-kernel bench-spark fuzz model load load-compare load-help load-overhead capacity soak rocketmq protos settings format clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -141,6 +141,10 @@ load-overhead: cluster  ## whether load tests measure themselves: what a send co
 
 load-compare: cluster  ## two load tests, as ratios: A=DIR B=DIR; fails where B is worse
 	@PYTHONPATH=tests $(BIN)/python -m load compare "$(A)" "$(B)"
+
+# Ten minutes on two quiet cores.
+bench-goals: setup  ## what Rockoon is to reach, measured in one run: ONLY=messages|many|logs|still WRITE=1 fills docs/benchmarks.md
+	@$(BIN)/python -m bench.goals $(if $(ONLY),--only $(ONLY)) $(if $(WRITE),--write)
 
 bench-kernel: cluster  ## what a message costs in the format code, with NumPy and with the compiled kernel
 	@$(BIN)/python -m bench.kernel

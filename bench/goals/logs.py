@@ -1,0 +1,119 @@
+"""Reading a whole log in one process: recovery, index, ConsumeQueues, Spark's columns.
+
+CPU time of one core, the best of some passes over a log in the page cache.
+"""
+
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+
+from bench.goals.goal import Goal
+from bench.spark.decoding import WORK, Work, partitions_of
+from bench.spark.stores import StoreMade, make_store
+from rockoon_broker.store.log.scan import LogScan
+from rockoon_core.disk import Disk
+from rockoon_format.index_entries import KeyEntries, index_entries
+from rockoon_format.index_file import SLOTS_DEFAULT, IndexHeader, link_keys
+from rockoon_format.queue_runs import queue_runs
+from rockoon_spark.source.completeness import contiguous_log
+from rockoon_spark.source.file_partition import FilePartition
+from rockoon_spark.source.log_source import SPLIT_BYTES, ContiguousPartition
+
+Result = TypeVar("Result")
+
+LOG_BYTES = 512 << 20
+PASSES = 5
+# As `rockoon_spark.index.linking` and `rockoon_spark.jobs.rebuild` have them.
+LINKED_KEYS = 16_384
+RUN_RECORDS = 65_536
+QUEUE_FILE_ENTRIES = 300_000
+
+SCAN = "recovery reads the log, one core"
+INDEX = "index built: keys found and linked, one core"
+REBUILD = "ConsumeQueues rebuilt: entries by queue, one core"
+EVERY = "Spark's decoding, all columns, one core"
+FIXED = "Spark's decoding, fixed fields, one core"
+
+GOALS = (
+    Goal(SCAN, 1.5, "GB/s", is_floor=True),
+    Goal(INDEX, 12_000_000, "keys/s", is_floor=True),
+    Goal(REBUILD, 9_000_000, "entries/s", is_floor=True),
+    Goal(EVERY, 1.5, "GB/s", is_floor=True),
+    Goal(FIXED, 2.5, "GB/s", is_floor=True),
+)
+
+
+def measure(folder: Path) -> Iterator[tuple[str, float]]:
+    """Of 268-byte records of 20 topics, each with a key, a unique key and a tag."""
+    (store,) = make_store(folder / "logs", LOG_BYTES, 1)
+    try:
+        log = contiguous_log(str(store.path))
+        partitions = list(log.partitions(log.start, log.end, SPLIT_BYTES))
+        gigabytes = store.log_bytes / 1e9
+        yield SCAN, gigabytes / best(lambda: scanned(store))[0]
+        finding, keys = best(lambda: keys_of(partitions))
+        linking, count = best(lambda: linked(keys))
+        yield INDEX, count / (finding + linking)
+        yield REBUILD, store.records / best(lambda: runs_of(partitions))[0]
+        splits = partitions_of(store.path)
+        for name, columns in ((EVERY, "+ body, properties"), (FIXED, "fixed fields")):
+            yield name, gigabytes / best(partial(decoded, splits, WORK[columns]))[0]
+    finally:
+        shutil.rmtree(folder / "logs")
+
+
+def best(work: Callable[[], Result]) -> tuple[float, Result]:
+    """CPU seconds of the best pass, and what it returned."""
+    found = []
+    for _ in range(PASSES):
+        began = time.process_time()
+        result = work()
+        found.append(time.process_time() - began)
+    return min(found), result
+
+
+def decoded(splits: list[FilePartition], work: Work) -> int:
+    return sum(map(work, splits))
+
+
+def scanned(store: StoreMade) -> int:
+    walk = LogScan(store.path / "commitlog", LOG_BYTES, [0], Disk())
+    count = sum(chunk.records.count for chunk in walk.chunks(0))
+    assert count == store.records
+    return count
+
+
+def keys_of(partitions: list[ContiguousPartition]) -> list[KeyEntries]:
+    return [
+        index_entries(run.buffer, records, run.base)
+        for partition in partitions
+        for run in partition.runs()
+        for records in run.scans(with_tag_codes=False)
+    ]
+
+
+def linked(keys: list[KeyEntries]) -> int:
+    """Put keys into one index file, in memory; returns how many."""
+    header, slots = IndexHeader(), np.zeros(SLOTS_DEFAULT, ">i4")
+    for part in keys:
+        for at in range(0, len(part.hashes), LINKED_KEYS):
+            some = slice(at, at + LINKED_KEYS)
+            units = link_keys(
+                header, slots, part.hashes[some], part.offsets[some], part.timestamps_ms[some]
+            )
+            slots[units.slot_numbers] = units.slot_values
+            header = units.header
+    return header.next_unit - 1
+
+
+def runs_of(partitions: list[ContiguousPartition]) -> None:
+    for partition in partitions:
+        for run in partition.runs():
+            for records in run.scans(with_tag_codes=True, records_max=RUN_RECORDS):
+                physical = records.offsets + run.base
+                queue_runs(records, physical, records.has_queue_entry, QUEUE_FILE_ENTRIES)

@@ -1,0 +1,96 @@
+"""Many queues, topics and groups."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import rockoon
+from bench.capacity.load import in_parallel
+from bench.cluster.groups import nothing, until
+from bench.goals.goal import Goal
+from bench.single import by_key, by_topic, made, measured
+from rockoon.local import LocalCluster
+
+FEW, MANY = 10, 1_000
+GROUPS = 100
+GROUP_QUEUES = 8
+UNDER_WAY = 64
+
+KEYED = "a message to one of 1,000 keyed queues beside one of 10, CPU"
+SPREAD = "a message to one of 1,000 topics beside one of 10, CPU"
+TOPICS = "1,000 topics made"
+ASSIGNED = "1,000 queues assigned to a member"
+JOINED = "100 groups joined at once"
+
+GOALS = (
+    Goal(KEYED, 2, "times"),
+    Goal(SPREAD, 2, "times"),
+    Goal(TOPICS, 2, "s"),
+    Goal(ASSIGNED, 1, "s"),
+    Goal(JOINED, 5, "s"),
+)
+
+
+async def measure(folder: Path, seconds: float) -> AsyncIterator[tuple[str, float]]:
+    """All of it on one cluster with one broker, flush = async, this process being the client."""
+    settings = {"broker": {"flush": "async", "commit_log_file_bytes": "1GiB"}}
+    async with (
+        LocalCluster(folder / "many", brokers=1, settings=settings) as local,
+        rockoon.connect(local.nameservers) as cluster,
+    ):
+        keyed = {count: await made(cluster, f"keyed-{count}", count) for count in (FEW, MANY)}
+        yield ASSIGNED, await _assigned(cluster, keyed[MANY])
+        topics = [f"spread-{number}" for number in range(MANY)]
+        yield TOPICS, await _topics_made(cluster, topics)
+        yield JOINED, await _joined(cluster, await made(cluster, "grouped", GROUP_QUEUES))
+        for name, few, many in (
+            (KEYED, by_key(keyed[FEW], FEW), by_key(keyed[MANY], MANY)),
+            (SPREAD, by_topic(topics[:FEW]), by_topic(topics)),
+        ):
+            costs = []
+            for sending in (few, many):
+                work = await measured(local, cluster, sending, seconds)
+                costs.append((work.client_seconds + work.broker_seconds) / work.messages)
+            yield name, costs[1] / costs[0]
+
+
+async def _topics_made(cluster: rockoon.Cluster, names: list[str]) -> float:
+    """Seconds until topics of one queue each are made and a message of each is stored."""
+    began = time.perf_counter()
+
+    async def make(number: int) -> None:
+        await cluster.admin.create_topic(names[number], queues_per_broker=1)
+
+    await in_parallel(make, range(len(names)), UNDER_WAY)
+    seconds = time.perf_counter() - began
+    async with cluster.producer() as producer:
+        for name in names:
+            producer.send(name, b"first")
+        await producer.flush()
+    return seconds
+
+
+async def _assigned(cluster: rockoon.Cluster, topic: str) -> float:
+    """Seconds until one new member has all of a topic's queues, each with its start."""
+    consumer = cluster.push_consumer("assigned", {topic: "*"}, nothing, consume_from="first")
+    began = time.perf_counter()
+    async with consumer:
+        await until(lambda: len(consumer.assignment) == MANY)
+        return time.perf_counter() - began
+
+
+async def _joined(cluster: rockoon.Cluster, topic: str) -> float:
+    """Seconds until the only members of new groups have their queues."""
+    consumers = [
+        cluster.push_consumer(f"joined-{number}", {topic: "*"}, nothing, consume_from="first")
+        for number in range(GROUPS)
+    ]
+    began = time.perf_counter()
+    async with AsyncExitStack() as stack:
+        async with asyncio.TaskGroup() as tasks:
+            for consumer in consumers:
+                tasks.create_task(stack.enter_async_context(consumer), name="join")
+        await until(lambda: all(len(each.assignment) == GROUP_QUEUES for each in consumers))
+        return time.perf_counter() - began
