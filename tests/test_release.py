@@ -32,7 +32,7 @@ def test_an_upgrade_of_one_package_brings_the_others_it_was_released_with(name: 
 
 
 def test_every_package_is_found() -> None:
-    assert len(PROJECTS) == len(FILES) == 11
+    assert len(PROJECTS) == len(FILES) == 12
 
 
 def test_manifests_and_documents_name_images_of_this_version() -> None:

@@ -9,9 +9,12 @@ import sys
 import tempfile
 from pathlib import Path
 
+import grpc_tools
 from grpc_tools import protoc
 
 ROOT = Path(__file__).resolve().parent.parent / "protos"
+# google/protobuf/*.proto, as they come with the compiler.
+WELL_KNOWN = Path(grpc_tools.__file__).parent / "_proto"
 GENERATED = ("_pb2.py", "_pb2.pyi", "_pb2_grpc.py", "_pb2_grpc.pyi")
 
 
@@ -21,6 +24,7 @@ def generate(output: Path) -> None:
     arguments = [
         "protoc",
         f"-I{ROOT}",
+        f"-I{WELL_KNOWN}",
         f"--plugin=protoc-gen-mypy_grpc={plugins / 'protoc-gen-mypy_grpc'}",
         f"--python_out={output}",
         f"--pyi_out={output}",

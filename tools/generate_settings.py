@@ -6,6 +6,7 @@ import textwrap
 from pathlib import Path
 
 from rockoon_broker.settings import BrokerSettings
+from rockoon_gateway.settings import GatewaySettings
 from rockoon_nameserver.settings import NameserverSettings
 from rockoon_offset.settings import OffsetSettings
 from rockoon_runtime.settings import toml_text
@@ -15,6 +16,7 @@ SERVICES: dict[str, type] = {
     "nameserver": NameserverSettings,
     "broker": BrokerSettings,
     "offset": OffsetSettings,
+    "gateway": GatewaySettings,
 }
 HEAD = """\
 # Every setting of rockoon-{service}, with its default. Say what is to be otherwise, in a file

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from pathlib import Path
 
+import grpc_tools  # type: ignore[import-untyped]
 import pytest
 from google.protobuf.descriptor_pb2 import (
     DescriptorProto,
@@ -72,7 +73,13 @@ def test_what_lacks_a_comment_of_its_own_is_named(tmp_path: Path) -> None:
 def uncommented(root: Path, source: str, folder: Path) -> list[str]:
     """The full names of what `source` declares without a comment, in the descriptor's order."""
     descriptors = folder / "descriptors.pb"
-    arguments = [f"-I{root}", "--include_source_info", f"--descriptor_set_out={descriptors}"]
+    well_known = Path(grpc_tools.__file__).parent / "_proto"
+    arguments = [
+        f"-I{root}",
+        f"-I{well_known}",
+        "--include_source_info",
+        f"--descriptor_set_out={descriptors}",
+    ]
     assert protoc.main(["protoc", *arguments, source]) == 0
     (file,) = FileDescriptorSet.FromString(descriptors.read_bytes()).file
     lines = (root / source).read_text().splitlines()

@@ -30,7 +30,7 @@ from rockoon_runtime.telemetry.metrics import Measure, Metric
 from rockoon_runtime.telemetry.settings import TelemetrySettings
 from rockoon_runtime.telemetry.telemetry import Telemetry
 from rockoon_runtime.tls import TlsSettings, server_tls, with_certificate
-from rockoon_runtime.wire import CALLS_MAX, GrpcServer, no_objection
+from rockoon_runtime.wire import CALLS_MAX, GrpcServer, Options, no_objection
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Tracer
@@ -112,19 +112,24 @@ class Frontend:
         tracer: "Tracer | None",
         also_listen: str = "",
         calls_max: int = CALLS_MAX,
+        options: Options = (),
+        own_access: bool = False,
+        plain: bool = False,
     ) -> GrpcServer:
         """A server to be entered.
 
         Args:
-            register, service_names, calls_max: see `GrpcServer`.
+            register, service_names, calls_max, options: see `GrpcServer`.
             tracer: the telemetry's.
             also_listen: where a further server listens; the first one does where the settings say.
+            own_access: the calls are let pass, or not, by who answers them, and not by the gate.
+            plain: without TLS, whatever the settings say.
 
         Raises:
             SettingsError: a certificate cannot be used any more.
         """
-        settings, tls = self._settings, self.tls
-        if also_listen:
+        settings, tls = self._settings, None if plain else self.tls
+        if also_listen and not plain:
             # gRPC takes renewed certificates for one listener; health is told plainly at one.
             tls = server_tls(replace(settings, tls_health_listen=""))
         server = GrpcServer(
@@ -138,8 +143,9 @@ class Frontend:
             connections=self._connections,
             tls=tls,
             calls=self.calls,
-            gate=self.gate,
+            gate=None if own_access else self.gate,
             may_answer=self._may_answer,
+            options=options,
         )
         server.trace(tracer)
         return server

@@ -345,6 +345,7 @@ class GrpcServer:
         gate: whom it does not let pass is refused; None lets everybody pass.
         may_answer: asked before each answer, those of streams included; raises what the caller is
             told in its place. Health is told without it.
+        options: gRPC's, in the place of those in SERVER_OPTIONS.
 
     Raises:
         ListenError: on entering, when the address cannot be had.
@@ -367,6 +368,7 @@ class GrpcServer:
         calls: CallTimes | None = None,
         gate: Gate | None = None,
         may_answer: Callable[[], None] = no_objection,
+        options: Options = (),
     ) -> None:
         self._listen = listen
         self._tls = tls
@@ -382,9 +384,10 @@ class GrpcServer:
         self._interceptor = ErrorTableInterceptor(
             service, cluster, calls or CallTimes(), self.note_call, gate, may_answer
         )
+        bounds = connection_options(connections_max, handshake_seconds_max)
         self._server = aio.server(
             interceptors=[self._interceptor],
-            options=SERVER_OPTIONS + connection_options(connections_max, handshake_seconds_max),
+            options=tuple({**dict(SERVER_OPTIONS + bounds), **dict(options)}.items()),
             maximum_concurrent_rpcs=calls_max,
         )
         register(self._server)

@@ -1,0 +1,98 @@
+"""Calls: who makes one, what its headers say, and how long there is for it.
+
+Headers are RocketMQ's (x-mq-...). What languages disagree about is not looked at: the clock in
+x-mq-date-time (most put local time and call it UTC), and the words in x-mq-language.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rockoon_gateway.codes import Refusal
+from rockoon_gateway.signatures import Signatures
+from rockoon_proto.apache.rocketmq.v2.definition_pb2 import Code
+from rockoon_runtime.access.keys import Action, KnownKey, require
+
+CLIENT_ID = "x-mq-client-id"
+LANGUAGE = "x-mq-language"
+VERSION = "x-mq-client-version"
+AUTHORIZATION = "authorization"
+DATE_TIME = "x-mq-date-time"
+# A name for logs and tables.
+TEXT_CHARACTERS_MAX = 255
+
+
+@dataclass(frozen=True, slots=True)
+class ClientCall:
+    """One call of a client.
+
+    Attributes:
+        client_id: as it calls itself; unique by convention.
+        language: the header's word; empty when there is none.
+        version: of its SDK, likewise.
+        peer: the address that it calls from, as gRPC writes it.
+        key: the access key that has signed; None where calls need none.
+        deadline: on the event loop's clock, seconds; None without one.
+    """
+
+    client_id: str
+    language: str
+    version: str
+    peer: str
+    key: KnownKey | None
+    deadline: float | None
+
+    @property
+    def seconds_left(self) -> float | None:
+        """Until the caller gives up; None when it said nothing."""
+        if self.deadline is None:
+            return None
+        return max(self.deadline - asyncio.get_running_loop().time(), 0.0)
+
+    def require(self, action: Action, resource: str) -> None:
+        """Raise NotPermitted when the caller's key lacks a permission.
+
+        Args:
+            action: "read" (receive), "write" (send), or "see": any of them.
+            resource: "topic:NAME" or "group:NAME".
+        """
+        if self.key is not None:
+            require(self.key, action, resource)
+
+
+class Callers:
+    """Tells who makes a call.
+
+    Args:
+        signatures: what is asked of them.
+    """
+
+    def __init__(self, signatures: Signatures) -> None:
+        self._signatures = signatures
+
+    def caller(self, context: Any) -> ClientCall:
+        """Return the call that a servicer was handed.
+
+        Args:
+            context: gRPC's.
+
+        Raises:
+            Refusal: CLIENT_ID_REQUIRED, or UNAUTHORIZED.
+        """
+        metadata: Sequence[tuple[str, str | bytes]] = context.invocation_metadata()
+        headers = {key: value for key, value in metadata if isinstance(value, str)}
+        key = self._signatures.checked(headers.get(AUTHORIZATION, ""), headers.get(DATE_TIME, ""))
+        client_id = headers.get(CLIENT_ID, "").strip()
+        if not client_id:
+            raise Refusal(Code.CLIENT_ID_REQUIRED, f"the call has no header {CLIENT_ID}")
+        seconds: float | None = context.time_remaining()
+        now = asyncio.get_running_loop().time()
+        return ClientCall(
+            client_id=client_id[:TEXT_CHARACTERS_MAX],
+            language=headers.get(LANGUAGE, "")[:TEXT_CHARACTERS_MAX],
+            version=headers.get(VERSION, "")[:TEXT_CHARACTERS_MAX],
+            peer=context.peer(),
+            key=key,
+            deadline=None if seconds is None else now + seconds,
+        )

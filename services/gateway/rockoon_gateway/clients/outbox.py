@@ -1,0 +1,33 @@
+"""Outbox: commands on their way to a client, by one Telemetry stream."""
+
+import asyncio
+
+from rockoon_proto.apache.rocketmq.v2.service_pb2 import TelemetryCommand
+
+# A client that does not read is told no more.
+COMMANDS_MAX = 1000
+
+
+class Outbox:
+    """What one stream is still to send; ended by `close`."""
+
+    def __init__(self) -> None:
+        self._commands: asyncio.Queue[TelemetryCommand | None] = asyncio.Queue()
+        self._closed = False
+
+    def put(self, command: TelemetryCommand) -> bool:
+        """Send a command; False when the stream has ended, or its client does not read."""
+        if self._closed or self._commands.qsize() >= COMMANDS_MAX:
+            return False
+        self._commands.put_nowait(command)
+        return True
+
+    def close(self) -> None:
+        """End the stream behind what was put."""
+        if not self._closed:
+            self._closed = True
+            self._commands.put_nowait(None)
+
+    async def next(self) -> TelemetryCommand | None:
+        """The next command; None at the end."""
+        return await self._commands.get()

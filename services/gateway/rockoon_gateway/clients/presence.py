@@ -1,0 +1,173 @@
+"""Presence: the clients that this gateway knows, from their calls.
+
+No call depends on it: clients of some languages go on without heartbeats or settings after the
+gateway was restarted, and whoever calls is known from then on.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from rockoon_gateway.calls import ClientCall
+from rockoon_gateway.clients.outbox import Outbox
+from rockoon_gateway.codes import OK, Refusal
+from rockoon_gateway.names import checked_group
+from rockoon_proto.apache.rocketmq.v2 import service_pb2 as pb
+from rockoon_proto.apache.rocketmq.v2.definition_pb2 import ClientType, Code, Settings
+
+CONSUMERS = frozenset(
+    {
+        ClientType.PUSH_CONSUMER,
+        ClientType.SIMPLE_CONSUMER,
+        ClientType.PULL_CONSUMER,
+        ClientType.LITE_PUSH_CONSUMER,
+        ClientType.LITE_SIMPLE_CONSUMER,
+    }
+)
+LOOK_SECONDS = 5.0
+
+
+@dataclass(slots=True, eq=False)
+class Client:
+    """One client.
+
+    Attributes:
+        client_id: as it calls itself.
+        peer, language, version: as of `ClientCall`.
+        client_type: UNSPECIFIED until it has said so.
+        group: of a consumer; empty otherwise.
+        settings: what it said of itself last; None if nothing.
+        seen: when it called last, on the event loop's clock.
+        outboxes: its open Telemetry streams.
+    """
+
+    client_id: str
+    peer: str
+    language: str
+    version: str
+    seen: float
+    client_type: ClientType = ClientType.CLIENT_TYPE_UNSPECIFIED
+    group: str = ""
+    settings: Settings | None = None
+    outboxes: list[Outbox] = field(default_factory=list)
+
+    @property
+    def is_consumer(self) -> bool:
+        return self.client_type in CONSUMERS
+
+    @property
+    def topics(self) -> list[str]:
+        """Those that a producer has said it sends to; of consumers none."""
+        if self.settings is None:
+            return []
+        return [topic.name for topic in self.settings.publishing.topics]
+
+
+class Presence:
+    """Who is connected.
+
+    Args:
+        seconds_max: how long one that says nothing stays.
+
+    Attributes:
+        on_change: called with a client when it has come, has changed what it says, or has gone.
+    """
+
+    def __init__(self, seconds_max: float) -> None:
+        self._seconds_max = seconds_max
+        self._clients: dict[str, Client] = {}
+        self.on_change: list[Callable[[Client], None]] = []
+
+    def __iter__(self) -> Iterator[Client]:
+        return iter(self._clients.values())
+
+    def __len__(self) -> int:
+        return len(self._clients)
+
+    def get(self, client_id: str) -> Client | None:
+        return self._clients.get(client_id)
+
+    def is_alive(self, client_id: str, seconds_max: float) -> bool:
+        """Whether a client has a Telemetry stream, or has called within so many seconds."""
+        client = self._clients.get(client_id)
+        if client is None:
+            return False
+        return bool(client.outboxes) or self._now() - client.seen <= seconds_max
+
+    def seen(self, call: ClientCall) -> Client:
+        """Note that a client has called."""
+        client = self._clients.get(call.client_id)
+        if client is None:
+            client = Client(call.client_id, call.peer, call.language, call.version, self._now())
+            self._clients[call.client_id] = client
+        client.seen, client.peer = self._now(), call.peer
+        return client
+
+    def told(self, call: ClientCall, settings: Settings) -> Client:
+        """Note what a client says of itself."""
+        client = self.seen(call)
+        client.client_type = settings.client_type
+        client.group = settings.subscription.group.name
+        client.settings = settings
+        self._changed(client)
+        return client
+
+    def producers(self, topic: str) -> list[Client]:
+        """Producers of a topic that can be asked something now."""
+        return [each for each in self if each.outboxes and topic in each.topics]
+
+    def consumers(self, group: str) -> list[Client]:
+        """Consumers of a group."""
+        return [each for each in self if each.is_consumer and each.group == group]
+
+    async def heartbeat(
+        self, request: pb.HeartbeatRequest, call: ClientCall
+    ) -> pb.HeartbeatResponse:
+        """See the protocol; also OK when the client has not told its settings here."""
+        client_type = request.client_type
+        client = self._clients.get(call.client_id)
+        if client_type == ClientType.CLIENT_TYPE_UNSPECIFIED and client is not None:
+            client_type = client.client_type
+        if client_type == ClientType.CLIENT_TYPE_UNSPECIFIED:
+            raise Refusal(Code.UNRECOGNIZED_CLIENT_TYPE, "the client does not say what it is")
+        group = ""
+        if client_type in CONSUMERS:
+            group = checked_group(request.group)
+            call.require("read", f"group:{group}")
+        is_new = client is None or client.client_type != client_type
+        client = self.seen(call)
+        client.client_type, client.group = client_type, group or client.group
+        if is_new:
+            self._changed(client)
+        return pb.HeartbeatResponse(status=OK)
+
+    async def terminate(
+        self, request: pb.NotifyClientTerminationRequest, call: ClientCall
+    ) -> pb.NotifyClientTerminationResponse:
+        """The client ends: it is forgotten at once."""
+        client = self._clients.get(call.client_id)
+        if client is None:
+            raise Refusal(Code.UNRECOGNIZED_CLIENT_TYPE, "the client is not known here")
+        if client.is_consumer and request.group.name:
+            call.require("read", f"group:{checked_group(request.group)}")
+        self._forget(client)
+        return pb.NotifyClientTerminationResponse(status=OK)
+
+    async def run(self) -> None:
+        """Forget those that say nothing any more, until cancelled."""
+        while True:
+            await asyncio.sleep(min(LOOK_SECONDS, self._seconds_max / 2))
+            for client in list(self):
+                if not self.is_alive(client.client_id, self._seconds_max):
+                    self._forget(client)
+
+    def _forget(self, client: Client) -> None:
+        if self._clients.pop(client.client_id, None) is not None:
+            self._changed(client)
+
+    def _changed(self, client: Client) -> None:
+        for call in self.on_change:
+            call(client)
+
+    def _now(self) -> float:
+        return asyncio.get_running_loop().time()

@@ -1,0 +1,110 @@
+"""Settings as a client is answered: what it sent, completed. Pure.
+
+Each language applies another part of it, and some end when theirs is missing: producers of Java and
+Node.js need exponential delays, push consumers of Node.js know no others, those of Python only a
+list. So which one is said depends on who asks.
+
+Source: ClientActivity and GrpcClientSettingsManager of RocketMQ's proxy, for the values.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from google.protobuf.duration_pb2 import Duration
+
+from rockoon_proto.apache.rocketmq.v2.definition_pb2 import (
+    ClientType,
+    CustomizedBackoff,
+    ExponentialBackoff,
+    Language,
+    RetryPolicy,
+    Settings,
+)
+
+RETRY_DELAYS_MS = (
+    *(1_000, 5_000, 10_000, 30_000),
+    *range(60_000, 600_001, 60_000),
+    *(1_200_000, 1_800_000, 3_600_000, 7_200_000),
+)
+"""RocketMQ's delays before a redelivery."""
+RECEIVE_BATCH_MAX = 32
+POLLING_SECONDS = 20
+LITE_TOPICS_MAX = 0
+LITE_TOPIC_CHARACTERS_MAX = 64
+SEND_ATTEMPTS_MAX = 3
+
+
+@dataclass(frozen=True, slots=True)
+class GroupFacts:
+    """What a consumer group's configuration says.
+
+    Attributes:
+        fifo: whether it reads in order.
+        retry_attempts_max: deliveries behind the first one.
+        retry_delays_ms: before each redelivery; empty for RocketMQ's.
+    """
+
+    fifo: bool = False
+    retry_attempts_max: int = 16
+    retry_delays_ms: Sequence[int] = ()
+
+
+def answered(
+    settings: Settings, body_bytes_max: int, group: GroupFacts, *, is_node: bool
+) -> Settings:
+    """What a client is told.
+
+    Args:
+        settings: as it sent them.
+        body_bytes_max: largest body of a message.
+        group: of a consumer's group.
+        is_node: whether the client is written in Node.js, by its user agent.
+    """
+    answer = Settings()
+    answer.CopyFrom(settings)
+    answer.metric.on = False
+    answer.metric.ClearField("endpoints")
+    if settings.HasField("subscription") or settings.client_type != ClientType.PRODUCER:
+        answer.backoff_policy.CopyFrom(retry_policy(group, is_node=is_node))
+        subscription = answer.subscription
+        subscription.fifo = group.fifo
+        subscription.receive_batch_size = RECEIVE_BATCH_MAX
+        subscription.long_polling_timeout.CopyFrom(Duration(seconds=POLLING_SECONDS))
+        subscription.lite_subscription_quota = LITE_TOPICS_MAX
+        subscription.max_lite_topic_size = LITE_TOPIC_CHARACTERS_MAX
+        return answer
+    answer.publishing.max_body_size = body_bytes_max
+    answer.publishing.validate_message_type = True
+    answer.backoff_policy.CopyFrom(
+        RetryPolicy(
+            max_attempts=SEND_ATTEMPTS_MAX,
+            exponential_backoff=exponential(10, 1_000),
+        )
+    )
+    return answer
+
+
+def retry_policy(group: GroupFacts, *, is_node: bool) -> RetryPolicy:
+    """How a consumer is to wait before a message comes again."""
+    attempts = group.retry_attempts_max + 1
+    delays = group.retry_delays_ms or RETRY_DELAYS_MS
+    if is_node:
+        return RetryPolicy(
+            max_attempts=attempts, exponential_backoff=exponential(delays[0], delays[-1])
+        )
+    each = CustomizedBackoff(next=[milliseconds(delay) for delay in delays])
+    return RetryPolicy(max_attempts=attempts, customized_backoff=each)
+
+
+def exponential(initial_ms: int, max_ms: int) -> ExponentialBackoff:
+    return ExponentialBackoff(
+        initial=milliseconds(initial_ms), max=milliseconds(max_ms), multiplier=2
+    )
+
+
+def milliseconds(count: int) -> Duration:
+    return Duration(seconds=count // 1000, nanos=count % 1000 * 1_000_000)
+
+
+def is_node(settings: Settings) -> bool:
+    return settings.user_agent.language == Language.NODE_JS

@@ -1,0 +1,167 @@
+"""Telemetry: a client's settings are answered by it, and the gateway's commands go out on it.
+
+No other call needs it: a stream may end, and clients of some languages never open another.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, AsyncIterator
+from typing import Any
+
+from rockoon_core.errors import RockoonError
+from rockoon_gateway.calls import ClientCall
+from rockoon_gateway.clients.outbox import Outbox
+from rockoon_gateway.clients.presence import CONSUMERS, Client, Presence
+from rockoon_gateway.clients.settings_answer import GroupFacts, answered, is_node
+from rockoon_gateway.codes import OK, Refusal
+from rockoon_gateway.groups import Groups
+from rockoon_gateway.names import checked_group, checked_topic
+from rockoon_proto.apache.rocketmq.v2.definition_pb2 import Settings
+from rockoon_proto.apache.rocketmq.v2.service_pb2 import TelemetryCommand
+
+log = logging.getLogger(__name__)
+
+# Node.js waits for the first settings that come after it has begun to wait, which is after it has
+# been answered when it has three topics or more: without another answer it waits for ever.
+NODE_REPEATS_SECONDS = (0.5, 2.0)
+
+
+class Telemetry:
+    """Serves the streams.
+
+    Args:
+        presence: is told what clients say.
+        groups: of consumers.
+        body_bytes_max: largest body of a message.
+        tasks: owns what reads the streams.
+    """
+
+    def __init__(
+        self,
+        presence: Presence,
+        groups: Groups,
+        body_bytes_max: int,
+        tasks: asyncio.TaskGroup,
+    ) -> None:
+        self._presence = presence
+        self._groups = groups
+        self._body_bytes_max = body_bytes_max
+        self._tasks = tasks
+        self._outboxes: set[Outbox] = set()
+        # Answers that somebody waits for, by nonce.
+        self._awaited: dict[str, asyncio.Future[TelemetryCommand]] = {}
+
+    def __len__(self) -> int:
+        return len(self._outboxes)
+
+    async def stream(
+        self, requests: AsyncIterator[TelemetryCommand], call: ClientCall
+    ) -> AsyncGenerator[TelemetryCommand, None]:
+        """One stream.
+
+        Raises:
+            Refusal, RockoonError: the settings are refused, and so the stream ends.
+        """
+        outbox = Outbox()
+        failures: list[Refusal | RockoonError] = []
+        client = self._presence.seen(call)
+        client.outboxes.append(outbox)
+        self._outboxes.add(outbox)
+        reading = self._tasks.create_task(
+            self._read(requests, call, outbox, failures), name=f"telemetry of {call.client_id}"
+        )
+        try:
+            while (command := await outbox.next()) is not None:
+                yield command
+        finally:
+            reading.cancel()
+            outbox.close()
+            self._outboxes.discard(outbox)
+            client.outboxes.remove(outbox)
+        if failures:
+            raise failures[0]
+
+    async def ask(
+        self, client: Client, nonce: str, command: TelemetryCommand, seconds: float
+    ) -> TelemetryCommand | None:
+        """Send a command and wait for its answer; None when there is none in time.
+
+        Args:
+            client: to whom.
+            nonce: the command's.
+            seconds: how long to wait.
+        """
+        answer: asyncio.Future[TelemetryCommand] = asyncio.get_running_loop().create_future()
+        self._awaited[nonce] = answer
+        try:
+            if not any(outbox.put(command) for outbox in client.outboxes):
+                return None
+            async with asyncio.timeout(seconds):
+                return await answer
+        except TimeoutError:
+            return None
+        finally:
+            del self._awaited[nonce]
+
+    def close(self) -> None:
+        """End all streams: the gateway goes."""
+        for outbox in self._outboxes:
+            outbox.close()
+
+    async def _read(
+        self,
+        requests: AsyncIterator[TelemetryCommand],
+        call: ClientCall,
+        outbox: Outbox,
+        failures: list[Refusal | RockoonError],
+    ) -> None:
+        try:
+            async for command in requests:
+                self._presence.seen(call)
+                if command.HasField("settings"):
+                    await self._answer(command.settings, call, outbox)
+                else:
+                    self._note_answer(command)
+        except (Refusal, RockoonError) as failure:
+            failures.append(failure)
+        except Exception:
+            # The root of a task: what a stream's end raises is gRPC's, and of no use to anybody.
+            log.debug("a telemetry stream has ended", exc_info=True)
+        finally:
+            outbox.close()
+
+    async def _answer(self, settings: Settings, call: ClientCall, outbox: Outbox) -> None:
+        facts = await self._checked(settings, call)
+        self._presence.told(call, settings)
+        node = is_node(settings)
+        answer = answered(settings, self._body_bytes_max, facts, is_node=node)
+        # Python looks at nothing without a status.
+        command = TelemetryCommand(status=OK, settings=answer)
+        outbox.put(command)
+        if node:
+            loop = asyncio.get_running_loop()
+            for seconds in NODE_REPEATS_SECONDS:
+                loop.call_later(seconds, outbox.put, command)
+
+    async def _checked(self, settings: Settings, call: ClientCall) -> GroupFacts:
+        for topic in settings.publishing.topics:
+            call.require("write", f"topic:{checked_topic(topic)}")
+        for entry in settings.subscription.subscriptions:
+            call.require("read", f"topic:{checked_topic(entry.topic)}")
+        if settings.client_type not in CONSUMERS:
+            return GroupFacts()
+        group = checked_group(settings.subscription.group)
+        call.require("read", f"group:{group}")
+        return await self._groups.facts(group)
+
+    def _note_answer(self, command: TelemetryCommand) -> None:
+        nonce = _nonce(command)
+        answer = self._awaited.get(nonce)
+        if answer is not None and not answer.done():
+            answer.set_result(command)
+
+
+def _nonce(command: TelemetryCommand) -> str:
+    """Of a client's answer; Node.js puts one into the field of the command."""
+    which: Any = command.WhichOneof("command")
+    return str(getattr(getattr(command, which), "nonce", "")) if which else ""

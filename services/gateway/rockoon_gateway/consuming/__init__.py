@@ -1,0 +1,1 @@
+"""Receiving: messages, their acknowledgements, offsets."""

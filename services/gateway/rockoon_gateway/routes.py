@@ -1,0 +1,86 @@
+"""Routes as clients are told them: all brokers are where the client has called.
+
+So addresses behind a proxy, ports of TLS, and names that only the client resolves stay what they
+are to it. Which queue a message goes to, and what is received, is decided here; clients use
+the queues only to take turns.
+"""
+
+from collections.abc import Iterable
+
+from rockoon import Cluster
+from rockoon.net.routes import TopicRoute
+from rockoon_core.message_queue import MessageQueue
+from rockoon_gateway.calls import ClientCall
+from rockoon_gateway.codes import OK, Refusal
+from rockoon_gateway.names import checked_topic
+from rockoon_gateway.topics import Topics, accepted_types
+from rockoon_proto.apache.rocketmq.v2 import definition_pb2 as pb
+from rockoon_proto.apache.rocketmq.v2.definition_pb2 import Code, Permission
+from rockoon_proto.apache.rocketmq.v2.service_pb2 import QueryRouteRequest, QueryRouteResponse
+
+
+def checked_endpoints(endpoints: pb.Endpoints) -> pb.Endpoints:
+    """What is to be echoed; raises Refusal with ILLEGAL_ACCESS_POINT."""
+    if not endpoints.addresses or any(
+        not each.host or not 0 < each.port < 1 << 16 for each in endpoints.addresses
+    ):
+        raise Refusal(Code.ILLEGAL_ACCESS_POINT, "the request names no usable endpoints")
+    return endpoints
+
+
+def permission(route: TopicRoute) -> Permission:
+    if route.readable and route.writable:
+        return Permission.READ_WRITE
+    if route.readable:
+        return Permission.READ
+    return Permission.WRITE if route.writable else Permission.NONE
+
+
+def live_queues(cluster: Cluster, route: TopicRoute) -> list[MessageQueue]:
+    """A topic's queues on brokers that are there; all of them when none is."""
+    live = [each for each in route.queues if cluster.routes.broker_address(each.broker)]
+    return live or list(route.queues)
+
+
+class QueryRoutes:
+    """Answers QueryRoute.
+
+    Args:
+        cluster: the connection.
+        topics: their routes.
+    """
+
+    def __init__(self, cluster: Cluster, topics: Topics) -> None:
+        self._cluster = cluster
+        self._topics = topics
+
+    async def query(self, request: QueryRouteRequest, call: ClientCall) -> QueryRouteResponse:
+        """See the protocol."""
+        topic = checked_topic(request.topic)
+        call.require("see", f"topic:{topic}")
+        endpoints = checked_endpoints(request.endpoints)
+        route = await self._topics.route(topic)
+        return QueryRouteResponse(
+            status=OK,
+            message_queues=self._queues(
+                live_queues(self._cluster, route), request, route, endpoints
+            ),
+        )
+
+    def _queues(
+        self,
+        queues: Iterable[MessageQueue],
+        request: QueryRouteRequest,
+        route: TopicRoute,
+        endpoints: pb.Endpoints,
+    ) -> Iterable[pb.MessageQueue]:
+        accepted = accepted_types(route)
+        allowed = permission(route)
+        for queue in queues:
+            yield pb.MessageQueue(
+                topic=request.topic,
+                id=queue.queue_id,
+                permission=allowed,
+                broker=pb.Broker(name=queue.broker, id=0, endpoints=endpoints),
+                accept_message_types=accepted,
+            )

@@ -1,0 +1,177 @@
+"""The gateway's life: a connection to the cluster, what is made on it, the gRPC server."""
+
+import asyncio
+from collections.abc import Callable, Iterable
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING
+
+from grpc import aio
+
+from rockoon import Cluster
+from rockoon.net.access import AccessKey
+from rockoon_core.clock import wall_clock_ms
+from rockoon_core.signature import CLUSTER_KEY_ID
+from rockoon_gateway.calls import Callers
+from rockoon_gateway.clients.presence import Presence
+from rockoon_gateway.clients.telemetry import Telemetry
+from rockoon_gateway.consuming.consuming import Consuming
+from rockoon_gateway.groups import Groups
+from rockoon_gateway.metrics import TABLE, GatewayMetrics
+from rockoon_gateway.producing.sending import Sending
+from rockoon_gateway.routes import QueryRoutes
+from rockoon_gateway.service import MessagingServicer, Services
+from rockoon_gateway.settings import GatewaySettings
+from rockoon_gateway.signatures import SecretFile, Signatures
+from rockoon_gateway.topics import Topics
+from rockoon_node.key_follower import KeyFollower
+from rockoon_node.nameservers import Nameservers
+from rockoon_proto.apache.rocketmq.v2.service_pb2_grpc import add_MessagingServiceServicer_to_server
+from rockoon_runtime.access.keys import KeyTable
+from rockoon_runtime.drain import QUIET_SECONDS
+from rockoon_runtime.frontend import Frontend
+from rockoon_runtime.process import Stop, announce
+from rockoon_runtime.settings import SettingsError
+from rockoon_runtime.tls import client_tls
+from rockoon_runtime.wire import GrpcServer, Options
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import Tracer
+
+SERVICE_NAMES = ("apache.rocketmq.v2.MessagingService",)
+
+# A batch of messages with bodies of 4 MiB, as RocketMQ's proxy takes it.
+MESSAGE_BYTES_MAX = 130 << 20
+OPTIONS: Options = (
+    ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
+    ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
+    # Clients of C++ ping every minute for ever, whether there are calls or not.
+    ("grpc.http2.min_ping_interval_without_data_ms", 1_000),
+    ("grpc.http2.min_recv_ping_interval_without_data_ms", 1_000),
+)
+# Nothing waits in a gateway that could be tried again behind a client's back.
+RETRY_SECONDS = 2.0
+
+
+async def serve(
+    settings: GatewaySettings,
+    stop: Stop,
+    *,
+    announce: Callable[[str, str, str], None] = announce,
+    quiet_seconds: float = QUIET_SECONDS,
+) -> None:
+    """Run the gateway until `stop` is requested.
+
+    Args:
+        settings: see there.
+        stop: ends it.
+        announce: told kind, name and address when it serves.
+        quiet_seconds: how long nobody must have called before calls are refused at the end.
+
+    Raises:
+        SettingsError: no nameserver, or a file that cannot be used.
+        ListenError: an address cannot be had.
+        RockoonError: no nameserver answers, or none of this cluster.
+    """
+    if not settings.nameservers:
+        raise SettingsError("nameservers is empty: which cluster is this gateway's?")
+    if settings.plain_listen and settings.tls == "off":
+        raise SettingsError("plain_listen is set, but tls = off: listen is plain already")
+    frontend = Frontend("gateway", settings, {})
+    presence = Presence(settings.client_seconds_max)
+    async with AsyncExitStack() as opened:
+        tasks = await opened.enter_async_context(asyncio.TaskGroup())
+        signatures = await access(settings, frontend, stop, tasks, opened)
+        cluster = await opened.enter_async_context(connection(settings))
+        topics = Topics(cluster, create=settings.create_topics)
+        groups = Groups(cluster, create=settings.create_groups)
+        telemetry = Telemetry(presence, groups, settings.body_bytes_max, tasks)
+        metrics = GatewayMetrics(presence, telemetry, signatures)
+        services = Services(
+            QueryRoutes(cluster, topics), presence, telemetry, Sending(), Consuming()
+        )
+        servicer = MessagingServicer(Callers(signatures), services)
+
+        def register(server: aio.Server) -> None:
+            add_MessagingServiceServicer_to_server(servicer, server)
+
+        forgetting = tasks.create_task(presence.run(), name="forget silent clients")
+        opened.callback(forgetting.cancel)
+        exported = await opened.enter_async_context(frontend.telemetry(TABLE, metrics.measure))
+        servers = [
+            await opened.enter_async_context(each)
+            for each in listeners(settings, frontend, register, exported.tracer)
+        ]
+        for server in servers:
+            await server.set_serving(True)
+        announce("gateway", settings.name, servers[0].address)
+        await stop.wait()
+        # Streams that clients leave open would be waited for.
+        telemetry.close()
+        for server in servers:
+            server.begin_drain()
+        for server in servers:
+            await server.wait_quiet(quiet_seconds)
+
+
+def connection(settings: GatewaySettings) -> Cluster:
+    """The connection to the cluster, as the services' own."""
+    access = None
+    if settings.access != "off":
+        access = AccessKey(CLUSTER_KEY_ID, settings.cluster_secret)
+    return Cluster(
+        settings.nameservers,
+        cluster=settings.cluster,
+        retry_seconds=RETRY_SECONDS,
+        tls=client_tls(settings),
+        access=access,
+    )
+
+
+async def access(
+    settings: GatewaySettings,
+    frontend: Frontend,
+    stop: Stop,
+    tasks: asyncio.TaskGroup,
+    opened: AsyncExitStack,
+) -> Signatures:
+    """What is asked of clients' signatures, with the cluster's keys in force."""
+    if frontend.gate is None:
+        if settings.client_secrets is not None:
+            raise SettingsError("client_secrets is set, but access = off: nobody would be refused")
+        return Signatures(None, None, wall_clock_ms)
+    secrets = None
+    if settings.client_secrets is not None:
+        secrets = SecretFile(settings.client_secrets)
+    elif settings.access == "on":
+        raise SettingsError("access = on needs client_secrets: without it nobody could call")
+    nameservers = Nameservers(
+        settings.nameservers, settings.cluster, client_tls(settings), frontend.credentials
+    )
+    opened.push_async_callback(nameservers.close)
+    follower = KeyFollower(nameservers, frontend.gate)
+    following = tasks.create_task(follower.run(stop), name="access keys")
+    opened.callback(following.cancel)
+    await stop.or_event(follower.attempted)
+    keys: KeyTable = frontend.gate.keys
+    return Signatures(keys, secrets, wall_clock_ms, optional=settings.access == "optional")
+
+
+def listeners(
+    settings: GatewaySettings,
+    frontend: Frontend,
+    register: Callable[[aio.Server], None],
+    tracer: "Tracer | None",
+) -> Iterable[GrpcServer]:
+    """The servers: one, and a plain one beside it where there is to be one."""
+    options = (*OPTIONS, ("grpc.so_reuseport", int(settings.reuse_port)))
+    yield frontend.server(register, SERVICE_NAMES, tracer=tracer, options=options, own_access=True)
+    if settings.plain_listen:
+        yield frontend.server(
+            register,
+            SERVICE_NAMES,
+            tracer=tracer,
+            also_listen=settings.plain_listen,
+            options=options,
+            own_access=True,
+            plain=True,
+        )

@@ -1,0 +1,184 @@
+"""Service: the protocol's calls, each handed to who does it; errors travel in the answers.
+
+gRPC's status is OK whatever happens: clients look at the status in the answer. Telemetry alone ends
+with gRPC's.
+"""
+
+import logging
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+
+from rockoon_core.errors import RockoonError
+from rockoon_gateway.calls import Callers, ClientCall
+from rockoon_gateway.clients.presence import Presence
+from rockoon_gateway.clients.telemetry import Telemetry
+from rockoon_gateway.codes import Refusal, status, status_of
+from rockoon_gateway.consuming.consuming import Consuming
+from rockoon_gateway.producing.sending import Sending
+from rockoon_gateway.routes import QueryRoutes
+from rockoon_proto.apache.rocketmq.v2 import service_pb2 as pb
+from rockoon_proto.apache.rocketmq.v2.definition_pb2 import Code, Status
+from rockoon_proto.apache.rocketmq.v2.service_pb2_grpc import MessagingServiceServicer
+
+log = logging.getLogger(__name__)
+
+_CALLERS_FAULT = range(40_000, 50_000)
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """Who does what."""
+
+    routes: QueryRoutes
+    presence: Presence
+    telemetry: Telemetry
+    sending: Sending
+    consuming: Consuming
+
+
+class MessagingServicer(MessagingServiceServicer):
+    """See the module.
+
+    Args:
+        callers: tells who calls.
+        services: who does it.
+    """
+
+    def __init__(self, callers: Callers, services: Services) -> None:
+        self._callers = callers
+        self._services = services
+
+    async def QueryRoute(self, request: pb.QueryRouteRequest, context: Any) -> Any:
+        return await self._unary(
+            self._services.routes.query, request, context, pb.QueryRouteResponse
+        )
+
+    async def Heartbeat(self, request: pb.HeartbeatRequest, context: Any) -> Any:
+        heartbeat = self._services.presence.heartbeat
+        return await self._unary(heartbeat, request, context, pb.HeartbeatResponse)
+
+    async def NotifyClientTermination(
+        self, request: pb.NotifyClientTerminationRequest, context: Any
+    ) -> Any:
+        terminate = self._services.presence.terminate
+        return await self._unary(terminate, request, context, pb.NotifyClientTerminationResponse)
+
+    async def SendMessage(self, request: pb.SendMessageRequest, context: Any) -> Any:
+        return await self._unary(
+            self._services.sending.send, request, context, pb.SendMessageResponse
+        )
+
+    async def EndTransaction(self, request: pb.EndTransactionRequest, context: Any) -> Any:
+        end = self._services.sending.end_transaction
+        return await self._unary(end, request, context, pb.EndTransactionResponse)
+
+    async def RecallMessage(self, request: pb.RecallMessageRequest, context: Any) -> Any:
+        recall = self._services.sending.recall
+        return await self._unary(recall, request, context, pb.RecallMessageResponse)
+
+    async def QueryAssignment(self, request: pb.QueryAssignmentRequest, context: Any) -> Any:
+        query = self._services.consuming.query_assignment
+        return await self._unary(query, request, context, pb.QueryAssignmentResponse)
+
+    async def AckMessage(self, request: pb.AckMessageRequest, context: Any) -> Any:
+        acknowledge = self._services.consuming.acknowledge
+        return await self._unary(acknowledge, request, context, pb.AckMessageResponse)
+
+    async def ForwardMessageToDeadLetterQueue(
+        self, request: pb.ForwardMessageToDeadLetterQueueRequest, context: Any
+    ) -> Any:
+        forward = self._services.consuming.forward_to_dead_letters
+        answer = pb.ForwardMessageToDeadLetterQueueResponse
+        return await self._unary(forward, request, context, answer)
+
+    async def ChangeInvisibleDuration(
+        self, request: pb.ChangeInvisibleDurationRequest, context: Any
+    ) -> Any:
+        change = self._services.consuming.change_invisible
+        return await self._unary(change, request, context, pb.ChangeInvisibleDurationResponse)
+
+    async def UpdateOffset(self, request: pb.UpdateOffsetRequest, context: Any) -> Any:
+        update = self._services.consuming.update_offset
+        return await self._unary(update, request, context, pb.UpdateOffsetResponse)
+
+    async def GetOffset(self, request: pb.GetOffsetRequest, context: Any) -> Any:
+        get = self._services.consuming.get_offset
+        return await self._unary(get, request, context, pb.GetOffsetResponse)
+
+    async def QueryOffset(self, request: pb.QueryOffsetRequest, context: Any) -> Any:
+        query = self._services.consuming.query_offset
+        return await self._unary(query, request, context, pb.QueryOffsetResponse)
+
+    async def SyncLiteSubscription(
+        self, request: pb.SyncLiteSubscriptionRequest, context: Any
+    ) -> Any:
+        sync = self._services.consuming.sync_lite
+        return await self._unary(sync, request, context, pb.SyncLiteSubscriptionResponse)
+
+    async def ReceiveMessage(
+        self, request: pb.ReceiveMessageRequest, context: Any
+    ) -> AsyncIterator[Any]:
+        receive = self._services.consuming.receive
+        async with aclosing(
+            self._stream(receive, request, context, pb.ReceiveMessageResponse)
+        ) as each:
+            async for answer in each:
+                yield answer
+
+    async def PullMessage(self, request: pb.PullMessageRequest, context: Any) -> AsyncIterator[Any]:
+        pull = self._services.consuming.pull
+        async with aclosing(self._stream(pull, request, context, pb.PullMessageResponse)) as each:
+            async for answer in each:
+                yield answer
+
+    async def Telemetry(
+        self, requests: AsyncIterator[pb.TelemetryCommand], context: Any
+    ) -> AsyncIterator[pb.TelemetryCommand]:
+        refused: Status | None = None
+        try:
+            call = self._callers.caller(context)
+            async with aclosing(self._services.telemetry.stream(requests, call)) as commands:
+                async for command in commands:
+                    yield command
+        except (Refusal, RockoonError) as error:
+            refused = status_of(error)
+        if refused is not None:
+            by_caller = refused.code in _CALLERS_FAULT
+            code = grpc.StatusCode.INVALID_ARGUMENT if by_caller else grpc.StatusCode.INTERNAL
+            await context.abort(code, refused.message)
+
+    async def _unary(
+        self,
+        method: Callable[[Any, ClientCall], Awaitable[Any]],
+        request: Any,
+        context: Any,
+        answer: type[Any],
+    ) -> Any:
+        try:
+            return await method(request, self._callers.caller(context))
+        except (Refusal, RockoonError) as error:
+            return answer(status=status_of(error))
+        except Exception as failure:
+            log.exception("a call failed in a way that no one foresaw")
+            return answer(status=status(Code.INTERNAL_SERVER_ERROR, repr(failure)))
+
+    async def _stream(
+        self,
+        method: Callable[[Any, ClientCall], AsyncGenerator[Any, None]],
+        request: Any,
+        context: Any,
+        answer: type[Any],
+    ) -> AsyncGenerator[Any, None]:
+        try:
+            async with aclosing(method(request, self._callers.caller(context))) as each:
+                async for one in each:
+                    yield one
+        except (Refusal, RockoonError) as error:
+            yield answer(status=status_of(error))
+        except Exception as failure:
+            log.exception("a stream failed in a way that no one foresaw")
+            yield answer(status=status(Code.INTERNAL_SERVER_ERROR, repr(failure)))

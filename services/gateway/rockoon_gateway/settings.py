@@ -1,0 +1,60 @@
+"""Settings of the gateway."""
+
+import dataclasses
+from pathlib import Path
+
+from rockoon_runtime.frontend import ServiceSettings
+from rockoon_runtime.settings import setting
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class GatewaySettings(ServiceSettings):
+    """See each line."""
+
+    cluster: str = setting("rockoon", "the cluster's name; nameservers of another one refuse")
+    name: str = setting("gateway", "this gateway's name, for people and metrics")
+    listen: str = setting("127.0.0.1:8081", "host:port to listen on; port 0 takes a free one")
+    nameservers: tuple[str, ...] = setting(
+        ("127.0.0.1:9876",), "nameservers, host:port,host:port,..."
+    )
+    plain_listen: str = setting(
+        "",
+        "host:port where the same is answered without TLS, for clients that know none (empty: "
+        "nowhere); only with tls = on or mutual",
+    )
+    reuse_port: bool = setting(
+        False, "let several gateways of one host listen on the same port (SO_REUSEPORT)"
+    )
+    create_groups: bool = setting(
+        True, "create consumer groups when they are first seen; otherwise they have to be there"
+    )
+    create_topics: bool = setting(
+        False, "create topics when they are first seen; otherwise they have to be there"
+    )
+    client_secrets: Path | None = setting(  # noqa: RUF009 - a field, made once
+        None,
+        "file with the secrets of access keys, a line 'NAME SECRET' each: the clients' signatures "
+        "cannot be checked by what the cluster keeps of a secret; needed with access = on",
+    )
+    body_bytes_max: int = setting(
+        4 << 20, "largest body of a message, bytes", minimum=1024, maximum=4 << 20
+    )
+    delay_seconds_max: float = setting(
+        86_400.0,
+        "how far ahead a delivery time may be, seconds; brokers have a bound of their own",
+        minimum=1,
+        maximum=10**9,
+    )
+    client_seconds_max: float = setting(
+        120.0,
+        "how long a client that says nothing counts as connected, seconds",
+        minimum=1,
+        maximum=86_400,
+    )
+    checked_topics_max: int = setting(
+        1000,
+        "topics whose producers are asked about transactions at once; each takes a stream to every "
+        "broker",
+        minimum=1,
+        maximum=100_000,
+    )

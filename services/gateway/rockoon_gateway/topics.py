@@ -1,0 +1,52 @@
+"""Topics: routes as the cluster has them, and what may be sent to one."""
+
+from rockoon import Cluster
+from rockoon.errors import TopicNotFound
+from rockoon.net.routes import TopicRoute
+from rockoon_proto.apache.rocketmq.v2.definition_pb2 import MessageType
+
+MESSAGE_TYPE = "message.type"
+"""The topic's attribute; RocketMQ's name for it."""
+ALL_TYPES = (
+    MessageType.NORMAL,
+    MessageType.FIFO,
+    MessageType.DELAY,
+    MessageType.TRANSACTION,
+)
+
+
+def accepted_types(route: TopicRoute) -> tuple[MessageType, ...]:
+    """What may be sent to a topic: all four when it does not say, or says MIXED."""
+    name = route.attributes.get(MESSAGE_TYPE, "").upper()
+    found = tuple(each for each in ALL_TYPES if MessageType.Name(each) == name)
+    return found or ALL_TYPES
+
+
+class Topics:
+    """Looks topics up.
+
+    Args:
+        cluster: the connection.
+        create: whether those that are not there are created.
+    """
+
+    def __init__(self, cluster: Cluster, *, create: bool) -> None:
+        self._cluster = cluster
+        self._create = create
+
+    async def route(self, name: str) -> TopicRoute:
+        """A topic's route, mostly from memory.
+
+        Raises:
+            TopicNotFound: there is none, and none is to be created.
+            RockoonError: nobody can tell.
+        """
+        known = self._cluster.routes.topic(name)
+        if known is not None:
+            return known
+        try:
+            return await self._cluster.route(name)
+        except TopicNotFound:
+            if not self._create:
+                raise
+            return await self._cluster.admin.create_topic(name, if_absent=True)

@@ -1,0 +1,49 @@
+"""Gateways in the test's own process."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from rockoon.local.cluster import LocalCluster
+from rockoon_gateway.server import serve
+from rockoon_gateway.settings import GatewaySettings
+from rockoon_runtime.process import Stop
+
+START_SECONDS_MAX = 60.0
+
+
+@dataclass(frozen=True)
+class RunningGateway:
+    """A gateway that serves."""
+
+    address: str
+    stop: Stop
+
+
+@asynccontextmanager
+async def running_gateway(cluster: LocalCluster, **settings: Any) -> AsyncIterator[RunningGateway]:
+    """A gateway of a cluster until this is left; `settings` as of GatewaySettings."""
+    stop = Stop()
+    address: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+    def announced(_kind: str, _name: str, at: str) -> None:
+        address.set_result(at)
+
+    chosen = {"listen": "127.0.0.1:0", "nameservers": tuple(cluster.nameservers), **settings}
+    async with asyncio.TaskGroup() as tasks:
+        serving = tasks.create_task(
+            serve(GatewaySettings(**chosen), stop, announce=announced, quiet_seconds=0.0)
+        )
+        await asyncio.wait(
+            {address, serving}, timeout=START_SECONDS_MAX, return_when=asyncio.FIRST_COMPLETED
+        )
+        if not address.done():
+            stop.request("it did not start")
+            serving.cancel()
+            await serving
+        try:
+            yield RunningGateway(address.result(), stop)
+        finally:
+            stop.request("the test is over")

@@ -1,0 +1,148 @@
+"""Clients meet the gateway: routes, settings, heartbeats, ends."""
+
+import grpc
+import pytest
+
+import rockoon
+from gateway.gateways import RunningGateway, running_gateway
+from gateway.wire_client import WireClient, consumer_settings, producer_settings
+from rockoon.local.cluster import LocalCluster
+from rockoon_proto.apache.rocketmq.v2 import definition_pb2 as d
+from rockoon_proto.apache.rocketmq.v2 import service_pb2 as pb
+from rockoon_proto.apache.rocketmq.v2.definition_pb2 import Code
+
+
+async def test_a_route_leads_back_to_where_the_client_called(
+    client: WireClient, cluster: rockoon.Cluster
+) -> None:
+    await cluster.admin.create_topic("orders", queues_per_broker=3)
+    told = d.Endpoints(scheme=d.DOMAIN_NAME, addresses=[d.Address(host="mq.example.org", port=443)])
+    topic = d.Resource(resource_namespace="tenant", name="orders")
+    answer = await client.call("QueryRoute", pb.QueryRouteRequest(topic=topic, endpoints=told))
+    assert answer.status.code == Code.OK
+    assert [queue.id for queue in answer.message_queues] == [0, 1, 2]
+    for queue in answer.message_queues:
+        assert queue.topic == topic
+        assert queue.permission == d.READ_WRITE
+        assert (queue.broker.name, queue.broker.id) == ("broker-a", 0)
+        assert queue.broker.endpoints == told
+        assert list(queue.accept_message_types) == [d.NORMAL, d.FIFO, d.DELAY, d.TRANSACTION]
+
+
+@pytest.mark.parametrize("kind", ["NORMAL", "FIFO", "DELAY", "TRANSACTION"])
+async def test_a_route_says_what_the_topic_takes(
+    client: WireClient, cluster: rockoon.Cluster, kind: str
+) -> None:
+    name = f"only-{kind}"
+    await cluster.admin.create_topic(name, attributes={"message.type": kind})
+    answer = await client.route(name)
+    assert list(answer.message_queues[0].accept_message_types) == [d.MessageType.Value(kind)]
+
+
+async def test_a_topic_that_is_not_there_or_cannot_be(client: WireClient) -> None:
+    absent = await client.route("nowhere")
+    assert absent.status.code == Code.TOPIC_NOT_FOUND
+    assert absent.status.message.startswith("TOPIC_NOT_FOUND")
+    for name in ("", "white space", "x" * 128, "RMQ_SYS_TRANS_HALF_TOPIC", "rmq_sys_any"):
+        assert (await client.route(name)).status.code == Code.ILLEGAL_TOPIC, name
+    request = pb.QueryRouteRequest(topic=d.Resource(name="orders"))
+    assert (await client.call("QueryRoute", request)).status.code == Code.ILLEGAL_ACCESS_POINT
+
+
+async def test_topics_are_created_where_a_setting_says_so(local_cluster: LocalCluster) -> None:
+    async with (
+        running_gateway(local_cluster, create_topics=True) as gateway,
+        WireClient(gateway.address) as client,
+    ):
+        assert (await client.route("made-when-seen")).status.code == Code.OK
+
+
+async def test_a_call_without_a_client_id_is_refused(gateway: RunningGateway) -> None:
+    async with WireClient(gateway.address, client_id="") as nameless:
+        assert (await nameless.route("orders")).status.code == Code.CLIENT_ID_REQUIRED
+        stream = nameless.telemetry()
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await stream.tell(producer_settings("orders"))
+        assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+
+
+async def test_a_producer_is_told_what_it_cannot_do_without(client: WireClient) -> None:
+    stream = client.telemetry()
+    sent = producer_settings("orders")
+    answer = await stream.tell(sent)
+    assert answer.status.code == Code.OK
+    assert answer.settings.client_type == d.PRODUCER
+    assert answer.settings.publishing.topics == sent.publishing.topics
+    assert answer.settings.publishing.max_body_size == 4 << 20
+    assert answer.settings.publishing.validate_message_type
+    assert answer.settings.backoff_policy.max_attempts == 3
+    backoff = answer.settings.backoff_policy.exponential_backoff
+    assert (backoff.initial.ToMilliseconds(), backoff.max.ToMilliseconds()) == (10, 1000)
+    await stream.close()
+
+
+async def test_push_consumers_get_the_delays_that_their_language_understands(
+    client: WireClient,
+) -> None:
+    stream = client.telemetry()
+    java = await stream.tell(consumer_settings("readers", "orders"))
+    policy = java.settings.backoff_policy
+    assert policy.max_attempts == 17
+    assert [each.seconds for each in policy.customized_backoff.next][:5] == [1, 5, 10, 30, 60]
+    assert len(policy.customized_backoff.next) == 18
+    assert java.settings.subscription.group.name == "readers"
+    assert java.settings.subscription.receive_batch_size == 32
+    assert java.settings.subscription.long_polling_timeout.seconds == 20
+    node = await stream.tell(consumer_settings("readers", "orders", language=d.Language.NODE_JS))
+    assert node.settings.backoff_policy.HasField("exponential_backoff")
+    # It may have begun to wait after the first one came.
+    again = await stream.next()
+    assert again == node
+    await stream.close()
+
+
+async def test_a_group_is_made_when_it_is_first_seen_unless_that_is_forbidden(
+    client: WireClient, cluster: rockoon.Cluster, local_cluster: LocalCluster
+) -> None:
+    stream = client.telemetry()
+    await stream.tell(consumer_settings("new-readers", "orders"))
+    await stream.close()
+    assert (await cluster.admin.get_group("new-readers")).group.config.name == "new-readers"
+    async with (
+        running_gateway(local_cluster, create_groups=False) as strict,
+        WireClient(strict.address) as other,
+    ):
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await other.telemetry().tell(consumer_settings("unheard-of", "orders"))
+        assert "CONSUMER_GROUP_NOT_FOUND" in str(refused.value.details())
+
+
+async def test_heartbeats_are_welcome_without_settings_as_after_a_restart(
+    client: WireClient,
+) -> None:
+    assert (await client.heartbeat(d.PRODUCER)).status.code == Code.OK
+    assert (await client.heartbeat(d.PUSH_CONSUMER, "readers")).status.code == Code.OK
+    nothing = await client.heartbeat(d.CLIENT_TYPE_UNSPECIFIED, "readers")
+    assert nothing.status.code == Code.OK, "it has said before what it is"
+    wrong = await client.heartbeat(d.SIMPLE_CONSUMER, "no group")
+    assert wrong.status.code == Code.ILLEGAL_CONSUMER_GROUP
+
+
+async def test_a_client_that_ends_is_forgotten(client: WireClient) -> None:
+    await client.heartbeat(d.PUSH_CONSUMER, "readers")
+    request = pb.NotifyClientTerminationRequest(group=d.Resource(name="readers"))
+    first = await client.call("NotifyClientTermination", request)
+    again = await client.call("NotifyClientTermination", request)
+    assert first.status.code == Code.OK
+    assert again.status.code == Code.UNRECOGNIZED_CLIENT_TYPE
+    unsaid = await client.heartbeat(d.CLIENT_TYPE_UNSPECIFIED)
+    assert unsaid.status.code == Code.UNRECOGNIZED_CLIENT_TYPE
+
+
+async def test_streams_end_when_the_gateway_goes(
+    client: WireClient, gateway: RunningGateway
+) -> None:
+    stream = client.telemetry()
+    await stream.tell(producer_settings("orders"))
+    gateway.stop.request("it is replaced")
+    assert [each async for each in stream.rest()] == []

@@ -1,0 +1,137 @@
+"""A client of the gateway, by its own stubs: each call as a client library would make it."""
+
+from collections.abc import AsyncIterator
+from types import TracebackType
+from typing import Any
+
+from grpc import aio
+
+from rockoon_proto.apache.rocketmq.v2 import definition_pb2 as d
+from rockoon_proto.apache.rocketmq.v2 import service_pb2 as pb
+from rockoon_proto.apache.rocketmq.v2.service_pb2_grpc import MessagingServiceStub
+
+CALL_SECONDS_MAX = 60.0
+
+
+class WireClient:
+    """One connection.
+
+    Args:
+        address: the gateway's.
+        client_id: what it calls itself; empty for no header.
+        headers: further ones.
+    """
+
+    def __init__(
+        self, address: str, client_id: str = "host@1@0@test", headers: dict[str, str] | None = None
+    ) -> None:
+        own = {"x-mq-client-id": client_id, "x-mq-language": "JAVA", "x-mq-protocol": "v2"}
+        if not client_id:
+            del own["x-mq-client-id"]
+        self.address = address
+        self.client_id = client_id
+        self.metadata = tuple({**own, **(headers or {})}.items())
+        self._channel = aio.insecure_channel(
+            address, options=(("grpc.max_receive_message_length", -1),)
+        )
+        self.stub: Any = MessagingServiceStub(self._channel)
+
+    async def __aenter__(self) -> "WireClient":
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        failure: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self._channel.close()
+
+    @property
+    def endpoints(self) -> d.Endpoints:
+        host, _, port = self.address.rpartition(":")
+        return d.Endpoints(scheme=d.IPv4, addresses=[d.Address(host=host, port=int(port))])
+
+    async def call(self, rpc: str, request: Any, seconds: float = CALL_SECONDS_MAX) -> Any:
+        """A unary call."""
+        return await getattr(self.stub, rpc)(request, metadata=self.metadata, timeout=seconds)
+
+    async def frames(self, rpc: str, request: Any, seconds: float = CALL_SECONDS_MAX) -> list[Any]:
+        """All answers of a streaming call."""
+        call = getattr(self.stub, rpc)(request, metadata=self.metadata, timeout=seconds)
+        return [answer async for answer in call]
+
+    async def route(self, topic: str) -> pb.QueryRouteResponse:
+        request = pb.QueryRouteRequest(topic=d.Resource(name=topic), endpoints=self.endpoints)
+        answer: pb.QueryRouteResponse = await self.call("QueryRoute", request)
+        return answer
+
+    async def heartbeat(self, client_type: d.ClientType, group: str = "") -> pb.HeartbeatResponse:
+        request = pb.HeartbeatRequest(client_type=client_type)
+        if group:
+            request.group.name = group
+        answer: pb.HeartbeatResponse = await self.call("Heartbeat", request)
+        return answer
+
+    def telemetry(self) -> "TelemetryStream":
+        return TelemetryStream(self.stub.Telemetry(metadata=self.metadata))
+
+
+class TelemetryStream:
+    """One Telemetry stream.
+
+    Args:
+        call: gRPC's.
+    """
+
+    def __init__(self, call: Any) -> None:
+        self._call = call
+
+    async def tell(self, settings: d.Settings) -> pb.TelemetryCommand:
+        """Send settings; returns what is answered first."""
+        await self.send(pb.TelemetryCommand(settings=settings))
+        return await self.next()
+
+    async def send(self, command: pb.TelemetryCommand) -> None:
+        await self._call.write(command)
+
+    async def next(self) -> pb.TelemetryCommand:
+        answer = await self._call.read()
+        assert isinstance(answer, pb.TelemetryCommand), "the stream has ended"
+        return answer
+
+    async def rest(self) -> AsyncIterator[pb.TelemetryCommand]:
+        """What comes until the server ends it."""
+        while isinstance(answer := await self._call.read(), pb.TelemetryCommand):
+            yield answer
+
+    async def close(self) -> None:
+        """End it as clients do."""
+        await self._call.done_writing()
+
+
+def producer_settings(*topics: str, language: d.Language = d.Language.JAVA) -> d.Settings:
+    return d.Settings(
+        client_type=d.PRODUCER,
+        user_agent=d.UA(language=language),
+        publishing=d.Publishing(topics=[d.Resource(name=topic) for topic in topics]),
+    )
+
+
+def consumer_settings(
+    group: str,
+    *topics: str,
+    client_type: d.ClientType = d.PUSH_CONSUMER,
+    language: d.Language = d.Language.JAVA,
+) -> d.Settings:
+    entries = [
+        d.SubscriptionEntry(
+            topic=d.Resource(name=topic), expression=d.FilterExpression(type=d.TAG, expression="*")
+        )
+        for topic in topics
+    ]
+    return d.Settings(
+        client_type=client_type,
+        user_agent=d.UA(language=language),
+        subscription=d.Subscription(group=d.Resource(name=group), subscriptions=entries),
+    )
