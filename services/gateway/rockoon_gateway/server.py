@@ -86,9 +86,10 @@ async def serve(
         groups = Groups(cluster, create=settings.create_groups)
         telemetry = Telemetry(presence, groups, settings.body_bytes_max, tasks)
         metrics = GatewayMetrics(presence, telemetry, signatures)
-        services = Services(
-            QueryRoutes(cluster, topics), presence, telemetry, Sending(), Consuming()
+        consuming = Consuming(
+            cluster, topics, groups, presence, create_groups=settings.create_groups
         )
+        services = Services(QueryRoutes(cluster, topics), presence, telemetry, Sending(), consuming)
         servicer = MessagingServicer(Callers(signatures), services)
 
         def register(server: aio.Server) -> None:
@@ -96,6 +97,8 @@ async def serve(
 
         forgetting = tasks.create_task(presence.run(), name="forget silent clients")
         opened.callback(forgetting.cancel)
+        renewing = tasks.create_task(consuming.renewer.run(), name="renew what clients have")
+        opened.callback(renewing.cancel)
         exported = await opened.enter_async_context(frontend.telemetry(TABLE, metrics.measure))
         servers = [
             await opened.enter_async_context(each)

@@ -1,1 +1,1 @@
-"""Receiving: messages, their acknowledgements, offsets."""
+"""Receiving: messages, their acknowledgements, renewals for push consumers, offsets."""

@@ -1,53 +1,117 @@
-"""Consuming: the protocol's calls of consumers."""
+"""Consuming: the protocol's calls of consumers, each handed to who does it.
+
+One receiving engine is shared by all clients: their polls wait together, and their acknowledgements
+go together.
+"""
 
 from collections.abc import AsyncGenerator
-from typing import Any
 
+from rockoon import Cluster
 from rockoon_gateway.calls import ClientCall
+from rockoon_gateway.clients.presence import Client, Presence
 from rockoon_gateway.codes import Refusal
+from rockoon_gateway.consuming.assignments import Assignments
+from rockoon_gateway.consuming.offset_reads import OffsetReads
+from rockoon_gateway.consuming.receive_rules import REQUEST_TIMEOUT_SECONDS
+from rockoon_gateway.consuming.receiving import Receiving
+from rockoon_gateway.consuming.renewals import Renewer
+from rockoon_gateway.consuming.settling import Settling
+from rockoon_gateway.groups import Groups
+from rockoon_gateway.topics import Topics
 from rockoon_proto.apache.rocketmq.v2 import service_pb2 as pb
-from rockoon_proto.apache.rocketmq.v2.definition_pb2 import Code
+from rockoon_proto.apache.rocketmq.v2.definition_pb2 import Code, FilterExpression
+
+SILENT_SECONDS_MAX = 30.0
+"""How long a client that is heard of no more keeps what is renewed for it; heartbeats come every
+ten seconds, those of Rust every thirty, but its push consumers poll all the time."""
 
 
 class Consuming:
-    """See the module."""
+    """See the module.
+
+    Args:
+        cluster: the connection.
+        topics: their routes.
+        groups: consumer groups.
+        presence: who is there, and what they said of themselves.
+        create_groups: whether groups are made when they are first seen.
+
+    Attributes:
+        renewer: to be run, by the owner of its task.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        topics: Topics,
+        groups: Groups,
+        presence: Presence,
+        *,
+        create_groups: bool,
+    ) -> None:
+        self._presence = presence
+        self.renewer = Renewer(cluster.receiving, self._is_gone)
+        self._receiving = Receiving(cluster.receiving, groups, self.renewer)
+        self._settling = Settling(cluster.receiving, self.renewer)
+        offsets = OffsetReads(cluster, create_groups=create_groups)
+        self.pull = offsets.pull
+        self.update_offset = offsets.update_offset
+        self.get_offset = offsets.get_offset
+        self.query_offset = offsets.query_offset
+        self.query_assignment = Assignments(cluster, topics, groups).query_assignment
+        presence.on_change.append(self._changed)
 
     async def receive(
-        self, _request: pb.ReceiveMessageRequest, _call: ClientCall
+        self, request: pb.ReceiveMessageRequest, call: ClientCall
     ) -> AsyncGenerator[pb.ReceiveMessageResponse, None]:
-        raise _missing("ReceiveMessage")
-        yield pb.ReceiveMessageResponse()
+        """See `Receiving`; what the request lacks is taken from the client's settings."""
+        expression: FilterExpression | None = None
+        timeout_seconds = REQUEST_TIMEOUT_SECONDS
+        # Some go on after a restart of the gateway without telling their settings again.
+        if (settings := self._presence.seen(call).settings) is not None:
+            if settings.HasField("request_timeout"):
+                timeout_seconds = settings.request_timeout.ToMilliseconds() / 1000
+            name = request.message_queue.topic.name
+            for each in settings.subscription.subscriptions:
+                if each.topic.name == name:
+                    expression = each.expression
+        stream = self._receiving.receive(request, call, expression, timeout_seconds)
+        try:
+            async for answer in stream:
+                yield answer
+        finally:
+            await stream.aclose()
 
-    async def pull(
-        self, _request: pb.PullMessageRequest, _call: ClientCall
-    ) -> AsyncGenerator[pb.PullMessageResponse, None]:
-        raise _missing("PullMessage")
-        yield pb.PullMessageResponse()
+    async def acknowledge(
+        self, request: pb.AckMessageRequest, call: ClientCall
+    ) -> pb.AckMessageResponse:
+        """See `Settling`."""
+        self._presence.seen(call)
+        return await self._settling.acknowledge(request, call)
 
-    async def query_assignment(self, _request: Any, _call: ClientCall) -> Any:
-        raise _missing("QueryAssignment")
+    async def change_invisible(
+        self, request: pb.ChangeInvisibleDurationRequest, call: ClientCall
+    ) -> pb.ChangeInvisibleDurationResponse:
+        """See `Settling`."""
+        self._presence.seen(call)
+        return await self._settling.change_invisible(request, call)
 
-    async def acknowledge(self, _request: Any, _call: ClientCall) -> Any:
-        raise _missing("AckMessage")
+    async def forward_to_dead_letters(
+        self, request: pb.ForwardMessageToDeadLetterQueueRequest, call: ClientCall
+    ) -> pb.ForwardMessageToDeadLetterQueueResponse:
+        """See `Settling`."""
+        self._presence.seen(call)
+        return await self._settling.forward_to_dead_letters(request, call)
 
-    async def forward_to_dead_letters(self, _request: Any, _call: ClientCall) -> Any:
-        raise _missing("ForwardMessageToDeadLetterQueue")
+    async def sync_lite(
+        self, _request: pb.SyncLiteSubscriptionRequest, _call: ClientCall
+    ) -> pb.SyncLiteSubscriptionResponse:
+        """Lite topics are not supported: a cluster has no topic of that type."""
+        raise Refusal(Code.NOT_IMPLEMENTED, "lite topics are not supported")
 
-    async def change_invisible(self, _request: Any, _call: ClientCall) -> Any:
-        raise _missing("ChangeInvisibleDuration")
+    def _is_gone(self, client_id: str) -> bool:
+        return not self._presence.is_alive(client_id, SILENT_SECONDS_MAX)
 
-    async def update_offset(self, _request: Any, _call: ClientCall) -> Any:
-        raise _missing("UpdateOffset")
-
-    async def get_offset(self, _request: Any, _call: ClientCall) -> Any:
-        raise _missing("GetOffset")
-
-    async def query_offset(self, _request: Any, _call: ClientCall) -> Any:
-        raise _missing("QueryOffset")
-
-    async def sync_lite(self, _request: Any, _call: ClientCall) -> Any:
-        raise _missing("SyncLiteSubscription")
-
-
-def _missing(rpc: str) -> Refusal:
-    return Refusal(Code.NOT_IMPLEMENTED, f"this gateway does not answer {rpc}")
+    def _changed(self, client: Client) -> None:
+        if self._presence.get(client.client_id) is None:
+            self.renewer.release(client.client_id)

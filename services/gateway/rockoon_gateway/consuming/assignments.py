@@ -1,0 +1,76 @@
+"""QueryAssignment: where a push consumer receives from.
+
+All members of a group get the same, since nothing is divided among them: any of them may receive
+from any queue. So one entry a broker is enough, with the id -1; in a FIFO group it is one a queue,
+as clients that take those in turn expect.
+Source: RouteActivity#queryAssignment.
+"""
+
+from collections.abc import Iterable
+
+from rockoon import Cluster
+from rockoon_core.message_queue import MessageQueue
+from rockoon_gateway.calls import ClientCall
+from rockoon_gateway.codes import OK, Refusal
+from rockoon_gateway.consuming.receive_rules import require_reader
+from rockoon_gateway.groups import Groups
+from rockoon_gateway.names import checked_group, checked_topic
+from rockoon_gateway.routes import checked_endpoints, live_queues, permission
+from rockoon_gateway.topics import Topics
+from rockoon_proto.apache.rocketmq.v2 import definition_pb2 as v2
+from rockoon_proto.apache.rocketmq.v2.definition_pb2 import Code
+from rockoon_proto.apache.rocketmq.v2.service_pb2 import (
+    QueryAssignmentRequest,
+    QueryAssignmentResponse,
+)
+
+ANY_QUEUE = -1
+
+
+class Assignments:
+    """Answers QueryAssignment.
+
+    Args:
+        cluster: the connection.
+        topics: their routes.
+        groups: says which are FIFO.
+    """
+
+    def __init__(self, cluster: Cluster, topics: Topics, groups: Groups) -> None:
+        self._cluster = cluster
+        self._topics = topics
+        self._groups = groups
+
+    async def query_assignment(
+        self, request: QueryAssignmentRequest, call: ClientCall
+    ) -> QueryAssignmentResponse:
+        """See the protocol."""
+        group, topic = checked_group(request.group), checked_topic(request.topic)
+        require_reader(call, group, topic)
+        endpoints = checked_endpoints(request.endpoints)
+        route = await self._topics.route(topic)
+        if not route.readable or not route.queues:
+            raise Refusal(Code.FORBIDDEN, f"no readable queue of topic {topic}")
+        facts = await self._groups.facts(group)
+        queues = live_queues(self._cluster, route)
+        return QueryAssignmentResponse(
+            status=OK,
+            assignments=[
+                v2.Assignment(
+                    message_queue=v2.MessageQueue(
+                        topic=request.topic,
+                        id=queue_id,
+                        permission=permission(route),
+                        broker=v2.Broker(name=broker, id=0, endpoints=endpoints),
+                    )
+                )
+                for broker, queue_id in units(queues, is_fifo=facts.fifo)
+            ],
+        )
+
+
+def units(queues: Iterable[MessageQueue], *, is_fifo: bool) -> list[tuple[str, int]]:
+    """Broker and queue id of each assignment."""
+    if is_fifo:
+        return [(queue.broker, queue.queue_id) for queue in queues]
+    return [(broker, ANY_QUEUE) for broker in sorted({queue.broker for queue in queues})]

@@ -1,0 +1,149 @@
+"""PullMessage, UpdateOffset, GetOffset, QueryOffset: reading by offset.
+
+RocketMQ's proxy answers none of them and none of its clients calls them; a program that does reads
+queues as the SDK's pull consumer, with the group's committed offset where it wants it kept.
+"""
+
+from collections.abc import AsyncGenerator
+
+from rockoon.consumer.pull import OutOfRange, Pulled, PullLimits, pull
+from rockoon.errors import CommitBehind, OffsetServiceUnavailable, QueueNotFound, RockoonError
+from rockoon.net.connection import Connection
+from rockoon.offsets.offset_lookup import OffsetLookup
+from rockoon.offsets.offset_store import RemoteOffsetStore
+from rockoon.offsets.start import ConsumeFrom
+from rockoon_core.message_queue import MessageQueue, queue_to_wire
+from rockoon_gateway.calls import ClientCall
+from rockoon_gateway.codes import OK, Refusal, status
+from rockoon_gateway.consuming.receive_rules import (
+    ANSWER_SECONDS,
+    BATCH_SIZE_MAX,
+    POLL_SECONDS_MAX,
+    require_reader,
+    subscription_of,
+)
+from rockoon_gateway.messages.delivered import to_wire
+from rockoon_gateway.names import checked_group, checked_topic
+from rockoon_proto.apache.rocketmq.v2 import service_pb2 as pb
+from rockoon_proto.apache.rocketmq.v2.definition_pb2 import Code, Message, QueryOffsetPolicy
+from rockoon_proto.apache.rocketmq.v2.definition_pb2 import MessageQueue as WireQueue
+from rockoon_proto.v1.nameserver_pb2 import SubscribeRequest
+from rockoon_proto.v1.offset_pb2 import QueryRequest
+
+
+class OffsetReads:
+    """Answers the four calls.
+
+    Args:
+        cluster: the connection.
+        create_groups: make a group when UpdateOffset names one that does not exist.
+    """
+
+    def __init__(self, cluster: Connection, *, create_groups: bool = True) -> None:
+        self._cluster = cluster
+        self._create_groups = create_groups
+        self._lookup = OffsetLookup(cluster)
+
+    async def pull(
+        self, request: pb.PullMessageRequest, call: ClientCall
+    ) -> AsyncGenerator[pb.PullMessageResponse, None]:
+        """Status, messages without receipt handles, and where to go on; at most 32 messages."""
+        answer = await self._pull(request, call)
+        messages: list[Message] = []
+        if isinstance(answer, OutOfRange):
+            following = answer.min_offset if answer.below_min else answer.max_offset
+            told = status(Code.ILLEGAL_OFFSET, str(answer))
+        else:
+            following = answer.next_offset
+            messages = [to_wire(each, request.message_queue.topic) for each in answer.batch or ()]
+            told = OK if messages else status(Code.MESSAGE_NOT_FOUND, "no new message")
+        yield pb.PullMessageResponse(status=told)
+        for message in messages:
+            yield pb.PullMessageResponse(message=message)
+        yield pb.PullMessageResponse(next_offset=following)
+
+    async def _pull(self, request: pb.PullMessageRequest, call: ClientCall) -> Pulled | OutOfRange:
+        group = checked_group(request.group)
+        queue = await self._queue(request.message_queue)
+        require_reader(call, group, queue.topic)
+        require_offset(request.offset)
+        wait_seconds = request.long_polling_timeout.ToMilliseconds() / 1000
+        if (left := call.seconds_left) is not None:
+            wait_seconds = min(wait_seconds, left - ANSWER_SECONDS)
+        limits = PullLimits(
+            messages_max=min(max(request.batch_size, 1), BATCH_SIZE_MAX),
+            wait_ms=round(1000 * min(max(wait_seconds, 0.0), POLL_SECONDS_MAX)),
+        )
+        wanted = subscription_of(queue.topic, request.filter_expression)
+        return await pull(self._cluster, queue, request.offset, wanted, limits, group=group)
+
+    async def update_offset(
+        self, request: pb.UpdateOffsetRequest, call: ClientCall
+    ) -> pb.UpdateOffsetResponse:
+        """Store the group's next offset to consume; it may go back."""
+        group = checked_group(request.group)
+        queue = await self._queue(request.message_queue)
+        require_reader(call, group, queue.topic)
+        require_offset(request.offset)
+        joined = await self._cluster.call_nameserver(
+            "Subscribe",
+            SubscribeRequest(group=group, topic=queue.topic, create_group=self._create_groups),
+        )
+        store = RemoteOffsetStore(self._cluster, group)
+        start = (await store.resolve([queue], ConsumeFrom.GROUP, joined.revision))[queue]
+        if isinstance(start, RockoonError):
+            raise start
+        try:
+            await store.commit(queue, request.offset)
+        except CommitBehind:
+            # Back is what a reset does, so who may not reset may not.
+            call.require("write", f"group:{group}")
+            await store.commit(queue, request.offset, force=True)
+        return pb.UpdateOffsetResponse(status=OK)
+
+    async def get_offset(
+        self, request: pb.GetOffsetRequest, call: ClientCall
+    ) -> pb.GetOffsetResponse:
+        """The group's committed offset: with message by message consumption the smallest one that
+        is not settled."""
+        group = checked_group(request.group)
+        queue = await self._queue(request.message_queue)
+        require_reader(call, group, queue.topic)
+        reply = await self._cluster.call(
+            self._cluster.offset_service().Query,
+            QueryRequest(group=group, queue=queue_to_wire(queue)),
+            unavailable=OffsetServiceUnavailable,
+        )
+        if not reply.found:
+            raise Refusal(Code.OFFSET_NOT_FOUND, f"group {group} has no offset of {queue}")
+        return pb.GetOffsetResponse(status=OK, offset=reply.offset)
+
+    async def query_offset(
+        self, request: pb.QueryOffsetRequest, call: ClientCall
+    ) -> pb.QueryOffsetResponse:
+        """The beginning of a queue, its end, or the first offset stored at a time or later."""
+        queue = await self._queue(request.message_queue)
+        call.require("read", f"topic:{queue.topic}")
+        if request.query_offset_policy == QueryOffsetPolicy.TIMESTAMP:
+            time_ms = request.timestamp.ToMilliseconds()
+            offset = (await self._lookup.search({queue: time_ms}))[queue]
+        else:
+            first, end = (await self._lookup.ends([queue]))[queue]
+            is_first = request.query_offset_policy == QueryOffsetPolicy.BEGINNING
+            offset = first if is_first else end
+        return pb.QueryOffsetResponse(status=OK, offset=offset)
+
+    async def _queue(self, queue: WireQueue) -> MessageQueue:
+        """The queue that a request names; raises TopicNotFound, QueueNotFound, Refusal."""
+        topic = checked_topic(queue.topic)
+        named = MessageQueue(topic, queue.broker.name, queue.id)
+        route = await self._cluster.route(topic)
+        if named not in route.create_revisions:
+            raise QueueNotFound(topic=topic, queue=queue.id, broker=queue.broker.name)
+        return named
+
+
+def require_offset(offset: int) -> None:
+    """Raises Refusal for a number that is no offset."""
+    if offset < 0:
+        raise Refusal(Code.ILLEGAL_OFFSET, f"{offset} is no offset")

@@ -1,0 +1,120 @@
+"""Bounds of ReceiveMessage: what it may ask for, and what it gets. Pure.
+
+Source: ReceiveMessageActivity#receiveMessage, and what clients were seen to send: push consumers of
+C++ send no polling time, those of Rust one of 40 s that is also their deadline.
+"""
+
+from dataclasses import dataclass
+
+from rockoon.errors import InvalidExpression
+from rockoon.subscription import Subscription
+from rockoon_gateway.calls import ClientCall
+from rockoon_gateway.codes import Refusal
+from rockoon_proto.apache.rocketmq.v2.definition_pb2 import SQL, Code, FilterExpression
+from rockoon_proto.apache.rocketmq.v2.service_pb2 import ReceiveMessageRequest
+
+BATCH_SIZE_MAX = 32
+INVISIBLE_MS_MIN = 10_000
+INVISIBLE_MS_MAX = 12 * 3_600_000
+RENEWED_MS = 60_000
+"""How long messages are invisible whose time the gateway renews."""
+POLL_SECONDS_MIN = 5.0
+POLL_SECONDS_MAX = 20.0
+REQUEST_TIMEOUT_SECONDS = 3.0
+"""Of a client whose settings are not known."""
+ANSWER_SECONDS = 0.5
+"""What of the deadline is left to the answer's way."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What a receiver gets at most."""
+
+    messages_max: int
+    visible_after_ms: int
+    is_renewed: bool
+    """Whether the gateway lengthens that time while the client lives."""
+    wait_seconds: float
+
+
+def wish_of(
+    request: ReceiveMessageRequest,
+    remaining_seconds: float | None,
+    request_timeout_seconds: float = REQUEST_TIMEOUT_SECONDS,
+) -> Wish:
+    """Read a request.
+
+    Args:
+        request: the client's.
+        remaining_seconds: to the call's deadline; None when it has none.
+        request_timeout_seconds: of the client's settings.
+
+    Raises:
+        Refusal: the invisible duration, or the time to poll, is out of its bounds.
+    """
+    return Wish(
+        messages_max=min(max(request.batch_size, 1), BATCH_SIZE_MAX),
+        visible_after_ms=_visible_after_ms(request),
+        is_renewed=request.auto_renew,
+        wait_seconds=_wait_seconds(request, remaining_seconds, request_timeout_seconds),
+    )
+
+
+def _visible_after_ms(request: ReceiveMessageRequest) -> int:
+    if request.auto_renew:
+        # Some name a duration all the same; it is the renewer's to choose.
+        return RENEWED_MS
+    return bounded_ms(request.invisible_duration.ToMilliseconds(), INVISIBLE_MS_MIN)
+
+
+def bounded_ms(duration_ms: int, lowest_ms: int) -> int:
+    """An invisible duration; raises Refusal where it is out of its bounds."""
+    if not lowest_ms <= duration_ms <= INVISIBLE_MS_MAX:
+        bounds = f"{lowest_ms} to {INVISIBLE_MS_MAX} ms"
+        raise Refusal(Code.ILLEGAL_INVISIBLE_TIME, f"invisible for {duration_ms} ms, not {bounds}")
+    return duration_ms
+
+
+def _wait_seconds(
+    request: ReceiveMessageRequest, remaining_seconds: float | None, timeout_seconds: float
+) -> float:
+    if request.HasField("long_polling_timeout"):
+        wanted = request.long_polling_timeout.ToMilliseconds() / 1000
+        if wanted <= 0:
+            return 0.0
+    elif remaining_seconds is None:
+        wanted = POLL_SECONDS_MAX
+    else:
+        wanted = remaining_seconds - timeout_seconds / 2
+    poll = min(max(wanted, POLL_SECONDS_MIN), POLL_SECONDS_MAX)
+    if remaining_seconds is None:
+        return poll
+    if poll > remaining_seconds < POLL_SECONDS_MIN:
+        reason = f"{remaining_seconds:.1f} s are left, less than {POLL_SECONDS_MIN:.0f} s to poll"
+        raise Refusal(Code.ILLEGAL_POLLING_TIME, reason)
+    return min(poll, remaining_seconds - ANSWER_SECONDS)
+
+
+def require_reader(call: ClientCall, group: str, topic: str) -> None:
+    """Raises NotPermitted where a caller's key must not read a topic in a group."""
+    call.require("read", f"group:{group}")
+    call.require("read", f"topic:{topic}")
+
+
+def subscription_of(topic: str, expression: FilterExpression) -> Subscription:
+    """What a receiver wants of a topic.
+
+    Args:
+        topic: its name.
+        expression: tags joined by `||` (none, or `*`: everything), or SQL92 on properties.
+
+    Raises:
+        Refusal: it cannot be compiled.
+    """
+    text = expression.expression.strip()
+    try:
+        if expression.type == SQL:
+            return Subscription.sql(topic, text)
+        return Subscription.parse(topic, text or "*")
+    except InvalidExpression as failure:
+        raise Refusal(Code.ILLEGAL_FILTER_EXPRESSION, str(failure)) from failure

@@ -1,0 +1,150 @@
+"""ReceiveMessage: what a parked receiver gets, frame by frame.
+
+    status OK, message, message, ..., delivery_timestamp        or        status, delivery_timestamp
+
+The status comes first: some clients fail without. Nothing to be had is MESSAGE_NOT_FOUND; OK
+without messages is an error to some. What a client has not taken when it goes is visible to others
+at once, and that delivery does not count.
+"""
+
+import logging
+from collections.abc import AsyncGenerator, Sequence
+from typing import Protocol
+
+from rockoon.errors import InvalidArgument, StoreCorrupt
+from rockoon.receiving.received import ReceivedMessage
+from rockoon.subscription import Subscription
+from rockoon_core.clock import Clock, wall_clock_ms
+from rockoon_gateway.calls import ClientCall
+from rockoon_gateway.codes import OK, status
+from rockoon_gateway.consuming.handles import RENEWED, Handle
+from rockoon_gateway.consuming.receive_rules import (
+    REQUEST_TIMEOUT_SECONDS,
+    Wish,
+    require_reader,
+    subscription_of,
+    wish_of,
+)
+from rockoon_gateway.consuming.renewals import Renewer
+from rockoon_gateway.groups import Groups
+from rockoon_gateway.messages.delivered import timestamp, to_wire
+from rockoon_gateway.names import checked_group, checked_topic
+from rockoon_proto.apache.rocketmq.v2 import service_pb2 as pb
+from rockoon_proto.apache.rocketmq.v2.definition_pb2 import Code, FilterExpression, Message
+
+log = logging.getLogger(__name__)
+
+
+class Receives(Protocol):
+    """What of the receiving engine is needed."""
+
+    async def receive(
+        self,
+        group: str,
+        subscriptions: Sequence[Subscription],
+        *,
+        messages_max: int,
+        visible_after_ms: int,
+        wait_seconds: float,
+        attempt_id: str = "",
+        receiver: str = "",
+        create_group: bool = True,
+    ) -> list[ReceivedMessage]:
+        """See `ReceivingEngine`."""
+        ...
+
+
+class Receiving:
+    """Answers ReceiveMessage.
+
+    Args:
+        engine: shared by all clients.
+        groups: makes those that are first seen here, if it may.
+        renewer: renews what push consumers get.
+        clock: stamps answers.
+    """
+
+    def __init__(
+        self, engine: Receives, groups: Groups, renewer: Renewer, clock: Clock = wall_clock_ms
+    ) -> None:
+        self._engine = engine
+        self._groups = groups
+        self._renewer = renewer
+        self._clock = clock
+
+    async def receive(
+        self,
+        request: pb.ReceiveMessageRequest,
+        call: ClientCall,
+        expression: FilterExpression | None = None,
+        request_timeout_seconds: float = REQUEST_TIMEOUT_SECONDS,
+    ) -> AsyncGenerator[pb.ReceiveMessageResponse, None]:
+        """Answer one call. Its generator is to be closed when the client goes.
+
+        Args:
+            request: the client's. Which queue it names does not matter: it gets messages of all.
+            call: who asks.
+            expression: the filter of the client's settings, for a request that has none.
+            request_timeout_seconds: of the client's settings.
+
+        Raises:
+            Refusal, RockoonError: nothing was received.
+        """
+        wish = wish_of(request, call.seconds_left, request_timeout_seconds)
+        messages = await self._acquire(request, wish, call, expression)
+        group = request.group.name
+        receipts = [message.receipt for message, _ in messages]
+        if wish.is_renewed:
+            self._renewer.add(group, receipts, call.client_id)
+        taken = 0
+        try:
+            if messages:
+                yield pb.ReceiveMessageResponse(status=OK)
+            else:
+                empty = status(Code.MESSAGE_NOT_FOUND, "no new message")
+                yield pb.ReceiveMessageResponse(status=empty)
+            for _, wire in messages:
+                yield pb.ReceiveMessageResponse(message=wire)
+                taken += 1
+            yield pb.ReceiveMessageResponse(delivery_timestamp=timestamp(self._clock()))
+        finally:
+            if taken < len(receipts):
+                self._renewer.give_back(group, receipts[taken:])
+
+    async def _acquire(
+        self,
+        request: pb.ReceiveMessageRequest,
+        wish: Wish,
+        call: ClientCall,
+        expression: FilterExpression | None,
+    ) -> list[tuple[ReceivedMessage, Message]]:
+        """Messages, and what they are on the wire."""
+        resource = request.message_queue.topic
+        group, topic = checked_group(request.group), checked_topic(resource)
+        require_reader(call, group, topic)
+        # What the request says goes before the settings, which may be of long ago.
+        wanted = request.filter_expression if request.HasField("filter_expression") else expression
+        subscription = subscription_of(topic, wanted or FilterExpression())
+        await self._groups.config(group)
+        received = await self._engine.receive(
+            group,
+            [subscription],
+            messages_max=wish.messages_max,
+            visible_after_ms=wish.visible_after_ms,
+            wait_seconds=wish.wait_seconds,
+            attempt_id=request.attempt_id,
+            receiver=call.client_id,
+            create_group=False,
+        )
+        valid_until_ms = RENEWED if wish.is_renewed else self._clock() + wish.visible_after_ms
+        found = []
+        for message in received:
+            try:
+                handle = Handle(message.receipt, valid_until_ms).text()
+                wire = to_wire(message, resource, attempt=message.attempt, receipt_handle=handle)
+            except (StoreCorrupt, InvalidArgument) as failure:
+                # It comes again when its time is over, and is a dead letter in the end.
+                log.error("a message of %s cannot be delivered: %s", group, failure)  # noqa: TRY400
+                continue
+            found.append((message, wire))
+        return found

@@ -1,0 +1,120 @@
+"""Stored messages as receivers get them: from a record to `apache.rocketmq.v2.Message`.
+
+    record's properties ─┬─ the system's ────▶ system_properties (tag, keys, message_group, ...)
+                         └─ all others ──────▶ user_properties
+
+Bodies go out as they were sent, never compressed: each client knows another few of the
+compressions that stores hold. The digest is MD5 in upper-case hex, the one form on which all
+clients agree, and there always is one: some fail without.
+Source: GrpcConverter#buildMessage, #buildSystemProperties.
+"""
+
+from collections.abc import Mapping
+from hashlib import md5
+
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from rockoon.message import Message
+from rockoon_format.names import is_dlq_topic
+from rockoon_format.properties import (
+    PROPERTY_BORN_HOST,
+    PROPERTY_DELAY_TIME_LEVEL,
+    PROPERTY_DLQ_ORIGIN_MESSAGE_ID,
+    PROPERTY_DLQ_ORIGIN_TOPIC,
+    PROPERTY_ORIGIN_MESSAGE_ID,
+    PROPERTY_RETRY_TOPIC,
+    PROPERTY_SHARDING_KEY,
+    PROPERTY_TIMER_DELAY_MS,
+    PROPERTY_TIMER_DELAY_SEC,
+    PROPERTY_TIMER_DELIVER_MS,
+    PROPERTY_TIMER_OUT_MS,
+    PROPERTY_TRACE_CONTEXT,
+    PROPERTY_TRANSACTION_PREPARED,
+)
+from rockoon_gateway.messages.reserved_names import is_reserved
+from rockoon_proto.apache.rocketmq.v2 import definition_pb2 as v2
+
+_DELAYS = (
+    PROPERTY_TIMER_DELIVER_MS,
+    PROPERTY_TIMER_DELAY_MS,
+    PROPERTY_TIMER_DELAY_SEC,
+    PROPERTY_DELAY_TIME_LEVEL,
+)
+
+
+def to_wire(
+    message: Message, topic: v2.Resource, *, attempt: int = 1, receipt_handle: str = ""
+) -> v2.Message:
+    """Convert a message.
+
+    Args:
+        message: as it was read.
+        topic: what the receiver asked for; a message that comes back by way of a retry topic has
+            that topic too.
+        attempt: the how-manieth delivery this is, from 1.
+        receipt_handle: what it is acknowledged by; empty where it cannot be, as in a pull.
+
+    Raises:
+        StoreCorrupt, InvalidArgument: as `Message.body`.
+    """
+    properties = message.properties
+    body = message.body
+    system = v2.SystemProperties(
+        keys=message.keys,
+        message_id=message.message_id,
+        body_digest=v2.Digest(type=v2.MD5, checksum=digest(body)),
+        body_encoding=v2.IDENTITY,
+        message_type=type_of(properties),
+        born_timestamp=timestamp(message.born_timestamp_ms),
+        born_host=properties.get(PROPERTY_BORN_HOST) or message.born_host[0],
+        store_timestamp=timestamp(message.store_timestamp_ms),
+        store_host="{}:{}".format(*message.store_host),
+        queue_id=message.queue.queue_id,
+        queue_offset=message.queue_offset,
+        delivery_attempt=attempt,
+        tag=message.tags,
+        message_group=properties.get(PROPERTY_SHARDING_KEY),
+        trace_context=properties.get(PROPERTY_TRACE_CONTEXT),
+        receipt_handle=receipt_handle or None,
+        delivery_timestamp=_delivery_timestamp(properties),
+        dead_letter_queue=_origin(message, properties),
+    )
+    users = {name: value for name, value in properties.items() if not is_reserved(name)}
+    return v2.Message(topic=topic, user_properties=users, system_properties=system, body=body)
+
+
+def digest(body: bytes) -> str:
+    """A body's checksum as clients compare it."""
+    return md5(body, usedforsecurity=False).hexdigest().upper()
+
+
+def type_of(properties: Mapping[str, str]) -> v2.MessageType:
+    """Which type a message has by its properties; what its sender called it is not stored."""
+    if properties.get(PROPERTY_TRANSACTION_PREPARED) == "true":
+        return v2.TRANSACTION
+    if any(name in properties for name in _DELAYS):
+        return v2.DELAY
+    return v2.FIFO if PROPERTY_SHARDING_KEY in properties else v2.NORMAL
+
+
+def timestamp(epoch_ms: int) -> Timestamp:
+    """Epoch milliseconds on the wire."""
+    seconds, milliseconds = divmod(epoch_ms, 1000)
+    return Timestamp(seconds=seconds, nanos=milliseconds * 1_000_000)
+
+
+def _delivery_timestamp(properties: Mapping[str, str]) -> Timestamp | None:
+    due = properties.get(PROPERTY_TIMER_DELIVER_MS) or properties.get(PROPERTY_TIMER_OUT_MS, "")
+    # A sender of another protocol may have written anything.
+    return timestamp(int(due)) if due.isascii() and due.isdecimal() and len(due) <= 15 else None
+
+
+def _origin(message: Message, properties: Mapping[str, str]) -> v2.DeadLetterQueue | None:
+    """Where a dead letter comes from; None for any other message."""
+    if not is_dlq_topic(message.queue.topic):
+        return None
+    return v2.DeadLetterQueue(
+        topic=properties.get(PROPERTY_DLQ_ORIGIN_TOPIC) or properties.get(PROPERTY_RETRY_TOPIC),
+        message_id=properties.get(PROPERTY_DLQ_ORIGIN_MESSAGE_ID)
+        or properties.get(PROPERTY_ORIGIN_MESSAGE_ID),
+    )

@@ -1,0 +1,136 @@
+"""Reading by offset, which RocketMQ's protocol has and its proxy does not answer."""
+
+from typing import Any
+
+from google.protobuf.duration_pb2 import Duration
+from google.protobuf.timestamp_pb2 import Timestamp
+
+import rockoon
+from gateway.wire_client import WireClient
+from rockoon_proto.apache.rocketmq.v2 import definition_pb2 as d
+from rockoon_proto.apache.rocketmq.v2 import service_pb2 as pb
+
+GROUP = d.Resource(name="readers")
+
+
+async def filled(cluster: rockoon.Cluster, topic: str, count: int = 5) -> d.MessageQueue:
+    """A topic of one queue with messages; its queue."""
+    route = await cluster.admin.create_topic(topic, queues_per_broker=1)
+    (queue,) = route.queues
+    async with cluster.producer() as producer:
+        for number in range(count):
+            await producer.send(topic, b"%d" % number, tags="even" if number % 2 == 0 else "odd")
+    return d.MessageQueue(
+        topic=d.Resource(name=topic), id=queue.queue_id, broker=d.Broker(name=queue.broker)
+    )
+
+
+def bodies(frames: list[Any]) -> list[bytes]:
+    return [frame.message.body for frame in frames if frame.WhichOneof("content") == "message"]
+
+
+async def test_a_pull_answers_status_messages_and_where_to_go_on(
+    client: WireClient, cluster: rockoon.Cluster
+) -> None:
+    queue = await filled(cluster, "pulled")
+    request = pb.PullMessageRequest(group=GROUP, message_queue=queue, offset=1, batch_size=2)
+    frames = await client.frames("PullMessage", request)
+    assert frames[0].status.code == d.OK
+    assert bodies(frames) == [b"1", b"2"]
+    assert frames[-1].next_offset == 3
+    system = frames[1].message.system_properties
+    assert (system.queue_offset, system.HasField("receipt_handle")) == (1, False)
+
+
+async def test_a_pull_leaves_out_what_the_filter_does(
+    client: WireClient, cluster: rockoon.Cluster
+) -> None:
+    queue = await filled(cluster, "pulled-odd")
+    odd = d.FilterExpression(type=d.TAG, expression="odd")
+    request = pb.PullMessageRequest(
+        group=GROUP, message_queue=queue, batch_size=32, filter_expression=odd
+    )
+    frames = await client.frames("PullMessage", request)
+    assert bodies(frames) == [b"1", b"3"]
+
+
+async def test_at_the_end_of_a_queue_there_is_no_message_but_a_place_to_go_on(
+    client: WireClient, cluster: rockoon.Cluster
+) -> None:
+    queue = await filled(cluster, "pulled-empty")
+    request = pb.PullMessageRequest(
+        group=GROUP, message_queue=queue, offset=5, long_polling_timeout=Duration(nanos=1_000_000)
+    )
+    frames = await client.frames("PullMessage", request)
+    assert [frame.WhichOneof("content") for frame in frames] == ["status", "next_offset"]
+    assert (frames[0].status.code, frames[1].next_offset) == (d.MESSAGE_NOT_FOUND, 5)
+
+
+async def test_an_offset_outside_of_the_queue_is_illegal_and_the_end_is_named(
+    client: WireClient, cluster: rockoon.Cluster
+) -> None:
+    queue = await filled(cluster, "pulled-beyond")
+    request = pb.PullMessageRequest(group=GROUP, message_queue=queue, offset=1000)
+    frames = await client.frames("PullMessage", request)
+    assert (frames[0].status.code, frames[1].next_offset) == (d.ILLEGAL_OFFSET, 5)
+    request.offset = -1
+    (frame,) = await client.frames("PullMessage", request)
+    assert frame.status.code == d.ILLEGAL_OFFSET
+
+
+async def test_a_queue_or_topic_that_is_not_there_is_not_found(
+    client: WireClient, cluster: rockoon.Cluster
+) -> None:
+    queue = await filled(cluster, "pulled-where")
+    queue.id = 77
+    request = pb.PullMessageRequest(group=GROUP, message_queue=queue)
+    (frame,) = await client.frames("PullMessage", request)
+    assert frame.status.code == d.TOPIC_NOT_FOUND
+    queue.topic.name = "no-such-topic"
+    (frame,) = await client.frames("PullMessage", request)
+    assert frame.status.code == d.TOPIC_NOT_FOUND
+
+
+async def test_an_offset_is_found_again_may_go_back_and_is_the_groups(
+    client: WireClient, cluster: rockoon.Cluster
+) -> None:
+    queue = await filled(cluster, "kept-offsets")
+    asked = pb.GetOffsetRequest(group=d.Resource(name="keepers"), message_queue=queue)
+    assert (await client.call("GetOffset", asked)).status.code == d.OFFSET_NOT_FOUND
+    for offset in (4, 2):
+        update = pb.UpdateOffsetRequest(group=asked.group, message_queue=queue, offset=offset)
+        assert (await client.call("UpdateOffset", update)).status.code == d.OK
+        answer = await client.call("GetOffset", asked)
+        assert (answer.status.code, answer.offset) == (d.OK, offset)
+    (progress,) = await cluster.admin.progress("keepers")
+    assert progress.offset == 2
+
+
+async def test_an_offset_beyond_the_end_is_refused(
+    client: WireClient, cluster: rockoon.Cluster
+) -> None:
+    queue = await filled(cluster, "kept-beyond")
+    update = pb.UpdateOffsetRequest(group=GROUP, message_queue=queue, offset=1000)
+    assert (await client.call("UpdateOffset", update)).status.code == d.ILLEGAL_OFFSET
+
+
+async def test_beginning_end_and_the_offset_of_a_time(
+    client: WireClient, cluster: rockoon.Cluster
+) -> None:
+    queue = await filled(cluster, "asked-offsets")
+    pulled = pb.PullMessageRequest(group=GROUP, message_queue=queue, offset=3, batch_size=1)
+    stored = (await client.frames("PullMessage", pulled))[1].message.system_properties
+    at: Timestamp = stored.store_timestamp
+
+    async def asked(policy: d.QueryOffsetPolicy, **fields: Any) -> int:
+        request = pb.QueryOffsetRequest(message_queue=queue, query_offset_policy=policy, **fields)
+        answer = await client.call("QueryOffset", request)
+        assert answer.status.code == d.OK
+        return int(answer.offset)
+
+    assert await asked(d.BEGINNING) == 0
+    assert await asked(d.END) == 5
+    # Messages of one millisecond are one place in time.
+    assert 0 <= await asked(d.TIMESTAMP, timestamp=at) <= 3
+    later = Timestamp(seconds=at.seconds + 3600)
+    assert await asked(d.TIMESTAMP, timestamp=later) == 5
