@@ -33,6 +33,7 @@ class Cluster:
         self.broker = FakeBroker()
         self.store_path = directory / "store"
         self.stub: Any = None
+        self.channel: Any = None
         self.address = ""
         self.stop = Stop()
         self._stack = contextlib.AsyncExitStack()
@@ -74,8 +75,8 @@ class Cluster:
         self.address = await stack.enter_async_context(
             running(self.settings(), self.stop, quiet_seconds=self.quiet_seconds)
         )
-        channel = await stack.enter_async_context(aio.insecure_channel(self.address))
-        self.stub = OffsetServiceStub(channel)
+        self.channel = await stack.enter_async_context(aio.insecure_channel(self.address))
+        self.stub = OffsetServiceStub(self.channel)
         self._service = stack
 
     async def stop_service(self) -> None:

@@ -14,7 +14,8 @@ NEEDS = {
     "see topic:topic": "Broker/QueueStatus Broker/SearchOffset NameServer/GetRoute",
     "read group:group, read topic:topic": (
         "Broker/Pull Broker/SendBack NameServer/Subscribe "
-        "OffsetService/Heartbeat OffsetService/Resolve OffsetService/Commit"
+        "OffsetService/Heartbeat OffsetService/Resolve OffsetService/Commit "
+        "InFlightService/Acquire InFlightService/Acknowledge InFlightService/ChangeVisibility"
     ),
     "read group:group": (
         "NameServer/ProvideGroupTopic "
@@ -24,7 +25,8 @@ NEEDS = {
     "see group:group": (
         "NameServer/GetGroup "
         "OffsetService/Query OffsetService/ListProgress OffsetService/Lag "
-        "OffsetService/ListMembers OffsetService/ListLocks OffsetService/Export"
+        "OffsetService/ListMembers OffsetService/ListLocks OffsetService/Export "
+        "InFlightService/ListInFlight"
     ),
     "write group:producer_group": "Broker/EndTransaction Broker/CheckTransactions",
     "admin topic:name": "NameServer/CreateTopic NameServer/CreateTopics NameServer/UpdateTopic "

@@ -13,7 +13,14 @@ from rockoon_format.resources import topic_need
 from rockoon_nameserver import access_rules as nameserver
 from rockoon_nameserver.access_permissions import granted
 from rockoon_offset import access_rules as offset
-from rockoon_proto.v1 import access_pb2, broker_pb2, logs_pb2, nameserver_pb2, offset_pb2
+from rockoon_proto.v1 import (
+    access_pb2,
+    broker_pb2,
+    in_flight_pb2,
+    logs_pb2,
+    nameserver_pb2,
+    offset_pb2,
+)
 from rockoon_proto.v1.access_pb2 import (
     ACCESS_ADMIN,
     ACCESS_READ,
@@ -32,7 +39,7 @@ SERVICES: dict[str, tuple[Rules, list[FileDescriptor]]] = {
         [nameserver_pb2.DESCRIPTOR, logs_pb2.DESCRIPTOR, access_pb2.DESCRIPTOR],
     ),
     "broker": (broker.RULES, [broker_pb2.DESCRIPTOR]),
-    "offset": (offset.RULES, [offset_pb2.DESCRIPTOR]),
+    "offset": (offset.RULES, [offset_pb2.DESCRIPTOR, in_flight_pb2.DESCRIPTOR]),
 }
 
 

@@ -37,6 +37,20 @@ def committed(request: Any) -> Iterable[Need]:
             yield topic_need("read", topic)
 
 
+def acquired(request: Any) -> Iterable[Need]:
+    for wanted in request.wanted:
+        yield "read", group_resource(wanted.group)
+        for topic in {reach.queue.topic for reach in wanted.queues}:
+            yield topic_need("read", topic)
+
+
+def settled(entries: Iterable[Any]) -> Iterable[Need]:
+    """What a group's messages become needs what its acquisition needed."""
+    for group, topic in {(each.group, each.delivered.queue.topic) for each in entries}:
+        yield "read", group_resource(group)
+        yield topic_need("read", topic)
+
+
 RULES: Rules = {
     f"/rockoon.v1.OffsetService/{method}": rule
     for method, rule in {
@@ -56,5 +70,13 @@ RULES: Rules = {
         "ListLocks": of_group("see"),
         "Export": Rule(if_named),
         "Import": on_cluster("admin"),
+    }.items()
+} | {
+    f"/rockoon.v1.InFlightService/{method}": rule
+    for method, rule in {
+        "Acquire": Rule(acquired),
+        "Acknowledge": Rule(lambda request: settled(request.entries)),
+        "ChangeVisibility": Rule(lambda request: settled(request.changes)),
+        "ListInFlight": of_group("see"),
     }.items()
 }

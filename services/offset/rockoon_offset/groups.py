@@ -137,6 +137,25 @@ class Groups:
         ):
             raise QueueHeld(queue=queue, owner=progress.owner)
 
+    def require_unheld(self, group: str, queue: MessageQueue, incarnation: int | None) -> None:
+        """Whether receivers may have messages of a queue now.
+
+        Args:
+            group: whose progress.
+            queue: of which.
+            incarnation: create revision of the queue in the routes now; None: not known there.
+
+        Raises:
+            QueueHeld: a live member reads it, and is not asked to let go for receivers.
+        """
+        progress = self._store.ledger.holder(group, queue)
+        if progress is None or not progress.owner or progress.incarnation != incarnation:
+            return
+        owner = progress.owner
+        if self.membership.reader(group, owner, queue.topic, self._now_ns()) is not None:
+            text = f"queue {queue} is read by member {owner}, which pulls it"
+            raise QueueHeld(text, queue=queue, owner=owner)
+
     def taken(self, group: str, queue: MessageQueue) -> None:
         """A queue has a new owner: whoever still wants it has to ask that one."""
         self._handovers.released(group, queue)

@@ -2,12 +2,15 @@
 
 import re
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from rockoon_core.start_position import NewQueueRule
 from rockoon_node.nameservers import Nameservers
 from rockoon_offset.brokers import Brokers
 from rockoon_offset.groups import Groups
+from rockoon_offset.in_flight.receivers import Receivers
+from rockoon_offset.in_flight.service import InFlightService
 from rockoon_offset.journal.export_files import ExportFiles
 from rockoon_offset.members.handover import Handovers
 from rockoon_offset.members.watch import GroupWatch
@@ -27,13 +30,23 @@ from rockoon_runtime.access.settings import cluster_credentials
 from rockoon_runtime.settings import SettingsError
 from rockoon_runtime.tls import client_tls
 
-SERVICE_NAMES = ("rockoon.v1.OffsetService",)
+SERVICE_NAMES = ("rockoon.v1.OffsetService", "rockoon.v1.InFlightService")
 ETCD_CLUSTER_ID = re.compile(r"[0-9a-fA-F]{16}")
 
 
 def now_ms() -> int:
     """Wall clock, epoch milliseconds: for people. Nothing is decided by it."""
     return time.time_ns() // 1_000_000
+
+
+def steady_clock() -> Callable[[], int]:
+    """Epoch milliseconds that never jump: the wall clock of now, and what passes from now on.
+
+    By it acquired messages become visible again. Were it to follow a clock that is set, all of them
+    would at once, or none for long.
+    """
+    began_ms = time.time_ns() // 1_000_000 - time.monotonic_ns() // 1_000_000
+    return lambda: began_ms + time.monotonic_ns() // 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +59,7 @@ class Parts:
     groups: Groups
     export_files: ExportFiles
     servicer: OffsetService
+    in_flight: InFlightService
     metrics: OffsetMetrics
 
 
@@ -107,9 +121,13 @@ def assembled(settings: OffsetSettings, store: ProgressStore, nameservers: Names
         routes,
         now_ms,
     )
+    receivers = Receivers(
+        store, routes, resolver, groups, steady_clock(), settings.route_wait_seconds
+    )
     export_files = ExportFiles(store, settings.export_seconds, now_ms)
     metrics = OffsetMetrics(store, table, groups, lags, resolver, commits)
-    return Parts(routes, brokers, watch, groups, export_files, servicer, metrics)
+    in_flight = InFlightService(receivers)
+    return Parts(routes, brokers, watch, groups, export_files, servicer, in_flight, metrics)
 
 
 def etcd_cluster_id(written: str) -> int:

@@ -17,6 +17,7 @@ from rockoon_offset.metrics import TABLE, of_process
 from rockoon_offset.parts import SERVICE_NAMES, Parts, assembled, etcd_cluster_id, now_ms
 from rockoon_offset.replication.process import has_been_copy, serve_copy
 from rockoon_offset.settings import OffsetSettings
+from rockoon_proto.v1.in_flight_pb2_grpc import add_InFlightServiceServicer_to_server
 from rockoon_proto.v1.nameserver_pb2 import OFFSET_SERVICE
 from rockoon_proto.v1.offset_pb2_grpc import add_OffsetServiceServicer_to_server
 from rockoon_replica.service import RULES as REPLICATION_RULES
@@ -109,6 +110,7 @@ async def run_parts(
 ) -> None:
     def register(server: aio.Server) -> None:
         add_OffsetServiceServicer_to_server(parts.servicer, server)
+        add_InFlightServiceServicer_to_server(parts.in_flight, server)
 
     async def measure() -> Iterable[Measurement]:
         own = of_process(settings.store_path, is_ready=parts.groups.is_open)

@@ -9,13 +9,16 @@ from collections.abc import Iterable, Iterator, Mapping
 from rockoon_core.errors import RouteNotReached
 from rockoon_core.message_queue import MessageQueue
 from rockoon_core.start_position import Stored
+from rockoon_offset.in_flight.windows import Windows
 from rockoon_offset.members.known_members import KnownMembers
 from rockoon_offset.progress.applied_resets import AppliedResets
 from rockoon_offset.progress.progress_table import ProgressTable
 from rockoon_offset.progress.readers import group_of, in_order, reader_of
 from rockoon_offset.progress.records import (
+    Acquired,
     Committed,
     Counters,
+    Extended,
     GroupDeleted,
     KnownMember,
     Member,
@@ -29,6 +32,8 @@ from rockoon_offset.progress.records import (
     Removed,
     ResetApplied,
     Reverted,
+    Settled,
+    WindowPut,
 )
 
 
@@ -37,6 +42,7 @@ class LedgerState:
 
     def __init__(self) -> None:
         self.table = ProgressTable()
+        self.windows = Windows()
         self.resets = AppliedResets()
         self._members: dict[str, MembersChanged] = {}
         self.known = KnownMembers()
@@ -139,9 +145,12 @@ class LedgerState:
         places, resets = self.table.snapshot(), tuple(self.resets)
         members, counters = self._members.copy(), self.counters
         known = list(self.known)
+        windows = self.windows.snapshot()
 
         def records() -> Iterator[Record]:
             yield from places
+            # Behind the progress that they belong to.
+            yield from windows
             yield from resets
             yield from members.values()
             yield from known
@@ -152,19 +161,39 @@ class LedgerState:
     def apply(self, record: Record) -> None:
         """Make a record's change; it was checked when it was made."""
         match record:
+            case Acquired():
+                self._acquired(record)
+            case Settled(group, queue, number, first, messages, stored_at_ms):
+                window = self.windows.of(group, queue)
+                window.settle(number, first, messages)
+                self.table.settle(group, queue, window.floor, stored_at_ms)
+            case Extended(group, queue, number, first, messages, visible_at_ms):
+                self.windows.of(group, queue).extend(number, first, messages, visible_at_ms)
             case Committed():
-                self.table.commit(*record)
+                offset = self.windows.committed(record.group, record.queue, record.offset)
+                self.table.commit(*record._replace(offset=offset))
+            case WindowPut(group, queue, acquired_to, since, settled, skipped):
+                window = self.windows.open(group, queue, self.table.of(group)[queue].offset)
+                window.put(acquired_to, since, settled, skipped)
             case Put(progress):
+                before = self.table.find(progress.group, progress.queue)
+                if before is None or before.epoch != progress.epoch:
+                    # Whoever has the epoch reads from the offset on, and what is settled above is
+                    # not told to it.
+                    self.windows.drop(progress.group, progress.queue)
                 self.table.put(progress)
                 # Not left to Counters, which is not written with every epoch: after a restart the
                 # same number would be given out once more, and a commit of before pass.
                 self._epoch_given(progress.epoch)
             case Removed(group, queue):
+                self.windows.drop(group, queue)
                 self.table.remove(group, queue)
             case Reverted(progress):
+                self.windows.drop(progress.group, progress.queue)
                 self.table.vacate(progress)
                 self._epoch_given(progress.epoch)
             case QueueDeleted(group, queue, incarnation):
+                self.windows.drop(group, queue)
                 self.table.queue_gone(group, queue, incarnation)
             case KnownMember():
                 self.known.apply(record)
@@ -174,6 +203,7 @@ class LedgerState:
             case GroupDeleted(group):
                 remembered = self.table.remembered()
                 self.table.forget({name for name in remembered if group_of(name) == group})
+                self.windows.drop_group(group)
                 self.known.drop_group(group)
                 self._members.pop(group, None)
                 self.resets.drop_group(group)
@@ -191,6 +221,12 @@ class LedgerState:
                 self._members[group] = MembersChanged(group, (*others, member))
             case Counters():
                 self.counters = record
+
+    def _acquired(self, record: Acquired) -> None:
+        offset = self.table.of(record.group)[record.queue].offset
+        self.windows.open(record.group, record.queue, offset).acquire(*record[2:])
+        if record.number > self.counters.acquisition:
+            self.counters = self.counters._replace(acquisition=record.number)
 
     def apply_all(self, records: list[Record]) -> list[Record]:
         for record in records:

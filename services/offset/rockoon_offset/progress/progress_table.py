@@ -89,6 +89,13 @@ class ProgressTable:
             offset=offset, committer=committer, stored_at_ms=stored_at_ms, metadata=metadata
         )
 
+    def settle(self, reader: str, queue: MessageQueue, offset: int, stored_at_ms: int) -> None:
+        """What receivers have settled reaches an offset."""
+        queues = self._progress[reader]
+        queues[queue] = queues[queue]._replace(
+            offset=offset, stored_at_ms=stored_at_ms, metadata=""
+        )
+
     def vacate(self, progress: Progress) -> None:
         remove_from(self._progress, progress.group, progress.queue)
         self._reverted.setdefault(progress.group, {})[progress.queue] = progress

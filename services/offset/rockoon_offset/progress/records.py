@@ -169,6 +169,57 @@ class MemberJoined(NamedTuple):
     member: Member
 
 
+class Acquired(NamedTuple):
+    """Receivers' messages of one queue are now this acquisition's; see `in_flight.window`."""
+
+    group: str
+    queue: MessageQueue
+    number: int
+    # Whose they were; 0: nobody's.
+    former: int
+    # Queue offset of bit 0 of `messages`, a set of offsets.
+    first: int
+    messages: int
+    attempt: int
+    visible_at_ms: int
+    # Of a FIFO group's receiver.
+    attempt_id: str = ""
+
+
+class Settled(NamedTuple):
+    """Messages of an acquisition are done."""
+
+    group: str
+    queue: MessageQueue
+    number: int
+    first: int
+    messages: int
+    stored_at_ms: int
+
+
+class Extended(NamedTuple):
+    """Messages of an acquisition are visible at another time."""
+
+    group: str
+    queue: MessageQueue
+    number: int
+    first: int
+    messages: int
+    visible_at_ms: int
+
+
+class WindowPut(NamedTuple):
+    """What receivers have of a queue, without the acquisitions, whose records follow."""
+
+    group: str
+    queue: MessageQueue
+    acquired_to: int
+    since: int
+    # Sets of offsets, the first of which is the committed offset.
+    settled: int
+    skipped: int
+
+
 class Counters(NamedTuple):
     """Numbers that only grow."""
 
@@ -180,6 +231,8 @@ class Counters(NamedTuple):
     route_revision: int
     # Identity of the etcd that counts revisions and incarnations; 0 while it was never told.
     etcd_cluster_id: int = 0
+    # The last number of an acquisition given out.
+    acquisition: int = 0
 
 
 Record = (
@@ -194,6 +247,10 @@ Record = (
     | ResetApplied
     | MembersChanged
     | MemberJoined
+    | Acquired
+    | Settled
+    | Extended
+    | WindowPut
     | Counters
 )
 
@@ -225,6 +282,18 @@ def encode(record: Record) -> bytes:
             fields = ["members", *record]
         case MemberJoined(group, member):
             fields = ["member", group, member]
+        # JSON readers have limits for numbers, and sets have thousands of bits: hexadecimal.
+        case Acquired():
+            set_of = f"{record.messages:x}"
+            fields = ["acquired", record.group, *record.queue, *record[2:5], set_of, *record[6:]]
+        case Settled() | Extended():
+            kind = "settled" if isinstance(record, Settled) else "extended"
+            set_of = f"{record.messages:x}"
+            fields = [kind, record.group, *record.queue, record.number, record.first, set_of]
+            fields.append(record[-1])
+        case WindowPut(group, queue, acquired_to, since, settled, skipped):
+            sets = f"{settled:x}", f"{skipped:x}"
+            fields = ["window", group, *queue, acquired_to, since, *sets]
         case Counters():
             fields = ["counters", *record]
     return _to_json(fields).encode()
@@ -263,6 +332,19 @@ def decode(data: bytes) -> Record:
             return MembersChanged(group, tuple(member_of(*fields) for fields in members))
         case "member":
             return MemberJoined(rest[0], member_of(*rest[1]))
+        case "acquired":
+            group, topic, broker, queue_id, number, former, first, messages, *fields = rest
+            queue = MessageQueue(topic, broker, queue_id)
+            return Acquired(group, queue, number, former, first, int(messages, 16), *fields)
+        case "settled" | "extended":
+            group, topic, broker, queue_id, number, first, messages, at_ms = rest
+            record = Settled if kind == "settled" else Extended
+            queue = MessageQueue(topic, broker, queue_id)
+            return record(group, queue, number, first, int(messages, 16), at_ms)
+        case "window":
+            group, topic, broker, queue_id, acquired_to, since, *sets = rest
+            queue = MessageQueue(topic, broker, queue_id)
+            return WindowPut(group, queue, acquired_to, since, *(int(each, 16) for each in sets))
         case "counters":
             return Counters(*rest)
     raise ValueError(f"unknown kind of record {kind!r}")

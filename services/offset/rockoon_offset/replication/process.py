@@ -20,6 +20,10 @@ from rockoon_offset.progress.progress_store import ProgressStore
 from rockoon_offset.replication.leader_door import LeaderDoor
 from rockoon_offset.replication.serving import JOURNAL, OffsetCopy
 from rockoon_offset.settings import OffsetSettings
+from rockoon_proto.v1.in_flight_pb2_grpc import (
+    InFlightServiceServicer,
+    add_InFlightServiceServicer_to_server,
+)
 from rockoon_proto.v1.nameserver_pb2 import OFFSET_SERVICE
 from rockoon_proto.v1.offset_pb2_grpc import (
     OffsetServiceServicer,
@@ -97,6 +101,7 @@ async def serve_copy(
     def register(server: aio.Server) -> None:
         # Its methods are the wire's, made from the description of the service.
         add_OffsetServiceServicer_to_server(cast(OffsetServiceServicer, door), server)
+        add_InFlightServiceServicer_to_server(cast(InFlightServiceServicer, door), server)
         if settings.copies > 1:
             add_replication(replication, server)
 

@@ -127,7 +127,7 @@ class OffsetCopy:
                 # Members' leases begin now: no former leader answers any more.
                 parts.groups.open()
                 self.parts = parts
-                self._door.serve(parts.servicer)
+                self._door.serve(parts.servicer, parts.in_flight)
                 await asyncio.Event().wait()
         finally:
             self.parts = None

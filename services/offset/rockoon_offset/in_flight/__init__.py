@@ -1,0 +1,1 @@
+"""Consumption message by message: what receivers have acquired, until it is settled."""

@@ -1,0 +1,385 @@
+"""Receivers: what they ask for is granted, settled and put off; durable when answered."""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from rockoon_core.errors import Busy, ConsumeDisabled, GroupNotFound, RockoonError
+from rockoon_core.group_settings import RETRY_ATTEMPTS_DEFAULT
+from rockoon_core.message_queue import MessageQueue
+from rockoon_core.start_position import StartPolicy
+from rockoon_offset.groups import Groups
+from rockoon_offset.in_flight.deliveries import Candidates, Deliveries, VisibilityChange, trimmed
+from rockoon_offset.in_flight.window import Window
+from rockoon_offset.progress.progress_store import ProgressStore
+from rockoon_offset.progress.records import Acquired, Record
+from rockoon_offset.routes import Routes
+from rockoon_offset.start.resolver import Resolver
+from rockoon_proto.v1.nameserver_pb2 import GroupConfig
+
+# Of one queue: further from the floor nothing is granted in a FIFO group.
+CANDIDATES_MAX = 1024
+
+
+class Reach(NamedTuple):
+    """How far a queue reaches, as a receiver has read."""
+
+    queue: MessageQueue
+    min_offset: int
+    end_offset: int
+    # In a FIFO group.
+    candidates: Candidates
+
+
+class Wish(NamedTuple):
+    """What one receiver wants."""
+
+    group: str
+    # In the order of preference.
+    reaches: Sequence[Reach]
+    messages_max: int
+    visible_after_ms: int
+    attempt_id: str
+    policy: StartPolicy
+
+
+class Delivered(NamedTuple):
+    """Messages of an acquisition, as their holder names them."""
+
+    group: str
+    queue: MessageQueue
+    number: int
+    first: int
+    # Bit i is offset `first` + i.
+    messages: int
+
+
+class PutOff(NamedTuple):
+    """A wish to have messages visible at another time."""
+
+    delivered: Delivered
+    visible_after_ms: int
+    counted: bool
+    extend: bool
+
+
+class Delivery(NamedTuple):
+    """An acquisition, and whether its messages are dead."""
+
+    acquired: Acquired
+    is_dead: bool
+
+
+@dataclass(slots=True)
+class Granted:
+    """What one receiver got."""
+
+    deliveries: list[Delivery] = field(default_factory=list)
+    # Epoch milliseconds; None: nothing is in flight.
+    next_visible_at_ms: int | None = None
+    refused: dict[MessageQueue, RockoonError] = field(default_factory=dict)
+    # Queues whose candidates are wanted, from where.
+    wanted: dict[MessageQueue, int] = field(default_factory=dict)
+    error: RockoonError | None = None
+
+    @property
+    def messages(self) -> int:
+        return sum(each.acquired.messages.bit_count() for each in self.deliveries)
+
+
+class Settlement(NamedTuple):
+    """What became of messages that were acknowledged or put off."""
+
+    refused: int
+    number: int = 0
+    visible_at_ms: int = 0
+    error: RockoonError | None = None
+
+
+class Receivers:
+    """Serves those who read message by message.
+
+    Args:
+        store: progress.
+        routes: groups, and the queues' incarnations.
+        resolver: where reading of a queue begins.
+        groups: who holds the queues.
+        now_ms: epoch milliseconds; by it messages become visible again. It must not jump.
+        route_wait_seconds: how long to wait for routes that receivers have seen.
+    """
+
+    def __init__(
+        self,
+        store: ProgressStore,
+        routes: Routes,
+        resolver: Resolver,
+        groups: Groups,
+        now_ms: Callable[[], int],
+        route_wait_seconds: float,
+    ) -> None:
+        self._store = store
+        self._routes = routes
+        self._resolver = resolver
+        self._groups = groups
+        self.now_ms = now_ms
+        self._route_wait_seconds = route_wait_seconds
+        self._deliveries = Deliveries(store.ledger)
+        # Messages since the start: acquired, of these redelivered and dead; settled, put_off,
+        # and refused where they were to be one of these two.
+        self.messages: Counter[str] = Counter()
+
+    async def acquire(self, wishes: Sequence[Wish], route_revision: int) -> list[Granted]:
+        """Grant each wish for itself; what is returned is durable.
+
+        Raises:
+            NotReady: there are no routes to go by.
+            Busy, StoreNotWritable, StoreFailed: nothing was granted.
+            NotLeader, NotEnoughReplicas: of a journal with copies.
+        """
+        self._routes.require()
+        self._store.admit()
+        await self._routes.wait_revision(route_revision, self._route_wait_seconds)
+        refused = await self._begun(wishes, route_revision)
+        self._store.admit()
+        # No waiting from here on: what is looked at is what is written.
+        now_ms = self.now_ms()
+        records: list[Record] = []
+        outcomes = [self._granted(wish, refused, now_ms, records) for wish in wishes]
+        self._store.write(records)
+        if any(outcome.deliveries for outcome in outcomes):
+            await self._store.durable()
+        return outcomes
+
+    async def acknowledge(self, entries: Iterable[Delivered]) -> list[Settlement]:
+        """Settle messages. Raises as `acquire`, but for routes."""
+        self._store.admit()
+        now_ms = self.now_ms()
+        records: list[Record] = []
+        settlements: list[Settlement] = []
+        for each in entries:
+            made, refused = self._deliveries.acknowledge(*each, now_ms)
+            records += made
+            settlements.append(self._settled("settled", each, refused))
+        self._store.write(records)
+        await self._store.durable()
+        return settlements
+
+    async def change_visibility(self, changes: Iterable[PutOff]) -> list[Settlement]:
+        """Have messages visible at another time. Raises as `acknowledge`."""
+        self._store.admit()
+        now_ms = self.now_ms()
+        records: list[Record] = []
+        settlements: list[Settlement] = []
+        for each in changes:
+            at_ms = now_ms + each.visible_after_ms
+            change = VisibilityChange(at_ms, each.counted, each.extend)
+            changed = self._deliveries.change_visibility(*each.delivered, change)
+            records += changed.records
+            settlement = self._settled("put_off", each.delivered, changed.refused)
+            if changed.number:
+                settlement = settlement._replace(number=changed.number, visible_at_ms=at_ms)
+            settlements.append(settlement)
+        self._store.write(records)
+        await self._store.durable()
+        return settlements
+
+    async def durable(self) -> None:
+        """Wait until what can be seen now is durable."""
+        await self._store.durable()
+
+    def windows(self, group: str, topic: str) -> list[tuple[MessageQueue, Window]]:
+        """Queues that a group's receivers have acquired from, sorted.
+
+        Raises:
+            GroupNotFound: as the name says.
+        """
+        self._routes.require()
+        if group not in self._routes.table.groups:
+            raise GroupNotFound(group=group)
+        windows = self._store.ledger.windows.of_group(group)
+        return sorted(
+            (queue, window)
+            for queue, window in windows.items()
+            if window.since and topic in ("", queue.topic)
+        )
+
+    def _settled(self, what: str, delivered: Delivered, refused: int) -> Settlement:
+        self.messages[what] += (delivered.messages & ~refused).bit_count()
+        self.messages["refused"] += refused.bit_count()
+        if refused and self._routes.table.revision:
+            group = delivered.group
+            if group not in self._routes.table.groups:
+                return Settlement(refused, error=GroupNotFound(group=group))
+        return Settlement(refused)
+
+    # Where reading begins.
+
+    async def _begun(
+        self, wishes: Sequence[Wish], route_revision: int
+    ) -> dict[tuple[str, MessageQueue], RockoonError]:
+        """Have progress on every queue that has none to go on by; returns where that failed."""
+        refused: dict[tuple[str, MessageQueue], RockoonError] = {}
+        asked: dict[tuple[str, StartPolicy], dict[MessageQueue, None]] = {}
+        for wish in wishes:
+            if wish.group in self._routes.table.groups:
+                for reach in wish.reaches:
+                    if not self._goes_on(wish.group, reach):
+                        asked.setdefault((wish.group, wish.policy), {})[reach.queue] = None
+        for (group, policy), queues in asked.items():
+            free = []
+            for queue in queues:
+                try:
+                    self._require_unheld(group, queue)
+                except RockoonError as reason:
+                    refused[group, queue] = reason
+                else:
+                    free.append(queue)
+            answers = await self._resolver.resolve(group, "", free, policy, route_revision)
+            for queue, answer in answers.items():
+                if isinstance(answer, RockoonError):
+                    refused[group, queue] = answer
+        return refused
+
+    def _goes_on(self, group: str, reach: Reach) -> bool:
+        """Whether a queue is open, and still the one that it was."""
+        window = self._store.ledger.windows.find(group, reach.queue)
+        # What retention deleted before anybody had it is the group's policy's affair.
+        return (
+            window is not None
+            and reach.min_offset <= window.acquired_to
+            and self._is_current(group, reach.queue)
+        )
+
+    def _is_current(self, group: str, queue: MessageQueue) -> bool:
+        """Whether the group's progress is on this queue, and not on another of the name."""
+        table, progress = self._routes.table, self._store.ledger.find(group, queue)
+        known = table.groups.get(group)
+        return (
+            progress is not None
+            and known is not None
+            and progress.group_incarnation == known.incarnation
+            and progress.incarnation == table.create_revision_or_none(queue)
+        )
+
+    def _require_unheld(self, group: str, queue: MessageQueue) -> None:
+        incarnation = self._routes.table.create_revision_or_none(queue)
+        self._groups.require_unheld(group, queue, incarnation)
+
+    # What is granted.
+
+    def _granted(
+        self,
+        wish: Wish,
+        refused: dict[tuple[str, MessageQueue], RockoonError],
+        now_ms: int,
+        records: list[Record],
+    ) -> Granted:
+        known = self._routes.table.groups.get(wish.group)
+        if known is None:
+            return Granted(error=GroupNotFound(group=wish.group))
+        if known.config.consume_disabled:
+            return Granted(error=ConsumeDisabled(group=wish.group))
+        outcome = Granted()
+        if known.config.fifo and wish.attempt_id and self._granted_before(wish, now_ms, outcome):
+            return outcome
+        for reach in wish.reaches:
+            try:
+                error = refused.get((wish.group, reach.queue))
+                if error is not None:
+                    raise error
+                window = self._open(wish.group, reach.queue, records)
+                self._grant(wish, known.config, reach, window, now_ms, outcome, records)
+            except RockoonError as reason:
+                outcome.refused[reach.queue] = reason
+        return outcome
+
+    def _granted_before(self, wish: Wish, now_ms: int, outcome: Granted) -> bool:
+        """Whether a try has messages that are in flight, which then are its answer again."""
+        config = self._routes.table.groups[wish.group].config
+        for reach in wish.reaches:
+            window = self._store.ledger.windows.find(wish.group, reach.queue)
+            for acquired in held_by_try(window, wish, reach.queue, now_ms):
+                outcome.deliveries.append(Delivery(acquired, is_dead(config, acquired)))
+        return bool(outcome.deliveries)
+
+    def _open(self, group: str, queue: MessageQueue, records: list[Record]) -> Window:
+        """Raises QueueHeld, Busy."""
+        window = self._store.ledger.windows.find(group, queue)
+        if not self._is_current(group, queue):
+            raise Busy(reason=f"progress of queue {queue} keeps moving")
+        if window is None:
+            self._require_unheld(group, queue)
+            records += self._deliveries.open(group, queue)
+            window = self._store.ledger.windows.of(group, queue)
+        return window
+
+    def _grant(
+        self,
+        wish: Wish,
+        config: GroupConfig,
+        reach: Reach,
+        window: Window,
+        now_ms: int,
+        outcome: Granted,
+        records: list[Record],
+    ) -> None:
+        """Raises Busy: there is something, and receivers have too much of the queue."""
+        left = wish.messages_max - outcome.messages
+        where = wish.group, reach.queue
+        visible_at_ms = now_ms + wish.visible_after_ms
+        if left <= 0:
+            acquired = []
+        elif config.fifo:
+            acquired = self._deliveries.acquire_in_order(
+                *where, left, reach.candidates, now_ms, visible_at_ms, wish.attempt_id
+            )
+        else:
+            acquired = self._deliveries.acquire(
+                *where, left, reach.end_offset, now_ms, visible_at_ms
+            )
+        records += acquired
+        for each in acquired:
+            outcome.deliveries.append(Delivery(each, is_dead(config, each)))
+            self._count(outcome.deliveries[-1])
+        at_ms, next_ms = window.next_visible_at_ms(), outcome.next_visible_at_ms
+        if at_ms is not None:
+            outcome.next_visible_at_ms = at_ms if next_ms is None else min(next_ms, at_ms)
+        if left <= 0 or reach.end_offset <= window.floor:
+            return
+        if config.fifo:
+            told_to = reach.candidates.first + len(reach.candidates.groups)
+            is_all = reach.candidates.first == window.floor and (
+                told_to >= reach.end_offset or len(reach.candidates.groups) == CANDIDATES_MAX
+            )
+            if not is_all:
+                outcome.wanted[reach.queue] = window.floor
+        elif not acquired and reach.end_offset > window.acquired_to:
+            raise Busy(reason=f"{window.unsettled} messages of queue {reach.queue} are in flight")
+
+    def _count(self, delivery: Delivery) -> None:
+        count = delivery.acquired.messages.bit_count()
+        self.messages["acquired"] += count
+        if delivery.acquired.former:
+            self.messages["redelivered"] += count
+        if delivery.is_dead:
+            self.messages["dead"] += count
+
+
+def is_dead(config: GroupConfig, acquired: Acquired) -> bool:
+    """Whether a delivery is one more than the group wants of a message."""
+    is_said = config.HasField("retry_attempts_max")
+    redeliveries_max = config.retry_attempts_max if is_said else RETRY_ATTEMPTS_DEFAULT
+    return acquired.attempt - 1 > redeliveries_max
+
+
+def held_by_try(
+    window: Window | None, wish: Wish, queue: MessageQueue, now_ms: int
+) -> Iterator[Acquired]:
+    """What a FIFO group's receiver got of a queue when it tried before, if it is in flight."""
+    for each in window or ():
+        if each.attempt_id == wish.attempt_id:
+            for at_ms, messages in each.parts.items():
+                if at_ms > now_ms:
+                    where = trimmed(each.first, messages)
+                    yield Acquired(wish.group, queue, each.number, 0, *where, each.attempt, at_ms)

@@ -1,0 +1,202 @@
+"""The InFlightService on the wire: translates, calls, translates back."""
+# ruff: noqa: ARG002 - gRPC hands every method a request and a context
+
+from typing import Any
+
+from rockoon_core.errors import InvalidArgument, InvalidOffset, RockoonError
+from rockoon_core.message_queue import queue_from_wire, queue_to_wire
+from rockoon_core.start_position import policy_from_wire
+from rockoon_offset.in_flight.deliveries import Candidates
+from rockoon_offset.in_flight.receivers import (
+    CANDIDATES_MAX,
+    Delivered,
+    Delivery,
+    Granted,
+    PutOff,
+    Reach,
+    Receivers,
+    Wish,
+)
+from rockoon_offset.progress.commit_check import OFFSET_MAX
+from rockoon_offset.request_checks import bounded, bounded_names, check_group, require
+from rockoon_proto.v1 import in_flight_pb2 as pb
+from rockoon_proto.v1.in_flight_pb2_grpc import InFlightServiceServicer
+
+WISHES_MAX = 1024
+MESSAGES_MAX = 1024
+HOUR_MS = 3_600_000
+INVISIBLE_MS_MIN, INVISIBLE_MS_MAX = 1, 12 * HOUR_MS
+# Of a set of offsets: as far as a window reaches.
+OFFSETS_BYTES_MAX = 128 << 10
+
+
+class InFlightService(InFlightServiceServicer):
+    """See in_flight.proto for what each call promises."""
+
+    def __init__(self, receivers: Receivers) -> None:
+        self._receivers = receivers
+
+    async def Acquire(self, request: pb.AcquireRequest, context: Any) -> pb.AcquireReply:
+        if len(request.wanted) > WISHES_MAX:
+            raise InvalidArgument(reason=f"more than {WISHES_MAX} wishes in one call")
+        wishes = [wish_or_error(wanted) for wanted in request.wanted]
+        good = [wish for wish in wishes if isinstance(wish, Wish)]
+        outcomes = iter(await self._receivers.acquire(good, request.route_revision))
+        return pb.AcquireReply(
+            granted=[
+                granted(next(outcomes) if isinstance(wish, Wish) else Granted(error=wish))
+                for wish in wishes
+            ],
+            as_of_ms=self._receivers.now_ms(),
+        )
+
+    async def Acknowledge(
+        self, request: pb.AcknowledgeRequest, context: Any
+    ) -> pb.AcknowledgeReply:
+        bounded(request.entries)
+        settlements = await self._receivers.acknowledge(
+            [delivered(entry.group, entry.delivered) for entry in request.entries]
+        )
+        reply = pb.AcknowledgeReply()
+        for settlement in settlements:
+            result = reply.results.add(refused=to_bytes(settlement.refused))
+            if settlement.error is not None:
+                result.error.CopyFrom(settlement.error.to_wire())
+        return reply
+
+    async def ChangeVisibility(
+        self, request: pb.ChangeVisibilityRequest, context: Any
+    ) -> pb.ChangeVisibilityReply:
+        bounded(request.changes)
+        settlements = await self._receivers.change_visibility(
+            [put_off(change) for change in request.changes]
+        )
+        reply = pb.ChangeVisibilityReply()
+        for settlement in settlements:
+            result = reply.results.add(
+                refused=to_bytes(settlement.refused),
+                acquisition=settlement.number,
+                visible_at_ms=settlement.visible_at_ms,
+            )
+            if settlement.error is not None:
+                result.error.CopyFrom(settlement.error.to_wire())
+        return reply
+
+    async def ListInFlight(
+        self, request: pb.ListInFlightRequest, context: Any
+    ) -> pb.ListInFlightReply:
+        check_group(request.group)
+        now_ms = self._receivers.now_ms()
+        reply = pb.ListInFlightReply(as_of_ms=now_ms)
+        for queue, window in self._receivers.windows(request.group, request.topic):
+            counts = window.counts(now_ms)
+            reply.queues.add(
+                queue=queue_to_wire(queue),
+                settled_to=window.floor,
+                acquired_to=window.acquired_to,
+                settled_above=counts.settled_above,
+                in_flight=counts.in_flight,
+                visible_again=counts.visible_again,
+                attempt_max=counts.attempt_max,
+                next_visible_at_ms=counts.next_visible_at_ms,
+            )
+        await self._receivers.durable()
+        return reply
+
+
+def wish_or_error(wanted: pb.Wanted) -> Wish | RockoonError:
+    """A wish, or what is wrong with it: others that share its call are no worse for it."""
+    try:
+        check_group(wanted.group)
+        require(receiver=wanted.receiver)
+        bounded(wanted.queues)
+        bounded_names(attempt_id=wanted.attempt_id)
+        check_between("messages_max", wanted.messages_max, 1, MESSAGES_MAX)
+        check_between(
+            "visible_after_ms", wanted.visible_after_ms, INVISIBLE_MS_MIN, INVISIBLE_MS_MAX
+        )
+        return Wish(
+            wanted.group,
+            list(map(reach_of, wanted.queues)),
+            wanted.messages_max,
+            wanted.visible_after_ms,
+            wanted.attempt_id,
+            policy_from_wire(wanted.policy),
+        )
+    except RockoonError as reason:
+        return reason
+
+
+def reach_of(reach: pb.QueueReach) -> Reach:
+    if len(reach.candidates) > CANDIDATES_MAX:
+        raise InvalidArgument(reason=f"more than {CANDIDATES_MAX} candidates of a queue")
+    for offset in (reach.min_offset, reach.end_offset, reach.candidates_from):
+        check_offset(offset)
+    candidates = Candidates(reach.candidates_from, reach.candidates)
+    return Reach(queue_from_wire(reach.queue), reach.min_offset, reach.end_offset, candidates)
+
+
+def delivered(group: str, of: pb.Delivered) -> Delivered:
+    check_group(group)
+    check_offset(of.first_offset)
+    if not 0 < len(of.offsets) <= OFFSETS_BYTES_MAX:
+        raise InvalidArgument(reason=f"offsets of {len(of.offsets)} bytes")
+    messages = int.from_bytes(of.offsets, "little")
+    return Delivered(group, queue_from_wire(of.queue), of.acquisition, of.first_offset, messages)
+
+
+def put_off(change: pb.VisibilityChange) -> PutOff:
+    check_between("visible_after_ms", change.visible_after_ms, 0, INVISIBLE_MS_MAX)
+    return PutOff(
+        delivered(change.group, change.delivered),
+        change.visible_after_ms,
+        not change.uncounted,
+        change.extend,
+    )
+
+
+def granted(outcome: Granted) -> pb.Granted:
+    if outcome.error is not None:
+        return pb.Granted(error=outcome.error.to_wire())
+    return pb.Granted(
+        acquired=map(acquired, outcome.deliveries),
+        next_visible_at_ms=outcome.next_visible_at_ms or 0,
+        refused=[
+            pb.QueueRefusal(queue=queue_to_wire(queue), error=error.to_wire())
+            for queue, error in outcome.refused.items()
+        ],
+        wanted_candidates=[
+            pb.WantedCandidates(queue=queue_to_wire(queue), from_offset=offset)
+            for queue, offset in outcome.wanted.items()
+        ],
+    )
+
+
+def acquired(delivery: Delivery) -> pb.Acquired:
+    of = delivery.acquired
+    return pb.Acquired(
+        queue=queue_to_wire(of.queue),
+        acquisition=of.number,
+        first_offset=of.first,
+        offsets=to_bytes(of.messages),
+        attempt=of.attempt,
+        dead=delivery.is_dead,
+        visible_at_ms=of.visible_at_ms,
+    )
+
+
+def to_bytes(messages: int) -> bytes:
+    """A set of offsets; nothing for an empty one."""
+    return messages.to_bytes((messages.bit_length() + 7) // 8, "little")
+
+
+def check_between(name: str, value: int, least: int, most: int) -> None:
+    """Raises InvalidArgument."""
+    if not least <= value <= most:
+        raise InvalidArgument(reason=f"{name} {value}: {least} to {most}")
+
+
+def check_offset(offset: int) -> None:
+    """Raises InvalidOffset."""
+    if not 0 <= offset <= OFFSET_MAX:
+        raise InvalidOffset(offset=offset)

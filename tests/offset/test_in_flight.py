@@ -1,0 +1,286 @@
+"""Receivers of a group, message by message, against a running service."""
+
+from typing import Any
+
+import pytest
+from grpc import aio
+from offset.cluster import GROUP, TOPIC, Cluster
+
+from rockoon_proto.v1 import in_flight_pb2 as pb
+from rockoon_proto.v1 import nameserver_pb2 as ns
+from rockoon_proto.v1 import offset_pb2
+from rockoon_proto.v1.errors_pb2 import Error
+from rockoon_proto.v1.in_flight_pb2_grpc import InFlightServiceStub
+
+FIRST = ns.StartPolicy(consume_from=ns.CONSUME_FROM_FIRST)
+HOUR_MS = 3_600_000
+
+
+class Receiver:
+    """A receiver of the group, and what it got last."""
+
+    def __init__(self, cluster: Cluster, **wanted: Any) -> None:
+        self._cluster = cluster
+        self._wanted = {
+            "group": GROUP,
+            "receiver": "r",
+            "messages_max": 32,
+            "visible_after_ms": HOUR_MS,
+            "policy": FIRST,
+            **wanted,
+        }
+        self.granted = pb.Granted()
+
+    @property
+    def stub(self) -> Any:
+        # Of the address of now: the service may have been started again.
+        return InFlightServiceStub(self._cluster.channel)
+
+    def reach(self, queue_id: int = 0, topic: str = TOPIC, **more: Any) -> pb.QueueReach:
+        queue = self._cluster.broker.queue(topic, queue_id)
+        said = {"min_offset": queue.first, "end_offset": queue.end, **more}
+        return pb.QueueReach(queue=self._cluster.ref(queue_id, topic), **said)
+
+    async def acquire(self, *reaches: pb.QueueReach, **wanted: Any) -> list[Any]:
+        """(queue, attempt, offsets) of each acquisition."""
+        wish = pb.Wanted(queues=reaches or [self.reach()], **{**self._wanted, **wanted})
+        request = pb.AcquireRequest(wanted=[wish], route_revision=self._cluster.nameserver.revision)
+        (self.granted,) = (await self.stub.Acquire(request)).granted
+        return [
+            (each.queue.queue_id, each.attempt, offsets_of(each.first_offset, each.offsets))
+            for each in self.granted.acquired
+        ]
+
+    def delivered(self, *offsets: int, of: int = 0) -> pb.GroupDelivered:
+        """Some messages of an acquisition; all of them where none is named."""
+        got = self.granted.acquired[of]
+        wanted = offsets or offsets_of(got.first_offset, got.offsets)
+        mask = sum(1 << (offset - got.first_offset) for offset in wanted)
+        delivered = pb.Delivered(
+            queue=got.queue,
+            acquisition=got.acquisition,
+            first_offset=got.first_offset,
+            offsets=mask.to_bytes(mask.bit_length() // 8 + 1, "little"),
+        )
+        return pb.GroupDelivered(group=self._wanted["group"], delivered=delivered)
+
+    async def acknowledge(self, *entries: pb.GroupDelivered) -> list[list[int]]:
+        """Refused offsets of each entry."""
+        entries = entries or tuple(
+            self.delivered(of=number) for number in range(len(self.granted.acquired))
+        )
+        reply = await self.stub.Acknowledge(pb.AcknowledgeRequest(entries=entries))
+        return [
+            offsets_of(entry.delivered.first_offset, result.refused)
+            for entry, result in zip(entries, reply.results, strict=True)
+        ]
+
+    async def change(
+        self, entry: pb.GroupDelivered, after_ms: int, **more: Any
+    ) -> pb.ChangedVisibility:
+        change = pb.VisibilityChange(
+            group=entry.group, delivered=entry.delivered, visible_after_ms=after_ms, **more
+        )
+        reply = await self.stub.ChangeVisibility(pb.ChangeVisibilityRequest(changes=[change]))
+        (result,) = reply.results
+        return result  # type: ignore[no-any-return]
+
+    async def listed(self, queue_id: int = 0) -> pb.QueueInFlight:
+        reply = await self.stub.ListInFlight(pb.ListInFlightRequest(group=GROUP, topic=TOPIC))
+        return next(each for each in reply.queues if each.queue.queue_id == queue_id)
+
+
+def offsets_of(first: int, offsets: bytes) -> list[int]:
+    bits = int.from_bytes(offsets, "little")
+    return [first + bit for bit in range(bits.bit_length()) if bits >> bit & 1]
+
+
+def refusal(granted: pb.Granted) -> str:
+    (refused,) = granted.refused
+    return Error.Code.Name(refused.error.code)
+
+
+async def committed(cluster: Cluster, queue_id: int = 0) -> int:
+    ref = cluster.ref(queue_id)
+    return next(each.offset for each in await cluster.progress() if each.queue == ref)
+
+
+@pytest.fixture
+async def receiver(cluster: Cluster) -> Receiver:
+    """Of a group with ten messages in queue 0."""
+    cluster.broker.queue(TOPIC).append(10)
+    return Receiver(cluster)
+
+
+async def test_what_one_receiver_has_no_other_gets(cluster: Cluster, receiver: Receiver) -> None:
+    assert await receiver.acquire(messages_max=4) == [(0, 1, [0, 1, 2, 3])]
+    other = Receiver(cluster)
+    assert await other.acquire() == [(0, 1, [4, 5, 6, 7, 8, 9])]
+    assert await other.acquire() == []
+    assert other.granted.next_visible_at_ms == receiver.granted.acquired[0].visible_at_ms
+    assert not other.granted.refused
+
+
+async def test_the_committed_offset_is_the_smallest_that_is_not_settled(
+    cluster: Cluster, receiver: Receiver
+) -> None:
+    await receiver.acquire()
+    assert await receiver.acknowledge(receiver.delivered(1, 2, 5)) == [[]]
+    assert await committed(cluster) == 0
+    assert await receiver.acknowledge(receiver.delivered(0)) == [[]]
+    assert await committed(cluster) == 3
+    listed = await receiver.listed()
+    assert (listed.settled_to, listed.acquired_to, listed.settled_above) == (3, 10, 1)
+    assert (listed.in_flight, listed.visible_again, listed.attempt_max) == (6, 0, 1)
+    # Again, whole: what is settled is not refused.
+    assert await receiver.acknowledge() == [[]]
+    assert await committed(cluster) == 10
+
+
+async def test_what_is_given_back_comes_again_with_its_attempt_counted_or_not(
+    receiver: Receiver,
+) -> None:
+    await receiver.acquire()
+    changed = await receiver.change(receiver.delivered(2, 3), 0)
+    assert changed.acquisition > receiver.granted.acquired[0].acquisition
+    assert not changed.refused
+    uncounted = await receiver.change(receiver.delivered(7), 0, uncounted=True)
+    assert uncounted.acquisition
+    # The old number has them no more.
+    assert await receiver.acknowledge(receiver.delivered(1, 2)) == [[2]]
+    before = receiver.granted
+    assert sorted(await receiver.acquire()) == [(0, 1, [7]), (0, 2, [2, 3])]
+    receiver.granted = before
+    assert (await receiver.change(receiver.delivered(3), 0)).acquisition == 0
+
+
+async def test_an_acknowledgement_after_its_time_counts_while_nobody_else_has_the_message(
+    cluster: Cluster, receiver: Receiver
+) -> None:
+    await receiver.acquire(messages_max=3, visible_after_ms=1)
+    other = Receiver(cluster)
+    await cluster.until(lambda: is_visible_again(receiver, 3))
+    assert await other.acquire(messages_max=1) == [(0, 2, [0])]
+    assert await receiver.acknowledge() == [[0]]
+    assert await other.acknowledge() == [[]]
+    assert await committed(cluster) == 3
+
+
+async def is_visible_again(receiver: Receiver, messages: int) -> bool:
+    return (await receiver.listed()).visible_again == messages
+
+
+async def test_a_holder_that_wants_longer_keeps_its_number(
+    cluster: Cluster, receiver: Receiver
+) -> None:
+    await receiver.acquire(messages_max=3, visible_after_ms=1_000)
+    number = receiver.granted.acquired[0].acquisition
+    for _ in range(2):
+        changed = await receiver.change(receiver.delivered(1), HOUR_MS, extend=True)
+        assert changed.acquisition == number
+    other = Receiver(cluster)
+    await cluster.until(lambda: is_visible_again(receiver, 2))
+    assert await other.acquire(messages_max=3) == [(0, 2, [0, 2]), (0, 1, [3])]
+    assert await receiver.acknowledge() == [[0, 2]]
+    assert await other.acknowledge() == [[], []]
+    assert await committed(cluster) == 4
+
+
+async def test_attempts_that_are_used_up_make_a_message_dead(
+    cluster: Cluster, receiver: Receiver
+) -> None:
+    await cluster.set_group(retry_attempts_max=1)
+    await cluster.until_revision()
+    for attempt in (1, 2, 3):
+        assert await receiver.acquire(messages_max=1) == [(0, attempt, [0])]
+        assert receiver.granted.acquired[0].dead == (attempt == 3)
+        await receiver.change(receiver.delivered(), 0)
+
+
+async def test_everything_survives_a_restart(cluster: Cluster, receiver: Receiver) -> None:
+    await receiver.acquire()
+    first = receiver.granted
+    await receiver.acknowledge(receiver.delivered(0, 1, 4, 9))
+    await receiver.change(receiver.delivered(6), 0)
+    await receiver.change(receiver.delivered(3), 2 * HOUR_MS, extend=True)
+    before = await receiver.listed()
+    await cluster.restart_service()
+    assert await receiver.listed() == before
+    assert await receiver.acquire() == [(0, 2, [6])]
+    number = receiver.granted.acquired[0].acquisition
+    assert number > first.acquired[0].acquisition
+    receiver.granted = first
+    assert await receiver.acknowledge() == [[6]]
+    assert await committed(cluster) == 6
+
+
+async def test_a_reader_starts_by_the_groups_policy_and_the_reason_is_stored(
+    cluster: Cluster, receiver: Receiver
+) -> None:
+    cluster.broker.queue(TOPIC, 1).append(5)
+    last = ns.StartPolicy(consume_from=ns.CONSUME_FROM_LAST)
+    assert await receiver.acquire(receiver.reach(1), policy=last) == []
+    (progress,) = await cluster.progress()
+    assert (progress.offset, progress.start_reason) == (5, offset_pb2.LAST)
+    cluster.broker.queue(TOPIC, 1).append(1)
+    assert await receiver.acquire(receiver.reach(1), policy=last) == [(1, 1, [5])]
+    # A queue that is born later is new to the group: nothing of it is skipped.
+    await cluster.add_queues(1)
+    cluster.broker.queue(TOPIC, 2).append(2)
+    assert await receiver.acquire(receiver.reach(2), policy=last) == [(2, 1, [0, 1])]
+
+
+async def test_brokers_are_asked_once_and_not_for_each_acquisition(
+    cluster: Cluster, receiver: Receiver
+) -> None:
+    await receiver.acquire(messages_max=1)
+    asked = cluster.broker.status_calls
+    for _ in range(5):
+        await receiver.acquire(messages_max=1)
+        await receiver.acknowledge()
+    await receiver.acquire(receiver.reach(end_offset=0))
+    assert cluster.broker.status_calls == asked
+
+
+async def test_wishes_that_share_a_call_are_granted_each_for_itself(
+    cluster: Cluster, receiver: Receiver
+) -> None:
+    def wish(**more: Any) -> pb.Wanted:
+        said = {
+            "group": GROUP,
+            "receiver": "r",
+            "queues": [receiver.reach()],
+            "messages_max": 3,
+            "visible_after_ms": HOUR_MS,
+            "policy": FIRST,
+        }
+        return pb.Wanted(**{**said, **more})
+
+    request = pb.AcquireRequest(
+        wanted=[wish(), wish(group="nobody"), wish(messages_max=0), wish(messages_max=2)],
+        route_revision=cluster.nameserver.revision,
+    )
+    reply = await receiver.stub.Acquire(request)
+    errors = [Error.Code.Name(each.error.code) for each in reply.granted]
+    assert errors == ["UNSPECIFIED", "GROUP_NOT_FOUND", "INVALID_ARGUMENT", "UNSPECIFIED"]
+    got = [[(a.first_offset, a.offsets) for a in each.acquired] for each in reply.granted]
+    assert got == [[(0, b"\x07")], [], [], [(3, b"\x03")]]
+
+
+async def test_a_paused_group_gets_nothing(cluster: Cluster, receiver: Receiver) -> None:
+    await receiver.acquire(messages_max=1)
+    await cluster.set_group(consume_disabled=True)
+    await cluster.until_revision()
+    assert await receiver.acquire() == []
+    assert receiver.granted.error.code == Error.CONSUME_DISABLED
+    # What it has may be finished.
+    assert not receiver.granted.acquired
+
+
+async def test_what_is_no_set_of_offsets_is_refused(receiver: Receiver) -> None:
+    await receiver.acquire()
+    for bad in (b"", b"\1" * ((128 << 10) + 1)):
+        entry = receiver.delivered()
+        entry.delivered.offsets = bad
+        with pytest.raises(aio.AioRpcError, match="bytes"):
+            await receiver.acknowledge(entry)
