@@ -1,0 +1,83 @@
+"""`make conformance`: RocketMQ's official clients, unmodified, against the gateway and its judge.
+
+The judge is RocketMQ's own proxy. Each scenario is written once and played by clients of each
+language; a whole run of both targets fills docs/gateway-matrix.md. What a machine cannot have is
+skipped by name.
+"""
+
+import argparse
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from bench.compare.fetching import NotHere
+from conformance import page
+from conformance.languages import CACHE, LANGUAGES, Prepared
+from conformance.rocketmq_proxy import RocketMqProxy
+from conformance.running import FAILED, keep, kept, play_all
+from conformance.scenarios import SCENARIOS
+from conformance.target import Target
+from rockoon.local.ports import PortBlock
+
+BESIDE = 3
+TARGETS: Mapping[str, type[Target]] = {"judge": RocketMqProxy}
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="make conformance", description=__doc__)
+    parser.add_argument("--target", choices=list(TARGETS), help="one of them; both otherwise")
+    parser.add_argument("--language", action="append", choices=list(LANGUAGES))
+    parser.add_argument("--only", help="scenarios whose names contain this")
+    parser.add_argument("--beside", type=int, default=BESIDE, help="languages at the same time")
+    parser.add_argument("--folder", type=Path, help="keep stores and logs here")
+    return parser.parse_args()
+
+
+def prepared(names: Sequence[str]) -> tuple[list[Prepared], dict[str, str]]:
+    """Clients that can be had here, and why the others cannot."""
+    found: list[Prepared] = []
+    skipped: dict[str, str] = {}
+    for name in names:
+        print(f"fetching the client of {name}", flush=True)
+        try:
+            found.append(LANGUAGES[name]())
+        except NotHere as reason:
+            skipped[name] = str(reason)
+            print(f"skipped: {name}: {reason}", flush=True)
+    return found, skipped
+
+
+def main() -> int:
+    given = arguments()
+    clients, skipped = prepared(given.language or list(LANGUAGES))
+    scenarios = [each for each in SCENARIOS if (given.only or "") in each.name]
+    is_whole = not given.language and not given.only
+    failed = 0
+    with tempfile.TemporaryDirectory() as temporary:
+        for name in [given.target] if given.target else TARGETS:
+            folder = (given.folder or Path(temporary)) / name
+            ports = PortBlock()
+            target = TARGETS[name](CACHE, folder / "server", ports)
+            try:
+                target.start()
+                print(f"{target.name} at {target.endpoint}", flush=True)
+                outcomes = play_all(target, scenarios, clients, folder, given.beside)
+            finally:
+                target.stop()
+                ports.close()
+            failed += sum(
+                outcome.kind == FAILED for mine in outcomes.values() for outcome in mine.values()
+            )
+            if is_whole:
+                versions = {client.language: client.version for client in clients}
+                keep(CACHE / f"{name}.json", {**target.versions(), **versions}, outcomes)
+    runs = [kept(CACHE / f"{name}.json") for name in ("rockoon", "judge")]
+    if is_whole and all(runs):
+        page.write(*(run for run in runs if run is not None), skipped)
+    print(f"{failed} failed")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,133 @@
+"""A client program of some language: a child that is told by lines of JSON what to do.
+
+A line to it is one request, `{"do": "send", ...}`; it answers each with one line, `> {...}`: a
+result, `{"error": text}`, or `{"unsupported": text}`. A line `* {...}` comes when it likes: a
+message that a push consumer got, or a transaction that it was asked about. What else it prints
+is its library's, and passed over. It ends with its input.
+"""
+
+import json
+import os
+import queue
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+ANSWER_SECONDS_MAX = 120.0
+END_SECONDS_MAX = 5.0
+TAIL_CHARACTERS = 2000
+
+
+class ClientFailed(Exception):
+    """A client says that a call failed, has ended, or did not answer; the text says which."""
+
+
+class NotOffered(Exception):
+    """A client's library has no such call; the text says so."""
+
+
+class ClientProcess:
+    """One client program. Answers in turn; messages of push consumers are kept as they come.
+
+    Args:
+        command: program and arguments.
+        environment: all of it.
+        log: where goes what it prints about failures.
+    """
+
+    def __init__(
+        self, command: Sequence[object], environment: Mapping[str, str], log: Path
+    ) -> None:
+        self._log = log
+        with log.open("ab") as said:
+            self._process = subprocess.Popen(
+                [str(word) for word in command],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=said,
+                env=dict(environment),
+                start_new_session=True,
+                text=True,
+                errors="replace",
+            )
+        self._answers = queue.Queue[dict[str, Any] | None]()
+        self._events: list[dict[str, Any]] = []
+        self._came = threading.Condition()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        with self._process.stdout, self._log.open("a") as said:
+            for line in self._process.stdout:
+                if line.startswith("> "):
+                    self._answers.put(json.loads(line[2:]))
+                elif line.startswith("* "):
+                    with self._came:
+                        event = json.loads(line[2:]) | {"at": time.monotonic()}
+                        self._events.append(event)
+                        self._came.notify_all()
+                else:
+                    said.write(line)
+        self._answers.put(None)
+
+    def ask(self, do: str, seconds_max: float = ANSWER_SECONDS_MAX, **given: Any) -> dict[str, Any]:
+        """Have it do one thing, and return what it answers.
+
+        Raises:
+            ClientFailed: its library raised, it ended, or it did not answer in time.
+            NotOffered: its library cannot do that.
+        """
+        assert self._process.stdin is not None
+        with suppress(BrokenPipeError):
+            self._process.stdin.write(json.dumps({"do": do, **given}) + "\n")
+            self._process.stdin.flush()
+        try:
+            answer = self._answers.get(timeout=seconds_max)
+        except queue.Empty:
+            raise ClientFailed(f"{do}: no answer in {seconds_max:.0f} s") from None
+        if answer is None:
+            raise ClientFailed(f"{do}: it ended: {self._tail()}")
+        if "unsupported" in answer:
+            raise NotOffered(answer["unsupported"])
+        if "error" in answer:
+            raise ClientFailed(f"{do}: {answer['error']}")
+        return answer
+
+    def events(self, kind: str) -> list[dict[str, Any]]:
+        """What came of a kind, so far; `at` is when, by the monotonic clock."""
+        with self._came:
+            return [event for event in self._events if event["event"] == kind]
+
+    def wait_events(
+        self, kind: str, is_enough: Callable[[list[dict[str, Any]]], bool], seconds_max: float
+    ) -> list[dict[str, Any]]:
+        """What came of a kind, once that is enough, or after a while."""
+        deadline = time.monotonic() + seconds_max
+        with self._came:
+            while True:
+                found = [event for event in self._events if event["event"] == kind]
+                left = deadline - time.monotonic()
+                if is_enough(found) or left <= 0 or not self._came.wait(left):
+                    return found
+
+    def _tail(self) -> str:
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(END_SECONDS_MAX)
+        said = self._log.read_text(errors="replace")[-TAIL_CHARACTERS:]
+        return f"status {self._process.poll()}: {' '.join(said.split())}"
+
+    def kill(self) -> None:
+        """End it at once, with all that it started; nothing is told to the server."""
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        assert self._process.stdin is not None
+        with suppress(BrokenPipeError):
+            self._process.stdin.close()
+        self._reader.join(END_SECONDS_MAX)

@@ -1,0 +1,151 @@
+"""RocketMQ's official clients: how each is fetched, and how our program over it is run.
+
+What a machine cannot have is named with its reason, never passed over.
+"""
+
+import os
+import shutil
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench.compare.fetching import ROOT, NotHere, is_made, mark, maven, run
+from bench.compare.peers.kafka import pom_version
+
+SOURCES = Path(__file__).parent / "clients"
+CACHE = ROOT / ".conformance"
+# A checkout of rocketmq-clients, for the client that its registry does not give out.
+CHECKOUT = "ROCKETMQ_CLIENTS"
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A client program that can be started.
+
+    Attributes:
+        language: heads its column.
+        version: of the library.
+        command: program and arguments.
+    """
+
+    language: str
+    version: str
+    command: Sequence[object]
+
+    def environment(self, home: Path) -> Mapping[str, str]:
+        """All that the program sees of ours; its library logs below its home."""
+        home.mkdir(parents=True, exist_ok=True)
+        return {"PATH": os.environ["PATH"], "HOME": str(home), "LANG": "C.UTF-8"}
+
+
+def java_classes(source: Path, libraries: Path, folder: Path) -> Path:
+    """The classes of one Java program."""
+    marker = folder / source.name
+    if not is_made(marker, source.read_bytes()):
+        shutil.rmtree(folder, ignore_errors=True)
+        run(["javac", "-nowarn", "-d", folder, "-cp", f"{libraries}/*", source])
+        mark(marker, source.read_bytes())
+    return folder
+
+
+def python() -> Prepared:
+    folder, wanted = CACHE / "python", SOURCES / "python" / "requirements.txt"
+    program, marker = folder / "bin" / "python", folder / "requirements.txt"
+    if not is_made(marker, wanted.read_bytes()):
+        run([sys.executable, "-m", "venv", "--clear", folder])
+        run([program, "-m", "pip", "install", "-q", "--disable-pip-version-check", "-r", wanted])
+        mark(marker, wanted.read_bytes())
+    version = wanted.read_text().strip().partition("==")[2]
+    return Prepared("Python", version, [program, SOURCES / "python" / "client.py"])
+
+
+def node() -> Prepared:
+    folder, wanted = CACHE / "node", SOURCES / "node" / "package.json"
+    marker = folder / "made"
+    if not is_made(marker, wanted.read_bytes()):
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        shutil.copy(wanted, folder)
+        quiet = ("--ignore-scripts", "--no-package-lock", "--no-audit", "--no-fund", "--silent")
+        run(["npm", "install", "--prefix", folder, *quiet])
+        mark(marker, wanted.read_bytes())
+    # It finds its library beside itself.
+    shutil.copy(SOURCES / "node" / "client.js", folder)
+    version = wanted.read_text().partition('nodejs": "')[2].partition('"')[0]
+    return Prepared("Node.js", version, ["node", folder / "client.js"])
+
+
+def java() -> Prepared:
+    folder, pom = CACHE / "java", SOURCES / "java" / "pom.xml"
+    libraries = maven(pom, folder)
+    classes = java_classes(
+        SOURCES / "java" / "ConformanceClient.java", libraries, folder / "classes"
+    )
+    options = ("-Xms32m", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
+    path = f"{classes}:{libraries}/*"
+    command = ["java", *options, "-cp", path, "ConformanceClient"]
+    return Prepared("Java", pom_version(pom), command)
+
+
+def _built(name: str, inputs: Sequence[str], build: Callable[[Path], None], *, more: str) -> Path:
+    """A folder below the cache with copies of a client's sources, built where they changed."""
+    folder, sources = CACHE / name, SOURCES / name
+    content = b"".join((sources / each).read_bytes() for each in inputs) + more.encode()
+    marker = folder / "made"
+    if not is_made(marker, content):
+        for each in inputs:
+            (folder / each).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(sources / each, folder / each)
+        build(folder)
+        mark(marker, content)
+    return folder
+
+
+def rust() -> Prepared:
+    def build(folder: Path) -> None:
+        manifest = folder / "Cargo.toml"
+        run(["cargo", "build", "--quiet", "--release", "--manifest-path", manifest])
+
+    folder = _built("rust", ("Cargo.toml", "src/main.rs"), build, more="")
+    manifest = (SOURCES / "rust" / "Cargo.toml").read_text()
+    version = manifest.partition('rocketmq = "=')[2].partition('"')[0]
+    return Prepared("Rust", version, [folder / "target" / "release" / "conformance-client"])
+
+
+def go() -> Prepared:
+    module = "github.com/apache/rocketmq-clients/golang/v5"
+    checkout = os.environ.get(CHECKOUT, "")
+
+    def build(folder: Path) -> None:
+        if checkout:
+            replace = f"-replace={module}={Path(checkout).resolve() / 'golang'}"
+            run(["go", "mod", "edit", replace, folder / "go.mod"])
+        try:
+            run(["go", "-C", folder, "mod", "tidy"])
+        except NotHere as reason:
+            raise NotHere(f"{reason}; {CHECKOUT} may name a checkout of its sources") from None
+        run(["go", "-C", folder, "build", "-o", "client", "."])
+
+    folder = _built("go", ("go.mod", "main.go"), build, more=checkout)
+    wanted = (SOURCES / "go" / "go.mod").read_text()
+    version = "of a checkout" if checkout else wanted.rpartition(" v")[2].strip()
+    return Prepared("Go", version, [folder / "client"])
+
+
+def not_tried(reason: str) -> Callable[[], Prepared]:
+    def prepare() -> Prepared:
+        raise NotHere(reason)
+
+    return prepare
+
+
+LANGUAGES: Mapping[str, Callable[[], Prepared]] = {
+    "Java": java,
+    "Python": python,
+    "Node.js": node,
+    "Go": go,
+    "Rust": rust,
+    "C++": not_tried("it is in no registry; its build takes gRPC's sources and half an hour"),
+    "C#": not_tried("it needs .NET, which this run does not install"),
+}

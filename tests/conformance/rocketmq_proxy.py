@@ -1,0 +1,155 @@
+"""The judge: RocketMQ's own proxy in local mode, which has a broker in it."""
+
+import json
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from bench.compare import fetching
+from bench.compare.peers.kafka import pom_version
+from bench.compare.peers.rocketmq import OPENED
+from bench.compare.programs import ended
+from conformance.languages import java_classes
+from conformance.target import Target
+from rockoon.local.ports import PortBlock
+
+HERE = Path(__file__).parent
+POM = HERE / "judge" / "pom.xml"
+SOURCE = HERE / "judge" / "RocketMqProxy.java"
+BROKER: Mapping[str, Any] = {
+    "brokerName": "broker-a",
+    "brokerClusterName": "DefaultCluster",
+    "brokerIP1": "127.0.0.1",
+    "brokerIP2": "127.0.0.1",
+    "autoCreateTopicEnable": "false",
+    "autoCreateSubscriptionGroup": "true",
+    "mappedFileSizeCommitLog": 64 << 20,
+    "diskMaxUsedSpaceRatio": 95,
+    "brokerFastFailureEnable": "false",
+    # Both are off unless asked for.
+    "enablePropertyFilter": "true",
+    "recallMessageEnable": "true",
+    # Orphans are asked about soon; 30 s otherwise.
+    "transactionCheckInterval": 2000,
+    "transactionTimeOut": 1000,
+}
+
+
+class RocketMqProxy(Target):
+    """RocketMQ's nameserver, broker and proxy in one process, told by lines what to make.
+
+    Args:
+        cache: where its jars are kept.
+        folder: for its store and logs.
+        ports: to listen on.
+    """
+
+    name = "RocketMQ's proxy"
+
+    def __init__(self, cache: Path, folder: Path, ports: PortBlock) -> None:
+        self._cache = cache / "judge"
+        self._folder = folder
+        self._process: subprocess.Popen[bytes] | None = None
+        self._names, self._broker, self._proxy, self._remoting = self._choose(ports)
+        self.endpoint = f"127.0.0.1:{self._proxy}"
+
+    @staticmethod
+    def _choose(ports: PortBlock) -> list[int]:
+        chosen: list[int] = []
+        while len(chosen) < 4:
+            port = ports.choose(chosen)
+            # A broker takes neighbours of its port, too.
+            if all(abs(port - other) > 2 for other in chosen):
+                chosen.append(port)
+        return chosen
+
+    def versions(self) -> Mapping[str, str]:
+        return {self.name: pom_version(POM)}
+
+    def start(self) -> None:
+        libraries = fetching.maven(POM, self._cache)
+        classes = java_classes(SOURCE, libraries, self._cache / "classes")
+        self._folder.mkdir(parents=True, exist_ok=True)
+        broker = self._folder / "broker.properties"
+        store = self._folder / "store"
+        settings = {
+            **BROKER,
+            "namesrvAddr": f"127.0.0.1:{self._names}",
+            "listenPort": self._broker,
+            "storePathRootDir": store,
+            "storePathCommitLog": store / "commitlog",
+        }
+        broker.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
+        proxy = self._folder / "proxy.json"
+        proxy.write_text(
+            json.dumps(
+                {
+                    "rocketMQClusterName": "DefaultCluster",
+                    "namesrvAddr": f"127.0.0.1:{self._names}",
+                    "grpcServerPort": self._proxy,
+                    "remotingListenPort": self._remoting,
+                    "localServeAddr": "127.0.0.1",
+                }
+            )
+        )
+        own = (f"-Duser.home={self._folder}", f"-Drocketmq.home.dir={self._folder}", *OPENED)
+        with (self._folder / "log").open("ab") as log:
+            self._process = subprocess.Popen(
+                [
+                    *("java", "-Xms256m", "-Xmx768m", "-XX:+UseSerialGC"),
+                    "-XX:MaxDirectMemorySize=1g",
+                    *own,
+                    *("-cp", f"{classes}:{libraries}/*", "RocketMqProxy"),
+                    *(str(proxy), str(broker), str(self._names), str(self._broker)),
+                ],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                env={"PATH": "/usr/bin:/bin", "RMQ_PROXY_HOME": str(self._folder)},
+                start_new_session=True,
+            )
+        self._answer()
+
+    def _answer(self) -> None:
+        assert self._process is not None
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            if line.startswith(b"> "):
+                answer = json.loads(line[2:])
+                if "error" in answer:
+                    raise fetching.NotHere(f"the judge refuses: {answer['error']}")
+                return
+        said = (self._folder / "log").read_text(errors="replace")
+        raise fetching.NotHere(f"the judge ended: {' '.join(said.split())[-500:]}")
+
+    def _make(self, **what: Any) -> None:
+        assert self._process is not None
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(what).encode() + b"\n")
+        self._process.stdin.flush()
+        self._answer()
+
+    def make_topic(self, topic: str, message_type: str) -> None:
+        self._make(do="topic", name=topic, queues=4, type=message_type)
+
+    def make_group(self, group: str, *, fifo: bool, retries_max: int | None) -> None:
+        retries = {} if retries_max is None else {"retries": retries_max}
+        self._make(do="group", name=group, fifo=fifo, **retries)
+
+    def restart(self) -> None:
+        self.stop()
+        self.start()
+
+    def stop(self) -> None:
+        if self._process is None:
+            return
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        try:
+            self._process.wait(60)
+        except subprocess.TimeoutExpired:
+            ended(self._process)
+        assert self._process.stdout is not None
+        self._process.stdout.close()
+        self._process = None

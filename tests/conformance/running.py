@@ -1,0 +1,114 @@
+"""Playing scenarios: languages beside each other, and alone what disturbs others."""
+
+import json
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from conformance.client_process import ClientFailed, NotOffered
+from conformance.languages import Prepared
+from conformance.scenarios import Scenario
+from conformance.scene import Differs, Scene
+from conformance.target import Target
+
+OK, FAILED, NOT_OFFERED = "ok", "failed", "not offered"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How one scenario went with one client.
+
+    Attributes:
+        kind: OK, FAILED or NOT_OFFERED.
+        said: why not.
+        seconds: how long it took.
+    """
+
+    kind: str
+    said: str
+    seconds: float
+
+
+Outcomes = dict[str, dict[str, Outcome]]  # by language, by scenario's name
+
+
+def play(target: Target, scenario: Scenario, language: Prepared, folder: Path) -> Outcome:
+    """Play one scenario with clients of one language."""
+    slug = "".join(letter if letter.isalnum() else "-" for letter in scenario.name)[:40]
+    # Topics outlive a run of scenarios on the same target.
+    prefix = f"{language.language[:2].lower()}{time.monotonic_ns() % 10**9}-{slug[:20]}".strip("-")
+    scene = Scene(target, language, prefix, folder / f"{language.language}-{slug}")
+    began = time.monotonic()
+    kind, said = OK, ""
+    try:
+        scenario.play(scene)
+    except NotOffered as what:
+        kind, said = NOT_OFFERED, f"the client has no such call: {what}"
+    except (Differs, ClientFailed) as what:
+        kind, said = FAILED, str(what)
+    except Exception as bug:  # noqa: BLE001
+        traceback.print_exc()
+        kind, said = FAILED, f"bug of the scenario: {bug!r}"
+    finally:
+        scene.close()
+    return Outcome(kind, " ".join(said.split())[:400], time.monotonic() - began)
+
+
+def play_all(
+    target: Target,
+    scenarios: Sequence[Scenario],
+    languages: Sequence[Prepared],
+    folder: Path,
+    beside: int,
+) -> Outcomes:
+    """Play scenarios with each language, and tell of each as it ends.
+
+    Args:
+        beside: how many languages play at the same time.
+    """
+    outcomes: Outcomes = {language.language: {} for language in languages}
+    telling = threading.Lock()
+
+    def turn(language: Prepared, mine: Iterable[Scenario]) -> None:
+        for scenario in mine:
+            outcome = play(target, scenario, language, folder)
+            outcomes[language.language][scenario.name] = outcome
+            with telling:
+                line = f"{outcome.kind:12}{outcome.seconds:6.1f} s  {language.language:8} "
+                print(f"{line}{scenario.name}{'  ' if outcome.said else ''}{outcome.said}")
+                sys.stdout.flush()
+
+    shared = [scenario for scenario in scenarios if not scenario.is_alone]
+    with ThreadPoolExecutor(beside) as pool:
+        for done in [pool.submit(turn, language, shared) for language in languages]:
+            done.result()
+    for language in languages:
+        turn(language, [scenario for scenario in scenarios if scenario.is_alone])
+    return outcomes
+
+
+def keep(path: Path, versions: Mapping[str, str], outcomes: Outcomes) -> None:
+    """Write a whole run of a target down, for the page."""
+    found = {
+        language: {name: asdict(outcome) for name, outcome in mine.items()}
+        for language, mine in outcomes.items()
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps({"versions": dict(versions), "outcomes": found}, indent=1))
+
+
+def kept(path: Path) -> tuple[Mapping[str, str], Outcomes] | None:
+    """What `keep` has written, if it has."""
+    if not path.exists():
+        return None
+    found = json.loads(path.read_text())
+    outcomes = {
+        language: {name: Outcome(**outcome) for name, outcome in mine.items()}
+        for language, mine in found["outcomes"].items()
+    }
+    return found["versions"], outcomes

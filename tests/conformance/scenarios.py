@@ -1,0 +1,51 @@
+"""The scenarios, in the order of the page: written once, played by clients of each language."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from conformance import consuming, producing
+from conformance.scene import Scene
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """One row of the page.
+
+    Attributes:
+        name: says what is to happen.
+        play: raises `Differs`, `ClientFailed` or `NotOffered` when it does not.
+        is_alone: nothing else may use the target meanwhile.
+    """
+
+    name: str
+    play: Callable[[Scene], None]
+    is_alone: bool = False
+
+
+SCENARIOS: Sequence[Scenario] = (
+    Scenario("send, receive, acknowledge", producing.carries_everything),
+    Scenario("body of 1 MiB", producing.large_body),
+    Scenario("body above 4 MiB is refused", producing.too_large_body),
+    Scenario("unknown topic is refused", producing.unknown_topic),
+    Scenario("message of another type is refused", producing.wrong_type),
+    Scenario("FIFO: order of a message group", producing.fifo_order),
+    Scenario("delay", producing.delay),
+    Scenario("recall of a delayed message", producing.recall),
+    Scenario("transaction: commit, rollback", producing.transaction),
+    Scenario("transaction: check of an orphan", producing.orphan),
+    Scenario("unacknowledged messages come again", consuming.unacknowledged),
+    Scenario("change of the invisible time", consuming.change_invisible),
+    Scenario("late acknowledgement is refused", consuming.late_acknowledgement),
+    Scenario("filter by tag", consuming.tag_filter),
+    Scenario("filter by SQL", consuming.sql_filter),
+    Scenario("dead letters", consuming.dead_letters),
+    Scenario("two consumers share", consuming.shared),
+    Scenario("group that nobody made", consuming.unmade_group),
+    Scenario("push consumer", consuming.push),
+    Scenario("push: failed message comes again", consuming.push_retry),
+    Scenario("push: FIFO order", consuming.push_fifo),
+    Scenario("push: dead letters", consuming.push_dead_letters),
+    Scenario("push: consumer is killed", consuming.push_killed),
+    Scenario("restart of the server", consuming.restart, is_alone=True),
+    Scenario("push: restart of the server", consuming.push_restart, is_alone=True),
+)

@@ -1,0 +1,214 @@
+"""What a scenario works with: topics and groups of its own, and clients of one language."""
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from conformance.client_process import ClientFailed, ClientProcess
+from conformance.languages import Prepared
+from conformance.target import Target
+
+# RocketMQ takes no shorter one for a receive.
+INVISIBLE_MS = 10_000
+AWAIT_MS = 5_000
+ARRIVAL_SECONDS_MAX = 90.0
+
+Answer = TypeVar("Answer")
+Message = dict[str, Any]
+
+
+class Differs(AssertionError):
+    """Something is not as the scenario wants it; the text says what."""
+
+
+def expect(found: object, wanted: object, what: str) -> None:
+    """Raise `Differs` unless two are equal."""
+    if found != wanted:
+        raise Differs(f"{what}: {found!r}, not {wanted!r}"[:300])
+
+
+def until_done(do: Callable[[], Answer], seconds_max: float = ARRIVAL_SECONDS_MAX) -> Answer:
+    """Do something again until the client says that it is done: who waits for a server does so."""
+    deadline = time.monotonic() + seconds_max
+    while True:
+        try:
+            return do()
+        except ClientFailed:
+            if time.monotonic() > deadline:
+                raise
+            # The client's own pace is what is asked for; it fails at once where nobody listens.
+            time.sleep(0.5)
+
+
+class Sender:
+    """A producer.
+
+    Args:
+        topic: where it sends to, unless told otherwise.
+    """
+
+    def __init__(self, client: ClientProcess, name: str, topic: str) -> None:
+        self._client = client
+        self._name = name
+        self._topic = topic
+
+    def send(self, body: str, topic: str = "", **more: Any) -> dict[str, Any]:
+        """Send, and return `id` and `recall`.
+
+        Args:
+            more: tag, keys, properties, group, delay_ms, end.
+        """
+        to = topic or self._topic
+        return self._client.ask("send", name=self._name, topic=to, body=body, **more)
+
+    def recall(self, handle: str) -> str:
+        answer = self._client.ask("recall", name=self._name, topic=self._topic, handle=handle)
+        return str(answer["id"])
+
+    def stop(self) -> None:
+        self._client.ask("stop", name=self._name)
+
+
+class Receiver:
+    """A simple consumer."""
+
+    def __init__(self, client: ClientProcess, name: str) -> None:
+        self._client = client
+        self._name = name
+
+    def receive(self, most: int = 32, invisible_ms: int = INVISIBLE_MS) -> list[Message]:
+        answer = self._client.ask("receive", name=self._name, max=most, invisible_ms=invisible_ms)
+        found: list[Message] = answer["messages"]
+        return found
+
+    def take(
+        self, count: int, *, acknowledged: bool = True, invisible_ms: int = INVISIBLE_MS
+    ) -> list[Message]:
+        """Receive until there are so many messages.
+
+        Raises:
+            Differs: fewer came in time, or more.
+        """
+        found: list[Message] = []
+        deadline = time.monotonic() + ARRIVAL_SECONDS_MAX
+        while len(found) < count and time.monotonic() < deadline:
+            # RocketMQ's proxy fails until a client's settings have reached it.
+            batch = until_done(lambda: self.receive(invisible_ms=invisible_ms))
+            for message in batch if acknowledged else ():
+                self.acknowledge(message)
+            found += batch
+        if len(found) != count:
+            raise Differs(f"{len(found)} messages, not {count}: {bodies(found)}"[:300])
+        return found
+
+    def acknowledge(self, message: Message) -> None:
+        self._client.ask("ack", name=self._name, handle=message["handle"])
+
+    def change(self, message: Message, after_ms: int) -> None:
+        self._client.ask("change", name=self._name, handle=message["handle"], after_ms=after_ms)
+
+    def stop(self) -> None:
+        self._client.ask("stop", name=self._name)
+
+
+class Listener:
+    """A push consumer."""
+
+    def __init__(self, client: ClientProcess, name: str) -> None:
+        self._client = client
+        self._name = name
+
+    def wait(self, count: int) -> list[Message]:
+        """The calls of its listener, once there are so many.
+
+        Raises:
+            Differs: fewer came in time.
+        """
+        found = self._client.wait_events(
+            "message", lambda seen: len(seen) >= count, ARRIVAL_SECONDS_MAX
+        )
+        if len(found) < count:
+            raise Differs(f"{len(found)} calls, not {count}: {bodies(found)}"[:300])
+        return found
+
+
+class Scene:
+    """A scenario's own corner of a target.
+
+    Args:
+        target: what runs.
+        language: whose clients take part.
+        prefix: of its topics' and groups' names; nobody else has it.
+        folder: for what its clients log.
+    """
+
+    def __init__(self, target: Target, language: Prepared, prefix: str, folder: Path) -> None:
+        self.target = target
+        self._language = language
+        self._prefix = prefix
+        self._folder = folder
+        self._clients: list[ClientProcess] = []
+        self._made = 0
+
+    def _name(self, kind: str) -> str:
+        self._made += 1
+        return f"{self._prefix}-{kind}{self._made}"
+
+    def topic(self, message_type: str = "NORMAL") -> str:
+        topic = self._name("t")
+        self.target.make_topic(topic, message_type)
+        return topic
+
+    def group(self, *, fifo: bool = False, retries_max: int | None = None) -> str:
+        group = self._name("g")
+        self.target.make_group(group, fifo=fifo, retries_max=retries_max)
+        return group
+
+    def client(self, language: Prepared | None = None) -> ClientProcess:
+        """One more client process."""
+        which = language or self._language
+        self._folder.mkdir(parents=True, exist_ok=True)
+        log = self._folder / f"client{len(self._clients)}.log"
+        environment = which.environment(self._folder / "home")
+        self._clients.append(ClientProcess(which.command, environment, log))
+        return self._clients[-1]
+
+    @property
+    def first(self) -> ClientProcess:
+        """The client process that does everything unless a scenario says otherwise."""
+        return self._clients[0] if self._clients else self.client()
+
+    def _start(self, client: ClientProcess | None, role: str, **given: Any) -> str:
+        name = self._name(role)
+        by = client or self.first
+        by.ask(role, name=name, endpoint=self.target.endpoint, **given)
+        return name
+
+    def sender(self, topic: str, client: ClientProcess | None = None, **more: Any) -> Sender:
+        """A producer; `check`: what it answers when asked about an orphan."""
+        name = self._start(client, "producer", topics=[topic], **more)
+        return Sender(client or self.first, name, topic)
+
+    def receiver(
+        self, topic: str, group: str, client: ClientProcess | None = None, **more: Any
+    ) -> Receiver:
+        """A simple consumer; `tag` or `sql`: what it selects."""
+        given = {"topic": topic, "group": group, "await_ms": AWAIT_MS, **more}
+        return Receiver(client or self.first, self._start(client, "simple", **given))
+
+    def listener(
+        self, topic: str, group: str, client: ClientProcess | None = None, **more: Any
+    ) -> Listener:
+        """A push consumer; it fails with a message `fails` times, if it is `failing`."""
+        name = self._start(client, "push", topic=topic, group=group, **more)
+        return Listener(client or self.first, name)
+
+    def close(self) -> None:
+        """End every client at once: in order is a scenario of its own."""
+        for client in self._clients:
+            client.kill()
+
+
+def bodies(messages: Sequence[Message]) -> list[str]:
+    return [str(message["body"]) for message in messages]
