@@ -10,7 +10,7 @@ WORKERS ?= 4
 unexport PYTHONDONTWRITEBYTECODE
 EDITABLE := $(foreach package,$(PACKAGES),-e ./$(package))
 
-.PHONY: help cluster setup check test docs stranger explore demo demo-spark expansion hosts rolling failover faults bench compare bench-goals bench-kernel bench-spark fuzz model load load-compare load-help load-overhead capacity soak rocketmq protos settings format clean
+.PHONY: help cluster setup check test docs stranger explore demo demo-spark expansion hosts rolling failover faults bench compare bench-goals bench-kernel bench-spark fuzz model load load-compare load-help load-overhead capacity soak rocketmq conformance protos settings format clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -91,6 +91,11 @@ soak: setup  ## the long random tests: kills, recovery, bad input
 rocketmq: cluster  ## stores back and forth between Rockoon and a real RocketMQ broker; needs mvn and a JDK; ONLY=... for some
 	$(BIN)/python -m pytest -m rocketmq -o addopts="-rs --strict-markers --import-mode=importlib -p no:locust" \
 		tests/rocketmq $(if $(ONLY),-k "$(ONLY)")
+
+# Clients come from their registries into .conformance, RocketMQ from Maven; what cannot be had here is skipped by name.
+# Go's is in no registry: ROCKETMQ_CLIENTS=folder of a checkout of rocketmq-clients. A quarter of an hour.
+conformance: cluster  ## RocketMQ's official clients, unmodified, against the gateway and RocketMQ's own proxy: TARGET=rockoon LANGUAGE=Java ONLY=delay; writes docs/gateway-matrix.md
+	@PYTHONPATH=tests $(BIN)/python -m conformance $(if $(TARGET),--target $(TARGET)) $(if $(LANGUAGE),--language $(LANGUAGE)) $(if $(ONLY),--only "$(ONLY)")
 
 demo: cluster  ## a real cluster carries real messages, survives a kill, and explains where consumers start
 	@$(BIN)/python -m tools.demo $(if $(FILE),--file "$(FILE)")

@@ -8,20 +8,24 @@ skipped by name.
 import argparse
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from bench.compare.fetching import NotHere
 from conformance import page
 from conformance.languages import CACHE, LANGUAGES, Prepared
 from conformance.rocketmq_proxy import RocketMqProxy
+from conformance.rockoon_gateway_cluster import RockoonGateway
 from conformance.running import FAILED, keep, kept, play_all
 from conformance.scenarios import SCENARIOS
 from conformance.target import Target
 from rockoon.local.ports import PortBlock
 
 BESIDE = 3
-TARGETS: Mapping[str, type[Target]] = {"judge": RocketMqProxy}
+TARGETS: Mapping[str, Callable[[Path, PortBlock], Target]] = {
+    "rockoon": RockoonGateway,
+    "judge": lambda folder, ports: RocketMqProxy(CACHE, folder, ports),
+}
 
 
 def arguments() -> argparse.Namespace:
@@ -58,7 +62,7 @@ def main() -> int:
         for name in [given.target] if given.target else TARGETS:
             folder = (given.folder or Path(temporary)) / name
             ports = PortBlock()
-            target = TARGETS[name](CACHE, folder / "server", ports)
+            target = TARGETS[name](folder / "server", ports)
             try:
                 target.start()
                 print(f"{target.name} at {target.endpoint}", flush=True)

@@ -119,15 +119,13 @@ class Listener:
         self._client = client
         self._name = name
 
-    def wait(self, count: int) -> list[Message]:
+    def wait(self, count: int, seconds_max: float = ARRIVAL_SECONDS_MAX) -> list[Message]:
         """The calls of its listener, once there are so many.
 
         Raises:
             Differs: fewer came in time.
         """
-        found = self._client.wait_events(
-            "message", lambda seen: len(seen) >= count, ARRIVAL_SECONDS_MAX
-        )
+        found = self._client.wait_events("message", lambda seen: len(seen) >= count, seconds_max)
         if len(found) < count:
             raise Differs(f"{len(found)} calls, not {count}: {bodies(found)}"[:300])
         return found
