@@ -23,6 +23,7 @@ MADE = {
     ".demo",
     ".bench",
     ".compare",
+    ".conformance",
     ".rocketmq",
     ".load",
     ".docs",

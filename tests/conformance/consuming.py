@@ -5,6 +5,7 @@ import time
 from conformance.client_process import ClientFailed
 from conformance.scene import (
     ARRIVAL_SECONDS_MAX,
+    LOOK_SECONDS,
     Differs,
     Receiver,
     Scene,
@@ -117,7 +118,7 @@ def _expect_dead(scene: Scene, group: str, receiver: Receiver | None, wanted: st
         try:
             found = scene.receiver(f"%DLQ%{group}", readers).receive()
         except ClientFailed:
-            time.sleep(1)
+            time.sleep(LOOK_SECONDS)
             continue
         if found:
             expect([message["id"] for message in found], [wanted], "dead letters")

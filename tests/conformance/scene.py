@@ -13,6 +13,8 @@ from conformance.target import Target
 INVISIBLE_MS = 10_000
 AWAIT_MS = 5_000
 ARRIVAL_SECONDS_MAX = 90.0
+# How often somebody asks again for what tells nobody that it is there.
+LOOK_SECONDS = 0.5
 
 Answer = TypeVar("Answer")
 Message = dict[str, Any]
@@ -38,7 +40,7 @@ def until_done(do: Callable[[], Answer], seconds_max: float = ARRIVAL_SECONDS_MA
             if time.monotonic() > deadline:
                 raise
             # The client's own pace is what is asked for; it fails at once where nobody listens.
-            time.sleep(0.5)
+            time.sleep(LOOK_SECONDS)
 
 
 class Sender:
