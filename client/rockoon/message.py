@@ -286,6 +286,12 @@ class Message:
         return int(self._batch.columns.sys_flags[self._index])
 
     @property
+    def prepared_transaction_offset(self) -> int:
+        """Physical offset of the half message that was committed as this one; 0 or less if none
+        was."""
+        return int(self._batch.columns.prepared_transaction_offsets[self._index])
+
+    @property
     def reconsume_times(self) -> int:
         """How often a listener has failed on it before."""
         return int(self._batch.columns.reconsume_times[self._index])

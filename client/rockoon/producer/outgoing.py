@@ -246,7 +246,7 @@ class BatchEncoder:
     def __init__(
         self, born_host: bytes, instance_hash: int, clock: Clock, packing: Packing = NOT_PACKED
     ) -> None:
-        self._born_host = born_host
+        self.born_host = born_host
         self._packing = packing
         self._clock = clock
         self._month_end_ms = 0
@@ -291,7 +291,7 @@ class BatchEncoder:
             extras,
             own,
             born_timestamp_ms,
-            self._born_host,
+            self.born_host,
             flags,
         )
 

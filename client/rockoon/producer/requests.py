@@ -8,6 +8,7 @@ from rockoon.errors import MalformedBatch
 from rockoon.hooks import ProducerHooks
 from rockoon.net.host import LOOPBACK, born_host
 from rockoon.producer.accumulator import ProducerBatch
+from rockoon.producer.forwarded_batches import ForwardingEncoder, ForwardingSettings
 from rockoon.producer.outgoing import BatchEncoder, Packing
 from rockoon.producer.settings import ProducerSettings
 from rockoon_core.clock import Clock
@@ -36,6 +37,7 @@ class AppendRequests:
         hooks: ProducerHooks | None,
     ) -> None:
         self._cluster = cluster
+        self._settings = settings
         self._clock = clock
         self._hooks = hooks
         self._instance_hash = secrets.randbits(32)
@@ -44,12 +46,15 @@ class AppendRequests:
             settings.compression_bytes_min,
             settings.compression_level,
         )
-        self._encoder = BatchEncoder(LOOPBACK, self._instance_hash, clock, self._packing)
+        self._encoder = self._encoder_for(LOOPBACK)
 
     async def find_host(self) -> None:
         """Learn this host's address, for records and message ids; before the first batch."""
-        host = await born_host(self._cluster.nameservers[0])
-        self._encoder = BatchEncoder(host, self._instance_hash, self._clock, self._packing)
+        self._encoder = self._encoder_for(await born_host(self._cluster.nameservers[0]))
+
+    def _encoder_for(self, host: bytes) -> BatchEncoder:
+        make = ForwardingEncoder if isinstance(self._settings, ForwardingSettings) else BatchEncoder
+        return make(host, self._instance_hash, self._clock, self._packing)
 
     def of(self, batch: ProducerBatch, queue: MessageQueue, now: float) -> AppendRequest:
         """Return the request of a batch, numbered if its producer is idempotent.

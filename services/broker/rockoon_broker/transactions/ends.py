@@ -54,6 +54,8 @@ from rockoon_format.record import encode_host, encode_record
 log = logging.getLogger(__name__)
 
 ENDS_BYTES_MAX = 64 << 20
+# In the place of a half message's queue offset.
+NOT_KNOWN = -1
 
 _OUTCOMES_NOTE = "transactions/outcomes"
 
@@ -132,7 +134,8 @@ class Ends:
         Cancelling it is safe: the half message has ended, or it has not.
 
         Args:
-            position, queue_offset: physical offset and queue offset of the half message.
+            position, queue_offset: physical offset and queue offset of the half message; NOT_KNOWN
+                is any queue offset.
             group: the producer group it was sent for.
             ending: COMMITTED or ROLLED_BACK.
 
@@ -146,7 +149,7 @@ class Ends:
             half = self._book.find(position)
             if half is None:
                 return await self._repeated(position, queue_offset, group, ending)
-            if (half.queue_offset, half.group) != (queue_offset, group):
+            if half.group != group or queue_offset not in (half.queue_offset, NOT_KNOWN):
                 raise _not_found(position, group)
             if not self._halves.is_visible(position):
                 # Its ConsumeQueue cannot be written now. "Not there" would be final.
@@ -176,7 +179,9 @@ class Ends:
             TransactionNotFound: no half message of that group waits there.
         """
         half = self._book.find(position)
-        if half is None or (half.queue_offset, half.group) != (queue_offset, group):
+        if half is None or half.group != group:
+            raise _not_found(position, group)
+        if queue_offset not in (half.queue_offset, NOT_KNOWN):
             raise _not_found(position, group)
 
     async def _place_end(self, half: WaitingHalf, ending: Ending) -> AppendResult:
@@ -238,7 +243,7 @@ class Ends:
             record, facts = self._halves.read(position)
         except HalfMessageGone as failure:
             raise _not_found(position, group) from failure
-        if (record.queue_offset, facts.group) != (queue_offset, group):
+        if facts.group != group or queue_offset not in (record.queue_offset, NOT_KNOWN):
             raise _not_found(position, group)
         outcome = self._outcomes.find(position)
         if outcome is None:
