@@ -6,9 +6,11 @@ from pathlib import Path
 import pytest
 
 from rockoon_broker.store.errors import StoreLayoutError
+from rockoon_broker.topics import topic_file
 from rockoon_broker.topics.topic_file import TopicFile
 from rockoon_broker.topics.topics import INCARNATION_UNKNOWN, ServedTopic, TopicTable
 from rockoon_core.disk import Disk
+from rockoon_format.config_json import TopicConfig, topic_text
 
 NOW_MS = 1_700_000_000_000
 
@@ -66,6 +68,48 @@ def test_attributes_that_only_rocketmq_goes_by_survive_a_topic_that_has_none(
         file.write(table(ServedTopic("TopicTest", 4, revision, 6, {})), NOW_MS)
     entry = json.loads((tmp_path / "topics.json").read_text())["topicConfigTable"]["TopicTest"]
     assert entry["attributes"] == {"queue.type": "BatchCQ", "message.type": "NORMAL"}
+
+
+def test_a_topic_that_is_made_among_a_thousand_has_its_own_entry_encoded_and_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topics = [ServedTopic(f"T{number}", 1, number + 1) for number in range(1000)]
+    file = TopicFile(tmp_path, Disk())
+    file.write(TopicTable(1000, 77, {topic.name: topic for topic in topics}), NOW_MS)
+    encoded: list[str] = []
+
+    def counted(entry: TopicConfig) -> str:
+        encoded.append(entry.topic)
+        return topic_text(entry)
+
+    monkeypatch.setattr(topic_file, "topic_text", counted)
+    topics[7] = ServedTopic("T7", 2, 8)
+    topics.append(ServedTopic("new", 1, 1001))
+    served = TopicTable(1001, 77, {topic.name: topic for topic in topics})
+    file.write(served, NOW_MS)
+    assert encoded == ["T7", "new"]
+    assert TopicFile(tmp_path, Disk()).read() == served
+
+
+@pytest.mark.parametrize(("revision", "history"), [(10, 77), (9, 78), (3, 78)])
+def test_how_far_the_routes_were_followed_is_told_also_where_no_topic_has_changed(
+    revision: int, history: int, tmp_path: Path
+) -> None:
+    topics = {name: ServedTopic(name, 1, 5) for name in ("A", "B", "C")}
+    file = TopicFile(tmp_path, Disk())
+    file.write(TopicTable(9, 77, topics), NOW_MS)
+    served = TopicTable(revision, history, topics)
+    file.write(served, NOW_MS)
+    assert TopicFile(tmp_path, Disk()).read() == served
+
+
+def test_the_newest_revision_is_told_when_the_topic_that_told_it_is_gone(tmp_path: Path) -> None:
+    topics = {name: ServedTopic(name, 1, 5) for name in ("A", "B")}
+    file = TopicFile(tmp_path, Disk())
+    file.write(TopicTable(9, 77, {"A": topics["A"]}), NOW_MS)
+    file.write(TopicTable(12, 77, topics), NOW_MS)
+    file.write(TopicTable(13, 77, {"A": topics["A"]}), NOW_MS)
+    assert TopicFile(tmp_path, Disk()).read() == TopicTable(13, 77, {"A": topics["A"]})
 
 
 @pytest.mark.parametrize("left", ["missing", "empty"])

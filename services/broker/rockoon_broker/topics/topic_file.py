@@ -1,8 +1,8 @@
 """`config/topics.json`, in RocketMQ's form: what a broker serves while no nameserver answers.
 
 Beside RocketMQ's fields each topic bears its `incarnation`, and how far the routes were followed:
-`routeRevision`, and `routeHistory`, the etcd that counted it. RocketMQ ignores them. Fields and
-attributes of RocketMQ's that we do not use stay as they are.
+`routeRevision`, of which the largest counts, and `routeHistory`, the etcd that counted it. RocketMQ
+ignores them. Fields and attributes of RocketMQ's that we do not use stay as they are.
 """
 
 from dataclasses import replace
@@ -18,8 +18,9 @@ from rockoon_format.config_json import (
     DataVersion,
     TopicConfig,
     TopicConfigs,
+    join_topics,
     read_topics,
-    write_topics,
+    topic_text,
 )
 from rockoon_format.names import (
     SCHEDULE_TOPIC,
@@ -55,6 +56,9 @@ class TopicFile:
         self._path = config / FILE
         self._disk = disk
         self._content = TopicConfigs({})
+        # Of each topic what was written last, and as which text.
+        self._written: dict[str, ServedTopic] = {}
+        self._texts: dict[str, str] = {}
 
     def read(self) -> TopicTable:
         """The topics as they were last served; an empty table when there is no file.
@@ -68,6 +72,7 @@ class TopicFile:
             return TopicTable()
         try:
             self._content = read_topics(content)
+            self._written, self._texts = {}, {}
             entries = [entry for entry in self._content.topics.values() if not not_served(entry)]
             return TopicTable(
                 revision=max((extra_number(entry, REVISION) for entry in entries), default=0),
@@ -99,14 +104,40 @@ class TopicFile:
         """
         version = DataVersion(self._content.data_version.counter + 1, 0, now_ms)
         topics = {name: entry for name, entry in self._content.topics.items() if not_served(entry)}
-        topics |= {topic.name: self._entry(topic, table) for topic in table.served}
-        content = TopicConfigs(topics, version)
+        served = table.served
+        topics |= {topic.name: self._entry(topic, table) for topic in served}
+        told = max((extra_number(topics[topic.name], REVISION) for topic in served), default=0)
+        if served and told != table.revision:
+            topics[served[0].name] = self._entry_made(served[0], table)
+        texts = {
+            name: self._texts[name]
+            if entry is self._content.topics.get(name) and name in self._texts
+            else topic_text(entry)
+            for name, entry in topics.items()
+        }
         for changed in self._disk.make_directory(self._path.parent):
             self._disk.sync_directory(changed)
-        self._disk.replace_file(self._path, write_topics(content))
-        self._content = content
+        self._disk.replace_file(self._path, join_topics(texts, version))
+        self._content = TopicConfigs(topics, version)
+        self._texts = texts
+        self._written = {topic.name: topic for topic in served}
 
     def _entry(self, topic: ServedTopic, table: TopicTable) -> TopicConfig:
+        """The entry of a topic; the one that was written last, if it still says what it has to.
+
+        A thousand topics would be encoded anew with each one that is made.
+        """
+        before = self._content.topics.get(topic.name)
+        if (
+            before is not None
+            and self._written.get(topic.name) == topic
+            and extra_number(before, HISTORY) == table.history
+            and extra_number(before, REVISION) <= table.revision
+        ):
+            return before
+        return self._entry_made(topic, table)
+
+    def _entry_made(self, topic: ServedTopic, table: TopicTable) -> TopicConfig:
         before = self._content.topics.get(topic.name) or TopicConfig(topic=topic.name)
         kept = {
             name: value for name, value in before.attributes.items() if name in ROCKETMQ_ATTRIBUTES
