@@ -113,6 +113,13 @@ def test_message_group_trace_and_delivery_time_have_fields_of_their_own() -> Non
     assert system.delivery_timestamp.ToMilliseconds() == 1_700_000_100_123
 
 
+def test_the_time_at_which_the_sender_made_it_is_that_of_the_property() -> None:
+    message = stored({"BORN_TIMESTAMP": "1600000000789", "__BORNHOST": "host-a"})
+    system = to_wire(message, TOPIC).system_properties
+    assert system.born_timestamp.ToMilliseconds() == 1_600_000_000_789
+    assert system.born_host == "host-a"
+
+
 def test_a_delivery_time_that_is_none_is_left_out() -> None:
     system = to_wire(stored({"TIMER_DELIVER_MS": "soon"}), TOPIC).system_properties
     assert not system.HasField("delivery_timestamp")

@@ -19,6 +19,7 @@ from rockoon_gateway.groups import Groups
 from rockoon_gateway.metrics import TABLE, GatewayMetrics
 from rockoon_gateway.producing.sending import Sending
 from rockoon_gateway.routes import QueryRoutes
+from rockoon_gateway.scaling.scaler import Scaler
 from rockoon_gateway.service import MessagingServicer, Services
 from rockoon_gateway.settings import GatewaySettings
 from rockoon_gateway.signatures import SecretFile, Signatures
@@ -26,6 +27,7 @@ from rockoon_gateway.topics import Topics
 from rockoon_node.key_follower import KeyFollower
 from rockoon_node.nameservers import Nameservers
 from rockoon_proto.apache.rocketmq.v2.service_pb2_grpc import add_MessagingServiceServicer_to_server
+from rockoon_proto.keda.externalscaler_pb2_grpc import add_ExternalScalerServicer_to_server
 from rockoon_runtime.access.keys import KeyTable
 from rockoon_runtime.drain import QUIET_SECONDS
 from rockoon_runtime.frontend import Frontend
@@ -37,6 +39,7 @@ from rockoon_runtime.wire import GrpcServer, Options
 if TYPE_CHECKING:
     from opentelemetry.trace import Tracer
 
+SCALER_SERVICE_NAMES = ("externalscaler.ExternalScaler",)
 SERVICE_NAMES = ("apache.rocketmq.v2.MessagingService",)
 
 # A batch of messages with bodies of 4 MiB, as RocketMQ's proxy takes it.
@@ -104,6 +107,9 @@ async def serve(
             await opened.enter_async_context(each)
             for each in listeners(settings, frontend, register, exported.tracer)
         ]
+        if settings.scaler_listen:
+            scaler = scaler_listener(settings, frontend, cluster)
+            servers.append(await opened.enter_async_context(scaler))
         for server in servers:
             await server.set_serving(True)
         announce("gateway", settings.name, servers[0].address)
@@ -114,6 +120,22 @@ async def serve(
             server.begin_drain()
         for server in servers:
             await server.wait_quiet(quiet_seconds)
+
+
+def scaler_listener(settings: GatewaySettings, frontend: Frontend, cluster: Cluster) -> GrpcServer:
+    """The server that KEDA calls, on a port of its own: KEDA signs nothing, so who may reach it is
+    the network's to say."""
+
+    def register(server: aio.Server) -> None:
+        add_ExternalScalerServicer_to_server(Scaler(cluster.admin), server)
+
+    return frontend.server(
+        register,
+        SCALER_SERVICE_NAMES,
+        tracer=None,
+        also_listen=settings.scaler_listen,
+        own_access=True,
+    )
 
 
 def connection(settings: GatewaySettings) -> Cluster:

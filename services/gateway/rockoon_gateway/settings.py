@@ -22,6 +22,11 @@ class GatewaySettings(ServiceSettings):
         "host:port where the same is answered without TLS, for clients that know none (empty: "
         "nowhere); only with tls = on or mutual",
     )
+    scaler_listen: str = setting(
+        "",
+        "host:port of the external scaler that KEDA asks for lag (empty: there is none); whoever "
+        "can reach it is answered, also with access = on",
+    )
     reuse_port: bool = setting(
         False, "let several gateways of one host listen on the same port (SO_REUSEPORT)"
     )

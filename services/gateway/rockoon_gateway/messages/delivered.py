@@ -18,6 +18,7 @@ from rockoon.message import Message
 from rockoon_format.names import is_dlq_topic
 from rockoon_format.properties import (
     PROPERTY_BORN_HOST,
+    PROPERTY_BORN_TIMESTAMP,
     PROPERTY_DELAY_TIME_LEVEL,
     PROPERTY_DLQ_ORIGIN_MESSAGE_ID,
     PROPERTY_DLQ_ORIGIN_TOPIC,
@@ -34,6 +35,7 @@ from rockoon_format.properties import (
 from rockoon_gateway.messages.reserved_names import is_reserved
 from rockoon_proto.apache.rocketmq.v2 import definition_pb2 as v2
 
+TIME_DIGITS_MAX = 14
 _DELAYS = (
     PROPERTY_TIMER_DELIVER_MS,
     PROPERTY_TIMER_DELAY_MS,
@@ -65,7 +67,9 @@ def to_wire(
         body_digest=v2.Digest(type=v2.MD5, checksum=digest(body)),
         body_encoding=v2.IDENTITY,
         message_type=type_of(properties),
-        born_timestamp=timestamp(message.born_timestamp_ms),
+        # The record's own may be that of its batch.
+        born_timestamp=_time(properties.get(PROPERTY_BORN_TIMESTAMP, ""))
+        or timestamp(message.born_timestamp_ms),
         born_host=properties.get(PROPERTY_BORN_HOST) or message.born_host[0],
         store_timestamp=timestamp(message.store_timestamp_ms),
         store_host="{}:{}".format(*message.store_host),
@@ -104,9 +108,15 @@ def timestamp(epoch_ms: int) -> Timestamp:
 
 
 def _delivery_timestamp(properties: Mapping[str, str]) -> Timestamp | None:
-    due = properties.get(PROPERTY_TIMER_DELIVER_MS) or properties.get(PROPERTY_TIMER_OUT_MS, "")
+    return _time(
+        properties.get(PROPERTY_TIMER_DELIVER_MS) or properties.get(PROPERTY_TIMER_OUT_MS, "")
+    )
+
+
+def _time(text: str) -> Timestamp | None:
     # A sender of another protocol may have written anything.
-    return timestamp(int(due)) if due.isascii() and due.isdecimal() and len(due) <= 15 else None
+    is_time = text.isascii() and text.isdecimal() and len(text) <= TIME_DIGITS_MAX
+    return timestamp(int(text)) if is_time else None
 
 
 def _origin(message: Message, properties: Mapping[str, str]) -> v2.DeadLetterQueue | None:

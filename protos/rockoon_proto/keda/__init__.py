@@ -1,0 +1,1 @@
+"""KEDA's interface of external scalers."""

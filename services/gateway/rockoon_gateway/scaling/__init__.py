@@ -1,0 +1,1 @@
+"""Replicas of consumers by lag: KEDA's external scaler."""

@@ -1,0 +1,96 @@
+"""KEDA's external scaler: lag of a group as the offset service tells it.
+
+Lag is what is not settled, so messages in flight count, and nobody is scaled away from under them.
+A queue with messages on which the group has never begun counts as one: else a consumer that is
+scaled to none would never begin. What a broker does not tell is no zero: the call fails, and KEDA
+goes to its fallback. Errors are gRPC's, as KEDA expects them, and not in the answer as those of
+RocketMQ's protocol are.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+from rockoon.admin.admin import Admin
+from rockoon.errors import BrokerUnavailable
+from rockoon_gateway.scaling.trigger import Trigger
+from rockoon_proto.keda import externalscaler_pb2 as keda
+from rockoon_proto.keda.externalscaler_pb2_grpc import ExternalScalerServicer
+from rockoon_proto.v1.offset_pb2 import LagReply
+
+
+class Scaler(ExternalScalerServicer):
+    """The servicer.
+
+    Args:
+        admin: of the cluster.
+    """
+
+    def __init__(self, admin: Admin) -> None:
+        self._admin = admin
+
+    async def IsActive(self, request: keda.ScaledObjectRef, _context: Any) -> keda.IsActiveResponse:
+        trigger = Trigger.parse(request.scalerMetadata)
+        return keda.IsActiveResponse(result=await self._is_active(trigger))
+
+    async def StreamIsActive(
+        self, request: keda.ScaledObjectRef, _context: Any
+    ) -> AsyncIterator[keda.IsActiveResponse]:
+        trigger = Trigger.parse(request.scalerMetadata)
+        told: bool | None = None
+        while True:
+            is_active = await self._is_active(trigger)
+            if is_active != told:
+                told = is_active
+                yield keda.IsActiveResponse(result=is_active)
+            await asyncio.sleep(trigger.poll_seconds)
+
+    async def GetMetricSpec(
+        self, request: keda.ScaledObjectRef, _context: Any
+    ) -> keda.GetMetricSpecResponse:
+        trigger = Trigger.parse(request.scalerMetadata)
+        spec = keda.MetricSpec(
+            metricName=trigger.metric_name,
+            targetSize=trigger.lag_threshold,
+            targetSizeFloat=trigger.lag_threshold,
+        )
+        return keda.GetMetricSpecResponse(metricSpecs=[spec])
+
+    async def GetMetrics(
+        self, request: keda.GetMetricsRequest, _context: Any
+    ) -> keda.GetMetricsResponse:
+        trigger = Trigger.parse(request.scaledObjectRef.scalerMetadata)
+        lag = await self._admin.lag(trigger.group, trigger.topic)
+        require_complete(lag)
+        value = keda.MetricValue(
+            metricName=request.metricName or trigger.metric_name,
+            metricValue=waiting(lag),
+            metricValueFloat=waiting(lag),
+        )
+        return keda.GetMetricsResponse(metricValues=[value])
+
+    async def _is_active(self, trigger: Trigger) -> bool:
+        lag = await self._admin.lag(trigger.group, trigger.topic)
+        if waiting(lag) > trigger.activation_lag_threshold:
+            # Whatever the others have, there is work.
+            return True
+        require_complete(lag)
+        return False
+
+
+def waiting(lag: LagReply) -> int:
+    """How many messages wait, as far as it is known; see the module."""
+    return lag.total_lag + sum(
+        each.known and not each.HasField("lag") and each.max_offset > each.min_offset
+        for each in lag.queues
+    )
+
+
+def require_complete(lag: LagReply) -> None:
+    """Raises BrokerUnavailable when the lag of a queue is not known."""
+    for each in lag.queues:
+        if not each.known:
+            raise BrokerUnavailable(
+                f"the lag of {each.queue.topic} is not known: {each.unknown_because}",
+                broker=each.queue.broker,
+            )
