@@ -3,44 +3,17 @@
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from rockoon_broker.rpc.append_stream import BATCHES_MAX
 from rockoon_core import errors
-from rockoon_format.batch import encode_batch
-from rockoon_format.sequences import encode_sequences
 from rockoon_proto.v1 import broker_pb2 as pb
 from rockoon_proto.v1.errors_pb2 import Error
-from support.broker import BORN_HOST, NOW_MS, RunningBroker, running_broker
+from support.broker import RunningBroker, running_broker
 from support.broker_routes import BrokerRoutes
 from support.holding_disk import HoldingDisk
+from support.joint_batches import batch, joint
 from support.kernels import BOTH, using
-
-
-def batch(
-    topic: str, queue_id: int, *bodies: bytes, numbers: tuple[int, int] | None = None, **more: Any
-) -> pb.AppendRequest:
-    """A request as this SDK makes it: with room for checksums, numbered if wanted."""
-    sections = [b""] * len(bodies)
-    if numbers is not None:
-        sections = [each.tobytes() for each in encode_sequences(*numbers, len(bodies))]
-        more |= {"producer_id": numbers[0], "first_sequence": numbers[1]}
-    frames, lengths = encode_batch(
-        topic.encode(), queue_id, list(bodies), sections, NOW_MS, BORN_HOST, room=True
-    )
-    packed = np.asarray(lengths, "<u4").tobytes()
-    return pb.AppendRequest(
-        topic=topic, queue_id=queue_id, frames=frames, record_lengths=packed, **more
-    )
-
-
-def joint(*requests: Any) -> Any:
-    """One message that brings all, in their order."""
-    message = pb.AppendRequest()
-    message.CopyFrom(requests[0])
-    message.more.extend(requests[1:])
-    return message
 
 
 async def told(broker: RunningBroker, *messages: Any) -> list[list[object]]:

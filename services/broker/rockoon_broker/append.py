@@ -23,7 +23,7 @@ from rockoon_broker.idempotence.ledger import Run, Runs, SequenceLedger
 from rockoon_broker.steady_clock import SteadyClock
 from rockoon_broker.store import errors as store_errors
 from rockoon_broker.store.appender import Appended
-from rockoon_broker.store.log.batch import Batch, SequencedBatch
+from rockoon_broker.store.log.batch import Batch, SequencedBatch, SequenceKey
 from rockoon_broker.store.queues.consume_queue import QueueKey
 from rockoon_broker.store.store import Store
 from rockoon_broker.traffic import NORMAL, Flow, SyncWaits
@@ -154,51 +154,69 @@ class Appends:
                 self._room.clear()
                 await self._room.wait()
 
-    def place_joint(self, batches: Sequence[Batch]) -> list[AppendResult | None]:
+    def place_joint(
+        self, batches: Sequence[Batch], senders: Sequence[int]
+    ) -> list[AppendResult | None]:
         """Put clients' batches into the log by one write, without a wait.
 
         Args:
-            batches: of different queues, which may be written.
+            batches: of queues that may be written.
+            senders: whose each is: one cancels the wait of its own batches, and of no others.
 
         Returns:
             None for a batch that is not in the log: `place` waits, or says why.
         """
-        limits = self._limits
         placed: list[AppendResult | None] = [None] * len(batches)
-        indices = [
-            index
-            for index, batch in enumerate(batches)
-            if 0 < len(batch.lengths) <= 4 * limits.batch_messages_max
-            and len(batch.lengths) % 4 == 0
-            and len(batch.frames) <= limits.batch_bytes_max
-            and self._is_new(batch)
-        ]
+        indices = self._new_ones(batches)
         try:
             self._may_append()
             joint = partial(self._store.append_joint, [batches[index] for index in indices])
             appended = self._appended(joint)
         except (RockoonError, store_errors.StoreError):
             return placed
-        ends = [each.end_offset for each in appended if each is not None]
-        durable = self._durable(ends[-1]) if ends else None
+        end = max([each.end_offset for each in appended if each is not None], default=0)
+        durable = self._durable(end) if end else None
+        # One for each: a sender that goes away cancels what it waits for.
+        waits: dict[int, asyncio.Future[RockoonError | None] | None] = {}
         for index, where in zip(indices, appended, strict=True):
             if where is not None:
-                batch = batches[index]
+                batch, sender = batches[index], senders[index]
+                if sender not in waits:
+                    waits[sender] = self._wait_for(end) if waits and durable else durable
                 first = 0 if batch.sequenced is None else batch.sequenced.first_sequence
                 run = self._note_appended(batch, where, first)
                 if batch.sequenced is not None:
                     self._sequences.note(batch.sequenced.key, run)
-                placed[index] = AppendResult((run,), durable)
+                placed[index] = AppendResult((run,), waits[sender])
         return placed
 
-    def _is_new(self, batch: Batch) -> bool:
-        """Whether a batch has no sequence numbers, or right ones of which nothing is stored."""
-        if batch.sequenced is None:
-            return True
+    def _new_ones(self, batches: Sequence[Batch]) -> list[int]:
+        """Those that may be written as they are, by their index."""
+        limits = self._limits
+        numbered: set[SequenceKey] = set()
+        indices: list[int] = []
+        for index, batch in enumerate(batches):
+            length_bytes = len(batch.lengths)
+            if (
+                0 < length_bytes <= 4 * limits.batch_messages_max
+                and length_bytes % 4 == 0
+                and len(batch.frames) <= limits.batch_bytes_max
+            ):
+                if batch.sequenced is not None:
+                    # What comes first may be what another one repeats, which is not known before
+                    # it is noted.
+                    if batch.sequenced.key in numbered or not self._is_new(batch.sequenced, batch):
+                        continue
+                    numbered.add(batch.sequenced.key)
+                indices.append(index)
+        return indices
+
+    def _is_new(self, sequenced: SequencedBatch, batch: Batch) -> bool:
+        """Whether a batch has right sequence numbers, and nothing of it is stored."""
         try:
-            check_sequences(batch.sequenced, batch)
+            check_sequences(sequenced, batch)
             now_ms = self.store_clock.now_ms()
-            return not self._sequences.stored(batch.sequenced, len(batch.sizes), now_ms)
+            return not self._sequences.stored(sequenced, len(batch.sizes), now_ms)
         except RockoonError:
             return False
 

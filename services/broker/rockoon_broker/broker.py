@@ -28,7 +28,7 @@ from rockoon_broker.pending import pending_index
 from rockoon_broker.pending.pending_messages import PendingMessages
 from rockoon_broker.pull import Pulled, PullQuery, Pulls
 from rockoon_broker.settings import BrokerSettings
-from rockoon_broker.store.log.batch import Batch
+from rockoon_broker.store.log.batch import Batch, RoutedBatch
 from rockoon_broker.store.queues.consume_queue import QueueKey
 from rockoon_broker.store.store import Store
 from rockoon_broker.store_ticks import StoreTicks
@@ -322,28 +322,33 @@ class Broker:
         return placed
 
     def append_joint(
-        self, batches: Sequence[Batch], revisions: Sequence[int]
-    ) -> list[AppendResult | None]:
+        self, messages: Sequence[Sequence[RoutedBatch]]
+    ) -> list[list[AppendResult | None]]:
         """Put ordinary batches into the log by one write, as far as nothing has to be waited for.
 
         Args:
-            batches: of clients.
-            revisions: for each, routes that its sender has seen the queue in, 0 for none.
+            messages: of clients, each with batches of theirs.
 
         Returns:
-            None for a batch that is not in the log: `append` waits, or says why.
+            For each message its batches: None for one that is not in the log: `append` waits, or
+            says why.
         """
-        of_queue = Counter(batch.queue for batch in batches)
-        indices = [
-            index
-            for index, (batch, revision) in enumerate(zip(batches, revisions, strict=True))
-            # Two of one queue stay in their order: `append` takes both.
-            if of_queue[batch.queue] == 1 and self._is_simple(batch, revision)
-        ]
-        placed: list[AppendResult | None] = [None] * len(batches)
-        joint = self.appends.place_joint([batches[index] for index in indices])
-        for index, result in zip(indices, joint, strict=True):
-            placed[index] = result
+        placed: list[list[AppendResult | None]] = [[None] * len(batches) for batches in messages]
+        places: list[tuple[int, int]] = []
+        for sender, batches in enumerate(messages):
+            # Two of one queue stay in their order: `append` takes both. Those of other senders have
+            # none with them.
+            of_queue = Counter([batch.queue for batch, _ in batches]) if len(batches) > 1 else None
+            for index, (batch, revision) in enumerate(batches):
+                alone = of_queue is not None and of_queue[batch.queue] > 1
+                if not alone and self._is_simple(batch, revision):
+                    places.append((sender, index))
+        joint = self.appends.place_joint(
+            [messages[sender][index][0] for sender, index in places],
+            [sender for sender, _ in places],
+        )
+        for (sender, index), result in zip(places, joint, strict=True):
+            placed[sender][index] = result
         return placed
 
     def _is_simple(self, batch: Batch, route_revision: int) -> bool:
@@ -351,10 +356,10 @@ class Broker:
         if route_revision > self.topics.table.revision:
             return False
         try:
-            self.topics.check_writable(*batch.queue)
+            found = self.topics.served(batch.topic, batch.queue_id)
         except RockoonError:
             return False
-        return not self.topics.table.topics[batch.topic].compacted
+        return found.writable and not found.compacted
 
     async def pull(self, query: PullQuery, route_revision: int, create_revision: int = 0) -> Pulled:
         """Messages of a queue; see `Pulls.pull`.

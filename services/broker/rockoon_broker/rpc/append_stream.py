@@ -9,6 +9,7 @@ by one write; whatever is special about a batch, or wrong with it, is found when
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from typing import Protocol
 
@@ -33,7 +34,15 @@ Outcome = AppendResult | RockoonError
 class Placing(Protocol):
     """How requests get into the log."""
 
-    def together(
+    def came(self) -> None:
+        """A message has come, of one request or several."""
+        ...
+
+    def went(self, messages: int = 1) -> None:
+        """Messages are answered, or never will be."""
+        ...
+
+    async def together(
         self, requests: Sequence[broker_pb2.AppendRequest]
     ) -> Sequence[AppendResult | None]:
         """Place what can be by one write; None for what is to be placed alone."""
@@ -75,32 +84,47 @@ class AppendStream:
         self._placing = placing
         self._calls = calls
         self._clock = clock
-        self._slots = asyncio.Semaphore(UNANSWERED_MAX)
-        # Written by `read`, read by `answers`; None is the end. Bounded by `_slots`.
-        self._outcomes: asyncio.Queue[tuple[list[tuple[int, Outcome]], float] | None] = (
-            asyncio.Queue()
-        )
+        self._loop = asyncio.get_running_loop()
+        # Written by `read`, read by `answers`. Bounded by UNANSWERED_MAX.
+        self._outcomes: deque[tuple[list[tuple[int, Outcome]], float]] = deque()
+        # Messages that came and are not answered.
+        self._unanswered = 0
+        # `read` waits until there are fewer, `answers` until there is something to do.
+        self._room: asyncio.Future[None] | None = None
+        self._wanted: asyncio.Future[None] | None = None
         self._ended = False
         self._idle = True
+        self._is_over = False
         self._failure: Exception | None = None
 
     async def read(self, requests: AsyncIterator[broker_pb2.AppendRequest]) -> None:
         """Read and place until the sender or `end` ends it. The root of a task."""
         try:
-            while not self._ended:
-                await self._slots.acquire()
-                request = await anext(requests, None)
-                if request is None or self._ended:
+            async for request in requests:
+                if self._ended:
                     break
                 self._idle = False
+                self._unanswered += 1
+                self._placing.came()
                 came_seconds = self._clock.monotonic_seconds()
                 outcomes = await self._place_all([request, *request.more])
-                self._outcomes.put_nowait((outcomes, came_seconds))
+                self._outcomes.append((outcomes, came_seconds))
+                self._wake()
+                while self._unanswered >= UNANSWERED_MAX:
+                    self._room = self._loop.create_future()
+                    await self._room
                 self._idle = True
+                if self._ended:
+                    break
         except Exception as failure:  # noqa: BLE001 - `answers` raises it where the call sees it
             self._failure = failure
         finally:
-            self._outcomes.put_nowait(None)
+            self._is_over = True
+            self._wake()
+
+    def _wake(self) -> None:
+        if self._wanted is not None and not self._wanted.done():
+            self._wanted.set_result(None)
 
     async def _place_all(
         self, requests: list[broker_pb2.AppendRequest]
@@ -109,7 +133,7 @@ class AppendStream:
             refusal = InvalidArgument(reason=f"more than {BATCHES_MAX} batches, or some in others")
             return [(each.request_id, refusal) for each in requests]
         try:
-            placed = self._placing.together(requests)
+            placed = await self._placing.together(requests)
         except Exception as failure:
             # Not one by one instead: it may have come behind the write, and they would be stored
             # twice.
@@ -135,31 +159,50 @@ class AppendStream:
         """Take nothing more; what was placed is still answered."""
         self._ended = True
         if self._idle:
-            self._outcomes.put_nowait(None)
+            self._is_over = True
+            self._wake()
 
     async def answers(self) -> AsyncIterator[broker_pb2.AppendReply]:
         """The answers, each as soon as its batches and all before them are durable."""
         batches_max = BATCHES_MAX
-        while (item := await self._outcomes.get()) is not None:
-            outcomes, came_seconds = item
-            reply, *more = [
-                await self._answer(request_id, outcome, came_seconds)
-                for request_id, outcome in outcomes
-            ]
-            if more:
-                reply.more.extend(more)
-            # Once is enough.
-            reply.batches_max, batches_max = batches_max, 0
-            yield reply
-            self._slots.release()
+        try:
+            while self._outcomes or not self._is_over:
+                if not self._outcomes:
+                    self._wanted = self._loop.create_future()
+                    await self._wanted
+                    continue
+                outcomes, came_seconds = self._outcomes.popleft()
+                reply, *more = [
+                    await self._answer(request_id, outcome, came_seconds)
+                    if isinstance(outcome, AppendResult) and outcome.durable is not None
+                    else self._answer_now(request_id, outcome, came_seconds)
+                    for request_id, outcome in outcomes
+                ]
+                if more:
+                    reply.more.extend(more)
+                if batches_max:
+                    # Once is enough.
+                    reply.batches_max, batches_max = batches_max, 0
+                yield reply
+                self._unanswered -= 1
+                self._placing.went()
+                if self._room is not None and not self._room.done():
+                    self._room.set_result(None)
+        finally:
+            self._placing.went(self._unanswered)
         if self._failure is not None:
             raise self._failure
 
     async def _answer(
+        self, request_id: int, outcome: AppendResult, came_seconds: float
+    ) -> broker_pb2.AppendReply:
+        assert outcome.durable is not None
+        refusal = await outcome.durable
+        return self._answer_now(request_id, refusal or outcome, came_seconds)
+
+    def _answer_now(
         self, request_id: int, outcome: Outcome, came_seconds: float
     ) -> broker_pb2.AppendReply:
-        if isinstance(outcome, AppendResult) and outcome.durable is not None:
-            outcome = await outcome.durable or outcome
         took_seconds = self._clock.monotonic_seconds() - came_seconds
         if isinstance(outcome, RockoonError):
             self._calls.note(STORED._replace(answer=outcome.name.lower()), took_seconds)

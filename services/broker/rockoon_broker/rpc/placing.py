@@ -1,11 +1,17 @@
 """Requests of one AppendStream on their way into the log, as far as its caller may send them."""
 
+import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 
 from rockoon_broker.append import AppendResult
-from rockoon_broker.broker import Broker
 from rockoon_broker.idempotence.replay import takes_sequences
-from rockoon_broker.store.log.batch import Batch, SequencedBatch, SequenceKey
+from rockoon_broker.rpc.turn_appends import Placed, TurnAppends
+from rockoon_broker.store.log.batch import (
+    Batch,
+    RoutedBatch,
+    SequencedBatch,
+    SequenceKey,
+)
 from rockoon_core.errors import InvalidArgument, RockoonError
 from rockoon_format.resources import topic_need
 from rockoon_proto.v1 import broker_pb2
@@ -16,7 +22,7 @@ class StreamPlacing:
     """Places the batches of a stream.
 
     Args:
-        broker: the one that serves; raises RockoonError where none does.
+        turn: where those that may be placed together with others go.
         place: puts a request's batch into the log by itself.
         note_batch: called for every batch that is placed together with others.
         caller: whose stream it is; None may send all.
@@ -24,47 +30,64 @@ class StreamPlacing:
 
     def __init__(
         self,
-        broker: Callable[[], Broker],
+        turn: TurnAppends,
         place: Callable[[broker_pb2.AppendRequest], Awaitable[AppendResult]],
         note_batch: Callable[[], None],
         caller: Caller | None,
     ) -> None:
-        self._broker = broker
+        self._turn = turn
         self._place = place
         self._note_batch = note_batch
         self._caller = caller
+        # Messages of this stream that are not answered.
+        self._unanswered = 0
 
     async def alone(self, request: broker_pb2.AppendRequest) -> AppendResult:
         """Place a batch; raises RockoonError."""
         self._check(request)
         return await self._place(request)
 
-    def together(
-        self, requests: Sequence[broker_pb2.AppendRequest]
-    ) -> Sequence[AppendResult | None]:
+    async def together(self, requests: Sequence[broker_pb2.AppendRequest]) -> Placed:
         """Place what can be by one write; None for what is to be placed alone."""
-        placed: list[AppendResult | None] = [None] * len(requests)
+        batches: list[RoutedBatch] = []
         indices: list[int] = []
-        batches: list[Batch] = []
-        try:
-            broker = self._broker()
-        except RockoonError:
-            return placed
         for index, request in enumerate(requests):
             # One that is traced has a span of its own.
             if request.handling == broker_pb2.ORDINARY and not request.traceparent:
                 try:
                     self._check(request)
-                    batches.append(batch_of(request))
+                    batches.append(RoutedBatch(batch_of(request), request.route_revision))
                 except RockoonError:
                     continue
                 indices.append(index)
-        revisions = [requests[index].route_revision for index in indices]
-        for index, result in zip(indices, broker.append_joint(batches, revisions), strict=True):
+        if not batches:
+            return [None] * len(requests)
+        try:
+            found = self._turn.place(batches, unanswered=self._unanswered)
+            if isinstance(found, asyncio.Future):
+                found = await found
+        except RockoonError:
+            # Nobody serves any more: each is told so.
+            return [None] * len(requests)
+        for result in found:
             if result is not None:
                 self._note_batch()
-                placed[index] = result
+        if len(indices) == len(requests):
+            return found
+        placed: list[AppendResult | None] = [None] * len(requests)
+        for index, result in zip(indices, found, strict=True):
+            placed[index] = result
         return placed
+
+    def came(self) -> None:
+        """A message has come."""
+        self._unanswered += 1
+        self._turn.unanswered += 1
+
+    def went(self, messages: int = 1) -> None:
+        """Messages are answered, or never will be."""
+        self._unanswered -= messages
+        self._turn.unanswered -= messages
 
     def _check(self, request: broker_pb2.AppendRequest) -> None:
         if self._caller is not None:

@@ -37,6 +37,7 @@ from rockoon_broker.rpc.transactions import (
     end_transaction,
     list_transactions,
 )
+from rockoon_broker.rpc.turn_appends import TurnAppends
 from rockoon_broker.store.reading.reader import Boundary
 from rockoon_core.errors import (
     Busy,
@@ -108,6 +109,7 @@ class BrokerService(broker_pb2_grpc.BrokerServicer):
         self._store_host = b""
         self._streams: set[AppendStream] = set()
         self._pull_streams: set[PullStream] = set()
+        self._turn = TurnAppends(lambda messages: self._open().append_joint(messages))
         # Of single appends that are not in the log yet.
         self._single_bytes = 0
         self._placing: Callable[[broker_pb2.AppendRequest], Awaitable[AppendResult]] = self._place
@@ -233,7 +235,7 @@ class BrokerService(broker_pb2_grpc.BrokerServicer):
         await self._wait_expected()
         self._open()
         caller = current_caller()
-        placing = StreamPlacing(self._open, self._placing, self._note_batch, caller)
+        placing = StreamPlacing(self._turn, self._placing, self._note_batch, caller)
         stream = AppendStream(placing, self._calls, self._clock)
         self._streams.add(stream)
         reader = self._tasks.create_task(

@@ -99,49 +99,65 @@ class Appender:
 
     def append_joint(self, batches: Sequence[Batch], now_ms: int) -> list[Appended | None]:
         """See `Store.append_joint`; whether the store takes anything is the caller's to know."""
-        given: list[GivenBatch] = []
-        queues: list[ConsumeQueue] = []
-        indices: list[int] = []
-        for index, batch in enumerate(batches):
-            # A new one is made when its first batch is known to be right.
-            queue = self._queues.find(*batch.queue)
-            topic = batch.topic.encode()
-            if queue is not None and topic not in DELAYED_TOPICS:
-                indices.append(index)
-                queues.append(queue)
-                first = queue.next_offset
-                given.append(GivenBatch(batch.frames, batch.lengths, topic, batch.queue_id, first))
         placed: list[Appended | None] = [None] * len(batches)
-        total = sum(len(batch.frames) for batch in given)
+        given, queues = self._given(batches)
+        total = sum([len(batch.frames) for batch in given.values()])
         if not given or not fits(total, self._log.file_bytes // 2):
             return placed
         offset, stored_ms = self._place(total, now_ms)
         stored, entries = stamp_batches(
-            given,
+            list(given.values()),
             **self._record_limits,
             with_room=self._settings.record_checksums,
             first_physical_offset=offset,
             store_timestamp_ms=stored_ms,
             store_host=self._store_host,
         )
+        taken = [index for index, own in zip(given, entries, strict=True) if own is not None]
+        if len(taken) < len(given) and len(set(queues)) < len(given):
+            # One that is left out may be followed by others of its queue, whose numbers would leave
+            # a gap.
+            found = self.append_joint([batches[index] for index in taken], now_ms)
+            for index, where in zip(taken, found, strict=True):
+                placed[index] = where
+            return placed
         if not len(stored):
             return placed
         self._log.write(offset, frombuffer(stored, uint8))
         # Not before the write: a refused one uses up no numbers. Nothing below may refuse.
         self._note_written(offset, stored_ms)
         start = offset
-        for index, queue, one, own in zip(indices, queues, given, entries, strict=True):
+        for index, queue, own in zip(given, queues, entries, strict=True):
             if own is not None:
+                one = given[index]
                 first, count = one.first_queue_offset, len(own)
                 queue.next_offset = first + count
                 end, kept = offset + len(one.frames), b""
                 if len(one.frames) <= TAIL_BYTES_MAX:
                     # What is kept must not keep the whole message in memory.
-                    kept, own = bytes(stored[offset - start : end - start]), own.copy()
+                    kept = bytes(stored[offset - start : end - start])
+                    own = own if len(given) == 1 else own.copy()
                 self._undispatched.add(Undispatched(queue, first, own, end, stored_ms, kept))
                 placed[index] = Appended(first, offset, end, count, stored_ms)
                 offset = end
         return placed
+
+    def _given(self, batches: Sequence[Batch]) -> tuple[dict[int, GivenBatch], list[ConsumeQueue]]:
+        """Those that may be written together, by their index, and their queues; if all are right,
+        those of one queue follow one another in it."""
+        given: dict[int, GivenBatch] = {}
+        queues: list[ConsumeQueue] = []
+        following: dict[ConsumeQueue, int] = {}
+        for index, batch in enumerate(batches):
+            # A new one is made when its first batch is known to be right.
+            queue = self._queues.find(batch.topic, batch.queue_id)
+            topic = batch.topic.encode()
+            if queue is not None and topic not in DELAYED_TOPICS:
+                queues.append(queue)
+                first = following.get(queue, queue.next_offset)
+                following[queue] = first + len(batch.lengths) // 4
+                given[index] = GivenBatch(batch.frames, batch.lengths, topic, batch.queue_id, first)
+        return given, queues
 
     def open_epoch(self, epoch: int, leader: str, now_ms: int, topics: LogTopics) -> Appended:
         """See `Store.open_epoch`."""

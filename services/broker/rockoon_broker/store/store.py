@@ -252,7 +252,7 @@ class Store(VisibleStore):
         return appended
 
     def append_joint(self, batches: Sequence[Batch], now_ms: int) -> list[Appended | None]:
-        """Store batches of clients, one of a queue, by one write.
+        """Store batches of clients by one write.
 
         Returns:
             None for one that is not stored: it is for `append`, which has a reason to refuse it.

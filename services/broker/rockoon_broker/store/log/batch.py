@@ -59,3 +59,10 @@ class Batch:
     def sizes(self) -> NDArray[np.uint32]:
         """Of the records, bytes, n."""
         return np.frombuffer(self.lengths, "<u4")
+
+
+class RoutedBatch(NamedTuple):
+    """A client's batch, and which routes it has seen its queue in: their revision, 0 for none."""
+
+    batch: Batch
+    route_revision: int

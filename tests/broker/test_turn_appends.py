@@ -1,0 +1,204 @@
+"""Messages of several streams that come in one turn of the loop: one write, each with its fate."""
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rockoon_broker.append import AppendResult
+from rockoon_broker.idempotence.ledger import Run
+from rockoon_broker.rpc import service
+from rockoon_broker.rpc.turn_appends import BATCHES_MAX, Placed, TurnAppends
+from rockoon_broker.store.log.batch import Batch, RoutedBatch
+from rockoon_proto.v1 import broker_pb2 as pb
+from rockoon_proto.v1.errors_pb2 import Error
+from support.broker import RunningBroker, running_broker
+from support.broker_routes import BrokerRoutes
+from support.holding_disk import HoldingDisk
+from support.joint_batches import batch, joint
+
+STORED = AppendResult((Run(0, 1, 0, 0, 0, b""),), None)
+
+
+class WritesSeen:
+    """An `append_joint` that notes how many messages each write had."""
+
+    def __init__(self) -> None:
+        self.messages: list[int] = []
+        self.failure: Exception | None = None
+
+    def __call__(self, messages: Sequence[Sequence[RoutedBatch]]) -> Sequence[Placed]:
+        self.messages.append(len(messages))
+        if self.failure is not None:
+            raise self.failure
+        return [[STORED] * len(batches) for batches in messages]
+
+
+def one(count: int = 1) -> list[RoutedBatch]:
+    return [RoutedBatch(Batch("T", number, b"x", b"\1\0\0\0"), 0) for number in range(count)]
+
+
+async def placed(found: "Placed | asyncio.Future[Placed]") -> Placed:
+    return await found if isinstance(found, asyncio.Future) else found
+
+
+async def test_a_message_alone_is_written_at_once_and_company_waits_for_the_end_of_the_turn() -> (
+    None
+):
+    writes = WritesSeen()
+    turn = TurnAppends(writes)
+    for _ in range(3):
+        turn.unanswered = 1
+        assert turn.place(one(), unanswered=1) == [STORED]
+    assert writes.messages == [1, 1, 1]
+    # Its own messages are no company; another stream's are.
+    turn.unanswered = 3
+    assert turn.place(one(), unanswered=3) == [STORED]
+    found = [turn.place(one(2), unanswered=1) for _ in range(4)]
+    assert writes.messages == [1] * 4
+    assert [await placed(each) for each in found] == [[STORED] * 2] * 4
+    assert writes.messages == [1, 1, 1, 1, 4]
+    # There was company a moment ago: the first one waits as well, finds none, and is the last.
+    turn.unanswered = 1
+    first = turn.place(one(), unanswered=1)
+    assert isinstance(first, asyncio.Future)
+    assert await first == [STORED]
+    assert turn.place(one(), unanswered=1) == [STORED]
+    assert writes.messages == [1, 1, 1, 1, 4, 1, 1]
+
+
+async def test_what_is_gathered_is_bounded_and_a_failure_reaches_all_that_waited() -> None:
+    writes = WritesSeen()
+    turn = TurnAppends(writes)
+    turn.unanswered = 9
+    many = [turn.place(one(), unanswered=1) for _ in range(BATCHES_MAX + 1)]
+    assert writes.messages == [BATCHES_MAX]
+    left = turn.place(one(), unanswered=1)
+    assert isinstance(left, asyncio.Future)
+    left.cancel()
+    assert [await placed(each) for each in many] == [[STORED]] * (BATCHES_MAX + 1)
+    assert writes.messages == [BATCHES_MAX, 1], "nothing is written for who has gone"
+    writes.failure = ValueError("wrong")
+    for waiting in [turn.place(one(), unanswered=1) for _ in range(2)]:
+        with pytest.raises(ValueError, match="wrong"):
+            await placed(waiting)
+    writes.failure = None
+    assert await placed(turn.place(one(), unanswered=1)) == [STORED]
+
+
+def gathering(monkeypatch: pytest.MonkeyPatch, count: int) -> list[TurnAppends]:
+    """Have so many messages, of whatever streams, be what comes in one turn; returns where."""
+    made: list[TurnAppends] = []
+
+    class Gathering(TurnAppends):
+        def place(
+            self, batches: Sequence[RoutedBatch], *, unanswered: int
+        ) -> "Placed | asyncio.Future[Placed]":
+            self._had_company = True
+            found = super().place(batches, unanswered=unanswered)
+            if self._flushing is not None:
+                self._flushing.cancel()
+            if len(self._gathered) == count:
+                self._flush()
+            return found
+
+    def make(*given: Any) -> TurnAppends:
+        made.append(Gathering(*given))
+        return made[-1]
+
+    monkeypatch.setattr(service, "TurnAppends", make)
+    return made
+
+
+async def each_on_its_stream(broker: RunningBroker, *messages: Any) -> list[list[Any]]:
+    """First queue offset, or the error, of each message's batches."""
+
+    async def told(message: Any) -> list[Any]:
+        call = broker.stub.AppendStream()
+        await call.write(message)
+        reply = await call.read()
+        await call.done_writing()
+        return [
+            Error.Code.Name(each.error.code)
+            if each.HasField("error")
+            else each.appended.first_queue_offset
+            for each in (reply, *reply.more)
+        ]
+
+    async with asyncio.TaskGroup() as tasks:
+        told_by = [tasks.create_task(told(message), name="stream") for message in messages]
+    return [task.result() for task in told_by]
+
+
+@pytest.mark.parametrize("flush", ["sync", "async"])
+async def test_messages_to_one_queue_follow_one_another_and_a_refused_one_fails_no_other(
+    tmp_path: Path, nameserver: BrokerRoutes, flush: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gathering(monkeypatch, 6)
+    await nameserver.create_topic("T", {"broker-a": 2})
+    async with running_broker(tmp_path, [nameserver.address], flush=flush) as broker:
+        for queue_id in range(2):
+            await broker.append("T", queue_id, b"-")
+        broken = batch("T", 0, b"broken")
+        broken.frames = broken.frames[:-1] + b"?"
+        of_another_queue = batch("T", 1, b"elsewhere")
+        of_another_queue.queue_id = 0
+        told = await each_on_its_stream(
+            broker,
+            batch("T", 0, b"a"),
+            broken,
+            batch("T", 0, b"b", b"b"),
+            of_another_queue,
+            joint(batch("T", 0, b"c"), batch("T", 1, b"x")),
+            joint(batch("T", 1, b"y"), batch("T", 1, b"z")),
+        )
+        assert told[1] == told[3] == ["MALFORMED_BATCH"]
+        bodies = await broker.bodies("T", 0)
+        assert sorted(bodies) == [b"-", b"a", b"b", b"b", b"c"]
+        for message, body in ((0, b"a"), (2, b"b"), (4, b"c")):
+            assert bodies[told[message][0]] == body
+        others = await broker.bodies("T", 1)
+        assert sorted(others) == [b"-", b"x", b"y", b"z"]
+        assert [others[offset] for offset in (told[4][1], *told[5])] == [b"x", b"y", b"z"]
+
+
+async def test_a_repeat_that_comes_in_the_same_turn_is_stored_once(
+    tmp_path: Path, nameserver: BrokerRoutes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gathering(monkeypatch, 3)
+    await nameserver.create_topic("T", {"broker-a": 1})
+    async with running_broker(tmp_path, [nameserver.address]) as broker:
+        await broker.append("T", 0, b"-")
+        numbered = batch("T", 0, b"a", b"b", numbers=(7, 0))
+        other = batch("T", 0, b"c", numbers=(8, 0))
+        told = await each_on_its_stream(broker, numbered, numbered, other)
+        assert told[0] == told[1]
+        bodies = await broker.bodies("T", 0)
+        assert sorted(bodies) == [b"-", b"a", b"b", b"c"]
+        assert bodies[told[0][0]] == b"a"
+        assert bodies[told[2][0]] == b"c"
+
+
+async def test_a_sender_that_goes_away_takes_no_other_one_of_its_turn_along(
+    tmp_path: Path, nameserver: BrokerRoutes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The loop, which makes short syncs itself, would wait for the disk that the test holds.
+    monkeypatch.setattr("rockoon_broker.broker.INLINE_BYTES_MAX", 0)
+    turns = gathering(monkeypatch, 2)
+    await nameserver.create_topic("T", {"broker-a": 1})
+    disk = HoldingDisk()
+    async with running_broker(tmp_path, [nameserver.address], disk=disk) as broker:
+        await broker.append("T", 0, b"-")
+        disk.hold()
+        going, staying = broker.stub.AppendStream(), broker.stub.AppendStream()
+        await going.write(batch("T", 0, b"gone"))
+        await staying.write(batch("T", 0, b"here"))
+        await broker.until(lambda seen: seen.messages_appended == 3)
+        going.cancel()
+        await broker.until(lambda _: turns[0].unanswered == 1)
+        disk.release()
+        reply: pb.AppendReply = await staying.read()
+        assert reply.HasField("appended")
+        assert sorted(await broker.bodies("T", 0)) == [b"-", b"gone", b"here"]

@@ -1,0 +1,35 @@
+"""Batches as this SDK sends them, alone or several in one message of an append stream."""
+
+from typing import Any
+
+import numpy as np
+
+from rockoon_format.batch import encode_batch
+from rockoon_format.sequences import encode_sequences
+from rockoon_proto.v1 import broker_pb2 as pb
+from support.broker import BORN_HOST, NOW_MS
+
+
+def batch(
+    topic: str, queue_id: int, *bodies: bytes, numbers: tuple[int, int] | None = None, **more: Any
+) -> pb.AppendRequest:
+    """A request as this SDK makes it: with room for checksums, numbered if wanted."""
+    sections = [b""] * len(bodies)
+    if numbers is not None:
+        sections = [each.tobytes() for each in encode_sequences(*numbers, len(bodies))]
+        more |= {"producer_id": numbers[0], "first_sequence": numbers[1]}
+    frames, lengths = encode_batch(
+        topic.encode(), queue_id, list(bodies), sections, NOW_MS, BORN_HOST, room=True
+    )
+    packed = np.asarray(lengths, "<u4").tobytes()
+    return pb.AppendRequest(
+        topic=topic, queue_id=queue_id, frames=frames, record_lengths=packed, **more
+    )
+
+
+def joint(*requests: Any) -> Any:
+    """One message that brings all, in their order."""
+    message = pb.AppendRequest()
+    message.CopyFrom(requests[0])
+    message.more.extend(requests[1:])
+    return message
