@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     from rockoon.offsets.start import ConsumeFrom, Start
     from rockoon.producer.producer import Producer
     from rockoon.producer.receipt import Receipt, SendResults
+    from rockoon.receiving.received import ReceiptHandle, ReceivedMessage
+    from rockoon.receiving.simple_consumer import SimpleConsumer
     from rockoon.subscription import Sql
     from rockoon.transactions.producer import TransactionalProducer
     from rockoon.transactions.transaction import Resolution, Transaction
@@ -71,11 +73,14 @@ __all__ = [
     "PullLimits",
     "PushConsumer",
     "Receipt",
+    "ReceiptHandle",
+    "ReceivedMessage",
     "Resolution",
     "RetryPolicy",
     "RockoonError",
     "SendResult",
     "SendResults",
+    "SimpleConsumer",
     "Sql",
     "Start",
     "Timing",
@@ -110,11 +115,14 @@ _HOMES = {
     "PullLimits": "rockoon.consumer.pull",
     "PushConsumer": "rockoon.consumer.push_consumer",
     "Receipt": "rockoon.producer.receipt",
+    "ReceiptHandle": "rockoon.receiving.received",
+    "ReceivedMessage": "rockoon.receiving.received",
     "Resolution": "rockoon.transactions.transaction",
     "RetryPolicy": "rockoon.consumer.retry",
     "RockoonError": "rockoon.errors",
     "SendResult": "rockoon.message",
     "SendResults": "rockoon.producer.receipt",
+    "SimpleConsumer": "rockoon.receiving.simple_consumer",
     "Sql": "rockoon.subscription",
     "Start": "rockoon.offsets.start",
     "Timing": "rockoon.consumer.timing",

@@ -5,7 +5,7 @@ async with rockoon.connect("127.0.0.1:9876") as cluster:
 """
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 
 from rockoon.admin.admin import Admin
@@ -16,10 +16,12 @@ from rockoon.net.access import AccessKey
 from rockoon.net.addresses import parse_addresses
 from rockoon.net.connection import CONNECT_SECONDS_MAX, RETRY_SECONDS, Connection
 from rockoon.net.tls import Tls
+from rockoon.offsets.start import ConsumeFrom
 from rockoon.producer.producer import Producer
 from rockoon.producer.queue_selectors import KeyHash, crc32_key_hash
 from rockoon.producer.settings import ProducerSettings
 from rockoon.receiving.engine import ReceivingEngine
+from rockoon.receiving.simple_consumer import SimpleConsumer
 from rockoon.transactions.producer import TransactionalProducer
 from rockoon_core.clock import Clock, wall_clock_ms
 
@@ -151,6 +153,34 @@ class Cluster(Connection):
     transactional_producer = made_here("transactional_producer", TransactionalProducer)
     pull_consumer = made_here("pull_consumer", PullConsumer)
     push_consumer = made_here("push_consumer", PushConsumer)
+
+    def simple_consumer(
+        self,
+        group: str,
+        subscriptions: Mapping[str, str],
+        *,
+        consume_from: ConsumeFrom | str = ConsumeFrom.GROUP,
+        receiver: str = "",
+        create_group: bool = True,
+    ) -> SimpleConsumer:
+        """Return a consumer that receives and acknowledges messages one by one.
+
+        Args:
+            group, subscriptions, consume_from, receiver, create_group: as of a
+                `rockoon.receiving.simple_consumer.SimpleConsumer`.
+
+        Raises:
+            InvalidArgument, InvalidExpression: the subscriptions are none.
+            Closed: the connection is closed.
+        """
+        return SimpleConsumer(
+            self.receiving,
+            group,
+            subscriptions,
+            consume_from=consume_from,
+            receiver=receiver,
+            create_group=create_group,
+        )
 
     @property
     def admin(self) -> Admin:

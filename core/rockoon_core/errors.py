@@ -467,6 +467,14 @@ class TransactionNotFound(RockoonError):
     sentence = "no half message of producer group {group!r} is at {position}"
 
 
+class NotAcquired(RockoonError):
+    code = Error.NOT_ACQUIRED
+    status = "FAILED_PRECONDITION"
+    sentence = (
+        "{count} of the messages are not this receiver's any more, the first is {offset} of {queue}"
+    )
+
+
 class DelayedSettled(RockoonError):
     code = Error.DELAYED_SETTLED
     status = "FAILED_PRECONDITION"

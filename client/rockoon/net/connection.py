@@ -36,6 +36,7 @@ from rockoon_core.failover_order import FailoverOrder
 from rockoon_core.nameservers import call_any
 from rockoon_core.signature import Credentials
 from rockoon_proto.v1.broker_pb2_grpc import BrokerStub
+from rockoon_proto.v1.in_flight_pb2_grpc import InFlightServiceStub
 from rockoon_proto.v1.nameserver_pb2 import GetRouteRequest
 from rockoon_proto.v1.nameserver_pb2_grpc import NameServerStub
 from rockoon_proto.v1.offset_pb2_grpc import OffsetServiceStub
@@ -43,6 +44,7 @@ from rockoon_proto.v1.offset_pb2_grpc import OffsetServiceStub
 if TYPE_CHECKING:
     from rockoon.hooks import Hooks
     from rockoon_proto.v1.broker_pb2_grpc import BrokerAsyncStub
+    from rockoon_proto.v1.in_flight_pb2_grpc import InFlightServiceAsyncStub
     from rockoon_proto.v1.offset_pb2_grpc import OffsetServiceAsyncStub
 
 log = logging.getLogger(__name__)
@@ -400,8 +402,18 @@ class Connection:
                 they never had one.
             NoExternalAddress: it cannot be reached from where this client is.
         """
+        return self._offset_stub(self._offset_address())
+
+    def in_flight_service(self) -> "InFlightServiceAsyncStub":
+        """Likewise, the stub for consumption message by message."""
+        stub: InFlightServiceAsyncStub = self._channels.stub(
+            self._offset_address(), InFlightServiceStub
+        )
+        return stub
+
+    def _offset_address(self) -> str:
         try:
-            return self._listed_offset_service()
+            return self._listed_offset_address()
         except OffsetServiceUnavailable:
             now_seconds = asyncio.get_running_loop().time()
             if self._unlisted_from_seconds is None:
@@ -409,15 +421,15 @@ class Connection:
             is_long = now_seconds - self._unlisted_from_seconds >= UNLISTED_SECONDS
             if self._last_offset_service is None or not is_long:
                 raise
-            return self._offset_stub(self._last_offset_service)
+            return self._last_offset_service
 
-    def _listed_offset_service(self) -> "OffsetServiceAsyncStub":
+    def _listed_offset_address(self) -> str:
         node = self.routes.offset_service()
         if node is None:
             raise OffsetServiceUnavailable
         self._last_offset_service = reachable(node)
         self._unlisted_from_seconds = None
-        return self._offset_stub(self._last_offset_service)
+        return self._last_offset_service
 
     def _offset_stub(self, address: str) -> "OffsetServiceAsyncStub":
         stub: OffsetServiceAsyncStub = self._channels.stub(address, OffsetServiceStub)
@@ -430,9 +442,10 @@ class Connection:
             OffsetServiceUnavailable: it did not within `wait_seconds`.
         """
         try:
-            return await self._wait_node(self._listed_offset_service, wait_seconds)
+            address = await self._wait_node(self._listed_offset_address, wait_seconds)
         except OffsetServiceUnavailable:
             return self.offset_service()
+        return self._offset_stub(address)
 
     async def pause_for_broker(self, name: str, seconds: float) -> None:
         """Wait before a broker is asked again: less than `seconds` if it comes back meanwhile, or
@@ -451,7 +464,7 @@ class Connection:
             await self._pause_while(lambda: self.routes.offset_service() == node, seconds)
             return
         with suppress(OffsetServiceUnavailable):
-            await self._wait_node(self._listed_offset_service, seconds)
+            await self._wait_node(self._listed_offset_address, seconds)
 
     async def _follow_moves(self) -> None:
         seen = -1

@@ -4,15 +4,39 @@ Receivers wait here. Their wishes go together to the offset service, the message
 read from the brokers once, and what is acknowledged goes together too.
 """
 
+import asyncio
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
+from rockoon.errors import (
+    BrokerUnavailable,
+    Closed,
+    InvalidArgument,
+    QueueNotFound,
+    TopicNotReadable,
+)
+from rockoon.net.connection import Connection
 from rockoon.offsets.start import ConsumeFrom
+from rockoon.receiving.acquirer import Acquirer, ReceivingGroup
+from rockoon.receiving.granting import Granting
+from rockoon.receiving.kept_batches import KeptBatches
+from rockoon.receiving.line import MESSAGES_MAX, Line, ParkedReceiver, Wanting
+from rockoon.receiving.offset_reader import OffsetReader
 from rockoon.receiving.received import ReceiptHandle, ReceivedMessage
+from rockoon.receiving.settler import Settler
+from rockoon.receiving.tails import Tails
 from rockoon.subscription import Subscription
+from rockoon_core.message_queue import MessageQueue
+from rockoon_format.names import retry_topic
+from rockoon_proto.v1.nameserver_pb2 import GROUP_RETRY, ProvideGroupTopicRequest, SubscribeRequest
 
-if TYPE_CHECKING:
-    from rockoon.net.connection import Connection
+VISIBLE_AFTER_MS_MAX = 12 * 3600 * 1000
+# How long a receiver stays whose time is over before it was asked for once.
+GRACE_SECONDS = 10.0
+UNUSED_SECONDS = 30.0
+CLEANING_SECONDS = 10.0
+CLOSING_SECONDS_MAX = 2.0
+# How long a message is held while it becomes a dead letter.
+BURYING_MS = 30_000
 
 
 class ReceivingEngine:
@@ -22,8 +46,37 @@ class ReceivingEngine:
         cluster: the connection.
     """
 
-    def __init__(self, cluster: "Connection") -> None:
+    def __init__(self, cluster: Connection) -> None:
         self._cluster = cluster
+        self._kept = KeptBatches()
+        self._tails = Tails(cluster, self._kept, self._note_grown)
+        self._reader = OffsetReader(cluster, self._kept, self._tails)
+        self._settler = Settler(cluster)
+        self._granting = Granting(cluster, self._tails, self._reader, self._settler)
+        self._acquirer = Acquirer(cluster, self._tails, self._reader, self._granting.take)
+        self._granting.tell(self._acquirer)
+        self._groups: dict[str, ReceivingGroup] = {}
+        self._lines: dict[Wanting, Line] = {}
+        self._is_closed = False
+        self._cleaning: asyncio.TimerHandle | None = None
+        cluster.adopt(self)
+        self._clean()
+
+    async def close(self) -> None:
+        """Whoever waits hears that it is closed; what was acquired for nobody is given back."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        self._cluster.release(self)
+        if self._cleaning is not None:
+            self._cleaning.cancel()
+        for line in self._lines.values():
+            line.fail(Closed(what="the connection to the cluster"))
+            self._acquirer.look(line, self._groups[line.wanting.group])
+        await self._acquirer.close(CLOSING_SECONDS_MAX)
+        await self._granting.close(CLOSING_SECONDS_MAX)
+        self._settler.close()
+        self._tails.close()
 
     async def receive(
         self,
@@ -64,7 +117,33 @@ class ReceivingEngine:
             OffsetServiceUnavailable: it was away all the time, and no queue could be asked for.
             Closed: the connection is.
         """
-        raise NotImplementedError
+        if not 1 <= messages_max <= MESSAGES_MAX:
+            raise InvalidArgument(reason=f"{messages_max} messages, not 1 to {MESSAGES_MAX}")
+        _check_visible_after(visible_after_ms, 1)
+        if not subscriptions:
+            raise InvalidArgument(reason="a receiver needs at least one topic")
+        known = await self._join(group, [each.topic for each in subscriptions], create_group)
+        wanted = tuple(sorted(subscriptions, key=lambda each: each.topic))
+        line = self._line(known, Wanting(group, wanted, visible_after_ms, consume_from))
+        name = receiver or self._cluster.client_id
+        parked = ParkedReceiver(messages_max, name, attempt_id)
+        line.park(parked)
+        self._acquirer.look(line, known)
+        self._acquirer.make_due(line, known)
+        loop = asyncio.get_running_loop()
+        over = loop.call_later(wait_seconds, line.time_over, parked)
+        too_late = loop.call_later(wait_seconds + GRACE_SECONDS, line.dismiss, parked)
+        try:
+            return await parked.messages
+        except asyncio.CancelledError:
+            if parked.messages.done() and not parked.messages.cancelled():
+                self._pass_on(line, known, parked.messages.result())
+            raise
+        finally:
+            over.cancel()
+            too_late.cancel()
+            line.leave(parked)
+            self._acquirer.look(line, known)
 
     async def acknowledge(self, group: str, receipts: Sequence[ReceiptHandle]) -> list[bool]:
         """Messages are done: nobody gets them any more. Repeating it does no harm.
@@ -77,7 +156,10 @@ class ReceivingEngine:
             GroupNotFound: there is no such group.
             RockoonError: the offset service did not store it for `retry_seconds`.
         """
-        raise NotImplementedError
+        taken = await self._settler.acknowledge(group, receipts)
+        if (known := self._groups.get(group)) is not None:
+            self._acquirer.note_settled(known, None)
+        return taken
 
     async def change_visibility(
         self,
@@ -104,7 +186,28 @@ class ReceivingEngine:
             GroupNotFound, RockoonError: as of `acknowledge`. After a lost answer the call is
                 repeated; without `extend`, what it had done already counts as no longer valid.
         """
-        raise NotImplementedError
+        changed = await self.changed(
+            group, receipts, visible_after_ms, counted=counted, extend=extend
+        )
+        return [None if each is None else each[0] for each in changed]
+
+    async def changed(
+        self,
+        group: str,
+        receipts: Sequence[ReceiptHandle],
+        visible_after_ms: int,
+        *,
+        counted: bool = True,
+        extend: bool = False,
+    ) -> list[tuple[ReceiptHandle, int] | None]:
+        """As `change_visibility`, each with when it is visible, by the offset service's clock."""
+        _check_visible_after(visible_after_ms, 0)
+        changed = await self._settler.change(
+            group, receipts, visible_after_ms, uncounted=not counted, extend=extend
+        )
+        if not extend and (known := self._groups.get(group)) is not None:
+            self._acquirer.note_settled(known, visible_after_ms / 1000)
+        return changed
 
     async def dead_letter(
         self, group: str, receipts: Sequence[ReceiptHandle], *, reason: str = ""
@@ -123,4 +226,99 @@ class ReceivingEngine:
             BrokerUnavailable: no broker took one; those are still in flight.
             GroupNotFound, RockoonError: as of `acknowledge`.
         """
-        raise NotImplementedError
+        # Somebody else's is left alone, and nobody else gets it meanwhile.
+        held = await self.change_visibility(group, receipts, BURYING_MS, extend=True)
+        by_queue: dict[MessageQueue, list[ReceiptHandle]] = {}
+        for receipt in held:
+            if receipt is not None:
+                by_queue.setdefault(receipt.queue, []).append(receipt)
+        for queue, some in by_queue.items():
+            await self._cluster.route(queue.topic)
+            self._tails.of(queue.topic)
+            tail = self._tails.find(queue)
+            if tail is None:
+                raise QueueNotFound(topic=queue.topic, queue=queue.queue_id, broker=queue.broker)
+            if not await self._granting.dead_letter(group, tail, some, reason):
+                raise BrokerUnavailable(broker=queue.broker)
+        valid = [receipt for receipt in held if receipt is not None]
+        taken = iter(await self.acknowledge(group, valid))
+        return [receipt is not None and next(taken) for receipt in held]
+
+    # Groups and lines
+
+    async def _join(self, group: str, topics: Sequence[str], create: bool) -> ReceivingGroup:
+        """Have it recorded that the group reads the topics, and have its retry topic."""
+        self._check_open()
+        known = self._groups.get(group)
+        if known is None:
+            known = self._groups[group] = ReceivingGroup(group)
+        if known.joined.issuperset(topics):
+            return known
+        async with known.joining:
+            for topic in topics:
+                if topic not in known.joined:
+                    route = await self._cluster.route(topic)
+                    if not route.readable:
+                        raise TopicNotReadable(topic=topic)
+                    await self._subscribe(known, topic, create)
+            own = retry_topic(group)
+            if own not in known.joined:
+                request = ProvideGroupTopicRequest(group=group, topic=GROUP_RETRY)
+                provided = await self._cluster.call_nameserver("ProvideGroupTopic", request)
+                await self._cluster.route(own, provided.revision)
+                await self._subscribe(known, own, create)
+        self._check_open()
+        return known
+
+    async def _subscribe(self, group: ReceivingGroup, topic: str, create: bool) -> None:
+        reply = await self._cluster.call_nameserver(
+            "Subscribe", SubscribeRequest(group=group.name, topic=topic, create_group=create)
+        )
+        group.route_revision = max(group.route_revision, reply.revision)
+        group.is_fifo = reply.group.config.fifo
+        group.joined.add(topic)
+
+    def _line(self, group: ReceivingGroup, wanting: Wanting) -> Line:
+        line = self._lines.get(wanting)
+        if line is None:
+            line = self._lines[wanting] = Line(wanting)
+            group.lines.add(line)
+        return line
+
+    def _pass_on(
+        self, line: Line, group: ReceivingGroup, messages: Sequence[ReceivedMessage]
+    ) -> None:
+        """Give messages whose receiver has gone to the next one, or back."""
+        left = messages if group.is_fifo else line.offer(messages)
+        self._granting.give_back(group.name, [each.receipt for each in left])
+
+    def _note_grown(self, topic: str) -> None:
+        self._acquirer.note_grown(topic)
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise Closed(what="the connection to the cluster")
+
+    def _clean(self) -> None:
+        """Let go of what nobody has wanted for a while."""
+        loop = asyncio.get_running_loop()
+        unused_before = loop.time() - UNUSED_SECONDS
+        self._kept.drop_older(unused_before)
+        self._tails.drop_unused(unused_before)
+        for wanting, line in list(self._lines.items()):
+            if not (line.is_idle and line.was_idle):
+                line.was_idle = line.is_idle
+            else:
+                del self._lines[wanting]
+                group = self._groups[wanting.group]
+                group.lines.discard(line)
+                if not group.lines and not group.joining.locked():
+                    del self._groups[wanting.group]
+        self._cleaning = loop.call_later(CLEANING_SECONDS, self._clean)
+
+
+def _check_visible_after(visible_after_ms: int, least: int) -> None:
+    if not least <= visible_after_ms <= VISIBLE_AFTER_MS_MAX:
+        raise InvalidArgument(
+            reason=f"{visible_after_ms} ms are not between {least} ms and 12 hours"
+        )

@@ -60,6 +60,7 @@ class Error(_message.Message):
         TRANSACTION_ENDED: _ClassVar[Error.Code]
         NO_EXTERNAL_ADDRESS: _ClassVar[Error.Code]
         DELAYED_SETTLED: _ClassVar[Error.Code]
+        NOT_ACQUIRED: _ClassVar[Error.Code]
         ETCD_UNAVAILABLE: _ClassVar[Error.Code]
         NAMESERVER_UNAVAILABLE: _ClassVar[Error.Code]
         BROKER_UNAVAILABLE: _ClassVar[Error.Code]
@@ -132,6 +133,7 @@ class Error(_message.Message):
     TRANSACTION_ENDED: Error.Code
     NO_EXTERNAL_ADDRESS: Error.Code
     DELAYED_SETTLED: Error.Code
+    NOT_ACQUIRED: Error.Code
     ETCD_UNAVAILABLE: Error.Code
     NAMESERVER_UNAVAILABLE: Error.Code
     BROKER_UNAVAILABLE: Error.Code

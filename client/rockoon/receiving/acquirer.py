@@ -1,0 +1,415 @@
+"""Acquirer: asks the offset service for what receivers wait for, all that is due in one call.
+
+A line is asked for when a receiver comes, when a queue has grown, when something becomes visible,
+and once a second while somebody waits: what other processes give back nobody tells.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from rockoon.errors import (
+    ConsumeDisabled,
+    GroupNotFound,
+    OffsetServiceUnavailable,
+    QueueHeld,
+    QueueNotFound,
+    RockoonError,
+    TopicNotFound,
+    from_wire,
+)
+from rockoon.net.connection import Connection
+from rockoon.receiving.candidates import CANDIDATES_MAX, candidates
+from rockoon.receiving.line import Line, ParkedReceiver
+from rockoon.receiving.offset_reader import OffsetReader
+from rockoon.receiving.tails import QueueTail, Tails, TopicTails
+from rockoon_core.message_queue import MessageQueue, queue_from_wire
+from rockoon_format.names import retry_topic
+from rockoon_proto.v1.in_flight_pb2 import AcquireRequest, Granted, QueueReach, Wanted
+
+log = logging.getLogger(__name__)
+
+TICK_SECONDS = 1.0
+VISIBLE_SECONDS_MIN = 0.02
+# A broker that does not say how far its queues reach must not hold up the others.
+READY_SECONDS_MAX = 0.5
+CALLS_MAX = 4
+CALLS_ALONE_MAX = 16
+# Of a FIFO group, where each receiver has a wish of its own: when so many get nothing, nobody does.
+FIFO_WISHES_MAX = 16
+QUEUES_PER_WISH_MAX = 4096
+
+
+@dataclass(slots=True, eq=False)
+class ReceivingGroup:
+    """A consumer group, as its receivers here know it."""
+
+    name: str
+    joined: set[str] = field(default_factory=set)
+    """Topics that the group is recorded to read."""
+    is_fifo: bool = False
+    route_revision: int = 0
+    lines: set[Line] = field(default_factory=set)
+    floors: dict[MessageQueue, int] = field(default_factory=dict)
+    """Of a FIFO group: from where on candidates are wanted."""
+    joining: asyncio.Lock = field(default_factory=asyncio.Lock)
+    told: set[tuple[MessageQueue, type[RockoonError]]] = field(default_factory=set)
+    """Refusals that were logged."""
+
+
+@dataclass(slots=True, eq=False)
+class Wish:
+    """What is asked for of a line at once."""
+
+    line: Line
+    group: ReceivingGroup
+    ask: int
+    messages_max: int
+    receiver: ParkedReceiver | None
+    """The only one that it is for; None: whoever is first when it is granted."""
+    late: int = 0
+    """Readings that are to end before it is answered."""
+
+
+class Acquirer:
+    """Makes the calls of one connection.
+
+    Args:
+        cluster: the connection.
+        tails: how far queues reach.
+        reader: reads candidates.
+        take: gives out what was granted; returns how many messages that were.
+    """
+
+    def __init__(
+        self,
+        cluster: Connection,
+        tails: Tails,
+        reader: OffsetReader,
+        take: Callable[[Wish, Granted], int],
+    ) -> None:
+        self._cluster = cluster
+        self._tails = tails
+        self._reader = reader
+        self._take = take
+        self._loop = asyncio.get_running_loop()
+        self._due: dict[Line, ReceivingGroup] = {}
+        self._by_topic: dict[str, dict[Line, ReceivingGroup]] = {}
+        self._launching = False
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._alone = 0
+        self._is_closed = False
+
+    # When to ask
+
+    def look(self, line: Line, group: ReceivingGroup) -> None:
+        """Receivers of a line have come or gone."""
+        if line.parked and not line.used:
+            line.used = [self._tails.of(topic) for topic in _topics(line)]
+            for topic in line.used:
+                self._tails.use(topic, 1)
+                self._by_topic.setdefault(topic.topic, {})[line] = group
+        elif line.used and not line.parked:
+            self._feed(line, ())
+            for topic in line.used:
+                self._tails.use(topic, -1)
+                lines = self._by_topic[topic.topic]
+                del lines[line]
+                if not lines:
+                    del self._by_topic[topic.topic]
+            line.used = []
+            self._due.pop(line, None)
+            if line.timer is not None:
+                line.timer.cancel()
+                line.timer = None
+
+    def make_due(self, line: Line, group: ReceivingGroup) -> None:
+        """Ask for a line, as soon as possible."""
+        if line.is_asking:
+            line.is_due_again = True
+        elif line.parked and not self._is_closed:
+            self._due[line] = group
+            if not self._launching:
+                self._launching = True
+                # Not now: what else becomes due in this turn of the loop goes with it.
+                self._loop.call_soon(self._launch)
+
+    def make_due_in(self, line: Line, group: ReceivingGroup, seconds: float) -> None:
+        """Ask for a line after a time, if nothing makes it due before."""
+        at = self._loop.time() + seconds
+        if line.timer is not None:
+            if line.timer.when() <= at:
+                return
+            line.timer.cancel()
+        if line.parked:
+            line.timer = self._loop.call_at(at, self._tick, line, group)
+
+    def note_grown(self, topic: str) -> None:
+        """A queue of a topic has more."""
+        for line, group in self._by_topic.get(topic, {}).items():
+            self.make_due(line, group)
+
+    def note_settled(self, group: ReceivingGroup, visible_after_seconds: float | None) -> None:
+        """Messages of a group were acknowledged here (None), or will be visible."""
+        for line in group.lines:
+            if visible_after_seconds is not None and visible_after_seconds > 0:
+                self.make_due_in(line, group, visible_after_seconds)
+            elif visible_after_seconds is not None or group.is_fifo:
+                self.make_due(line, group)
+
+    async def close(self, seconds_max: float) -> None:
+        """Ask for nothing more; wait a little for what is under way."""
+        self._is_closed = True
+        self._due.clear()
+        if self._tasks:
+            _, left = await asyncio.wait(self._tasks, timeout=seconds_max)
+            for task in left:
+                task.cancel()
+
+    def _tick(self, line: Line, group: ReceivingGroup) -> None:
+        line.timer = None
+        self.make_due(line, group)
+
+    def _feed(self, line: Line, topics: Sequence[TopicTails]) -> None:
+        if topics is line.fed or (not topics and not line.fed):
+            return
+        for topic in line.fed:
+            self._tails.feed(topic, -1)
+        for topic in topics:
+            self._tails.feed(topic, 1)
+        line.fed = list(topics)
+
+    # Asking
+
+    def _launch(self) -> None:
+        self._launching = False
+        together: dict[Line, ReceivingGroup] = {}
+        for line, group in list(self._due.items()):
+            is_alone = line.is_alone or group.is_fifo
+            if not self._is_ready(line) or (group.is_fifo and line.pending):
+                # It is made due again when that is otherwise, or has lasted.
+                del self._due[line]
+                self.make_due_in(line, group, READY_SECONDS_MAX)
+            elif not is_alone:
+                together[line] = group
+            elif self._alone < CALLS_ALONE_MAX:
+                del self._due[line]
+                self._alone += 1
+                self._start({line: group}, is_alone=True)
+        if together and len(self._tasks) - self._alone < CALLS_MAX:
+            for line in together:
+                del self._due[line]
+            self._start(together, is_alone=False)
+
+    def _is_ready(self, line: Line) -> bool:
+        # Looked up again: queues may have been added.
+        now = self._loop.time()
+        tails = [self._tails.of(topic) for topic in _topics(line)]
+        return all(each.is_ready or now - each.taken_at >= READY_SECONDS_MAX for each in tails)
+
+    def _start(self, lines: dict[Line, ReceivingGroup], *, is_alone: bool) -> None:
+        for line in lines:
+            line.is_asking, line.is_due_again = True, False
+            line.asks += 1
+            if line.timer is not None:
+                line.timer.cancel()
+                line.timer = None
+        task = self._cluster.tasks.create_task(self._ask(lines), name="rockoon acquire")
+        self._tasks.add(task)
+
+        def done(_: object) -> None:
+            self._tasks.discard(task)
+            self._alone -= is_alone
+            for line, group in lines.items():
+                line.is_asking = False
+                if line.is_due_again:
+                    self.make_due(line, group)
+                else:
+                    self.make_due_in(line, group, TICK_SECONDS)
+            if self._due and not self._launching:
+                self._launching = True
+                self._loop.call_soon(self._launch)
+
+        task.add_done_callback(done)
+
+    async def _ask(self, lines: dict[Line, ReceivingGroup]) -> None:
+        try:
+            request = AcquireRequest()
+            wishes: list[Wish] = []
+            for line, group in lines.items():
+                wishes += await self._add(request, line, group)
+            if not wishes:
+                return
+            reply = await self._cluster.call(
+                self._cluster.in_flight_service().Acquire,
+                request,
+                unavailable=OffsetServiceUnavailable,
+            )
+        except RockoonError as error:
+            await self._failed(lines, error)
+            return
+        except Exception as error:
+            log.exception("asking for messages failed in a way no one foresaw")
+            await self._failed(lines, RockoonError(f"asking for messages failed: {error!r}"))
+            return
+        got: dict[Line, int] = {}
+        for wish, granted in zip(wishes, reply.granted, strict=True):
+            if granted.HasField("error"):
+                self._refused(wish, from_wire(granted.error))
+                continue
+            wish.line.is_alone = False
+            wish.line.backoff.reset()
+            found = self._take(wish, granted)
+            got[wish.line] = got.get(wish.line, 0) + found
+            self._note(wish, granted, reply.as_of_ms)
+        for line, count in got.items():
+            self._plan_next(line, lines[line], count)
+
+    async def _add(self, request: AcquireRequest, line: Line, group: ReceivingGroup) -> list[Wish]:
+        """Put a line's wishes into a request."""
+        for subscription in line.wanting.subscriptions:
+            if self._tails.of(subscription.topic).route is None:
+                group.joined.discard(subscription.topic)
+                line.fail(TopicNotFound(topic=subscription.topic))
+                return []
+        tails = self._readable(line)
+        if not tails:
+            self._nothing_readable(line)
+            return []
+        if group.is_fifo:
+            reaches = [each for tail in tails if (each := await self._fifo_reach(tail, group))]
+            receivers = list(line.parked)[:FIFO_WISHES_MAX]
+            wishes = [Wish(line, group, line.asks, each.messages_max, each) for each in receivers]
+        else:
+            reaches = [_reach(tail) for tail in tails]
+            wanted = line.messages_wanted
+            wishes = [Wish(line, group, line.asks, wanted, None)] if wanted else []
+        first = next(iter(line.parked), None)
+        for wish in wishes:
+            receiver = wish.receiver or first
+            assert receiver is not None
+            request.wanted.append(
+                Wanted(
+                    group=group.name,
+                    receiver=receiver.name,
+                    queues=reaches,
+                    messages_max=wish.messages_max,
+                    visible_after_ms=line.wanting.visible_after_ms,
+                    attempt_id=receiver.attempt_id if group.is_fifo else "",
+                    policy=line.wanting.consume_from.to_wire(),
+                )
+            )
+        request.route_revision = max(request.route_revision, group.route_revision)
+        return wishes
+
+    def _readable(self, line: Line) -> list[QueueTail]:
+        """Tails to name, in the order of preference: queues take turns, those of the retry topic
+        come first."""
+        line.shift += 1
+        found: list[QueueTail] = []
+        for topic in _topics(line):
+            tails = list(self._tails.of(topic).queues.values())
+            at = line.shift % len(tails) if tails else 0
+            found += [each for each in tails[at:] + tails[:at] if each.is_readable]
+        return found[:QUEUES_PER_WISH_MAX]
+
+    async def _fifo_reach(self, tail: QueueTail, group: ReceivingGroup) -> QueueReach | None:
+        reach = _reach(tail)
+        start = group.floors.get(tail.queue)
+        if start is not None:
+            start = max(start, tail.min_offset)
+            offsets = range(start, min(reach.end_offset, start + CANDIDATES_MAX))
+            if not offsets:
+                return None
+            reading = await self._reader.read(tail, offsets)
+            reach.candidates_from = start
+            reach.candidates.extend(candidates(offsets, reading))
+        return reach
+
+    # What the answer means
+
+    def _note(self, wish: Wish, granted: Granted, as_of_ms: int) -> None:
+        line, group = wish.line, wish.group
+        if granted.next_visible_at_ms:
+            seconds = (granted.next_visible_at_ms - as_of_ms) / 1000
+            # In a FIFO group what is visible may wait for what comes before it.
+            self.make_due_in(line, group, min(max(seconds, VISIBLE_SECONDS_MIN), TICK_SECONDS))
+        for refusal in granted.refused:
+            self._note_refusal(group, queue_from_wire(refusal.queue), from_wire(refusal.error))
+        for wanted in granted.wanted_candidates:
+            group.is_fifo = True
+            queue = queue_from_wire(wanted.queue)
+            if group.floors.get(queue) != wanted.from_offset:
+                group.floors[queue] = wanted.from_offset
+                line.is_due_again |= not granted.acquired
+
+    def _note_refusal(
+        self, group: ReceivingGroup, queue: MessageQueue, error: RockoonError
+    ) -> None:
+        key = (queue, type(error))
+        if key not in group.told and not isinstance(error, QueueNotFound):
+            level = logging.INFO if isinstance(error, QueueHeld) else logging.WARNING
+            log.log(level, "%s cannot receive from %s: %s", group.name, queue, error)
+        group.told.add(key)
+
+    def _plan_next(self, line: Line, group: ReceivingGroup, got: int) -> None:
+        self.look(line, group)
+        if not line.parked:
+            return
+        if got:
+            # More may be there.
+            line.is_due_again = True
+        else:
+            self._feed(line, line.used)
+
+    def _refused(self, wish: Wish, error: RockoonError) -> None:
+        line, group = wish.line, wish.group
+        if isinstance(error, GroupNotFound):
+            # Whoever comes next makes it again, if it may.
+            group.joined.clear()
+        if error.retriable or isinstance(error, ConsumeDisabled):
+            line.fail(error, line.over)
+            self.make_due_in(line, group, line.backoff.next_seconds())
+        else:
+            line.fail(error)
+        self.look(line, group)
+
+    def _nothing_readable(self, line: Line) -> None:
+        failures = [
+            tail.failure
+            for topic in line.topics
+            for tail in self._tails.of(topic).queues.values()
+            if tail.failure is not None
+        ]
+        if failures:
+            line.fail(failures[0].with_traceback(None), line.over)
+        else:
+            # Nothing is stored yet, or only topics without queues are read.
+            line.ask_done(line.asks)
+
+    async def _failed(self, lines: dict[Line, ReceivingGroup], error: RockoonError) -> None:
+        """The call has failed."""
+        if not error.retriable and len(lines) > 1:
+            # It may be about one of them.
+            for line in lines:
+                line.is_alone = line.is_due_again = True
+            return
+        pause = 0.0
+        for line, group in lines.items():
+            pause = max(pause, line.backoff.next_seconds())
+            line.fail(error, line.over if error.retriable else None)
+            self.look(line, group)
+        if error.retriable:
+            log.info("the offset service grants nothing: %s", error)
+            await self._cluster.pause_for_offset_service(pause)
+        for line in lines:
+            line.is_due_again = True
+
+
+def _topics(line: Line) -> Iterable[str]:
+    return [retry_topic(line.wanting.group), *line.topics]
+
+
+def _reach(tail: QueueTail) -> QueueReach:
+    return QueueReach(queue=tail.ref, min_offset=tail.min_offset, end_offset=tail.end_offset or 0)

@@ -1,0 +1,45 @@
+"""Dead letters of receivers: messages whose attempts are used up, or that a receiver gives up."""
+
+from collections.abc import Sequence
+
+from rockoon.consumer.redelivery import Failure
+from rockoon.consumer.retry import RetryPolicy, RetryStatistics, RetryTopic
+from rockoon.message import Batch, Message
+from rockoon.net.connection import Connection
+
+
+class NeverAcknowledged(Exception):
+    """Why a message is a dead letter, as it says with the message."""
+
+
+class DeadLettering:
+    """Puts messages into dead-letter topics.
+
+    Args:
+        cluster: the connection.
+    """
+
+    def __init__(self, cluster: Connection) -> None:
+        self._cluster = cluster
+        self._statistics = RetryStatistics()
+
+    async def bury(
+        self, group: str, found: Sequence[tuple[int, Batch, int]], attempts: int, reason: str
+    ) -> bool:
+        """Have brokers store messages of one queue as dead letters.
+
+        Args:
+            group: whose.
+            found: as of a `Reading`.
+            attempts: how often they were delivered in vain.
+            reason: for people.
+
+        Returns:
+            Whether all are durable there. If not, some may be.
+        """
+        if not found:
+            return True
+        messages = [Message(batch, index) for _, batch, index in found]
+        failure = Failure(messages, max(attempts, 1), NeverAcknowledged(reason), is_last=True)
+        topic = RetryTopic(self._cluster, group, RetryPolicy(), self._statistics)
+        return await topic.failed(failure) is None

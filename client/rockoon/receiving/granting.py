@@ -1,0 +1,280 @@
+"""Granting: from acquired offsets to messages in the hands of receivers.
+
+Every offset that was acquired ends in one of five ways: a receiver gets it; it is acknowledged,
+because there is no message or a filter leaves it out; it is a dead letter; it is given back,
+because it cannot be read now or nobody is there for it; or it waits for its time, because this
+process fails.
+"""
+
+import asyncio
+import logging
+from collections.abc import Coroutine, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from rockoon.errors import RockoonError
+from rockoon.message import Batch
+from rockoon.net.connection import Connection
+from rockoon.receiving.acquirer import Acquirer, ReceivingGroup, Wish
+from rockoon.receiving.dead_lettering import DeadLettering
+from rockoon.receiving.line import MESSAGES_MAX, Line
+from rockoon.receiving.offset_bits import offsets_of
+from rockoon.receiving.offset_reader import OffsetReader, Reading
+from rockoon.receiving.received import ReceiptHandle, ReceivedMessage
+from rockoon.receiving.settler import Settler
+from rockoon.receiving.tails import QueueTail, Tails
+from rockoon.subscription import Subscription
+from rockoon_core.message_queue import queue_from_wire
+from rockoon_format import sql92
+from rockoon_proto.v1.in_flight_pb2 import Acquired, Granted
+
+log = logging.getLogger(__name__)
+
+_compiled = lru_cache(maxsize=256)(sql92.compile)
+
+# How long what cannot be read, or belongs to another topic's receivers, is left alone.
+GIVEN_BACK_MS = 1000
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Share:
+    """Acquired messages of one queue."""
+
+    tail: QueueTail
+    acquired: Acquired
+    offsets: list[int]
+
+    def receipts(self, offsets: Sequence[int]) -> list[ReceiptHandle]:
+        acquisition = self.acquired.acquisition
+        return [ReceiptHandle(self.tail.queue, acquisition, offset) for offset in offsets]
+
+    def message(self, offset: int, batch: Batch, index: int) -> ReceivedMessage:
+        acquired = self.acquired
+        receipt = ReceiptHandle(self.tail.queue, acquired.acquisition, offset)
+        return ReceivedMessage(batch, index, acquired.attempt, receipt, acquired.visible_at_ms)
+
+
+class Granting:
+    """Gives out what was granted.
+
+    Args:
+        cluster: the connection.
+        tails, reader, settler: the engine's.
+    """
+
+    def __init__(
+        self, cluster: Connection, tails: Tails, reader: OffsetReader, settler: Settler
+    ) -> None:
+        self._cluster = cluster
+        self._tails = tails
+        self._reader = reader
+        self._settler = settler
+        self._dead_letters = DeadLettering(cluster)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._acquirer: Acquirer | None = None
+
+    def tell(self, acquirer: Acquirer) -> None:
+        """Say who is to be told when a line wants more."""
+        self._acquirer = acquirer
+
+    def take(self, wish: Wish, granted: Granted) -> int:
+        """Give out what is in memory, and read the rest beside; returns how many messages."""
+        count = 0
+        ready: list[ReceivedMessage] = []
+        late: list[Share] = []
+        for acquired in granted.acquired:
+            offsets = offsets_of(acquired.first_offset, acquired.offsets)
+            tail = self._tails.find(queue_from_wire(acquired.queue))
+            count += len(offsets)
+            if tail is None:
+                log.info("%d messages of a queue that is gone wait for their time", len(offsets))
+                continue
+            self._tails.note_acquired(tail, offsets[-1] + 1)
+            share = Share(tail, acquired, offsets)
+            if acquired.dead:
+                self.start(self._bury(wish.group, share))
+                continue
+            reading = self._reader.kept(tail, offsets)
+            if reading.unread or (wish.receiver is not None and late):
+                late.append(share)
+            else:
+                ready += self._messages(wish, share, reading)
+        if late:
+            self._read_late(wish, ready, late)
+        else:
+            self._give(wish, ready)
+            wish.line.ask_done(wish.ask)
+        return count
+
+    def start(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do something beside; failures that are foreseen are logged."""
+        task = self._cluster.tasks.create_task(self._guard(work), name="rockoon receiving")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def give_back(
+        self, group: str, receipts: Sequence[ReceiptHandle], visible_after_ms: int = 0
+    ) -> None:
+        """Have others get messages, as if they had not been delivered."""
+        if receipts:
+            self.start(self._give_back(group, receipts, visible_after_ms))
+
+    async def close(self, seconds_max: float) -> None:
+        """Wait a little for what is under way."""
+        if self._tasks:
+            _, left = await asyncio.wait(self._tasks, timeout=seconds_max)
+            for task in left:
+                task.cancel()
+
+    async def _guard(self, work: Coroutine[Any, Any, None]) -> None:
+        try:
+            await work
+        except RockoonError as error:
+            # What is acquired becomes visible in its time.
+            log.warning("what became of some messages could not be stored: %s", error)
+        except Exception:
+            log.exception("giving out messages failed in a way no one foresaw")
+
+    # Reading
+
+    def _read_late(self, wish: Wish, ready: list[ReceivedMessage], late: list[Share]) -> None:
+        wish.late = len(late)
+        if wish.receiver is not None:
+            # In order: all at once.
+            wish.late = 1
+            self.start(self._read(wish, late, ready))
+        else:
+            self._give(wish, ready)
+            for share in late:
+                self.start(self._read(wish, [share], []))
+
+    async def _read(self, wish: Wish, late: list[Share], ready: list[ReceivedMessage]) -> None:
+        line = wish.line
+        count = sum(len(share.offsets) for share in late)
+        line.pending += count
+        try:
+            for share in late:
+                reading = await self._reader.read(share.tail, share.offsets)
+                ready += self._messages(wish, share, reading)
+        finally:
+            line.pending -= count
+            self._give(wish, ready)
+            wish.late -= 1
+            if not wish.late:
+                line.ask_done(wish.ask)
+            assert self._acquirer is not None
+            self._acquirer.look(line, wish.group)
+            self._acquirer.make_due(line, wish.group)
+
+    def _messages(self, wish: Wish, share: Share, reading: Reading) -> list[ReceivedMessage]:
+        """What receivers get of a share; sees to the rest."""
+        group, queue = wish.group.name, share.tail.queue
+        line = wish.line
+        done = reading.gone
+        messages: list[ReceivedMessage] = []
+        if queue.is_retry:
+            for at in reading.found:
+                message = share.message(*at)
+                if _is_damaged(at[1], at[2]) or message.topic in line.topics:
+                    messages.append(message)
+                else:
+                    self._give_elsewhere(wish, message)
+        else:
+            subscription = next(
+                each for each in line.wanting.subscriptions if each.topic == queue.topic
+            )
+            for offset, batch, index in reading.found:
+                if _matches(subscription, batch, index):
+                    messages.append(share.message(offset, batch, index))
+                else:
+                    done.append(offset)
+            if line.has_filter:
+                _adapt(line, len(messages), len(share.offsets))
+        if done:
+            self.start(self._acknowledge(group, share.receipts(done)))
+        if reading.unread:
+            self.give_back(group, share.receipts(reading.unread), GIVEN_BACK_MS)
+        if reading.damaged:
+            log.error(
+                "%d messages of %s are damaged: they come again until they are given up",
+                len(reading.damaged),
+                queue,
+            )
+        return messages
+
+    # Giving out
+
+    def _give(self, wish: Wish, messages: Sequence[ReceivedMessage]) -> None:
+        if not messages:
+            return
+        if wish.receiver is not None:
+            left = wish.line.offer_to(wish.receiver, messages)
+        else:
+            left = wish.line.offer(messages)
+        self.give_back(wish.group.name, [each.receipt for each in left])
+
+    def _give_elsewhere(self, wish: Wish, message: ReceivedMessage) -> None:
+        """See to a message of the retry topic whose own topic the line does not read."""
+        for line in wish.group.lines:
+            if message.topic in line.topics and not line.offer([message]):
+                assert self._acquirer is not None
+                self._acquirer.look(line, wish.group)
+                return
+        self.give_back(wish.group.name, [message.receipt], GIVEN_BACK_MS)
+
+    async def _give_back(
+        self, group: str, receipts: Sequence[ReceiptHandle], visible_after_ms: int
+    ) -> None:
+        await self._settler.change(group, receipts, visible_after_ms, uncounted=True)
+
+    async def _acknowledge(self, group: str, receipts: Sequence[ReceiptHandle]) -> None:
+        await self._settler.acknowledge(group, receipts)
+
+    # Dead letters
+
+    async def _bury(self, group: ReceivingGroup, share: Share) -> None:
+        reading = await self._reader.read(share.tail, share.offsets)
+        attempts = share.acquired.attempt - 1
+        reason = f"it was received {attempts} times and never acknowledged"
+        buried = await self._dead_letters.bury(group.name, reading.found, attempts, reason)
+        done = [*reading.gone, *reading.damaged]
+        if reading.damaged:
+            log.error("damaged messages of %s are given up: %s", share.tail.queue, reading.damaged)
+        if buried:
+            done += [offset for offset, _, _ in reading.found]
+        if done:
+            await self._settler.acknowledge(group.name, share.receipts(done))
+
+    async def dead_letter(
+        self, group: str, tail: QueueTail, receipts: Sequence[ReceiptHandle], reason: str
+    ) -> bool:
+        """Make messages of one queue dead letters; returns whether that is done."""
+        reading = await self._reader.read(tail, sorted({each.offset for each in receipts}))
+        if reading.unread:
+            return False
+        return await self._dead_letters.bury(group, reading.found, 1, reason)
+
+
+def _matches(subscription: Subscription, batch: Batch, index: int) -> bool:
+    if not subscription.tags and not subscription.sql_expression:
+        return True
+    if _is_damaged(batch, index):
+        # What its properties were nobody can say: to leave it out would be to lose it.
+        return True
+    if subscription.tags:
+        return batch.columns.tags[index] in subscription.tags
+    properties = batch.columns.properties_bytes[index]
+    return _compiled(subscription.sql_expression).matches_encoded(properties) is True
+
+
+def _is_damaged(batch: Batch, index: int) -> bool:
+    return batch.columns.is_damaged(index)
+
+
+def _adapt(line: Line, matched: int, acquired: int) -> None:
+    """Acquire more at once where few match."""
+    if 2 * matched * line.factor < acquired:
+        line.factor = min(2 * line.factor, MESSAGES_MAX)
+    elif matched * line.factor > 2 * acquired:
+        line.factor = max(line.factor // 2, 1)

@@ -1,0 +1,104 @@
+"""Kept batches: what was read of queues, for as long as others may want it.
+
+Each covers a range of a queue without gaps: an offset in it that has no message is one that the
+queue does not have.
+"""
+
+from bisect import bisect_right, insort
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rockoon.consumer.pull import Pulled
+from rockoon.message import Batch
+from rockoon_core.message_queue import MessageQueue
+
+BYTES_MAX = 64 << 20
+BATCHES_MAX = 16_384
+
+
+@dataclass(frozen=True, slots=True)
+class KeptBatch:
+    """A range of a queue, and its messages."""
+
+    first: int
+    next_offset: int
+    batch: Batch | None
+    offsets: Sequence[int]
+    """Of the batch, ascending."""
+    size_bytes: int
+    kept_at: float
+
+    def index(self, offset: int) -> int | None:
+        """Return where in the batch the message of an offset is, None when there is none."""
+        offsets = self.offsets
+        if isinstance(offsets, range):
+            return offset - offsets.start if offset in offsets else None
+        at = bisect_right(offsets, offset) - 1
+        return at if at >= 0 and offsets[at] == offset else None
+
+
+class KeptBatches:
+    """The newest ones, up to so many bytes.
+
+    Args:
+        bytes_max: of stored records.
+        batches_max: how many, because small ones have a price too.
+    """
+
+    def __init__(self, bytes_max: int = BYTES_MAX, batches_max: int = BATCHES_MAX) -> None:
+        self._bytes_max = bytes_max
+        self._batches_max = batches_max
+        self._bytes = 0
+        # In the order in which they came.
+        self._all: OrderedDict[tuple[MessageQueue, int], KeptBatch] = OrderedDict()
+        # Of each queue the beginnings, sorted.
+        self._firsts: dict[MessageQueue, list[int]] = {}
+
+    def put(self, queue: MessageQueue, first: int, pulled: Pulled, now: float) -> KeptBatch:
+        """Keep an answer to a pull from `first`; drop the oldest that there is no room for."""
+        kept = KeptBatch(
+            first, pulled.next_offset, pulled.batch, pulled.offsets, pulled.size_bytes, now
+        )
+        if kept.next_offset <= first:
+            return kept
+        self._drop((queue, first))
+        self._all[queue, first] = kept
+        insort(self._firsts.setdefault(queue, []), first)
+        self._bytes += kept.size_bytes
+        while self._bytes > self._bytes_max or len(self._all) > self._batches_max:
+            self._drop(next(iter(self._all)))
+        return kept
+
+    def find(self, queue: MessageQueue, offset: int) -> KeptBatch | None:
+        """Return what covers an offset."""
+        firsts = self._firsts.get(queue)
+        at = bisect_right(firsts, offset) if firsts else 0
+        if firsts is None or at == 0:
+            return None
+        kept = self._all[queue, firsts[at - 1]]
+        return kept if offset < kept.next_offset else None
+
+    def drop_older(self, kept_before: float) -> None:
+        """Drop what was kept before a time."""
+        while self._all:
+            oldest = next(iter(self._all))
+            if self._all[oldest].kept_at >= kept_before:
+                return
+            self._drop(oldest)
+
+    def forget(self, queue: MessageQueue) -> None:
+        """Drop all of a queue: its broker, or its log, may be another one."""
+        for first in list(self._firsts.get(queue, ())):
+            self._drop((queue, first))
+
+    def _drop(self, key: tuple[MessageQueue, int]) -> None:
+        kept = self._all.pop(key, None)
+        if kept is None:
+            return
+        queue, first = key
+        self._bytes -= kept.size_bytes
+        firsts = self._firsts[queue]
+        del firsts[bisect_right(firsts, first) - 1]
+        if not firsts:
+            del self._firsts[queue]

@@ -1,0 +1,164 @@
+"""Line: the receivers that want the same, in the order in which they came.
+
+What is acquired for a line goes to its first receivers. Nothing here knows a clock or a wire.
+"""
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from rockoon.offsets.start import ConsumeFrom
+from rockoon.receiving.received import ReceivedMessage
+from rockoon.receiving.tails import TopicTails
+from rockoon.subscription import Subscription
+from rockoon_core.backoff import Backoff
+
+# The wire's bound of one wish.
+MESSAGES_MAX = 1024
+
+
+class Wanting(NamedTuple):
+    """What the receivers of a line have in common."""
+
+    group: str
+    subscriptions: tuple[Subscription, ...]
+    """Sorted by topic."""
+    visible_after_ms: int
+    consume_from: ConsumeFrom
+
+
+class ParkedReceiver:
+    """One that waits.
+
+    Args:
+        messages_max: how many it takes.
+        name: for people.
+        attempt_id: of a FIFO group's receiver.
+    """
+
+    __slots__ = ("attempt_id", "first_ask", "is_over", "messages", "messages_max", "name")
+
+    def __init__(self, messages_max: int, name: str, attempt_id: str) -> None:
+        self.messages_max = messages_max
+        self.name = name
+        self.attempt_id = attempt_id
+        self.messages: asyncio.Future[list[ReceivedMessage]] = (
+            asyncio.get_running_loop().create_future()
+        )
+        self.first_ask = 0
+        """Number of the line's first ask that is made for it too."""
+        self.is_over = False
+        """Its time is over: it leaves with the answer to that ask."""
+
+
+@dataclass(slots=True, eq=False)
+class Line:
+    """Receivers with one wish, and when it is to be asked for."""
+
+    wanting: Wanting
+    parked: dict[ParkedReceiver, None] = field(default_factory=dict)
+    parked_messages_max: int = 0
+    """Of all of them together."""
+    pending: int = 0
+    """Messages that are acquired and being read."""
+    timer: asyncio.TimerHandle | None = None
+    """When to ask at the latest."""
+    is_asking: bool = False
+    is_due_again: bool = False
+    """Something has happened while it was asked for."""
+    is_alone: bool = True
+    """It is asked for in a call of its own: nothing is known of how long that takes."""
+    used: list[TopicTails] = field(default_factory=list)
+    """What it has told that it has receivers."""
+    fed: list[TopicTails] = field(default_factory=list)
+    """What it has told that they wait for more than there is."""
+    asks: int = 0
+    """How many were begun."""
+    asks_done: int = 0
+    factor: int = 1
+    """How many messages are acquired for each that is wanted: a filter leaves some out."""
+    shift: int = 0
+    """Which queue comes first."""
+    over: dict[ParkedReceiver, None] = field(default_factory=dict)
+    backoff: Backoff = field(default_factory=Backoff)
+    was_idle: bool = False
+    """When it was looked at last."""
+
+    @property
+    def topics(self) -> list[str]:
+        return [each.topic for each in self.wanting.subscriptions]
+
+    @property
+    def has_filter(self) -> bool:
+        return any(each.tags or each.sql_expression for each in self.wanting.subscriptions)
+
+    @property
+    def messages_wanted(self) -> int:
+        """How many to acquire, 0 to 1024."""
+        wanted = self.parked_messages_max * self.factor - self.pending
+        return max(0, min(wanted, MESSAGES_MAX))
+
+    @property
+    def is_idle(self) -> bool:
+        return not (self.parked or self.pending or self.is_asking)
+
+    def park(self, receiver: ParkedReceiver) -> None:
+        receiver.first_ask = self.asks + 1
+        self.was_idle = False
+        self.parked[receiver] = None
+        self.parked_messages_max += receiver.messages_max
+
+    def leave(self, receiver: ParkedReceiver) -> None:
+        """It waits no longer; does nothing when it does not wait."""
+        if receiver in self.parked:
+            del self.parked[receiver]
+            self.over.pop(receiver, None)
+            self.parked_messages_max -= receiver.messages_max
+
+    def offer(self, messages: Sequence[ReceivedMessage]) -> Sequence[ReceivedMessage]:
+        """Give messages to the receivers, the first ones first; returns what nobody takes."""
+        while messages and self.parked:
+            receiver = next(iter(self.parked))
+            self.leave(receiver)
+            if not receiver.messages.done():
+                receiver.messages.set_result(list(messages[: receiver.messages_max]))
+                messages = messages[receiver.messages_max :]
+        return messages
+
+    def offer_to(
+        self, receiver: ParkedReceiver, messages: Sequence[ReceivedMessage]
+    ) -> Sequence[ReceivedMessage]:
+        """Give messages to one; returns them when it has gone."""
+        if receiver not in self.parked or receiver.messages.done():
+            return messages
+        self.leave(receiver)
+        receiver.messages.set_result(list(messages))
+        return ()
+
+    def time_over(self, receiver: ParkedReceiver) -> None:
+        """A receiver's time is over: it leaves, as soon as it was asked for once."""
+        if self.asks_done >= receiver.first_ask:
+            self.dismiss(receiver)
+        else:
+            receiver.is_over = True
+            self.over[receiver] = None
+
+    def ask_done(self, number: int) -> None:
+        """The answer to an ask was given out."""
+        self.asks_done = max(self.asks_done, number)
+        for receiver in [each for each in self.over if each.first_ask <= self.asks_done]:
+            self.dismiss(receiver)
+
+    def fail(self, error: Exception, receivers: Iterable[ParkedReceiver] | None = None) -> None:
+        """Some of its receivers, or all, get nothing."""
+        for receiver in list(self.parked if receivers is None else receivers):
+            self.leave(receiver)
+            if not receiver.messages.done():
+                receiver.messages.set_exception(error)
+
+    def dismiss(self, receiver: ParkedReceiver) -> None:
+        """It gets nothing."""
+        self.leave(receiver)
+        if not receiver.messages.done():
+            receiver.messages.set_result([])

@@ -1,0 +1,126 @@
+"""Offset reader: the messages at acquired offsets, from what is kept or by pulls."""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from rockoon.consumer.pull import OutOfRange, PullLimits, pull
+from rockoon.errors import RockoonError, StoreCorrupt
+from rockoon.message import Batch
+from rockoon.net.connection import Connection
+from rockoon.receiving.kept_batches import KeptBatch, KeptBatches
+from rockoon.receiving.tails import QueueTail, Tails
+from rockoon.subscription import ALL, Subscription
+
+log = logging.getLogger(__name__)
+
+# More than is asked for: what comes next is mostly wanted next.
+LIMITS = PullLimits(messages_max=1024, bytes_max=1 << 20, wait_ms=0)
+
+
+@dataclass(slots=True)
+class Reading:
+    """What is at some offsets of a queue."""
+
+    found: list[tuple[int, Batch, int]] = field(default_factory=list)
+    """Offset, batch and index in it; ascending."""
+    gone: list[int] = field(default_factory=list)
+    """There is no message, and will be none."""
+    damaged: list[int] = field(default_factory=list)
+    """The broker cannot read what is there."""
+    unread: list[int] = field(default_factory=list)
+    """Not to be had now."""
+
+
+class OffsetReader:
+    """Reads for all groups.
+
+    Args:
+        cluster: the connection.
+        kept: what was read before, and where it goes.
+        tails: told how far queues reach.
+    """
+
+    def __init__(self, cluster: Connection, kept: KeptBatches, tails: Tails) -> None:
+        self._cluster = cluster
+        self._kept = kept
+        self._tails = tails
+        # What one reads, others want too.
+        self._pulling: dict[QueueTail, asyncio.Lock] = {}
+
+    def kept(self, tail: QueueTail, offsets: Sequence[int]) -> Reading:
+        """Return what is known of offsets, ascending; from the first unknown one on all count as
+        unread."""
+        reading = Reading()
+        self._take_kept(tail, offsets, reading)
+        return reading
+
+    async def read(self, tail: QueueTail, offsets: Sequence[int]) -> Reading:
+        """Read offsets, ascending. Failures are told to the tail, and leave the rest unread."""
+        reading = Reading()
+        left = self._take_kept(tail, offsets, reading)
+        if not left:
+            return reading
+        lock = self._pulling.setdefault(tail, asyncio.Lock())
+        try:
+            async with lock:
+                while left := self._take_kept(tail, left, reading):
+                    left = await self._pull(tail, left, reading)
+        except RockoonError as error:
+            log.info("%s cannot be read at %d now: %s", tail.queue, left[0], error)
+            self._tails.note_unreadable(tail, error)
+            reading.unread = left
+        finally:
+            if not lock.locked():
+                self._pulling.pop(tail, None)
+        return reading
+
+    def _take_kept(self, tail: QueueTail, offsets: Sequence[int], reading: Reading) -> list[int]:
+        """Move what is kept into the reading; returns and notes what is not."""
+        kept: KeptBatch | None = None
+        for at, offset in enumerate(offsets):
+            if kept is None or not kept.first <= offset < kept.next_offset:
+                kept = self._kept.find(tail.queue, offset)
+                if kept is None:
+                    reading.unread = list(offsets[at:])
+                    return reading.unread
+            index = kept.index(offset)
+            if index is None or kept.batch is None:
+                reading.gone.append(offset)
+            else:
+                reading.found.append((offset, kept.batch, index))
+        reading.unread = []
+        return []
+
+    async def _pull(self, tail: QueueTail, offsets: list[int], reading: Reading) -> list[int]:
+        """Pull from the first of them on; returns what is to be looked for again."""
+        queue, first = tail.queue, offsets[0]
+        everything = Subscription.parse(queue.topic, ALL)
+        try:
+            answer = await pull(self._cluster, queue, first, everything, LIMITS)
+        except StoreCorrupt as damage:
+            log.error("message %d of %s cannot be read: %s", first, queue, damage)  # noqa: TRY400
+            reading.damaged.append(first)
+            return offsets[1:]
+        if isinstance(answer, OutOfRange):
+            if not answer.below_min:
+                raise answer.to_error()
+            tail.min_offset = answer.min_offset
+            reading.gone += [each for each in offsets if each < answer.min_offset]
+            return [each for each in offsets if each >= answer.min_offset]
+        now = asyncio.get_running_loop().time()
+        self._tails.note_read(tail, answer.max_offset)
+        kept = self._kept.put(queue, first, answer, now)
+        if kept.next_offset <= first:
+            # At its end, which lies before what was acquired: the log has lost some.
+            raise OutOfRange(queue, first, tail.min_offset, answer.max_offset).to_error()
+        # Not by way of `kept` alone: it may have had no room for it.
+        rest = [each for each in offsets if each >= kept.next_offset]
+        for offset in offsets[: len(offsets) - len(rest)]:
+            index = kept.index(offset)
+            if index is None or kept.batch is None:
+                reading.gone.append(offset)
+            else:
+                reading.found.append((offset, kept.batch, index))
+        return rest

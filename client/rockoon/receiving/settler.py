@@ -1,0 +1,266 @@
+"""Settler: acknowledgements and changes of visibility, gathered into few calls.
+
+While a call is out, what comes meanwhile waits and goes with the next one, so a thousand receivers
+that acknowledge one message each cost the offset service a call and a sync now and then.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice
+from typing import Generic, NamedTuple, TypeVar
+
+from rockoon.errors import (
+    NotEnoughReplicas,
+    NotLeader,
+    NotReady,
+    OffsetServiceUnavailable,
+    RockoonError,
+    TimedOut,
+    from_wire,
+)
+from rockoon.net.connection import Connection
+from rockoon.net.retried import retried
+from rockoon.receiving.offset_bits import mask_of
+from rockoon.receiving.received import ReceiptHandle
+from rockoon_core.message_queue import MessageQueue, queue_to_wire
+from rockoon_proto.v1.in_flight_pb2 import (
+    Acknowledged,
+    AcknowledgeRequest,
+    ChangedVisibility,
+    ChangeVisibilityRequest,
+    Delivered,
+    GroupDelivered,
+    VisibilityChange,
+)
+
+log = logging.getLogger(__name__)
+
+ENTRIES_PER_CALL_MAX = 4096
+# What the offset service, or the way to it, says while another process takes its place. Both calls
+# may be repeated; see the wire.
+AWAY = (OffsetServiceUnavailable, NotReady, NotLeader, NotEnoughReplicas, TimedOut)
+
+
+class GroupAcquisition(NamedTuple):
+    """Whose acquisition of what."""
+
+    group: str
+    queue: MessageQueue
+    acquisition: int
+
+
+class Change(NamedTuple):
+    """An acquisition, and what is wanted of it."""
+
+    acquired: GroupAcquisition
+    visible_after_ms: int
+    uncounted: bool
+    extend: bool
+
+
+Key = TypeVar("Key", bound=Hashable)
+Result = TypeVar("Result", Acknowledged, ChangedVisibility)
+
+
+@dataclass(frozen=True, slots=True)
+class Answered(Generic[Result]):
+    """What became of the offsets of one key."""
+
+    first_offset: int
+    refused: int
+    """Bits, from `first_offset` on."""
+    result: Result
+
+    def is_refused(self, offset: int) -> bool:
+        return bool(self.refused >> (offset - self.first_offset) & 1)
+
+
+class _Gathered(Generic[Key, Result]):
+    """Offsets by key that wait for the next call.
+
+    Args:
+        cluster: the connection.
+        name: of the task.
+        send: makes a call for some keys and their offsets, and returns a result for each.
+    """
+
+    def __init__(
+        self,
+        cluster: Connection,
+        name: str,
+        send: Callable[[Mapping[Key, Sequence[int]]], Awaitable[Sequence[Result]]],
+    ) -> None:
+        self._cluster = cluster
+        self._name = name
+        self._send: Callable[[Mapping[Key, Sequence[int]]], Awaitable[Sequence[Result]]] = send
+        self._pending: dict[Key, list[int]] = {}
+        self._next: asyncio.Future[dict[Key, Answered[Result]]] | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    async def answer(self, offsets: Iterable[tuple[Key, int]]) -> Mapping[Key, Answered[Result]]:
+        """Send with the next call. Cancelled, it is sent all the same.
+
+        Raises:
+            RockoonError: it was not stored, or maybe not.
+        """
+        for key, offset in offsets:
+            self._pending.setdefault(key, []).append(offset)
+        if self._next is None:
+            self._next = asyncio.get_running_loop().create_future()
+        if self._task is None:
+            self._task = self._cluster.tasks.create_task(self._run(), name=self._name)
+        return await asyncio.shield(self._next)
+
+    async def _run(self) -> None:
+        answer = self._next
+        try:
+            while self._pending:
+                pending, answer = self._pending, self._next
+                self._pending, self._next = {}, None
+                assert answer is not None
+                try:
+                    found = await self._answers(pending)
+                except Exception as error:
+                    if not isinstance(error, RockoonError):
+                        log.exception("%s failed in a way no one foresaw", self._name)
+                        error = RockoonError(f"{self._name} failed: {error!r}")
+                    answer.set_exception(error)
+                    # Whoever was cancelled does not ask.
+                    answer.exception()
+                else:
+                    answer.set_result(found)
+        finally:
+            self._task = None
+            for each in (answer, self._next):
+                if each is not None and not each.done():
+                    each.cancel()
+
+    async def _answers(self, pending: Mapping[Key, list[int]]) -> dict[Key, Answered[Result]]:
+        found: dict[Key, Answered[Result]] = {}
+        rest = iter(pending.items())
+        while some := dict(islice(rest, ENTRIES_PER_CALL_MAX)):
+            results = await retried(partial(self._send, some), self._cluster.retry_seconds, AWAY)
+            for (key, offsets), result in zip(some.items(), results, strict=True):
+                refused = int.from_bytes(result.refused, "little")
+                found[key] = Answered(min(offsets), refused, result)
+        return found
+
+    def close(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+
+
+class Settler:
+    """Says what became of received messages, for all receivers of a connection.
+
+    Args:
+        cluster: the connection.
+    """
+
+    def __init__(self, cluster: Connection) -> None:
+        self._cluster = cluster
+        self._acknowledged: _Gathered[GroupAcquisition, Acknowledged] = _Gathered(
+            cluster, "rockoon acknowledgements", self._acknowledge
+        )
+        self._changed: _Gathered[Change, ChangedVisibility] = _Gathered(
+            cluster, "rockoon visibility", self._change
+        )
+
+    async def acknowledge(self, group: str, receipts: Sequence[ReceiptHandle]) -> list[bool]:
+        """See `ReceivingEngine.acknowledge`."""
+        if not receipts:
+            return []
+        keys = [GroupAcquisition(group, queue, acquisition) for queue, acquisition, _ in receipts]
+        offsets = [receipt.offset for receipt in receipts]
+        found = await self._acknowledged.answer(zip(keys, offsets, strict=True))
+        for key in set(keys):
+            if found[key].result.HasField("error"):
+                raise from_wire(found[key].result.error)
+        return [
+            not found[key].is_refused(offset) for key, offset in zip(keys, offsets, strict=True)
+        ]
+
+    async def change(
+        self,
+        group: str,
+        receipts: Sequence[ReceiptHandle],
+        visible_after_ms: int,
+        *,
+        uncounted: bool = False,
+        extend: bool = False,
+    ) -> list[tuple[ReceiptHandle, int] | None]:
+        """As `ReceivingEngine.change_visibility`, each with when it is visible again."""
+        if not receipts:
+            return []
+        keys = [
+            Change(GroupAcquisition(group, queue, acquisition), visible_after_ms, uncounted, extend)
+            for queue, acquisition, _ in receipts
+        ]
+        offsets = [receipt.offset for receipt in receipts]
+        found = await self._changed.answer(zip(keys, offsets, strict=True))
+        changed: list[tuple[ReceiptHandle, int] | None] = []
+        for key, offset in zip(keys, offsets, strict=True):
+            answered = found[key]
+            result = answered.result
+            if result.HasField("error"):
+                raise from_wire(result.error)
+            if answered.is_refused(offset) or not result.acquisition:
+                changed.append(None)
+            else:
+                receipt = ReceiptHandle(key.acquired.queue, result.acquisition, offset)
+                changed.append((receipt, result.visible_at_ms))
+        return changed
+
+    def close(self) -> None:
+        """Send nothing more."""
+        self._acknowledged.close()
+        self._changed.close()
+
+    async def _acknowledge(
+        self, entries: Mapping[GroupAcquisition, Sequence[int]]
+    ) -> Sequence[Acknowledged]:
+        request = AcknowledgeRequest(
+            entries=[
+                GroupDelivered(group=key.group, delivered=_delivered(key, offsets))
+                for key, offsets in entries.items()
+            ]
+        )
+        reply = await self._cluster.call(
+            self._cluster.in_flight_service().Acknowledge,
+            request,
+            unavailable=OffsetServiceUnavailable,
+        )
+        return reply.results
+
+    async def _change(self, entries: Mapping[Change, Sequence[int]]) -> Sequence[ChangedVisibility]:
+        request = ChangeVisibilityRequest(
+            changes=[
+                VisibilityChange(
+                    group=key.acquired.group,
+                    delivered=_delivered(key.acquired, offsets),
+                    visible_after_ms=key.visible_after_ms,
+                    uncounted=key.uncounted,
+                    extend=key.extend,
+                )
+                for key, offsets in entries.items()
+            ]
+        )
+        reply = await self._cluster.call(
+            self._cluster.in_flight_service().ChangeVisibility,
+            request,
+            unavailable=OffsetServiceUnavailable,
+        )
+        return reply.results
+
+
+def _delivered(key: GroupAcquisition, offsets: Sequence[int]) -> Delivered:
+    first = min(offsets)
+    return Delivered(
+        queue=queue_to_wire(key.queue),
+        acquisition=key.acquisition,
+        first_offset=first,
+        offsets=mask_of(offsets, first),
+    )

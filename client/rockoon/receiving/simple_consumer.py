@@ -1,0 +1,181 @@
+"""Simple consumer: messages one by one, as SQS and RocketMQ's SimpleConsumer have them."""
+
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
+
+from rockoon.errors import Closed, InvalidArgument, NotAcquired
+from rockoon.net.closed_on_exit import ClosedOnExit
+from rockoon.offsets.start import ConsumeFrom
+from rockoon.receiving.engine import ReceivingEngine
+from rockoon.receiving.received import ReceivedMessage
+from rockoon.subscription import parsed
+
+MESSAGES_DEFAULT = 10
+VISIBLE_AFTER_SECONDS = 30.0
+WAIT_SECONDS = 20.0
+
+
+class SimpleConsumer(ClosedOnExit):
+    """Receives messages of a group: each is the receiver's own for a while, and comes again unless
+    it is acknowledged.
+
+        async with cluster.simple_consumer("billing", {"orders": "new || paid"}) as consumer:
+            for message in await consumer.receive():
+                ...
+                await consumer.ack(message)
+
+    Any number of consumers, tasks and processes share a group's messages; no queue is anybody's. In
+    a group with `fifo` the messages of one ordering key come one after the other.
+
+    Args:
+        engine: the connection's.
+        group: whose progress it is.
+        subscriptions: topic to tags as "new || paid", "*", or an `Sql`. Consumers of a group have
+            to agree: what a filter leaves out is done for the group.
+        consume_from: where to start on queues without progress when the group does not say: a
+            `ConsumeFrom`, "first", "last" or "group".
+        receiver: what people see; the connection's client id by default.
+        create_group: make the group when it does not exist.
+
+    Raises:
+        InvalidArgument, InvalidExpression: the subscriptions are none.
+    """
+
+    def __init__(
+        self,
+        engine: ReceivingEngine,
+        group: str,
+        subscriptions: Mapping[str, str],
+        *,
+        consume_from: ConsumeFrom | str = ConsumeFrom.GROUP,
+        receiver: str = "",
+        create_group: bool = True,
+    ) -> None:
+        self.group = group
+        self._engine = engine
+        self._subscriptions = tuple(parsed(subscriptions, None).values())
+        self._consume_from = ConsumeFrom.of(consume_from)
+        self._receiver = receiver
+        self._create_group = create_group
+        # Of the calls that wait.
+        self._timeouts: set[asyncio.Timeout] = set()
+        self._is_closed = False
+
+    async def receive(
+        self,
+        max_messages: int = MESSAGES_DEFAULT,
+        *,
+        visible_after: float = VISIBLE_AFTER_SECONDS,
+        wait: float = WAIT_SECONDS,
+    ) -> list[ReceivedMessage]:
+        """Return messages, as soon as there are any.
+
+        Args:
+            max_messages: 1 to 1024.
+            visible_after: seconds until others get what is not acknowledged, 1 to 12 hours.
+            wait: seconds to wait for the first message; 0: return what is there.
+
+        Returns:
+            Messages of one queue or several; none when the time is over.
+
+        Raises:
+            TopicNotFound, TopicNotReadable, GroupNotFound, NotPermitted: nothing can be received.
+            RockoonError: what is needed was away all the time.
+            Closed: the consumer is closed.
+        """
+        if self._is_closed:
+            raise Closed(what="the consumer")
+        timeout = asyncio.timeout(None)
+        self._timeouts.add(timeout)
+        try:
+            async with timeout:
+                return await self._engine.receive(
+                    self.group,
+                    self._subscriptions,
+                    messages_max=max_messages,
+                    visible_after_ms=_milliseconds(visible_after, "visible_after"),
+                    wait_seconds=wait,
+                    receiver=self._receiver,
+                    consume_from=self._consume_from,
+                    create_group=self._create_group,
+                )
+        except TimeoutError:
+            raise Closed(what="the consumer") from None
+        finally:
+            self._timeouts.discard(timeout)
+
+    async def ack(self, messages: ReceivedMessage | Iterable[ReceivedMessage]) -> None:
+        """Messages are done: nobody gets them again. Doing it twice does no harm, and late is in
+        time while nobody else has got them.
+
+        Raises:
+            NotAcquired: somebody else has one by now, or progress has gone past it. The others are
+                acknowledged.
+            RockoonError: it was not stored.
+        """
+        some = _several(messages)
+        taken = await self._engine.acknowledge(self.group, [each.receipt for each in some])
+        _refuse([each for each, is_taken in zip(some, taken, strict=True) if not is_taken])
+
+    async def nack(
+        self, messages: ReceivedMessage | Iterable[ReceivedMessage], delay: float = 0.0
+    ) -> None:
+        """Messages failed: others get them, after a delay, and their attempts are counted.
+
+        Args:
+            messages: one or several.
+            delay: seconds, up to 12 hours.
+
+        Raises:
+            NotAcquired, RockoonError: as `ack`.
+        """
+        await self._change(_several(messages), _milliseconds(delay, "delay"), extend=False)
+
+    async def extend(
+        self, messages: ReceivedMessage | Iterable[ReceivedMessage], seconds: float
+    ) -> None:
+        """Stay the only one that has messages, for some more time from now on.
+
+        Args:
+            messages: one or several.
+            seconds: up to 12 hours.
+
+        Raises:
+            NotAcquired, RockoonError: as `ack`.
+        """
+        await self._change(_several(messages), _milliseconds(seconds, "seconds"), extend=True)
+
+    async def close(self) -> None:
+        """End calls of `receive` that wait, with `Closed`. What was received stays received."""
+        self._is_closed = True
+        for timeout in self._timeouts:
+            timeout.reschedule(0.0)
+
+    async def _change(
+        self, messages: Sequence[ReceivedMessage], visible_after_ms: int, *, extend: bool
+    ) -> None:
+        changed = await self._engine.changed(
+            self.group, [each.receipt for each in messages], visible_after_ms, extend=extend
+        )
+        lost = []
+        for message, change in zip(messages, changed, strict=True):
+            if change is None:
+                lost.append(message)
+            else:
+                message.receipt, message.visible_at_ms = change
+        _refuse(lost)
+
+
+def _several(messages: ReceivedMessage | Iterable[ReceivedMessage]) -> list[ReceivedMessage]:
+    return [messages] if isinstance(messages, ReceivedMessage) else list(messages)
+
+
+def _refuse(lost: Sequence[ReceivedMessage]) -> None:
+    if lost:
+        raise NotAcquired(count=len(lost), offset=lost[0].queue_offset, queue=lost[0].queue)
+
+
+def _milliseconds(seconds: float, name: str) -> int:
+    if not 0 <= seconds <= 12 * 3600:
+        raise InvalidArgument(reason=f"{name} is {seconds} s, not 0 to 12 hours")
+    return round(seconds * 1000)

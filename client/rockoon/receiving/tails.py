@@ -1,0 +1,253 @@
+"""Tails: the ends of the queues that somebody waits for, and what comes there.
+
+Each is followed on the pull stream of its broker, without a filter and for all groups at once. What
+comes is kept, so that hot messages are read once. A tail is not followed where nobody would look:
+while receivers have enough to do further back, and some time after the last one has gone.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from rockoon.consumer.pull import OutOfRange, PullLimits
+from rockoon.consumer.pull_loop import PullLoop, PullRules
+from rockoon.consumer.pull_stream import PullStreams
+from rockoon.errors import RockoonError
+from rockoon.net.connection import Connection
+from rockoon.net.routes import TopicRoute
+from rockoon.receiving.kept_batches import KeptBatches
+from rockoon.subscription import ALL, Subscription
+from rockoon_core.changes import Changes
+from rockoon_core.message_queue import MessageQueue, queue_to_wire
+from rockoon_proto.v1.offset_pb2 import QueueRef
+
+log = logging.getLogger(__name__)
+
+# No queue reaches so far: a broker answers where it does.
+BEYOND_EVERY_END = 1 << 62
+# How far a tail runs ahead of what is acquired, while nobody waits for more.
+AHEAD_MESSAGES = 2048
+LIMITS = PullLimits(messages_max=1024, bytes_max=1 << 20, wait_ms=15_000)
+
+
+@dataclass(slots=True)
+class TailCounts:
+    """Of all tails."""
+
+    pulls: int = 0
+    pulls_empty: int = 0
+    pulls_failed: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class QueueTail:
+    """One queue, as far as it is known here."""
+
+    queue: MessageQueue
+    create_revision: int
+    ref: QueueRef
+    min_offset: int = 0
+    """Of the oldest message; 0 when it is not known."""
+    end_offset: int | None = None
+    """One past the newest message known of; None before the broker's first answer."""
+    position: int = 0
+    """Where following goes on."""
+    acquired_to: int = 0
+    """One past the largest offset that was acquired here, for any group."""
+    failure: RockoonError | None = None
+    """Why it cannot be read at the moment."""
+    task: asyncio.Task[None] | None = None
+
+    @property
+    def is_readable(self) -> bool:
+        return self.end_offset is not None and self.failure is None
+
+    @property
+    def has_room(self) -> bool:
+        """Whether it may run on although nobody waits."""
+        return (
+            self.end_offset is None
+            or self.failure is not None
+            or self.position - self.acquired_to < AHEAD_MESSAGES
+        )
+
+
+@dataclass(slots=True, eq=False)
+class TopicTails:
+    """The queues of one topic."""
+
+    topic: str
+    changed: Changes = field(default_factory=Changes)
+    """That followers may go on, and that queues became known or failed."""
+    queues: dict[MessageQueue, QueueTail] = field(default_factory=dict)
+    hungry: int = 0
+    """How many lines of receivers wait for more than there is."""
+    users: int = 0
+    """How many lines have receivers."""
+    unused_since: float = 0.0
+    route: TopicRoute | None = None
+    taken_at: float = 0.0
+    """When it got queues last."""
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether each queue is known, or known not to be readable."""
+        return all(
+            each.end_offset is not None or each.failure is not None for each in self.queues.values()
+        )
+
+
+class Tails:
+    """All that are followed.
+
+    Args:
+        cluster: the connection.
+        kept: takes what comes.
+        on_grown: called when a queue of a topic has more, or can be read for the first time.
+    """
+
+    def __init__(
+        self, cluster: Connection, kept: KeptBatches, on_grown: Callable[[str], None]
+    ) -> None:
+        self._cluster = cluster
+        self._kept = kept
+        self._on_grown = on_grown
+        self._streams = PullStreams(cluster)
+        self._counts = TailCounts()
+        self._topics: dict[str, TopicTails] = {}
+
+    def of(self, topic: str) -> TopicTails:
+        """The tails of a topic, as the routes known now have it."""
+        found = self._topics.get(topic)
+        if found is None:
+            now = asyncio.get_running_loop().time()
+            found = self._topics[topic] = TopicTails(topic, unused_since=now)
+        route = self._cluster.routes.topic(topic)
+        if route is not found.route:
+            self._take(found, route)
+        return found
+
+    def find(self, queue: MessageQueue) -> QueueTail | None:
+        found = self._topics.get(queue.topic)
+        return found.queues.get(queue) if found is not None else None
+
+    def use(self, topic: TopicTails, lines: int) -> None:
+        """More lines have receivers, or fewer."""
+        topic.users += lines
+        topic.unused_since = asyncio.get_running_loop().time()
+
+    def feed(self, topic: TopicTails, lines: int) -> None:
+        """More lines wait for more than there is, or fewer."""
+        topic.hungry += lines
+        if lines > 0:
+            topic.changed.note()
+
+    def note_acquired(self, tail: QueueTail, end_offset: int) -> None:
+        """Messages up to an offset were acquired here."""
+        if end_offset > tail.acquired_to:
+            tail.acquired_to = end_offset
+            self._topics[tail.queue.topic].changed.note()
+
+    def note_read(self, tail: QueueTail, end_offset: int) -> None:
+        """A pull told how far the queue reaches."""
+        if tail.end_offset is not None and end_offset > tail.end_offset:
+            tail.end_offset = end_offset
+
+    def note_unreadable(self, tail: QueueTail, error: RockoonError) -> None:
+        """A pull has failed: nothing more is acquired of the queue before it can be read again."""
+        tail.failure = error
+        self._topics[tail.queue.topic].changed.note()
+
+    def drop_unused(self, unused_before: float) -> None:
+        """Stop following topics that nobody has received from since some time."""
+        for topic in list(self._topics.values()):
+            if not topic.users and topic.unused_since < unused_before:
+                del self._topics[topic.topic]
+                self._end(topic.queues.values())
+
+    def close(self) -> None:
+        for topic in self._topics.values():
+            self._end(topic.queues.values())
+        self._topics.clear()
+        self._streams.close()
+
+    def _take(self, topic: TopicTails, route: TopicRoute | None) -> None:
+        topic.route = route
+        revisions = route.create_revisions if route is not None else {}
+        gone = [
+            each
+            for queue, each in topic.queues.items()
+            if revisions.get(queue) != each.create_revision
+        ]
+        self._end(gone)
+        for each in gone:
+            del topic.queues[each.queue]
+        for queue, revision in revisions.items():
+            if queue not in topic.queues:
+                topic.taken_at = asyncio.get_running_loop().time()
+                tail = QueueTail(queue, revision, queue_to_wire(queue))
+                topic.queues[queue] = tail
+                tail.task = self._cluster.tasks.create_task(
+                    self._guard(topic, tail), name=f"rockoon tail {queue}"
+                )
+
+    def _end(self, tails: Iterable[QueueTail]) -> None:
+        for tail in tails:
+            self._kept.forget(tail.queue)
+            if tail.task is not None:
+                tail.task.cancel()
+
+    async def _guard(self, topic: TopicTails, tail: QueueTail) -> None:
+        try:
+            await self._follow(topic, tail)
+        except Exception as error:
+            log.exception("the tail of %s fails in a way no one foresaw", tail.queue)
+            tail.failure = RockoonError(f"the tail of {tail.queue} failed: {error!r}")
+            topic.changed.note()
+
+    async def _follow(self, topic: TopicTails, tail: QueueTail) -> None:
+        everything = Subscription.parse(topic.topic, ALL)
+        rules = PullRules(LIMITS)
+        where = (self._cluster, self._streams, tail.queue, everything)
+        with PullLoop(*where, rules, self._counts) as pulls:
+            while True:
+                seen = topic.changed.count
+                while not (topic.hungry or tail.has_room):
+                    seen = await topic.changed.wait(seen)
+                try:
+                    await self._go_on(tail, pulls)
+                except RockoonError as error:
+                    # What comes next may be another process's, with other messages.
+                    self._kept.forget(tail.queue)
+                    tail.failure = error
+                    topic.changed.note()
+                    self._on_grown(topic.topic)
+                    await pulls.failed(error)
+
+    async def _go_on(self, tail: QueueTail, pulls: PullLoop) -> None:
+        """Ask once. Raises RockoonError: the queue cannot be read."""
+        is_new = not tail.is_readable
+        position = tail.position = max(tail.position, tail.acquired_to)
+        answer = await pulls.ask(BEYOND_EVERY_END if tail.end_offset is None else position)
+        pulls.answered()
+        tail.failure = None
+        former_end = tail.end_offset
+        if isinstance(answer, OutOfRange):
+            tail.min_offset, tail.end_offset = answer.min_offset, answer.max_offset
+            tail.position = tail.end_offset
+            if former_end is not None and not answer.below_min:
+                # The log has lost its end: offsets begin to mean other messages.
+                tail.acquired_to = min(tail.acquired_to, tail.end_offset)
+                self._kept.forget(tail.queue)
+        else:
+            now = asyncio.get_running_loop().time()
+            if answer.batch is not None:
+                self._kept.put(tail.queue, position, answer, now)
+                pulls.brought_messages()
+            tail.position = answer.next_offset
+            tail.end_offset = max(answer.max_offset, answer.next_offset)
+            if answer.batch is None:
+                await pulls.brought_nothing(answer.next_offset)
+        if is_new or tail.end_offset != former_end:
+            self._on_grown(tail.queue.topic)
