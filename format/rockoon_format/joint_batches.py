@@ -19,12 +19,25 @@ from rockoon_format.consume_queue import ENTRY, ENTRY_BYTES, EntryArray
 class GivenBatch(NamedTuple):
     """One batch as its producer sent it, and where its queue goes on."""
 
-    frames: bytes
+    source: bytes
+    """The records back to back, maybe within others' bytes."""
     lengths: bytes
     """Sizes of the records, packed little-endian u32."""
     topic: bytes
     queue_id: int
     first_queue_offset: int
+    bounds: tuple[int, int] | None = None
+    """Where in `source` the records are; None: everywhere."""
+
+    @property
+    def frames(self) -> bytes:
+        """The records alone."""
+        return self.source if self.bounds is None else self.source[slice(*self.bounds)]
+
+    @property
+    def frames_bytes(self) -> int:
+        """How long the records are."""
+        return len(self.source) if self.bounds is None else self.bounds[1] - self.bounds[0]
 
 
 class Joint(NamedTuple):
@@ -71,7 +84,7 @@ def stamp_batches(
             continue
         entries.append(np.frombuffer(packed, ENTRY, count, at))
         at += count * ENTRY_BYTES
-        used += len(batch.frames)
+        used += batch.frames_bytes
     return Joint(memoryview(stored)[:used], entries)
 
 
@@ -90,9 +103,10 @@ def _stamp_by_numpy(
         entries.append(None)
         if len(batch.lengths) % 4:
             continue
+        frames = batch.frames
         try:
             layout = check_batch(
-                batch.frames,
+                frames,
                 np.frombuffer(batch.lengths, "<u4"),
                 topic=batch.topic,
                 queue_id=batch.queue_id,
@@ -105,7 +119,7 @@ def _stamp_by_numpy(
         if with_room and not layout.has_room.all():
             continue
         made, entries[-1] = stamp_batch(
-            batch.frames,
+            frames,
             layout,
             first_queue_offset=batch.first_queue_offset,
             first_physical_offset=offset + len(stored),

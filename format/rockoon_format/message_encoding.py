@@ -36,6 +36,23 @@ class FirstSequence(NamedTuple):
     """Of its first message."""
 
 
+class Envelope(NamedTuple):
+    """A protobuf message around records and their sizes, which are written into it at once."""
+
+    frames_tag: bytes
+    """Of the field that has the records; one byte."""
+    sizes_tag: bytes
+    """Of the field that has their sizes; one byte."""
+    rest: bytes
+    """The other fields, serialised."""
+
+    def around(self, frames: bytes, sizes: bytes) -> bytes:
+        """The whole message."""
+        lengths = _varint(len(frames)), _varint(len(sizes))
+        first = (self.frames_tag, lengths[0], frames)
+        return b"".join((*first, self.sizes_tag, lengths[1], sizes, self.rest))
+
+
 class OwnProperties(NamedTuple):
     """What a producer adds to its messages' properties."""
 
@@ -55,6 +72,7 @@ def encode_messages(
     born_timestamp_ms: int,
     born_host: bytes,
     sys_flags: int | NDArray[np.int32] = 0,
+    envelope: Envelope | None = None,
 ) -> tuple[bytes, bytes]:
     """Encode messages of one queue as back-to-back records, with room for a checksum.
 
@@ -64,9 +82,10 @@ def encode_messages(
         extras: by index, for messages that have properties of their own.
         own: what every message has.
         born_timestamp_ms, born_host, sys_flags: as of `encode_batch`.
+        envelope: what is to be made of them.
 
     Returns:
-        The frames, and each record's size, packed little-endian u32.
+        The frames, or the message with them, and each record's size, packed little-endian u32.
 
     Raises:
         ValueError: as `encode_batch`, and when a sequence number is out of its bounds.
@@ -89,6 +108,7 @@ def encode_messages(
                 bodies,
                 extras,
                 flags,
+                envelope and (envelope.frames_tag[0], envelope.sizes_tag[0], envelope.rest),
             )
         if made is not None:
             return made
@@ -102,7 +122,14 @@ def encode_messages(
         sys_flags=sys_flags,
         room=True,
     )
-    return frames, lengths.astype("<u4").tobytes()
+    sizes = lengths.astype("<u4").tobytes()
+    return (envelope.around(frames, sizes) if envelope else frames), sizes
+
+
+def _varint(number: int) -> bytes:
+    """A length as protobuf writes it."""
+    groups = [number >> shift & 0x7F for shift in range(0, max(number.bit_length(), 1), 7)]
+    return bytes([*(group | 0x80 for group in groups[:-1]), groups[-1]])
 
 
 def _properties(count: int, extras: Mapping[int, Extras], own: OwnProperties) -> list[bytes]:

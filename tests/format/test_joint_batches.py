@@ -9,9 +9,15 @@ from rockoon_format import kernel
 from rockoon_format.batch import BatchError, check_batch, encode_batch, stamp_batch
 from rockoon_format.batch_rules import SYS_FLAGS_ALLOWED
 from rockoon_format.joint_batches import GivenBatch, stamp_batches
-from rockoon_format.message_encoding import FirstSequence, OwnProperties, encode_messages
+from rockoon_format.message_encoding import (
+    Envelope,
+    FirstSequence,
+    OwnProperties,
+    encode_messages,
+)
 from rockoon_format.record import PROPERTY_CRC_ROOM, encode_host
 from rockoon_format.sequences import encode_sequences
+from rockoon_proto.v1.broker_pb2 import AppendRequest
 from support.kernels import BOTH, needs_compiled, of_both, using
 from support.random_messages import Messages, batches, bodies, hosts, many_examples, sections
 
@@ -65,7 +71,7 @@ def alone(batch: GivenBatch, offset: int, *, with_room: bool) -> tuple[bytes, by
 def test_batches_in_one_go_are_stored_as_one_after_the_other(
     choice: str, several: list[tuple[Messages, list[tuple[float, int]], int]], with_room: bool
 ) -> None:
-    given_batches = []
+    given_batches: list[GivenBatch] = []
     for number, (messages, harms, cut) in enumerate(several):
         with_rooms = [section + PROPERTY_CRC_ROOM for section in messages.sections[::2]]
         messages.sections[::2] = with_rooms
@@ -78,6 +84,10 @@ def test_batches_in_one_go_are_stored_as_one_after_the_other(
         given_batches.append(
             GivenBatch(bytes(harmed), lengths, messages.topic, messages.queue_id, 10 * number)
         )
+        if cut == 0:
+            one = given_batches[-1]
+            within = (3, 3 + len(harmed))
+            given_batches[-1] = one._replace(source=b"abc" + one.source + b"d", bounds=within)
     expected, stored = [], b""
     with using(choice):
         for batch in given_batches:
@@ -162,15 +172,19 @@ def test_messages_are_the_records_that_their_properties_would_make(
             return str(error)
         return frames, sizes.astype("<u4").tobytes()
 
-    def as_messages() -> object:
+    def as_messages(envelope: Envelope | None = None) -> object:
         own = OwnProperties(b"UNIQ_KEY\1", b"".join(ids), first)
         try:
-            return encode_messages(topic, 7, all_bodies, extras, own, 99, host, flags)
+            return encode_messages(topic, 7, all_bodies, extras, own, 99, host, flags, envelope)
         except ValueError as error:
             return str(error)
 
     by_numpy, by_compiled = of_both(as_messages)
     assert by_numpy == by_compiled
+    if isinstance(by_numpy, tuple):
+        whole = of_both(lambda: as_messages(Envelope(b"\x1a", b"\x22", b"rest")))
+        request = AppendRequest(frames=by_numpy[0], record_lengths=by_numpy[1])
+        assert whole == ((request.SerializeToString() + b"rest", by_numpy[1]),) * 2
     assert of_both(as_records) == (by_numpy, by_numpy)
 
 

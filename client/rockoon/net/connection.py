@@ -26,6 +26,7 @@ from rockoon.errors import (
 )
 from rockoon.net.access import AccessKey
 from rockoon.net.addresses import reachable
+from rockoon.net.broker_stub import broker_stub
 from rockoon.net.calls_in_flight import CallsInFlight, Moved
 from rockoon.net.channels import CHANNEL_OPTIONS, CLUSTER_METADATA_KEY
 from rockoon.net.route_watch import RouteWatch
@@ -35,7 +36,6 @@ from rockoon_core.failed_call import clock_corrected, from_rpc_error
 from rockoon_core.failover_order import FailoverOrder
 from rockoon_core.nameservers import call_any
 from rockoon_core.signature import Credentials
-from rockoon_proto.v1.broker_pb2_grpc import BrokerStub
 from rockoon_proto.v1.in_flight_pb2_grpc import InFlightServiceStub
 from rockoon_proto.v1.nameserver_pb2 import GetRouteRequest
 from rockoon_proto.v1.nameserver_pb2_grpc import NameServerStub
@@ -376,7 +376,7 @@ class Connection:
             BrokerUnavailable: the routes have no broker of this name at the moment.
             NoExternalAddress: it cannot be reached from where this client is.
         """
-        stub: BrokerAsyncStub = self._channels.stub(self.broker_address(name), BrokerStub)
+        stub: BrokerAsyncStub = self._channels.stub(self.broker_address(name), broker_stub)
         return stub
 
     def broker_address(self, name: str) -> str:

@@ -7,13 +7,14 @@ makes delivery at-least-once.
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from grpc import RpcError, aio
 
 from rockoon.errors import BrokerUnavailable, Internal, RockoonError
 from rockoon.producer.accumulator import ProducerBatch
+from rockoon.producer.requests import Outgoing, joined
 from rockoon_core.failed_call import from_rpc_error
 from rockoon_proto.v1.broker_pb2 import AppendReply, AppendRequest
 
@@ -58,18 +59,17 @@ class AppendStream:
         self._connect = connect
         self._metadata = metadata
         self._events = events
-        self._outgoing: deque[AppendRequest] = deque()
+        self._outgoing: deque[bytes] = deque()
         # Submitted and not answered, oldest first: the first request's id, the time of submission.
         self._unanswered: deque[tuple[Sequence[ProducerBatch], int, float]] = deque()
         self._wanted = asyncio.Event()
-        self._last_id = 0
         self._call: aio.StreamStreamCall[Any, Any] | None = None
         self._requests: _Requests | None = None
         self._is_finished = False
         self._is_left = False
 
     def submit(
-        self, batches: Sequence[ProducerBatch], requests: Sequence[AppendRequest], now: float
+        self, batches: Sequence[ProducerBatch], requests: Sequence[Outgoing], now: float
     ) -> None:
         """Send batches behind those submitted before, in one message.
 
@@ -78,17 +78,9 @@ class AppendStream:
             requests: of each batch.
             now: seconds, of the event loop's clock.
         """
-        first, *more = requests
-        first_id = self._last_id + 1
-        self._last_id += len(requests)
-        first.request_id = first_id
-        if more:
-            for request_id, request in enumerate(more, first_id + 1):
-                request.request_id = request_id
-            first.more.extend(more)
-        self._outgoing.append(first)
+        self._outgoing.append(joined(requests))
         # In both lists before anything awaits: a stream that breaks now must know of the batches.
-        self._unanswered.append((batches, first_id, now))
+        self._unanswered.append((batches, requests[0].request_id, now))
         self._wanted.set()
 
     @property
@@ -145,7 +137,9 @@ class AppendStream:
         except RockoonError as error:
             return error
         self._requests = _Requests(self._outgoing, self._wanted)
-        call = stub.AppendStream(self._requests, metadata=self._metadata)
+        # Requests are bytes already: see `broker_stub`.
+        requests = cast("AsyncIterator[AppendRequest]", self._requests)
+        call = stub.AppendStream(requests, metadata=self._metadata)
         self._call = call
         try:
             async for reply in call:
@@ -200,7 +194,7 @@ class AppendStream:
 class _Requests:
     """The requests of one call: whatever is in the queue, then whatever comes."""
 
-    def __init__(self, outgoing: deque[AppendRequest], wanted: asyncio.Event) -> None:
+    def __init__(self, outgoing: deque[bytes], wanted: asyncio.Event) -> None:
         self._outgoing = outgoing
         self._wanted = wanted
         self.is_finished = False
@@ -208,7 +202,7 @@ class _Requests:
     def __aiter__(self) -> "_Requests":
         return self
 
-    async def __anext__(self) -> AppendRequest:
+    async def __anext__(self) -> bytes:
         while not self._outgoing:
             if self.is_finished:
                 raise StopAsyncIteration

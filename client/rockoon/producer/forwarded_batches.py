@@ -3,6 +3,7 @@
 from rockoon.producer.outgoing import BatchEncoder, Extras
 from rockoon.producer.settings import ProducerSettings
 from rockoon_format.batch_encoding import encode_batch
+from rockoon_format.message_encoding import Envelope
 
 
 class ForwardingSettings(ProducerSettings):
@@ -25,6 +26,7 @@ class ForwardingEncoder(BatchEncoder):
         ids: bytes,  # noqa: ARG002 - each message has its own
         born_timestamp_ms: int,
         sequence: tuple[int, int] | None = None,
+        envelope: Envelope | None = None,
     ) -> tuple[bytes, bytes]:
         """See `BatchEncoder.encode`."""
         assert sequence is None, "a forwarding producer is not idempotent"
@@ -37,4 +39,5 @@ class ForwardingEncoder(BatchEncoder):
             self.born_host,
             room=True,
         )
-        return frames, lengths.astype("<u4").tobytes()
+        sizes = lengths.astype("<u4").tobytes()
+        return (envelope.around(frames, sizes) if envelope else frames), sizes

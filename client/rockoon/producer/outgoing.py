@@ -23,7 +23,7 @@ from rockoon.errors import (
     PropertiesTooLarge,
 )
 from rockoon_core.clock import Clock
-from rockoon_format.message_encoding import FirstSequence, OwnProperties, encode_messages
+from rockoon_format.message_encoding import Envelope, FirstSequence, OwnProperties, encode_messages
 from rockoon_format.message_id import UniqueKeys
 from rockoon_format.names import is_system_topic, topic_fault
 from rockoon_format.properties import (
@@ -270,8 +270,10 @@ class BatchEncoder:
         ids: bytes,
         born_timestamp_ms: int,
         sequence: tuple[int, int] | None = None,
+        envelope: Envelope | None = None,
     ) -> tuple[bytes, bytes]:
-        """Return the records of a batch and their sizes, packed little-endian u32.
+        """Return the records of a batch, or a message with them, and their sizes, packed
+        little-endian u32.
 
         Args:
             topic: the topic in UTF-8.
@@ -281,6 +283,7 @@ class BatchEncoder:
             ids: n UNIQ_KEYs from `take_ids`.
             born_timestamp_ms: epoch milliseconds, for all.
             sequence: an idempotent producer's id, and the number of the first message.
+            envelope: the message, if there is to be one.
         """
         stored, flags = self._packing.packed(bodies)
         own = OwnProperties(_UNIQ_KEY_HEAD, ids, sequence and FirstSequence(*sequence))
@@ -293,6 +296,7 @@ class BatchEncoder:
             born_timestamp_ms,
             self.born_host,
             flags,
+            envelope,
         )
 
     def _find_month(self, now_ms: int) -> int:

@@ -1,7 +1,8 @@
 """Requests of a producer's batches, as its brokers' streams take them."""
 
 import secrets
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 from rockoon.compression import Compression
 from rockoon.errors import MalformedBatch
@@ -13,10 +14,35 @@ from rockoon.producer.outgoing import BatchEncoder, Packing
 from rockoon.producer.settings import ProducerSettings
 from rockoon_core.clock import Clock
 from rockoon_core.message_queue import MessageQueue
+from rockoon_core.wire_fields import bytes_tag, varint
+from rockoon_format.message_encoding import Envelope
 from rockoon_proto.v1.broker_pb2 import DELAYED, AppendRequest
 
 if TYPE_CHECKING:
     from rockoon.net.connection import Connection
+
+
+_FRAMES_TAG = bytes_tag(AppendRequest.FRAMES_FIELD_NUMBER)
+_LENGTHS_TAG = bytes_tag(AppendRequest.RECORD_LENGTHS_FIELD_NUMBER)
+_MORE_TAG = bytes_tag(AppendRequest.MORE_FIELD_NUMBER)
+
+
+class Outgoing(NamedTuple):
+    """An AppendRequest, serialised: protobuf would copy its records three times."""
+
+    request_id: int
+    message: bytes
+
+
+def joined(requests: Sequence[Outgoing]) -> bytes:
+    """One message with the first request and, as its `more`, the others."""
+    first, *more = requests
+    if not more:
+        return first.message
+    pieces = [first.message]
+    for _, message in more:
+        pieces += _MORE_TAG, varint(len(message)), message
+    return b"".join(pieces)
 
 
 class AppendRequests:
@@ -40,6 +66,7 @@ class AppendRequests:
         self._settings = settings
         self._clock = clock
         self._hooks = hooks
+        self._last_id = 0
         self._instance_hash = secrets.randbits(32)
         self._packing = Packing(
             Compression(settings.compression),
@@ -56,7 +83,7 @@ class AppendRequests:
         make = ForwardingEncoder if isinstance(self._settings, ForwardingSettings) else BatchEncoder
         return make(host, self._instance_hash, self._clock, self._packing)
 
-    def of(self, batch: ProducerBatch, queue: MessageQueue, now: float) -> AppendRequest:
+    def of(self, batch: ProducerBatch, queue: MessageQueue, now: float) -> Outgoing:
         """Return the request of a batch, numbered if its producer is idempotent.
 
         Args:
@@ -73,24 +100,11 @@ class AppendRequests:
             batch.ids = self._encoder.take_ids(len(batch.bodies))
             if self._hooks is not None:
                 self._hooks.on_encode(batch)
-        try:
-            frames, lengths = self._encoder.encode(
-                queue.topic.encode(),
-                queue.queue_id,
-                batch.bodies,
-                batch.extras,
-                batch.ids,
-                batch.born_timestamp_ms,
-                (sequence.producer_id, sequence.first) if sequence is not None else None,
-            )
-        except ValueError as failure:
-            raise MalformedBatch(index=0, reason=str(failure)) from failure
-        batch.lengths = lengths
+        self._last_id += 1
         request = AppendRequest(
             topic=queue.topic,
             queue_id=queue.queue_id,
-            frames=frames,
-            record_lengths=lengths,
+            request_id=self._last_id,
             # A broker whose routes are older waits for this revision instead of refusing a new
             # topic.
             route_revision=self._cluster.routes.topic_revision(queue.topic),
@@ -103,4 +117,17 @@ class AppendRequests:
             request.first_sent_ms_ago = sequence.sent(now)
         if self._hooks is not None:
             self._hooks.on_batch_sent(batch, request)
-        return request
+        try:
+            message, batch.lengths = self._encoder.encode(
+                queue.topic.encode(),
+                queue.queue_id,
+                batch.bodies,
+                batch.extras,
+                batch.ids,
+                batch.born_timestamp_ms,
+                (sequence.producer_id, sequence.first) if sequence is not None else None,
+                Envelope(_FRAMES_TAG, _LENGTHS_TAG, request.SerializeToString()),
+            )
+        except ValueError as failure:
+            raise MalformedBatch(index=0, reason=str(failure)) from failure
+        return Outgoing(self._last_id, message)

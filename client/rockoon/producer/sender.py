@@ -33,7 +33,7 @@ from rockoon.producer.accumulator import Accumulator, BatchQueue, ProducerBatch
 from rockoon.producer.append_stream import AppendStream
 from rockoon.producer.batch_scheduler import AssignedBatch, BatchScheduler
 from rockoon.producer.left_streams import LeftStreams
-from rockoon.producer.requests import AppendRequests
+from rockoon.producer.requests import AppendRequests, Outgoing
 from rockoon.producer.sequences import SequenceBook
 from rockoon.producer.settings import ProducerSettings
 from rockoon.producer.shipment import Shipment
@@ -43,7 +43,7 @@ from rockoon_core.changes import Changes
 from rockoon_core.clock import Clock
 from rockoon_core.failed_call import clock_corrected
 from rockoon_core.message_queue import MessageQueue
-from rockoon_proto.v1.broker_pb2 import AppendReply, AppendRequest
+from rockoon_proto.v1.broker_pb2 import AppendReply
 from rockoon_proto.v1.nameserver_pb2 import BROKER, Node
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ class Sender:
         self._loop = asyncio.get_running_loop()
         self._requests = AppendRequests(cluster, settings, clock, hooks)
         # Of each shipment what is not submitted yet.
-        self._packed: dict[Shipment, tuple[str, list[ProducerBatch], list[AppendRequest]]] = {}
+        self._packed: dict[Shipment, tuple[str, list[ProducerBatch], list[Outgoing]]] = {}
         self._scheduler = BatchScheduler(
             self.accumulator, settings.in_flight_max, secrets.randbelow(1 << 16)
         )

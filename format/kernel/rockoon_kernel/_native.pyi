@@ -12,7 +12,7 @@ def check_batch(
     sources_allowed: bool,
 ) -> bytearray | None: ...
 def append_batches(
-    batches: list[tuple[bytes, bytes, bytes, int, int]],
+    batches: list[tuple[bytes, bytes, bytes, int, int, tuple[int, int] | None]],
     body_bytes_max: int,
     properties_bytes_max: int,
     record_bytes_max: int,
@@ -53,6 +53,7 @@ def encode_messages(
     bodies: list[bytes],
     extras: dict[int, tuple[bytes, bytes]],
     sys_flags: bytes | None,
+    envelope: tuple[int, int, bytes] | None,
 ) -> tuple[bytes, bytes] | None: ...
 def key_hashes(
     data: bytes, starts: bytes, lengths: bytes, fronts: bytes

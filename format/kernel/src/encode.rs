@@ -126,3 +126,14 @@ impl Own<'_> {
         }
     }
 }
+
+/// What precedes a field's bytes in a protobuf message: its tag, and how many there are.
+pub fn field_head(tag: u8, mut length: usize) -> Vec<u8> {
+    let mut head = vec![tag];
+    while length > 0x7f {
+        head.push(length as u8 & 0x7f | 0x80);
+        length >>= 7;
+    }
+    head.push(length as u8);
+    head
+}

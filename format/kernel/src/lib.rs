@@ -20,4 +20,4 @@ pub mod scan;
 pub mod text;
 
 /// Raised with every change of what Python calls; `rockoon_format.kernel` takes only its own.
-pub const INTERFACE: u32 = 7;
+pub const INTERFACE: u32 = 8;

@@ -105,14 +105,15 @@ fn stamp_batch<'py>(
     Ok((stored.ok_or_else(refuse)?, entries))
 }
 
-/// One of several batches: its records, their sizes, packed little-endian u32, its topic, queue id
-/// and first queue offset.
+/// One of several batches: bytes with its records, their sizes, packed little-endian u32, its topic,
+/// queue id and first queue offset, and where in the bytes the records are, if not in all of them.
 type Given<'py> = (
     Bound<'py, PyBytes>,
     Bound<'py, PyBytes>,
     Bound<'py, PyBytes>,
     i64,
     i64,
+    Option<(usize, usize)>,
 );
 
 /// Check and stamp batches, one behind the other: bytes, queue entries and the records of each.
@@ -138,20 +139,27 @@ fn append_batches<'py>(
         .map_err(|_| PyValueError::new_err("a store host that is not 8 bytes"))?;
     let pieces: Vec<batch::Piece> = batches
         .iter()
-        .map(|(frames, sizes, topic, queue_id, first)| batch::Piece {
-            frames: frames.as_bytes(),
-            sizes: sizes.as_bytes(),
-            rules: Rules {
-                topic: topic.as_bytes(),
-                queue_id: *queue_id,
-                body_bytes_max,
-                properties_bytes_max,
-                record_bytes_max,
-                sys_flags_allowed,
-                sources_allowed: false,
+        .map(
+            |(source, sizes, topic, queue_id, first, bounds)| batch::Piece {
+                // Bounds outside leave nothing, which is no batch.
+                frames: bounds
+                    .map_or(Some(source.as_bytes()), |(start, end)| {
+                        source.as_bytes().get(start..end)
+                    })
+                    .unwrap_or_default(),
+                sizes: sizes.as_bytes(),
+                rules: Rules {
+                    topic: topic.as_bytes(),
+                    queue_id: *queue_id,
+                    body_bytes_max,
+                    properties_bytes_max,
+                    record_bytes_max,
+                    sys_flags_allowed,
+                    sources_allowed: false,
+                },
+                first_queue_offset: *first,
             },
-            first_queue_offset: *first,
-        })
+        )
         .collect();
     let total = pieces.iter().map(|piece| piece.frames.len()).sum();
     let mut entries = Vec::new();
@@ -254,10 +262,11 @@ fn encode_batch<'py>(
 /// Encode a producer's messages: their bytes, and each record's size, little-endian u32; None at any
 /// doubt.
 ///
-/// `extras` are by number, for messages that have properties of their own.
+/// `extras` are by number, for messages that have properties of their own. With an envelope, two tags
+/// and what comes behind, the bytes are a message of which records and sizes are fields.
 #[pyfunction]
 #[allow(clippy::too_many_arguments)]
-#[pyo3(signature = (head, topic, ending, own_head, ids, sequence, bodies, extras, sys_flags))]
+#[pyo3(signature = (head, topic, ending, own_head, ids, sequence, bodies, extras, sys_flags, envelope))]
 fn encode_messages<'py>(
     py: Python<'py>,
     head: &[u8],
@@ -269,6 +278,7 @@ fn encode_messages<'py>(
     bodies: &Bound<'py, PyList>,
     extras: &Bound<'py, PyDict>,
     sys_flags: Option<&[u8]>,
+    envelope: Option<(u8, u8, Bound<'py, PyBytes>)>,
 ) -> PyResult<Option<(Bound<'py, PyBytes>, Bound<'py, PyBytes>)>> {
     let common = Common {
         head,
@@ -322,10 +332,29 @@ fn encode_messages<'py>(
     else {
         return Ok(None);
     };
+    let packed: Vec<u8> = sizes
+        .iter()
+        .flat_map(|size| (*size as u32).to_le_bytes())
+        .collect();
+    let frames_bytes: usize = sizes.iter().sum();
+    let (front, back) = match &envelope {
+        Some((frames_tag, sizes_tag, rest)) => (
+            encode::field_head(*frames_tag, frames_bytes),
+            [
+                &encode::field_head(*sizes_tag, packed.len()),
+                &packed,
+                rest.as_bytes(),
+            ]
+            .concat(),
+        ),
+        None => Default::default(),
+    };
     let mut is_right = None;
-    let frames = PyBytes::new_with(py, sizes.iter().sum(), |out| {
+    let message = PyBytes::new_with(py, front.len() + frames_bytes + back.len(), |out| {
         is_right = py.detach(|| {
-            let mut rest: &mut [u8] = out;
+            put(out, 0, &front)?;
+            put(out, front.len() + frames_bytes, &back)?;
+            let mut rest: &mut [u8] = out.get_mut(front.len()..)?.get_mut(..frames_bytes)?;
             let mut properties = Vec::new();
             let ids = own.ids.chunks_exact(id_bytes.max(1));
             for (number, (((body, more), size), id)) in
@@ -340,11 +369,7 @@ fn encode_messages<'py>(
         });
         Ok(())
     })?;
-    let packed: Vec<u8> = sizes
-        .iter()
-        .flat_map(|size| (*size as u32).to_le_bytes())
-        .collect();
-    Ok(is_right.map(|()| (frames, PyBytes::new(py, &packed))))
+    Ok(is_right.map(|()| (message, PyBytes::new(py, &packed))))
 }
 
 /// An int64 column of something of each piece, or None if something has none.

@@ -200,7 +200,7 @@ class Appends:
             if (
                 0 < length_bytes <= 4 * limits.batch_messages_max
                 and length_bytes % 4 == 0
-                and len(batch.frames) <= limits.batch_bytes_max
+                and batch.frames_bytes <= limits.batch_bytes_max
             ):
                 if batch.sequenced is not None:
                     # What comes first may be what another one repeats, which is not known before
@@ -292,16 +292,16 @@ class Appends:
                 raise refusal(index=int(over[0]), limit=limit)
 
     def _check(self, batch: Batch) -> None:
-        frames, lengths = batch.frames, batch.lengths
+        size, lengths = batch.frames_bytes, batch.lengths
         if not lengths or len(lengths) % 4:
             raise MalformedBatch(index=0, reason=f"{len(lengths)} bytes of record lengths")
         count = len(lengths) // 4
         if count > self._limits.batch_messages_max:
             most = self._limits.batch_messages_max
             raise MalformedBatch(index=0, reason=f"{count} messages, more than {most}")
-        if len(frames) > self._limits.batch_bytes_max:
+        if size > self._limits.batch_bytes_max:
             most = self._limits.batch_bytes_max
-            raise MalformedBatch(index=0, reason=f"{len(frames)} bytes, more than {most}")
+            raise MalformedBatch(index=0, reason=f"{size} bytes, more than {most}")
 
     def _place(self, batch: Batch, first_sequence: int = 0) -> AppendResult:
         try:
@@ -320,7 +320,7 @@ class Appends:
         self.messages += appended.count
         self.bytes += appended.end_offset - appended.first_physical_offset
         if not batch.internal:
-            self.taken.add(batch.topic, NORMAL, appended.count, len(batch.frames), batch.sizes)
+            self.taken.add(batch.topic, NORMAL, appended.count, batch.frames_bytes, batch.sizes)
         if not self._waits_for_sync:
             # Readers see it now. With flush = sync they do when it is durable: see `confirmed`.
             self._arrived(batch.queue)
@@ -368,7 +368,7 @@ class Appends:
             return AppendResult(runs, whole_log)
         if stored:
             rest = batch.frames[int(sizes[:stored].sum()) :]
-            batch = replace(batch, frames=rest, lengths=batch.lengths[4 * stored :])
+            batch = replace(batch, source=rest, bounds=None, lengths=batch.lengths[4 * stored :])
         placed = self._place(batch, sequenced.first_sequence + stored)
         # Not before the append: a batch that the log refused would count as stored, and its repeat
         # be acknowledged without being there.

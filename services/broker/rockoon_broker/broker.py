@@ -318,7 +318,7 @@ class Broker:
         if not batch.internal:
             sizes = batch.sizes
             kind = KINDS[handling]
-            self.appends.taken.add(topic, kind, len(sizes), len(batch.frames), sizes)
+            self.appends.taken.add(topic, kind, len(sizes), batch.frames_bytes, sizes)
         return placed
 
     def append_joint(

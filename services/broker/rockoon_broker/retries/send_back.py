@@ -205,7 +205,7 @@ class SendBacks:
             topic, queue_id, group, GROUP_DEAD_LETTERS if first.dead else GROUP_RETRY
         )
         batch = Batch.of_records(topic, queue_id, [item.frame for item in items])
-        size = len(batch.frames)
+        size = batch.frames_bytes
         if self._waiting_bytes and self._waiting_bytes + size > WAITING_BYTES_MAX:
             raise Busy(reason=f"{self._waiting_bytes} bytes sent back wait for room in the log")
         self._waiting_bytes += size

@@ -16,6 +16,7 @@ from typing import Protocol
 from rockoon_broker.append import AppendResult
 from rockoon_broker.clock import Clock
 from rockoon_broker.idempotence.ledger import Run
+from rockoon_broker.rpc.large_requests import Request
 from rockoon_core.errors import Internal, InvalidArgument, RockoonError
 from rockoon_proto.v1 import broker_pb2
 from rockoon_runtime.calls import SUCCESS, Call, CallTimes
@@ -42,13 +43,11 @@ class Placing(Protocol):
         """Messages are answered, or never will be."""
         ...
 
-    async def together(
-        self, requests: Sequence[broker_pb2.AppendRequest]
-    ) -> Sequence[AppendResult | None]:
+    async def together(self, requests: Sequence[Request]) -> Sequence[AppendResult | None]:
         """Place what can be by one write; None for what is to be placed alone."""
         ...
 
-    async def alone(self, request: broker_pb2.AppendRequest) -> AppendResult:
+    async def alone(self, request: Request) -> AppendResult:
         """Place a batch; raises RockoonError."""
         ...
 
@@ -97,7 +96,7 @@ class AppendStream:
         self._is_over = False
         self._failure: Exception | None = None
 
-    async def read(self, requests: AsyncIterator[broker_pb2.AppendRequest]) -> None:
+    async def read(self, requests: AsyncIterator[Request]) -> None:
         """Read and place until the sender or `end` ends it. The root of a task."""
         try:
             async for request in requests:
@@ -126,9 +125,7 @@ class AppendStream:
         if self._wanted is not None and not self._wanted.done():
             self._wanted.set_result(None)
 
-    async def _place_all(
-        self, requests: list[broker_pb2.AppendRequest]
-    ) -> list[tuple[int, Outcome]]:
+    async def _place_all(self, requests: list[Request]) -> list[tuple[int, Outcome]]:
         if len(requests) > BATCHES_MAX or any(each.more for each in requests[1:]):
             refusal = InvalidArgument(reason=f"more than {BATCHES_MAX} batches, or some in others")
             return [(each.request_id, refusal) for each in requests]
@@ -145,7 +142,7 @@ class AppendStream:
             for request, done in zip(requests, placed, strict=True)
         ]
 
-    async def _place(self, request: broker_pb2.AppendRequest) -> tuple[int, Outcome]:
+    async def _place(self, request: Request) -> tuple[int, Outcome]:
         try:
             return request.request_id, await self._placing.alone(request)
         except RockoonError as refusal:

@@ -9,11 +9,11 @@ from collections.abc import Awaitable, Callable
 from opentelemetry.trace import SpanKind, Tracer, use_span
 
 from rockoon_broker.append import AppendResult
+from rockoon_broker.rpc.large_requests import Request
 from rockoon_core.errors import RockoonError
-from rockoon_proto.v1.broker_pb2 import AppendRequest
 from rockoon_runtime.telemetry.call_tracing import context_of, end
 
-Place = Callable[[AppendRequest], Awaitable[AppendResult]]
+Place = Callable[[Request], Awaitable[AppendResult]]
 
 
 class AppendTracing:
@@ -28,7 +28,7 @@ class AppendTracing:
         self._tracer = tracer
         self._place = place
 
-    async def place(self, request: AppendRequest) -> AppendResult:
+    async def place(self, request: Request) -> AppendResult:
         """As the `place` given. The span ends when the batch is durable, or never will be."""
         if not request.traceparent:
             return await self._place(request)

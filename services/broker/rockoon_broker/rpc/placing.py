@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from rockoon_broker.append import AppendResult
 from rockoon_broker.idempotence.replay import takes_sequences
+from rockoon_broker.rpc.large_requests import Request, records_of
 from rockoon_broker.rpc.turn_appends import Placed, TurnAppends
 from rockoon_broker.store.log.batch import (
     Batch,
@@ -31,7 +32,7 @@ class StreamPlacing:
     def __init__(
         self,
         turn: TurnAppends,
-        place: Callable[[broker_pb2.AppendRequest], Awaitable[AppendResult]],
+        place: Callable[[Request], Awaitable[AppendResult]],
         note_batch: Callable[[], None],
         caller: Caller | None,
     ) -> None:
@@ -42,12 +43,12 @@ class StreamPlacing:
         # Messages of this stream that are not answered.
         self._unanswered = 0
 
-    async def alone(self, request: broker_pb2.AppendRequest) -> AppendResult:
+    async def alone(self, request: Request) -> AppendResult:
         """Place a batch; raises RockoonError."""
         self._check(request)
         return await self._place(request)
 
-    async def together(self, requests: Sequence[broker_pb2.AppendRequest]) -> Placed:
+    async def together(self, requests: Sequence[Request]) -> Placed:
         """Place what can be by one write; None for what is to be placed alone."""
         batches: list[RoutedBatch] = []
         indices: list[int] = []
@@ -89,27 +90,29 @@ class StreamPlacing:
         self._unanswered -= messages
         self._turn.unanswered -= messages
 
-    def _check(self, request: broker_pb2.AppendRequest) -> None:
+    def _check(self, request: Request) -> None:
         if self._caller is not None:
             self._caller.require(*topic_need("write", request.topic))
 
 
-def batch_of(request: broker_pb2.AppendRequest) -> Batch:
+def batch_of(request: Request) -> Batch:
     """The batch that a request brings.
 
     Raises:
         InvalidArgument: what it says of sequence numbers is wrong.
     """
+    source, bounds = records_of(request)
     return Batch(
         request.topic,
         request.queue_id,
-        request.frames,
+        source,
         request.record_lengths,
         sequenced_batch(request) if request.producer_id else None,
+        bounds=bounds,
     )
 
 
-def sequenced_batch(request: broker_pb2.AppendRequest) -> SequencedBatch:
+def sequenced_batch(request: Request) -> SequencedBatch:
     """What an idempotent producer says of its batch."""
     if request.handling != broker_pb2.ORDINARY:
         raise InvalidArgument(reason="delayed and half messages have no sequence numbers")

@@ -10,13 +10,13 @@ from rockoon_broker.pull import Pulled, PullQuery
 from rockoon_broker.rpc.message_reads import check_offset, packed
 from rockoon_broker.store.reading.reader import GetStatus
 from rockoon_core.errors import InvalidArgument, RockoonError
+from rockoon_core.wire_fields import bytes_tag, varint
 from rockoon_proto.v1 import broker_pb2
 
 TAG_HASHES_MAX = 4096
 
-# Field 5 of PullReply, and field 1 of PullStreamReply, length-delimited.
-FRAMES_TAG = b"\x2a"
-ANSWER_TAG = b"\x0a"
+FRAMES_TAG = bytes_tag(broker_pb2.PullReply.FRAMES_FIELD_NUMBER)
+ANSWER_TAG = bytes_tag(broker_pb2.PullStreamReply.ANSWERS_FIELD_NUMBER)
 
 STATUSES: dict[GetStatus, broker_pb2.PullStatus] = {
     status: getattr(broker_pb2, status.name) for status in GetStatus
@@ -50,16 +50,6 @@ def stream_reply(answers: Sequence[PullAnswer]) -> bytes:
         pieces = answer.pieces()
         found += ANSWER_TAG, varint(sum(map(len, pieces))), *pieces
     return b"".join(found)
-
-
-def varint(number: int) -> bytes:
-    """A length as protobuf writes it."""
-    parts = bytearray()
-    while number > 0x7F:
-        parts.append(number & 0x7F | 0x80)
-        number >>= 7
-    parts.append(number)
-    return bytes(parts)
 
 
 def query_of(request: broker_pb2.PullRequest) -> PullQuery:

@@ -26,6 +26,7 @@ from rockoon_broker.rpc.compaction import (
 from rockoon_broker.rpc.delays import cancel_delayed, list_delayed
 from rockoon_broker.rpc.description import describe
 from rockoon_broker.rpc.key_queries import query_messages
+from rockoon_broker.rpc.large_requests import Request, append_request
 from rockoon_broker.rpc.log_reads import read_log
 from rockoon_broker.rpc.message_reads import read
 from rockoon_broker.rpc.placing import StreamPlacing, batch_of
@@ -66,7 +67,8 @@ BOUNDARIES = {broker_pb2.LOWER: Boundary.LOWER, broker_pb2.UPPER: Boundary.UPPER
 
 
 def add_to_server(service: "BrokerService", server: aio.Server) -> None:
-    """Register every method, and pulls once more with serialisers of ours: the last one counts."""
+    """Register every method, and what brings records once more, with serialisers of ours: the last
+    one counts."""
     broker_pb2_grpc.add_BrokerServicer_to_server(service, server)
     pull = grpc.unary_unary_rpc_method_handler(
         service.Pull,
@@ -78,7 +80,16 @@ def add_to_server(service: "BrokerService", server: aio.Server) -> None:
         request_deserializer=broker_pb2.PullStreamRequest.FromString,
         response_serializer=stream_reply,
     )
-    handlers: dict[str, Any] = {"Pull": pull, "PullStream": pull_stream}
+    append_stream = grpc.stream_stream_rpc_method_handler(
+        service.AppendStream,
+        request_deserializer=append_request,
+        response_serializer=broker_pb2.AppendReply.SerializeToString,
+    )
+    handlers: dict[str, Any] = {
+        "AppendStream": append_stream,
+        "Pull": pull,
+        "PullStream": pull_stream,
+    }
     server.add_registered_method_handlers(SERVICE_NAME, handlers)
 
 
@@ -112,7 +123,7 @@ class BrokerService(broker_pb2_grpc.BrokerServicer):
         self._turn = TurnAppends(lambda messages: self._open().append_joint(messages))
         # Of single appends that are not in the log yet.
         self._single_bytes = 0
-        self._placing: Callable[[broker_pb2.AppendRequest], Awaitable[AppendResult]] = self._place
+        self._placing: Callable[[Request], Awaitable[AppendResult]] = self._place
         # Told of every batch: those of a stream are no calls.
         self._note_batch: Callable[[], None] = lambda: None
         self._pull_tracing: PullTracing | None = None
@@ -261,7 +272,7 @@ class BrokerService(broker_pb2_grpc.BrokerServicer):
         finally:
             self._single_bytes -= size
 
-    async def _place(self, request: broker_pb2.AppendRequest) -> AppendResult:
+    async def _place(self, request: Request) -> AppendResult:
         self._note_batch()
         batch = batch_of(request)
         return await self._open().append(batch, request.route_revision, request.handling)

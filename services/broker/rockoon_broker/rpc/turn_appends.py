@@ -56,7 +56,7 @@ class TurnAppends:
         placed: asyncio.Future[Placed] = self._loop.create_future()
         self._gathered.append((batches, placed))
         self._batches += len(batches)
-        self._bytes += sum([len(each.batch.frames) for each in batches])
+        self._bytes += sum([each.batch.frames_bytes for each in batches])
         if self._batches >= BATCHES_MAX or self._bytes >= BYTES_MAX:
             self._flush()
         elif self._flushing is None:

@@ -101,7 +101,7 @@ class Appender:
         """See `Store.append_joint`; whether the store takes anything is the caller's to know."""
         placed: list[Appended | None] = [None] * len(batches)
         given, queues = self._given(batches)
-        total = sum([len(batch.frames) for batch in given.values()])
+        total = sum([batch.frames_bytes for batch in given.values()])
         if not given or not fits(total, self._log.file_bytes // 2):
             return placed
         offset, stored_ms = self._place(total, now_ms)
@@ -132,8 +132,8 @@ class Appender:
                 one = given[index]
                 first, count = one.first_queue_offset, len(own)
                 queue.next_offset = first + count
-                end, kept = offset + len(one.frames), b""
-                if len(one.frames) <= TAIL_BYTES_MAX:
+                end, kept = offset + one.frames_bytes, b""
+                if one.frames_bytes <= TAIL_BYTES_MAX:
                     # What is kept must not keep the whole message in memory.
                     kept = bytes(stored[offset - start : end - start])
                     own = own if len(given) == 1 else own.copy()
@@ -156,7 +156,9 @@ class Appender:
                 queues.append(queue)
                 first = following.get(queue, queue.next_offset)
                 following[queue] = first + len(batch.lengths) // 4
-                given[index] = GivenBatch(batch.frames, batch.lengths, topic, batch.queue_id, first)
+                given[index] = GivenBatch(
+                    batch.source, batch.lengths, topic, batch.queue_id, first, batch.bounds
+                )
         return given, queues
 
     def open_epoch(self, epoch: int, leader: str, now_ms: int, topics: LogTopics) -> Appended:
@@ -181,9 +183,9 @@ class Appender:
         return appended
 
     def _checked(self, batch: Batch) -> tuple[bytes, BatchLayout]:
-        settings = self._settings
+        settings, frames = self._settings, batch.frames
         layout = check_batch(
-            batch.frames,
+            frames,
             batch.sizes,
             topic=batch.topic.encode(),
             queue_id=batch.queue_id,
@@ -193,8 +195,8 @@ class Appender:
             delay_levels_ms=settings.delay_levels_ms,
         )
         if settings.record_checksums:
-            return with_checksums(batch.frames, layout)
-        return batch.frames, layout
+            return with_checksums(frames, layout)
+        return frames, layout
 
     def _place(self, batch_bytes: int, now_ms: int, *, is_mark: bool = False) -> tuple[int, int]:
         """Where a batch goes, a physical offset, and its store time."""

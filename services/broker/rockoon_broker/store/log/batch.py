@@ -34,8 +34,8 @@ class Batch:
 
     topic: str
     queue_id: int
-    frames: bytes
-    """The records back to back."""
+    source: bytes
+    """The records back to back; maybe within a message that brought other things, too."""
     lengths: bytes
     """Their sizes, packed little-endian u32."""
     sequenced: SequencedBatch | None = None
@@ -44,12 +44,24 @@ class Batch:
     internal: bool = False
     """The broker made the records out of others: they may name these and bear the flag of a
     committed transaction, and exceed limits for clients, which may have been lowered since."""
+    bounds: tuple[int, int] | None = None
+    """Where in `source` the records are; None: everywhere."""
 
     @classmethod
     def of_records(cls, topic: str, queue_id: int, frames: Sequence[bytes]) -> "Batch":
         """Records that the broker made."""
         lengths = np.fromiter(map(len, frames), "<u4", len(frames)).tobytes()
         return cls(topic, queue_id, b"".join(frames), lengths, internal=True)
+
+    @property
+    def frames(self) -> bytes:
+        """The records alone: a copy, where they have bounds."""
+        return self.source if self.bounds is None else self.source[slice(*self.bounds)]
+
+    @property
+    def frames_bytes(self) -> int:
+        """How long the records are."""
+        return len(self.source) if self.bounds is None else self.bounds[1] - self.bounds[0]
 
     @property
     def queue(self) -> QueueKey:

@@ -1,0 +1,17 @@
+"""The stub of a broker, whose large messages are bytes: protobuf would copy their records."""
+
+from typing import Any
+
+from rockoon_proto.v1.broker_pb2 import AppendReply
+from rockoon_proto.v1.broker_pb2_grpc import BrokerStub
+
+_SERVICE = "/rockoon.v1.Broker/"
+
+
+def broker_stub(channel: Any) -> BrokerStub:
+    """A stub whose AppendStream takes requests as bytes."""
+    stub: BrokerStub = BrokerStub(channel)
+    stub.AppendStream = channel.stream_stream(
+        f"{_SERVICE}AppendStream", None, AppendReply.FromString
+    )
+    return stub

@@ -1,0 +1,92 @@
+"""Append requests whose records stay in the bytes that came: protobuf would copy them twice."""
+
+from typing import Any, NamedTuple
+
+from rockoon_core.wire_fields import fields
+from rockoon_proto.v1.broker_pb2 import AppendRequest
+
+# Below, two copies cost less than to look for the records.
+LARGE_BYTES = 32 << 10
+_FRAMES = AppendRequest.FRAMES_FIELD_NUMBER
+_MORE = AppendRequest.MORE_FIELD_NUMBER
+
+
+class Records(NamedTuple):
+    """Where a request's records are: everywhere in `source`, or within bounds."""
+
+    source: bytes
+    bounds: tuple[int, int] | None
+
+
+class LargeRequest:
+    """An AppendRequest, read like one; its records are copied only if `frames` is asked for.
+
+    Args:
+        rest: its other fields.
+        records: where these are.
+        more: as the field of this name.
+    """
+
+    __slots__ = ("_rest", "more", "records")
+
+    def __init__(
+        self, rest: AppendRequest, records: Records, more: "list[AppendRequest | LargeRequest]"
+    ) -> None:
+        self._rest = rest
+        self.records = records
+        self.more = more
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._rest, name)
+
+    @property
+    def frames(self) -> bytes:
+        """The records alone."""
+        source, bounds = self.records
+        return source if bounds is None else source[slice(*bounds)]
+
+
+Request = AppendRequest | LargeRequest
+
+
+def append_request(message: bytes) -> Request:
+    """What a message of an append stream asks for.
+
+    Raises:
+        DecodeError: nothing.
+    """
+    if len(message) < LARGE_BYTES:
+        return AppendRequest.FromString(message)
+    try:
+        return _taken_apart(message, 0, len(message), is_further=False)
+    except ValueError:
+        # No message, or one that is put together in a way that only the library knows.
+        return AppendRequest.FromString(message)
+
+
+def records_of(request: Request) -> Records:
+    """Where a request's records are."""
+    if isinstance(request, LargeRequest):
+        return request.records
+    return Records(request.frames, None)
+
+
+def _taken_apart(message: bytes, start: int, end: int, *, is_further: bool) -> Request:
+    """The request in a part of a message; `is_further`: it is one of another's `more`."""
+    records = Records(b"", None)
+    more: list[Request] = []
+    rest = []
+    for field in fields(message, start, end):
+        if not field.is_bytes or field.number not in (_FRAMES, _MORE):
+            rest.append(message[field.begin : field.end])
+        elif field.number == _FRAMES:
+            # Of several the last one counts, as protobuf has it.
+            records = Records(message, (field.start, field.end))
+        elif is_further:
+            # They may have none of their own: depth has a bound, whatever is sent.
+            return AppendRequest.FromString(message[start:end])
+        elif field.end - field.start < LARGE_BYTES:
+            more.append(AppendRequest.FromString(message[field.start : field.end]))
+        else:
+            more.append(_taken_apart(message, field.start, field.end, is_further=True))
+    return LargeRequest(AppendRequest.FromString(b"".join(rest)), records, more)

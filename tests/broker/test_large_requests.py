@@ -1,0 +1,92 @@
+"""Append requests whose records are not copied, beside what protobuf makes of the same bytes."""
+
+from typing import Any
+
+import pytest
+from google.protobuf.message import DecodeError
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rockoon_broker.rpc import large_requests
+from rockoon_broker.rpc.large_requests import LargeRequest, append_request, records_of
+from rockoon_broker.rpc.placing import batch_of
+from rockoon_core.wire_fields import bytes_tag, varint
+from rockoon_proto.v1.broker_pb2 import AppendRequest
+from support.random_messages import many_examples
+
+_NAMES = [field.name for field in AppendRequest.DESCRIPTOR.fields if field.name != "more"]
+
+numbers = st.integers(0, 2**63 - 1)
+requests = st.builds(
+    AppendRequest,
+    topic=st.sampled_from(["", "T", "日本"]),
+    queue_id=st.integers(0, 2**31 - 1),
+    frames=st.binary(max_size=300),
+    record_lengths=st.binary(max_size=20),
+    route_revision=numbers,
+    request_id=numbers,
+    producer_id=numbers,
+)
+joint = st.builds(
+    lambda first, more: AppendRequest(**{name: getattr(first, name) for name in _NAMES}, more=more),
+    requests,
+    st.lists(requests, max_size=4),
+)
+# What other writers may send: fields twice, of another kind, unknown ones, depth, and no message.
+pieces = st.one_of(
+    requests.map(AppendRequest.SerializeToString),
+    st.builds(
+        lambda number, value: bytes_tag(number) + varint(len(value)) + value,
+        st.sampled_from([0, 1, 3, 4, 13, 200]),
+        st.binary(max_size=40) | joint.map(AppendRequest.SerializeToString),
+    ),
+    st.builds(
+        lambda number, kind, rest: varint(number << 3 | kind) + rest,
+        st.integers(0, 15),
+        st.integers(0, 7),
+        st.binary(max_size=12),
+    ),
+    st.binary(max_size=12),
+)
+
+
+def plain(request: Any) -> object:
+    """What somebody reads in a request."""
+    return [getattr(request, name) for name in _NAMES], [plain(each) for each in request.more]
+
+
+def read(parse: Any, message: bytes) -> object:
+    try:
+        return plain(parse(message))
+    except DecodeError:
+        return None
+
+
+@pytest.mark.parametrize("large_bytes", [0, 100])
+@many_examples
+@given(joint.map(AppendRequest.SerializeToString) | st.lists(pieces, max_size=4).map(b"".join))
+def test_what_is_read_is_what_protobuf_reads(large_bytes: int, message: bytes) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(large_requests, "LARGE_BYTES", large_bytes)
+        assert read(append_request, message) == read(AppendRequest.FromString, message)
+
+
+def test_large_records_are_where_they_came() -> None:
+    frames = bytes(range(256)) * 256
+    request = AppendRequest(topic="T", frames=frames, more=[AppendRequest(frames=frames[1:])])
+    message = request.SerializeToString()
+    came = append_request(message)
+    for each, own in ((came, frames), (came.more[0], frames[1:])):
+        assert isinstance(each, LargeRequest)
+        assert records_of(each).source is message
+        batch = batch_of(each)
+        assert batch.source is message
+        assert (batch.frames, batch.frames_bytes) == (own, len(own))
+
+
+def test_depth_does_not_end_a_broker() -> None:
+    message = bytes(large_requests.LARGE_BYTES)
+    for _ in range(5000):
+        message = bytes_tag(AppendRequest.MORE_FIELD_NUMBER) + varint(len(message)) + message
+    with pytest.raises(DecodeError):
+        append_request(message)
