@@ -1,0 +1,446 @@
+"""Windows of receivers against a model that knows of each offset, by chance's operations."""
+
+import random
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import pytest
+
+from rockoon_core.message_queue import MessageQueue
+from rockoon_core.start_position import Decision, StartReason
+from rockoon_offset.in_flight.deliveries import Candidates, Deliveries, VisibilityChange
+from rockoon_offset.in_flight.window import IN_FLIGHT_MAX, WINDOW_OFFSETS_MAX
+from rockoon_offset.journal import frames
+from rockoon_offset.progress.commit_check import Commit
+from rockoon_offset.progress.ledger import Ledger
+from rockoon_offset.progress.reconciliation import Reconciliation
+from rockoon_offset.progress.records import Acquired, Record, decode, encode
+from support.seeds import seeds
+
+GROUP, QUEUE = "g", MessageQueue("orders", "broker-a", 0)
+SEEDS = pytest.mark.parametrize("seed", seeds(6))
+STEPS = 300
+
+
+class Held(NamedTuple):
+    """A message that an acquisition has."""
+
+    number: int
+    attempt: int
+    visible_at_ms: int
+
+
+class Model:
+    """What is true of a queue, offset by offset."""
+
+    def __init__(self, offset: int) -> None:
+        # What is below is settled, and so is what is in `done`.
+        self.begin = self.acquired_to = offset
+        self.done: set[int] = set()
+        self.held: dict[int, Held] = {}
+
+    @property
+    def floor(self) -> int:
+        floor = self.begin
+        while floor in self.done:
+            floor += 1
+        return floor
+
+    def is_settled(self, offset: int) -> bool:
+        return offset < self.begin or offset in self.done
+
+    def commit(self, offset: int) -> None:
+        for each in range(self.begin, offset):
+            self.held.pop(each, None)
+            self.done.add(each)
+        self.acquired_to = max(self.acquired_to, offset)
+
+    def free(self, end: int, now_ms: int) -> set[int]:
+        """What somebody may get now."""
+        return {
+            offset
+            for offset in range(self.begin, end)
+            if offset not in self.done
+            and (offset not in self.held or self.held[offset].visible_at_ms <= now_ms)
+        }
+
+
+class World:
+    """A ledger with its records, a model of it, and what chance does to both."""
+
+    def __init__(self, seed: int, *, fifo: bool) -> None:
+        self.chance = random.Random(seed)
+        self.fifo = fifo
+        self.ledger = Ledger()
+        # Each with what was durable together.
+        self.batches: list[list[Record]] = []
+        self.now_ms = 1_000
+        self.end = 20
+        self.groups = [self.chance.randrange(6) for _ in range(5_000)]
+        # (number, offsets) of all deliveries ever made.
+        self.receipts: list[tuple[int, list[int]]] = []
+        self.write(self.started("", 0))
+        self.model = Model(0)
+        self.open()
+
+    @property
+    def deliveries(self) -> Deliveries:
+        return Deliveries(self.ledger)
+
+    @property
+    def epoch(self) -> int:
+        progress = self.ledger.find(GROUP, QUEUE)
+        assert progress is not None
+        return progress.epoch
+
+    def write(self, records: list[Any]) -> None:
+        if records:
+            self.batches.append(records)
+
+    def started(self, member: str, offset: int) -> list[Record]:
+        decision = Decision(offset, StartReason.COMMITTED, "why")
+        return self.ledger.start(GROUP, 5, QUEUE, 7, decision, member, self.now_ms)
+
+    def open(self) -> None:
+        self.write(self.deliveries.open(GROUP, QUEUE))
+
+    def anew(self, offset: int) -> None:
+        """Whatever receivers had is nobody's."""
+        self.model = Model(offset)
+        self.open()
+
+    # What chance does.
+
+    def step(self) -> None:
+        doings: list[Callable[[], None]] = [
+            *[self.acquire, self.acknowledge, self.pass_time] * 6,
+            *[self.put_off, self.extend, self.grow] * 3,
+            self.commit,
+            self.restart,
+            self.fail,
+        ]
+        self.chance.choice(doings)()
+        self.compare()
+
+    def pass_time(self) -> None:
+        self.now_ms += self.chance.choice((1, 10, 100, 1_000))
+
+    def grow(self) -> None:
+        self.end += self.chance.randrange(10)
+
+    def acquire(self) -> None:
+        count = self.chance.randint(1, 12)
+        visible_at_ms = self.now_ms + self.chance.choice((1, 50, 500))
+        free = self.model.free(self.end, self.now_ms)
+        if self.fifo:
+            # Some receivers have read something already, or not enough.
+            first = max(0, self.model.floor - self.chance.randrange(3))
+            told = self.groups[first : min(self.end, first + self.chance.randint(0, 40))]
+            records = self.deliveries.acquire_in_order(
+                GROUP, QUEUE, count, Candidates(first, told), self.now_ms, visible_at_ms, ""
+            )
+            expected = self.first_of_groups(first + len(told), count) & free
+            assert offsets_of(records) == expected
+        else:
+            records = self.deliveries.acquire(
+                GROUP, QUEUE, count, self.end, self.now_ms, visible_at_ms
+            )
+            assert len(offsets_of(records)) == min(count, len(free))
+            assert offsets_of(records) <= free
+        for record in records:
+            self.take(record)
+        self.write(list(records))
+
+    def first_of_groups(self, end: int, count: int) -> set[int]:
+        """The first unsettled message of each message group, of which nobody has one."""
+        begun: set[int] = set()
+        found: set[int] = set()
+        for offset in range(self.model.floor, end):
+            if self.model.is_settled(offset) or self.groups[offset] in begun:
+                continue
+            begun.add(self.groups[offset])
+            held = self.model.held.get(offset)
+            if (held is None or held.visible_at_ms <= self.now_ms) and len(found) < count:
+                found.add(offset)
+        return found
+
+    def take(self, record: Acquired) -> None:
+        """The model follows an acquisition."""
+        offsets = bits_of(record.first, record.messages)
+        for offset in offsets:
+            before = self.model.held.get(offset)
+            assert record.attempt == (before.attempt if before else 0) + 1
+            assert record.former == (before.number if before else 0)
+            self.model.held[offset] = Held(record.number, record.attempt, record.visible_at_ms)
+        self.model.acquired_to = max(self.model.acquired_to, offsets[-1] + 1)
+        self.receipts.append((record.number, offsets))
+
+    def receipt(self) -> tuple[int, int, int, list[int]]:
+        """Some messages of a delivery, old or new: its number, the first, the set, all of them."""
+        recent = self.receipts[-10:] if self.chance.random() < 0.8 else self.receipts
+        number, offsets = self.chance.choice(recent or [(1, [0])])
+        chosen = sorted(self.chance.sample(offsets, self.chance.randint(1, len(offsets))))
+        first = chosen[0] - self.chance.randint(0, min(2, chosen[0]))
+        return number, first, sum(1 << (offset - first) for offset in chosen), chosen
+
+    def own(self, number: int, offsets: list[int]) -> list[int]:
+        held = self.model.held
+        return [each for each in offsets if each in held and held[each].number == number]
+
+    def acknowledge(self) -> None:
+        number, first, messages, offsets = self.receipt()
+        own = self.own(number, offsets)
+        records, refused = self.deliveries.acknowledge(
+            GROUP, QUEUE, number, first, messages, self.now_ms
+        )
+        window = self.ledger.windows.find(GROUP, QUEUE)
+        assert window is not None
+        if window.since and number >= window.since:
+            left = {each for each in offsets if not self.model.is_settled(each)}
+            assert set(bits_of(first, refused)) == left - set(own)
+        else:
+            assert refused == messages
+        for offset in own:
+            del self.model.held[offset]
+            self.model.done.add(offset)
+        self.write(records)
+
+    def put_off(self) -> None:
+        number, first, messages, offsets = self.receipt()
+        own = self.own(number, offsets)
+        counted = self.chance.random() < 0.7
+        at_ms = self.now_ms + self.chance.choice((0, 10, 300))
+        change = VisibilityChange(at_ms, counted, extend=False)
+        changed = self.deliveries.change_visibility(GROUP, QUEUE, number, first, messages, change)
+        assert set(bits_of(first, changed.refused)) == set(offsets) - set(own)
+        assert bool(changed.number) == bool(own)
+        for offset in own:
+            attempt = self.model.held[offset].attempt - (not counted)
+            self.model.held[offset] = Held(changed.number, attempt, at_ms)
+        if own:
+            self.receipts.append((changed.number, own))
+        self.write(changed.records)
+
+    def extend(self) -> None:
+        number, first, messages, offsets = self.receipt()
+        own = self.own(number, offsets)
+        at_ms = self.now_ms + self.chance.choice((1, 70, 700))
+        change = VisibilityChange(at_ms, counted=True, extend=True)
+        changed = self.deliveries.change_visibility(GROUP, QUEUE, number, first, messages, change)
+        assert changed.number == (number if own else 0)
+        for offset in own:
+            self.model.held[offset] = self.model.held[offset]._replace(visible_at_ms=at_ms)
+        self.write(changed.records)
+
+    def commit(self) -> None:
+        """Somebody without membership commits, forward or, forced, back."""
+        force = self.chance.random() < 0.3
+        offset = self.model.floor + self.chance.randint(0, 8)
+        if force:
+            offset = max(0, offset - 12)
+        wish = Commit(GROUP, QUEUE, offset, self.epoch, "", "", force)
+        self.write(self.ledger.commit(wish, 7, None, self.now_ms))
+        if offset < self.model.floor:
+            self.anew(offset)
+        else:
+            self.model.commit(offset)
+            self.end = max(self.end, offset)
+
+    def fail(self) -> None:
+        """What begins the queue anew."""
+        kind = self.chance.choice(
+            ("member", "silent member", "import", "topic", "group", "restore")
+        )
+        floor = self.model.floor
+        match kind:
+            case "member":
+                self.write(self.started("m1", floor))
+                assert self.ledger.windows.find(GROUP, QUEUE) is None
+                epoch = self.epoch
+                # It has read and committed, and fell silent.
+                wish = Commit(GROUP, QUEUE, floor + 1, epoch, "m1", "", force=False)
+                self.write(self.ledger.commit(wish, 7, None, self.now_ms))
+                self.end = max(self.end, floor + 1)
+                self.anew(floor + 1)
+                # What it still wants to commit is not theirs that follow.
+                assert self.epoch > epoch
+            case "silent member":
+                self.write(self.started("m2", floor))
+                self.anew(floor)
+            case "import":
+                decision = Decision(floor + 2, StartReason.IMPORTED, "why")
+                self.write(self.ledger.import_offset(GROUP, 5, QUEUE, 7, decision, self.now_ms))
+                self.end = max(self.end, floor + 2)
+                self.anew(floor + 2)
+            case "topic":
+                self.write(Reconciliation(self.ledger).forget_topics([QUEUE.topic]))
+                assert self.ledger.windows.find(GROUP, QUEUE) is None
+                self.write(self.started("", 0))
+                self.anew(0)
+            case "group":
+                self.write(Reconciliation(self.ledger).forget_group(GROUP, 100))
+                assert self.ledger.windows.find(GROUP, QUEUE) is None
+                self.write(self.started("", 1))
+                self.anew(1)
+            case "restore":
+                # An etcd that counts anew: nothing is begun anew.
+                self.write(Reconciliation(self.ledger).accept_etcd(9, 50, {QUEUE: 7}, {GROUP: 5}))
+
+    def restart(self) -> None:
+        """The ledger of the journal, or of a snapshot, goes on."""
+        kept = list(self.ledger.snapshot())
+        if self.chance.random() < 0.5:
+            kept = [record for batch in self.batches for record in batch]
+        self.ledger = replayed(kept)
+        self.open()
+
+    # What must hold.
+
+    def compare(self) -> None:
+        window, progress = self.ledger.windows.find(GROUP, QUEUE), self.ledger.find(GROUP, QUEUE)
+        assert window is not None
+        assert progress is not None
+        model = self.model
+        assert progress.offset == window.floor == model.floor
+        held: dict[int, Held] = {}
+        for each in window:
+            for at_ms, messages in each.parts.items():
+                for offset in bits_of(each.first, messages):
+                    assert offset not in held
+                    held[offset] = Held(each.number, each.attempt, at_ms)
+        assert held == model.held
+        done = set(bits_of(window.floor, window.settled))
+        skipped = set(bits_of(window.floor, window.skipped))
+        assert done == {each for each in model.done if each >= window.floor}
+        inside = set(range(window.floor, window.acquired_to))
+        assert (done | held.keys() | skipped) == inside
+        assert len(done) + len(held) + len(skipped) == len(inside)
+        assert window.acquired_to == max(model.acquired_to, window.floor)
+        assert not skipped or self.fifo
+        due = [each.visible_at_ms for each in held.values()]
+        assert window.next_visible_at_ms() == min(due, default=None)
+        counts = window.counts(self.now_ms)
+        assert counts.in_flight == len([at for at in due if at > self.now_ms])
+        assert counts.visible_again == len([at for at in due if at <= self.now_ms])
+        assert window.unsettled == len(held)
+        free = model.free(window.acquired_to, self.now_ms)
+        assert window.first_ready(self.now_ms) == min(free, default=window.acquired_to)
+
+
+def bits_of(first: int, messages: int) -> list[int]:
+    return [first + bit for bit in range(messages.bit_length()) if messages >> bit & 1]
+
+
+def offsets_of(records: list[Acquired]) -> set[int]:
+    offsets = [each for record in records for each in bits_of(record.first, record.messages)]
+    assert len(set(offsets)) == len(offsets)
+    return set(offsets)
+
+
+def replayed(records: list[Record]) -> Ledger:
+    ledger = Ledger()
+    for record in records:
+        ledger.apply(decode(encode(record)))
+    return ledger
+
+
+def state(ledger: Ledger) -> list[Record]:
+    return sorted(ledger.snapshot(), key=repr)
+
+
+@SEEDS
+@pytest.mark.parametrize("fifo", [False, True], ids=["plain", "fifo"])
+def test_each_message_is_settled_or_comes_again(seed: int, *, fifo: bool) -> None:
+    world = World(seed, fifo=fifo)
+    for _ in range(STEPS):
+        world.step()
+    records = [record for batch in world.batches for record in batch]
+    assert state(replayed(records)) == state(world.ledger)
+    assert state(replayed(list(world.ledger.snapshot()))) == state(world.ledger)
+    # Whoever was not settled comes in the end, and nobody who was.
+    world.now_ms += 10_000
+    while left := world.model.free(world.end, world.now_ms):
+        world.acquire()
+        world.now_ms += 10_000
+        for number, offsets in world.receipts[-20:]:
+            for offset in world.own(number, offsets):
+                records, refused = world.deliveries.acknowledge(
+                    GROUP, QUEUE, number, offset, 1, world.now_ms
+                )
+                assert records
+                assert not refused
+                del world.model.held[offset]
+                world.model.done.add(offset)
+        assert world.model.free(world.end, world.now_ms) <= left
+    assert world.model.floor == max(world.end, world.model.acquired_to)
+    world.compare()
+
+
+@SEEDS
+def test_a_journal_cut_at_any_byte_gives_back_what_it_had_up_to_there(seed: int) -> None:
+    world = World(seed, fifo=bool(seed % 2))
+    for _ in range(60):
+        world.step()
+    header = frames.file_header(frames.JOURNAL_MAGIC, frames.FileHeader(1, 0))
+    data, ends, sequence = bytearray(header), [len(header)], 0
+    for batch in world.batches:
+        data += frames.frame(sequence, map(encode, batch))
+        sequence += len(batch)
+        ends.append(len(data))
+    states = [
+        state(replayed([record for batch in world.batches[:count] for record in batch]))
+        for count in range(len(ends))
+    ]
+    cuts = {world.chance.randrange(len(header), len(data)) for _ in range(60)}
+    for cut in sorted(cuts | set(ends) | {end - 1 for end in ends[1:]}):
+        found = [
+            decode(record)
+            for frame in frames.read_frames(bytes(data[:cut]), 0)
+            if isinstance(frame, frames.Frame)
+            for record in frame.records
+        ]
+        whole = len([end for end in ends if end <= cut]) - 1
+        assert state(replayed(found)) == states[whole]
+
+
+def open_ledger() -> tuple[Ledger, Deliveries]:
+    ledger = Ledger()
+    ledger.start(GROUP, 5, QUEUE, 7, Decision(0, StartReason.FIRST, "why"), "", 0)
+    deliveries = Deliveries(ledger)
+    deliveries.open(GROUP, QUEUE)
+    return ledger, deliveries
+
+
+def test_receivers_have_only_so_many_messages_of_a_queue() -> None:
+    _, deliveries = open_ledger()
+    for _ in range(IN_FLIGHT_MAX // 1024):
+        assert deliveries.acquire(GROUP, QUEUE, 1024, 1 << 30, 0, 10)
+    assert deliveries.acquire(GROUP, QUEUE, 1, 1 << 30, 0, 10) == []
+    # What becomes visible is theirs to have.
+    assert deliveries.acquire(GROUP, QUEUE, 1, 1 << 30, 10, 20)
+    deliveries.acknowledge(GROUP, QUEUE, 2, 1024, 1, 10)
+    assert len(deliveries.acquire(GROUP, QUEUE, 1024, 1 << 30, 9, 20)) == 1
+
+
+def test_receivers_run_only_so_far_ahead_of_a_message_that_nobody_settles() -> None:
+    ledger, deliveries = open_ledger()
+    deliveries.acquire(GROUP, QUEUE, 1, 1 << 30, 0, 1_000)
+    reached = 1
+    while got := deliveries.acquire(GROUP, QUEUE, 1024, 1 << 30, 0, 1_000):
+        (record,) = got
+        assert record.first == reached
+        reached += record.messages.bit_count()
+        deliveries.acknowledge(GROUP, QUEUE, record.number, record.first, record.messages, 0)
+    assert reached == WINDOW_OFFSETS_MAX
+    (kept,) = [each for each in ledger.snapshot() if type(each).__name__ == "WindowPut"]
+    assert decode(encode(kept)) == kept
+
+
+def test_a_group_that_keeps_no_order_any_more_gets_what_was_left_behind() -> None:
+    ledger, deliveries = open_ledger()
+    candidates = Candidates(0, [1, 1, 1, 2])
+    records = deliveries.acquire_in_order(GROUP, QUEUE, 9, candidates, 0, 10, "")
+    assert offsets_of(records) == {0, 3}
+    assert offsets_of(deliveries.acquire(GROUP, QUEUE, 9, 6, 0, 10)) == {1, 2, 4, 5}
+    window = ledger.windows.of(GROUP, QUEUE)
+    assert (window.skipped, window.acquired_to) == (0, 6)
