@@ -2,7 +2,8 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from offset.cluster import Cluster
+from offset.cluster import TOPIC, Cluster
+from offset.receiver import Receiver
 
 
 @pytest.fixture
@@ -20,3 +21,10 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
         await started.create_topic(queues=2)
         await started.set_group()
         yield started
+
+
+@pytest.fixture
+async def receiver(cluster: Cluster) -> Receiver:
+    """Of group `billing`; queue 0 of topic `orders` has ten messages."""
+    cluster.broker.queue(TOPIC).append(10)
+    return Receiver(cluster)

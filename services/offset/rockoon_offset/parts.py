@@ -122,7 +122,7 @@ def assembled(settings: OffsetSettings, store: ProgressStore, nameservers: Names
         now_ms,
     )
     receivers = Receivers(
-        store, routes, resolver, groups, steady_clock(), settings.route_wait_seconds
+        store, routes, resolver, groups, ends, steady_clock(), settings.route_wait_seconds
     )
     export_files = ExportFiles(store, settings.export_seconds, now_ms)
     metrics = OffsetMetrics(store, table, groups, lags, resolver, commits)

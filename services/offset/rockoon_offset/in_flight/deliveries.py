@@ -63,6 +63,14 @@ class Deliveries:
         self._state.windows.open(group, queue, progress.offset)
         return records
 
+    def begin_anew(self, group: str, queue: MessageQueue) -> list[Record]:
+        """Forget what receivers have of a queue, and what they have settled above the floor."""
+        progress = self._state.table.find(group, queue)
+        if progress is None:
+            return []
+        epoch = self._state.counters.epoch + 1
+        return self._state.apply_all([Put(progress._replace(epoch=epoch))])
+
     def acquire(
         self,
         group: str,

@@ -1,5 +1,6 @@
 """Receivers: what they ask for is granted, settled and put off; durable when answered."""
 
+import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -12,14 +13,19 @@ from rockoon_core.start_position import StartPolicy
 from rockoon_offset.groups import Groups
 from rockoon_offset.in_flight.deliveries import Candidates, Deliveries, VisibilityChange, trimmed
 from rockoon_offset.in_flight.window import Window
+from rockoon_offset.progress.commits import QueueEnds
 from rockoon_offset.progress.progress_store import ProgressStore
 from rockoon_offset.progress.records import Acquired, Record
 from rockoon_offset.routes import Routes
 from rockoon_offset.start.resolver import Resolver
 from rockoon_proto.v1.nameserver_pb2 import GroupConfig
 
+log = logging.getLogger(__name__)
+
 # Of one queue: further from the floor nothing is granted in a FIFO group.
 CANDIDATES_MAX = 1024
+ENDS_ASKED_MS = 1_000
+ENDS_ASKED_MAX = 100_000
 
 
 class Reach(NamedTuple):
@@ -105,6 +111,7 @@ class Receivers:
         routes: groups, and the queues' incarnations.
         resolver: where reading of a queue begins.
         groups: who holds the queues.
+        ends: the queues' ends.
         now_ms: epoch milliseconds; by it messages become visible again. It must not jump.
         route_wait_seconds: how long to wait for routes that receivers have seen.
     """
@@ -115,6 +122,7 @@ class Receivers:
         routes: Routes,
         resolver: Resolver,
         groups: Groups,
+        ends: QueueEnds,
         now_ms: Callable[[], int],
         route_wait_seconds: float,
     ) -> None:
@@ -125,6 +133,9 @@ class Receivers:
         self.now_ms = now_ms
         self._route_wait_seconds = route_wait_seconds
         self._deliveries = Deliveries(store.ledger)
+        self._ends = ends
+        # When the ends of queues were last asked for that a receiver called shorter.
+        self._ends_asked_ms: dict[MessageQueue, int] = {}
         # Messages since the start: acquired, of these redelivered and dead; settled, put_off,
         # and refused where they were to be one of these two.
         self.messages: Counter[str] = Counter()
@@ -220,6 +231,7 @@ class Receivers:
     ) -> dict[tuple[str, MessageQueue], RockoonError]:
         """Have progress on every queue that has none to go on by; returns where that failed."""
         refused: dict[tuple[str, MessageQueue], RockoonError] = {}
+        await self._lose_tails(wishes)
         asked: dict[tuple[str, StartPolicy], dict[MessageQueue, None]] = {}
         for wish in wishes:
             if wish.group in self._routes.table.groups:
@@ -240,6 +252,41 @@ class Receivers:
                 if isinstance(answer, RockoonError):
                     refused[group, queue] = answer
         return refused
+
+    async def _lose_tails(self, wishes: Sequence[Wish]) -> None:
+        """Begin queues anew whose log is shorter than what was acquired, as after a power cut.
+
+        What is written there next would pass for acquired. A receiver that knows of a shorter queue
+        may only lag, so the brokers say what holds; now and then, as it may lag for long.
+        """
+        now_ms = self.now_ms()
+        acquired_to = {
+            (wish.group, reach.queue): window.acquired_to
+            for wish in wishes
+            for reach in wish.reaches
+            if reach.end_offset
+            and (window := self._store.ledger.windows.find(wish.group, reach.queue)) is not None
+            and reach.end_offset < window.acquired_to
+            and now_ms - self._ends_asked_ms.get(reach.queue, 0) >= ENDS_ASKED_MS
+        }
+        if not acquired_to:
+            return
+        if len(self._ends_asked_ms) > ENDS_ASKED_MAX:
+            self._ends_asked_ms.clear()
+        self._ends_asked_ms |= dict.fromkeys((queue for _, queue in acquired_to), now_ms)
+        await self._ends.refresh({queue for _, queue in acquired_to})
+        self._store.admit()
+        for (group, queue), reached in acquired_to.items():
+            if not self._ends.is_unknown(queue) and self._ends.known(queue) < reached:
+                log.warning(
+                    "queue %s ends at %d, and receivers of group %s have acquired up to %d: the "
+                    "log lost its tail; from the committed offset on, all comes again",
+                    queue,
+                    self._ends.known(queue),
+                    group,
+                    reached,
+                )
+                self._store.write(self._deliveries.begin_anew(group, queue))
 
     def _goes_on(self, group: str, reach: Reach) -> bool:
         """Whether a queue is open, and still the one that it was."""
