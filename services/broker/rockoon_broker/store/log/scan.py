@@ -9,9 +9,12 @@ from rockoon_core.disk import Disk
 from rockoon_format.batch import Scan, ScanEnd, scan
 from rockoon_format.delay_levels import DELAY_LEVELS_MS
 from rockoon_format.file_names import offset_to_file_name
-from rockoon_format.record import MAGIC_BLANK, MAGIC_V1, MAGIC_V2
+from rockoon_format.record import MAGIC_BLANK, MAGIC_V1, MAGIC_V2, RECORD_BYTES_MIN
 
 WINDOW_BYTES = 8 << 20
+# What is read at once is walked at once, or the rest would be read again; a cache has room for it.
+_WALKED_BYTES = 1 << 20
+_WALKED_RECORDS_MAX = _WALKED_BYTES // RECORD_BYTES_MIN + 1
 _SIZE_AND_MAGIC = struct.Struct(">ii")
 
 
@@ -85,7 +88,7 @@ class LogScan:
 
     def _file_chunks(self, start: int, position: int) -> Iterator[Chunk]:
         fd = self._disk.open_reading(self._directory / offset_to_file_name(start))
-        window = WINDOW_BYTES
+        window = _WALKED_BYTES
         try:
             while True:
                 count = min(window, self._file_bytes - position)
@@ -96,6 +99,7 @@ class LogScan:
                     data,
                     0,
                     len(data),
+                    records_max=_WALKED_RECORDS_MAX,
                     checksums=self._checksums,
                     checksums_from=None if since is None else since - base,
                     delay_levels_ms=self._delay_levels_ms,
