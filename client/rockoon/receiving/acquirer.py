@@ -26,7 +26,7 @@ from rockoon.receiving.offset_reader import OffsetReader
 from rockoon.receiving.tails import QueueTail, Tails, TopicTails
 from rockoon_core.message_queue import MessageQueue, queue_from_wire
 from rockoon_format.names import retry_topic
-from rockoon_proto.v1.in_flight_pb2 import AcquireRequest, Granted, QueueReach, Wanted
+from rockoon_proto.v1.in_flight_pb2 import AcquireReply, AcquireRequest, Granted, QueueReach, Wanted
 
 log = logging.getLogger(__name__)
 
@@ -38,6 +38,7 @@ CALLS_MAX = 4
 CALLS_ALONE_MAX = 16
 # Of a FIFO group, where each receiver has a wish of its own: when so many get nothing, nobody does.
 FIFO_WISHES_MAX = 16
+CANDIDATE_ROUNDS_MAX = 3
 QUEUES_PER_WISH_MAX = 4096
 
 
@@ -235,17 +236,7 @@ class Acquirer:
 
     async def _ask(self, lines: dict[Line, ReceivingGroup]) -> None:
         try:
-            request = AcquireRequest()
-            wishes: list[Wish] = []
-            for line, group in lines.items():
-                wishes += await self._add(request, line, group)
-            if not wishes:
-                return
-            reply = await self._cluster.call(
-                self._cluster.in_flight_service().Acquire,
-                request,
-                unavailable=OffsetServiceUnavailable,
-            )
+            wishes, reply = await self._answer(lines)
         except RockoonError as error:
             await self._failed(lines, error)
             return
@@ -265,6 +256,27 @@ class Acquirer:
             self._note(wish, granted, reply.as_of_ms)
         for line, count in got.items():
             self._plan_next(line, lines[line], count)
+
+    async def _answer(self, lines: dict[Line, ReceivingGroup]) -> tuple[list[Wish], AcquireReply]:
+        """Call, once more where a FIFO group's candidates have to begin elsewhere."""
+        for _ in range(CANDIDATE_ROUNDS_MAX):
+            request, wishes = AcquireRequest(), []
+            for line, group in lines.items():
+                wishes += await self._add(request, line, group)
+            if not wishes:
+                return [], AcquireReply()
+            reply: AcquireReply = await self._cluster.call(
+                self._cluster.in_flight_service().Acquire,
+                request,
+                unavailable=OffsetServiceUnavailable,
+            )
+            is_other = [
+                _learn_floors(wish.group, granted)
+                for wish, granted in zip(wishes, reply.granted, strict=True)
+            ]
+            if not any(is_other) or any(granted.acquired for granted in reply.granted):
+                break
+        return wishes, reply
 
     async def _add(self, request: AcquireRequest, line: Line, group: ReceivingGroup) -> list[Wish]:
         """Put a line's wishes into a request."""
@@ -337,12 +349,6 @@ class Acquirer:
             self.make_due_in(line, group, min(max(seconds, VISIBLE_SECONDS_MIN), TICK_SECONDS))
         for refusal in granted.refused:
             self._note_refusal(group, queue_from_wire(refusal.queue), from_wire(refusal.error))
-        for wanted in granted.wanted_candidates:
-            group.is_fifo = True
-            queue = queue_from_wire(wanted.queue)
-            if group.floors.get(queue) != wanted.from_offset:
-                group.floors[queue] = wanted.from_offset
-                line.is_due_again |= not granted.acquired
 
     def _note_refusal(
         self, group: ReceivingGroup, queue: MessageQueue, error: RockoonError
@@ -405,6 +411,17 @@ class Acquirer:
             await self._cluster.pause_for_offset_service(pause)
         for line in lines:
             line.is_due_again = True
+
+
+def _learn_floors(group: ReceivingGroup, granted: Granted) -> bool:
+    """Note from where on candidates are wanted; returns whether that is another place."""
+    is_other = False
+    for wanted in granted.wanted_candidates:
+        group.is_fifo = True
+        queue = queue_from_wire(wanted.queue)
+        is_other |= group.floors.get(queue) != wanted.from_offset
+        group.floors[queue] = wanted.from_offset
+    return is_other
 
 
 def _topics(line: Line) -> Iterable[str]:
