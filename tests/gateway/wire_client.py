@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator
 from types import TracebackType
 from typing import Any
 
+from google.protobuf.timestamp_pb2 import Timestamp
 from grpc import aio
 
 from rockoon_proto.apache.rocketmq.v2 import definition_pb2 as d
@@ -66,6 +67,31 @@ class WireClient:
         answer: pb.QueryRouteResponse = await self.call("QueryRoute", request)
         return answer
 
+    async def send(self, *messages: d.Message) -> pb.SendMessageResponse:
+        request = pb.SendMessageRequest(messages=messages)
+        answer: pb.SendMessageResponse = await self.call("SendMessage", request)
+        return answer
+
+    async def end(
+        self,
+        topic: str,
+        entry: pb.SendResultEntry,
+        resolution: d.TransactionResolution,
+        **others: Any,
+    ) -> d.Code:
+        """End the transaction of a half message; returns the code."""
+        fields = {
+            "topic": d.Resource(name=topic),
+            "message_id": entry.message_id,
+            "transaction_id": entry.transaction_id,
+            "resolution": resolution,
+            "source": d.SOURCE_CLIENT,
+            **others,
+        }
+        answer = await self.call("EndTransaction", pb.EndTransactionRequest(**fields))
+        code: d.Code = answer.status.code
+        return code
+
     async def heartbeat(self, client_type: d.ClientType, group: str = "") -> pb.HeartbeatResponse:
         request = pb.HeartbeatRequest(client_type=client_type)
         if group:
@@ -108,6 +134,34 @@ class TelemetryStream:
     async def close(self) -> None:
         """End it as clients do."""
         await self._call.done_writing()
+
+
+def message(topic: str, body: bytes = b"body", message_id: str = "01", **system: Any) -> d.Message:
+    """A message as producers make them; `system` are further system properties."""
+    born = Timestamp()
+    born.FromMilliseconds(1_700_000_000_123)
+    fields = {
+        "message_id": message_id,
+        "message_type": d.NORMAL,
+        "body_encoding": d.IDENTITY,
+        "born_timestamp": born,
+        "born_host": "client.example.org",
+        **system,
+    }
+    user = fields.pop("user_properties", {})
+    return d.Message(
+        topic=d.Resource(name=topic),
+        user_properties=user,
+        system_properties=d.SystemProperties(**fields),
+        body=body,
+    )
+
+
+def due(epoch_ms: int) -> Timestamp:
+    """A time on the wire."""
+    time = Timestamp()
+    time.FromMilliseconds(epoch_ms)
+    return time
 
 
 def producer_settings(*topics: str, language: d.Language = d.Language.JAVA) -> d.Settings:

@@ -5,7 +5,7 @@ import asyncio
 from rockoon import Cluster
 from rockoon.errors import GroupNotFound
 from rockoon_gateway.clients.settings_answer import GroupFacts
-from rockoon_proto.v1.nameserver_pb2 import GroupConfig
+from rockoon_proto.v1.nameserver_pb2 import CLASSIC, GroupConfig
 
 # A changed group is another one for clients after so long.
 REMEMBER_SECONDS = 5.0
@@ -74,7 +74,9 @@ class Groups:
         except GroupNotFound:
             if not self._create:
                 raise
-            config = (await admin.create_group(name, if_absent=True)).config
+            # A young topic from its beginning, an old one from its end, as RocketMQ's proxy does.
+            wanted = GroupConfig(name=name, new_queue_rule=CLASSIC)
+            config = (await admin.create_group(wanted, if_absent=True)).config
         while len(self._known) >= REMEMBERED_MAX:
             del self._known[next(iter(self._known))]
         self._known.pop(name, None)

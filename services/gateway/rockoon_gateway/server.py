@@ -17,7 +17,9 @@ from rockoon_gateway.clients.telemetry import Telemetry
 from rockoon_gateway.consuming.consuming import Consuming
 from rockoon_gateway.groups import Groups
 from rockoon_gateway.metrics import TABLE, GatewayMetrics
+from rockoon_gateway.producing.message_checks import SendLimits
 from rockoon_gateway.producing.sending import Sending
+from rockoon_gateway.producing.transactions import Transactions
 from rockoon_gateway.routes import QueryRoutes
 from rockoon_gateway.scaling.scaler import Scaler
 from rockoon_gateway.service import MessagingServicer, Services
@@ -92,7 +94,21 @@ async def serve(
         consuming = Consuming(
             cluster, topics, groups, presence, create_groups=settings.create_groups
         )
-        services = Services(QueryRoutes(cluster, topics), presence, telemetry, Sending(), consuming)
+        transactions = Transactions(
+            cluster, topics, presence, settings.send_seconds_max, settings.checked_topics_max
+        )
+        sending = Sending(
+            cluster,
+            topics,
+            presence,
+            transactions,
+            SendLimits(settings.body_bytes_max, round(settings.delay_seconds_max * 1000)),
+            timeout_seconds=settings.send_seconds_max,
+            buffer_bytes_max=settings.buffer_bytes_max,
+            clock=wall_clock_ms,
+        )
+        opened.push_async_callback(sending.close)
+        services = Services(QueryRoutes(cluster, topics), presence, telemetry, sending, consuming)
         servicer = MessagingServicer(Callers(signatures), services)
 
         def register(server: aio.Server) -> None:

@@ -50,6 +50,17 @@ class GatewaySettings(ServiceSettings):
         minimum=1,
         maximum=10**9,
     )
+    send_seconds_max: float = setting(
+        5.0,
+        "how long to try to store a message; clients give up after 3 and send again, seconds",
+        minimum=0.1,
+        maximum=3600,
+    )
+    buffer_bytes_max: int = setting(
+        256 << 20,
+        "messages that wait for brokers; beyond it sends are refused, bytes",
+        minimum=16 << 20,
+    )
     client_seconds_max: float = setting(
         120.0,
         "how long a client that says nothing counts as connected, seconds",

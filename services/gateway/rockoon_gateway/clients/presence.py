@@ -13,7 +13,7 @@ from rockoon_gateway.clients.outbox import Outbox
 from rockoon_gateway.codes import OK, Refusal
 from rockoon_gateway.names import checked_group
 from rockoon_proto.apache.rocketmq.v2 import service_pb2 as pb
-from rockoon_proto.apache.rocketmq.v2.definition_pb2 import ClientType, Code, Settings
+from rockoon_proto.apache.rocketmq.v2.definition_pb2 import ClientType, Code, Resource, Settings
 
 CONSUMERS = frozenset(
     {
@@ -61,6 +61,11 @@ class Client:
         if self.settings is None:
             return []
         return [topic.name for topic in self.settings.publishing.topics]
+
+    def named(self, topic: str) -> Resource:
+        """A topic as the client names it."""
+        publishing = self.settings.publishing.topics if self.settings is not None else ()
+        return next((each for each in publishing if each.name == topic), Resource(name=topic))
 
 
 class Presence:

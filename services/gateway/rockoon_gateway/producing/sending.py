@@ -1,24 +1,240 @@
-"""Sending: the protocol's calls of producers."""
+"""Sending: the protocol's calls of producers.
 
-from typing import Any
+The messages of all clients go through one producer of the SDK, so that those of many small calls
+share batches, streams and syncs. It keeps the order of a message group through its own retries. A
+client's queue is not looked at: clients of different languages hash message groups differently, and
+one group in two queues would have no order.
+"""
 
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from rockoon import Cluster
+from rockoon.errors import NoWritableQueue, RockoonError, TimedOut, TopicNotWritable
+from rockoon.net.routes import TopicRoute
+from rockoon.producer.forwarded_batches import ForwardingSettings
+from rockoon.producer.forwarding import ForwardingProducer
+from rockoon.producer.receipt import Receipt
+from rockoon.transactions.transaction import Resolution
+from rockoon_core.clock import Clock
 from rockoon_gateway.calls import ClientCall
-from rockoon_gateway.codes import Refusal
-from rockoon_proto.apache.rocketmq.v2.definition_pb2 import Code
+from rockoon_gateway.clients.presence import Presence
+from rockoon_gateway.codes import OK, Refusal, common_status, status_of
+from rockoon_gateway.names import checked_topic
+from rockoon_gateway.producing.message_checks import AcceptedMessage, SendLimits, accepted
+from rockoon_gateway.producing.recall_handles import Recall, parse_recall_handle, recall_handle
+from rockoon_gateway.producing.transaction_ids import parse_transaction_id
+from rockoon_gateway.producing.transactions import Transactions
+from rockoon_gateway.topics import Topics, accepted_types
+from rockoon_proto.apache.rocketmq.v2 import service_pb2 as pb
+from rockoon_proto.apache.rocketmq.v2.definition_pb2 import (
+    Code,
+    MessageType,
+    TransactionResolution,
+    TransactionSource,
+)
+
+log = logging.getLogger(__name__)
+
+# An answer has to arrive before its call's deadline, not just leave.
+ANSWER_SECONDS = 0.1
+_RESOLUTIONS = {
+    TransactionResolution.COMMIT: Resolution.COMMIT,
+    TransactionResolution.ROLLBACK: Resolution.ROLLBACK,
+}
 
 
 class Sending:
-    """See the module."""
+    """See the module.
 
-    async def send(self, _request: Any, _call: ClientCall) -> Any:
-        raise _missing("SendMessage")
+    Args:
+        cluster: the connection.
+        topics: their routes.
+        presence: is told who calls.
+        transactions: of half messages.
+        limits: by the settings.
+        timeout_seconds: how long to try to deliver a message.
+        buffer_bytes_max: what may wait for brokers.
+        clock: epoch milliseconds.
 
-    async def end_transaction(self, _request: Any, _call: ClientCall) -> Any:
-        raise _missing("EndTransaction")
+    Attributes:
+        stored: how many messages were stored, by topic and type.
+    """
 
-    async def recall(self, _request: Any, _call: ClientCall) -> Any:
-        raise _missing("RecallMessage")
+    def __init__(
+        self,
+        cluster: Cluster,
+        topics: Topics,
+        presence: Presence,
+        transactions: Transactions,
+        limits: SendLimits,
+        *,
+        timeout_seconds: float,
+        buffer_bytes_max: int,
+        clock: Clock,
+    ) -> None:
+        self._cluster = cluster
+        self._topics = topics
+        self._presence = presence
+        self._transactions = transactions
+        self._limits = limits
+        self._buffer_bytes_max = buffer_bytes_max
+        self._clock = clock
+        self._producer = ForwardingProducer(
+            cluster,
+            ForwardingSettings(
+                delivery_timeout_seconds=timeout_seconds,
+                reply_timeout_seconds=timeout_seconds,
+                buffer_bytes_max=buffer_bytes_max,
+            ),
+        )
+        self.stored: Counter[tuple[str, MessageType]] = Counter()
+
+    async def close(self) -> None:
+        """Wait for what is on its way. Who sent it has been told what became of it, or has gone."""
+        try:
+            await self._producer.close()
+        except RockoonError as failure:
+            log.info("messages whose senders had gone were not stored: %s", failure)
+
+    async def send(
+        self, request: pb.SendMessageRequest, call: ClientCall
+    ) -> pb.SendMessageResponse:
+        """See the protocol."""
+        self._presence.seen(call)
+        messages = request.messages
+        if not messages:
+            raise Refusal(Code.MESSAGE_CORRUPTED, "the request has no message")
+        topic = checked_topic(messages[0].topic)
+        if any(each.topic.name != topic for each in messages):
+            raise Refusal(Code.MESSAGE_CORRUPTED, "the messages are of several topics")
+        call.require("write", f"topic:{topic}")
+        now_ms = self._clock()
+        each = [accepted(topic, message, self._limits, now_ms) for message in messages]
+        route = await self._topics.route(topic)
+        check_route(route, each)
+        if self._producer.buffered_bytes > self._buffer_bytes_max:
+            raise Refusal(
+                Code.TOO_MANY_REQUESTS, f"{self._producer.buffered_bytes} bytes wait for brokers"
+            )
+        left = call.seconds_left
+        try:
+            async with asyncio.timeout(None if left is None else max(left - ANSWER_SECONDS, 0)):
+                entries = await self._store(topic, each)
+        except TimeoutError:
+            raise TimedOut(what="storing the messages", seconds=left) from None
+        return pb.SendMessageResponse(
+            status=common_status([entry.status for entry in entries]), entries=entries
+        )
+
+    async def end_transaction(
+        self, request: pb.EndTransactionRequest, call: ClientCall
+    ) -> pb.EndTransactionResponse:
+        """See the protocol."""
+        self._presence.seen(call)
+        topic = checked_topic(request.topic)
+        call.require("write", f"topic:{topic}")
+        place = parse_transaction_id(request.transaction_id)
+        if place is None:
+            raise Refusal(
+                Code.INVALID_TRANSACTION_ID, f"{request.transaction_id!r} is no transaction's id"
+            )
+        resolution = _RESOLUTIONS.get(request.resolution)
+        # Nothing is decided: the broker asks again by itself.
+        if resolution is not None:
+            from_check = request.source == TransactionSource.SOURCE_SERVER_CHECK
+            await self._transactions.end(topic, place, resolution, from_check=from_check)
+        return pb.EndTransactionResponse(status=OK)
+
+    async def recall(
+        self, request: pb.RecallMessageRequest, call: ClientCall
+    ) -> pb.RecallMessageResponse:
+        """See the protocol."""
+        self._presence.seen(call)
+        topic = checked_topic(request.topic)
+        call.require("write", f"topic:{topic}")
+        recall = parse_recall_handle(request.recall_handle)
+        if recall.topic != topic:
+            raise Refusal(Code.BAD_REQUEST, f"the handle is not of a message of topic {topic!r}")
+        await self._cluster.admin.delayed.cancel(recall.offset_message_id)
+        return pb.RecallMessageResponse(status=OK, message_id=recall.message_id)
+
+    async def _store(
+        self, topic: str, messages: Sequence[AcceptedMessage]
+    ) -> list[pb.SendResultEntry]:
+        # First all are handed over, then waited for: so they go together, in their order.
+        begun = [self._begun(topic, message) for message in messages]
+        return [
+            await self._entry(topic, message, receipt)
+            for message, receipt in zip(messages, begun, strict=True)
+        ]
+
+    def _begun(self, topic: str, message: AcceptedMessage) -> Receipt | RockoonError | None:
+        """A message on its way; None for a half message, which goes by itself."""
+        if message.message_type == MessageType.TRANSACTION:
+            return None
+        try:
+            return self._producer.forward(
+                topic,
+                message.body,
+                message.properties,
+                ordering_key=message.message_group or None,
+                delayed=message.message_type == MessageType.DELAY,
+            )
+        except RockoonError as failure:
+            return failure
+
+    async def _entry(
+        self, topic: str, message: AcceptedMessage, receipt: Receipt | RockoonError | None
+    ) -> pb.SendResultEntry:
+        # Some clients look for a transaction id whatever they have sent.
+        entry = pb.SendResultEntry(
+            status=OK, message_id=message.message_id, transaction_id=message.message_id
+        )
+        try:
+            if receipt is None:
+                entry.transaction_id = await self._transactions.begin(topic, message)
+            elif isinstance(receipt, RockoonError):
+                entry.status.CopyFrom(status_of(receipt))
+                return entry
+            else:
+                result = await receipt
+                entry.offset = result.queue_offset
+                if message.deliver_at_ms:
+                    entry.recall_handle = recall_handle(
+                        Recall(
+                            topic,
+                            result.queue.broker,
+                            message.deliver_at_ms,
+                            result.offset_message_id,
+                            message.message_id,
+                        )
+                    )
+        except RockoonError as failure:
+            entry.status.CopyFrom(status_of(failure))
+            return entry
+        self.stored[topic, message.message_type] += 1
+        return entry
 
 
-def _missing(rpc: str) -> Refusal:
-    return Refusal(Code.NOT_IMPLEMENTED, f"this gateway does not answer {rpc}")
+def check_route(route: TopicRoute, messages: Iterable[AcceptedMessage]) -> None:
+    """Raise for messages that a topic does not take.
+
+    Raises:
+        TopicNotWritable, NoWritableQueue: it takes none.
+        Refusal: MESSAGE_PROPERTY_CONFLICT_WITH_TYPE.
+    """
+    if not route.writable:
+        raise TopicNotWritable(topic=route.name)
+    if not route.queues:
+        raise NoWritableQueue(topic=route.name)
+    types = accepted_types(route)
+    for message in messages:
+        if message.message_type not in types:
+            raise Refusal(
+                Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE,
+                f"topic {route.name!r} takes no messages of type "
+                f"{MessageType.Name(message.message_type)}",
+            )

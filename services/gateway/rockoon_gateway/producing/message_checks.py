@@ -1,0 +1,234 @@
+"""Checks of a message that a client sends, and the properties that it is stored with. Pure.
+
+Source: SendMessageActivity, GrpcValidator and GrpcConverter of RocketMQ's proxy: the same checks,
+bounds and codes.
+"""
+
+import gzip
+import re
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from io import BytesIO
+
+from rockoon_format.names import GROUP_BYTES_MAX
+from rockoon_format.properties import (
+    PROPERTY_BORN_HOST,
+    PROPERTY_BORN_TIMESTAMP,
+    PROPERTY_CHECK_IMMUNITY_TIME_IN_SECONDS,
+    PROPERTY_KEYS,
+    PROPERTY_PRODUCER_GROUP,
+    PROPERTY_RECONSUME_TIME,
+    PROPERTY_SHARDING_KEY,
+    PROPERTY_TAGS,
+    PROPERTY_TIMER_DELIVER_MS,
+    PROPERTY_TRACE_CONTEXT,
+    PROPERTY_TRANSACTION_PREPARED,
+    PROPERTY_UNIQ_KEY,
+    encode,
+)
+from rockoon_gateway.codes import Refusal
+from rockoon_gateway.messages.reserved_names import is_reserved
+from rockoon_proto.apache.rocketmq.v2.definition_pb2 import (
+    Code,
+    Encoding,
+    Message,
+    MessageType,
+    SystemProperties,
+)
+
+USER_PROPERTIES_MAX = 128
+PROPERTIES_BYTES_MAX = 16_384
+MESSAGE_GROUP_BYTES_MAX = 63
+RECOVERY_SECONDS_MAX = 3600
+# ISO control characters: Java's Character.isISOControl.
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+
+
+@dataclass(frozen=True, slots=True)
+class SendLimits:
+    """Bounds that settings say.
+
+    Attributes:
+        body_bytes_max: largest body.
+        delay_ms_max: how far ahead a delivery time may be.
+    """
+
+    body_bytes_max: int
+    delay_ms_max: int
+
+
+@dataclass(frozen=True, slots=True)
+class AcceptedMessage:
+    """A message that can be stored.
+
+    Attributes:
+        message_id: the client's.
+        body: not compressed.
+        message_type: what it is, by its properties.
+        message_group: empty when it has none.
+        properties: encoded.
+        deliver_at_ms: of a delayed one, else 0.
+    """
+
+    message_id: str
+    body: bytes
+    message_type: MessageType
+    message_group: str
+    properties: bytes
+    deliver_at_ms: int
+
+
+def accepted(topic: str, message: Message, limits: SendLimits, now_ms: int) -> AcceptedMessage:
+    """A client's message as it is to be stored.
+
+    Args:
+        topic: its name, checked.
+        message: as it came.
+        limits: by the settings.
+        now_ms: epoch milliseconds.
+
+    Raises:
+        Refusal: with the code of what is wrong.
+    """
+    system = message.system_properties
+    body = checked_body(message, limits.body_bytes_max)
+    check_properties(message.user_properties, system)
+    if not system.message_id.strip() or _CONTROL.search(system.message_id):
+        raise Refusal(Code.ILLEGAL_MESSAGE_ID, f"{system.message_id!r} is no message id")
+    properties = stored_properties(message)
+    group = properties.get(PROPERTY_SHARDING_KEY, "")
+    deliver_at_ms = 0
+    if system.HasField("delivery_timestamp"):
+        deliver_at_ms = system.delivery_timestamp.ToMilliseconds()
+        if deliver_at_ms - now_ms > limits.delay_ms_max:
+            raise Refusal(
+                Code.ILLEGAL_DELIVERY_TIME,
+                f"it is {(deliver_at_ms - now_ms) // 1000} s ahead, more than "
+                f"{limits.delay_ms_max // 1000}",
+            )
+        properties[PROPERTY_TIMER_DELIVER_MS] = str(deliver_at_ms)
+    message_type = type_of(system, group)
+    if message_type == MessageType.TRANSACTION:
+        properties[PROPERTY_TRANSACTION_PREPARED] = "true"
+        properties[PROPERTY_PRODUCER_GROUP] = producer_group(topic)
+    return AcceptedMessage(
+        message_id=system.message_id,
+        body=body,
+        message_type=message_type,
+        message_group=group,
+        properties=encode(properties),
+        deliver_at_ms=deliver_at_ms,
+    )
+
+
+def producer_group(topic: str) -> str:
+    """The group whose producers are asked about a topic's half messages: as the proxy has it, the
+    topic's name."""
+    return topic[:GROUP_BYTES_MAX]
+
+
+def type_of(system: SystemProperties, message_group: str) -> MessageType:
+    """What a message is; what it bears counts more than what it says."""
+    if system.message_type == MessageType.TRANSACTION:
+        return MessageType.TRANSACTION
+    if system.HasField("delivery_timestamp"):
+        return MessageType.DELAY
+    if message_group:
+        return MessageType.FIFO
+    if system.HasField("lite_topic"):
+        return MessageType.LITE
+    return MessageType.PRIORITY if system.HasField("priority") else MessageType.NORMAL
+
+
+def checked_body(message: Message, bytes_max: int) -> bytes:
+    """The body as it is to be stored, unpacked; raises Refusal."""
+    body = message.body
+    if not body:
+        raise Refusal(Code.MESSAGE_BODY_EMPTY, "a message has no body")
+    if message.system_properties.body_encoding == Encoding.GZIP:
+        body = unpacked(body, bytes_max)
+    if len(body) > bytes_max:
+        raise Refusal(
+            Code.MESSAGE_BODY_TOO_LARGE, f"a body has {len(body)} bytes, more than {bytes_max}"
+        )
+    return body
+
+
+def unpacked(body: bytes, bytes_max: int) -> bytes:
+    """A gzip body without its packing, or one byte more than is allowed of it."""
+    try:
+        with gzip.open(BytesIO(body)) as stream:
+            return stream.read(bytes_max + 1)
+    except (OSError, EOFError, zlib.error) as failure:
+        raise Refusal(Code.MESSAGE_CORRUPTED, f"a body is not gzip: {failure}") from failure
+
+
+def check_properties(user: Mapping[str, str], system: SystemProperties) -> None:
+    """Raise Refusal for properties that cannot be stored, or may not be set."""
+    if len(user) > USER_PROPERTIES_MAX:
+        raise Refusal(
+            Code.MESSAGE_PROPERTIES_TOO_LARGE,
+            f"a message has {len(user)} properties, more than {USER_PROPERTIES_MAX}",
+        )
+    size = sum(len(name.encode()) + len(value.encode()) for name, value in user.items())
+    size += len(system.tag.encode()) + sum(len(key.encode()) for key in system.keys)
+    if size > PROPERTIES_BYTES_MAX:
+        raise Refusal(
+            Code.MESSAGE_PROPERTIES_TOO_LARGE,
+            f"properties, tag and keys have {size} bytes, more than {PROPERTIES_BYTES_MAX}",
+        )
+    for name, value in user.items():
+        if not name or is_reserved(name):
+            raise Refusal(Code.ILLEGAL_MESSAGE_PROPERTY_KEY, f"{name!r} is reserved")
+        if _CONTROL.search(name) or _CONTROL.search(value):
+            raise Refusal(Code.ILLEGAL_MESSAGE_PROPERTY_KEY, f"{name!r} holds a control character")
+    if system.HasField("tag"):
+        tag = system.tag
+        if not tag.strip() or "|" in tag or _CONTROL.search(tag):
+            raise Refusal(Code.ILLEGAL_MESSAGE_TAG, f"{tag!r} is no tag")
+    for key in system.keys:
+        if not key.strip() or _CONTROL.search(key):
+            raise Refusal(Code.ILLEGAL_MESSAGE_KEY, f"{key!r} is no key")
+    if system.HasField("message_group"):
+        group = system.message_group
+        if (
+            not group.strip()
+            or len(group.encode()) > MESSAGE_GROUP_BYTES_MAX
+            or _CONTROL.search(group)
+        ):
+            raise Refusal(Code.ILLEGAL_MESSAGE_GROUP, f"{group!r} is no message group")
+    recovery = system.orphaned_transaction_recovery_duration
+    if recovery.seconds > RECOVERY_SECONDS_MAX:
+        raise Refusal(
+            Code.BAD_REQUEST,
+            f"a transaction's recovery is {recovery.seconds} s away, more than "
+            f"{RECOVERY_SECONDS_MAX}",
+        )
+
+
+def stored_properties(message: Message) -> dict[str, str]:
+    """What is stored with a message, but for what its type adds; TAGS first, where brokers look.
+
+    A property without a value is left out: readers would not see it.
+    """
+    system = message.system_properties
+    found = {PROPERTY_TAGS: system.tag} if system.tag else {}
+    found[PROPERTY_UNIQ_KEY] = system.message_id
+    if system.keys:
+        found[PROPERTY_KEYS] = " ".join(system.keys)
+    found |= {name: value for name, value in message.user_properties.items() if value}
+    if system.HasField("message_group"):
+        found[PROPERTY_SHARDING_KEY] = system.message_group
+    if system.trace_context:
+        found[PROPERTY_TRACE_CONTEXT] = _CONTROL.sub("", system.trace_context)
+    if system.HasField("born_timestamp"):
+        found[PROPERTY_BORN_TIMESTAMP] = str(system.born_timestamp.ToMilliseconds())
+    if system.born_host:
+        found[PROPERTY_BORN_HOST] = _CONTROL.sub("", system.born_host)
+    if system.delivery_attempt > 0:
+        found[PROPERTY_RECONSUME_TIME] = str(system.delivery_attempt)
+    if system.HasField("orphaned_transaction_recovery_duration"):
+        seconds = system.orphaned_transaction_recovery_duration.seconds
+        found[PROPERTY_CHECK_IMMUNITY_TIME_IN_SECONDS] = str(max(seconds, 0))
+    return {name: value for name, value in found.items() if value}

@@ -1,0 +1,43 @@
+"""Recall handles: what takes a delayed message back, as text. Pure.
+
+Source: RecallMessageHandle of RocketMQ: base64url of words, the last one the message's id. Ours
+have one word more, by which the brokers find the message; for clients it is text.
+"""
+
+import base64
+import binascii
+from typing import NamedTuple
+
+from rockoon_gateway.codes import Refusal
+from rockoon_proto.apache.rocketmq.v2.definition_pb2 import Code
+
+_VERSION = "v1"
+
+
+class Recall(NamedTuple):
+    """A delayed message that waits."""
+
+    topic: str
+    broker: str
+    deliver_at_ms: int
+    offset_message_id: str
+    message_id: str
+
+
+def recall_handle(recall: Recall) -> str:
+    """The handle of a delayed message."""
+    words = " ".join((_VERSION, *map(str, recall)))
+    return base64.urlsafe_b64encode(words.encode()).decode()
+
+
+def parse_recall_handle(handle: str) -> Recall:
+    """What a handle says; raises Refusal with BAD_REQUEST."""
+    try:
+        text = base64.urlsafe_b64decode(handle.encode()).decode()
+        # A message id may hold anything, blanks too.
+        version, topic, broker, deliver_at_ms, offset_id, message_id = text.split(" ", 5)
+        if version == _VERSION:
+            return Recall(topic, broker, int(deliver_at_ms), offset_id, message_id)
+    except (ValueError, binascii.Error):
+        pass
+    raise Refusal(Code.BAD_REQUEST, "it is no recall handle")

@@ -1,0 +1,148 @@
+"""Transactions: half messages of the gateway's clients, their ends, and checks.
+
+A topic's half messages are those of one producer group, called like the topic, and this gateway
+answers the brokers' checks for the topics that its clients send to: each check goes to one of the
+topic's producers by Telemetry, another one each time, since only some can answer. What comes back
+is a call of its own (EndTransaction), so the broker is told at once that nobody knows yet.
+"""
+
+import itertools
+import logging
+from collections import OrderedDict
+
+from rockoon import Cluster
+from rockoon.errors import RockoonError
+from rockoon.message import Message
+from rockoon.transactions.forwarding import ForwardedTransactions
+from rockoon.transactions.transaction import HalfPosition, Resolution
+from rockoon_gateway.clients.presence import Client, Presence
+from rockoon_gateway.codes import OK
+from rockoon_gateway.messages.delivered import to_wire
+from rockoon_gateway.producing.message_checks import AcceptedMessage, producer_group
+from rockoon_gateway.producing.transaction_ids import HalfPlace, transaction_id
+from rockoon_gateway.topics import Topics, accepted_types
+from rockoon_proto.apache.rocketmq.v2.definition_pb2 import MessageType, Resource
+from rockoon_proto.apache.rocketmq.v2.service_pb2 import (
+    RecoverOrphanedTransactionCommand,
+    TelemetryCommand,
+)
+
+log = logging.getLogger(__name__)
+
+# Of a half message that is found by its physical offset.
+_ANY_QUEUE_OFFSET = -1
+
+
+class Transactions:
+    """See the module.
+
+    Args:
+        cluster: the connection.
+        topics: says which take half messages.
+        presence: says whom to ask.
+        timeout_seconds: how long to try to store a half message, or its end.
+        checked_max: topics that checks are answered for at once; each takes a stream to every
+            broker.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        topics: Topics,
+        presence: Presence,
+        timeout_seconds: float,
+        checked_max: int,
+    ) -> None:
+        self._cluster = cluster
+        self._topics = topics
+        self._presence = presence
+        self._timeout_seconds = timeout_seconds
+        self._checked_max = checked_max
+        # By producer group, the one used last at the end.
+        self._groups: OrderedDict[str, ForwardedTransactions] = OrderedDict()
+        self._turns = itertools.count()
+        self.checks = 0
+        """Checks that were handed to a client."""
+        presence.on_change.append(self._offer)
+
+    async def begin(self, topic: str, message: AcceptedMessage) -> str:
+        """Store a half message; returns the transaction's id.
+
+        Raises:
+            RockoonError: it is not stored, or nobody can tell.
+        """
+        group = await self._group(producer_group(topic))
+        half = await group.forward(
+            topic, message.body, message.properties, message.message_group or None
+        )
+        return transaction_id(half.broker, half.physical_offset)
+
+    async def end(
+        self, topic: str, place: HalfPlace, resolution: Resolution, *, from_check: bool
+    ) -> None:
+        """Say how a transaction ends.
+
+        Raises:
+            TransactionNotFound, TransactionEnded: there is none, or it has ended another way.
+            RockoonError: no broker has confirmed it.
+        """
+        group = await self._group(producer_group(topic))
+        half = HalfPosition(place.broker, _ANY_QUEUE_OFFSET, place.physical_offset)
+        await group.end(half, resolution, from_check=from_check)
+
+    async def _group(self, name: str) -> ForwardedTransactions:
+        group = self._groups.get(name)
+        if group is not None:
+            self._groups.move_to_end(name)
+            return group
+        group = self._groups[name] = ForwardedTransactions(
+            self._cluster,
+            name,
+            check=self._check,
+            delivery_timeout_seconds=self._timeout_seconds,
+        )
+        while len(self._groups) > self._checked_max:
+            idle, longest = self._groups.popitem(last=False)
+            log.warning(
+                "transactions of topic %s are not checked here any more: there are more topics than"
+                " %d (checked_topics_max)",
+                idle,
+                self._checked_max,
+            )
+            await longest.close()
+        return group
+
+    def _offer(self, client: Client) -> None:
+        """A producer has said what it sends to: from now on it can be asked about that."""
+        for topic in client.topics if client.outboxes else ():
+            if producer_group(topic) not in self._groups:
+                self._cluster.tasks.create_task(
+                    self._offer_topic(topic), name=f"transaction checks of {topic}"
+                )
+
+    async def _offer_topic(self, topic: str) -> None:
+        try:
+            route = await self._topics.route(topic)
+            if MessageType.TRANSACTION in accepted_types(route):
+                await self._group(producer_group(topic))
+        except RockoonError as failure:
+            # It is offered with the producer's next settings, or its first half message.
+            log.info("transactions of topic %s are not checked yet: %s", topic, failure)
+
+    async def _check(self, message: Message) -> Resolution:
+        producers = self._presence.producers(message.topic)
+        command = RecoverOrphanedTransactionCommand(
+            message=to_wire(message, Resource(name=message.topic)),
+            transaction_id=transaction_id(message.queue.broker, message.physical_offset),
+        )
+        if producers:
+            first = next(self._turns) % len(producers)
+            for producer in (*producers[first:], *producers[:first]):
+                command.message.topic.CopyFrom(producer.named(message.topic))
+                telemetry = TelemetryCommand(
+                    status=OK, recover_orphaned_transaction_command=command
+                )
+                if producer.outboxes[-1].put(telemetry):
+                    self.checks += 1
+                    break
+        return Resolution.UNKNOWN
