@@ -11,21 +11,11 @@ from rockoon import Cluster
 from rockoon.net.access import AccessKey
 from rockoon_core.clock import wall_clock_ms
 from rockoon_core.signature import CLUSTER_KEY_ID
-from rockoon_gateway.calls import Callers
-from rockoon_gateway.clients.presence import Presence
-from rockoon_gateway.clients.telemetry import Telemetry
-from rockoon_gateway.consuming.consuming import Consuming
-from rockoon_gateway.groups import Groups
-from rockoon_gateway.metrics import TABLE, GatewayMetrics
-from rockoon_gateway.producing.message_checks import SendLimits
-from rockoon_gateway.producing.sending import Sending
-from rockoon_gateway.producing.transactions import Transactions
-from rockoon_gateway.routes import QueryRoutes
+from rockoon_gateway.metrics import TABLE
+from rockoon_gateway.parts import assembled
 from rockoon_gateway.scaling.scaler import Scaler
-from rockoon_gateway.service import MessagingServicer, Services
 from rockoon_gateway.settings import GatewaySettings
 from rockoon_gateway.signatures import SecretFile, Signatures
-from rockoon_gateway.topics import Topics
 from rockoon_node.key_follower import KeyFollower
 from rockoon_node.nameservers import Nameservers
 from rockoon_proto.apache.rocketmq.v2.service_pb2_grpc import add_MessagingServiceServicer_to_server
@@ -82,43 +72,24 @@ async def serve(
     if settings.plain_listen and settings.tls == "off":
         raise SettingsError("plain_listen is set, but tls = off: listen is plain already")
     frontend = Frontend("gateway", settings, {})
-    presence = Presence(settings.client_seconds_max)
     async with AsyncExitStack() as opened:
         tasks = await opened.enter_async_context(asyncio.TaskGroup())
         signatures = await access(settings, frontend, stop, tasks, opened)
         cluster = await opened.enter_async_context(connection(settings))
-        topics = Topics(cluster, create=settings.create_topics)
-        groups = Groups(cluster, create=settings.create_groups)
-        telemetry = Telemetry(presence, groups, settings.body_bytes_max, tasks)
-        metrics = GatewayMetrics(presence, telemetry, signatures)
-        consuming = Consuming(
-            cluster, topics, groups, presence, create_groups=settings.create_groups
-        )
-        transactions = Transactions(
-            cluster, topics, presence, settings.send_seconds_max, settings.checked_topics_max
-        )
-        sending = Sending(
-            cluster,
-            topics,
-            presence,
-            transactions,
-            SendLimits(settings.body_bytes_max, round(settings.delay_seconds_max * 1000)),
-            timeout_seconds=settings.send_seconds_max,
-            buffer_bytes_max=settings.buffer_bytes_max,
-            clock=wall_clock_ms,
-        )
-        opened.push_async_callback(sending.close)
-        services = Services(QueryRoutes(cluster, topics), presence, telemetry, sending, consuming)
-        servicer = MessagingServicer(Callers(signatures), services)
+        parts = assembled(settings, cluster, signatures, tasks)
+        services = parts.services
+        opened.push_async_callback(services.sending.close)
 
         def register(server: aio.Server) -> None:
-            add_MessagingServiceServicer_to_server(servicer, server)
+            add_MessagingServiceServicer_to_server(parts.servicer, server)
 
-        forgetting = tasks.create_task(presence.run(), name="forget silent clients")
+        forgetting = tasks.create_task(services.presence.run(), name="forget silent clients")
         opened.callback(forgetting.cancel)
-        renewing = tasks.create_task(consuming.renewer.run(), name="renew what clients have")
+        renewing = tasks.create_task(services.consuming.renewer.run(), name="renew")
         opened.callback(renewing.cancel)
-        exported = await opened.enter_async_context(frontend.telemetry(TABLE, metrics.measure))
+        exported = await opened.enter_async_context(
+            frontend.telemetry(TABLE, parts.metrics.measure)
+        )
         servers = [
             await opened.enter_async_context(each)
             for each in listeners(settings, frontend, register, exported.tracer)
@@ -131,7 +102,7 @@ async def serve(
         announce("gateway", settings.name, servers[0].address)
         await stop.wait()
         # Streams that clients leave open would be waited for.
-        telemetry.close()
+        services.telemetry.close()
         for server in servers:
             server.begin_drain()
         for server in servers:

@@ -1,0 +1,67 @@
+"""Parts of a gateway, made on one connection to the cluster."""
+
+import asyncio
+from dataclasses import dataclass
+
+from rockoon import Cluster
+from rockoon_core.clock import wall_clock_ms
+from rockoon_gateway.calls import Callers
+from rockoon_gateway.clients.presence import Presence
+from rockoon_gateway.clients.telemetry import Telemetry
+from rockoon_gateway.consuming.consuming import Consuming
+from rockoon_gateway.groups import Groups
+from rockoon_gateway.metrics import GatewayMetrics
+from rockoon_gateway.producing.message_checks import SendLimits
+from rockoon_gateway.producing.sending import Sending
+from rockoon_gateway.producing.transactions import Transactions
+from rockoon_gateway.routes import QueryRoutes
+from rockoon_gateway.service import MessagingServicer, Services
+from rockoon_gateway.settings import GatewaySettings
+from rockoon_gateway.signatures import Signatures
+from rockoon_gateway.topics import Topics
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What one gateway consists of."""
+
+    services: Services
+    servicer: MessagingServicer
+    metrics: GatewayMetrics
+
+
+def assembled(
+    settings: GatewaySettings,
+    cluster: Cluster,
+    signatures: Signatures,
+    tasks: asyncio.TaskGroup,
+) -> Parts:
+    """Make them.
+
+    Args:
+        settings: the gateway's.
+        cluster: the connection, entered.
+        signatures: what is asked of clients.
+        tasks: owns what reads Telemetry streams.
+    """
+    presence = Presence(settings.client_seconds_max)
+    topics = Topics(cluster, create=settings.create_topics)
+    groups = Groups(cluster, create=settings.create_groups)
+    telemetry = Telemetry(presence, groups, settings.body_bytes_max, tasks)
+    transactions = Transactions(
+        cluster, topics, presence, settings.send_seconds_max, settings.checked_topics_max
+    )
+    sending = Sending(
+        cluster,
+        topics,
+        presence,
+        transactions,
+        SendLimits(settings.body_bytes_max, round(settings.delay_seconds_max * 1000)),
+        timeout_seconds=settings.send_seconds_max,
+        buffer_bytes_max=settings.buffer_bytes_max,
+        clock=wall_clock_ms,
+    )
+    consuming = Consuming(cluster, topics, groups, presence, create_groups=settings.create_groups)
+    services = Services(QueryRoutes(cluster, topics), presence, telemetry, sending, consuming)
+    metrics = GatewayMetrics(presence, telemetry, signatures, sending.stored, transactions)
+    return Parts(services, MessagingServicer(Callers(signatures), services), metrics)
