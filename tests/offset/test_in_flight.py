@@ -168,6 +168,28 @@ async def test_wishes_that_share_a_call_are_granted_each_for_itself(
     assert got == [[(0, b"\x07")], [], [], [(3, b"\x03")]]
 
 
+async def test_lag_says_what_receivers_have_and_what_is_ready(
+    cluster: Cluster, receiver: Receiver
+) -> None:
+    queue = cluster.broker.queue(TOPIC)
+    queue.times_ms[5:] = [4000] * 5
+    assert await receiver.acquire(messages_max=7)
+    await receiver.acknowledge(receiver.delivered(1, 2, 6))
+    await receiver.change(receiver.delivered(5), 0)
+
+    async def row() -> offset_pb2.QueueLag:
+        reply = await cluster.stub.Lag(offset_pb2.LagRequest(group=GROUP, topic=TOPIC))
+        return reply.queues[0]  # type: ignore[no-any-return]
+
+    found = await row()
+    assert (found.committed_offset, found.lag, found.settled_above) == (0, 10, 3)
+    assert (found.in_flight, found.ready) == (3, 4)
+    assert await receiver.acquire()
+    assert await receiver.acknowledge() == [[], []]
+    found = await row()
+    assert (found.in_flight, found.ready, found.settled_above) == (3, 0, 7)
+
+
 async def test_a_paused_group_gets_nothing(cluster: Cluster, receiver: Receiver) -> None:
     await receiver.acquire(messages_max=1)
     await cluster.set_group(consume_disabled=True)

@@ -1,8 +1,10 @@
 """A group's lag as a metric: of a topic, out of what is known of its queues."""
 
 from rockoon_core.message_queue import MessageQueue
+from rockoon_core.start_position import QueueState, StartReason
 from rockoon_offset.metrics import of_lag
-from rockoon_offset.progress.lag_rows import QueueLag
+from rockoon_offset.progress.lag_rows import QueueLag, Received, filled, pulled_offset
+from rockoon_offset.progress.records import Progress
 
 GROUP = "billing"
 OF_ORDERS = (GROUP, "orders", "false")
@@ -55,3 +57,24 @@ def test_what_is_unknown_of_one_queue_is_counted_and_not_guessed() -> None:
     assert ("rockoon_consumer_time_to_loss_seconds", OF_ORDERS) not in found
     elsewhere = {name for name, labels in found if labels == (GROUP, "elsewhere", "false")}
     assert elsewhere == {"rockoon_consumer_lag_unknown_queues"}
+
+
+def test_what_receivers_have_is_as_old_as_the_first_message_that_one_may_get() -> None:
+    queue = MessageQueue("orders", "broker-a", 0)
+    progress = Progress(
+        GROUP, queue, 10, 1, 1, 1, "", "", 0, "", 0, StartReason.FIRST, "", 0, gap_total=0
+    )
+    at_floor = QueueState(0, 50, as_of_ms=9_000, asked_store_ms=1_000)
+    at_ready = QueueState(0, 50, as_of_ms=9_000, asked_store_ms=8_000)
+    received = Received(in_flight=5, settled_above=15, first_ready=30, as_of_ms=7)
+    assert pulled_offset(queue, progress, None, received) == 30
+    row = filled(QueueLag(queue), progress, at_floor, None, at_ready, received)
+    assert (row.lag, row.lag_ms, row.in_flight, row.ready) == (40, 8_000, 5, 20)
+    assert (row.queueing_ms, row.in_flight_as_of_ms, row.settled_above) == (1_000, 7, 15)
+    # What failed waits at the floor.
+    received = received._replace(first_ready=10)
+    assert pulled_offset(queue, progress, None, received) is None
+    assert filled(QueueLag(queue), progress, at_floor, None, None, received).queueing_ms == 8_000
+    # All is taken.
+    received = Received(in_flight=25, settled_above=15, first_ready=50, as_of_ms=7)
+    assert filled(QueueLag(queue), progress, at_floor, None, None, received).queueing_ms == 0

@@ -32,6 +32,25 @@ OFFSETS = Dashboard(
                     "that members are taken for dead while they work.",
                 ),
                 Panel(
+                    "Receivers, message by message",
+                    "cps",
+                    [
+                        Query(
+                            rate(f"rockoon_{name}_total", OFFSET, "node_id"),
+                            f"{said} {{{{node_id}}}}",
+                        )
+                        for name, said in (
+                            ("acquired_messages", "acquired"),
+                            ("acknowledged_messages", "acknowledged"),
+                            ("visibility_changes", "put off"),
+                            ("redelivered_messages", "redelivered"),
+                            ("dead_deliveries", "dead"),
+                            ("acknowledgements_refused", "refused"),
+                        )
+                    ],
+                    "Redelivered without being put off: receivers take longer than they said.",
+                ),
+                Panel(
                     "Starts by reason",
                     "cps",
                     [Query(rate("rockoon_starts_total", OFFSET, "reason"), "{{reason}}")],

@@ -35,6 +35,7 @@ def queue_lag_json(lag: "QueueLag") -> dict[str, Any]:
         "in_flight": given(lag, "in_flight"),
         "in_flight_as_of_ms": lag.in_flight_as_of_ms or None,
         "ready": given(lag, "ready"),
+        "settled_above": lag.settled_above,
         "lag": given(lag, "lag"),
         "lag_ms": given(lag, "lag_ms"),
         "lost": lag.lost,

@@ -470,7 +470,7 @@ class LagRequest(_message.Message):
     def __init__(self, group: _Optional[str] = ..., topic: _Optional[str] = ...) -> None: ...
 
 class QueueLag(_message.Message):
-    __slots__ = ("queue", "known", "unknown_because", "min_offset", "max_offset", "committed_offset", "lag", "lag_ms", "owner", "in_flight", "ready", "in_flight_as_of_ms", "lost", "loss_ms", "loss_cause", "filter", "as_of_ms", "member", "absent")
+    __slots__ = ("queue", "known", "unknown_because", "min_offset", "max_offset", "committed_offset", "lag", "lag_ms", "owner", "in_flight", "ready", "in_flight_as_of_ms", "lost", "loss_ms", "loss_cause", "filter", "as_of_ms", "member", "absent", "settled_above")
     QUEUE_FIELD_NUMBER: _ClassVar[int]
     KNOWN_FIELD_NUMBER: _ClassVar[int]
     UNKNOWN_BECAUSE_FIELD_NUMBER: _ClassVar[int]
@@ -490,6 +490,7 @@ class QueueLag(_message.Message):
     AS_OF_MS_FIELD_NUMBER: _ClassVar[int]
     MEMBER_FIELD_NUMBER: _ClassVar[int]
     ABSENT_FIELD_NUMBER: _ClassVar[int]
+    SETTLED_ABOVE_FIELD_NUMBER: _ClassVar[int]
     queue: QueueRef
     known: bool
     unknown_because: str
@@ -509,7 +510,8 @@ class QueueLag(_message.Message):
     as_of_ms: int
     member: str
     absent: bool
-    def __init__(self, queue: _Optional[_Union[QueueRef, _Mapping]] = ..., known: _Optional[bool] = ..., unknown_because: _Optional[str] = ..., min_offset: _Optional[int] = ..., max_offset: _Optional[int] = ..., committed_offset: _Optional[int] = ..., lag: _Optional[int] = ..., lag_ms: _Optional[int] = ..., owner: _Optional[str] = ..., in_flight: _Optional[int] = ..., ready: _Optional[int] = ..., in_flight_as_of_ms: _Optional[int] = ..., lost: _Optional[int] = ..., loss_ms: _Optional[int] = ..., loss_cause: _Optional[_Union[_broker_pb2.LossCause, str]] = ..., filter: _Optional[str] = ..., as_of_ms: _Optional[int] = ..., member: _Optional[str] = ..., absent: _Optional[bool] = ...) -> None: ...
+    settled_above: int
+    def __init__(self, queue: _Optional[_Union[QueueRef, _Mapping]] = ..., known: _Optional[bool] = ..., unknown_because: _Optional[str] = ..., min_offset: _Optional[int] = ..., max_offset: _Optional[int] = ..., committed_offset: _Optional[int] = ..., lag: _Optional[int] = ..., lag_ms: _Optional[int] = ..., owner: _Optional[str] = ..., in_flight: _Optional[int] = ..., ready: _Optional[int] = ..., in_flight_as_of_ms: _Optional[int] = ..., lost: _Optional[int] = ..., loss_ms: _Optional[int] = ..., loss_cause: _Optional[_Union[_broker_pb2.LossCause, str]] = ..., filter: _Optional[str] = ..., as_of_ms: _Optional[int] = ..., member: _Optional[str] = ..., absent: _Optional[bool] = ..., settled_above: _Optional[int] = ...) -> None: ...
 
 class LagReply(_message.Message):
     __slots__ = ("queues", "total_lag", "complete", "as_of_ms")

@@ -13,6 +13,7 @@ from pathlib import Path
 from rockoon_core.disk import Disk
 from rockoon_core.errors import RockoonError
 from rockoon_offset.groups import Groups
+from rockoon_offset.in_flight.receivers import Receivers
 from rockoon_offset.progress.commits import Commits
 from rockoon_offset.progress.lag import Lags
 from rockoon_offset.progress.lag_rows import QueueLag
@@ -82,6 +83,24 @@ COMMITS_REFUSED = counter(
 FENCED = counter(
     "rockoon_commits_fenced_total", "Commits refused because another reader has the queue now"
 )
+ACQUIRED = counter("rockoon_acquired_messages_total", "Messages that receivers acquired")
+REDELIVERED = counter(
+    "rockoon_redelivered_messages_total", "Messages acquired that were acquired before"
+)
+DEAD = counter(
+    "rockoon_dead_deliveries_total", "Messages acquired as dead: their attempts were used up"
+)
+ACKNOWLEDGED = counter(
+    "rockoon_acknowledged_messages_total", "Messages that receivers acknowledged"
+)
+PUT_OFF = counter(
+    "rockoon_visibility_changes_total", "Messages that receivers gave back, put off or kept longer"
+)
+SETTLING_REFUSED = counter(
+    "rockoon_acknowledgements_refused_total",
+    "Messages of which an acknowledgement or a change was refused: another receiver has them, or "
+    "the queue was begun anew",
+)
 JOURNAL_BYTES = gauge(
     "rockoon_journal_bytes", "Size of the journal since it last began with the whole state"
 )
@@ -103,6 +122,16 @@ ROUTE_REVISION = gauge("rockoon_route_revision", "Revision of the routes that ar
 
 TABLE = tuple(each for each in list(globals().values()) if isinstance(each, Metric))
 
+# Metric → what `Receivers.messages` calls it.
+OF_RECEIVERS = {
+    ACQUIRED: "acquired",
+    REDELIVERED: "redelivered",
+    DEAD: "dead",
+    ACKNOWLEDGED: "settled",
+    PUT_OFF: "put_off",
+    SETTLING_REFUSED: "refused",
+}
+
 
 @dataclass(frozen=True, slots=True)
 class OffsetMetrics:
@@ -114,6 +143,7 @@ class OffsetMetrics:
     lags: Lags
     resolver: Resolver
     commits: Commits
+    receivers: Receivers
     now_seconds: Callable[[], float] = time.monotonic
 
     async def measure(self) -> Iterable[Measurement]:
@@ -127,6 +157,9 @@ class OffsetMetrics:
         yield FENCED.at(self.commits.refused["FENCED"])
         for error, count in self.commits.refused.items():
             yield COMMITS_REFUSED.at(count, error.lower())
+        messages = self.receivers.messages
+        for metric, what in OF_RECEIVERS.items():
+            yield metric.at(messages[what])
         journal = self.store.journal_counts()
         yield JOURNAL_BYTES.at(journal.bytes)
         yield JOURNAL_SYNCS.at(journal.syncs)

@@ -105,9 +105,9 @@ def assembled(settings: OffsetSettings, store: ProgressStore, nameservers: Names
         now_ms,
     )
     commits = Commits(store, table, ends, groups.release, now_ms)
-    lags = Lags(
-        store, table, brokers, groups.membership, time.monotonic_ns, settings.progress_entries_max
-    )
+    visibility_ms = steady_clock()
+    rows_max, members = settings.progress_entries_max, groups.membership
+    lags = Lags(store, table, brokers, members, time.monotonic_ns, rows_max, visibility_ms)
     servicer = OffsetService(
         settings,
         store,
@@ -122,10 +122,10 @@ def assembled(settings: OffsetSettings, store: ProgressStore, nameservers: Names
         now_ms,
     )
     receivers = Receivers(
-        store, routes, resolver, groups, ends, steady_clock(), settings.route_wait_seconds
+        store, routes, resolver, groups, ends, visibility_ms, settings.route_wait_seconds
     )
     export_files = ExportFiles(store, settings.export_seconds, now_ms)
-    metrics = OffsetMetrics(store, table, groups, lags, resolver, commits)
+    metrics = OffsetMetrics(store, table, groups, lags, resolver, commits, receivers)
     in_flight = InFlightService(receivers)
     return Parts(routes, brokers, watch, groups, export_files, servicer, in_flight, metrics)
 

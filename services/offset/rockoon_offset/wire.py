@@ -99,6 +99,7 @@ def lag_to_wire(lag: QueueLag) -> pb.QueueLag:
         as_of_ms=lag.as_of_ms,
         member=lag.member,
         absent=lag.absent,
+        settled_above=lag.settled_above,
     )
 
 

@@ -136,8 +136,8 @@ class Receivers:
         self._ends = ends
         # When the ends of queues were last asked for that a receiver called shorter.
         self._ends_asked_ms: dict[MessageQueue, int] = {}
-        # Messages since the start: acquired, of these redelivered and dead; settled, put_off,
-        # and refused where they were to be one of these two.
+        # Messages since the start: acquired, and of these redelivered and dead; settled; put_off;
+        # refused where they were to be one of these two. Of a settlement that is repeated, too.
         self.messages: Counter[str] = Counter()
 
     async def acquire(self, wishes: Sequence[Wish], route_revision: int) -> list[Granted]:

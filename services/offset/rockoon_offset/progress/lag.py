@@ -10,7 +10,7 @@ from rockoon_core.errors import GroupNotFound, InvalidArgument, TopicNotFound
 from rockoon_core.message_queue import MessageQueue
 from rockoon_offset.brokers import Brokers
 from rockoon_offset.members.membership import BROADCASTING, Membership
-from rockoon_offset.progress.lag_rows import QueueLag, filled, pulled_offset
+from rockoon_offset.progress.lag_rows import QueueLag, Received, filled, pulled_offset
 from rockoon_offset.progress.progress_store import ProgressStore
 from rockoon_offset.progress.readers import reader_of
 from rockoon_offset.progress.records import Progress
@@ -30,6 +30,7 @@ class Lags:
         membership: how far members have pulled.
         now_ns: monotonic.
         rows_max: lags in one answer.
+        visibility_ms: epoch milliseconds, by which acquired messages become visible again.
     """
 
     def __init__(
@@ -40,6 +41,7 @@ class Lags:
         membership: Membership,
         now_ns: Callable[[], int],
         rows_max: int,
+        visibility_ms: Callable[[], int],
     ) -> None:
         self._store = store
         self._table = table
@@ -47,6 +49,7 @@ class Lags:
         self._membership = membership
         self._now_ns = now_ns
         self._rows_max = rows_max
+        self._visibility_ms = visibility_ms
 
     async def lags(self, group: str, topic: str) -> list[QueueLag]:
         """Lags of a group, sorted by queue, then by member.
@@ -87,19 +90,35 @@ class Lags:
             (row.queue, None if known is None else known.offset)
             for row, known in zip(rows, progress, strict=True)
         ]
+        received = [
+            None if known is None or row.member else self._received(group, row.queue)
+            for row, known in zip(rows, progress, strict=True)
+        ]
         unpulled = [
-            (row.queue, pulled_offset(row.queue, known, owner))
-            for row, known, owner in zip(rows, progress, owners, strict=True)
+            (row.queue, pulled_offset(row.queue, known, owner, by_receivers))
+            for row, known, owner, by_receivers in zip(
+                rows, progress, owners, received, strict=True
+            )
         ]
         await self._store.durable()
         wanted = dict.fromkeys([*asked, *(each for each in unpulled if each[1] is not None)])
         states = await self._brokers.states_with_fate(wanted)
         return [
-            filled(row, known, states[item], owner, states.get(beyond))
-            for row, known, item, owner, beyond in zip(
-                rows, progress, asked, owners, unpulled, strict=True
+            filled(row, known, states[item], owner, states.get(beyond), by_receivers)
+            for row, known, item, owner, beyond, by_receivers in zip(
+                rows, progress, asked, owners, unpulled, received, strict=True
             )
         ]
+
+    def _received(self, group: str, queue: MessageQueue) -> Received | None:
+        """What receivers have of a queue; None: nothing, since it was last begun."""
+        window = self._store.ledger.windows.find(group, queue)
+        if window is None or not window.since:
+            return None
+        now_ms = self._visibility_ms()
+        counts = window.counts(now_ms)
+        first_ready = window.first_ready(now_ms)
+        return Received(counts.in_flight, counts.settled_above, first_ready, now_ms)
 
     def _rows(self, group: str, shared: QueueLag) -> list[QueueLag]:
         """Whose lags of a queue there are, without figures: the group's, and those of members."""

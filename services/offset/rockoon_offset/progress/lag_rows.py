@@ -36,6 +36,17 @@ class QueueLag(NamedTuple):
     as_of_ms: int = 0
     member: str = ""
     absent: bool = False
+    settled_above: int = 0
+
+
+class Received(NamedTuple):
+    """What receivers have of a queue, message by message."""
+
+    in_flight: int
+    settled_above: int
+    # The smallest offset that one may get.
+    first_ready: int
+    as_of_ms: int
 
 
 def filled(
@@ -44,6 +55,7 @@ def filled(
     state: QueueState | RockoonError,
     owner: Lease | None,
     unpulled: QueueState | RockoonError | None = None,
+    received: Received | None = None,
 ) -> QueueLag:
     """Fill in a row.
 
@@ -53,6 +65,7 @@ def filled(
         state: of the queue, asked about the message at the committed offset; or why it is not told.
         owner: of the progress; None when no live member has the queue.
         unpulled: of the queue, asked about the message at `pulled_offset`, if there is one.
+        received: by receivers; None: there are none, or a member reads the queue.
     """
     row = row._replace(owner="" if progress is None else progress.owner)
     if isinstance(state, RockoonError):
@@ -75,31 +88,45 @@ def filled(
             loss_ms=max(0, state.asked_loss.at_ms - state.as_of_ms),
             loss_cause=state.asked_loss.cause,
         )
-    if owner is None:
+    if received is not None:
+        settled_above = min(received.settled_above, lag)
+        in_flight = min(received.in_flight, lag - settled_above)
+        next_offset, as_of_ms = received.first_ready, received.as_of_ms
+    elif owner is None:
         return row._replace(in_flight=0, ready=lag, queueing_ms=row.lag_ms)
-    position = _position(row.queue, progress, owner)
-    if position is None:
-        return row
-    in_flight = min(max(0, position.next_offset - progress.offset), lag)
+    else:
+        position = _position(row.queue, progress, owner)
+        if position is None:
+            return row
+        in_flight, settled_above = min(max(0, position.next_offset - progress.offset), lag), 0
+        next_offset, as_of_ms = position.next_offset, owner.heard_at_ms
+    ready = lag - settled_above - in_flight
     queueing_ms = row.lag_ms
-    if in_flight == lag:
+    if not ready:
         queueing_ms = 0
-    elif in_flight:
+    elif next_offset > progress.offset:
         queueing_ms = None
         if isinstance(unpulled, QueueState):
-            queueing_ms = _lag_ms(position.next_offset, unpulled)
+            queueing_ms = _lag_ms(next_offset, unpulled)
     return row._replace(
         in_flight=in_flight,
-        ready=lag - in_flight,
-        in_flight_as_of_ms=owner.heard_at_ms,
+        ready=ready,
+        in_flight_as_of_ms=as_of_ms,
         queueing_ms=queueing_ms,
+        settled_above=settled_above,
     )
 
 
 def pulled_offset(
-    queue: MessageQueue, progress: Progress | None, owner: Lease | None
+    queue: MessageQueue,
+    progress: Progress | None,
+    owner: Lease | None,
+    received: Received | None = None,
 ) -> int | None:
-    """Up to where the owner has pulled, when that is beyond what is committed; None otherwise."""
+    """Up to where all is taken, when that is beyond what is committed; None otherwise."""
+    if progress is not None and received is not None:
+        ready = received.first_ready
+        return ready if ready > progress.offset else None
     if progress is None or owner is None:
         return None
     position = _position(queue, progress, owner)
