@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 import rockoon
+from rockoon.cli.status import show_status
 from rockoon.local import LocalCluster, LocalClusterError
 from rockoon.testing.disposable import DisposableCluster
 
@@ -48,7 +49,9 @@ def resident_bytes(pid: int | None) -> int:
     return int(found[1]) << 10
 
 
-async def test_a_kill_takes_back_nothing_that_was_acknowledged() -> None:
+async def test_a_kill_takes_back_nothing_that_was_acknowledged(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     async with DisposableCluster(single=True) as local:
         assert [node.name for node in local.nodes] == ["single"]
         async with local.connect() as cluster:
@@ -64,6 +67,8 @@ async def test_a_kill_takes_back_nothing_that_was_acknowledged() -> None:
         async with local.connect() as cluster:
             status = await cluster.admin.status()
             assert status.healthy
+            show_status(status)
+            assert "routes: in a file of the nameserver" in capsys.readouterr().out
             assert [node.name for node in status.brokers] == ["broker-a"]
 
 

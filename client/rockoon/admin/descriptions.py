@@ -95,6 +95,12 @@ class ClusterStatus:
         return bool(answers) and all(answer.etcd_reachable for answer in answers)
 
     @property
+    def routes_in_file(self) -> bool:
+        """Whether a nameserver keeps the routes in a file, and there is no etcd."""
+        answers = [each.cluster for each in self.nameservers if each.cluster is not None]
+        return any(answer.routes_in_file for answer in answers)
+
+    @property
     def away_brokers(self) -> list[str]:
         """Names of brokers that are not among the nodes any more, and have queues."""
         answers = [each.cluster for each in self.nameservers if each.cluster is not None]

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def show_status(status: "ClusterStatus") -> None:
     etcd = "in reach" if status.etcd_reachable else "OUT OF REACH: nothing can be changed now"
     print(f"cluster {status.cluster}: {'healthy' if status.healthy else 'NOT HEALTHY'}")
-    print(f"etcd: {etcd}\n")
+    print("routes: in a file of the nameserver\n" if status.routes_in_file else f"etcd: {etcd}\n")
     rows: list[tuple[Any, ...]] = [
         ("nameserver", each.name or None, each.address, *nameserver_cells(each))
         for each in status.nameservers
@@ -112,6 +112,7 @@ def status_json(status: "ClusterStatus") -> dict[str, Any]:
         "cluster": status.cluster,
         "healthy": status.healthy,
         "etcd_reachable": status.etcd_reachable,
+        "routes_in_file": status.routes_in_file,
         "nameservers": [
             node_json(each)
             | (

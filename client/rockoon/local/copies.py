@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from rockoon import sync
-from rockoon.errors import RockoonError
+from rockoon.errors import InvalidArgument, RockoonError
 from rockoon.local.process import LocalClusterError
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def settle_copies(
     fewer = [log for log, replicas in logs.items() if len(replicas) > wanted]
     with sync.connect(nameservers, tls=tls, access=access) as cluster:
         try:
-            cluster.call(_ask(cluster.asyncio, logs, wanted))
+            cluster.call(ask_for(cluster.asyncio, logs, wanted, deadline))
             return {
                 log: cluster.call(_counting(cluster.asyncio, log, wanted, deadline))
                 for log in fewer
@@ -56,12 +56,27 @@ def settle_copies(
             raise LocalClusterError(f"not all logs have {wanted} copies: {failure}") from failure
 
 
-async def _ask(cluster: "Cluster", logs: Collection[str], wanted: int) -> None:
+async def ask_for(cluster: "Cluster", logs: Collection[str], wanted: int, deadline: float) -> None:
+    """Ask for copies of logs, again until a deadline, monotonic seconds, where one is refused.
+
+    Raises:
+        RockoonError: the last refusal.
+    """
     for log in logs:
-        found = await cluster.admin.logs.describe(log)
-        # A new one waits for its first replicas.
-        if found.epoch and found.copies != wanted:
-            await cluster.admin.logs.set_copies(log, wanted)
+        while True:
+            found = await cluster.admin.logs.describe(log)
+            # A new one waits for its first replicas.
+            if not found.epoch or found.copies == wanted:
+                break
+            try:
+                await cluster.admin.logs.set_copies(log, wanted)
+                break
+            except InvalidArgument:
+                # A process that was killed as the log's only copy is listed for a lease; those
+                # that were started now take its place then.
+                if time.monotonic() > deadline:
+                    raise
+            await asyncio.sleep(LOOK_SECONDS)
 
 
 async def _counting(cluster: "Cluster", log: str, wanted: int, deadline: float) -> list[str]:

@@ -575,7 +575,7 @@ class DescribeClusterRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class DescribeClusterReply(_message.Message):
-    __slots__ = ("cluster", "nodes", "topics", "groups", "revision", "etcd_reachable", "etcd_away_seconds", "nameserver", "away_brokers")
+    __slots__ = ("cluster", "nodes", "topics", "groups", "revision", "etcd_reachable", "etcd_away_seconds", "nameserver", "away_brokers", "routes_in_file")
     CLUSTER_FIELD_NUMBER: _ClassVar[int]
     NODES_FIELD_NUMBER: _ClassVar[int]
     TOPICS_FIELD_NUMBER: _ClassVar[int]
@@ -585,6 +585,7 @@ class DescribeClusterReply(_message.Message):
     ETCD_AWAY_SECONDS_FIELD_NUMBER: _ClassVar[int]
     NAMESERVER_FIELD_NUMBER: _ClassVar[int]
     AWAY_BROKERS_FIELD_NUMBER: _ClassVar[int]
+    ROUTES_IN_FILE_FIELD_NUMBER: _ClassVar[int]
     cluster: str
     nodes: _containers.RepeatedCompositeFieldContainer[Node]
     topics: int
@@ -594,4 +595,5 @@ class DescribeClusterReply(_message.Message):
     etcd_away_seconds: float
     nameserver: str
     away_brokers: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, cluster: _Optional[str] = ..., nodes: _Optional[_Iterable[_Union[Node, _Mapping]]] = ..., topics: _Optional[int] = ..., groups: _Optional[int] = ..., revision: _Optional[int] = ..., etcd_reachable: _Optional[bool] = ..., etcd_away_seconds: _Optional[float] = ..., nameserver: _Optional[str] = ..., away_brokers: _Optional[_Iterable[str]] = ...) -> None: ...
+    routes_in_file: bool
+    def __init__(self, cluster: _Optional[str] = ..., nodes: _Optional[_Iterable[_Union[Node, _Mapping]]] = ..., topics: _Optional[int] = ..., groups: _Optional[int] = ..., revision: _Optional[int] = ..., etcd_reachable: _Optional[bool] = ..., etcd_away_seconds: _Optional[float] = ..., nameserver: _Optional[str] = ..., away_brokers: _Optional[_Iterable[str]] = ..., routes_in_file: _Optional[bool] = ...) -> None: ...

@@ -177,6 +177,7 @@ def registration(
             fingerprints,
             node_identities,
             external=external,
+            routes_in_file=settings.routes_path is not None,
         )
         log_service = LogService(logs, follower, node_identities, external=external)
         add_NameServerServicer_to_server(servicer, server)

@@ -43,6 +43,7 @@ class NameServer(NameServerServicer):
         fingerprints: what nodes must have in common.
         node_identities: which certificates nodes must show; None where callers show none.
         external: whether its callers come from another network.
+        routes_in_file: whether there is no etcd.
     """
 
     def __init__(
@@ -58,6 +59,7 @@ class NameServer(NameServerServicer):
         node_identities: NodeIdentities | None = None,
         *,
         external: bool = False,
+        routes_in_file: bool = False,
     ) -> None:
         self._cluster = cluster
         self._name = name
@@ -69,6 +71,7 @@ class NameServer(NameServerServicer):
         self._fingerprints = fingerprints
         self._node_identities = node_identities
         self._external = external
+        self._routes_in_file = routes_in_file
 
     async def RegisterNode(
         self, request: pb.RegisterNodeRequest, context: Any
@@ -209,6 +212,7 @@ class NameServer(NameServerServicer):
             etcd_away_seconds=self._follower.away_seconds,
             nameserver=self._name,
             away_brokers=table.away_brokers(),
+            routes_in_file=self._routes_in_file,
         )
         address(reply.nodes, external=self._external)
         return reply
