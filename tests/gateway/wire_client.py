@@ -1,9 +1,11 @@
 """A client of the gateway, by its own stubs: each call as a client library would make it."""
 
 from collections.abc import AsyncIterator
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+import grpc
 from google.protobuf.timestamp_pb2 import Timestamp
 from grpc import aio
 
@@ -21,10 +23,15 @@ class WireClient:
         address: the gateway's.
         client_id: what it calls itself; empty for no header.
         headers: further ones.
+        ca: PEM file of who signs the gateway's certificate; None for a plain connection.
     """
 
     def __init__(
-        self, address: str, client_id: str = "host@1@0@test", headers: dict[str, str] | None = None
+        self,
+        address: str,
+        client_id: str = "host@1@0@test",
+        headers: dict[str, str] | None = None,
+        ca: Path | None = None,
     ) -> None:
         own = {"x-mq-client-id": client_id, "x-mq-language": "JAVA", "x-mq-protocol": "v2"}
         if not client_id:
@@ -32,9 +39,12 @@ class WireClient:
         self.address = address
         self.client_id = client_id
         self.metadata = tuple({**own, **(headers or {})}.items())
-        self._channel = aio.insecure_channel(
-            address, options=(("grpc.max_receive_message_length", -1),)
-        )
+        options = (("grpc.max_receive_message_length", -1),)
+        if ca is None:
+            self._channel = aio.insecure_channel(address, options)
+        else:
+            trust = grpc.ssl_channel_credentials(ca.read_bytes())
+            self._channel = aio.secure_channel(address, trust, options)
         self.stub: Any = MessagingServiceStub(self._channel)
 
     async def __aenter__(self) -> "WireClient":

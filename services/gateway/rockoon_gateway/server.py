@@ -8,24 +8,17 @@ from typing import TYPE_CHECKING
 from grpc import aio
 
 from rockoon import Cluster
-from rockoon.net.access import AccessKey
-from rockoon_core.clock import wall_clock_ms
-from rockoon_core.signature import CLUSTER_KEY_ID
+from rockoon_gateway.cluster_side import access, connection
 from rockoon_gateway.metrics import TABLE
 from rockoon_gateway.parts import assembled
 from rockoon_gateway.scaling.scaler import Scaler
 from rockoon_gateway.settings import GatewaySettings
-from rockoon_gateway.signatures import SecretFile, Signatures
-from rockoon_node.key_follower import KeyFollower
-from rockoon_node.nameservers import Nameservers
 from rockoon_proto.apache.rocketmq.v2.service_pb2_grpc import add_MessagingServiceServicer_to_server
 from rockoon_proto.keda.externalscaler_pb2_grpc import add_ExternalScalerServicer_to_server
-from rockoon_runtime.access.keys import KeyTable
 from rockoon_runtime.drain import QUIET_SECONDS
 from rockoon_runtime.frontend import Frontend
 from rockoon_runtime.process import Stop, announce
 from rockoon_runtime.settings import SettingsError
-from rockoon_runtime.tls import client_tls
 from rockoon_runtime.wire import GrpcServer, Options
 
 if TYPE_CHECKING:
@@ -43,8 +36,6 @@ OPTIONS: Options = (
     ("grpc.http2.min_ping_interval_without_data_ms", 1_000),
     ("grpc.http2.min_recv_ping_interval_without_data_ms", 1_000),
 )
-# Nothing waits in a gateway that could be tried again behind a client's back.
-RETRY_SECONDS = 2.0
 
 
 async def serve(
@@ -123,49 +114,6 @@ def scaler_listener(settings: GatewaySettings, frontend: Frontend, cluster: Clus
         also_listen=settings.scaler_listen,
         own_access=True,
     )
-
-
-def connection(settings: GatewaySettings) -> Cluster:
-    """The connection to the cluster, as the services' own."""
-    access = None
-    if settings.access != "off":
-        access = AccessKey(CLUSTER_KEY_ID, settings.cluster_secret)
-    return Cluster(
-        settings.nameservers,
-        cluster=settings.cluster,
-        retry_seconds=RETRY_SECONDS,
-        tls=client_tls(settings),
-        access=access,
-    )
-
-
-async def access(
-    settings: GatewaySettings,
-    frontend: Frontend,
-    stop: Stop,
-    tasks: asyncio.TaskGroup,
-    opened: AsyncExitStack,
-) -> Signatures:
-    """What is asked of clients' signatures, with the cluster's keys in force."""
-    if frontend.gate is None:
-        if settings.client_secrets is not None:
-            raise SettingsError("client_secrets is set, but access = off: nobody would be refused")
-        return Signatures(None, None, wall_clock_ms)
-    secrets = None
-    if settings.client_secrets is not None:
-        secrets = SecretFile(settings.client_secrets)
-    elif settings.access == "on":
-        raise SettingsError("access = on needs client_secrets: without it nobody could call")
-    nameservers = Nameservers(
-        settings.nameservers, settings.cluster, client_tls(settings), frontend.credentials
-    )
-    opened.push_async_callback(nameservers.close)
-    follower = KeyFollower(nameservers, frontend.gate)
-    following = tasks.create_task(follower.run(stop), name="access keys")
-    opened.callback(following.cancel)
-    await stop.or_event(follower.attempted)
-    keys: KeyTable = frontend.gate.keys
-    return Signatures(keys, secrets, wall_clock_ms, optional=settings.access == "optional")
 
 
 def listeners(

@@ -17,6 +17,22 @@ class GatewaySettings(ServiceSettings):
     nameservers: tuple[str, ...] = setting(
         ("127.0.0.1:9876",), "nameservers, host:port,host:port,..."
     )
+    cluster_tls: str = setting(
+        "same",
+        "how services of the cluster are called: same (as `tls` says, with its files), off, on or "
+        "mutual; RocketMQ's clients show no certificates, so a gateway of a mutual cluster has tls "
+        "= on",
+        choices=("same", "off", "on", "mutual"),
+    )
+    cluster_tls_ca: Path | None = setting(  # noqa: RUF009 - a field, made once
+        None, "PEM file: the authorities that sign the services' certificates (empty: tls_ca)"
+    )
+    cluster_tls_certificate: Path | None = setting(  # noqa: RUF009 - a field, made once
+        None, "PEM file: what services are shown, with its chain (empty: tls_certificate)"
+    )
+    cluster_tls_key: Path | None = setting(  # noqa: RUF009 - a field, made once
+        None, "PEM file: the key of cluster_tls_certificate (empty: tls_key)"
+    )
     plain_listen: str = setting(
         "",
         "host:port where the same is answered without TLS, for clients that know none (empty: "

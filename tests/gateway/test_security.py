@@ -1,0 +1,193 @@
+"""Signatures of RocketMQ's clients, permissions of access keys, and TLS."""
+
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+
+import grpc
+import pytest
+
+import rockoon
+from gateway.gateways import RunningGateway, running_gateway
+from gateway.wire_client import WireClient, consumer_settings, message, producer_settings
+from rockoon.admin.access_keys import Permission
+from rockoon.local.authority import Authority
+from rockoon.local.cluster import LocalCluster
+from rockoon.local.ports import choose_port
+from rockoon.net.access import AccessKey
+from rockoon_gateway.signatures import parsed, signature_of
+from rockoon_proto.apache.rocketmq.v2 import definition_pb2 as d
+from rockoon_proto.apache.rocketmq.v2.definition_pb2 import Code
+from support.eventually import answered
+
+DATE = "20261120T154601Z"
+
+Open = Callable[..., AbstractAsyncContextManager[RunningGateway]]
+
+
+@pytest.fixture(scope="module")
+def local_cluster() -> Iterator[LocalCluster]:
+    with LocalCluster(single=True, access=True) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+async def cluster(local_cluster: LocalCluster) -> AsyncIterator[rockoon.Cluster]:
+    async with rockoon.connect(local_cluster.nameservers, access=local_cluster.access) as connected:
+        yield connected
+
+
+@pytest.fixture
+def guarded(local_cluster: LocalCluster, tmp_path: Path) -> Open:
+    """Opens a gateway that has the secrets of some keys."""
+    assert local_cluster.access is not None
+    secret = local_cluster.access.secret
+
+    @asynccontextmanager
+    async def opened(*keys: AccessKey, access: str = "on") -> AsyncIterator[RunningGateway]:
+        file = tmp_path / "secrets"
+        file.write_text("# of clients\n\n" + "".join(f"{key.id} {key.secret}\n" for key in keys))
+        async with running_gateway(
+            local_cluster, access=access, cluster_secret=secret, client_secrets=file
+        ) as running:
+            yield running
+
+    return opened
+
+
+def signed(key: AccessKey, *, behind: str = "", upper: bool = False) -> dict[str, str]:
+    """The headers of a call by a key; `behind` stands behind its name, as Go and C++ have it."""
+    signature = signature_of(key.secret, DATE)
+    return {
+        "x-mq-date-time": DATE,
+        "authorization": (
+            f"MQv2-HMAC-SHA1 Credential={key.id}{behind}, SignedHeaders=x-mq-date-time, "
+            f"Signature={signature.upper() if upper else signature}"
+        ),
+    }
+
+
+def test_the_signature_is_the_one_that_clients_make() -> None:
+    assert signature_of("sk", DATE) == "4b9d1504deb8c7e4347e37c587c5492fd68cab21"
+    assert parsed("MQv2-HMAC-SHA1 Credential=ak//Rocketmq, SignedHeaders=x, Signature=AB") == (
+        "ak",
+        "AB",
+    )
+    for wrong in ("", "Basic abc", "MQv2-HMAC-SHA1", "MQv2-HMAC-SHA1 ,=,=="):
+        assert parsed(wrong) == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("behind", "upper"), [("", False), ("//Rocketmq", False), ("/region/RocketMQ", True)]
+)
+async def test_a_key_may_do_what_the_cluster_lets_it(
+    cluster: rockoon.Cluster, guarded: Open, behind: str, upper: bool
+) -> None:
+    name = f"seller-{upper}-{len(behind)}"
+    await cluster.admin.create_topic("orders", if_absent=True)
+    await cluster.admin.create_topic("salaries", if_absent=True)
+    key = await cluster.admin.access_keys.create(
+        name, permissions=[Permission.parse("topic:orders=write")]
+    )
+    async with guarded(key) as gateway:
+        headers = signed(key, behind=behind, upper=upper)
+        async with WireClient(gateway.address, headers=headers) as seller:
+            assert (await seller.route("orders")).status.code == Code.OK
+            assert (await seller.send(message("orders"))).status.code == Code.OK
+            assert (await seller.route("salaries")).status.code == Code.UNAUTHORIZED
+            refused = await seller.send(message("salaries"))
+            assert refused.status.code == Code.UNAUTHORIZED
+            assert refused.status.message.startswith("UNAUTHORIZED")
+            heartbeat = await seller.heartbeat(d.PUSH_CONSUMER, "readers")
+            assert heartbeat.status.code == Code.UNAUTHORIZED
+            told = await seller.telemetry().tell(producer_settings("orders"))
+            assert told.status.code == Code.OK
+            with pytest.raises(grpc.aio.AioRpcError) as ended:
+                await seller.telemetry().tell(consumer_settings("readers", "orders"))
+            assert "UNAUTHORIZED" in str(ended.value.details())
+
+
+async def test_who_does_not_sign_with_a_secret_in_force_is_refused(
+    cluster: rockoon.Cluster, guarded: Open
+) -> None:
+    key = await cluster.admin.access_keys.create(
+        "reader", permissions=[Permission.parse("topic:*=read,write")]
+    )
+    unlisted = await cluster.admin.access_keys.create("unlisted", permissions=[])
+    wrong = [
+        {},
+        {"authorization": "MQv2-HMAC-SHA1 Credential=, SignedHeaders=x-mq-date-time, Signature=AA"},
+        signed(AccessKey("reader", "another secret that is long enough")),
+        signed(AccessKey("nobody", key.secret)),
+        signed(unlisted),
+        {**signed(key), "x-mq-date-time": "20261120T154602Z"},
+    ]
+    async with guarded(key) as gateway:
+        for headers in wrong:
+            async with WireClient(gateway.address, headers=headers) as stranger:
+                assert (await stranger.route("orders")).status.code == Code.UNAUTHORIZED, headers
+
+
+async def until_code(client: WireClient, code: Code) -> None:
+    await answered(lambda: client.route("orders"), lambda answer: answer.status.code == code)
+
+
+async def test_a_key_that_is_disabled_or_gets_another_secret_is_over(
+    cluster: rockoon.Cluster, guarded: Open
+) -> None:
+    keys = cluster.admin.access_keys
+    await cluster.admin.create_topic("orders", if_absent=True)
+    key = await keys.create("temporary", permissions=[Permission.parse("topic:*=read")])
+    async with (
+        guarded(key) as gateway,
+        WireClient(gateway.address, headers=signed(key)) as client,
+    ):
+        assert (await client.route("orders")).status.code == Code.OK
+        await keys.disable("temporary")
+        await until_code(client, Code.UNAUTHORIZED)
+        await keys.enable("temporary")
+        await until_code(client, Code.OK)
+        await keys.rotate("temporary", former_seconds=0)
+        await until_code(client, Code.UNAUTHORIZED)
+
+
+async def test_where_keys_are_optional_a_wrong_one_is_refused_all_the_same(
+    cluster: rockoon.Cluster, guarded: Open
+) -> None:
+    await cluster.admin.create_topic("orders", if_absent=True)
+    key = await cluster.admin.access_keys.create("careful", permissions=[])
+    async with guarded(key, access="optional") as gateway:
+        async with WireClient(gateway.address) as unsigned:
+            assert (await unsigned.route("orders")).status.code == Code.OK
+        async with WireClient(gateway.address, headers=signed(key)) as bounded:
+            assert (await bounded.route("orders")).status.code == Code.UNAUTHORIZED
+
+
+async def test_clients_may_come_by_tls_or_plainly_to_a_cluster_of_its_own_kind(
+    tmp_path: Path,
+) -> None:
+    """RocketMQ's clients show no certificate, which services of this cluster ask for."""
+    outside = Authority(tmp_path / "outside")
+    plain = f"127.0.0.1:{choose_port()}"
+    own = outside.issue("gateway", hosts=("gateway", "localhost", "127.0.0.1"))
+    with LocalCluster(single=True, tls="mutual") as mutual:
+        assert mutual.tls is not None
+        async with (
+            rockoon.connect(mutual.nameservers, tls=mutual.tls) as cluster,
+            running_gateway(
+                mutual,
+                tls="on",
+                tls_certificate=own.certificate,
+                tls_key=own.key,
+                plain_listen=plain,
+                cluster_tls="mutual",
+                cluster_tls_ca=mutual.tls.ca,
+                cluster_tls_certificate=mutual.tls.certificate,
+                cluster_tls_key=mutual.tls.key,
+            ) as gateway,
+        ):
+            await cluster.admin.create_topic("orders")
+            async with WireClient(gateway.address, ca=outside.ca) as client:
+                assert (await client.send(message("orders"))).status.code == Code.OK
+            async with WireClient(plain) as client:
+                assert (await client.send(message("orders"))).status.code == Code.OK
