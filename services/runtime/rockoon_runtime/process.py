@@ -23,6 +23,7 @@ from typing import Any, Generic, TypeVar
 import uvloop
 
 from rockoon_core.errors import RockoonError
+from rockoon_runtime.allocator import keep_freed_memory
 from rockoon_runtime.settings import Loaded, SettingsError, command_line, load, render
 from rockoon_runtime.telemetry.logs import set_up_logging
 from rockoon_runtime.wire import ListenError
@@ -172,6 +173,7 @@ def run_loop(
         stop_with_parent: stop when standard input is closed.
     """
     raise_open_files_limit()
+    keep_freed_memory()
     try:
         return uvloop.run(supervise(service, serve, stop_with_parent))
     except Exception as failure:
