@@ -84,6 +84,7 @@ async def test_a_broker_that_dies_holds_up_its_own_messages_only(
     await orders.all_settled()
 
 
+@pytest.mark.soak
 async def test_what_a_dead_broker_has_comes_when_it_is_back(
     orders: Orders, local: LocalCluster
 ) -> None:
@@ -101,6 +102,7 @@ async def test_what_a_dead_broker_has_comes_when_it_is_back(
     assert numbers_of(found) == list(range(8))
 
 
+@pytest.mark.soak
 async def test_with_all_brokers_away_it_is_said_why_nothing_comes(
     orders: Orders, local: LocalCluster
 ) -> None:

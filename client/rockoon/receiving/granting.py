@@ -49,10 +49,15 @@ class Share:
         acquisition = self.acquired.acquisition
         return [ReceiptHandle(self.tail.queue, acquisition, offset) for offset in offsets]
 
-    def message(self, offset: int, batch: Batch, index: int) -> ReceivedMessage:
-        acquired = self.acquired
-        receipt = ReceiptHandle(self.tail.queue, acquired.acquisition, offset)
-        return ReceivedMessage(batch, index, acquired.attempt, receipt, acquired.visible_at_ms)
+    def messages(self, found: Sequence[tuple[int, Batch, int]]) -> list[ReceivedMessage]:
+        queue, acquisition = self.tail.queue, self.acquired.acquisition
+        attempt, visible_at_ms = self.acquired.attempt, self.acquired.visible_at_ms
+        return [
+            ReceivedMessage(
+                batch, index, attempt, ReceiptHandle(queue, acquisition, offset), visible_at_ms
+            )
+            for offset, batch, index in found
+        ]
 
 
 class Granting:
@@ -174,9 +179,8 @@ class Granting:
         done = reading.gone
         messages: list[ReceivedMessage] = []
         if queue.is_retry:
-            for at in reading.found:
-                message = share.message(*at)
-                if _is_damaged(at[1], at[2]) or message.topic in line.topics:
+            for message, at in zip(share.messages(reading.found), reading.found, strict=True):
+                if _is_damaged(*at[1:]) or message.topic in line.topics:
                     messages.append(message)
                 else:
                     self._give_elsewhere(wish, message)
@@ -184,13 +188,14 @@ class Granting:
             subscription = next(
                 each for each in line.wanting.subscriptions if each.topic == queue.topic
             )
-            for offset, batch, index in reading.found:
-                if _matches(subscription, batch, index):
-                    messages.append(share.message(offset, batch, index))
-                else:
-                    done.append(offset)
-            if line.has_filter:
-                _adapt(line, len(messages), len(share.offsets))
+            if subscription.tags or subscription.sql_expression:
+                matching = [at for at in reading.found if _matches(subscription, *at[1:])]
+                if len(matching) < len(reading.found):
+                    matched = {at[0] for at in matching}
+                    done += [at[0] for at in reading.found if at[0] not in matched]
+                _adapt(line, len(matching), len(share.offsets))
+                reading.found = matching
+            messages = share.messages(reading.found)
         if done:
             self.start(self._acknowledge(group, share.receipts(done)))
         if reading.unread:
@@ -257,8 +262,6 @@ class Granting:
 
 
 def _matches(subscription: Subscription, batch: Batch, index: int) -> bool:
-    if not subscription.tags and not subscription.sql_expression:
-        return True
     if _is_damaged(batch, index):
         # What its properties were nobody can say: to leave it out would be to lose it.
         return True

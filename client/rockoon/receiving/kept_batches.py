@@ -29,6 +29,15 @@ class KeptBatch:
     size_bytes: int
     kept_at: float
 
+    def holds_all(self, offsets: Sequence[int]) -> bool:
+        """Whether it has a message at each of these offsets, which ascend."""
+        return (
+            isinstance(self.offsets, range)
+            and len(self.offsets) == self.next_offset - self.first
+            and self.first <= offsets[0]
+            and offsets[-1] < self.next_offset
+        )
+
     def index(self, offset: int) -> int | None:
         """Return where in the batch the message of an offset is, None when there is none."""
         offsets = self.offsets

@@ -90,10 +90,6 @@ class Line:
         return [each.topic for each in self.wanting.subscriptions]
 
     @property
-    def has_filter(self) -> bool:
-        return any(each.tags or each.sql_expression for each in self.wanting.subscriptions)
-
-    @property
     def messages_wanted(self) -> int:
         """How many to acquire, 0 to 1024."""
         wanted = self.parked_messages_max * self.factor - self.pending

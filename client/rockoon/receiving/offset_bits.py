@@ -1,6 +1,6 @@
 """Offsets as bit masks, as the offset service's calls have them."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 
 
 def offsets_of(first_offset: int, mask: bytes) -> list[int]:
@@ -22,9 +22,17 @@ def offsets_of(first_offset: int, mask: bytes) -> list[int]:
     return found
 
 
+def _runs(offsets: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Consecutive offsets, ascending, as ranges; repeats do not count."""
+    if offsets and offsets[-1] - offsets[0] == len(offsets) - 1:
+        yield offsets[0], offsets[-1] + 1
+    else:
+        yield from ((offset, offset + 1) for offset in offsets)
+
+
 def mask_of(offsets: Iterable[int], first_offset: int) -> bytes:
     """Return the mask in which the bits of some offsets are set, none below `first_offset`."""
     bits = 0
-    for offset in offsets:
-        bits |= 1 << (offset - first_offset)
+    for start, stop in _runs(sorted(offsets)):
+        bits |= (1 << (stop - first_offset)) - (1 << (start - first_offset))
     return bits.to_bytes((bits.bit_length() + 7) // 8, "little")

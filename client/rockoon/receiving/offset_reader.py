@@ -9,7 +9,7 @@ from rockoon.consumer.pull import OutOfRange, PullLimits, pull
 from rockoon.errors import RockoonError, StoreCorrupt
 from rockoon.message import Batch
 from rockoon.net.connection import Connection
-from rockoon.receiving.kept_batches import KeptBatch, KeptBatches
+from rockoon.receiving.kept_batches import KeptBatches
 from rockoon.receiving.tails import QueueTail, Tails
 from rockoon.subscription import ALL, Subscription
 
@@ -78,7 +78,12 @@ class OffsetReader:
 
     def _take_kept(self, tail: QueueTail, offsets: Sequence[int], reading: Reading) -> list[int]:
         """Move what is kept into the reading; returns and notes what is not."""
-        kept: KeptBatch | None = None
+        kept = self._kept.find(tail.queue, offsets[0]) if offsets else None
+        if kept is not None and (batch := kept.batch) is not None and kept.holds_all(offsets):
+            start = kept.first
+            reading.found += [(offset, batch, offset - start) for offset in offsets]
+            reading.unread = []
+            return []
         for at, offset in enumerate(offsets):
             if kept is None or not kept.first <= offset < kept.next_offset:
                 kept = self._kept.find(tail.queue, offset)

@@ -50,7 +50,10 @@ class ReceivedMessage(Message):
     def __init__(
         self, batch: Batch, index: int, attempt: int, receipt: ReceiptHandle, visible_at_ms: int
     ) -> None:
-        super().__init__(batch, index)
+        # Without `super().__init__`: this is made for each message.
+        self._batch = batch
+        self._index = index
+        self._properties = None
         self._attempt = attempt
         self.receipt = receipt
         self.visible_at_ms = visible_at_ms

@@ -100,14 +100,14 @@ class _Gathered(Generic[Key, Result]):
         self._next: asyncio.Future[dict[Key, Answered[Result]]] | None = None
         self._task: asyncio.Task[None] | None = None
 
-    async def answer(self, offsets: Iterable[tuple[Key, int]]) -> Mapping[Key, Answered[Result]]:
+    async def answer(self, offsets: Mapping[Key, Sequence[int]]) -> Mapping[Key, Answered[Result]]:
         """Send with the next call. Cancelled, it is sent all the same.
 
         Raises:
             RockoonError: it was not stored, or maybe not.
         """
-        for key, offset in offsets:
-            self._pending.setdefault(key, []).append(offset)
+        for key, some in offsets.items():
+            self._pending.setdefault(key, []).extend(some)
         if self._next is None:
             self._next = asyncio.get_running_loop().create_future()
         if self._task is None:
@@ -173,14 +173,18 @@ class Settler:
         """See `ReceivingEngine.acknowledge`."""
         if not receipts:
             return []
-        keys = [GroupAcquisition(group, queue, acquisition) for queue, acquisition, _ in receipts]
-        offsets = [receipt.offset for receipt in receipts]
-        found = await self._acknowledged.answer(zip(keys, offsets, strict=True))
-        for key in set(keys):
-            if found[key].result.HasField("error"):
-                raise from_wire(found[key].result.error)
+        offsets = _by_acquisition(receipts)
+        keys = {each: GroupAcquisition(group, *each) for each in offsets}
+        found = await self._acknowledged.answer({keys[each]: offsets[each] for each in offsets})
+        answers = {each: found[key] for each, key in keys.items()}
+        for answered in answers.values():
+            if answered.result.HasField("error"):
+                raise from_wire(answered.result.error)
+        if not any(answered.refused for answered in answers.values()):
+            return [True] * len(receipts)
         return [
-            not found[key].is_refused(offset) for key, offset in zip(keys, offsets, strict=True)
+            not answers[queue, acquisition].is_refused(offset)
+            for queue, acquisition, offset in receipts
         ]
 
     async def change(
@@ -195,22 +199,22 @@ class Settler:
         """As `ReceivingEngine.change_visibility`, each with when it is visible again."""
         if not receipts:
             return []
-        keys = [
-            Change(GroupAcquisition(group, queue, acquisition), visible_after_ms, uncounted, extend)
-            for queue, acquisition, _ in receipts
-        ]
-        offsets = [receipt.offset for receipt in receipts]
-        found = await self._changed.answer(zip(keys, offsets, strict=True))
+        offsets = _by_acquisition(receipts)
+        keys = {
+            each: Change(GroupAcquisition(group, *each), visible_after_ms, uncounted, extend)
+            for each in offsets
+        }
+        found = await self._changed.answer({keys[each]: offsets[each] for each in offsets})
         changed: list[tuple[ReceiptHandle, int] | None] = []
-        for key, offset in zip(keys, offsets, strict=True):
-            answered = found[key]
+        for queue, acquisition, offset in receipts:
+            answered = found[keys[queue, acquisition]]
             result = answered.result
             if result.HasField("error"):
                 raise from_wire(result.error)
             if answered.is_refused(offset) or not result.acquisition:
                 changed.append(None)
             else:
-                receipt = ReceiptHandle(key.acquired.queue, result.acquisition, offset)
+                receipt = ReceiptHandle(queue, result.acquisition, offset)
                 changed.append((receipt, result.visible_at_ms))
         return changed
 
@@ -254,6 +258,15 @@ class Settler:
             unavailable=OffsetServiceUnavailable,
         )
         return reply.results
+
+
+def _by_acquisition(
+    receipts: Iterable[ReceiptHandle],
+) -> dict[tuple[MessageQueue, int], list[int]]:
+    found: dict[tuple[MessageQueue, int], list[int]] = {}
+    for queue, acquisition, offset in receipts:
+        found.setdefault((queue, acquisition), []).append(offset)
+    return found
 
 
 def _delivered(key: GroupAcquisition, offsets: Sequence[int]) -> Delivered:

@@ -1,0 +1,131 @@
+"""CPU of messages that are received and acknowledged, and how long a waiting receiver waits.
+
+Run: `.venv/bin/python -m bench.receiving`. One broker, flush = sync; senders and receivers share a
+process. Three figures: a backlog received in batches by some receivers; single messages sent to a
+receiver that waits; and what receivers cost that wait for nothing.
+"""
+
+import argparse
+import asyncio
+import tempfile
+import time
+from pathlib import Path
+
+import uvloop
+
+import rockoon
+from bench.cluster.copies import cpu_seconds_of
+from rockoon.cluster import Cluster
+from rockoon.local import LocalCluster
+from rockoon.receiving.simple_consumer import SimpleConsumer
+
+BODY = bytes(100)
+TOPIC, GROUP = "received", "receivers"
+
+
+class Cpu:
+    """Seconds of each process since this was made."""
+
+    def __init__(self, local: LocalCluster) -> None:
+        self._pids = {name: local.node(name).pid for name in ("broker-a", "offset")}
+        self._client = time.process_time()
+        self._services = {name: cpu_seconds_of(pid) for name, pid in self._pids.items()}
+
+    def used(self) -> dict[str, float]:
+        spent = {
+            name: cpu_seconds_of(pid) - self._services[name] for name, pid in self._pids.items()
+        }
+        return {"client": time.process_time() - self._client, **spent}
+
+
+def shown(used: dict[str, float], count: float) -> str:
+    each = {name: seconds * 1e6 / count for name, seconds in used.items()}
+    parts = ", ".join(f"{name} {value:.1f}" for name, value in each.items())
+    return f"{parts}, together {sum(each.values()):.1f} us of CPU"
+
+
+def consumer_of(cluster: Cluster) -> SimpleConsumer:
+    return cluster.simple_consumer(GROUP, {TOPIC: "*"}, consume_from="first")
+
+
+async def backlog(cluster: Cluster, local: LocalCluster, messages: int, batch: int) -> str:
+    left = messages
+
+    async def work(consumer: SimpleConsumer) -> None:
+        nonlocal left
+        while left > 0:
+            found = await consumer.receive(batch, wait=0.1)
+            if not found:
+                continue
+            left -= len(found)
+            for message in found:
+                _ = message.body
+            await consumer.ack(found)
+
+    async with cluster.producer() as producer:
+        await producer.send_many(TOPIC, [BODY] * messages)
+    cpu, began = Cpu(local), time.perf_counter()
+    async with consumer_of(cluster) as consumer, asyncio.TaskGroup() as tasks:
+        for _ in range(4):
+            tasks.create_task(work(consumer))
+    rate = messages / (time.perf_counter() - began)
+    return f"in batches of {batch}: {rate:.0f} messages/s; {shown(cpu.used(), messages)} a message"
+
+
+async def waiting(cluster: Cluster, local: LocalCluster, messages: int) -> str:
+    waited = []
+    async with consumer_of(cluster) as consumer, cluster.producer(linger_ms=0) as producer:
+        cpu = Cpu(local)
+        for _ in range(messages):
+            async with asyncio.TaskGroup() as tasks:
+                receiving = tasks.create_task(consumer.receive(32))
+                # Until it waits.
+                await asyncio.sleep(0.01)
+                await producer.send(TOPIC, BODY)
+                stored_at = time.perf_counter()
+                found = await receiving
+                waited.append(time.perf_counter() - stored_at)
+            await consumer.ack(found)
+        used = cpu.used()
+    waited.sort()
+    p50, p99 = (waited[messages * share // 100] * 1e3 for share in (50, 99))
+    return (
+        f"one by one: received {p50:.2f} ms (p99 {p99:.2f} ms) after the sender knew that it was "
+        f"stored; {shown(used, messages)} a message, its sending included"
+    )
+
+
+async def idle(cluster: Cluster, local: LocalCluster, receivers: int, seconds: float) -> str:
+    async with consumer_of(cluster) as consumer, asyncio.TaskGroup() as tasks:
+        parked = [tasks.create_task(consumer.receive(32, wait=600)) for _ in range(receivers)]
+        await asyncio.sleep(1)
+        cpu = Cpu(local)
+        await asyncio.sleep(seconds)
+        used = cpu.used()
+        for task in parked:
+            task.cancel()
+    return f"{receivers} receivers that wait: {shown(used, seconds)} a second"
+
+
+async def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--messages", type=int, default=200_000)
+    parser.add_argument("--batch", type=int, nargs="+", default=[32])
+    parser.add_argument("--single", type=int, default=300)
+    parser.add_argument("--receivers", type=int, default=1000)
+    parser.add_argument("--seconds", type=float, default=10.0)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        async with (
+            LocalCluster(Path(folder)) as local,
+            rockoon.connect(local.nameservers) as cluster,
+        ):
+            await cluster.admin.create_topic(TOPIC, queues_per_broker=8)
+            for batch in options.batch:
+                print(await backlog(cluster, local, options.messages, batch))
+            print(await waiting(cluster, local, options.single))
+            print(await idle(cluster, local, options.receivers, options.seconds))
+
+
+if __name__ == "__main__":
+    uvloop.run(main())
