@@ -11,6 +11,7 @@ from rockoon_core.message_queue import MessageQueue
 from rockoon_format.properties import encode
 from rockoon_format.record import SYS_FLAG_COMPRESSED, Record, encode_host, encode_record
 from rockoon_gateway.messages.delivered import to_wire
+from rockoon_gateway.producing.transaction_ids import transaction_id
 from rockoon_proto.apache.rocketmq.v2.definition_pb2 import (
     DigestType,
     Encoding,
@@ -28,6 +29,7 @@ def stored(
     topic: str = "orders",
     sys_flag: int = 0,
     reconsume_times: int = 0,
+    prepared_transaction_offset: int = 0,
     harm: bool = False,
 ) -> Message:
     """A message as a broker has it."""
@@ -45,6 +47,7 @@ def stored(
             store_timestamp_ms=1_700_000_000_456,
             store_host=encode_host("10.0.0.1", 10_911),
             reconsume_times=reconsume_times,
+            prepared_transaction_offset=prepared_transaction_offset,
         )
     )
     if harm:
@@ -118,6 +121,12 @@ def test_the_time_at_which_the_sender_made_it_is_that_of_the_property() -> None:
     system = to_wire(message, TOPIC).system_properties
     assert system.born_timestamp.ToMilliseconds() == 1_600_000_000_789
     assert system.born_host == "host-a"
+
+
+def test_a_committed_message_bears_the_transaction_id_that_its_sender_was_told() -> None:
+    properties = {"TRAN_MSG": "true", "__transactionId__": "01ABC", "UNIQ_KEY": "01ABC"}
+    wire = to_wire(stored(properties, prepared_transaction_offset=4096), TOPIC)
+    assert dict(wire.user_properties) == {"__transactionId__": transaction_id("broker-a", 4096)}
 
 
 def test_a_delivery_time_that_is_none_is_left_out() -> None:

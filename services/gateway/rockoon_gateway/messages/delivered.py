@@ -30,9 +30,11 @@ from rockoon_format.properties import (
     PROPERTY_TIMER_DELIVER_MS,
     PROPERTY_TIMER_OUT_MS,
     PROPERTY_TRACE_CONTEXT,
+    PROPERTY_TRANSACTION_ID,
     PROPERTY_TRANSACTION_PREPARED,
 )
 from rockoon_gateway.messages.reserved_names import is_reserved
+from rockoon_gateway.producing.transaction_ids import transaction_id
 from rockoon_proto.apache.rocketmq.v2 import definition_pb2 as v2
 
 TIME_DIGITS_MAX = 14
@@ -84,6 +86,10 @@ def to_wire(
         dead_letter_queue=_origin(message, properties),
     )
     users = {name: value for name, value in properties.items() if not is_reserved(name)}
+    if PROPERTY_TRANSACTION_ID in users and message.prepared_transaction_offset > 0:
+        # What its sender was told; the store has the message's id there.
+        place = message.queue.broker, message.prepared_transaction_offset
+        users[PROPERTY_TRANSACTION_ID] = transaction_id(*place)
     return v2.Message(topic=topic, user_properties=users, system_properties=system, body=body)
 
 
