@@ -1,12 +1,12 @@
 """Rockoon: a cluster of this machine, and a gateway before it."""
 
-import asyncio
 import sys
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
+from contextlib import ExitStack
 from importlib.metadata import version
 from pathlib import Path
 
-import rockoon
+import rockoon.sync
 from bench.compare.programs import Program
 from conformance.target import Target
 from rockoon.local import LocalCluster
@@ -32,6 +32,8 @@ class RockoonGateway(Target):
         self.endpoint = f"127.0.0.1:{ports.choose()}"
         self._cluster: LocalCluster | None = None
         self._gateway: Program | None = None
+        self._opened = ExitStack()
+        self._connection: rockoon.sync.Cluster | None = None
 
     def versions(self) -> Mapping[str, str]:
         return {self.name: version("rockoon")}
@@ -40,6 +42,8 @@ class RockoonGateway(Target):
         self._folder.mkdir(parents=True, exist_ok=True)
         self._cluster = LocalCluster(self._folder / "cluster", settings={"broker": BROKER})
         self._cluster.start()
+        connection = rockoon.sync.connect(self._cluster.nameservers)
+        self._connection = self._opened.enter_context(connection)
         self._start_gateway()
 
     def _start_gateway(self) -> None:
@@ -52,26 +56,22 @@ class RockoonGateway(Target):
         self._gateway = Program("the gateway", command, self._folder / "gateway.log")
         self._gateway.wait_listening(int(self.endpoint.rpartition(":")[2]))
 
-    def _do(self, what: Callable[[rockoon.Cluster], Awaitable[object]]) -> None:
-        assert self._cluster is not None
-        nameservers = self._cluster.nameservers
-
-        async def connected() -> None:
-            async with rockoon.connect(nameservers) as cluster:
-                await what(cluster)
-
-        asyncio.run(connected())
+    def _connected(self) -> rockoon.sync.Cluster:
+        assert self._connection is not None
+        return self._connection
 
     def make_topic(self, topic: str, message_type: str) -> None:
         attributes = {"message.type": message_type}
-        self._do(lambda cluster: cluster.admin.create_topic(topic, attributes=attributes))
+        connection = self._connected()
+        connection.call(connection.admin.create_topic(topic, attributes=attributes))
 
     def make_group(self, group: str, *, fifo: bool, retries_max: int | None) -> None:
         config = GroupConfig(name=group, fifo=fifo)
         config.start_policy.CopyFrom(StartPolicy(consume_from=CONSUME_FROM_FIRST))
         if retries_max is not None:
             config.retry_attempts_max = retries_max
-        self._do(lambda cluster: cluster.admin.create_group(config))
+        connection = self._connected()
+        connection.call(connection.admin.create_group(config))
 
     def restart(self) -> None:
         """Restart the gateway; brokers have restarts of their own in tests/cluster."""
@@ -83,6 +83,7 @@ class RockoonGateway(Target):
         if self._gateway is not None:
             self._gateway.stop()
             self._gateway = None
+        self._opened.close()
         if self._cluster is not None:
             self._cluster.stop()
             self._cluster = None
