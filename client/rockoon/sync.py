@@ -18,6 +18,7 @@ from collections.abc import (
     Coroutine,
     Iterable,
     Iterator,
+    Mapping,
     Sequence,
 )
 from concurrent.futures import CancelledError, Future
@@ -54,6 +55,8 @@ if TYPE_CHECKING:
     from rockoon.message import Message
     from rockoon.offsets.start import ConsumeFrom
     from rockoon.producer.producer import Producer
+    from rockoon.receiving.blocking import BlockingSimpleConsumer
+    from rockoon.receiving.simple_consumer import SimpleConsumer
     from rockoon.transactions.blocking import BlockingTransactionalProducer
     from rockoon.transactions.checks import Check
     from rockoon.transactions.producer import TransactionalProducer
@@ -287,6 +290,34 @@ class Cluster:
 
         return BlockingTransactionalProducer(self, self.call(make()))
 
+    def simple_consumer(
+        self,
+        group: str,
+        subscriptions: Mapping[str, str],
+        *,
+        consume_from: "ConsumeFrom | str" = "group",
+        receiver: str = "",
+        create_group: bool = True,
+    ) -> "BlockingSimpleConsumer":
+        """Return a consumer that receives and acknowledges messages one by one, as
+        `rockoon.Cluster.simple_consumer`.
+
+        Raises:
+            InvalidArgument, InvalidExpression: the subscriptions are none.
+        """
+        from rockoon.receiving.blocking import BlockingSimpleConsumer
+
+        async def make() -> "SimpleConsumer":
+            return self.asyncio.simple_consumer(
+                group,
+                subscriptions,
+                consume_from=consume_from,
+                receiver=receiver,
+                create_group=create_group,
+            )
+
+        return BlockingSimpleConsumer(self, self.call(make()))
+
     def consume(
         self,
         topic: str,
@@ -299,7 +330,7 @@ class Cluster:
         """Iterate the messages of all queues of a topic, also of queues that are added later.
 
         Reading begins with the first `next` and ends when the iterator is closed. No progress is
-        kept: to share the work of a group, write a push consumer in asyncio.
+        kept: to share the work of a group, use a `simple_consumer`.
 
         Args:
             topic: its name.

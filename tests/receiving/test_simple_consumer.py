@@ -7,6 +7,7 @@ import pytest
 from receiving.orders import Orders, failure_of, numbers_of, receive
 
 import rockoon
+from rockoon import sync
 from rockoon.errors import Closed, GroupNotFound, InvalidArgument, NotAcquired, TopicNotFound
 from rockoon.local import LocalCluster
 from rockoon.receiving.received import ReceiptHandle
@@ -331,3 +332,25 @@ async def test_what_is_received_can_be_acknowledged_by_another_process(
         receipt = ReceiptHandle.parse(text)
         assert await other.receiving.acknowledge(orders.group, [receipt]) == [True]
     await orders.all_settled()
+
+
+def test_a_script_receives_without_asyncio(local: LocalCluster) -> None:
+    with (
+        sync.connect(local.nameservers) as cluster,
+        cluster.simple_consumer("scripts", {"for-scripts": "*"}, consume_from="first") as consumer,
+    ):
+        cluster.call(cluster.admin.create_topic("for-scripts"))
+        cluster.send_many("for-scripts", [b"1", b"2"])
+        messages: list[rockoon.ReceivedMessage] = []
+        while len(messages) < 2:
+            messages += consumer.receive()
+        assert numbers_of(messages) == [1, 2]
+        consumer.extend(messages, 60)
+        consumer.ack(messages[0])
+        consumer.nack(messages[1])
+        (again,) = consumer.receive()
+        assert (again.body, again.attempt) == (messages[1].body, 2)
+        consumer.ack([again])
+        assert consumer.receive(wait=0) == []
+    with pytest.raises(Closed):
+        consumer.receive()

@@ -1,0 +1,75 @@
+"""A simple consumer for blocking code."""
+
+from collections.abc import Coroutine, Iterable
+from types import TracebackType
+from typing import Any, Protocol, Self, TypeVar
+
+from rockoon.receiving.received import ReceivedMessage
+from rockoon.receiving.simple_consumer import (
+    MESSAGES_DEFAULT,
+    VISIBLE_AFTER_SECONDS,
+    WAIT_SECONDS,
+    SimpleConsumer,
+)
+
+Result = TypeVar("Result")
+
+
+class Caller(Protocol):
+    """A blocking connection, as far as it is needed here."""
+
+    def call(self, work: Coroutine[Any, Any, Result]) -> Result: ...
+
+
+class BlockingSimpleConsumer:
+    """A `SimpleConsumer` whose calls block until they are done; any thread may make them.
+
+    Args:
+        cluster: the blocking connection.
+        consumer: what it drives.
+    """
+
+    def __init__(self, cluster: Caller, consumer: SimpleConsumer) -> None:
+        self._cluster = cluster
+        self._consumer = consumer
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        failure: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def receive(
+        self,
+        max_messages: int = MESSAGES_DEFAULT,
+        *,
+        visible_after: float = VISIBLE_AFTER_SECONDS,
+        wait: float = WAIT_SECONDS,
+    ) -> list[ReceivedMessage]:
+        """As `SimpleConsumer.receive`."""
+        return self._cluster.call(
+            self._consumer.receive(max_messages, visible_after=visible_after, wait=wait)
+        )
+
+    def ack(self, messages: ReceivedMessage | Iterable[ReceivedMessage]) -> None:
+        """As `SimpleConsumer.ack`."""
+        self._cluster.call(self._consumer.ack(messages))
+
+    def nack(
+        self, messages: ReceivedMessage | Iterable[ReceivedMessage], delay: float = 0.0
+    ) -> None:
+        """As `SimpleConsumer.nack`."""
+        self._cluster.call(self._consumer.nack(messages, delay))
+
+    def extend(self, messages: ReceivedMessage | Iterable[ReceivedMessage], seconds: float) -> None:
+        """As `SimpleConsumer.extend`."""
+        self._cluster.call(self._consumer.extend(messages, seconds))
+
+    def close(self) -> None:
+        """As `SimpleConsumer.close`."""
+        self._cluster.call(self._consumer.close())
