@@ -191,10 +191,10 @@ class Disk:
 
     def write_all(self, fd: int, data: "ReadableBuffer", position: int) -> None:
         """Write all of `data`. On an OSError any prefix of it may have been written."""
-        view = memoryview(data).cast("B")
+        view = memoryview(data)
         written = self.pwrite(fd, view, position)
-        while written < len(view):
-            written += self.pwrite(fd, view[written:], position + written)
+        while written < view.nbytes:
+            written += self.pwrite(fd, view.cast("B")[written:], position + written)
 
     def data_ranges(self, fd: int, start: int, end: int) -> Iterator[tuple[int, int]]:
         """Ranges within [start, end) that may hold anything but zeros, by the file system's word.

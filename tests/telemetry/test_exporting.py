@@ -3,9 +3,9 @@
 import asyncio
 import json
 import logging
+import sys
 import urllib.error
 import urllib.request
-import weakref
 from collections import Counter
 from collections.abc import Iterable
 
@@ -147,8 +147,12 @@ def test_what_is_as_large_as_a_bound_belongs_below_it() -> None:
     assert times.counts == [2, 2, 1]
     assert times.total_ms == pytest.approx(5012.6)
     flow = Flow()
-    flow.add("T", "normal", 4, 7 << 20, np.array([10, 1024, 1025, 5 << 20], np.uint32))
+    flow.add("T", "normal", 4, 7 << 20, packed(10, 1024, 1025, 5 << 20))
     assert sizes_of(flow) == {"T": [2, 1, 0, 0, 0, 0, 1]}
+
+
+def packed(*sizes: int) -> bytes:
+    return np.array(sizes, "<u4").tobytes()
 
 
 def sizes_of(flow: Flow) -> dict[str, list[int]]:
@@ -158,8 +162,8 @@ def sizes_of(flow: Flow) -> dict[str, list[int]]:
 def test_sizes_of_many_batches_are_counted_together_each_for_its_topic_and_none_twice() -> None:
     flow = Flow()
     for number in range(1, 2 * SIZES_WAITING_MAX + 4):
-        flow.add("T", "normal", 3, 6000, np.full(3, 2000, np.uint32))
-        flow.add("U", "normal", 1, 10, np.array([10], np.uint32))
+        flow.add("T", "normal", 3, 6000, packed(*[2000] * 3))
+        flow.add("U", "normal", 1, 10, packed(10))
         if number in (SIZES_WAITING_MAX // 2, SIZES_WAITING_MAX // 2 + 1):
             assert sizes_of(flow) == {"T": [0, 3 * number, *[0] * 5], "U": [number, *[0] * 6]}
     assert sizes_of(flow) == {"T": [0, 3 * number, *[0] * 5], "U": [number, *[0] * 6]}
@@ -167,7 +171,7 @@ def test_sizes_of_many_batches_are_counted_together_each_for_its_topic_and_none_
 
 def test_counting_a_batch_is_the_same_work_for_one_message_and_for_ten_thousand() -> None:
     def calls(messages: int) -> Counter[str]:
-        flow, sizes = Flow(), np.full(messages, 300, np.uint32)
+        flow, sizes = Flow(), packed(*[300] * messages)
         with counted_calls() as counts:
             for _ in range(SIZES_WAITING_MAX):
                 flow.add("T", "normal", messages, 300 * messages, sizes)
@@ -180,11 +184,11 @@ def test_counting_a_batch_is_the_same_work_for_one_message_and_for_ten_thousand(
 
 def test_sizes_that_wait_are_few_however_many_topics_there_are() -> None:
     flow = Flow()
-    batches = [np.full(3, 300, np.uint32) for _ in range(10 * SIZES_WAITING_MAX - 1)]
-    kept = [weakref.ref(sizes) for sizes in batches]
-    while batches:
-        flow.add(f"T{len(batches)}", "normal", 3, 900, batches.pop())
-    assert sum(each() is not None for each in kept) <= SIZES_WAITING_MAX
+    batches = [packed(number, 300, 300) for number in range(10 * SIZES_WAITING_MAX - 1)]
+    before = sum(map(sys.getrefcount, batches))
+    for number, lengths in enumerate(batches):
+        flow.add(f"T{number}", "normal", 3, 900, lengths)
+    assert 0 < sum(map(sys.getrefcount, batches)) - before <= SIZES_WAITING_MAX
 
 
 def test_calls_are_told_by_method_answer_and_whether_they_may_wait() -> None:

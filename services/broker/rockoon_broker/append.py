@@ -320,7 +320,7 @@ class Appends:
         self.messages += appended.count
         self.bytes += appended.end_offset - appended.first_physical_offset
         if not batch.internal:
-            self.taken.add(batch.topic, NORMAL, appended.count, batch.frames_bytes, batch.sizes)
+            self.taken.add(batch.topic, NORMAL, appended.count, batch.frames_bytes, batch.lengths)
         if not self._waits_for_sync:
             # Readers see it now. With flush = sync they do when it is durable: see `confirmed`.
             self._arrived(batch.queue)

@@ -316,9 +316,9 @@ class Broker:
         desk = self.aside.transactions if handling == HALF else self.aside.delays
         placed = await desk.place(batch, check)
         if not batch.internal:
-            sizes = batch.sizes
+            count = len(batch.lengths) // 4
             kind = KINDS[handling]
-            self.appends.taken.add(topic, kind, len(sizes), batch.frames_bytes, sizes)
+            self.appends.taken.add(topic, kind, count, batch.frames_bytes, batch.lengths)
         return placed
 
     def append_joint(
@@ -333,6 +333,10 @@ class Broker:
             For each message its batches: None for one that is not in the log: `append` waits, or
             says why.
         """
+        if len(messages) == len(messages[0]) == 1:
+            lone = messages[0][0]
+            one = self._is_simple(*lone)
+            return [self.appends.place_joint((lone.batch,), (0,)) if one else [None]]
         placed: list[list[AppendResult | None]] = [[None] * len(batches) for batches in messages]
         places: list[tuple[int, int]] = []
         for sender, batches in enumerate(messages):

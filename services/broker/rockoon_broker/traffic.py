@@ -51,8 +51,8 @@ class Flow:
     """
 
     _counts: dict[Series, Count] = field(default_factory=dict)
-    # Views of what clients sent, 4 bytes a message, and where they are to be counted.
-    _waiting: list[tuple[Count, NDArray[np.uint32]]] = field(default_factory=list)
+    # Of what clients sent, 4 bytes a message, and where they are to be counted.
+    _waiting: list[tuple[Count, bytes]] = field(default_factory=list)
 
     def add(
         self,
@@ -60,7 +60,7 @@ class Flow:
         what: str,
         messages: int,
         size_bytes: int,
-        sizes: NDArray[np.uint32] | None = None,
+        lengths: bytes = b"",
     ) -> None:
         """Count a batch.
 
@@ -68,17 +68,19 @@ class Flow:
             topic, what: its series.
             messages: how many it has.
             size_bytes: of all of them together.
-            sizes: of each record in bytes, uint32[messages], when they are to be counted by size.
+            lengths: sizes of the records, packed little-endian u32, when they are to be counted by
+                size.
         """
-        count = self._counts.get(Series(topic, what))
+        # As good as a Series, and made in a fifth of the time.
+        count = self._counts.get((topic, what))  # type: ignore[call-overload]
         if count is None:
             full = len(self._counts) >= SERIES_MAX
             series = Series(OTHERS, OTHERS) if full else Series(topic, what)
             count = self._counts.setdefault(series, Count())
         count.messages += messages
         count.bytes += size_bytes
-        if sizes is not None:
-            self._waiting.append((count, sizes))
+        if lengths:
+            self._waiting.append((count, lengths))
             if len(self._waiting) >= SIZES_WAITING_MAX:
                 self._count_waiting()
 
@@ -95,11 +97,12 @@ class Flow:
     def _count_waiting(self) -> None:
         if not self._waiting:
             return
-        counts, sizes = zip(*self._waiting, strict=True)
+        counts, lengths = zip(*self._waiting, strict=True)
         self._waiting.clear()
-        buckets = np.searchsorted(SIZE_BOUNDS, np.concatenate(sizes), side="left")
-        rows = np.repeat(np.arange(len(sizes)), [len(each) for each in sizes])
-        found = np.bincount(rows * SIZE_BUCKETS + buckets, minlength=len(sizes) * SIZE_BUCKETS)
+        sizes = np.frombuffer(b"".join(lengths), "<u4")
+        buckets = np.searchsorted(SIZE_BOUNDS, sizes, side="left")
+        rows = np.repeat(np.arange(len(lengths)), [len(each) // 4 for each in lengths])
+        found = np.bincount(rows * SIZE_BUCKETS + buckets, minlength=len(lengths) * SIZE_BUCKETS)
         for count, own in zip(counts, found.reshape(-1, SIZE_BUCKETS), strict=True):
             count.by_size += own
 

@@ -3,8 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from numpy import frombuffer, uint8
-
 from rockoon_broker.store.errors import BatchTooLarge
 from rockoon_broker.store.log.batch import Batch
 from rockoon_broker.store.log.commit_log import CommitLog
@@ -123,7 +121,7 @@ class Appender:
             return placed
         if not len(stored):
             return placed
-        self._log.write(offset, frombuffer(stored, uint8))
+        self._log.write(offset, stored)
         # Not before the write: a refused one uses up no numbers. Nothing below may refuse.
         self._note_written(offset, stored_ms)
         start = offset
@@ -267,7 +265,7 @@ class Appender:
             store_timestamp_ms=stored_ms,
             store_host=self._store_host,
         )
-        self._log.write(offset, stored)
+        self._log.write(offset, stored.data)
         # Not before the write: a refused one uses up no numbers. Nothing below may refuse.
         queue.next_offset = first + layout.count
         self._note_written(offset, stored_ms)

@@ -17,9 +17,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from numpy import frombuffer, uint8
-from numpy.typing import NDArray
-
 from rockoon_broker.store.errors import AppendFailed, BatchTooLarge
 from rockoon_broker.store.log.removals import DoomedFile
 from rockoon_broker.store.log.syncer import SyncRequest, create_log_file
@@ -128,8 +125,8 @@ class CommitLog:
             ) from error
         return self.files[-1].start
 
-    def write(self, offset: int, batch: NDArray[uint8]) -> None:
-        """Write a patched batch at the offset that `place` gave for its size.
+    def write(self, offset: int, batch: memoryview) -> None:
+        """Write a patched batch, bytes, at the offset that `place` gave for its size.
 
         Raises:
             AppendFailed: the disk refused; `end` is where it was.
@@ -145,7 +142,7 @@ class CommitLog:
             position = offset - file.start
             # Before the write, which may stop halfway.
             self._unclean = (file, position, position + len(batch))
-            self._disk.write_all(file.fd, batch.data, position)
+            self._disk.write_all(file.fd, batch, position)
         except OSError as error:
             # At once if possible: after a crash a record that was refused would be found and kept.
             with contextlib.suppress(OSError):
@@ -169,7 +166,7 @@ class CommitLog:
                 raise AppendFailed(
                     f"no room for another CommitLog file: {error}", error.errno
                 ) from error
-        self.write(self.end, frombuffer(data, uint8))
+        self.write(self.end, memoryview(data))
 
     def read(self, offset: int, count: int) -> bytes:
         """Up to `count` bytes from a physical offset, never beyond `end` or the file's end.

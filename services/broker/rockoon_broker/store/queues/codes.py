@@ -57,6 +57,14 @@ class QueueCodes:
                 first, crc = begin, 0
             self._note(key, block, first, end, zlib.crc32(part, crc))
 
+    def written_one(self, key: QueueKey, offset: int, data: bytes) -> None:
+        """As `written`, of one entry."""
+        block = offset // BLOCK_ENTRIES
+        first, behind, crc = self._proved.get((key, block), (offset, offset, 0))
+        if behind != offset:
+            first, crc = offset, 0
+        self._note(key, block, first, offset + 1, zlib.crc32(data, crc))
+
     def forget(self, key: QueueKey, offset: int, count: int) -> None:
         """Entries are written again: what was known of them is of no use."""
         for block, _, _ in _blocks(offset, offset + count):

@@ -44,6 +44,7 @@ class ConsumeQueue:
     __slots__ = (
         "file_first",
         "file_last",
+        "key",
         "max_offset",
         "min_known_for",
         "min_offset",
@@ -55,6 +56,7 @@ class ConsumeQueue:
     def __init__(self, topic: str, queue_id: int) -> None:
         self.topic = topic
         self.queue_id = queue_id
+        self.key: QueueKey = (topic, queue_id)
         self.file_first = 0
         """Number of the first file: its first entry is `file_first` times the entries per file."""
         self.file_last = -1
@@ -66,10 +68,6 @@ class ConsumeQueue:
         self.min_offset = 0
         """Offset of the first entry whose record is kept, for the log's start `min_known_for`."""
         self.min_known_for = -1
-
-    @property
-    def key(self) -> QueueKey:
-        return self.topic, self.queue_id
 
     @property
     def has_files(self) -> bool:
@@ -455,6 +453,11 @@ class ConsumeQueues:
 
     def _write_bytes(self, queue: ConsumeQueue, first_offset: int, data: bytes) -> None:
         """Write whole entries, into as many files as they need."""
+        number, index = divmod(first_offset, self._file_entries)
+        if len(data) == ENTRY_BYTES and number <= queue.file_last:
+            self._files.write((*queue.key, number), data, index * ENTRY_BYTES)
+            self.codes.written_one(queue.key, first_offset, data)
+            return
         view = memoryview(data)
         while len(view):
             number, index = divmod(first_offset, self._file_entries)

@@ -53,7 +53,7 @@ class QueueFiles:
         """Up to `count` bytes. Raises FileNotFoundError when somebody deleted the file."""
         return self._disk.pread(self._descriptor(key), count, position)
 
-    def write(self, key: FileKey, data: memoryview, position: int) -> None:
+    def write(self, key: FileKey, data: bytes | memoryview, position: int) -> None:
         self._disk.write_all(self._descriptor(key), data, position)
         self._unsynced.add(key)
 
