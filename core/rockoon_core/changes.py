@@ -10,7 +10,8 @@ class Changes:
 
     def __init__(self) -> None:
         self._count = 0
-        self._next = asyncio.Event()
+        # Made when somebody waits: most changes come while nobody does.
+        self._next: asyncio.Event | None = None
 
     @property
     def count(self) -> int:
@@ -19,8 +20,9 @@ class Changes:
     def note(self) -> None:
         """Record a change and wake all waiters."""
         self._count += 1
-        self._next.set()
-        self._next = asyncio.Event()
+        if self._next is not None:
+            self._next.set()
+            self._next = None
 
     async def wait(self, seen: int) -> int:
         """Return the count once it differs from `seen`: at once if it does already.
@@ -28,5 +30,7 @@ class Changes:
         Cancelling it is safe.
         """
         while self._count == seen:
+            if self._next is None:
+                self._next = asyncio.Event()
             await self._next.wait()
         return self._count

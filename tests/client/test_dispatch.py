@@ -81,7 +81,7 @@ class Bench:
 
     def acknowledge(self, batch: ProducerBatch) -> None:
         batch.ids, batch.lengths = b"", b""
-        self.dispatcher.acknowledged(batch, Appended())
+        self.dispatcher.acknowledged(batch, Appended(), self.now)
 
     def refuse(self, batch: ProducerBatch, error: RockoonError, *, blame: bool = False) -> None:
         self.dispatcher.refused(batch, error, self.now, blame_broker=blame)
@@ -440,6 +440,27 @@ def test_an_idle_broker_takes_what_could_linger_along_and_a_busy_one_does_not() 
     for batch in (*first, full):
         bench.acknowledge(batch)
     bench.now = PAUSE_SECONDS_MAX
+    assert shipments(bench.out()) == [[lingering]]
+
+
+def test_what_lingers_goes_when_the_broker_is_idle_though_it_was_given_something_meanwhile() -> (
+    None
+):
+    bench = Bench()
+    queues = queues_of("broker-a", 3)
+    bench.routes(*queues)
+    bench.dispatcher.set_batches_max("broker-a", 100)
+    first = bench.add(bench.batch_queue(queues[0]), b"x")
+    assert shipments(bench.out()) == [[first]]
+    bench.now = 0.001
+    lingering = bench.add(bench.batch_queue(queues[1]), b"y")
+    awaited = bench.add(bench.batch_queue(queues[2]), b"z")
+    bench.accumulator.claim(awaited, 0)
+    assert shipments(bench.out()) == [[awaited]]
+    bench.now = 0.01
+    for batch in (first, awaited):
+        bench.acknowledge(batch)
+    assert bench.now < lingering.linger_end
     assert shipments(bench.out()) == [[lingering]]
 
 

@@ -70,8 +70,6 @@ class BatchScheduler:
         self._sequence = itertools.count()
         # Brokers that were given a shipment since `assignments` began.
         self._loading: list[Slots] = []
-        # When that was.
-        self._now = 0.0
         # Why there are no queues yet.
         self._unknown: dict[str, RockoonError] = {}
 
@@ -145,9 +143,14 @@ class BatchScheduler:
             batch_queue.is_ready = True
             self._ready.append(batch_queue)
 
-    def acknowledged(self, batch: ProducerBatch, appended: Appended) -> None:
-        """A batch is stored."""
-        slots = self._returned(batch)
+    @property
+    def has_ready(self) -> bool:
+        """Whether a batch queue is to be looked at."""
+        return bool(self._ready)
+
+    def acknowledged(self, batch: ProducerBatch, appended: Appended, now: float) -> None:
+        """A batch is stored; `now`: seconds, of the clock that deadlines are on."""
+        slots = self._returned(batch, now)
         slots.forget_failures()
         batch.batch_queue.not_before = 0.0
         self._accumulator.complete(batch, appended)
@@ -170,7 +173,7 @@ class BatchScheduler:
             now: seconds, of the clock that deadlines are on.
             blame_broker: other batches would fare no better with this broker.
         """
-        slots = self._returned(batch)
+        slots = self._returned(batch, now)
         batch.last_error = error
         batch.tries += 1
         sequences = self._accumulator.sequences
@@ -190,16 +193,15 @@ class BatchScheduler:
             # The queue is at fault, not the broker: its other queues go on.
             batch_queue.not_before = now + slots.backoff.next_seconds()
 
-    def failed(self, batch: ProducerBatch, error: RockoonError) -> None:
+    def failed(self, batch: ProducerBatch, error: RockoonError, now: float) -> None:
         """A batch that was out failed for good."""
-        self._returned(batch)
+        self._returned(batch, now)
         self._accumulator.complete(batch, error)
 
     # What is to be done
 
     def assignments(self, now: float) -> Iterator[AssignedBatch]:
         """Yield what can be sent now; each assignment yielded is out from then on."""
-        self._now = now
         while self._alarms and self._alarms[0][0] <= now:
             batch_queue = heapq.heappop(self._alarms)[2]
             batch_queue.alarm_at = math.inf
@@ -211,7 +213,7 @@ class BatchScheduler:
                 batch_queue.is_ready = False
                 queue = self._examine(batch_queue, now)
                 if queue is not None:
-                    yield self._assign(batch_queue, queue)
+                    yield self._assign(batch_queue, queue, now)
             if not self._ready_blocked():
                 self._end_loading(now)
                 return
@@ -241,7 +243,7 @@ class BatchScheduler:
             slots = self._brokers[broker] = Slots(Backoff())
         return slots
 
-    def _returned(self, batch: ProducerBatch) -> Slots:
+    def _returned(self, batch: ProducerBatch, now: float) -> Slots:
         assert batch.queue is not None
         batch_queue = batch.batch_queue
         batch_queue.out -= 1
@@ -251,18 +253,21 @@ class BatchScheduler:
         assert shipment is not None
         shipment.left -= 1
         if shipment.left == 0:
-            self._unloaded(slots, shipment)
-        self.ready(batch_queue)
+            self._unloaded(slots, shipment, now)
+        if not batch_queue.is_empty:
+            self.ready(batch_queue)
         self._wake_owed(batch.queue)
         return slots
 
-    def _unloaded(self, slots: Slots, shipment: Shipment) -> None:
+    def _unloaded(self, slots: Slots, shipment: Shipment, now: float) -> None:
         """A broker has answered for all of a shipment."""
         slots.in_flight -= 1
         if slots.shipment is shipment:
             # All of it failed before it was sent: what follows takes a slot of its own.
             slots.shipment = None
-        if slots.in_flight == 0 and slots.pause_end <= self._now:
+        # By the time of the answer: that of the last assignment is always before the pause's end,
+        # and what lingers would go on doing so at an idle broker.
+        if slots.in_flight == 0 and slots.pause_end <= now:
             self._ready_lingering(slots)
         if slots.blocked:
             # Before the batch queue whose batch this was, or busy batch queues would keep the slots
@@ -290,7 +295,7 @@ class BatchScheduler:
                 if batch_queue is not None:
                     self.ready(batch_queue)
 
-    def _assign(self, batch_queue: BatchQueue, queue: MessageQueue) -> AssignedBatch:
+    def _assign(self, batch_queue: BatchQueue, queue: MessageQueue, now: float) -> AssignedBatch:
         batch = batch_queue.take()
         batch.queue = queue
         sequences = self._sequences_of(batch_queue)
@@ -299,11 +304,12 @@ class BatchScheduler:
             sequences.assign(batch, queue)
         batch_queue.out += 1
         batch_queue.busy.add(queue)
-        batch.shipment = shipment = self._load(self._slots(queue.broker), batch)
-        self.ready(batch_queue)
+        batch.shipment = shipment = self._load(self._slots(queue.broker), batch, now)
+        if not batch_queue.is_empty:
+            self.ready(batch_queue)
         return AssignedBatch(batch, queue, shipment)
 
-    def _load(self, slots: Slots, batch: ProducerBatch) -> Shipment:
+    def _load(self, slots: Slots, batch: ProducerBatch, now: float) -> Shipment:
         """Put a batch into a shipment, another one where it has no room in the last."""
         shipment = slots.shipment
         if shipment is None or not shipment.has_room(batch.bytes, slots.batches_max):
@@ -314,17 +320,17 @@ class BatchScheduler:
                 if slots.shipment is None:
                     self._loading.append(slots)
                 slots.shipment = shipment
-                self._ready_company(slots, shipment)
+                self._ready_company(slots, shipment, now)
         shipment.add(batch.bytes)
         if slots.shipment is shipment:
             slots.taken += 1
         return shipment
 
-    def _ready_company(self, slots: Slots, shipment: Shipment) -> None:
+    def _ready_company(self, slots: Slots, shipment: Shipment, now: float) -> None:
         """Look at those who can go with a shipment that begins."""
         for _ in range(min(len(slots.blocked), slots.batches_max - 1)):
             self.ready(slots.blocked.popitem(last=False)[0])
-        if shipment.was_idle and slots.pause_end <= self._now:
+        if shipment.was_idle and slots.pause_end <= now:
             self._ready_lingering(slots)
 
     def _end_loading(self, now: float) -> None:

@@ -1,7 +1,7 @@
 """Sender: the producer's tasks, between the batch scheduler, which is pure, and brokers' streams.
 
-One task hands out batches (`pump`), one per broker sends them and takes the answers, one follows
-the routes, one gives up what is overdue. All state is the event loop's: nothing here is locked.
+`Pump` says when batches are handed out. One task per broker sends them and takes the answers, one
+follows the routes, one gives up what is overdue. All state is the event loop's: nothing is locked.
 """
 
 import asyncio
@@ -33,6 +33,7 @@ from rockoon.producer.accumulator import Accumulator, BatchQueue, ProducerBatch
 from rockoon.producer.append_stream import AppendStream
 from rockoon.producer.batch_scheduler import AssignedBatch, BatchScheduler
 from rockoon.producer.left_streams import LeftStreams
+from rockoon.producer.pump import Pump
 from rockoon.producer.requests import AppendRequests, Outgoing
 from rockoon.producer.sequences import SequenceBook
 from rockoon.producer.settings import ProducerSettings
@@ -54,8 +55,6 @@ log = logging.getLogger(__name__)
 
 # How often batches are looked at whose time may be over.
 _SWEEP_SECONDS = 0.25
-# After so much the loop has its turn: encoding it takes a millisecond, and streams have to write.
-_TURN_BYTES = 512 << 10
 # So long a sender that nothing holds back keeps the loop from answers and timers.
 _TURN_SECONDS = 0.005
 # A stream that is told to end has nothing left to answer; a broker that hangs must not hang us.
@@ -113,16 +112,14 @@ class Sender:
         self._known_processes: dict[str, tuple[str, int, int]] = {}
         # Brokers of which the log says that this client has no address for them.
         self._unreachable: set[str] = set()
-        self._wake = asyncio.Event()
+        self._pump = Pump(self._scheduler, self._pack, self._ship)
         # Set when there is something whose time can run out.
         self._sweep_wanted = asyncio.Event()
-        self._timer: asyncio.TimerHandle | None = None
-        self._timer_at = 0.0
         self._turn_due = 0.0
         self._tasks = [
             tasks.create_task(work, name=f"rockoon producer {name}")
             for name, work in (
-                ("pump", self._pump_forever()),
+                ("pump", self._watch_pump()),
                 ("routes", self._follow_routes()),
                 ("sweep", self._sweep_forever()),
             )
@@ -133,7 +130,7 @@ class Sender:
     def ready(self, batch_queue: BatchQueue) -> None:
         """A batch queue has a new or a full batch."""
         self._scheduler.ready(batch_queue)
-        self._wake.set()
+        self._pump.run_soon()
         self._sweep_wanted.set()
         if batch_queue.topic not in self.routes:
             self.resolve(batch_queue.topic)
@@ -165,7 +162,9 @@ class Sender:
     def wants_turn(self) -> bool:
         """Whether there is work that only wants the event loop's turn, or it had none for long."""
         now = self._loop.time()
-        is_behind = self._wake.is_set() or any(each.unwritten for each, _ in self._streams.values())
+        is_behind = self._pump.is_waiting or any(
+            each.unwritten for each, _ in self._streams.values()
+        )
         if not is_behind and now < self._turn_due:
             return False
         self._turn_due = now + _TURN_SECONDS
@@ -185,10 +184,9 @@ class Sender:
             if tasks:
                 await asyncio.wait(tasks, timeout=_FINISH_SECONDS_MAX)
         finally:
+            self._pump.close()
             for task in (*self._tasks, *self._resolving.values(), *tasks):
                 task.cancel()
-            if self._timer is not None:
-                self._timer.cancel()
             for batch in list(self.accumulator.pending):
                 if batch.sequence is not None:
                     # Its answer may be on the way and is not heard any more: the error must not say
@@ -201,42 +199,23 @@ class Sender:
     def end_pauses(self) -> None:
         """The sender waits for room: what is there need not wait for more."""
         self._scheduler.end_pauses()
-        self._wake.set()
+        self._pump.run_soon()
 
     def _flush_now(self, batch_queue: BatchQueue) -> None:
         self._scheduler.ready(batch_queue)
-        self._wake.set()
+        is_alone = self._pump.last_count == len(self.accumulator.pending) == 1
+        if is_alone and self._hooks is None and not self._pump.has_rest:
+            # Who awaits each of its messages has sent nothing else in this turn. Hooks are told of
+            # batches outside of anybody's context.
+            self._pump.run()
+        else:
+            self._pump.run_soon()
 
-    async def _pump_forever(self) -> None:
+    async def _watch_pump(self) -> None:
+        """Have batches handed out; ends by what that fails with."""
         await self._requests.find_host()
-        while True:
-            # Before the work is looked at: what comes while it is handed out sets it again.
-            self._wake.clear()
-            turn_bytes = 0
-            for assignment in self._scheduler.assignments(self._loop.time()):
-                self._pack(assignment)
-                turn_bytes += assignment.batch.bytes
-                if turn_bytes >= _TURN_BYTES:
-                    self._ship()
-                    turn_bytes = 0
-                    await asyncio.sleep(0)
-            self._ship()
-            self._set_timer(self._scheduler.next_alarm())
-            await self._wake.wait()
-
-    def _set_timer(self, when: float | None) -> None:
-        if self._timer is not None:
-            if when == self._timer_at:
-                return
-            self._timer.cancel()
-            self._timer = None
-        if when is not None:
-            self._timer_at = when
-            self._timer = self._loop.call_at(when, self._on_timer)
-
-    def _on_timer(self) -> None:
-        self._timer = None
-        self._wake.set()
+        self._pump.open()
+        await self._pump.failed
 
     def _pack(self, assignment: AssignedBatch) -> None:
         """Make a batch's request, and put it to those of its shipment."""
@@ -284,11 +263,12 @@ class Sender:
     def answered(self, batch: ProducerBatch, reply: AppendReply) -> None:
         """The broker answered for a batch: stored, or refused."""
         if reply.HasField("appended"):
-            self._scheduler.acknowledged(batch, reply.appended)
+            self._scheduler.acknowledged(batch, reply.appended, self._loop.time())
             self._note_completed(batch)
         else:
             self._refused(batch, from_wire(reply.error))
-        self._wake.set()
+        if self._scheduler.has_ready:
+            self._pump.run_soon()
 
     def broken(self, broker: str, batches: list[ProducerBatch], error: RockoonError) -> None:
         """The stream broke; these batches, oldest first, have no answer."""
@@ -315,7 +295,7 @@ class Sender:
                     self._fail(batch, gone)
                 else:
                     self._scheduler.refused(batch, error, now, blame_broker=True)
-        self._wake.set()
+        self._pump.run_soon()
 
     def _refused(self, batch: ProducerBatch, error: RockoonError) -> None:
         # A leader that was deposed may have written it, and followers may have it.
@@ -344,7 +324,7 @@ class Sender:
         return None
 
     def _fail(self, batch: ProducerBatch, error: RockoonError) -> None:
-        self._scheduler.failed(batch, error)
+        self._scheduler.failed(batch, error, self._loop.time())
         self._note_completed(batch)
 
     def _note_completed(self, batch: ProducerBatch) -> None:
@@ -406,7 +386,7 @@ class Sender:
                     self._left.add(stream, task)
                     self.takes_batches(broker, 1)
                     self._sweep_wanted.set()
-            self._wake.set()
+            self._pump.run_soon()
             await changed.wait(seen)
 
     def _note_restarts(self, brokers: Sequence[Node]) -> None:
@@ -449,7 +429,7 @@ class Sender:
                     self.complete(batch, _queue_not_found(queue))
         # Last: messages that waited for the route go to batch queues that have to find it known.
         self._on_route(route)
-        self._wake.set()
+        self._pump.run_soon()
 
     def _drop_topic(self, topic: str, error: RockoonError) -> None:
         self.routes.pop(topic, None)

@@ -324,24 +324,19 @@ class Broker:
     def append_joint(
         self, messages: Sequence[Sequence[RoutedBatch]]
     ) -> list[list[AppendResult | None]]:
-        """Put ordinary batches into the log by one write, as far as nothing has to be waited for.
-
-        Args:
-            messages: of clients, each with batches of theirs.
+        """Put clients' messages into the log by one write, as far as nothing has to be waited for.
 
         Returns:
-            For each message its batches: None for one that is not in the log: `append` waits, or
-            says why.
+            For each message its batches, None for one that is left to `append`.
         """
         if len(messages) == len(messages[0]) == 1:
-            lone = messages[0][0]
-            one = self._is_simple(*lone)
-            return [self.appends.place_joint((lone.batch,), (0,)) if one else [None]]
+            ((batch, revision),) = messages[0]
+            simple = self._is_simple(batch, revision)
+            return [self.appends.place_joint((batch,), (0,)) if simple else [None]]
         placed: list[list[AppendResult | None]] = [[None] * len(batches) for batches in messages]
         places: list[tuple[int, int]] = []
         for sender, batches in enumerate(messages):
-            # Two of one queue stay in their order: `append` takes both. Those of other senders have
-            # none with them.
+            # Two of one queue stay in their order: `append` takes both.
             of_queue = Counter([batch.queue for batch, _ in batches]) if len(batches) > 1 else None
             for index, (batch, revision) in enumerate(batches):
                 alone = of_queue is not None and of_queue[batch.queue] > 1

@@ -1,0 +1,115 @@
+"""Pump: when a producer's batches are handed out, and how many in one turn of the loop."""
+
+import asyncio
+import contextvars
+from collections.abc import Callable, Iterator
+
+from rockoon.producer.batch_scheduler import AssignedBatch, BatchScheduler
+
+# After so much the loop has its turn: encoding it takes a millisecond, and streams have to write.
+TURN_BYTES = 512 << 10
+
+
+class Pump:
+    """Hands out batches at the end of a turn of the loop, with all that the turn has brought.
+
+    Args:
+        scheduler: says which.
+        pack: takes each.
+        ship: sends what is packed.
+
+    Attributes:
+        failed: gets what handing out failed with: nothing is handed out after that.
+        last_count: messages that were handed out last.
+    """
+
+    def __init__(
+        self,
+        scheduler: BatchScheduler,
+        pack: Callable[[AssignedBatch], None],
+        ship: Callable[[], None],
+    ) -> None:
+        self._scheduler = scheduler
+        self._pack = pack
+        self._ship = ship
+        self._loop = asyncio.get_running_loop()
+        # Of no sender's: what is told of batches is not told within anybody's trace.
+        self._context = contextvars.copy_context()
+        self.failed: asyncio.Future[None] = self._loop.create_future()
+        self.last_count = 0
+        self._is_open = False
+        self._next: asyncio.Handle | None = None
+        # Those of a turn that had too many.
+        self._rest: Iterator[AssignedBatch] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = 0.0
+
+    def open(self) -> None:
+        """Begin: before that nothing is handed out."""
+        self._is_open = True
+        self.run_soon()
+
+    def close(self) -> None:
+        """Hand out nothing more."""
+        self._is_open = False
+        for handle in (self._timer, self._next):
+            if handle is not None:
+                handle.cancel()
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether it only wants the loop's turn."""
+        return self._next is not None
+
+    @property
+    def has_rest(self) -> bool:
+        """Whether a turn ended in the middle of the work."""
+        return self._rest is not None
+
+    def run_soon(self) -> None:
+        """Hand out at the end of this turn."""
+        if self._next is None:
+            self._next = self._loop.call_soon(self.run, context=self._context)
+
+    def run(self) -> None:
+        """Hand out what can go now."""
+        if self._next is not None:
+            self._next.cancel()
+            self._next = None
+        if self._is_open and not self.failed.done():
+            try:
+                self._hand_out()
+            except Exception as failure:  # noqa: BLE001 - raised by the task that waits for it
+                self.failed.set_exception(failure)
+
+    def _hand_out(self) -> None:
+        turn_bytes = turn_count = 0
+        assignments = self._rest or self._scheduler.assignments(self._loop.time())
+        self._rest = None
+        for assignment in assignments:
+            self._pack(assignment)
+            turn_bytes += assignment.batch.bytes
+            turn_count += len(assignment.batch.bodies)
+            if turn_bytes >= TURN_BYTES:
+                self._rest = assignments
+                self.run_soon()
+                break
+        self._ship()
+        if turn_count:
+            self.last_count = turn_count
+        if self._rest is None:
+            self._set_timer(self._scheduler.next_alarm())
+
+    def _set_timer(self, when: float | None) -> None:
+        if self._timer is not None:
+            if when == self._timer_at:
+                return
+            self._timer.cancel()
+            self._timer = None
+        if when is not None:
+            self._timer_at = when
+            self._timer = self._loop.call_at(when, self._on_timer, context=self._context)
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        self.run()
