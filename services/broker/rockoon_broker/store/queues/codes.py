@@ -57,14 +57,6 @@ class QueueCodes:
                 first, crc = begin, 0
             self._note(key, block, first, end, zlib.crc32(part, crc))
 
-    def written_one(self, key: QueueKey, offset: int, data: bytes) -> None:
-        """As `written`, of one entry."""
-        block = offset // BLOCK_ENTRIES
-        first, behind, crc = self._proved.get((key, block), (offset, offset, 0))
-        if behind != offset:
-            first, crc = offset, 0
-        self._note(key, block, first, offset + 1, zlib.crc32(data, crc))
-
     def forget(self, key: QueueKey, offset: int, count: int) -> None:
         """Entries are written again: what was known of them is of no use."""
         for block, _, _ in _blocks(offset, offset + count):
@@ -167,6 +159,8 @@ def proved_count(
 
 def _blocks(begin: int, end: int) -> list[tuple[int, int, int]]:
     """Cut [begin, end) at the ends of blocks: the number of each with what lies in it."""
+    if end == begin + 1:
+        return [(begin // BLOCK_ENTRIES, begin, end)]
     return [
         (block, max(begin, block * BLOCK_ENTRIES), min(end, (block + 1) * BLOCK_ENTRIES))
         for block in range(begin // BLOCK_ENTRIES, -(-end // BLOCK_ENTRIES))

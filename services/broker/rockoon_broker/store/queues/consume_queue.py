@@ -453,12 +453,7 @@ class ConsumeQueues:
 
     def _write_bytes(self, queue: ConsumeQueue, first_offset: int, data: bytes) -> None:
         """Write whole entries, into as many files as they need."""
-        number, index = divmod(first_offset, self._file_entries)
-        if len(data) == ENTRY_BYTES and number <= queue.file_last:
-            self._files.write((*queue.key, number), data, index * ENTRY_BYTES)
-            self.codes.written_one(queue.key, first_offset, data)
-            return
-        view = memoryview(data)
+        view = data if len(data) == ENTRY_BYTES else memoryview(data)
         while len(view):
             number, index = divmod(first_offset, self._file_entries)
             if number > queue.file_last:
