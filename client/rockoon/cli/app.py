@@ -125,6 +125,10 @@ Single = Annotated[
     bool,
     typer.Option("--single", help="One process, and no etcd: smaller, sooner there. Same DIR."),
 ]
+Gateway = Annotated[
+    bool, typer.Option("--gateway", help="Serve RocketMQ's 5.x clients, of any language, too.")
+]
+GatewayPort = Annotated[int, typer.Option(min=1, max=65535, help="Where --gateway listens.")]
 NodeName = Annotated[
     str, typer.Argument(metavar="NODE]", show_default=False, help="Which one, as broker-a.")
 ]
@@ -169,6 +173,8 @@ def up(
     ] = "off",
     access_is_on: AccessIsOn = False,
     single: Single = False,
+    gateway: Gateway = False,
+    gateway_port: GatewayPort = 8081,
 ) -> None:
     """Run a cluster on this machine until Ctrl-C.
 
@@ -194,6 +200,7 @@ def up(
             tls=tls,
             access=access_is_on,
             single=single,
+            gateway=gateway_port if gateway else None,
         )
     )
 

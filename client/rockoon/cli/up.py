@@ -42,6 +42,7 @@ def run_up(
     tls: str,
     access: bool,
     single: bool,
+    gateway: int | None,
 ) -> int:
     """Run a cluster until a signal arrives; return the exit status. A single process takes the
     place of this one."""
@@ -60,6 +61,7 @@ def run_up(
         tls=tls,
         access=access,
         single=single,
+        gateway=gateway,
     )
     if single:
         cluster.become(
@@ -130,6 +132,8 @@ def first_commands(cluster: LocalCluster) -> str:
     lines += [f"  export {name}={shlex.quote(value)}" for name, value in exports.items()]
     lines += ["then:"] if exports else []
     lines += [f"  {command}" for command in FIRST_COMMANDS]
+    if cluster.gateway is not None:
+        lines += ["", f"RocketMQ's 5.x clients: endpoints {cluster.gateway}"]
     return "\n".join(lines)
 
 

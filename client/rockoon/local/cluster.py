@@ -1,6 +1,6 @@
 """`LocalCluster`: start, watch, hurt and stop a cluster of real processes.
 
-    etcd  ◀── nameservers ◀── brokers, offset service ◀── clients
+    etcd  ◀── nameservers ◀── brokers, offset service ◀── clients, a gateway among them
 
 Everything is launched at once: a service that finds what it needs not there yet waits for it, and
 meanwhile the machine loads several Python programs side by side. Stopping goes from the right to
@@ -8,17 +8,16 @@ the left, each column at once.
 """
 
 import asyncio
-import contextlib
 import os
 import queue
 import signal
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, NoReturn, Self
+from typing import TYPE_CHECKING, NoReturn
 
 from rockoon.local.directory import ClusterDirectory, NodeRecord
+from rockoon.local.entering import Startable
 from rockoon.local.moved_routes import move_routes
 from rockoon.local.node_maker import NodeMaker, Settings
 from rockoon.local.node_plan import (
@@ -43,7 +42,7 @@ READY_SECONDS_MAX = 60.0
 OFFSET = "offset"
 
 
-class LocalCluster:
+class LocalCluster(Startable):
     """A Rockoon cluster on this machine, one operating-system process per node.
 
         async with LocalCluster(brokers=2) as cluster:
@@ -76,6 +75,7 @@ class LocalCluster:
             that was made with it.
         single: nameserver, broker and offset service are one process, the node "single", and there
             is no etcd. A directory may be used so one time and otherwise another.
+        gateway: port of a gateway for RocketMQ's 5.x clients, 0 takes a free one; None: without.
 
     Raises:
         LocalClusterError: on start, with the end of the log of the node that failed; also when
@@ -97,8 +97,10 @@ class LocalCluster:
         tls: str = "off",
         access: bool = False,
         single: bool = False,
+        gateway: int | None = None,
     ) -> None:
         self._single = single
+        self._gateway_port = gateway
         self._directory = ClusterDirectory(Path(directory) if directory is not None else None)
         self._wanted = {Kind.NAMESERVER: nameservers, Kind.BROKER: brokers}
         self._copies_wanted = replicas
@@ -114,6 +116,7 @@ class LocalCluster:
         self._encryption: Encryption | None = None
         self._access: AccessKey | None = None
         self._maker: NodeMaker | None = None
+        self._records: list[NodeRecord] = []
         # Held while it runs.
         self._ports: PortBlock | None = None
         # Written by the thread that owns the cluster, in the order in which nodes depend on one
@@ -136,6 +139,12 @@ class LocalCluster:
     def nameservers(self) -> list[str]:
         """Addresses for `rockoon.connect`."""
         return [node.address for node in self._of(Kind.NAMESERVER, Kind.SINGLE)]
+
+    @property
+    def gateway(self) -> str | None:
+        """Where RocketMQ's 5.x clients are to call; None without a gateway."""
+        ports = [each.port for each in self._records if each.kind is Kind.GATEWAY]
+        return f"127.0.0.1:{ports[0]}" if ports else None
 
     @property
     def tls(self) -> "Tls | None":
@@ -323,47 +332,15 @@ class LocalCluster:
         except queue.Empty:
             return None
 
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        failure: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.stop()
-
-    async def __aenter__(self) -> Self:
-        starting = asyncio.get_running_loop().run_in_executor(None, self.start)
-        try:
-            await asyncio.shield(starting)
-        except asyncio.CancelledError:
-            # The thread cannot be stopped halfway, and what it starts would stay.
-            with contextlib.suppress(LocalClusterError):
-                await starting
-                await asyncio.to_thread(self.stop)
-            raise
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        failure: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await asyncio.to_thread(self.stop)
-
     # How it is done.
 
     def _make_nodes(self) -> list[NodeRecord]:
         """Make the nodes to run; returns those that the directory had."""
-        require_services()
+        require_services(gateway=self._gateway_port is not None)
         self._encryption = self._make_encryption()
         self._access = self._make_access()
         kept = self._directory.load()
-        records = self._plan(kept)
+        records = self._records = self._plan(kept)
         self._maker = NodeMaker(
             self.directory,
             records,
@@ -415,6 +392,8 @@ class LocalCluster:
                 place(name, Kind.BROKER, log=log)
         for name in replica_names(OFFSET, kept.values(), self._copies):
             place(name, Kind.OFFSET, log=OFFSET)
+        if self._gateway_port is not None:
+            place("gateway", Kind.GATEWAY, self._gateway_port or None)
         return records
 
     def _record(self, name: str, kind: Kind, port: int, log: str) -> NodeRecord:
@@ -493,7 +472,8 @@ class LocalCluster:
         self._directory.close()
 
     def _end_all(self, number: signal.Signals) -> None:
-        for kinds in ((Kind.BROKER, Kind.OFFSET, Kind.SINGLE), (Kind.NAMESERVER,), (Kind.ETCD,)):
+        served = (Kind.BROKER, Kind.OFFSET, Kind.SINGLE)
+        for kinds in ((Kind.GATEWAY,), served, (Kind.NAMESERVER,), (Kind.ETCD,)):
             nodes = self._of(*kinds)
             for node in nodes:
                 node.signal(number)

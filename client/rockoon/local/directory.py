@@ -138,8 +138,9 @@ class ClusterDirectory:
             raise LocalClusterError(f"{place} cannot be moved: {failure.strerror}") from failure
 
     def save(self, records: Iterable[NodeRecord]) -> None:
-        """Replace the list of nodes."""
-        nodes = [dataclasses.asdict(record) for record in records]
+        """Replace the list of nodes. A gateway keeps nothing, so it is in none."""
+        kept = [record for record in records if record.kind is not Kind.GATEWAY]
+        nodes = [dataclasses.asdict(record) for record in kept]
         unfinished = self.path / "cluster.json.new"
         unfinished.write_text(json.dumps({"layout": LAYOUT, "nodes": nodes}, indent=2) + "\n")
         unfinished.replace(self.path / "cluster.json")

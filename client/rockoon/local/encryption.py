@@ -50,6 +50,9 @@ class Encryption:
             "tls_key": own.key,
             "tls_ca": self.authority.ca,
         }
+        if kind is Kind.GATEWAY:
+            # RocketMQ's clients show no certificate.
+            settings |= {"tls": "on", "cluster_tls": self._mode}
         if kind is Kind.NAMESERVER:
             settings |= {"etcd_tls": "on", "etcd_tls_ca": self.authority.ca}
             if self._mutual:

@@ -6,6 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rockoon.local.cluster_secret import client_secrets
 from rockoon.local.directory import NodeRecord
 from rockoon.local.etcd import etcd_command, etcd_healthy, find_etcd
 from rockoon.local.moved_routes import FILE as ROUTES_FILE
@@ -133,7 +134,8 @@ class NodeMaker:
             values |= {"name": record.log, "replica": record.name, "copies": copies}
         if record.kind is not Kind.NAMESERVER:
             values["nameservers"] = self._nameservers
-            values["store_path"] = self._directory / record.name
+            if record.kind is not Kind.GATEWAY:
+                values["store_path"] = self._directory / record.name
         elif "etcd" in self._ports:
             values["etcd"] = f"127.0.0.1:{self._ports['etcd']}"
         else:
@@ -142,6 +144,8 @@ class NodeMaker:
             values |= self._encryption.service_settings(record.name, record.kind, record.log)
         if self._access is not None:
             values["access"] = "on"
+            if record.kind is Kind.GATEWAY:
+                values["client_secrets"] = client_secrets(self._directory)
         values |= self._settings.get(record.kind, {})
         values |= self._settings.get(record.log, {})
         values |= self._settings.get(record.name, {})

@@ -34,7 +34,8 @@ class Kind(enum.StrEnum):
     NAMESERVER = "nameserver"
     BROKER = "broker"
     OFFSET = "offset"
-    # All three of these in one process.
+    GATEWAY = "gateway"
+    # All of these but etcd in one process.
     SINGLE = "single"
 
 

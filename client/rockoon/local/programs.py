@@ -9,6 +9,7 @@ MODULES = {
     Kind.NAMESERVER: "rockoon_nameserver",
     Kind.BROKER: "rockoon_broker",
     Kind.OFFSET: "rockoon_offset",
+    Kind.GATEWAY: "rockoon_gateway",
 }
 
 
@@ -25,8 +26,10 @@ def flags(values: Mapping[str, object]) -> list[str]:
     return [f"--{name.replace('_', '-')}={flag_text(value)}" for name, value in values.items()]
 
 
-def require_services() -> None:
-    missing = [module for module in MODULES.values() if importlib.util.find_spec(module) is None]
+def require_services(*, gateway: bool) -> None:
+    """Raises LocalClusterError when a program is missing; the gateway's only if it is wanted."""
+    wanted = [name for kind, name in MODULES.items() if gateway or kind is not Kind.GATEWAY]
+    missing = [module for module in wanted if importlib.util.find_spec(module) is None]
     if missing:
         raise LocalClusterError(
             f"{', '.join(missing)} is not installed here: `pip install 'rockoon[local]'`"

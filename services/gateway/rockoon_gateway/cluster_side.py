@@ -2,9 +2,11 @@
 
 import asyncio
 import dataclasses
+import logging
 from contextlib import AsyncExitStack
 
 from rockoon import Cluster
+from rockoon.errors import NameserverUnavailable
 from rockoon.net.access import AccessKey
 from rockoon_core.channels import Tls
 from rockoon_core.clock import wall_clock_ms
@@ -18,6 +20,8 @@ from rockoon_runtime.frontend import Frontend
 from rockoon_runtime.process import Stop
 from rockoon_runtime.settings import SettingsError
 from rockoon_runtime.tls import client_tls
+
+log = logging.getLogger(__name__)
 
 # Nothing waits in a gateway that could be tried again behind a client's back.
 RETRY_SECONDS = 2.0
@@ -50,9 +54,34 @@ def connection(settings: GatewaySettings) -> Cluster:
         settings.nameservers,
         cluster=settings.cluster,
         retry_seconds=RETRY_SECONDS,
+        connect_seconds_max=RETRY_SECONDS,
         tls=cluster_tls(settings),
         access=access,
     )
+
+
+async def connected(settings: GatewaySettings, stop: Stop, opened: AsyncExitStack) -> Cluster:
+    """The connection, entered, as soon as a nameserver answers.
+
+    Args:
+        settings: the gateway's.
+        stop: ends the waiting.
+        opened: closes it.
+
+    Raises:
+        SettingsError: a file cannot be used.
+        RockoonError: the nameservers refuse, or none had answered when the wish to stop came.
+    """
+    told = False
+    while True:
+        try:
+            return await opened.enter_async_context(connection(settings))
+        except NameserverUnavailable as failure:
+            if stop.requested:
+                raise
+            if not told:
+                log.warning("%s; waiting for one", failure)
+            told = True
 
 
 async def access(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from grpc import aio
 
 from rockoon import Cluster
-from rockoon_gateway.cluster_side import access, connection
+from rockoon_gateway.cluster_side import access, connected
 from rockoon_gateway.metrics import TABLE
 from rockoon_gateway.parts import assembled
 from rockoon_gateway.scaling.scaler import Scaler
@@ -56,7 +56,7 @@ async def serve(
     Raises:
         SettingsError: no nameserver, or a file that cannot be used.
         ListenError: an address cannot be had.
-        RockoonError: no nameserver answers, or none of this cluster.
+        RockoonError: the nameservers refuse, or none has ever answered.
     """
     if not settings.nameservers:
         raise SettingsError("nameservers is empty: which cluster is this gateway's?")
@@ -66,7 +66,7 @@ async def serve(
     async with AsyncExitStack() as opened:
         tasks = await opened.enter_async_context(asyncio.TaskGroup())
         signatures = await access(settings, frontend, stop, tasks, opened)
-        cluster = await opened.enter_async_context(connection(settings))
+        cluster = await connected(settings, stop, opened)
         parts = assembled(settings, cluster, signatures, tasks)
         services = parts.services
         opened.push_async_callback(services.sending.close)
