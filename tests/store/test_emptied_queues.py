@@ -1,14 +1,18 @@
 """Queues whose messages are all deleted: every copy of the log knows the number they go on at."""
 
+import errno
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from rockoon_broker.store.queues.consume_queue import ConsumeQueues
+from rockoon_broker.store.queues.queue_numbers import go_on_as_told
+from rockoon_format.consume_queue import encode_entries
 from rockoon_format.log_marks import EpochMark, decode_epoch_mark, encode_epoch_mark
 from support.replicas import Replica, opened
-from support.store_directory import crashed_copy
+from support.store_directory import FailingDisk, crashed_copy, healthy
 
 OPTIONS = {"disk_forced_percent": 40, "files_per_pass_max": 1000}
 EMPTIED = 5
@@ -113,6 +117,57 @@ def test_a_topic_that_began_anew_behind_the_logs_beginning_does_not_go_on(
     with opened(crashed) as again:
         again.open_epoch(4)
         assert again.append("T", 1).first_queue_offset == 0
+
+
+def test_a_hundred_thousand_numbers_are_known_at_once_and_get_their_files_a_few_a_tick(
+    tmp_path: Path,
+) -> None:
+    disk = FailingDisk()
+    queues = ConsumeQueues(tmp_path, 1000, 16, disk)
+    numbers = {queue_id: 1 + queue_id % 3000 for queue_id in range(100_000)}
+    mark = EpochMark(2, "a", (), numbers={"T": numbers})
+    disk.fail_allocate = disk.fail_write = lambda *_: errno.ENOSPC
+    told = go_on_as_told(mark, 5, queues, {})
+    assert len(told) == queues.unwritten == 100_000
+    assert list(tmp_path.iterdir()) == []
+    assert {queue.queue_id: queue.max_offset for queue in queues} == numbers
+    assert all(queues.min_offset(queue, 5) == queue.max_offset for queue in queues)
+    with pytest.raises(OSError, match="No space"):
+        queues.write_numbers(100)
+    assert (queues.unwritten, queues.stored_count, queues.entry_count) == (100_000, 0, 0)
+    disk.fail_allocate = disk.fail_write = healthy
+    queues.write_numbers(100)
+    assert (queues.unwritten, queues.stored_count) == (99_900, 100)
+    # One whose turn has not come, and that gets a message.
+    late = queues.find_or_create("T", 2999)
+    queues.write(late, 3000, encode_entries([7], [100], [0]))
+    assert (late.max_offset, queues.unwritten) == (3001, 99_899)
+    queues.set_aside("T")
+    assert (queues.unwritten, queues.stored_count, queues.entry_count) == (0, 0, 0)
+    queues.close()
+
+
+def test_a_copy_made_on_a_full_disk_has_the_numbers_and_writes_them_when_there_is_room(
+    tmp_path: Path, leader: Replica
+) -> None:
+    root, disk = begun_behind(leader, tmp_path / "learner"), FailingDisk()
+    with opened(root, disk) as learner:
+        disk.fail_allocate = lambda path: errno.ENOSPC if "consumequeue" in path.parts else 0
+        disk.fail_write = lambda path, _: disk.fail_allocate(path)
+        learner.copy_from(leader)
+        assert learner.store.max_offset("T", 1) == EMPTIED
+        learner.store.tick(learner.clock.time_ms)
+        assert "No space" in learner.store.not_writable_reason
+        disk.fail_allocate = disk.fail_write = healthy
+        learner.store.tick(learner.clock.time_ms)
+        assert learner.store.not_writable_reason == ""
+        assert (root / "consumequeue" / "T" / "1").is_dir()
+        commit(learner)
+        learner.write_point()
+        crashed = crashed_copy(root, tmp_path / "crashed")
+        check(learner)
+    with opened(crashed) as again:
+        check(again)
 
 
 def test_numbers_that_would_leave_no_room_are_left_out(tmp_path: Path) -> None:

@@ -191,7 +191,7 @@ class BrokerCopy:
         while not leads.is_set():
             now_ms = self._clock.now_ms()
             opened.store.tick(now_ms)
-            is_busy = not opened.store.compaction.idle_ms(now_ms)
+            is_busy = not opened.store.idle_ms(now_ms)
             with suppress(TimeoutError):
                 async with asyncio.timeout(BUSY_TICK_SECONDS if is_busy else TICK_SECONDS):
                     await leads.wait()

@@ -367,7 +367,7 @@ class Store(VisibleStore):
         Raises: StoreFailed, StoreClosed.
         """
         self.check_usable()
-        advanced = self._undispatched.dispatch(self._committed_end)
+        advanced = self._undispatched.tick(self._committed_end)
         settings, dues = self.settings, self._dues
         dues.correct_for(now_ms)
         if settings.flush is Flush.ASYNC and now_ms >= dues.sync_ms:
@@ -463,7 +463,7 @@ class Store(VisibleStore):
         if not self._by_quorum:
             self._committed_end = self._log.end
         self._undispatched.dispatch(self._committed_end)
-        if self._undispatched.end < self._committed_end:
+        if self._undispatched.end < self._committed_end or self._queues.unwritten:
             return
         self._disk.sync_directory(self.settings.root / LOG_DIRECTORY)
         # What it keeps open it may need to sync.

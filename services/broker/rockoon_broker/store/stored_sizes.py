@@ -5,7 +5,7 @@ from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
-from rockoon_broker.store.queues.consume_queue import queue_directories
+from rockoon_broker.store.queues.queue_files import queue_directories
 from rockoon_broker.store.recovery.recovery import LOG_DIRECTORY, QUEUES_DIRECTORY
 from rockoon_broker.store.settings import StoreSettings
 from rockoon_core.disk import Disk

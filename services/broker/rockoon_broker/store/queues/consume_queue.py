@@ -12,6 +12,7 @@ Invariants of a queue:
 
 from collections import Counter
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +20,7 @@ import numpy as np
 from rockoon_broker.store.errors import UnstorableTopic
 from rockoon_broker.store.log.directory import contiguous, list_files
 from rockoon_broker.store.queues.codes import QueueCodes
-from rockoon_broker.store.queues.queue_files import QueueFiles
+from rockoon_broker.store.queues.queue_files import QueueFiles, queue_directories
 from rockoon_core.disk import Disk
 from rockoon_format.consume_queue import (
     ENTRY,
@@ -30,9 +31,6 @@ from rockoon_format.consume_queue import (
 )
 from rockoon_format.file_names import offset_to_file_name
 from rockoon_format.names import topic_fault
-
-# Below `consumequeue`: topics that wait for their deletion. No topic can have this name.
-ASIDE_DIRECTORY = ".dropped"
 
 QueueKey = tuple[str, int]
 """Topic and queue id."""
@@ -95,8 +93,8 @@ class ConsumeQueues:
         # How often a topic begins anew behind what is listed. Its queues' numbers are counted from
         # there, while what lies before it is still to be listed.
         self._renewals: Counter[str] = Counter()
-        # Names below ASIDE_DIRECTORY up to this number were given away.
-        self._set_aside = 0
+        # Those whose numbers are known, and in no file yet: see `go_on_at`.
+        self._unwritten: dict[QueueKey, ConsumeQueue] = {}
         self.codes = QueueCodes()
         """Which entries' codes are known to be right."""
         self.entry_count = 0
@@ -142,6 +140,7 @@ class ConsumeQueues:
         """
         self._queues.clear()
         self._of_topic.clear()
+        self._unwritten.clear()
         self.entry_count = self.stored_count = self.first_count = 0
         for directory in queue_directories(self._root):
             self._load_queue(directory, boundary)
@@ -158,6 +157,8 @@ class ConsumeQueues:
             first_offset = queue.max_offset
             if len(entries) == 0:
                 return
+        if queue.key in self._unwritten:
+            self._write_number(queue)
         if queue.max_offset == 0:
             number, skipped = divmod(first_offset, self._file_entries)
             if not queue.has_files:
@@ -197,6 +198,47 @@ class ConsumeQueues:
             # Not below what stands before them, and below every record to come.
             skipped["offset"] = log_end - 1
         self.write(queue, first, skipped)
+
+    def go_on_at(self, queue: ConsumeQueue, offset: int, log_end: int) -> None:
+        """As `skip_to`, of a queue without entries in memory alone: `write_numbers` makes its file,
+        some queues at a time. What the number is known from is to tell it again until then."""
+        if queue.max_offset or queue.next_offset:
+            self.skip_to(queue, offset, log_end)
+        elif offset:
+            queue.max_offset = queue.next_offset = queue.min_offset = offset
+            self._unwritten[queue.key] = queue
+
+    @property
+    def unwritten(self) -> int:
+        """How many queues have a number that is in no file yet."""
+        return len(self._unwritten)
+
+    def write_numbers(self, count_max: int) -> None:
+        """Write so many numbers of `go_on_at`; after an OSError call it again."""
+        for queue in list(islice(self._unwritten.values(), count_max)):
+            self._write_number(queue)
+
+    def _write_number(self, queue: ConsumeQueue) -> None:
+        """Fillers for the numbers of a queue, as one has that begins in the middle of a file."""
+        number = (queue.max_offset - 1) // self._file_entries
+        first = number * self._file_entries
+        self._files.create((*queue.key, number))
+        queue.file_first = queue.file_last = number
+        try:
+            self._write_bytes(queue, first, filler_entries(queue.max_offset - first))
+        except OSError:
+            self._files.delete((*queue.key, number))
+            queue.file_first, queue.file_last = 0, -1
+            raise
+        del self._unwritten[queue.key]
+        self._count(queue, 1)
+
+    def _count(self, queue: ConsumeQueue, sign: int) -> None:
+        """Count what a queue's files hold, or take it back."""
+        if self._unwritten.pop(queue.key, None) is None:
+            self.entry_count += sign * queue.max_offset
+            self.stored_count += sign * (queue.max_offset > 0)
+            self.first_count += sign * queue.file_first * self._file_entries
 
     def rewrite(self, queue: ConsumeQueue, first_offset: int, entries: EntryArray) -> None:
         """Write entries again that stand below the queue's max offset."""
@@ -282,9 +324,7 @@ class ConsumeQueues:
 
     def empty(self, queue: ConsumeQueue) -> None:
         """Delete a queue's files, and let its numbers begin with what is written next."""
-        self.entry_count -= queue.max_offset
-        self.stored_count -= queue.max_offset > 0
-        self.first_count -= queue.file_first * self._file_entries
+        self._count(queue, -1)
         self._delete_files(queue)
         queue.max_offset = queue.next_offset = queue.min_offset = 0
         queue.min_known_for = -1
@@ -317,17 +357,9 @@ class ConsumeQueues:
         for queue in queues:
             for number in range(queue.file_first, queue.file_last + 1):
                 self._files.close_file((*queue.key, number))
-        aside: Path | None = None
-        directory = self.topic_directory(topic)
-        if directory.is_dir():
-            aside = self._free_place_aside()
-            # By one rename: a crash leaves all of a topic's files, or none.
-            self._disk.move_directory(directory, aside)
-            self._files.directory_changed(self._root)
+        aside = self._files.set_aside(self.topic_directory(topic))
         for queue in queues:
-            self.entry_count -= queue.max_offset
-            self.stored_count -= queue.max_offset > 0
-            self.first_count -= queue.file_first * self._file_entries
+            self._count(queue, -1)
             self._forget(queue)
         return aside
 
@@ -356,16 +388,7 @@ class ConsumeQueues:
 
     def left_aside(self) -> list[Path]:
         """What was set aside and is not deleted yet."""
-        aside = self._root / ASIDE_DIRECTORY
-        return sorted(aside.iterdir()) if aside.is_dir() else []
-
-    def _free_place_aside(self) -> Path:
-        aside = self._root / ASIDE_DIRECTORY
-        self._disk.make_directory(aside)
-        while (place := aside / f"topic-{self._set_aside}").exists():
-            self._set_aside += 1
-        self._set_aside += 1
-        return place
+        return self._files.left_aside()
 
     def take_unsynced(self) -> tuple[tuple[Path, ...], tuple[Path, ...]]:
         """Files and directories changed since the last call, which the caller now has to sync."""
@@ -413,9 +436,7 @@ class ConsumeQueues:
         # What is left of a former end would be read as entries once the queue grows up to it.
         self._files.clear_behind((*queue.key, last), used)
         queue.next_offset = queue.max_offset
-        self.entry_count += queue.max_offset
-        self.stored_count += 1
-        self.first_count += first
+        self._count(queue, 1)
 
     def _last_below(self, queue: ConsumeQueue, first: int, boundary: int) -> int:
         """The offset behind the last entry that is of a record below `boundary`.
@@ -474,24 +495,3 @@ class ConsumeQueues:
 
     def _path(self, queue: ConsumeQueue, number: int) -> Path:
         return self._files.path((*queue.key, number))
-
-
-def queue_directories(root: Path) -> list[Path]:
-    """The directories below `consumequeue` that hold a queue: {topic}/{queue id}.
-
-    Other names are passed over, as RocketMQ does (ConsumeQueueStore#loadConsumeQueues).
-    """
-    if not root.is_dir():
-        return []
-    return [
-        directory
-        for directory in sorted(root.glob("*/*"))
-        if directory.is_dir() and is_queue_name(directory)
-    ]
-
-
-def is_queue_name(directory: Path) -> bool:
-    """Whether a path ends in a topic and a queue id as this store writes it."""
-    name = directory.name
-    number = name.isascii() and name.isdigit() and str(int(name)) == name
-    return number and topic_fault(directory.parent.name) is None

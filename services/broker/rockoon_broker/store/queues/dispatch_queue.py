@@ -21,6 +21,9 @@ from rockoon_broker.store.queues.dropped_topics import DroppedTopics
 from rockoon_broker.store.queues.tails import QueueTails
 from rockoon_format.consume_queue import EntryArray
 
+# Each is a file to be made, which takes some tenths of a millisecond of the loop.
+NUMBERS_A_TICK_MAX = 100
+
 
 @dataclass(frozen=True, slots=True)
 class Undispatched:
@@ -120,8 +123,8 @@ class DispatchQueue:
 
     @property
     def pending(self) -> int:
-        """How many batches wait."""
-        return len(self._waiting)
+        """How many batches wait, and queues whose numbers are in no file yet."""
+        return len(self._waiting) + self._queues.unwritten
 
     def add(self, batch: Undispatched | Copied | Renewal) -> None:
         """Take the records that the log holds behind the one added last, or what they begin with:
@@ -204,6 +207,16 @@ class DispatchQueue:
         else:
             self.failure = None
         return list(advanced)
+
+    def tick(self, end: int) -> list[QueueKey]:
+        """As `dispatch`; then some queues whose numbers are known alone get their files."""
+        advanced = self.dispatch(end)
+        if self.failure is None:
+            try:
+                self._queues.write_numbers(NUMBERS_A_TICK_MAX)
+            except OSError as error:
+                self.failure = error
+        return advanced
 
     def _write(self, queue: ConsumeQueue, batch: Undispatched) -> None:
         entries, first = batch.entries, batch.first_queue_offset

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rockoon_broker.store.log.directory import move_to_lost
-from rockoon_broker.store.queues.consume_queue import (
+from rockoon_broker.store.queues.consume_queue import QueueKey
+from rockoon_broker.store.queues.queue_files import (
     ASIDE_DIRECTORY,
-    QueueKey,
     is_queue_name,
     queue_directories,
 )

@@ -5,6 +5,10 @@ from pathlib import Path
 
 from rockoon_core.disk import Disk
 from rockoon_format.file_names import offset_to_file_name
+from rockoon_format.names import topic_fault
+
+# Below `consumequeue`: topics that wait for their deletion. No topic can have this name.
+ASIDE_DIRECTORY = ".dropped"
 
 FileKey = tuple[str, int, int]
 """Topic, queue id and number of the file."""
@@ -24,6 +28,8 @@ class QueueFiles:
         self.file_bytes = file_bytes
         self._open_files_max = open_files_max
         self._disk = disk
+        # Names below ASIDE_DIRECTORY up to this number were given away.
+        self._set_aside = 0
         # Least recently used first.
         self._open: OrderedDict[FileKey, int] = OrderedDict()
         self._unsynced: set[FileKey] = set()
@@ -74,6 +80,27 @@ class QueueFiles:
         self._disk.unlink(self.path(key))
         self._unsynced_directories.add(self.path(key).parent)
 
+    def set_aside(self, directory: Path) -> Path | None:
+        """Move a topic's files to where nothing looks for queues, all or none, also in a crash.
+
+        Returns where they are; None if there were none.
+        """
+        if not directory.is_dir():
+            return None
+        aside = self._root / ASIDE_DIRECTORY
+        self._disk.make_directory(aside)
+        while (place := aside / f"topic-{self._set_aside}").exists():
+            self._set_aside += 1
+        self._set_aside += 1
+        self._disk.move_directory(directory, place)
+        self.directory_changed(self._root)
+        return place
+
+    def left_aside(self) -> list[Path]:
+        """What was set aside and is not deleted yet."""
+        aside = self._root / ASIDE_DIRECTORY
+        return sorted(aside.iterdir()) if aside.is_dir() else []
+
     def directory_changed(self, directory: Path) -> None:
         """Take note that names in a directory are to be synced."""
         self._unsynced_directories.add(directory)
@@ -105,3 +132,24 @@ class QueueFiles:
         while len(self._open) > self._open_files_max:
             _, oldest = self._open.popitem(last=False)
             self._disk.close(oldest)
+
+
+def queue_directories(root: Path) -> list[Path]:
+    """The directories below `consumequeue` that hold a queue: {topic}/{queue id}.
+
+    Other names are passed over, as RocketMQ does (ConsumeQueueStore#loadConsumeQueues).
+    """
+    if not root.is_dir():
+        return []
+    return [
+        directory
+        for directory in sorted(root.glob("*/*"))
+        if directory.is_dir() and is_queue_name(directory)
+    ]
+
+
+def is_queue_name(directory: Path) -> bool:
+    """Whether a path ends in a topic and a queue id as this store writes it."""
+    name = directory.name
+    number = name.isascii() and name.isdigit() and str(int(name)) == name
+    return number and topic_fault(directory.parent.name) is None

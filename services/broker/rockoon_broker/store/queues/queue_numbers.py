@@ -58,6 +58,8 @@ def go_on_as_told(
 ) -> set[QueueKey]:
     """Let queues go on at the numbers that the log's first record tells, if they are not beyond.
 
+    It may tell of a hundred thousand, whose files are made later: until then it tells them again.
+
     Args:
         mark: the record.
         log_min: its physical offset.
@@ -75,7 +77,7 @@ def go_on_as_told(
         if topic_fault(topic) is not None or dropped.get(topic, 0) > log_min:
             continue
         for queue_id, number in numbers.items():
-            queues.skip_to(queues.find_or_create(topic, queue_id), number, max(log_min, 1))
+            queues.go_on_at(queues.find_or_create(topic, queue_id), number, max(log_min, 1))
             told.add((topic, queue_id))
     return told
 

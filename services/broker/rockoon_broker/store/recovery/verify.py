@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from rockoon_broker.store.log.scan import LogScan
-from rockoon_broker.store.queues.consume_queue import QueueKey, queue_directories
+from rockoon_broker.store.queues.consume_queue import QueueKey
 from rockoon_broker.store.queues.dropped_topics import read_marks
+from rockoon_broker.store.queues.queue_files import queue_directories
 from rockoon_core.disk import Disk
 from rockoon_format.batch import ScanEnd
 from rockoon_format.consume_queue import (
