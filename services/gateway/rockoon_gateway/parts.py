@@ -8,6 +8,9 @@ from rockoon_core.clock import wall_clock_ms
 from rockoon_gateway.calls import Callers
 from rockoon_gateway.clients.presence import Presence
 from rockoon_gateway.clients.telemetry import Telemetry
+from rockoon_gateway.consoles.groups_report import GroupsReport
+from rockoon_gateway.consoles.lookups import Lookups
+from rockoon_gateway.consoles.servicer import ConsoleServicer
 from rockoon_gateway.consuming.consuming import Consuming
 from rockoon_gateway.groups import Groups
 from rockoon_gateway.metrics import GatewayMetrics
@@ -27,6 +30,7 @@ class Parts:
 
     services: Services
     servicer: MessagingServicer
+    consoles: ConsoleServicer
     metrics: GatewayMetrics
 
 
@@ -64,4 +68,13 @@ def assembled(
     consuming = Consuming(cluster, topics, groups, presence, create_groups=settings.create_groups)
     services = Services(QueryRoutes(cluster, topics), presence, telemetry, sending, consuming)
     metrics = GatewayMetrics(presence, telemetry, signatures, sending.stored, transactions)
-    return Parts(services, MessagingServicer(Callers(signatures), services), metrics)
+    callers = Callers(signatures)
+    consoles = ConsoleServicer(
+        settings.name,
+        callers,
+        GroupsReport(cluster, presence),
+        Lookups(cluster, topics, presence, telemetry),
+        sending,
+        presence,
+    )
+    return Parts(services, MessagingServicer(callers, services), consoles, metrics)

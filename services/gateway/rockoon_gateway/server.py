@@ -13,6 +13,7 @@ from rockoon_gateway.metrics import TABLE
 from rockoon_gateway.parts import assembled
 from rockoon_gateway.scaling.scaler import Scaler
 from rockoon_gateway.settings import GatewaySettings
+from rockoon_proto.apache.rocketmq.v2.admin_pb2_grpc import add_AdminServicer_to_server
 from rockoon_proto.apache.rocketmq.v2.service_pb2_grpc import add_MessagingServiceServicer_to_server
 from rockoon_proto.keda.externalscaler_pb2_grpc import add_ExternalScalerServicer_to_server
 from rockoon_runtime.drain import QUIET_SECONDS
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from opentelemetry.trace import Tracer
 
 SCALER_SERVICE_NAMES = ("externalscaler.ExternalScaler",)
-SERVICE_NAMES = ("apache.rocketmq.v2.MessagingService",)
+SERVICE_NAMES = ("apache.rocketmq.v2.MessagingService", "apache.rocketmq.v2.Admin")
 
 # A batch of messages with bodies of 4 MiB, as RocketMQ's proxy takes it.
 MESSAGE_BYTES_MAX = 130 << 20
@@ -73,6 +74,7 @@ async def serve(
 
         def register(server: aio.Server) -> None:
             add_MessagingServiceServicer_to_server(parts.servicer, server)
+            add_AdminServicer_to_server(parts.consoles, server)
 
         forgetting = tasks.create_task(services.presence.run(), name="forget silent clients")
         opened.callback(forgetting.cancel)

@@ -1,0 +1,1 @@
+"""Admin service of the protocol: what consoles ask."""

@@ -1,0 +1,278 @@
+"""Reports of consumer groups: what they read, who reads, how far behind they are; and resets.
+
+Members of a group that pull are known to the offset service; those that receive message by message
+only to the gateway that they call, so a report names those of this gateway.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+
+from google.protobuf.duration_pb2 import Duration
+
+from rockoon import Cluster
+from rockoon.errors import BrokerUnavailable
+from rockoon_gateway.calls import ClientCall
+from rockoon_gateway.clients.presence import Client, Presence
+from rockoon_gateway.codes import OK, Refusal
+from rockoon_gateway.names import checked_group, checked_topic
+from rockoon_proto.apache.rocketmq.v2 import admin_pb2 as pb
+from rockoon_proto.apache.rocketmq.v2.definition_pb2 import (
+    Broker,
+    Code,
+    FilterExpression,
+    FilterType,
+    Language,
+    MessageQueue,
+    Resource,
+)
+from rockoon_proto.v1.offset_pb2 import BROADCASTING, Member, QueueLag, ResetTarget
+
+_SQL_MARK = "SQL92:"
+
+
+class GroupsReport:
+    """Answers the calls about groups.
+
+    Args:
+        cluster: the connection.
+        presence: clients of this gateway.
+    """
+
+    def __init__(self, cluster: Cluster, presence: Presence) -> None:
+        self._admin = cluster.admin
+        self._presence = presence
+
+    async def subscriptions(
+        self, request: pb.ListSubscriptionRequest, call: ClientCall
+    ) -> pb.ListSubscriptionResponse:
+        """What groups read; of one group, of one topic, or all that the caller may see."""
+        found = []
+        for summary in await self._admin.list_groups():
+            group = summary.group.config.name
+            if request.HasField("group") and group != request.group.name:
+                continue
+            if call.key is not None and not call.key.may("see", f"group:{group}"):
+                continue
+            members = await self._admin.members(group)
+            found += [
+                self._subscription(group, topic, members)
+                for topic in sorted(summary.topics)
+                if not request.HasField("topic") or topic == request.topic.name
+            ]
+        return pb.ListSubscriptionResponse(status=OK, subscription_info=found)
+
+    def _subscription(
+        self, group: str, topic: str, members: Sequence[Member]
+    ) -> pb.SubscriptionInfo:
+        told = [*self._expressions(self._presence.consumers(group), topic)]
+        told += [expression for member in members for expression in pulled(member, topic)]
+        return pb.SubscriptionInfo(
+            group=Resource(name=group),
+            topic=Resource(name=topic),
+            expression=told[0] if told else FilterExpression(type=FilterType.TAG, expression="*"),
+            online=bool(told),
+            message_model=model(members),
+            subscription_consistency=all(each == told[0] for each in told),
+        )
+
+    def _expressions(self, clients: Iterable[Client], topic: str) -> Iterable[FilterExpression]:
+        for client in clients:
+            if client.settings is not None:
+                for entry in client.settings.subscription.subscriptions:
+                    if entry.topic.name == topic:
+                        yield entry.expression
+
+    async def clients(
+        self, request: pb.DescribeSubscriptionRequest, call: ClientCall
+    ) -> pb.DescribeSubscriptionResponse:
+        """What each client of a group reads."""
+        group = self._seen_group(request.group, call)
+        wanted = request.topic.name
+        members = await self._admin.members(group)
+        found = []
+        for client in self._presence.consumers(group):
+            entries = client.settings.subscription.subscriptions if client.settings else ()
+            for entry in entries:
+                info = self._of_one(group, entry.topic.name, entry.expression)
+                found.append((client_info(client), info))
+        for member in members:
+            for subscription in member.subscriptions:
+                expression = parsed(subscription.expression)
+                info = self._of_one(group, subscription.topic, expression)
+                info.message_model = model([member])
+                found.append((member_info(member), info))
+        return pb.DescribeSubscriptionResponse(
+            status=OK,
+            client_subscription_info=[
+                pb.DescribeSubscriptionResponse.ClientSubscriptionInfo(
+                    client_info=who, subscription_info=what
+                )
+                for who, what in found
+                if not wanted or what.topic.name == wanted
+            ],
+        )
+
+    def _of_one(self, group: str, topic: str, expression: FilterExpression) -> pb.SubscriptionInfo:
+        return pb.SubscriptionInfo(
+            group=Resource(name=group),
+            topic=Resource(name=topic),
+            expression=expression,
+            online=True,
+            message_model=pb.CLUSTERING,
+            subscription_consistency=True,
+        )
+
+    async def connections(
+        self, request: pb.ListConsumerConnectionRequest, call: ClientCall
+    ) -> pb.ListConsumerConnectionResponse:
+        """Who is connected for a group."""
+        group = self._seen_group(request.group, call)
+        await self._admin.get_group(group)
+        wanted = request.topic.name
+        clients = [
+            client_info(client)
+            for client in self._presence.consumers(group)
+            if not wanted or any(True for _ in self._expressions([client], wanted))
+        ]
+        members = [
+            member_info(member)
+            for member in await self._admin.members(group)
+            if not wanted or any(True for _ in pulled(member, wanted))
+        ]
+        return pb.ListConsumerConnectionResponse(status=OK, client_info=clients + members)
+
+    async def accumulation(
+        self, request: pb.DescribeGroupAccumulationRequest, call: ClientCall
+    ) -> pb.DescribeGroupAccumulationResponse:
+        """How much a group has before it; nothing is said while a broker does not answer."""
+        group = self._seen_group(request.group, call)
+        topics = [topic.name for topic in request.topics]
+        queues = [each for topic in topics or [""] for each in await self._lag(group, topic)]
+        by_topic: dict[str, list[QueueLag]] = defaultdict(list)
+        for each in queues:
+            by_topic[each.queue.topic].append(each)
+        return pb.DescribeGroupAccumulationResponse(
+            status=OK,
+            accumulation=accumulated(queues),
+            topic_accumulation={topic: accumulated(some) for topic, some in by_topic.items()},
+        )
+
+    async def time_span(
+        self, request: pb.QueryTimeSpanRequest, call: ClientCall
+    ) -> pb.QueryTimeSpanResponse:
+        """From when to when queues have messages, and how far behind the group is."""
+        group = self._seen_group(request.group, call)
+        spans = []
+        for resource in request.topics:
+            topic = checked_topic(resource)
+            call.require("see", f"topic:{topic}")
+            lags = {(x.queue.broker, x.queue.queue_id): x for x in await self._lag(group, topic)}
+            for each in (await self._admin.describe_topic(topic)).queues:
+                if each.state is None:
+                    continue
+                lag = lags[each.queue.broker, each.queue.queue_id]
+                spans.append(
+                    pb.QueryTimeSpanResponse.QueueTimeSpan(
+                        message_queue=MessageQueue(
+                            topic=resource,
+                            id=each.queue.queue_id,
+                            broker=Broker(name=each.queue.broker),
+                        ),
+                        min_timestamp=each.state.first_store_timestamp_ms,
+                        max_timestamp=each.state.last_store_timestamp_ms,
+                        consume_timestamp=lag.as_of_ms - lag.lag_ms
+                        if lag.HasField("lag_ms")
+                        else 0,
+                        delay_time_ms=lag.lag_ms,
+                    )
+                )
+        return pb.QueryTimeSpanResponse(status=OK, queue_time_span_list=spans)
+
+    async def reset(
+        self, request: pb.ResetGroupOffsetRequest, call: ClientCall
+    ) -> pb.ResetGroupOffsetResponse:
+        """Set a group to a time; what was in flight is no more."""
+        group, topic = checked_group(request.group), checked_topic(request.topic)
+        call.require("write", f"group:{group}")
+        time_ms = request.reset_timestamp.ToMilliseconds()
+        plan = await self._admin.plan_reset(group, topic, ResetTarget(timestamp_ms=time_ms))
+        who = call.key.key_id if call.key is not None else call.client_id
+        await self._admin.apply_reset(plan.reset_id, f"{who}, by a gateway")
+        return pb.ResetGroupOffsetResponse(status=OK)
+
+    def _seen_group(self, resource: Resource, call: ClientCall) -> str:
+        group = checked_group(resource)
+        call.require("see", f"group:{group}")
+        return group
+
+    async def _lag(self, group: str, topic: str) -> Sequence[QueueLag]:
+        reply = await self._admin.lag(group, topic)
+        for each in reply.queues:
+            if not each.known:
+                raise BrokerUnavailable(each.unknown_because, broker=each.queue.broker)
+        return reply.queues
+
+
+def accumulated(
+    queues: Iterable[QueueLag],
+) -> pb.DescribeGroupAccumulationResponse.GroupAccumulation:
+    """The sum of some queues."""
+    inflight = lag = delay_ms = 0
+    for each in queues:
+        lag += each.lag
+        inflight += each.in_flight
+        delay_ms = max(delay_ms, each.lag_ms)
+    delay = Duration()
+    delay.FromMilliseconds(delay_ms)
+    return pb.DescribeGroupAccumulationResponse.GroupAccumulation(
+        inflight_messages=inflight,
+        ready_messages=lag - inflight,
+        accumulation=lag,
+        deliver_delay_time=delay,
+    )
+
+
+def pulled(member: Member, topic: str) -> Iterable[FilterExpression]:
+    """What a member reads of a topic."""
+    for each in member.subscriptions:
+        if each.topic == topic:
+            yield parsed(each.expression)
+
+
+def parsed(expression: str) -> FilterExpression:
+    """A subscription of ours, as the protocol writes it."""
+    if expression.startswith(_SQL_MARK):
+        text = expression.removeprefix(_SQL_MARK).strip()
+        return FilterExpression(type=FilterType.SQL, expression=text)
+    return FilterExpression(type=FilterType.TAG, expression=expression)
+
+
+def model(members: Iterable[Member]) -> "pb.MessageModel":
+    """How members share messages."""
+    is_shared = all(member.mode != BROADCASTING for member in members)
+    return pb.CLUSTERING if is_shared else pb.BROADCASTING
+
+
+def client_info(client: Client) -> pb.ClientInfo:
+    """A client of this gateway."""
+    agent = client.settings.user_agent if client.settings is not None else None
+    return pb.ClientInfo(
+        client_id=client.client_id,
+        version=client.version,
+        language=Language.Name(agent.language) if agent is not None else client.language,
+        hostname=agent.hostname if agent is not None else "",
+        egress_ip=client.peer,
+        message_model=pb.CLUSTERING,
+    )
+
+
+def member_info(member: Member) -> pb.ClientInfo:
+    """A member that pulls, with Rockoon's own SDK."""
+    return pb.ClientInfo(
+        client_id=member.member_id, egress_ip=member.peer, message_model=model([member])
+    )
+
+
+def not_answered(rpc: str) -> Refusal:
+    """What is said of a call that cannot be answered honestly."""
+    return Refusal(Code.NOT_IMPLEMENTED, f"this gateway does not answer {rpc}")

@@ -1,0 +1,184 @@
+"""Look-ups for consoles: topics, messages, and what clients tell of themselves when asked."""
+
+import json
+import secrets
+from collections.abc import Sequence
+
+from rockoon import Cluster
+from rockoon.message import Message
+from rockoon.net.routes import TopicRoute
+from rockoon_gateway.calls import ClientCall
+from rockoon_gateway.clients.presence import Client, Presence
+from rockoon_gateway.clients.telemetry import Telemetry
+from rockoon_gateway.codes import OK, Refusal
+from rockoon_gateway.consoles.groups_report import not_answered
+from rockoon_gateway.messages.delivered import to_wire
+from rockoon_gateway.names import checked_group, checked_topic
+from rockoon_gateway.topics import Topics, accepted_types
+from rockoon_proto.apache.rocketmq.v2 import admin_pb2 as pb
+from rockoon_proto.apache.rocketmq.v2.definition_pb2 import Code, MessageType, Resource
+from rockoon_proto.apache.rocketmq.v2.service_pb2 import (
+    PrintThreadStackTraceCommand,
+    TelemetryCommand,
+    VerifyMessageCommand,
+)
+
+MESSAGES_MAX = 64
+ANSWER_SECONDS_MAX = 3.0
+MASTER = "0"
+
+
+class Lookups:
+    """Answers the calls about topics, messages and clients.
+
+    Args:
+        cluster: the connection.
+        topics: their routes.
+        presence: clients of this gateway.
+        telemetry: asks them.
+    """
+
+    def __init__(
+        self, cluster: Cluster, topics: Topics, presence: Presence, telemetry: Telemetry
+    ) -> None:
+        self._cluster = cluster
+        self._topics = topics
+        self._presence = presence
+        self._telemetry = telemetry
+
+    async def topic_status(
+        self, request: pb.DescribeTopicStatusRequest, call: ClientCall
+    ) -> pb.DescribeTopicStatusResponse:
+        """Which type of messages a topic takes; several are MIXED, which has no value here."""
+        route = await self._route(request.topic, call)
+        types = accepted_types(route)
+        only = types[0] if len(types) == 1 else MessageType.MESSAGE_TYPE_UNSPECIFIED
+        return pb.DescribeTopicStatusResponse(status=OK, topic_message_type=only)
+
+    async def topic_route(
+        self, request: pb.GetTopicRouteRequest, call: ClientCall
+    ) -> pb.GetTopicRouteResponse:
+        """A topic's route as JSON of the classic protocol, with the addresses of our own."""
+        route = await self._route(request.topic, call)
+        return pb.GetTopicRouteResponse(
+            status=OK, topic_route_data=json.dumps(classic_route(self._cluster, route))
+        )
+
+    async def messages(
+        self, request: pb.ListMessageRequest, call: ClientCall
+    ) -> pb.ListMessageResponse:
+        """Messages by id or key, the newest first. What brokers could not search is told beside."""
+        topic = checked_topic(request.topic)
+        call.require("read", f"topic:{topic}")
+        by = request.WhichOneof("search_key")
+        if by not in ("message_id", "message_key"):
+            raise not_answered("QueryMessage without message id or key")
+        end_ms = request.end_timestamp.ToMilliseconds() if request.HasField("end_timestamp") else 0
+        found = await self._cluster.admin.messages.query(
+            topic,
+            getattr(request, by),
+            unique=by == "message_id",
+            begin_ms=request.begin_timestamp.ToMilliseconds(),
+            end_ms=end_ms,
+            max_messages=min(max(request.max_message_nums or MESSAGES_MAX, 1), MESSAGES_MAX),
+        )
+        if not found.messages and not found.whole:
+            failed = {**found.unsearched, **{at: str(e) for at, e in found.errors.items()}}
+            raise Refusal(Code.PROXY_TIMEOUT, "; ".join(f"{at}: {x}" for at, x in failed.items()))
+        messages = paged(found.messages, request)
+        return pb.ListMessageResponse(
+            status=OK,
+            messages=[to_wire(each, request.topic, attempt=each.attempt) for each in messages],
+        )
+
+    async def stack(
+        self, request: pb.PrintThreadStackTraceRequest, call: ClientCall
+    ) -> pb.PrintThreadStackTraceResponse:
+        """The stacks of a client's threads, as it tells them."""
+        client = self._client(request.group, request.client_id, call)
+        nonce = secrets.token_hex(16)
+        command = TelemetryCommand(
+            status=OK,
+            print_thread_stack_trace_command=PrintThreadStackTraceCommand(nonce=nonce),
+        )
+        answer = await self._asked(client, nonce, command)
+        return pb.PrintThreadStackTraceResponse(
+            status=answer.status, thread_stack_trace=answer.thread_stack_trace.thread_stack_trace
+        )
+
+    async def verify(
+        self, request: pb.VerifyMessageRequest, call: ClientCall
+    ) -> pb.VerifyMessageResponse:
+        """Have a push consumer's listener called with a stored message; says what came of it."""
+        topic = checked_topic(request.topic)
+        call.require("read", f"topic:{topic}")
+        client = self._client(request.group, request.client_id, call)
+        found = await self._cluster.admin.messages.query(topic, request.message_id, unique=True)
+        if not found.messages:
+            raise Refusal(Code.NOT_FOUND, f"topic {topic} has no message {request.message_id}")
+        nonce = secrets.token_hex(16)
+        message = to_wire(found.messages[0], request.topic)
+        command = TelemetryCommand(
+            status=OK, verify_message_command=VerifyMessageCommand(nonce=nonce, message=message)
+        )
+        answer = await self._asked(client, nonce, command)
+        return pb.VerifyMessageResponse(status=answer.status)
+
+    async def _asked(
+        self, client: Client, nonce: str, command: TelemetryCommand
+    ) -> TelemetryCommand:
+        answer = await self._telemetry.ask(client, nonce, command, ANSWER_SECONDS_MAX)
+        if answer is None:
+            raise Refusal(Code.REQUEST_TIMEOUT, f"client {client.client_id} does not answer")
+        if not answer.HasField("status"):
+            answer.status.CopyFrom(OK)
+        return answer
+
+    def _client(self, group: Resource, client_id: str, call: ClientCall) -> Client:
+        name = checked_group(group)
+        call.require("write", f"group:{name}")
+        client = self._presence.get(client_id)
+        if client is None or client.group != name:
+            raise Refusal(Code.NOT_FOUND, f"no client {client_id!r} of {name} is at this gateway")
+        return client
+
+    async def _route(self, resource: Resource, call: ClientCall) -> TopicRoute:
+        topic = checked_topic(resource)
+        call.require("see", f"topic:{topic}")
+        return await self._topics.route(topic)
+
+
+def paged(messages: Sequence[Message], request: pb.ListMessageRequest) -> Sequence[Message]:
+    """The page that is wanted; all, where none is."""
+    if request.page_size <= 0:
+        return messages
+    first = (max(request.page_num, 1) - 1) * request.page_size
+    return messages[first : first + request.page_size]
+
+
+def classic_route(cluster: Cluster, route: TopicRoute) -> dict[str, object]:
+    """TopicRouteData of the classic protocol."""
+    counts: dict[str, int] = {}
+    for queue in route.queues:
+        counts[queue.broker] = counts.get(queue.broker, 0) + 1
+    return {
+        "brokerDatas": [
+            {
+                "cluster": cluster.routes.cluster,
+                "brokerName": broker,
+                "brokerAddrs": {MASTER: cluster.routes.broker_address(broker) or ""},
+            }
+            for broker in counts
+        ],
+        "queueDatas": [
+            {
+                "brokerName": broker,
+                "readQueueNums": count,
+                "writeQueueNums": count,
+                "perm": route.permissions,
+                "topicSysFlag": 0,
+            }
+            for broker, count in counts.items()
+        ],
+        "filterServerTable": {},
+    }
