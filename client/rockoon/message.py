@@ -64,6 +64,7 @@ class Batch(Sequence["Message"]):
         lengths: size of each record in bytes: integers, or packed little-endian u32.
         check_crcs: refuse a message that is not what was stored: by the record's checksum, or where
             it has none by the body's CRC.
+        bounds: where in `frames` the records are, when other bytes came with them.
 
     Raises:
         RecordError: lengths and records do not agree.
@@ -76,11 +77,14 @@ class Batch(Sequence["Message"]):
         lengths: bytes | Sequence[int] | NDArray[Any],
         *,
         check_crcs: bool = True,
+        bounds: tuple[int, int] | None = None,
     ) -> None:
         sizes = np.frombuffer(lengths, "<u4") if isinstance(lengths, bytes) else lengths
         self.queue = queue
         self.check_crcs = check_crcs
-        self._columns = decode_columns(frames, sizes)
+        self._source = frames
+        self._bounds = bounds or (0, len(frames))
+        self._columns = decode_columns(frames, sizes, bounds)
 
     def __len__(self) -> int:
         return len(self._columns)
@@ -98,6 +102,19 @@ class Batch(Sequence["Message"]):
     def __iter__(self) -> Iterator["Message"]:
         for index in range(len(self)):
             yield Message(self, index)
+
+    def part(self, first: int, end: int) -> "Batch":
+        """Some of the messages, by index, as a batch of their own; no record is copied."""
+        lengths = self._columns.lengths
+        start = self._bounds[0] + int(lengths[:first].sum())
+        chosen = lengths[first:end]
+        bounds = (start, start + int(chosen.sum()))
+        return Batch(self.queue, self._source, chosen, check_crcs=self.check_crcs, bounds=bounds)
+
+    @property
+    def frames(self) -> bytes:
+        """The records, back to back: a copy, when other bytes came with them."""
+        return self._source[slice(*self._bounds)]
 
     @property
     def columns(self) -> Columns:

@@ -185,26 +185,33 @@ class Columns:
         return decode_record(self.frame(index), check_crc=False)
 
 
-def decode_columns(frames: Buffer, lengths: ArrayLike | None = None) -> Columns:
+def decode_columns(
+    frames: Buffer,
+    lengths: ArrayLike | None = None,
+    bounds: tuple[int, int] | None = None,
+) -> Columns:
     """Prepare columns over back-to-back records.
 
     Args:
         frames: the records, V1 and V2, of any hosts.
         lengths: size of each in bytes, n integers; without them the records' own sizes are used.
+        bounds: where in `frames` the records are, with `lengths`; None: everywhere.
 
     Raises:
         RecordError: TRUNCATED, MAGIC or SIZE if lengths and records do not agree.
     """
     sizes = record_sizes(frames) if lengths is None else np.asarray(lengths).astype(np.int64)
+    start, end = bounds or (0, len(frames))
+    size = end - start
     if len(sizes) == 0:
-        if len(frames):
-            raise RecordError(RecordFault.SIZE, f"{len(frames)} bytes but no record lengths")
+        if size:
+            raise RecordError(RecordFault.SIZE, f"{size} bytes but no record lengths")
         return Columns(b"", _no_parts(), sizes)
     ends = np.cumsum(sizes)
-    if (sizes < RECORD_BYTES_MIN).any() or (sizes > len(frames)).any() or ends[-1] != len(frames):
+    if (sizes < RECORD_BYTES_MIN).any() or (sizes > size).any() or ends[-1] != size:
         raise RecordError(RecordFault.TRUNCATED, "the lengths do not add up to the frames")
     frames = bytes(frames)
-    parts = locate(frames, ends - sizes)
+    parts = locate(frames, ends - sizes + start)
     magics = parts.prefix["magic"]
     if ((magics != MAGIC_V1) & (magics != MAGIC_V2)).any():
         raise RecordError(RecordFault.MAGIC, "a record with an unknown magic")

@@ -10,7 +10,7 @@ import pytest
 import zstandard
 
 from rockoon.compression import UNPACKED_BYTES_MAX
-from rockoon.consumer.pull import FOUND, Pulled, PullReply, interpret
+from rockoon.consumer.pull import FOUND, Pulled, interpret
 from rockoon.errors import InvalidArgument, StoreCorrupt
 from rockoon.message import Batch
 from rockoon.subscription import Subscription
@@ -26,6 +26,7 @@ from rockoon_format.record import (
     encode_host,
     encode_record,
 )
+from rockoon_proto.v1.broker_pb2 import PullReply
 
 QUEUE = MessageQueue("orders", "broker-a", 3)
 

@@ -3,15 +3,14 @@
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from rockoon.bounds import check_bounds
 from rockoon.errors import BrokerUnavailable, Internal, InvalidOffset, OffsetBeyondEnd, RockoonError
 from rockoon.message import Batch
 from rockoon.net.connection import CALL_SECONDS_MAX, Connection
+from rockoon.net.large_replies import Reply, records_of
 from rockoon.subscription import Subscription
 from rockoon_core.backoff import Backoff
 from rockoon_core.message_queue import MessageQueue
@@ -22,7 +21,6 @@ from rockoon_proto.v1.broker_pb2 import (
     NO_MESSAGE_IN_QUEUE,
     OFFSET_OVERFLOW_BADLY,
     OFFSET_TOO_SMALL,
-    PullReply,
     PullRequest,
 )
 
@@ -95,19 +93,12 @@ class Pulled:
     size_bytes: int
     max_offset: int
     """End of the queue when the broker answered."""
-    frames: bytes = b""
-    lengths: NDArray[np.integer[Any]] | None = None
-    """What `batch` was made of."""
 
     def rest(self, start: int) -> Batch | None:
         """Return the messages of the batch from index `start` on."""
-        if self.batch is None or self.lengths is None or start >= len(self.batch):
+        if self.batch is None or start >= len(self.batch):
             return None
-        if start == 0:
-            return self.batch
-        skipped_bytes = int(self.lengths[:start].sum())
-        frames, lengths = self.frames[skipped_bytes:], self.lengths[start:]
-        return Batch(self.batch.queue, frames, lengths, check_crcs=self.batch.check_crcs)
+        return self.batch if start == 0 else self.batch.part(start, len(self.batch))
 
     def intact(self) -> "Pulled":
         """Return the messages before the first that is damaged.
@@ -116,7 +107,7 @@ class Pulled:
             StoreCorrupt: that is the first of all.
         """
         batch = self.batch
-        if batch is None or self.lengths is None or not batch.check_crcs:
+        if batch is None or not batch.check_crcs:
             return self
         wrong = batch.columns.damaged
         if len(wrong) == 0:
@@ -124,16 +115,13 @@ class Pulled:
         count = int(wrong[0])
         if count == 0:
             raise batch.damage(0)
-        lengths = self.lengths[:count]
-        frames = self.frames[: int(lengths.sum())]
+        before = batch.part(0, count)
         return replace(
             self,
-            batch=Batch(batch.queue, frames, lengths),
+            batch=before,
             offsets=self.offsets[:count],
             next_offset=self.offsets[count],
-            size_bytes=len(frames),
-            frames=frames,
-            lengths=lengths,
+            size_bytes=int(before.columns.lengths.sum()),
         )
 
 
@@ -245,13 +233,13 @@ def tell_pulled(
     """Tell the hooks, if there are any, of messages that have come."""
     hooks = cluster.hooks
     if hooks is not None and isinstance(answer, Pulled) and answer.batch is not None:
-        hooks.on_pulled(answer.batch, answer.frames, group, asked_ns)
+        hooks.on_pulled(answer.batch, answer.batch.frames, group, asked_ns)
 
 
 def interpret(
     queue: MessageQueue,
     offset: int,
-    reply: PullReply,
+    reply: Reply,
     subscription: Subscription,
     *,
     check_crcs: bool = True,
@@ -276,13 +264,13 @@ def interpret(
 def _messages(
     queue: MessageQueue,
     offset: int,
-    reply: PullReply,
+    reply: Reply,
     subscription: Subscription,
     check_crcs: bool,
 ) -> Pulled:
-    frames, lengths = reply.frames, np.frombuffer(reply.record_lengths, "<u4")
+    (source, bounds), lengths = records_of(reply), np.frombuffer(reply.record_lengths, "<u4")
     try:
-        batch = Batch(queue, frames, lengths, check_crcs=check_crcs)
+        batch = Batch(queue, source, lengths, check_crcs=check_crcs, bounds=bounds)
     except RecordError as error:
         raise Internal(service=f"broker {queue.broker}", reason=f"its batch: {error}") from error
     wanted = subscription.matching(batch.columns.tags) if subscription.tags else None
@@ -291,8 +279,9 @@ def _messages(
         damage = batch.columns.damaged.tolist()
         wanted = sorted({*wanted, *damage}) if damage else wanted
     if wanted is not None:
-        frames, lengths = _select(frames, lengths, wanted)
-        batch = Batch(queue, frames, lengths, check_crcs=check_crcs)
+        # Needed only when tags of one hash meet.
+        chosen = b"".join(map(batch.columns.frame, wanted))
+        batch = Batch(queue, chosen, lengths[list(wanted)], check_crcs=check_crcs)
     count = len(batch)
     if count == 0:
         return Pulled(None, (), max(reply.next_offset, offset), 0, reply.max_offset)
@@ -308,17 +297,6 @@ def _messages(
         batch,
         range(first, last + 1) if last - first == count - 1 else column.tolist(),
         reply.next_offset,
-        len(frames),
+        int(batch.columns.lengths.sum()),
         reply.max_offset,
-        frames,
-        lengths,
     )
-
-
-def _select(
-    frames: bytes, lengths: NDArray[np.uint32], wanted: Sequence[int]
-) -> tuple[bytes, NDArray[np.uint32]]:
-    """Copy some records out; needed only when tags of one hash meet."""
-    ends = np.cumsum(lengths, dtype=np.int64)
-    pieces = [frames[int(ends[i]) - int(lengths[i]) : int(ends[i])] for i in wanted]
-    return b"".join(pieces), lengths[list(wanted)]

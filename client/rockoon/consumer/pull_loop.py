@@ -26,10 +26,10 @@ from rockoon.consumer.pull import (
 from rockoon.consumer.pull_stream import NoPullStreams, PullStreams, QueueSubscription
 from rockoon.errors import RockoonError
 from rockoon.net.connection import Connection
+from rockoon.net.large_replies import Reply
 from rockoon.subscription import Subscription
 from rockoon_core.backoff import Backoff
 from rockoon_core.message_queue import MessageQueue
-from rockoon_proto.v1.broker_pb2 import PullReply
 
 log = logging.getLogger(__name__)
 
@@ -139,7 +139,7 @@ class PullLoop:
         tell_pulled(self._cluster, found, rules.group, asked_ns)
         return found
 
-    async def _reply(self, offset: int) -> PullReply:
+    async def _reply(self, offset: int) -> Reply:
         """The next answer on the stream. Raises NoPullStreams where the broker knows none."""
         streamed = self._streamed
         if streamed is None or streamed.is_over or streamed.position != offset:

@@ -15,6 +15,7 @@ from grpc import RpcError, StatusCode, aio
 
 from rockoon.errors import BrokerUnavailable, Closed, RockoonError
 from rockoon.net.connection import Connection
+from rockoon.net.large_replies import Reply
 from rockoon_core.errors import from_wire
 from rockoon_core.failed_call import clock_corrected, from_rpc_error
 from rockoon_proto.v1.broker_pb2 import (
@@ -67,7 +68,7 @@ class QueueSubscription:
         # Credit that was given, but for what was taken by `answer` since.
         self._messages = self._bytes = 0
         # What has come and was not taken; the credit bounds it.
-        self._answers: deque[PullReply] = deque()
+        self._answers: deque[Reply] = deque()
         self._waiter: asyncio.Future[None] | None = None
         self._failure: Exception | None = None
 
@@ -76,7 +77,7 @@ class QueueSubscription:
         """When the broker was heard of last, loop time."""
         return self._stream.heard_at
 
-    async def answer(self) -> PullReply:
+    async def answer(self) -> Reply:
         """The next answer. Called when there is room for as much as one pull may bring; cancelling
         it is safe.
 
@@ -119,9 +120,9 @@ class QueueSubscription:
         self.is_over = True
         self._stream.unsubscribe(self._number)
 
-    def take(self, reply: PullReply, *, has_company: bool) -> None:
+    def take(self, reply: Reply, *, has_company: bool) -> None:
         """Something has come; `has_company`: in a message with answers of other queues."""
-        if has_company and (self._waiter is None or self._answers):
+        if has_company and isinstance(reply, PullReply) and (self._waiter is None or self._answers):
             # What is not taken at once must not keep the whole message, with other queues' records,
             # in memory.
             own = PullReply()

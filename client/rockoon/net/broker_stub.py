@@ -2,16 +2,20 @@
 
 from typing import Any
 
-from rockoon_proto.v1.broker_pb2 import AppendReply
+from rockoon.net.large_replies import pull_stream_reply
+from rockoon_proto.v1.broker_pb2 import AppendReply, PullStreamRequest
 from rockoon_proto.v1.broker_pb2_grpc import BrokerStub
 
 _SERVICE = "/rockoon.v1.Broker/"
 
 
 def broker_stub(channel: Any) -> BrokerStub:
-    """A stub whose AppendStream takes requests as bytes."""
+    """A stub whose AppendStream takes requests as bytes, and whose PullStream gives `Replies`."""
     stub: BrokerStub = BrokerStub(channel)
     stub.AppendStream = channel.stream_stream(
         f"{_SERVICE}AppendStream", None, AppendReply.FromString
+    )
+    stub.PullStream = channel.stream_stream(
+        f"{_SERVICE}PullStream", PullStreamRequest.SerializeToString, pull_stream_reply
     )
     return stub

@@ -1,0 +1,89 @@
+"""Answers of a pull stream whose records stay where they came: protobuf would copy them twice."""
+
+from typing import Any, NamedTuple
+
+from rockoon_core.wire_fields import fields
+from rockoon_proto.v1.broker_pb2 import PullReply, PullStreamReply
+
+# Below, two copies cost less than to look for the records.
+LARGE_BYTES = 32 << 10
+_FRAMES = PullReply.FRAMES_FIELD_NUMBER
+_ANSWERS = PullStreamReply.ANSWERS_FIELD_NUMBER
+
+
+class Records(NamedTuple):
+    """Where an answer's records are: everywhere in `source`, or within bounds."""
+
+    source: bytes
+    bounds: tuple[int, int] | None
+
+
+class LargeReply:
+    """A PullReply, read like one, but for its records.
+
+    Args:
+        rest: its other fields.
+        records: where these are.
+    """
+
+    __slots__ = ("_rest", "records")
+
+    def __init__(self, rest: PullReply, records: Records) -> None:
+        self._rest = rest
+        self.records = records
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._rest, name)
+
+
+Reply = PullReply | LargeReply
+
+
+class Replies(NamedTuple):
+    """A PullStreamReply, read like one."""
+
+    answers: list[Reply]
+
+
+def records_of(reply: Reply) -> Records:
+    """Where an answer's records are."""
+    return reply.records if isinstance(reply, LargeReply) else Records(reply.frames, None)
+
+
+def pull_stream_reply(message: bytes) -> PullStreamReply | Replies:
+    """What a message of a pull stream answers.
+
+    Raises:
+        DecodeError: nothing.
+    """
+    if len(message) < LARGE_BYTES:
+        return PullStreamReply.FromString(message)
+    try:
+        found, rest = [], []
+        for field in fields(message, 0, len(message)):
+            if field.is_bytes and field.number == _ANSWERS:
+                found.append((field.start, field.end))
+            else:
+                rest.append(message[field.begin : field.end])
+        # What nobody reads has to be right as well.
+        PullStreamReply.FromString(b"".join(rest))
+        return Replies([_answer(message, *place, alone=len(found) == 1) for place in found])
+    except ValueError:
+        # No message, or one that is put together in a way that only the library knows.
+        return PullStreamReply.FromString(message)
+
+
+def _answer(message: bytes, start: int, end: int, *, alone: bool) -> Reply:
+    """The answer in a part of a message; with others in it records are copied out: while they wait
+    they must not keep those of other queues in memory."""
+    if end - start < LARGE_BYTES:
+        return PullReply.FromString(message[start:end])
+    records, rest = Records(b"", None), []
+    for field in fields(message, start, end):
+        if not field.is_bytes or field.number != _FRAMES:
+            rest.append(message[field.begin : field.end])
+        elif alone:
+            records = Records(message, (field.start, field.end))
+        else:
+            records = Records(message[field.start : field.end], None)
+    return LargeReply(PullReply.FromString(b"".join(rest)), records)
