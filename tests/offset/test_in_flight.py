@@ -1,16 +1,19 @@
 """Receivers of a group, message by message, against a running service."""
 
+import asyncio
 from typing import Any
 
 import pytest
 from grpc import aio
-from offset.cluster import GROUP, TOPIC, Cluster
+from offset.cluster import GROUP, TOPIC, Cluster, running
 from offset.receiver import FIRST, HOUR_MS, Receiver, committed
+from offset.test_store import HoldingDisk
 
 from rockoon_proto.v1 import in_flight_pb2 as pb
 from rockoon_proto.v1 import nameserver_pb2 as ns
 from rockoon_proto.v1 import offset_pb2
 from rockoon_proto.v1.errors_pb2 import Error
+from rockoon_runtime.process import Stop
 
 
 async def test_what_one_receiver_has_no_other_gets(cluster: Cluster, receiver: Receiver) -> None:
@@ -188,6 +191,43 @@ async def test_lag_says_what_receivers_have_and_what_is_ready(
     assert await receiver.acknowledge() == [[], []]
     found = await row()
     assert (found.in_flight, found.ready, found.settled_above) == (3, 0, 7)
+
+
+async def acquires(receiver: Receiver) -> None:
+    assert await receiver.acquire()
+
+
+async def acknowledges(receiver: Receiver) -> None:
+    assert await receiver.acknowledge() == [[]]
+
+
+async def gives_back(receiver: Receiver) -> None:
+    assert (await receiver.change(receiver.delivered(), 0)).acquisition
+
+
+@pytest.mark.parametrize("call", [acquires, acknowledges, gives_back])
+async def test_nothing_is_answered_to_a_receiver_before_it_is_on_disk(
+    cluster: Cluster, receiver: Receiver, call: Any
+) -> None:
+    await receiver.acquire(messages_max=4)
+    await cluster.stop_service()
+    disk = HoldingDisk()
+    async with (
+        running(cluster.settings(export_seconds=0.0), Stop(), disk) as address,
+        aio.insecure_channel(address) as cluster.channel,
+        asyncio.TaskGroup() as tasks,
+    ):
+        await receiver.listed()
+        disk.free.clear()
+        changing = tasks.create_task(call(receiver))
+        await cluster.until(lambda: disk.waiting)
+        looking = tasks.create_task(receiver.listed())
+        # Refused, so nothing of it waits for the disk.
+        with pytest.raises(aio.AioRpcError):
+            await receiver.acknowledge(pb.GroupDelivered(group=GROUP))
+        assert not changing.done()
+        assert not looking.done()
+        disk.free.set()
 
 
 async def test_a_paused_group_gets_nothing(cluster: Cluster, receiver: Receiver) -> None:

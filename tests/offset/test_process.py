@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import random
 import resource
 import signal
 import sys
@@ -21,22 +22,30 @@ from rockoon_offset.journal.generation_files import journal_path
 from rockoon_offset.server import serve
 from rockoon_proto.v1 import nameserver_pb2 as ns
 from rockoon_proto.v1 import offset_pb2 as pb
+from rockoon_proto.v1.in_flight_pb2_grpc import InFlightServiceStub
 from rockoon_proto.v1.offset_pb2_grpc import OffsetServiceStub
 from rockoon_runtime.drain import QUIET_SECONDS
 from rockoon_runtime.process import ExitStatus, Fatal, Stop, root_cause
 from support.eventually import answered, eventually, moves_until
+from support.received_messages import ReceivedMessages
+from support.seeds import seeds
 from support.waiting import DEADLINE_SECONDS
 
 COMMITTERS = 20
 KILLS = 3
+# Messages of each queue that receivers finish one by one.
+RECEIVED = 400
 
 
 class Process:
     """`python -m rockoon_offset` with a stub to talk to it."""
 
-    def __init__(self, process: asyncio.subprocess.Process, stub: Any, ready: Any) -> None:
+    def __init__(
+        self, process: asyncio.subprocess.Process, channel: aio.Channel, ready: Any
+    ) -> None:
         self.process = process
-        self.stub = stub
+        self.stub: Any = OffsetServiceStub(channel)
+        self.receivers: Any = InFlightServiceStub(channel)
         self.ready = ready
 
     async def killed(self) -> None:
@@ -72,7 +81,7 @@ async def process(
             ready = await started.stdout.readline()
         line = json.loads(ready) if ready else {}
         async with aio.insecure_channel(line.get("address", "127.0.0.1:1")) as channel:
-            yield Process(started, OffsetServiceStub(channel), line)
+            yield Process(started, channel, line)
     finally:
         if started.returncode is None:
             started.kill()
@@ -143,6 +152,32 @@ async def test_killed_again_and_again_under_load_nothing_acknowledged_is_lost(
     for queue_id, offset in acknowledged.items():
         # One more may have reached the disk without its answer reaching us.
         assert offset <= stored[queue_id] <= offset + 1
+
+
+@pytest.mark.parametrize("seed", seeds(1))
+async def test_killed_while_receivers_work_nothing_acknowledged_comes_again_and_all_else_does(
+    cluster: Cluster, seed: int
+) -> None:
+    await cluster.stop_service()
+    queues = [cluster.ref(queue_id) for queue_id in range(2)]
+    for queue in queues:
+        cluster.broker.queue(TOPIC, queue.queue_id).append(RECEIVED)
+    received = ReceivedMessages(GROUP, queues, RECEIVED, random.Random(seed))
+    for kill in range(1, KILLS + 1):
+        wanted = kill * len(received.all) // (KILLS + 1)
+        async with (
+            process(cluster, "--journal-bytes-max=16384") as service,
+            asyncio.TaskGroup() as tasks,
+        ):
+            for _ in range(4):
+                tasks.create_task(received.receive_until_it_dies(service.receivers))
+            await moves_until(lambda: len(received.done), wanted.__lt__)
+            await service.killed()
+    assert received.redelivered
+    async with process(cluster) as service, asyncio.timeout(DEADLINE_SECONDS):
+        await received.receive(service.receivers, finishes=True)
+        stored = (await service.stub.ListProgress(pb.ListProgressRequest(group=GROUP))).progress
+        assert [each.offset for each in stored] == [RECEIVED, RECEIVED]
 
 
 async def test_a_disk_that_refuses_ends_the_process_and_acknowledges_nothing_more(
