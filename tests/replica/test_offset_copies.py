@@ -13,6 +13,9 @@ from rockoon.admin.logs import LogDescription
 from rockoon_core.disk import Disk
 from rockoon_core.errors import NotLeader, OffsetServiceUnavailable, RockoonError
 from rockoon_core.failed_call import from_rpc_error
+from rockoon_core.message_queue import queue_to_wire
+from rockoon_offset.journal.generation_files import generations
+from rockoon_offset.replication.journal_log import FILES_HELD_MAX
 from rockoon_offset.replication.takeover import take_over
 from rockoon_offset.server import serve
 from rockoon_proto.v1 import offset_pb2 as pb
@@ -21,6 +24,7 @@ from rockoon_runtime.process import Fatal, Stop
 from support.etcd import EtcdServer
 from support.eventually import eventually
 from support.offset_services import LOG, TOPIC, counting, until, world
+from support.waiting import DEADLINE_SECONDS
 
 GROUP = "billing"
 NAMES = ("offset-0", "offset-1", "offset-2")
@@ -100,6 +104,42 @@ async def test_a_group_goes_on_with_three_copies_of_what_one_service_had_and_wit
         services.start(log.leader.name, copies=3)
         await led_by_three(client)
         assert await reading.read(10) == 50
+
+
+async def test_a_copy_that_stays_away_lets_the_others_delete_old_journals(
+    tmp_path: Path, shared_etcd: EtcdServer, cluster: str
+) -> None:
+    async with world(tmp_path, shared_etcd, cluster) as (services, client):
+        for name in NAMES:
+            services.start(name, copies=3)
+        log = await led_by_three(client)
+        assert await Reading(client).read(1) == 1
+        assert log.leader is not None
+        journal = tmp_path / log.leader.name / "journal"
+        away = next(each for each in log.replicas if not each.is_leader)
+        await services.stop(away.name)
+        service = await client.wait_offset_service(DEADLINE_SECONDS)
+        queues = [queue_to_wire(queue) for queue in (await client.route(TOPIC)).queues]
+        request = pb.ResolveRequest(group=GROUP, queues=queues)
+        (start,) = (await service.Resolve(request, metadata=client.metadata)).starts
+        most = commits = 0
+        while most <= FILES_HELD_MAX + 2 or len(generations(journal, "journal")) > 3:
+            commits += 1
+            entry = pb.CommitEntry(
+                queue=queues[0],
+                offset=start.offset,
+                epoch=start.epoch,
+                metadata=f"{commits}".ljust(1000, "-"),
+            )
+            request = pb.CommitRequest(group=GROUP, entries=[entry])
+            reply = await service.Commit(request, metadata=client.metadata)
+            assert not reply.results[0].HasField("error"), reply
+            most = max(most, len(generations(journal, "journal")))
+        await until(client, counting(2))
+        services.start(away.name, copies=3)
+        await led_by_three(client)
+        (progress,) = await client.admin.progress(GROUP, TOPIC)
+        assert progress.metadata == f"{commits}".ljust(1000, "-")
 
 
 async def test_an_offset_service_goes_back_to_one_copy_and_to_three_while_a_member_reads(

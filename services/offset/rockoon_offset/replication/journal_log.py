@@ -34,6 +34,8 @@ from rockoon_replica.log import NO_GENERATION, Generation, LogFull
 
 ROOM_SECONDS = 1.0
 WAITING_BYTES_MAX = 64 << 20
+FILES_HELD_MAX = 8
+"""A copy that lacks more files than the newest two and these gives its vote up."""
 
 
 class JournalLog:
@@ -131,6 +133,12 @@ class JournalLog:
     def generation(self) -> Generation:
         """Each file begins with all that those before it have made: nothing lies beside it."""
         return NO_GENERATION
+
+    @property
+    def held_end(self) -> int:
+        """Up to where files wait for copies that lack them; 0 while these are no more than some."""
+        held = max(self._outline.newest_whole(self._committed) - 1, 0)
+        return self._outline.generations[held].begin if held > FILES_HELD_MAX else 0
 
     def boundaries(self) -> Sequence[Boundary]:
         return self._outline.boundaries(self.end)

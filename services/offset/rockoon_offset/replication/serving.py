@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from rockoon_offset.settings import OffsetSettings
 
 JOURNAL = "journal"
+HELD_LOOK_SECONDS = 1.0
 
 
 class OffsetCopy:
@@ -104,6 +105,16 @@ class OffsetCopy:
         if self._journal is not None:
             self._journal.retain_from = min_offset
 
+    async def _hold(self, journal: JournalLog, replica: Replica) -> None:
+        """Let no copy that is away fill this disk: it votes no longer, as of a broker's log."""
+        told = 0
+        while True:
+            await asyncio.sleep(HELD_LOOK_SECONDS)
+            journal.retain_from = replica.retention_end
+            if (held := journal.held_end) != told:
+                replica.retention_held(held)
+                told = held
+
     async def _lead(self, journal: JournalLog, replica: Replica) -> None:
         """Be the offset service until cancelled."""
         settings = self._settings
@@ -120,6 +131,7 @@ class OffsetCopy:
                     ("expire members", parts.groups.run()),
                     ("export files", parts.export_files.run()),
                     ("members at the end", self._remember(parts)),
+                    ("files kept for copies", self._hold(journal, replica)),
                 ):
                     tasks.create_task(loop, name=name)
                 await parts.routes.loaded.wait()
