@@ -15,11 +15,11 @@ from bench.capacity.point import Part, Point, slope
 from rockoon.consumer.pull import EMPTY_PAUSE_SECONDS_MAX, PullLimits
 from rockoon_broker.settings import BrokerSettings
 from rockoon_offset.settings import OffsetSettings
-from rockoon_runtime.wire import CALLS_MAX, SERVER_OPTIONS
+from rockoon_runtime.http2_server import MESSAGE_BYTES_MAX
+from rockoon_runtime.wire import CALLS_MAX
 
 WAITING_PULLS_MAX = BrokerSettings().waiting_pulls_max
 GROUP_WATCHERS_MAX = OffsetSettings().watchers_max
-MESSAGE_BYTES_MAX = dict(SERVER_OPTIONS)["grpc.max_send_message_length"]
 HEARTBEAT_SECONDS = OffsetSettings().heartbeat_seconds
 # etcd's own default (--quota-backend-bytes): behind it, it takes no more keys.
 ETCD_BYTES_MAX = 2 << 30

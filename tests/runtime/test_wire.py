@@ -21,7 +21,7 @@ from rockoon_runtime.wire import (
     LIVENESS,
     GrpcServer,
     abort,
-    connection_options,
+    connections_bound,
 )
 from support.drains import AT_ONCE
 from support.eventually import eventually
@@ -115,8 +115,7 @@ async def test_connections_that_say_nothing_are_bounded_and_closed() -> None:
 
 def test_half_of_the_open_files_are_for_others_than_connections() -> None:
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    options = dict(connection_options(1 << 30, 1.0))
-    assert options["grpc.max_allowed_incoming_connections"] == files // 2
+    assert connections_bound(1 << 30) == files // 2
 
 
 async def test_what_may_not_be_answered_is_not_done_and_methods_may_take_bytes_as_they_are() -> (

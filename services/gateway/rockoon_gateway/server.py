@@ -20,7 +20,7 @@ from rockoon_runtime.drain import QUIET_SECONDS
 from rockoon_runtime.frontend import Frontend
 from rockoon_runtime.process import Stop, announce
 from rockoon_runtime.settings import SettingsError
-from rockoon_runtime.wire import GrpcServer, Options
+from rockoon_runtime.wire import GrpcServer
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Tracer
@@ -30,13 +30,6 @@ SERVICE_NAMES = ("apache.rocketmq.v2.MessagingService", "apache.rocketmq.v2.Admi
 
 # A batch of messages with bodies of 4 MiB, as RocketMQ's proxy takes it.
 MESSAGE_BYTES_MAX = 130 << 20
-OPTIONS: Options = (
-    ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
-    ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
-    # Clients of C++ ping every minute for ever, whether there are calls or not.
-    ("grpc.http2.min_ping_interval_without_data_ms", 1_000),
-    ("grpc.http2.min_recv_ping_interval_without_data_ms", 1_000),
-)
 
 
 async def serve(
@@ -125,15 +118,22 @@ def listeners(
     tracer: "Tracer | None",
 ) -> Iterable[GrpcServer]:
     """The servers: one, and a plain one beside it where there is to be one."""
-    options = (*OPTIONS, ("grpc.so_reuseport", int(settings.reuse_port)))
-    yield frontend.server(register, SERVICE_NAMES, tracer=tracer, options=options, own_access=True)
+    yield frontend.server(
+        register,
+        SERVICE_NAMES,
+        tracer=tracer,
+        message_bytes_max=MESSAGE_BYTES_MAX,
+        reuse_port=settings.reuse_port,
+        own_access=True,
+    )
     if settings.plain_listen:
         yield frontend.server(
             register,
             SERVICE_NAMES,
             tracer=tracer,
             also_listen=settings.plain_listen,
-            options=options,
+            message_bytes_max=MESSAGE_BYTES_MAX,
+            reuse_port=settings.reuse_port,
             own_access=True,
             plain=True,
         )

@@ -26,11 +26,12 @@ from rockoon_runtime.access.settings import AccessSettings, access_gate, cluster
 from rockoon_runtime.calls import CallTimes, with_calls
 from rockoon_runtime.connections import ConnectionBound, ConnectionSettings, with_connections
 from rockoon_runtime.drain import DrainSettings
+from rockoon_runtime.http2_server import MESSAGE_BYTES_MAX
 from rockoon_runtime.telemetry.metrics import Measure, Metric
 from rockoon_runtime.telemetry.settings import TelemetrySettings
 from rockoon_runtime.telemetry.telemetry import Telemetry
 from rockoon_runtime.tls import TlsSettings, server_tls, with_certificate
-from rockoon_runtime.wire import CALLS_MAX, GrpcServer, Options, no_objection
+from rockoon_runtime.wire import CALLS_MAX, GrpcServer, no_objection
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Tracer
@@ -112,14 +113,15 @@ class Frontend:
         tracer: "Tracer | None",
         also_listen: str = "",
         calls_max: int = CALLS_MAX,
-        options: Options = (),
+        message_bytes_max: int = MESSAGE_BYTES_MAX,
+        reuse_port: bool = False,
         own_access: bool = False,
         plain: bool = False,
     ) -> GrpcServer:
         """A server to be entered.
 
         Args:
-            register, service_names, calls_max, options: see `GrpcServer`.
+            register, service_names, calls_max, message_bytes_max, reuse_port: see `GrpcServer`.
             tracer: the telemetry's.
             also_listen: where a further server listens; the first one does where the settings say.
             own_access: the calls are let pass, or not, by who answers them, and not by the gate.
@@ -145,7 +147,8 @@ class Frontend:
             calls=self.calls,
             gate=None if own_access else self.gate,
             may_answer=self._may_answer,
-            options=options,
+            message_bytes_max=message_bytes_max,
+            reuse_port=reuse_port,
         )
         server.trace(tracer)
         return server

@@ -2,19 +2,17 @@
 
 import dataclasses
 import logging
+import ssl
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-import grpc
 
 from rockoon_core.channels import Tls
 from rockoon_core.pem_files import (
     Certificate,
     PemError,
     RenewedFiles,
-    read,
     try_authorities,
     try_certificate,
 )
@@ -136,32 +134,38 @@ class ServerTls:
         self.health_listen = health_listen
         self._paths = [path for path in (certificate, key, callers_ca) if path is not None]
 
-        def make() -> tuple[Certificate, grpc.ServerCertificateConfiguration]:
+        def make() -> tuple[Certificate, ssl.SSLContext]:
             found = try_certificate(certificate, key)
             if callers_ca is not None:
                 try_authorities(callers_ca)
-            pair = (read(key), read(certificate))
-            roots = None if callers_ca is None else read(callers_ca)
-            return found, grpc.ssl_server_certificate_configuration([pair], roots)
+            return found, self._made(certificate, key, callers_ca)
 
         self._files = RenewedFiles(self._paths, make)
-        # What gRPC was given last: it makes its own things again whenever it is given something.
-        self._given = self._files.version
-        self._mutual = callers_ca is not None
-        log.info("TLS: %s%s", self.certificate, ", callers show theirs" if self._mutual else "")
+        mutual = ", callers show theirs" if callers_ca is not None else ""
+        log.info("TLS: %s%s", self.certificate, mutual)
+
+    def _made(self, certificate: Path, key: Path, callers_ca: Path | None) -> ssl.SSLContext:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.set_alpn_protocols(["h2"])
+        try:
+            context.load_cert_chain(certificate, key)
+            if callers_ca is not None:
+                context.load_verify_locations(callers_ca)
+                context.verify_mode = ssl.CERT_REQUIRED
+        except (OSError, ssl.SSLError) as failure:
+            raise PemError(f"{certificate}: {failure}") from failure
+        context.sni_callback = self._greeted
+        return context
 
     @property
     def certificate(self) -> Certificate:
         """The certificate in force."""
         return self._files.value[0]
 
-    def credentials(self) -> grpc.ServerCredentials:
-        """For `add_secure_port`. gRPC asks at every handshake, from threads of its own."""
-        return grpc.dynamic_ssl_server_credentials(
-            self._files.value[1],
-            self._renewed,
-            require_client_authentication=self._mutual,
-        )
+    def context(self) -> ssl.SSLContext:
+        """For a server. Each handshake takes the certificate that is in force by then."""
+        return self._files.value[1]
 
     def look(self) -> None:
         """Take over renewed files, and say so; say also when a certificate is about to expire."""
@@ -172,14 +176,11 @@ class ServerTls:
             state = "has expired" if left <= 0 else f"expires in {left / 3600:.1f} hours"
             log.warning("TLS: %s %s", self.certificate, state)
 
-    def _renewed(self) -> Any:
+    def _greeted(self, connection: Any, _name: str | None, _context: ssl.SSLContext) -> None:
+        """A handshake begins, with or without a name."""
         if self._files.look():
             log.info("TLS: renewed, %s", self.certificate)
-        # `look` may have taken it over before.
-        if self._given == self._files.version:
-            return None
-        self._given = self._files.version
-        return self._files.value[1]
+        connection.context = self._files.value[1]
 
 
 def with_certificate(

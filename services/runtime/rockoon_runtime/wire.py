@@ -12,13 +12,13 @@ import resource
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import grpc
 from google.protobuf.message import DecodeError
 from grpc import aio
 from grpc_health.v1 import health, health_pb2_grpc
-from grpc_reflection.v1alpha import reflection
+from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 
 from rockoon_core.errors import (
     ERROR_METADATA_KEY,
@@ -33,6 +33,7 @@ from rockoon_runtime.calls import SUCCESS, Call, CallTimes, method_name
 from rockoon_runtime.connections import ConnectionBound, ConnectionGuard
 from rockoon_runtime.drain import QUIET_SECONDS, Drain, DrainSettings
 from rockoon_runtime.health import LIVENESS, Health
+from rockoon_runtime.http2_server import MESSAGE_BYTES_MAX, Http2Server, host_and_port
 from rockoon_runtime.tls import ServerTls
 
 if TYPE_CHECKING:
@@ -44,24 +45,6 @@ log = logging.getLogger(__name__)
 
 CLUSTER_METADATA_KEY = "rockoon-cluster"
 TRACEPARENT_METADATA_KEY = "traceparent"
-
-# Large frames and few of them: a batch is up to a few MiB and should not be cut in 16 KiB pieces.
-Options = tuple[tuple[str, int], ...]
-SERVER_OPTIONS: Options = (
-    ("grpc.max_receive_message_length", 64 << 20),
-    ("grpc.max_send_message_length", 64 << 20),
-    ("grpc.http2.max_frame_size", 1 << 20),
-    ("grpc.http2.lookahead_bytes", 4 << 20),
-    ("grpc.so_reuseport", 0),
-    # Calls that have come and are not looked at yet. Beyond gRPC's own bounds, 1,000 and 3,000, it
-    # cancels some and then all, as when thousands of readers come back to a broker at once.
-    ("grpc.server.max_pending_requests", 50_000),
-    ("grpc.server.max_pending_requests_hard_limit", 100_000),
-    ("grpc.keepalive_time_ms", 20_000),
-    ("grpc.keepalive_permit_without_calls", 1),
-    ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
-    ("grpc.http2.max_ping_strikes", 0),
-)
 
 # An open connection is an open file. At most so many, and half of what the process may open: the
 # store's files have the rest. Further ones are closed at once; without a bound, connections that
@@ -93,14 +76,10 @@ HEALTH = "/grpc.health."
 Handler = Callable[[Any, Any], Any]
 
 
-def connection_options(connections_max: int, handshake_seconds_max: float) -> Options:
-    """What bounds connections, as gRPC's options."""
+def connections_bound(connections_max: int) -> int:
+    """How many connections may be open: so many, and half of the files the process may open."""
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return (
-        ("grpc.max_allowed_incoming_connections", max(min(connections_max, files // 2), 1)),
-        ("grpc.server_handshake_timeout_ms", round(handshake_seconds_max * 1000)),
-        ("grpc.max_connection_idle_ms", round(IDLE_SECONDS_MAX * 1000)),
-    )
+    return max(min(connections_max, files // 2), 1)
 
 
 class ListenError(RuntimeError):
@@ -345,7 +324,8 @@ class GrpcServer:
         gate: whom it does not let pass is refused; None lets everybody pass.
         may_answer: asked before each answer, those of streams included; raises what the caller is
             told in its place. Health is told without it.
-        options: gRPC's, in the place of those in SERVER_OPTIONS.
+        message_bytes_max: longer requests are refused.
+        reuse_port: other processes listen on the same port, and share its callers.
 
     Raises:
         ListenError: on entering, when the address cannot be had.
@@ -368,7 +348,8 @@ class GrpcServer:
         calls: CallTimes | None = None,
         gate: Gate | None = None,
         may_answer: Callable[[], None] = no_objection,
-        options: Options = (),
+        message_bytes_max: int = MESSAGE_BYTES_MAX,
+        reuse_port: bool = False,
     ) -> None:
         self._listen = listen
         self._tls = tls
@@ -384,27 +365,39 @@ class GrpcServer:
         self._interceptor = ErrorTableInterceptor(
             service, cluster, calls or CallTimes(), self.note_call, gate, may_answer
         )
-        bounds = connection_options(connections_max, handshake_seconds_max)
-        self._server = aio.server(
-            interceptors=[self._interceptor],
-            options=tuple({**dict(SERVER_OPTIONS + bounds), **dict(options)}.items()),
-            maximum_concurrent_rpcs=calls_max,
+        self._server = Http2Server(
+            self._interceptor,
+            calls_max=calls_max,
+            connections_max=connections_bound(connections_max),
+            handshake_seconds_max=handshake_seconds_max,
+            idle_seconds_max=IDLE_SECONDS_MAX,
+            message_bytes_max=message_bytes_max,
+            reuse_port=reuse_port,
         )
-        register(self._server)
-        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
-        reflection.enable_server_reflection(
-            (*self._service_names, reflection.SERVICE_NAME, health.SERVICE_NAME), self._server
+        # Generated code says that it takes gRPC's own server; it calls what ours has as well.
+        registered = cast("aio.Server", self._server)
+        register(registered)
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, registered)
+        reflection_pb2_grpc.add_ServerReflectionServicer_to_server(
+            reflection.aio.ReflectionServicer(
+                (*self._service_names, reflection.SERVICE_NAME, health.SERVICE_NAME)
+            ),
+            registered,
         )
         self.port = 0
         # Tells health to those who know no TLS, and nothing else.
-        self._plain: aio.Server | None = None
+        self._plain: Http2Server | None = None
         self.health_port = 0
         if tls is not None and tls.health_listen:
-            self._plain = aio.server(
-                maximum_concurrent_rpcs=HEALTH_CALLS_MAX,
-                options=connection_options(HEALTH_CONNECTIONS_MAX, handshake_seconds_max),
+            self._plain = Http2Server(
+                calls_max=HEALTH_CALLS_MAX,
+                connections_max=connections_bound(HEALTH_CONNECTIONS_MAX),
+                handshake_seconds_max=handshake_seconds_max,
+                idle_seconds_max=IDLE_SECONDS_MAX,
             )
-            health_pb2_grpc.add_HealthServicer_to_server(self._health, self._plain)
+            health_pb2_grpc.add_HealthServicer_to_server(
+                self._health, cast("aio.Server", self._plain)
+            )
 
     @property
     def address(self) -> str:
@@ -435,28 +428,25 @@ class GrpcServer:
         await self.begin_drain().wait_quiet(lambda: self._last_call, seconds)
 
     async def __aenter__(self) -> "GrpcServer":
-        self._add_ports()
-        await self._server.start()
-        if self._plain is not None:
-            await self._plain.start()
+        await self._listen_at_all()
         if self._connections is not None and self._connections.holds:
             self._guard = ConnectionGuard(self.port, self._connections)
             self._guard.start()
         self._look_at_certificate()
         return self
 
-    def _add_ports(self) -> None:
+    async def _listen_at_all(self) -> None:
         listen = self._listen
         try:
-            if self._tls is None:
-                self.port = self._server.add_insecure_port(listen)
-                return
-            self.port = self._server.add_secure_port(listen, self._tls.credentials())
-            if self._plain is not None:
+            context = None if self._tls is None else self._tls.context()
+            self.port = await self._server.listen(*host_and_port(listen), context)
+            if self._tls is not None and self._plain is not None:
                 listen = self._tls.health_listen
-                self.health_port = self._plain.add_insecure_port(listen)
-        except RuntimeError as failure:
-            raise ListenError(f"cannot listen on {listen}: is the port in use?") from failure
+                self.health_port = await self._plain.listen(*host_and_port(listen))
+        except OSError as failure:
+            await self._server.stop(None)
+            reason = f"cannot listen on {listen}: {failure.strerror or failure}"
+            raise ListenError(f"{reason}; is the port in use?") from failure
 
     def _look_at_certificate(self) -> None:
         if self._tls is not None:

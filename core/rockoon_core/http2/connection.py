@@ -1,0 +1,487 @@
+"""One side of an HTTP/2 connection as an asyncio protocol: frames, windows, settings, liveness.
+
+Bytes are received into a buffer that all connections of an owner share, so that an idle connection
+costs no buffer; those in the middle of a long message straight into that message.
+
+Invariants
+- A frame is handled before anything behind it is looked at.
+- What is sent on a stream keeps its order; streams that wait for the connection's window take
+  turns.
+- Bytes of DATA count against both windows as they come, read or not; the connection's is given back
+  at once (one stream that is not read keeps no other waiting), a stream's when its messages are
+  taken.
+- A peer that does not read is not read: its frames cannot pile answers up.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from rockoon_core.http2 import frames
+from rockoon_core.http2.control_frames import ControlFrames
+from rockoon_core.http2.frames import ConnectionBroken, ErrorCode, StreamBroken
+from rockoon_core.http2.headers import Header, HeaderReader
+from rockoon_core.http2.messages import MessageRefused, MessageStream
+from rockoon_core.http2.sending import OWN_STREAM_WINDOW
+
+BUFFER_BYTES = 256 << 10
+# Our own: what peers may send. Long frames and wide windows, since batches are of megabytes.
+OWN_FRAME_BYTES_MAX = 1 << 20
+OWN_CONNECTION_WINDOW = 16 << 20
+# All frames but DATA are handled whole.
+CONTROL_BYTES_MAX = 64 << 10
+HEADER_BLOCK_BYTES_MAX = 64 << 10
+# What may wait for the transport before senders wait.
+WRITE_HIGH_BYTES = 1 << 20
+# What may wait for it at all: answers to frames that ask for one.
+WRITE_BYTES_MAX = 8 << 20
+# A connection that was broken is closed so much later.
+BROKEN_SECONDS = 1.0
+# Streams that the peer gives up, beyond so many a second, end the connection.
+RESETS_BURST_MAX = 20_000
+RESETS_PER_SECOND_MAX = 2_000
+
+
+class SharedBuffer:
+    """Where the connections of one loop receive, each between two of its callbacks."""
+
+    def __init__(self) -> None:
+        self.bytes = bytearray(BUFFER_BYTES)
+        self.view = memoryview(self.bytes)
+
+
+@dataclass(frozen=True)
+class Liveness:
+    """When a silent connection is given up.
+
+    Attributes:
+        ping_seconds: of silence, after which the peer is asked for a sign of life.
+        answer_seconds: how long it may take to give one.
+    """
+
+    ping_seconds: float = 20.0
+    answer_seconds: float = 20.0
+
+
+class Http2Connection(ControlFrames, asyncio.BufferedProtocol):
+    """What server and client have in common. Not for several loops.
+
+    Args:
+        buffer: shared with others of the same loop.
+        message_bytes_max: longer messages are refused.
+        is_server: which side this is.
+        liveness: None never asks.
+    """
+
+    def __init__(
+        self,
+        buffer: SharedBuffer,
+        message_bytes_max: int,
+        *,
+        is_server: bool,
+        liveness: Liveness | None,
+    ) -> None:
+        super().__init__(is_server=is_server)
+        self._buffer = buffer
+        self._message_bytes_max = message_bytes_max
+        self._liveness = liveness
+        self._rest = b""
+        self._awaits_preface = is_server
+        # Of a DATA frame whose payload has not come whole.
+        self._data_left = 0
+        self._data_stream: MessageStream | None = None
+        self._data_ends = False
+        self._direct = False
+        self._headers: tuple[int, int, list[bytes]] | None = None
+        self._reader = HeaderReader()
+        self._receive_window = OWN_CONNECTION_WINDOW
+        self._owed_bytes = 0
+        self._is_leaving = False
+        self._is_broken = False
+        self._resets = 0.0
+        self._resets_at = 0.0
+        self._heard = True
+        self._ticker: asyncio.TimerHandle | None = None
+        self._handlers: Mapping[int, Callable[[int, int, bytes], None]] = {
+            frames.DATA: self._padded_data,
+            frames.HEADERS: self._headers_frame,
+            frames.PRIORITY: self._priority,
+            frames.RST_STREAM: self._rst_stream,
+            frames.SETTINGS: self._settings,
+            frames.PUSH_PROMISE: self._push_promise,
+            frames.PING: self._ping,
+            frames.GOAWAY: self._goaway,
+            frames.WINDOW_UPDATE: self._window_update,
+            frames.CONTINUATION: self._continuation,
+        }
+
+    # The transport's callbacks.
+
+    def connection_made(self, transport: Any) -> None:
+        self.transport = transport
+        transport.set_write_buffer_limits(high=WRITE_HIGH_BYTES)
+        values = {
+            frames.INITIAL_WINDOW_SIZE: OWN_STREAM_WINDOW,
+            frames.MAX_FRAME_SIZE: OWN_FRAME_BYTES_MAX,
+            frames.MAX_HEADER_LIST_SIZE: HEADER_BLOCK_BYTES_MAX,
+            **self.own_settings(),
+        }
+        grown = OWN_CONNECTION_WINDOW - frames.WINDOW_DEFAULT
+        preface = b"" if self._is_server else frames.PREFACE
+        transport.write(preface + frames.settings(values) + frames.window_update(0, grown))
+        self._resets_at = asyncio.get_running_loop().time()
+        if self._liveness is not None:
+            self._tick_in(self._liveness.ping_seconds)
+
+    def connection_lost(self, failure: BaseException | None) -> None:
+        self.is_lost = True
+        if self._ticker is not None:
+            self._ticker.cancel()
+        reason = "the connection ended" if failure is None else f"the connection ended: {failure}"
+        for stream in list(self.streams.values()):
+            stream.failed(ErrorCode.CANCEL, reason)
+        self.streams.clear()
+        self._blocked.clear()
+        self._give_room()
+
+    def pause_writing(self) -> None:
+        self.is_choked = True
+
+    def resume_writing(self) -> None:
+        self.is_choked = False
+        if not self.is_lost:
+            self.transport.resume_reading()
+        self._pump()
+
+    def get_buffer(self, _sizehint: int) -> memoryview:
+        if self._is_broken:
+            return self._buffer.view
+        if self._data_left and self._data_stream is not None:
+            target = self._data_stream.direct_target(self._data_left)
+            if target is not None:
+                self._direct = True
+                return target
+        self._direct = False
+        rest = self._rest
+        if rest:
+            self._buffer.view[: len(rest)] = rest
+        return self._buffer.view[len(rest) :]
+
+    def buffer_updated(self, count: int) -> None:
+        if self._is_broken:
+            return
+        self._heard = True
+        try:
+            if self._direct:
+                assert self._data_stream is not None
+                self._data_left -= count
+                self._data_stream.filled(count)
+                if not self._data_left:
+                    self._data_came()
+                return
+            end = len(self._rest) + count
+            at = self._handle(end)
+            self._rest = bytes(self._buffer.view[at:end]) if at < end else b""
+        except ConnectionBroken as failure:
+            self.broken(failure)
+        if self.is_choked and self.transport.get_write_buffer_size() > WRITE_BYTES_MAX:
+            self.transport.pause_reading()
+
+    def eof_received(self) -> bool:
+        return False
+
+    # Frames.
+
+    def _handle(self, end: int) -> int:
+        """Handle what has come whole of the buffer's first `end` bytes; returns where the rest
+        begins."""
+        at = 0
+        raw, view = self._buffer.bytes, self._buffer.view
+        if self._awaits_preface:
+            at = len(frames.PREFACE)
+            if raw[: min(end, at)] != frames.PREFACE[:end]:
+                raise ConnectionBroken(ErrorCode.PROTOCOL_ERROR, "this is not HTTP/2")
+            if end < at:
+                return 0
+            self._awaits_preface = False
+        while not self.is_lost:
+            if self._data_left:
+                took = min(self._data_left, end - at)
+                self._data_left -= took
+                self._data_piece(view[at : at + took])
+                at += took
+                if self._data_left:
+                    break
+                self._data_came()
+            if end - at < frames.HEAD_BYTES:
+                break
+            word, flags, stream_id = frames.HEAD.unpack_from(raw, at)
+            length, kind = word >> 8, word & 0xFF
+            self._check_head(length, kind)
+            if kind == frames.DATA and not flags & frames.PADDED:
+                at += frames.HEAD_BYTES
+                self._begin_data(flags, stream_id & frames.STREAM_ID_MAX, length)
+                if not length:
+                    self._data_came()
+                continue
+            if end - at < frames.HEAD_BYTES + length:
+                break
+            at += frames.HEAD_BYTES
+            payload = bytes(view[at : at + length])
+            at += length
+            handler = self._handlers.get(kind)
+            if handler is not None:
+                try:
+                    handler(flags, stream_id & frames.STREAM_ID_MAX, payload)
+                except StreamBroken as failure:
+                    self._stream_broken(failure)
+        return at
+
+    def _check_head(self, length: int, kind: int) -> None:
+        if length > OWN_FRAME_BYTES_MAX:
+            raise ConnectionBroken(ErrorCode.FRAME_SIZE_ERROR, "a frame is too long")
+        if length > CONTROL_BYTES_MAX and kind != frames.DATA:
+            raise ConnectionBroken(ErrorCode.ENHANCE_YOUR_CALM, "a frame is very long")
+        if self._headers is not None and kind != frames.CONTINUATION:
+            raise ConnectionBroken(ErrorCode.PROTOCOL_ERROR, "headers were not continued")
+        if self._awaits_settings and kind != frames.SETTINGS:
+            raise ConnectionBroken(ErrorCode.PROTOCOL_ERROR, "settings come first")
+
+    def _begin_data(self, flags: int, stream_id: int, length: int) -> None:
+        """The head of a DATA frame: windows, and whose it is."""
+        self._receive_window -= length
+        self._owed_bytes += length
+        if self._receive_window < 0:
+            raise ConnectionBroken(ErrorCode.FLOW_CONTROL_ERROR, "more DATA than the window")
+        if self._owed_bytes >= OWN_CONNECTION_WINDOW // 4:
+            self._write(frames.window_update(0, self._owed_bytes))
+            self._receive_window += self._owed_bytes
+            self._owed_bytes = 0
+        self._data_left = length
+        self._data_ends = bool(flags & frames.END_STREAM)
+        stream = self._data_stream = self.streams.get(stream_id)
+        if stream is None:
+            self._require_known(stream_id)
+            self._refuse(stream_id, ErrorCode.STREAM_CLOSED)
+            return
+        if stream.has_ended:
+            self._data_stream = None
+            self._stream_broken(StreamBroken(stream_id, ErrorCode.STREAM_CLOSED, "it had ended"))
+            return
+        stream.receive_window -= length
+        stream.owed_bytes += length
+        if stream.receive_window < 0:
+            self._data_stream = None
+            reason = "more DATA than the stream's window"
+            self._stream_broken(StreamBroken(stream_id, ErrorCode.FLOW_CONTROL_ERROR, reason))
+
+    def _data_piece(self, piece: memoryview) -> None:
+        stream = self._data_stream
+        if stream is None or stream.is_closed:
+            return
+        try:
+            stream.take(piece)
+        except MessageRefused as refusal:
+            self._data_stream = None
+            self.message_refused(stream, refusal)
+
+    def _data_came(self) -> None:
+        """A DATA frame is over."""
+        stream, self._data_stream = self._data_stream, None
+        if stream is None or stream.is_closed:
+            return
+        if self._data_ends:
+            if stream.is_within_message:
+                reason = "the stream ends within a message"
+                self._stream_broken(StreamBroken(stream.id, ErrorCode.PROTOCOL_ERROR, reason))
+                return
+            stream.peer_ended()
+            self.drop_if_over(stream)
+        elif stream.owed_bytes >= OWN_STREAM_WINDOW // 2 and stream.keeps_up:
+            self.give_back(stream)
+
+    def _padded_data(self, flags: int, stream_id: int, payload: bytes) -> None:
+        data = frames.unpadded(flags, payload)
+        self._begin_data(flags, stream_id, len(payload))
+        self._data_left = 0
+        self._data_piece(memoryview(data))
+        self._data_came()
+
+    def _headers_frame(self, flags: int, stream_id: int, payload: bytes) -> None:
+        payload = frames.unpadded(flags, payload)
+        if flags & frames.WITH_PRIORITY:
+            self._priority(0, stream_id, payload[:5])
+            payload = payload[5:]
+        if stream_id == 0:
+            raise ConnectionBroken(ErrorCode.PROTOCOL_ERROR, "headers without a stream")
+        if flags & frames.END_HEADERS:
+            self._headers_came(stream_id, flags, payload)
+        else:
+            self._headers = (stream_id, flags, [payload])
+
+    def _continuation(self, flags: int, stream_id: int, payload: bytes) -> None:
+        if self._headers is None or self._headers[0] != stream_id:
+            raise ConnectionBroken(ErrorCode.PROTOCOL_ERROR, "nothing is continued")
+        first_flags, parts = self._headers[1:]
+        parts.append(payload)
+        if sum(map(len, parts)) > HEADER_BLOCK_BYTES_MAX or len(parts) > 64:
+            raise ConnectionBroken(ErrorCode.ENHANCE_YOUR_CALM, "headers are too long")
+        if flags & frames.END_HEADERS:
+            self._headers = None
+            self._headers_came(stream_id, first_flags, b"".join(parts))
+
+    def _headers_came(self, stream_id: int, flags: int, block: bytes) -> None:
+        # Always decoded: the table is the whole connection's.
+        headers = self._reader.read(block)
+        ends = bool(flags & frames.END_STREAM)
+        stream = self.streams.get(stream_id)
+        if stream is not None:
+            if stream.has_ended:
+                raise ConnectionBroken(ErrorCode.STREAM_CLOSED, "headers behind the end")
+            self.more_headers(stream, headers, ends=ends)
+            return
+        of_peer = bool(stream_id & 1) == self._is_server
+        if of_peer and stream_id > self._last_peer_stream and self._is_server:
+            self._last_peer_stream = stream_id
+            self.stream_opened(stream_id, headers, ends=ends)
+            return
+        self._require_known(stream_id)
+        if self._is_server:
+            raise ConnectionBroken(ErrorCode.STREAM_CLOSED, f"stream {stream_id} has ended")
+
+    def _rst_stream(self, _flags: int, stream_id: int, payload: bytes) -> None:
+        if len(payload) != 4:
+            raise ConnectionBroken(ErrorCode.FRAME_SIZE_ERROR, "a reset has four bytes")
+        self._require_known(stream_id)
+        stream = self.streams.pop(stream_id, None)
+        if stream is None:
+            return
+        self._blocked.pop(stream_id, None)
+        (code,) = frames.NUMBER.unpack(payload)
+        known = ErrorCode(code) if code in _CODES else ErrorCode.INTERNAL_ERROR
+        stream.failed(known, f"the peer ended the stream: {known.name}")
+        self.stream_over()
+        self._count_reset()
+
+    def _count_reset(self) -> None:
+        """Opening streams and giving them up costs a peer nothing: more of that than a client that
+        closes has reason for ends the connection."""
+        now = asyncio.get_running_loop().time()
+        left = self._resets - (now - self._resets_at) * RESETS_PER_SECOND_MAX
+        self._resets, self._resets_at = max(left, 0.0) + 1, now
+        if self._resets > RESETS_BURST_MAX:
+            raise ConnectionBroken(ErrorCode.ENHANCE_YOUR_CALM, "too many streams are given up")
+
+    # Ends.
+
+    def drop_if_over(self, stream: MessageStream) -> None:
+        """Forget a stream on which both sides have sent their last frame. A server that has
+        answered wants no more of the request (RFC 9113, section 8.1)."""
+        if stream.is_closed or not stream.sent_last or stream.pending:
+            return
+        if self._is_server and not stream.has_ended:
+            self.reset(stream, ErrorCode.NO_ERROR)
+        elif stream.has_ended:
+            self.streams.pop(stream.id, None)
+            self._blocked.pop(stream.id, None)
+            stream.closed()
+            self.stream_over()
+
+    def reset(self, stream: MessageStream, code: ErrorCode) -> None:
+        """Give a stream up."""
+        if not stream.is_closed:
+            self.streams.pop(stream.id, None)
+            self._blocked.pop(stream.id, None)
+            self._refuse(stream.id, code)
+            stream.closed()
+            self.stream_over()
+
+    def _refuse(self, stream_id: int, code: ErrorCode) -> None:
+        self._write(frames.rst_stream(stream_id, code))
+
+    def _stream_broken(self, failure: StreamBroken) -> None:
+        self._refuse(failure.stream_id, failure.code)
+        stream = self.streams.pop(failure.stream_id, None)
+        if stream is not None:
+            self._blocked.pop(stream.id, None)
+            stream.failed(failure.code, str(failure))
+            self.stream_over()
+
+    def broken(self, failure: ConnectionBroken) -> None:
+        """End the connection, and say why. What still comes is left unread for a moment: closed
+        with bytes that nobody has read, a socket takes back what it was given last."""
+        self._write(frames.goaway(self._last_peer_stream, failure.code, str(failure)))
+        self._is_broken = True
+        for stream in list(self.streams.values()):
+            stream.failed(failure.code, str(failure))
+        self.streams.clear()
+        self._blocked.clear()
+        asyncio.get_running_loop().call_later(BROKEN_SECONDS, self.close)
+
+    def close(self) -> None:
+        """End it; what is written is still sent."""
+        if not self.is_lost and self.transport is not None:
+            self.transport.close()
+
+    def leave(self) -> None:
+        """Say that no further streams are taken; it ends with the last one of those that are."""
+        if not self._is_leaving and not self.is_lost:
+            self._is_leaving = True
+            self._write(frames.goaway(self._last_peer_stream, ErrorCode.NO_ERROR))
+            self.stream_over()
+
+    @property
+    def is_leaving(self) -> bool:
+        return self._is_leaving
+
+    def stream_over(self) -> None:
+        """A stream has ended; the last one of a connection that leaves ends it."""
+        if self._is_leaving and not self.streams:
+            self.close()
+
+    # Liveness.
+
+    def _tick_in(self, seconds: float) -> None:
+        self._ticker = asyncio.get_running_loop().call_later(seconds, self._tick)
+
+    def _tick(self) -> None:
+        assert self._liveness is not None
+        if self._heard:
+            self._heard = False
+            self._tick_in(self._liveness.ping_seconds)
+            return
+        self._write(frames.frame(frames.PING, 0, 0, b"liveness"))
+        self._ticker = asyncio.get_running_loop().call_later(
+            self._liveness.answer_seconds, self._tock
+        )
+
+    def _tock(self) -> None:
+        if self._heard:
+            self._tick()
+        elif self.transport is not None:
+            self.transport.abort()
+
+    # What the two sides do in their own way.
+    # ruff: noqa: ARG002 - arguments are for those who override
+
+    def own_settings(self) -> Mapping[int, int]:
+        """Settings beside those of both."""
+        return {}
+
+    def stream_opened(self, stream_id: int, headers: tuple[Header, ...], *, ends: bool) -> None:
+        """The peer opens a stream."""
+        raise ConnectionBroken(ErrorCode.PROTOCOL_ERROR, "streams are opened by clients")
+
+    def more_headers(
+        self, stream: MessageStream, headers: tuple[Header, ...], *, ends: bool
+    ) -> None:
+        """Headers on a stream that is open."""
+        raise NotImplementedError
+
+    def message_refused(self, stream: MessageStream, refusal: MessageRefused) -> None:
+        """A message cannot be taken."""
+        raise NotImplementedError
+
+
+_CODES = frozenset(ErrorCode)

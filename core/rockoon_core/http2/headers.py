@@ -1,0 +1,137 @@
+"""Header blocks (HPACK, RFC 7541): read by the hpack library, written without any table.
+
+Blocks that name nothing but table entries, or leave the table as it was, mean the same again as
+long as the table is the same: such a block is decoded once. gRPC's clients send one for nearly
+every call.
+"""
+
+import base64
+import binascii
+from collections.abc import Iterable, Sequence
+from urllib.parse import quote, unquote
+
+from hpack import Decoder, HPACKError
+from hpack.table import HeaderTable
+
+from rockoon_core.http2.frames import ConnectionBroken, ErrorCode
+
+Header = tuple[str, str]
+Metadata = tuple[tuple[str, str | bytes], ...]
+
+LIST_BYTES_MAX = 64 << 10
+_CACHED_BLOCKS_MAX = 64
+_CACHED_BLOCK_BYTES_MAX = 512
+
+
+class _CountedTable(HeaderTable):
+    """HPACK's dynamic table that says how often it has changed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.changes = 0
+
+    def add(self, name: bytes, value: bytes) -> None:
+        self.changes += 1
+        super().add(name, value)
+
+    def _shrink(self) -> None:
+        self.changes += 1
+        super()._shrink()
+
+
+class HeaderReader:
+    """Decodes the header blocks of one connection, in their order."""
+
+    def __init__(self) -> None:
+        self._decoder = Decoder(LIST_BYTES_MAX)
+        self._table = self._decoder.header_table = _CountedTable()
+        self._known: dict[bytes, tuple[Header, ...]] = {}
+
+    def read(self, block: bytes) -> tuple[Header, ...]:
+        """The headers of a block; the same object for a block that is known.
+
+        Raises:
+            ConnectionBroken: it cannot be decoded, or is too long.
+        """
+        known = self._known.get(block)
+        if known is not None:
+            return known
+        before = self._table.changes
+        try:
+            headers = tuple((str(name), str(value)) for name, value in self._decoder.decode(block))
+        except (HPACKError, UnicodeDecodeError) as failure:
+            raise ConnectionBroken(ErrorCode.COMPRESSION_ERROR, str(failure)) from failure
+        if before != self._table.changes or len(self._known) >= _CACHED_BLOCKS_MAX:
+            self._known.clear()
+        if before == self._table.changes and len(block) <= _CACHED_BLOCK_BYTES_MAX:
+            self._known[block] = headers
+        return headers
+
+
+def _number(value: int, bits: int) -> bytes:
+    """An integer with a prefix of so many bits that are otherwise zero (RFC 7541, section 5.1)."""
+    limit = (1 << bits) - 1
+    if value < limit:
+        return bytes((value,))
+    value -= limit
+    out = bytearray((limit,))
+    while value >= 0x80:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def literal(name: str, value: str | bytes) -> bytes:
+    """A header that no table remembers (RFC 7541, section 6.2.2)."""
+    raw_name = name.encode("ascii")
+    raw = value if isinstance(value, bytes) else value.encode("ascii")
+    return b"\0" + _number(len(raw_name), 7) + raw_name + _number(len(raw), 7) + raw
+
+
+def block(headers: Iterable[tuple[str, str | bytes]]) -> bytes:
+    """Headers as they stand in a frame; those whose name ends with "-bin" as base64."""
+    return b"".join(literal(name, to_wire(name, value)) for name, value in headers)
+
+
+def to_wire(name: str, value: str | bytes) -> str | bytes:
+    """A value of gRPC's metadata, as a header's."""
+    if name.endswith("-bin"):
+        raw = value if isinstance(value, bytes) else value.encode()
+        return base64.b64encode(raw).rstrip(b"=")
+    return value
+
+
+def metadata(headers: Sequence[Header]) -> Metadata:
+    """gRPC's metadata in a list of headers: neither HTTP/2's nor gRPC's own.
+
+    Raises:
+        ValueError: a value that should be base64 is none.
+    """
+    return tuple(
+        (name, _from_wire(name, value))
+        for name, value in headers
+        if not name.startswith((":", "grpc-")) and name not in _OF_THE_TRANSPORT
+    )
+
+
+def _from_wire(name: str, value: str) -> str | bytes:
+    if not name.endswith("-bin"):
+        return value
+    try:
+        # What came twice is joined by commas; gRPC's clients send each for itself.
+        return base64.b64decode(value + "=" * (-len(value) % 4))
+    except binascii.Error as failure:
+        raise ValueError(f"{name} is not base64") from failure
+
+
+def percent_encoded(text: str) -> str:
+    """A grpc-message: printable ASCII, anything else and % as %XX of its UTF-8."""
+    return quote(text, safe=" !\"#$&'()*+,-./:;<=>?@[\\]^_`{|}~")
+
+
+def percent_decoded(text: str) -> str:
+    return unquote(text)
+
+
+_OF_THE_TRANSPORT = frozenset(("te", "content-type", "accept-encoding", "content-length"))

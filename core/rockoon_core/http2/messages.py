@@ -1,0 +1,216 @@
+"""One stream's gRPC messages: assembled from DATA frames, and cut into them.
+
+A message is five bytes (compressed or not, its length) and so many more, wherever frames end.
+What is not read keeps its sender waiting: a stream's window is given back as messages are taken.
+"""
+
+import asyncio
+import struct
+from collections import deque
+from typing import TYPE_CHECKING
+
+from rockoon_core.http2 import frames
+
+if TYPE_CHECKING:
+    from rockoon_core.http2.sending import Http2Sending
+
+PREFIX = struct.Struct(">BI")
+PREFIX_BYTES = 5
+# Of messages that nobody has taken yet; a longer message is taken in all the same.
+UNREAD_BYTES_MAX = 4 << 20
+# Longer pieces are written as they are, without being joined with what stands before them.
+JOINED_BYTES_MAX = 16 << 10
+# Of a message whose rest is longer, bytes are received where they will lie.
+DIRECT_BYTES_MIN = 8 << 10
+
+
+class MessageRefused(Exception):
+    """A message that is compressed, or longer than it may be; the text says which."""
+
+    def __init__(self, status: str, reason: str) -> None:
+        super().__init__(reason)
+        self.status = status
+
+
+class MessageStream:
+    """A stream of one connection; the base of a server's call and of a client's.
+
+    Args:
+        connection: carries it.
+        stream_id: its number there.
+        message_bytes_max: longer messages are refused.
+    """
+
+    __slots__ = (
+        "_filled", "_gathered", "_message", "_message_bytes_max", "_unread", "_unread_bytes",
+        "_waiting", "connection", "has_ended", "id", "is_closed", "owed_bytes", "pending",
+        "receive_window", "room", "send_window", "sent_last",
+    )  # fmt: skip
+
+    def __init__(self, connection: "Http2Sending", stream_id: int, message_bytes_max: int) -> None:
+        self.connection = connection
+        self.id = stream_id
+        self.send_window = connection.peer_window
+        self.receive_window = connection.own_window
+        # Received, and not given back to the peer's window.
+        self.owed_bytes = 0
+        # The peer has sent its last frame; we have queued ours; the stream is over.
+        self.has_ended = self.sent_last = self.is_closed = False
+        # What the windows have no room for: pieces of DATA, and whether the stream ends with one.
+        # None for a piece stands for a header block that follows.
+        self.pending: deque[tuple[memoryview | None, bytes, bool]] = deque()
+        # Done when `pending` has been sent.
+        self.room: asyncio.Future[None] | None = None
+        self._message_bytes_max = message_bytes_max
+        self._gathered = b""
+        self._message: bytearray | None = None
+        self._filled = 0
+        self._unread: deque[bytes | bytearray] = deque()
+        self._unread_bytes = 0
+        self._waiting: asyncio.Future[None] | None = None
+
+    # Receiving.
+
+    def take(self, chunk: memoryview) -> None:
+        """The next bytes of DATA; they are the caller's again afterwards.
+
+        Raises:
+            MessageRefused: a message cannot be taken.
+        """
+        while len(chunk):
+            if self._message is None:
+                wanted = PREFIX_BYTES - len(self._gathered)
+                if len(chunk) < wanted:
+                    self._gathered += bytes(chunk)
+                    return
+                compressed, length = PREFIX.unpack(self._gathered + chunk[:wanted])
+                self._gathered = b""
+                chunk = chunk[wanted:]
+                if compressed:
+                    raise MessageRefused("UNIMPLEMENTED", "compressed messages are not taken")
+                if length > self._message_bytes_max:
+                    raise MessageRefused(
+                        "RESOURCE_EXHAUSTED",
+                        f"a message of {length} bytes is longer than {self._message_bytes_max}",
+                    )
+                if len(chunk) >= length:
+                    self._complete(bytes(chunk[:length]))
+                    chunk = chunk[length:]
+                    continue
+                self._message, self._filled = bytearray(length), 0
+            count = min(len(chunk), len(self._message) - self._filled)
+            self._message[self._filled : self._filled + count] = chunk[:count]
+            chunk = chunk[count:]
+            self.filled(count)
+
+    def direct_target(self, bytes_max: int) -> memoryview | None:
+        """Where the next bytes may be received, at most so many; None when that is not worth it."""
+        if self._message is None or self.is_closed:
+            return None
+        count = min(len(self._message) - self._filled, bytes_max)
+        if count < DIRECT_BYTES_MIN:
+            return None
+        return memoryview(self._message)[self._filled : self._filled + count]
+
+    def filled(self, count: int) -> None:
+        """So many bytes more lie in the message."""
+        assert self._message is not None
+        self._filled += count
+        if self._filled == len(self._message):
+            message, self._message = self._message, None
+            self._complete(message)
+
+    @property
+    def is_within_message(self) -> bool:
+        return self._message is not None or bool(self._gathered)
+
+    @property
+    def keeps_up(self) -> bool:
+        """Whether the peer may go on sending."""
+        return self._unread_bytes < UNREAD_BYTES_MAX
+
+    def _complete(self, message: bytes | bytearray) -> None:
+        self._unread.append(message)
+        self._unread_bytes += len(message) + PREFIX_BYTES
+        self._wake()
+
+    def peer_ended(self) -> None:
+        """The peer sends nothing more."""
+        self.has_ended = True
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._waiting is not None and not self._waiting.done():
+            self._waiting.set_result(None)
+
+    def taken(self) -> bytes | bytearray | None:
+        """The next message that is there; None when none is."""
+        if not self._unread:
+            return None
+        message = self._unread.popleft()
+        self._unread_bytes -= len(message) + PREFIX_BYTES
+        if self.owed_bytes and self.keeps_up and not self.is_closed:
+            self.connection.give_back(self)
+        return message
+
+    async def read(self) -> bytes | bytearray | None:
+        """The next message, for one reader; None at the end of the stream."""
+        while not self._unread:
+            if self.has_ended or self.is_closed:
+                return None
+            self._waiting = asyncio.get_running_loop().create_future()
+            try:
+                await self._waiting
+            finally:
+                self._waiting = None
+        return self.taken()
+
+    # Sending.
+
+    def queue_message(self, message: bytes, *, last: bool = False) -> None:
+        """Send a message as soon as the peer's windows let it.
+
+        Args:
+            message: its bytes.
+            last: the stream ends with it.
+        """
+        self.sent_last = last
+        self.connection.send_data(self, PREFIX.pack(0, len(message)), message, last=last)
+
+    async def send_message(self, message: bytes) -> None:
+        """Likewise, and return when another one may be queued."""
+        self.queue_message(message)
+        await self.wait_room()
+
+    async def wait_room(self) -> None:
+        """Wait until all that was queued is with the transport, and that takes more."""
+        while (self.pending or self.connection.is_choked) and not self.is_closed:
+            self.room = asyncio.get_running_loop().create_future()
+            self.connection.wants_room(self)
+            try:
+                await self.room
+            finally:
+                self.room = None
+
+    def give_room(self) -> None:
+        if self.room is not None and not self.room.done():
+            self.room.set_result(None)
+
+    def queue_headers(self, block: bytes, *, last: bool) -> None:
+        """Send headers, or trailers, behind all that was queued."""
+        self.sent_last = last
+        if self.pending:
+            self.pending.append((None, block, last))
+        else:
+            self.connection.send_headers(self, block, last=last)
+
+    def closed(self) -> None:
+        """Nothing is sent or received any more."""
+        self.is_closed = True
+        self.pending.clear()
+        self._wake()
+        self.give_room()
+
+    def failed(self, code: frames.ErrorCode, reason: str) -> None:  # noqa: ARG002 - for overriders
+        """The peer, or the end of the connection, has ended the stream; overridden."""
+        self.closed()

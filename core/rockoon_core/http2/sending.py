@@ -1,0 +1,165 @@
+"""Sending of one side of a connection, as far as the peer's windows have room for it."""
+
+from typing import TYPE_CHECKING, Any
+
+from rockoon_core.http2 import frames
+from rockoon_core.http2.messages import JOINED_BYTES_MAX
+
+# Wide, since batches are of megabytes.
+OWN_STREAM_WINDOW = 4 << 20
+
+if TYPE_CHECKING:
+    from rockoon_core.http2.messages import MessageStream
+
+
+class Http2Sending:
+    """The sending half of `Http2Connection`.
+
+    Attributes:
+        peer_frame_bytes: longer frames are not sent.
+        peer_window: how much may be sent on a stream that opens.
+        own_window: how much may be received on one.
+        is_choked: the transport holds as much as it should.
+        is_lost: the connection has ended.
+    """
+
+    def __init__(self) -> None:
+        self.transport: Any = None
+        self._send_window = frames.WINDOW_DEFAULT
+        self.peer_frame_bytes = frames.FRAME_BYTES_MIN
+        self.peer_window = frames.WINDOW_DEFAULT
+        self.own_window = OWN_STREAM_WINDOW
+        self.is_choked = False
+        self.is_lost = False
+        # Streams with something that the windows have had no room for, in the order of their turns.
+        self._blocked: dict[int, MessageStream] = {}
+        # Those whose senders wait.
+        self._wanting: list[MessageStream] = []
+
+    def drop_if_over(self, stream: "MessageStream") -> None:
+        """A stream's last frame is sent."""
+        raise NotImplementedError
+
+    def _write(self, data: bytes) -> None:
+        if not self.is_lost:
+            self.transport.write(data)
+
+    def send_headers(
+        self, stream: "MessageStream", block: bytes, *, last: bool, before: bytes = b""
+    ) -> None:
+        """Headers of a stream, in as many frames as the peer wants."""
+        if stream.is_closed:
+            return
+        out, kind, flags = [before], frames.HEADERS, frames.END_STREAM if last else 0
+        while len(block) > self.peer_frame_bytes:
+            out.append(frames.frame(kind, flags, stream.id, block[: self.peer_frame_bytes]))
+            block = block[self.peer_frame_bytes :]
+            kind, flags = frames.CONTINUATION, 0
+        out.append(frames.frame(kind, flags | frames.END_HEADERS, stream.id, block))
+        self._write(b"".join(out))
+        if last:
+            self.drop_if_over(stream)
+
+    def send_data(
+        self,
+        stream: "MessageStream",
+        prefix: bytes,
+        message: bytes,
+        *,
+        last: bool,
+        before: bytes = b"",
+    ) -> None:
+        """A message behind its five bytes; what there is no room for is sent later.
+
+        Args:
+            before: frames to be written with it.
+        """
+        if stream.is_closed:
+            return
+        if len(message) <= JOINED_BYTES_MAX:
+            data = prefix + message
+            length = len(data)
+            if (
+                not stream.pending
+                and length <= stream.send_window
+                and length <= self._send_window
+                and length <= self.peer_frame_bytes
+            ):
+                stream.send_window -= length
+                self._send_window -= length
+                flags = frames.END_STREAM if last else 0
+                self._write(before + frames.head(length, frames.DATA, flags, stream.id) + data)
+                if last:
+                    self.drop_if_over(stream)
+                return
+            pieces = [data]
+        else:
+            pieces = [prefix, message]
+        if before:
+            self._write(before)
+        for piece in pieces[:-1]:
+            stream.pending.append((memoryview(piece), b"", False))
+        stream.pending.append((memoryview(pieces[-1]), b"", last))
+        self._send_pending(stream)
+
+    def _send_pending(self, stream: "MessageStream") -> None:
+        """As much of what waits on a stream as windows and the transport take."""
+        out: list[bytes | memoryview] = []
+        while stream.pending and not stream.is_closed:
+            piece, block, last = stream.pending[0]
+            if piece is None:
+                stream.pending.popleft()
+                self.transport.writelines(out)
+                out = []
+                self.send_headers(stream, block, last=last)
+                continue
+            room = min(stream.send_window, self._send_window, self.peer_frame_bytes)
+            count = min(room, len(piece))
+            if count <= 0 and len(piece):
+                break
+            stream.pending.popleft()
+            is_rest = count < len(piece)
+            if is_rest:
+                stream.pending.appendleft((piece[count:], b"", last))
+            stream.send_window -= count
+            self._send_window -= count
+            flags = frames.END_STREAM if last and not is_rest else 0
+            out += [frames.head(count, frames.DATA, flags, stream.id), piece[:count]]
+            if last and not is_rest:
+                self.transport.writelines(out)
+                out = []
+                self.drop_if_over(stream)
+        if out and not self.is_lost:
+            self.transport.writelines(out)
+        if stream.pending:
+            self._blocked[stream.id] = stream
+        else:
+            self._blocked.pop(stream.id, None)
+
+    def _pump(self) -> None:
+        """Windows or the transport have room again."""
+        for stream_id, stream in list(self._blocked.items()):
+            if self._send_window <= 0 or self.is_choked or self.is_lost:
+                break
+            # The one that had its turn waits behind the others.
+            del self._blocked[stream_id]
+            self._send_pending(stream)
+        self._give_room()
+
+    def wants_room(self, stream: "MessageStream") -> None:
+        """A stream's sender waits until it may queue more."""
+        self._wanting.append(stream)
+
+    def _give_room(self) -> None:
+        wanting, self._wanting = self._wanting, []
+        for stream in wanting:
+            if not stream.is_closed and (stream.pending or self.is_choked):
+                self._wanting.append(stream)
+            else:
+                stream.give_room()
+
+    def give_back(self, stream: "MessageStream") -> None:
+        """Let the peer send as much again as was received on a stream."""
+        stream.receive_window += stream.owed_bytes
+        self._write(frames.window_update(stream.id, stream.owed_bytes))
+        stream.owed_bytes = 0

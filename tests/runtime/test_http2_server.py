@@ -1,0 +1,410 @@
+"""Rockoon's own HTTP/2 server: gRPC's client is answered, who breaks the protocol is not served.
+
+What a peer may not do, and with which error it ends, is RFC 9113's. h2spec agrees, but for requests
+that are not gRPC's: they are answered 415 before their bodies come.
+"""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import grpc
+import pytest
+from google.protobuf.wrappers_pb2 import BytesValue
+from grpc import aio
+
+from rockoon_core.http2 import frames
+from rockoon_core.http2.frames import ErrorCode
+from rockoon_core.http2.headers import block
+from rockoon_runtime.http2_server import Http2Server
+from support.eventually import eventually
+from support.raw_http2 import Frame, call, data, head, raw_peer
+from support.waiting import DEADLINE_SECONDS
+
+MIB = 1 << 20
+OPTIONS = (("grpc.max_receive_message_length", -1), ("grpc.use_local_subchannel_pool", 1))
+
+
+class Echo:
+    """What is called."""
+
+    def __init__(self) -> None:
+        self.cancelled = 0
+        self.read = 0
+        self.may_read = asyncio.Event()
+        self.may_answer = asyncio.Event()
+        self.has_begun = asyncio.Event()
+
+    async def unary(self, request: BytesValue, _context: Any) -> BytesValue:
+        return request
+
+    async def streams(self, requests: Any, _context: Any) -> AsyncIterator[BytesValue]:
+        async for request in requests:
+            yield request
+
+    async def many(self, request: BytesValue, _context: Any) -> AsyncIterator[BytesValue]:
+        for _ in range(2000):
+            yield request
+
+    async def refuses(self, _request: BytesValue, context: Any) -> None:
+        await context.abort(
+            grpc.StatusCode.NOT_FOUND, "kein Wasser: 5 % Öl", (("x-bin", b"\0\xff"),)
+        )
+
+    async def waits(self, request: BytesValue, context: Any) -> BytesValue:
+        self.has_begun.set()
+        try:
+            await self.may_answer.wait()
+        except asyncio.CancelledError:
+            self.cancelled += 1
+            raise
+        assert context.peer().startswith("ipv4:127.0.0.1:")
+        return request
+
+    async def reads_late(self, requests: Any, _context: Any) -> BytesValue:
+        await self.may_read.wait()
+        async for request in requests:
+            self.read += len(request.value)
+        return BytesValue()
+
+
+@asynccontextmanager
+async def served(echo: Echo, **bounds: Any) -> AsyncIterator[tuple[Http2Server, int]]:
+    server = Http2Server(**bounds)
+    kinds = {
+        "Unary": (grpc.unary_unary_rpc_method_handler, echo.unary),
+        "Streams": (grpc.stream_stream_rpc_method_handler, echo.streams),
+        "Many": (grpc.unary_stream_rpc_method_handler, echo.many),
+        "Refuses": (grpc.unary_unary_rpc_method_handler, echo.refuses),
+        "Waits": (grpc.unary_unary_rpc_method_handler, echo.waits),
+        "ReadsLate": (grpc.stream_unary_rpc_method_handler, echo.reads_late),
+    }
+    handlers: dict[str, Any] = {
+        name: make(behaviour, BytesValue.FromString, BytesValue.SerializeToString)  # type: ignore[operator]
+        for name, (make, behaviour) in kinds.items()
+    }
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("test.Echo", handlers),))
+    port = await server.listen("127.0.0.1", 0)
+    try:
+        yield server, port
+    finally:
+        await server.stop(None)
+
+
+def method(channel: aio.Channel, kind: str, name: str) -> Any:
+    opened: Any = getattr(channel, kind)
+    return opened(f"/test.Echo/{name}", BytesValue.SerializeToString, BytesValue.FromString)
+
+
+async def test_grpcs_client_is_answered_in_all_four_ways() -> None:
+    async with (
+        served(Echo()) as (_, port),
+        aio.insecure_channel(f"127.0.0.1:{port}", options=OPTIONS) as channel,
+    ):
+        unary = method(channel, "unary_unary", "Unary")
+        bodies = [b"", b"x", bytes(16_379), bytes(70_000), random.Random(1).randbytes(9 * MIB)]
+        calls = [unary(BytesValue(value=body)) for body in bodies * 4]
+        assert [(await each).value for each in calls] == bodies * 4
+        many = method(channel, "unary_stream", "Many")(BytesValue(value=bytes(2000)))
+        assert sum([len(each.value) async for each in many]) == 2000 * 2000
+        streams = method(channel, "stream_stream", "Streams")(
+            iter([BytesValue(value=body) for body in bodies])
+        )
+        assert [each.value async for each in streams] == bodies
+
+
+async def test_an_abort_brings_its_status_its_text_and_its_metadata() -> None:
+    async with served(Echo()) as (_, port), aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+        with pytest.raises(aio.AioRpcError) as refusal:
+            await method(channel, "unary_unary", "Refuses")(BytesValue())
+        assert refusal.value.code() is grpc.StatusCode.NOT_FOUND
+        assert refusal.value.details() == "kein Wasser: 5 % Öl"
+        assert dict(refusal.value.trailing_metadata()) == {"x-bin": b"\0\xff"}
+        with pytest.raises(aio.AioRpcError) as unknown:
+            await method(channel, "unary_unary", "Nothing")(BytesValue())
+        assert unknown.value.code() is grpc.StatusCode.UNIMPLEMENTED
+
+
+async def test_a_call_that_is_given_up_or_late_ends_its_servicer() -> None:
+    echo = Echo()
+    async with served(echo) as (_, port), aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+        waits = method(channel, "unary_unary", "Waits")
+        given_up = waits(BytesValue())
+        async with asyncio.timeout(DEADLINE_SECONDS):
+            await echo.has_begun.wait()
+        given_up.cancel()
+        await eventually(lambda: echo.cancelled == 1)
+        with pytest.raises(aio.AioRpcError) as late:
+            await waits(BytesValue(), timeout=0.05)
+        assert late.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+        await eventually(lambda: echo.cancelled == 2)
+
+
+async def test_a_server_that_stops_answers_what_it_has_taken() -> None:
+    echo = Echo()
+    async with served(echo) as (server, port), aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+        taken = method(channel, "unary_unary", "Waits")(BytesValue(value=b"taken"))
+        async with asyncio.timeout(DEADLINE_SECONDS):
+            await echo.has_begun.wait()
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(server.stop(DEADLINE_SECONDS))
+            with pytest.raises(aio.AioRpcError) as refusal:
+                await method(channel, "unary_unary", "Unary")(BytesValue())
+            assert refusal.value.code() is grpc.StatusCode.UNAVAILABLE
+            echo.may_answer.set()
+            assert (await taken).value == b"taken"
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_bytes_may_be_cut_anywhere(seed: int) -> None:
+    chance = random.Random(seed)
+    long = BytesValue(value=chance.randbytes(200_000)).SerializeToString()
+    pieces = [frames.PREFACE, frames.settings({}), call(1), head(3, "/test.Echo/Streams")]
+    message = data(3, long)[frames.HEAD_BYTES :]
+    while message:
+        count = chance.randint(1, 40_000)
+        pieces.append(frames.frame(frames.DATA, 0, 3, message[:count]))
+        message = message[count:]
+    pieces += [frames.frame(frames.DATA, frames.END_STREAM, 3), call(5)]
+    raw = b"".join(pieces)
+    wide = frames.window_update(0, 1 << 24)
+    async with served(Echo()) as (_, port):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.transport.set_write_buffer_limits(0)
+        at = 0
+        while at < len(raw):
+            count = chance.choice((1, 3, 9, 1000, 60_000))
+            writer.write(raw[at : at + count])
+            await writer.drain()
+            at += count
+        writer.write(wide + frames.window_update(3, 1 << 24))
+        got = bytearray()
+        async with asyncio.timeout(DEADLINE_SECONDS):
+            # 3 frames of each unary call; of the stream the message is what counts.
+            while got.count(b"grpc-status\x010") < 3:
+                got += await reader.read(65_536)
+        echoed = bytearray()
+        at = 0
+        while at < len(got):
+            word, _, stream_id = frames.HEAD.unpack_from(got, at)
+            if word & 0xFF == frames.DATA and stream_id == 3:
+                echoed += got[at + 9 : at + 9 + (word >> 8)]
+            at += 9 + (word >> 8)
+        assert bytes(echoed[5:]) == long
+        writer.transport.abort()
+
+
+REFUSED: dict[str, tuple[bytes, ErrorCode]] = {
+    "a frame too long": (frames.head(1 << 21, frames.DATA, 0, 1), ErrorCode.FRAME_SIZE_ERROR),
+    "very long settings": (
+        frames.head(1 << 17, frames.SETTINGS, 0, 0),
+        ErrorCode.ENHANCE_YOUR_CALM,
+    ),
+    "DATA on an idle stream": (data(1, b""), ErrorCode.PROTOCOL_ERROR),
+    "DATA on stream 0": (data(0, b""), ErrorCode.PROTOCOL_ERROR),
+    "an even stream": (head(2), ErrorCode.PROTOCOL_ERROR),
+    "headers again behind the end": (call(1) + head(1), ErrorCode.STREAM_CLOSED),
+    "headers not continued": (
+        frames.frame(frames.HEADERS, 0, 1, b"") + frames.frame(frames.PING, 0, 0, bytes(8)),
+        ErrorCode.PROTOCOL_ERROR,
+    ),
+    "headers without end": (
+        frames.frame(frames.HEADERS, 0, 1, b"")
+        + frames.frame(frames.CONTINUATION, 0, 1, bytes(10_000)) * 10,
+        ErrorCode.ENHANCE_YOUR_CALM,
+    ),
+    "empty headers without end": (
+        frames.frame(frames.HEADERS, 0, 1, b"") + frames.frame(frames.CONTINUATION, 0, 1) * 100,
+        ErrorCode.ENHANCE_YOUR_CALM,
+    ),
+    "no header block": (
+        frames.frame(frames.HEADERS, frames.END_HEADERS, 1, b"\xff\xff\xff\xff\xff"),
+        ErrorCode.COMPRESSION_ERROR,
+    ),
+    "a ping of seven bytes": (
+        frames.frame(frames.PING, 0, 0, bytes(7)),
+        ErrorCode.FRAME_SIZE_ERROR,
+    ),
+    "a window of nothing": (frames.window_update(0, 0), ErrorCode.PROTOCOL_ERROR),
+    "a window too wide": (frames.window_update(0, frames.WINDOW_MAX), ErrorCode.FLOW_CONTROL_ERROR),
+    "all padding": (
+        head(1) + frames.frame(frames.DATA, frames.PADDED, 1, b"\x05abc"),
+        ErrorCode.PROTOCOL_ERROR,
+    ),
+    "a push": (frames.frame(frames.PUSH_PROMISE, 4, 1, bytes(4)), ErrorCode.PROTOCOL_ERROR),
+    "a reset of an idle stream": (
+        frames.rst_stream(7, ErrorCode.CANCEL),
+        ErrorCode.PROTOCOL_ERROR,
+    ),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+async def test_who_breaks_the_protocol_is_told_so_and_left(what: str) -> None:
+    sent, code = REFUSED[what]
+    async with served(Echo()) as (_, port), raw_peer(port) as peer:
+        await peer.send(sent)
+        told = await peer.until(lambda each: each.kind == frames.GOAWAY)
+        assert told is not None
+        assert told.error is code
+        assert await peer.until(lambda _: False) is None
+        async with raw_peer(port) as other:
+            await other.send(call(1))
+            assert await other.is_answered(1)
+
+
+STREAM_REFUSED: dict[str, tuple[bytes, ErrorCode]] = {
+    "a name in capitals": (
+        frames.frame(frames.HEADERS, 4, 1, block([("Ab", "c")])),
+        ErrorCode.PROTOCOL_ERROR,
+    ),
+    "no path": (
+        frames.frame(frames.HEADERS, 4, 1, block([(":method", "POST"), (":scheme", "http")])),
+        ErrorCode.PROTOCOL_ERROR,
+    ),
+    "an end within a message": (
+        head(1) + frames.frame(frames.DATA, frames.END_STREAM, 1, b"\0\0\0\0\x09abc"),
+        ErrorCode.PROTOCOL_ERROR,
+    ),
+    "it depends on itself": (
+        head(1) + frames.frame(frames.PRIORITY, 0, 1, frames.NUMBER.pack(1) + b"\0"),
+        ErrorCode.PROTOCOL_ERROR,
+    ),
+    "its window of nothing": (head(1) + frames.window_update(1, 0), ErrorCode.PROTOCOL_ERROR),
+}
+
+
+@pytest.mark.parametrize("what", STREAM_REFUSED)
+async def test_a_stream_that_breaks_the_protocol_ends_alone(what: str) -> None:
+    sent, code = STREAM_REFUSED[what]
+    async with served(Echo()) as (_, port), raw_peer(port) as peer:
+        await peer.send(sent)
+        ended = await peer.until(lambda each: each.stream_id == 1 and each.error is not None)
+        assert ended is not None
+        assert ended.error is code
+        await peer.send(call(3))
+        assert await peer.is_answered(3)
+
+
+@pytest.mark.parametrize(
+    ("prefix", "status"), [(b"\x01\0\0\0\x01x", b"12"), (b"\0\x7f\xff\xff\xff", b"8")]
+)
+async def test_a_message_that_is_compressed_or_huge_ends_its_call(
+    prefix: bytes, status: bytes
+) -> None:
+    async with served(Echo()) as (_, port), raw_peer(port) as peer:
+        await peer.send(head(1) + frames.frame(frames.DATA, 0, 1, prefix))
+        trailers = await peer.until(
+            lambda each: each.stream_id == 1 and bool(each.flags & frames.END_STREAM)
+        )
+        assert trailers is not None
+        assert b"grpc-status" + bytes((len(status),)) + status in trailers.payload
+        await peer.send(call(3))
+        assert await peer.is_answered(3)
+
+
+async def test_what_nobody_reads_holds_its_sender_and_no_other() -> None:
+    echo = Echo()
+    async with served(echo) as (_, port), raw_peer(port) as peer:
+        # A message of a megabyte at a time; a stream's window is four.
+        await peer.send(head(1, "/test.Echo/ReadsLate"))
+        message = BytesValue(value=bytes(MIB - 10)).SerializeToString()
+        for _ in range(4):
+            raw = data(1, message)[frames.HEAD_BYTES :]
+            while raw:
+                await peer.send(frames.frame(frames.DATA, 0, 1, raw[:16_384]))
+                raw = raw[16_384:]
+        await peer.send(call(3))
+        assert await peer.is_answered(3)
+        given = [each for each in peer.seen if each.kind == frames.WINDOW_UPDATE]
+        assert sum(
+            frames.NUMBER.unpack(each.payload)[0] for each in given if each.stream_id == 1
+        ) < (4 * MIB)
+        echo.may_read.set()
+        assert await peer.until(
+            lambda each: each.kind == frames.WINDOW_UPDATE and each.stream_id == 1
+        )
+        await peer.send(frames.frame(frames.DATA, frames.END_STREAM, 1))
+        assert await peer.is_answered(1)
+        assert echo.read == 4 * (MIB - 10)
+
+
+async def test_a_peer_without_a_window_is_sent_nothing_until_it_opens_one() -> None:
+    narrow = frames.settings({frames.INITIAL_WINDOW_SIZE: 0})
+    async with served(Echo()) as (_, port), raw_peer(port, narrow) as peer:
+        await peer.send(call(1, BytesValue(value=bytes(100_000)).SerializeToString()))
+        await peer.send(frames.frame(frames.PING, 0, 0, b"are you?"))
+        assert await peer.until(lambda each: each.kind == frames.PING) is not None
+        assert not [each for each in peer.seen if each.kind == frames.DATA]
+        await peer.send(frames.window_update(1, 10))
+        ten = await peer.until(lambda each: each.kind == frames.DATA)
+        assert ten is not None
+        assert len(ten.payload) == 5
+        # What it has sent comes out of the stream's window and of the connection's.
+        await peer.send(frames.window_update(1, 1 << 20) + frames.window_update(0, 1 << 20))
+        assert await peer.is_answered(1)
+        sent = [each for each in peer.seen if each.kind == frames.DATA]
+        assert sum(len(each.payload) for each in sent) > 100_000
+        assert max(len(each.payload) for each in sent) <= frames.FRAME_BYTES_MIN
+
+
+async def test_a_peer_that_asks_and_does_not_read_is_not_read_either() -> None:
+    async with served(Echo()) as (server, port), raw_peer(port, limit=1) as peer:
+        peer.writer.transport.set_write_buffer_limits(high=1)
+        pings = frames.frame(frames.PING, 0, 0, bytes(8)) * 10_000
+
+        async def flood() -> None:
+            while True:
+                await peer.send(pings)
+
+        async with asyncio.TaskGroup() as tasks:
+            flooding = tasks.create_task(flood())
+            await eventually(lambda: server.connections)
+            connection = next(iter(server.connections))
+            # It stops reading, so its answers are bounded, and the flood waits.
+            await eventually(lambda: not connection.transport.is_reading())
+            assert connection.transport.get_write_buffer_size() < 24 * MIB
+            flooding.cancel()
+
+
+async def test_opening_streams_and_giving_them_up_again_and_again_ends_the_connection() -> None:
+    echo = Echo()
+    async with served(echo) as (_, port), raw_peer(port) as peer:
+        burst = [
+            head(2 * number + 1, "/test.Echo/Waits")
+            + frames.rst_stream(2 * number + 1, ErrorCode.CANCEL)
+            for number in range(40_000)
+        ]
+        async with asyncio.TaskGroup() as tasks:
+            sending = tasks.create_task(peer.send(b"".join(burst)))
+            told = await peer.until(lambda each: each.kind == frames.GOAWAY)
+            assert told is not None
+            assert told.error is ErrorCode.ENHANCE_YOUR_CALM
+            sending.cancel()
+
+
+async def test_a_connection_that_is_idle_for_long_is_left() -> None:
+    async with served(Echo(), idle_seconds_max=0.05) as (_, port), raw_peer(port) as peer:
+        await peer.send(call(1))
+        assert await peer.is_answered(1)
+        told = await peer.until(lambda each: each.kind == frames.GOAWAY)
+        assert told is not None
+        assert told.error is ErrorCode.NO_ERROR
+        assert await peer.frame() is None
+
+
+async def test_what_is_no_grpc_is_told_so() -> None:
+    plain = ((":method", "GET"), (":scheme", "http"), (":path", "/"))
+    async with served(Echo()) as (_, port), raw_peer(port) as peer:
+        await peer.send(frames.frame(frames.HEADERS, 5, 1, block(plain)))
+        answer = await peer.until(lambda each: each.kind == frames.HEADERS)
+        assert isinstance(answer, Frame)
+        assert b"415" in answer.payload
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"GET / HTTP/1.1\r\nHost: here\r\n\r\n")
+        async with asyncio.timeout(DEADLINE_SECONDS):
+            # Whatever is said in HTTP/2's words, and then the end.
+            await reader.read()
+        writer.transport.abort()

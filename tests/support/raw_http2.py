@@ -1,0 +1,116 @@
+"""A peer that sends whatever bytes it likes, and takes frames apart; it gives its windows back only
+when told."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import NamedTuple
+
+from rockoon_core.http2 import frames
+from rockoon_core.http2.frames import ErrorCode
+from rockoon_core.http2.headers import block
+from rockoon_core.http2.messages import PREFIX
+from support.waiting import DEADLINE_SECONDS
+
+CALL = (
+    (":method", "POST"),
+    (":scheme", "http"),
+    (":path", "/test.Echo/Unary"),
+    (":authority", "here"),
+    ("te", "trailers"),
+    ("content-type", "application/grpc"),
+)
+
+
+class Frame(NamedTuple):
+    """As it came."""
+
+    kind: int
+    flags: int
+    stream_id: int
+    payload: bytes
+
+    @property
+    def error(self) -> ErrorCode | None:
+        """Of a RST_STREAM or GOAWAY."""
+        if self.kind == frames.RST_STREAM:
+            return ErrorCode(frames.NUMBER.unpack(self.payload)[0])
+        if self.kind == frames.GOAWAY:
+            return ErrorCode(frames.TWO_NUMBERS.unpack_from(self.payload)[1])
+        return None
+
+
+def head(stream_id: int, path: str = "/test.Echo/Unary", *, ends: bool = False) -> bytes:
+    """Headers of a call, without any table."""
+    headers = [(name, path if name == ":path" else value) for name, value in CALL]
+    flags = frames.END_HEADERS | (frames.END_STREAM if ends else 0)
+    return frames.frame(frames.HEADERS, flags, stream_id, block(headers))
+
+
+def data(stream_id: int, message: bytes, *, ends: bool = False) -> bytes:
+    """A message in one frame."""
+    flags = frames.END_STREAM if ends else 0
+    return frames.frame(frames.DATA, flags, stream_id, PREFIX.pack(0, len(message)) + message)
+
+
+def call(
+    stream_id: int, message: bytes = b"\x0a\x05hello", path: str = "/test.Echo/Unary"
+) -> bytes:
+    """All of a call with one request."""
+    return head(stream_id, path) + data(stream_id, message, ends=True)
+
+
+class RawPeer:
+    """The client's end of a connection."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self.writer = writer
+        self.seen: list[Frame] = []
+
+    async def send(self, raw: bytes) -> None:
+        self.writer.write(raw)
+        await self.writer.drain()
+
+    async def frame(self) -> Frame | None:
+        """The next one; None at the end."""
+        async with asyncio.timeout(DEADLINE_SECONDS):
+            try:
+                raw = await self._reader.readexactly(frames.HEAD_BYTES)
+                word, flags, stream_id = frames.HEAD.unpack(raw)
+                payload = await self._reader.readexactly(word >> 8)
+            except (asyncio.IncompleteReadError, ConnectionError):
+                return None
+        found = Frame(word & 0xFF, flags, stream_id, payload)
+        self.seen.append(found)
+        return found
+
+    async def until(self, wanted: Callable[[Frame], bool]) -> Frame | None:
+        """The next frame that is wanted; None when the connection ends before."""
+        while (found := await self.frame()) is not None:
+            if wanted(found):
+                return found
+        return None
+
+    async def is_answered(self, stream_id: int) -> bool:
+        """Whether a stream ends as an answered call does."""
+        ended = await self.until(
+            lambda each: (
+                each.stream_id == stream_id
+                and (each.kind == frames.RST_STREAM or bool(each.flags & frames.END_STREAM))
+            )
+        )
+        return ended is not None and ended.kind == frames.HEADERS
+
+
+@asynccontextmanager
+async def raw_peer(
+    port: int, settings: bytes = frames.settings({}), *, limit: int = 1 << 20
+) -> AsyncIterator[RawPeer]:
+    """A connection that has begun as it should."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=limit)
+    try:
+        writer.write(frames.PREFACE + settings)
+        yield RawPeer(reader, writer)
+    finally:
+        writer.transport.abort()
