@@ -109,7 +109,7 @@ class Cluster(Connection):
         linger_ms: float = 5.0,
         delivery_timeout_seconds: float = 30.0,
         reply_timeout_seconds: float = 10.0,
-        batch_bytes_max: int = 512 << 10,
+        batch_bytes_max: int = 1 << 20,
         batch_messages_max: int = 16_384,
         in_flight_max: int = 8,
         buffer_bytes_max: int = 64 << 20,

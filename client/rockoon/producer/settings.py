@@ -19,7 +19,7 @@ class ProducerSettings:
     idempotent: bool = False
     """Have the brokers store every message once, whatever is sent again; delayed messages excepted.
     A batch whose answer was lost then waits for its broker instead of going to another queue."""
-    batch_bytes_max: int = 512 << 10
+    batch_bytes_max: int = 1 << 20
     """A batch is closed when it is this large; 1 KiB to 8 MiB: with one message more, and topics
     as long as they may be, that stays below the 16 MiB that brokers take by default."""
     batch_messages_max: int = 16_384
