@@ -20,8 +20,8 @@ from rockoon.errors import (
     from_wire,
 )
 from rockoon.net.connection import Connection
-from rockoon.receiving.candidates import CANDIDATES_MAX, candidates
 from rockoon.receiving.line import Line, ParkedReceiver
+from rockoon.receiving.message_groups import CANDIDATES_MAX
 from rockoon.receiving.offset_reader import OffsetReader
 from rockoon.receiving.tails import QueueTail, Tails, TopicTails
 from rockoon_core.message_queue import MessageQueue, queue_from_wire
@@ -31,6 +31,7 @@ from rockoon_proto.v1.in_flight_pb2 import AcquireReply, AcquireRequest, Granted
 log = logging.getLogger(__name__)
 
 TICK_SECONDS = 1.0
+TICK_RASTER_SECONDS = 0.25
 VISIBLE_SECONDS_MIN = 0.02
 # A broker that does not say how far its queues reach must not hold up the others.
 READY_SECONDS_MAX = 0.5
@@ -227,7 +228,9 @@ class Acquirer:
                 if line.is_due_again:
                     self.make_due(line, group)
                 else:
-                    self.make_due_in(line, group, TICK_SECONDS)
+                    # On common ticks: what lines ask for then goes together.
+                    late = -(self._loop.time() + TICK_SECONDS) % TICK_RASTER_SECONDS
+                    self.make_due_in(line, group, TICK_SECONDS + late)
             if self._due and not self._launching:
                 self._launching = True
                 self._loop.call_soon(self._launch)
@@ -331,12 +334,11 @@ class Acquirer:
         start = group.floors.get(tail.queue)
         if start is not None:
             start = max(start, tail.min_offset)
-            offsets = range(start, min(reach.end_offset, start + CANDIDATES_MAX))
-            if not offsets:
+            end_offset = min(reach.end_offset, start + CANDIDATES_MAX)
+            if start >= end_offset:
                 return None
-            reading = await self._reader.read(tail, offsets)
             reach.candidates_from = start
-            reach.candidates.extend(candidates(offsets, reading))
+            reach.candidates.extend(await self._reader.message_groups(tail, start, end_offset))
         return reach
 
     # What the answer means
@@ -389,7 +391,8 @@ class Acquirer:
             if tail.failure is not None
         ]
         if failures:
-            line.fail(failures[0].with_traceback(None), line.over)
+            may_pass = any(failure.retriable for failure in failures)
+            line.fail(failures[0].with_traceback(None), line.over if may_pass else None)
         else:
             # Nothing is stored yet, or only topics without queues are read.
             line.ask_done(line.asks)

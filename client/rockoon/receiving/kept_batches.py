@@ -11,13 +11,14 @@ from dataclasses import dataclass
 
 from rockoon.consumer.pull import Pulled
 from rockoon.message import Batch
+from rockoon.receiving.message_groups import hash_of_nobody, hashes
 from rockoon_core.message_queue import MessageQueue
 
 BYTES_MAX = 64 << 20
 BATCHES_MAX = 16_384
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class KeptBatch:
     """A range of a queue, and its messages."""
 
@@ -28,6 +29,7 @@ class KeptBatch:
     """Of the batch, ascending."""
     size_bytes: int
     kept_at: float
+    _groups: list[int] | None = None
 
     def holds_all(self, offsets: Sequence[int]) -> bool:
         """Whether it has a message at each of these offsets, which ascend."""
@@ -37,6 +39,14 @@ class KeptBatch:
             and self.first <= offsets[0]
             and offsets[-1] < self.next_offset
         )
+
+    def message_groups(self, offset: int, end_offset: int) -> list[int]:
+        """Return the hashes of the message groups from an offset on; see `message_group_hash`."""
+        if self._groups is None:
+            own = dict(zip(self.offsets, hashes(self.batch), strict=True)) if self.batch else {}
+            places = range(self.first, self.next_offset)
+            self._groups = [own[at] if at in own else hash_of_nobody(at) for at in places]
+        return self._groups[offset - self.first : end_offset - self.first]
 
     def index(self, offset: int) -> int | None:
         """Return where in the batch the message of an offset is, None when there is none."""

@@ -10,6 +10,7 @@ from rockoon.errors import RockoonError, StoreCorrupt
 from rockoon.message import Batch
 from rockoon.net.connection import Connection
 from rockoon.receiving.kept_batches import KeptBatches
+from rockoon.receiving.message_groups import hash_of_nobody
 from rockoon.receiving.tails import QueueTail, Tails
 from rockoon.subscription import ALL, Subscription
 
@@ -75,6 +76,24 @@ class OffsetReader:
             if not lock.locked():
                 self._pulling.pop(tail, None)
         return reading
+
+    async def message_groups(self, tail: QueueTail, first: int, end_offset: int) -> list[int]:
+        """Return the hashes of the message groups of consecutive messages, up to the first that
+        cannot be read now."""
+        found: list[int] = []
+        while (offset := first + len(found)) < end_offset:
+            kept = self._kept.find(tail.queue, offset)
+            if kept is None:
+                reading = await self.read(tail, [offset])
+                if reading.unread:
+                    break
+                kept = self._kept.find(tail.queue, offset)
+            if kept is None:
+                # Deleted, or damaged.
+                found.append(hash_of_nobody(offset))
+            else:
+                found += kept.message_groups(offset, end_offset)
+        return found
 
     def _take_kept(self, tail: QueueTail, offsets: Sequence[int], reading: Reading) -> list[int]:
         """Move what is kept into the reading; returns and notes what is not."""

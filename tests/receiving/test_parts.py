@@ -1,0 +1,201 @@
+"""What receivers are made of, without a cluster: lines, kept batches, offsets as bits."""
+
+import asyncio
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rockoon.consumer.pull import Pulled
+from rockoon.message import Batch
+from rockoon.offsets.start import ConsumeFrom
+from rockoon.receiving.kept_batches import KeptBatches
+from rockoon.receiving.line import Line, ParkedReceiver, Wanting
+from rockoon.receiving.offset_bits import mask_of, offsets_of
+from rockoon.receiving.received import ReceiptHandle, ReceivedMessage
+from rockoon.subscription import Subscription
+from rockoon_core.message_queue import MessageQueue
+from rockoon_format.record import Record, encode_host, encode_record
+
+QUEUE = MessageQueue("orders", "broker-a", 0)
+HOST = encode_host("127.0.0.1", 10911)
+
+
+def pulled(offsets: Sequence[int], next_offset: int) -> Pulled:
+    frames = [
+        encode_record(
+            Record(
+                topic=b"orders",
+                queue_id=0,
+                queue_offset=offset,
+                physical_offset=1000 * offset,
+                body=b"%d" % offset,
+                properties=b"",
+                born_timestamp_ms=1,
+                born_host=HOST,
+                store_timestamp_ms=1,
+                store_host=HOST,
+            )
+        )
+        for offset in offsets
+    ]
+    lengths = np.array([len(frame) for frame in frames], dtype="<u4")
+    whole = b"".join(frames)
+    batch = Batch(QUEUE, whole, lengths) if frames else None
+    is_run = bool(offsets) and offsets[-1] - offsets[0] == len(offsets) - 1
+    places = range(offsets[0], offsets[-1] + 1) if is_run else offsets
+    return Pulled(batch, places, next_offset, len(whole), next_offset, whole, lengths)
+
+
+def messages(count: int) -> list[ReceivedMessage]:
+    batch = pulled(range(count), count).batch
+    assert batch is not None
+    return [
+        ReceivedMessage(batch, each, 1, ReceiptHandle(QUEUE, 1, each), 0) for each in range(count)
+    ]
+
+
+@given(st.sets(st.integers(0, 3000)), st.integers(0, 1 << 40))
+def test_offsets_come_back_from_their_bits(some: set[int], first: int) -> None:
+    offsets = sorted(first + each for each in some)
+    assert offsets_of(first, mask_of(offsets, first)) == offsets
+    assert mask_of([*offsets, *offsets], first) == mask_of(offsets, first)
+
+
+def test_kept_batches_say_what_a_queue_has_and_what_it_does_not_have() -> None:
+    kept = KeptBatches()
+    kept.put(QUEUE, 10, pulled([10, 11, 12], 13), 1.0)
+    kept.put(QUEUE, 13, pulled([14, 17], 20), 2.0)
+    kept.put(QUEUE, 20, pulled([], 30), 3.0)
+    found = {}
+    for offset in range(8, 32):
+        covers = kept.find(QUEUE, offset)
+        found[offset] = None if covers is None else covers.index(offset)
+    assert [offset for offset in found if kept.find(QUEUE, offset) is None] == [8, 9, 30, 31]
+    assert {offset: at for offset, at in found.items() if at is not None} == {
+        10: 0,
+        11: 1,
+        12: 2,
+        14: 0,
+        17: 1,
+    }
+    first, second = kept.find(QUEUE, 10), kept.find(QUEUE, 13)
+    assert first is not None
+    assert second is not None
+    assert (first.holds_all([10, 12]), first.holds_all([12, 13])) == (True, False)
+    assert not second.holds_all([14, 17])
+    assert kept.find(MessageQueue("orders", "broker-a", 1), 10) is None
+    kept.drop_older(2.0)
+    assert (kept.find(QUEUE, 10), kept.find(QUEUE, 13)) == (None, second)
+    kept.forget(QUEUE)
+    assert kept.find(QUEUE, 13) is None
+
+
+def test_what_is_read_again_replaces_what_was_kept() -> None:
+    kept = KeptBatches()
+    kept.put(QUEUE, 10, pulled([10], 11), 1.0)
+    again = kept.put(QUEUE, 10, pulled([10, 11], 12), 2.0)
+    assert kept.find(QUEUE, 11) is again
+    kept.drop_older(2.0)
+    assert kept.find(QUEUE, 10) is again
+
+
+def test_the_oldest_make_room() -> None:
+    size = pulled([0], 1).size_bytes
+    kept = KeptBatches(bytes_max=3 * size)
+    for offset in range(10):
+        kept.put(QUEUE, offset, pulled([offset], offset + 1), float(offset))
+    assert [each for each in range(10) if kept.find(QUEUE, each)] == [7, 8, 9]
+    few = KeptBatches(batches_max=2)
+    for offset in range(10):
+        few.put(QUEUE, offset, pulled([offset], offset + 1), float(offset))
+    assert [each for each in range(10) if few.find(QUEUE, each)] == [8, 9]
+    huge = KeptBatches(bytes_max=1)
+    assert huge.put(QUEUE, 0, pulled([0, 1], 2), 0.0).index(1) == 1
+    assert huge.find(QUEUE, 0) is None
+
+
+class Row:
+    """A line, and its receivers in the order in which they came."""
+
+    def __init__(self, *messages_max: int) -> None:
+        subscription = Subscription.parse("orders", "*")
+        self.line = Line(Wanting("group", (subscription,), 1000, ConsumeFrom.GROUP))
+        self.receivers = [ParkedReceiver(each, "", "") for each in messages_max]
+        for receiver in self.receivers:
+            self.line.park(receiver)
+
+    @property
+    def got(self) -> list[list[int] | None]:
+        return [
+            [each.queue_offset for each in receiver.messages.result()]
+            if receiver.messages.done()
+            else None
+            for receiver in self.receivers
+        ]
+
+
+async def test_the_first_in_line_get_first_and_what_is_left_is_said() -> None:
+    row = Row(2, 3, 4)
+    assert row.line.messages_wanted == 9
+    assert row.line.offer(messages(3)) == []
+    assert row.got == [[0, 1], [2], None]
+    assert row.line.messages_wanted == 4
+    left = row.line.offer(messages(6))
+    assert [each.queue_offset for each in left] == [4, 5]
+    assert row.line.messages_wanted == 0
+    assert row.line.offer(messages(1)) != []
+
+
+async def test_who_has_left_gets_nothing() -> None:
+    row = Row(1, 1)
+    row.line.leave(row.receivers[0])
+    row.line.leave(row.receivers[0])
+    row.receivers[1].messages.cancel()
+    assert len(row.line.offer(messages(2))) == 2
+    assert row.line.messages_wanted == 0
+    assert row.line.offer_to(row.receivers[0], messages(1)) != ()
+
+
+async def test_a_receiver_stays_until_it_was_asked_for_once() -> None:
+    row = Row(1)
+    receiver = row.receivers[0]
+    row.line.time_over(receiver)
+    assert row.got == [None]
+    row.line.asks += 1
+    row.line.ask_done(0)
+    assert row.got == [None]
+    row.line.ask_done(1)
+    assert row.got == [[]]
+    late = ParkedReceiver(1, "", "")
+    row.line.park(late)
+    row.line.asks += 1
+    row.line.ask_done(2)
+    row.line.time_over(late)
+    assert late.messages.result() == []
+
+
+async def test_a_failure_ends_all_or_those_whose_time_is_over() -> None:
+    row = Row(1, 1)
+    row.line.time_over(row.receivers[1])
+    failure = RuntimeError("gone")
+    row.line.fail(failure, row.line.over)
+    assert row.receivers[1].messages.exception() is failure
+    assert not row.receivers[0].messages.done()
+    row.line.fail(failure)
+    assert row.receivers[0].messages.exception() is failure
+    assert row.line.messages_wanted == 0
+
+
+async def test_what_is_being_read_is_not_asked_for_again() -> None:
+    row = Row(10)
+    row.line.pending = 7
+    assert row.line.messages_wanted == 3
+    row.line.factor = 8
+    assert row.line.messages_wanted == 73
+    row.line.factor = 1024
+    assert row.line.messages_wanted == 1024
+    with pytest.raises(asyncio.InvalidStateError):
+        row.receivers[0].messages.result()
