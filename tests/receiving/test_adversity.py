@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 
 import pytest
 from receiving.orders import Orders, numbers_of, receive
@@ -11,7 +12,7 @@ import rockoon
 from rockoon.errors import BrokerUnavailable, NotAcquired, RockoonError
 from rockoon.local import LocalCluster
 from rockoon_core.message_queue import MessageQueue
-from support.eventually import eventually
+from support.eventually import answered, eventually
 from support.waiting import DEADLINE_SECONDS
 
 topics = (f"orders-{number}" for number in itertools.count())
@@ -135,3 +136,33 @@ async def test_an_offset_service_that_is_killed_forgets_nothing_that_was_answere
         for task in working:
             task.cancel()
     assert len(work.done) == len(set(work.done)), "what was acknowledged never comes again"
+
+
+@pytest.mark.soak
+async def test_leaders_of_the_log_and_of_progress_die(tmp_path: Path) -> None:
+    """With copies nothing waits for who was killed."""
+    async with (
+        LocalCluster(tmp_path, replicas=3) as local,
+        rockoon.connect(local.nameservers) as cluster,
+    ):
+        await cluster.admin.create_topic("orders", queues_per_broker=2)
+        orders = Orders(cluster, "orders")
+        work = Work(orders)
+        async with asyncio.TaskGroup() as tasks:
+            working = [tasks.create_task(work.go_on()) for _ in range(3)]
+            for turn, log in enumerate(["broker-a", "offset"] * 2):
+                await orders.send(range(20 * turn, 20 * turn + 10))
+                described = await cluster.admin.logs.describe(log)
+                assert described.leader is not None
+                local.kill(described.leader.name)
+                await orders.send(range(20 * turn + 10, 20 * turn + 20))
+                await asyncio.to_thread(local.restart, described.leader.name)
+                await answered(
+                    lambda log=log: cluster.admin.logs.describe(log),  # type: ignore[misc]
+                    lambda found: found.confirmed and len(found.in_sync) == 3,
+                )
+            # What was granted by an answer that was lost waits for its time.
+            await eventually(lambda: len(set(work.done)) > 60)
+            for task in working:
+                task.cancel()
+        assert len(work.done) == len(set(work.done))

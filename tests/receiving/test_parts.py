@@ -46,7 +46,7 @@ def pulled(offsets: Sequence[int], next_offset: int) -> Pulled:
     batch = Batch(QUEUE, whole, lengths) if frames else None
     is_run = bool(offsets) and offsets[-1] - offsets[0] == len(offsets) - 1
     places = range(offsets[0], offsets[-1] + 1) if is_run else offsets
-    return Pulled(batch, places, next_offset, len(whole), next_offset, whole, lengths)
+    return Pulled(batch, places, next_offset, len(whole), next_offset)
 
 
 def messages(count: int) -> list[ReceivedMessage]:

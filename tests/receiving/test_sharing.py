@@ -1,0 +1,99 @@
+"""What receivers of one connection share, and what they must not share."""
+
+import asyncio
+
+from receiving.orders import Orders, numbers_of, receive
+
+import rockoon
+from rockoon_proto.v1.broker_pb2 import DescribeBrokerRequest
+
+
+async def subscriptions(orders: Orders) -> int:
+    """Queues that the broker has on pull streams."""
+    (queue, *_) = (await orders.cluster.route(orders.topic)).queues
+    stub = orders.cluster.broker(queue.broker)
+    return (await stub.DescribeBroker(DescribeBrokerRequest())).pull_subscriptions
+
+
+async def test_hundreds_of_receivers_follow_a_queue_once(orders: Orders) -> None:
+    before = await subscriptions(orders)
+    async with orders.consumer() as consumer, asyncio.TaskGroup() as tasks:
+        waiting = [tasks.create_task(receive(consumer, 1)) for _ in range(400)]
+        # Once the first has got something, all wait.
+        await orders.send([0])
+        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        # Four queues, and one of the retry topic.
+        assert await subscriptions(orders) - before <= 5
+        async with orders.cluster.producer() as producer:
+            await producer.send_many(orders.topic, [b"%d" % each for each in range(1, 400)])
+    assert numbers_of([each for task in waiting for each in task.result()]) == list(range(400))
+
+
+async def test_groups_get_each_message_by_itself(orders: Orders) -> None:
+    topics = {orders.topic: "*"}
+    consumers = [
+        orders.cluster.simple_consumer(f"{orders.group}-{each}", topics, consume_from="first")
+        for each in range(10)
+    ]
+    async with asyncio.TaskGroup() as tasks:
+        waiting = [tasks.create_task(receive(consumer, 20)) for consumer in consumers]
+        await orders.send(range(20))
+    assert [numbers_of(task.result()) for task in waiting] == [list(range(20))] * 10
+
+
+async def test_a_topic_of_the_same_name_is_another_one(orders: Orders) -> None:
+    async with orders.consumer() as consumer:
+        await orders.send(range(8))
+        await consumer.ack(await receive(consumer, 8))
+        await orders.cluster.admin.delete_topic(orders.topic)
+        await orders.cluster.admin.create_topic(orders.topic, queues_per_broker=4)
+        await orders.send(range(100, 104))
+        found = []
+        while len(found) < 4:
+            messages = await failure_or_messages(consumer)
+            found += messages
+        assert numbers_of(found) == list(range(100, 104))
+
+
+async def failure_or_messages(
+    consumer: rockoon.SimpleConsumer,
+) -> list[rockoon.ReceivedMessage]:
+    """Receive; that the topic is not there (yet) is no failure."""
+    try:
+        return await consumer.receive(wait=1.0)
+    except rockoon.errors.TopicNotFound:
+        return []
+
+
+async def test_a_queue_that_a_member_holds_gives_nothing_until_it_leaves(orders: Orders) -> None:
+    stuck, begun = asyncio.Event(), asyncio.Event()
+
+    async def handle(message: rockoon.Message) -> None:
+        begun.set()
+        await stuck.wait()
+
+    await orders.send([1])
+    async with asyncio.TaskGroup() as tasks:
+        async with orders.cluster.push_consumer(
+            orders.group,
+            {orders.topic: "*"},
+            handle,
+            consume_from="first",
+            timing=rockoon.Timing(drain_seconds=0.1),
+        ):
+            await begun.wait()
+            assert await orders.consumer().receive(wait=0.5) == []
+            waiting = tasks.create_task(receive(orders.consumer(), 1))
+        (message,) = await waiting
+    assert message.body == b"1"
+    stuck.set()
+
+
+async def test_large_messages_come_whole(orders: Orders) -> None:
+    bodies = [bytes([each]) * (3 << 20) for each in range(6)]
+    async with orders.cluster.producer() as producer:
+        for body in bodies:
+            await producer.send(orders.topic, body)
+    async with orders.consumer() as consumer:
+        found = await receive(consumer, 6)
+        assert sorted(message.body for message in found) == bodies
