@@ -54,6 +54,22 @@ def fifo_order(scene: Scene) -> None:
     expect({message["group"] for message in found}, {"a", "b"}, "message groups")
 
 
+def fifo_across_languages(scene: Scene) -> None:
+    """A message group has one order, whichever languages send its messages."""
+    topic, group = scene.topic("FIFO"), scene.group(fifo=True)
+    receiver = scene.receiver(topic, group)
+    senders = [scene.sender(topic, scene.client(language)) for language in scene.others]
+    wanted = [
+        sender.send(f"{turn}-{number}", group="of all", properties={"sender": str(number)})["id"]
+        for turn in range(3)
+        for number, sender in enumerate(senders)
+    ]
+    found = receiver.take(len(wanted))
+    expect([message["id"] for message in found], wanted, "ids in order")
+    numbers = [message["properties"].get("sender") for message in found]
+    expect(numbers, [str(number) for _ in range(3) for number in range(len(senders))], "senders")
+
+
 def delay(scene: Scene) -> None:
     """A delayed message is received at its time, not before."""
     topic, group = scene.topic("DELAY"), scene.group()

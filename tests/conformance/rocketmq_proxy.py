@@ -2,6 +2,7 @@
 
 import json
 import subprocess
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,8 @@ from bench.compare.peers.kafka import pom_version
 from bench.compare.peers.rocketmq import OPENED
 from bench.compare.programs import ended
 from conformance.languages import java_classes
-from conformance.target import Target
+from conformance.target import Guard, Target
+from rockoon.local.authority import Authority
 from rockoon.local.ports import PortBlock
 
 HERE = Path(__file__).parent
@@ -34,6 +36,7 @@ BROKER: Mapping[str, Any] = {
     "transactionCheckInterval": 2000,
     "transactionTimeOut": 1000,
 }
+KEY, SECRET = "conformance", "a-secret-of-conformance"
 
 
 class RocketMqProxy(Target):
@@ -53,6 +56,9 @@ class RocketMqProxy(Target):
         self._process: subprocess.Popen[bytes] | None = None
         self._names, self._broker, self._proxy, self._remoting = self._choose(ports)
         self.endpoint = f"127.0.0.1:{self._proxy}"
+        self._ports = ports
+        self._guarding = threading.Lock()
+        self._guarded: GuardedRocketMqProxy | None = None
 
     @staticmethod
     def _choose(ports: PortBlock) -> list[int]:
@@ -79,6 +85,7 @@ class RocketMqProxy(Target):
             "listenPort": self._broker,
             "storePathRootDir": store,
             "storePathCommitLog": store / "commitlog",
+            **self._broker_settings(),
         }
         broker.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
         proxy = self._folder / "proxy.json"
@@ -90,6 +97,7 @@ class RocketMqProxy(Target):
                     "grpcServerPort": self._proxy,
                     "remotingListenPort": self._remoting,
                     "localServeAddr": "127.0.0.1",
+                    **self._proxy_settings(),
                 }
             )
         )
@@ -102,6 +110,7 @@ class RocketMqProxy(Target):
                     *own,
                     *("-cp", f"{classes}:{libraries}/*", "RocketMqProxy"),
                     *(str(proxy), str(broker), str(self._names), str(self._broker)),
+                    *(() if self.guard is None else (KEY, SECRET)),
                 ],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -110,6 +119,12 @@ class RocketMqProxy(Target):
                 start_new_session=True,
             )
         self._answer()
+
+    def _broker_settings(self) -> Mapping[str, object]:
+        return {}
+
+    def _proxy_settings(self) -> Mapping[str, object]:
+        return {}
 
     def _answer(self) -> None:
         assert self._process is not None
@@ -137,11 +152,25 @@ class RocketMqProxy(Target):
         retries = {} if retries_max is None else {"retries": retries_max}
         self._make(do="group", name=group, fifo=fifo, **retries)
 
+    def guarded(self) -> Target:
+        with self._guarding:
+            if self._guarded is None:
+                cache, folder = self._cache.parent, self._folder / "guarded"
+                self._guarded = GuardedRocketMqProxy(cache, folder, self._ports)
+                self._guarded.start()
+            return self._guarded
+
     def restart(self) -> None:
-        self.stop()
+        self._end()
         self.start()
 
     def stop(self) -> None:
+        if self._guarded is not None:
+            self._guarded.stop()
+            self._guarded = None
+        self._end()
+
+    def _end(self) -> None:
         if self._process is None:
             return
         assert self._process.stdin is not None
@@ -153,3 +182,45 @@ class RocketMqProxy(Target):
         assert self._process.stdout is not None
         self._process.stdout.close()
         self._process = None
+
+
+class GuardedRocketMqProxy(RocketMqProxy):
+    """The judge with authentication; its port speaks TLS and plainly.
+
+    Args:
+        cache: where its jars are kept.
+        folder: for its store, its certificate and logs.
+        ports: to listen on.
+    """
+
+    def __init__(self, cache: Path, folder: Path, ports: PortBlock) -> None:
+        super().__init__(cache, folder, ports)
+        authority = Authority(folder / "authority")
+        self._own = authority.issue("proxy", hosts=("localhost", "127.0.0.1"))
+        self.guard = Guard(self.endpoint, authority.ca, KEY, SECRET)
+
+    def _users(self) -> Mapping[str, object]:
+        providers = "org.apache.rocketmq.auth.authentication.provider"
+        return {
+            "authenticationEnabled": True,
+            "authenticationProvider": f"{providers}.DefaultAuthenticationProvider",
+            "authenticationMetadataProvider": f"{providers}.LocalAuthenticationMetadataProvider",
+            "initAuthenticationUser": json.dumps({"username": KEY, "password": SECRET}),
+            "innerClientAuthenticationCredentials": json.dumps(
+                {"accessKey": KEY, "secretKey": SECRET}
+            ),
+        }
+
+    def _broker_settings(self) -> Mapping[str, object]:
+        return {
+            name: str(value).lower() if isinstance(value, bool) else value
+            for name, value in self._users().items()
+        }
+
+    def _proxy_settings(self) -> Mapping[str, object]:
+        return {
+            **self._users(),
+            "tlsTestModeEnable": False,
+            "tlsCertPath": str(self._own.certificate),
+            "tlsKeyPath": str(self._own.key),
+        }

@@ -1,15 +1,19 @@
 """Rockoon: a cluster of this machine, and a gateway before it."""
 
 import sys
+import threading
 from collections.abc import Mapping
 from contextlib import ExitStack
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 
 import rockoon.sync
 from bench.compare.programs import Program
-from conformance.target import Target
+from conformance.target import Guard, Target
+from rockoon.admin.access_keys import Permission
 from rockoon.local import LocalCluster
+from rockoon.local.authority import Authority
 from rockoon.local.ports import PortBlock
 from rockoon_proto.v1.nameserver_pb2 import CONSUME_FROM_FIRST, GroupConfig, StartPolicy
 
@@ -30,6 +34,9 @@ class RockoonGateway(Target):
     def __init__(self, folder: Path, ports: PortBlock) -> None:
         self._folder = folder
         self.endpoint = f"127.0.0.1:{ports.choose()}"
+        self._ports = ports
+        self._guarding = threading.Lock()
+        self._guarded: GuardedRockoonGateway | None = None
         self._cluster: LocalCluster | None = None
         self._gateway: Program | None = None
         self._opened = ExitStack()
@@ -40,20 +47,29 @@ class RockoonGateway(Target):
 
     def start(self) -> None:
         self._folder.mkdir(parents=True, exist_ok=True)
-        self._cluster = LocalCluster(self._folder / "cluster", settings={"broker": BROKER})
+        self._cluster = self._made_cluster()
         self._cluster.start()
-        connection = rockoon.sync.connect(self._cluster.nameservers)
+        connection = rockoon.sync.connect(self._cluster.nameservers, access=self._cluster.access)
         self._connection = self._opened.enter_context(connection)
         self._start_gateway()
 
+    def _made_cluster(self) -> LocalCluster:
+        return LocalCluster(self._folder / "cluster", settings={"broker": BROKER})
+
+    def _settings(self) -> Mapping[str, object]:
+        """Settings of the gateway, beside its nameservers."""
+        return {"listen": self.endpoint}
+
+    def _environment(self) -> Mapping[str, str]:
+        return {}
+
     def _start_gateway(self) -> None:
         assert self._cluster is not None
-        given = [
-            f"--listen={self.endpoint}",
-            f"--nameservers={','.join(self._cluster.nameservers)}",
-        ]
+        settings = {"nameservers": ",".join(self._cluster.nameservers), **self._settings()}
+        given = [f"--{name.replace('_', '-')}={value}" for name, value in settings.items()]
         command = [sys.executable, "-m", "rockoon_gateway", *given]
-        self._gateway = Program("the gateway", command, self._folder / "gateway.log")
+        log = self._folder / "gateway.log"
+        self._gateway = Program("the gateway", command, log, self._environment())
         self._gateway.wait_listening(int(self.endpoint.rpartition(":")[2]))
 
     def _connected(self) -> rockoon.sync.Cluster:
@@ -73,6 +89,13 @@ class RockoonGateway(Target):
         connection = self._connected()
         connection.call(connection.admin.create_group(config))
 
+    def guarded(self) -> Target:
+        with self._guarding:
+            if self._guarded is None:
+                self._guarded = GuardedRockoonGateway(self._folder / "guarded", self._ports)
+                self._guarded.start()
+            return self._guarded
+
     def restart(self) -> None:
         """Restart the gateway; brokers have restarts of their own in tests/cluster."""
         assert self._gateway is not None
@@ -80,6 +103,9 @@ class RockoonGateway(Target):
         self._start_gateway()
 
     def stop(self) -> None:
+        if self._guarded is not None:
+            self._guarded.stop()
+            self._guarded = None
         if self._gateway is not None:
             self._gateway.stop()
             self._gateway = None
@@ -87,3 +113,55 @@ class RockoonGateway(Target):
         if self._cluster is not None:
             self._cluster.stop()
             self._cluster = None
+
+
+class GuardedRockoonGateway(RockoonGateway):
+    """A gateway that asks for signatures, and listens with TLS and without.
+
+    Args:
+        folder: for its store, its certificate and logs.
+        ports: to listen on.
+    """
+
+    def __init__(self, folder: Path, ports: PortBlock) -> None:
+        super().__init__(folder, ports)
+        authority = Authority(folder / "authority")
+        self._own = authority.issue("gateway", hosts=("localhost", "127.0.0.1"))
+        self._secrets = folder / "secrets"
+        # Its secret is made with the cluster.
+        self.guard = Guard(f"127.0.0.1:{ports.choose()}", authority.ca, "conformance", "")
+
+    def start(self) -> None:
+        super().start()
+        assert self.guard is not None
+        connection = self._connected()
+        everything = [Permission.parse("topic:*=read,write"), Permission.parse("group:*=read")]
+        key = connection.call(
+            connection.admin.access_keys.create(self.guard.access_key, permissions=everything)
+        )
+        self.guard = replace(self.guard, secret_key=key.secret)
+        self._secrets.write_text(f"{key.id} {key.secret}\n")
+        # It reads secrets when it starts.
+        self.restart()
+
+    def _made_cluster(self) -> LocalCluster:
+        return LocalCluster(self._folder / "cluster", single=True, access=True)
+
+    def _settings(self) -> Mapping[str, object]:
+        assert self.guard is not None
+        self._secrets.touch()
+        return {
+            "listen": self.guard.tls_endpoint,
+            "plain_listen": self.endpoint,
+            "tls": "on",
+            "cluster_tls": "off",
+            "tls_certificate": self._own.certificate,
+            "tls_key": self._own.key,
+            "access": "on",
+            "client_secrets": self._secrets,
+        }
+
+    def _environment(self) -> Mapping[str, str]:
+        assert self._cluster is not None
+        assert self._cluster.access is not None
+        return {"ROCKOON_GATEWAY_CLUSTER_SECRET": self._cluster.access.secret}

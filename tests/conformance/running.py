@@ -37,12 +37,24 @@ class Outcome:
 Outcomes = dict[str, dict[str, Outcome]]  # by language, by scenario's name
 
 
-def play(target: Target, scenario: Scenario, language: Prepared, folder: Path) -> Outcome:
-    """Play one scenario with clients of one language."""
+def play(
+    target: Target,
+    scenario: Scenario,
+    language: Prepared,
+    folder: Path,
+    others: Sequence[Prepared] = (),
+) -> Outcome:
+    """Play one scenario with clients of one language.
+
+    Args:
+        others: clients of every language, for scenarios between them.
+    """
+    if scenario.is_guarded:
+        target = target.guarded()
     slug = "".join(letter if letter.isalnum() else "-" for letter in scenario.name)[:40]
     # Topics outlive a run of scenarios on the same target.
     prefix = f"{language.language[:2].lower()}{time.monotonic_ns() % 10**9}-{slug[:20]}".strip("-")
-    scene = Scene(target, language, prefix, folder / f"{language.language}-{slug}")
+    scene = Scene(target, language, prefix, folder / f"{language.language}-{slug}", others)
     began = time.monotonic()
     kind, said = OK, ""
     try:
@@ -76,7 +88,7 @@ def play_all(
 
     def turn(language: Prepared, mine: Iterable[Scenario]) -> None:
         for scenario in mine:
-            outcome = play(target, scenario, language, folder)
+            outcome = play(target, scenario, language, folder, languages)
             outcomes[language.language][scenario.name] = outcome
             with telling:
                 line = f"{outcome.kind:12}{outcome.seconds:6.1f} s  {language.language:8} "

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from conformance import consuming, producing
+from conformance import consuming, guarding, producing
 from conformance.scene import Scene
 
 
@@ -15,11 +15,13 @@ class Scenario:
         name: says what is to happen.
         play: raises `Differs`, `ClientFailed` or `NotOffered` when it does not.
         is_alone: nothing else may use the target meanwhile.
+        is_guarded: it is played on a guarded server of the target's kind.
     """
 
     name: str
     play: Callable[[Scene], None]
     is_alone: bool = False
+    is_guarded: bool = False
 
 
 SCENARIOS: Sequence[Scenario] = (
@@ -29,6 +31,7 @@ SCENARIOS: Sequence[Scenario] = (
     Scenario("unknown topic is refused", producing.unknown_topic),
     Scenario("message of another type is refused", producing.wrong_type),
     Scenario("FIFO: order of a message group", producing.fifo_order),
+    Scenario("FIFO: order across languages", producing.fifo_across_languages),
     Scenario("delay", producing.delay),
     Scenario("recall of a delayed message", producing.recall),
     Scenario("transaction: commit, rollback", producing.transaction),
@@ -46,6 +49,8 @@ SCENARIOS: Sequence[Scenario] = (
     Scenario("push: FIFO order", consuming.push_fifo),
     Scenario("push: dead letters", consuming.push_dead_letters),
     Scenario("push: consumer is killed", consuming.push_killed),
+    Scenario("signed calls", guarding.signed, is_guarded=True),
+    Scenario("signed calls over TLS", guarding.signed_over_tls, is_guarded=True),
     Scenario("restart of the server", consuming.restart, is_alone=True),
     Scenario("push: restart of the server", consuming.push_restart, is_alone=True),
 )

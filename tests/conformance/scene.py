@@ -141,10 +141,19 @@ class Scene:
         language: whose clients take part.
         prefix: of its topics' and groups' names; nobody else has it.
         folder: for what its clients log.
+        others: clients of every language that is here.
     """
 
-    def __init__(self, target: Target, language: Prepared, prefix: str, folder: Path) -> None:
+    def __init__(
+        self,
+        target: Target,
+        language: Prepared,
+        prefix: str,
+        folder: Path,
+        others: Sequence[Prepared] = (),
+    ) -> None:
         self.target = target
+        self.others = others
         self._language = language
         self._prefix = prefix
         self._folder = folder
@@ -170,7 +179,10 @@ class Scene:
         which = language or self._language
         self._folder.mkdir(parents=True, exist_ok=True)
         log = self._folder / f"client{len(self._clients)}.log"
-        environment = which.environment(self._folder / "home")
+        environment = dict(which.environment(self._folder / "home"))
+        if self.target.guard is not None:
+            # Those of Python and Node.js trust whom gRPC trusts; the others trust everybody.
+            environment["GRPC_DEFAULT_SSL_ROOTS_FILE_PATH"] = str(self.target.guard.authority)
         self._clients.append(ClientProcess(which.command, environment, log))
         return self._clients[-1]
 
@@ -182,7 +194,7 @@ class Scene:
     def _start(self, client: ClientProcess | None, role: str, **given: Any) -> str:
         name = self._name(role)
         by = client or self.first
-        by.ask(role, name=name, endpoint=self.target.endpoint, **given)
+        by.ask(role, name=name, **{"endpoint": self.target.endpoint, **given})
         return name
 
     def sender(self, topic: str, client: ClientProcess | None = None, **more: Any) -> Sender:

@@ -2,6 +2,25 @@
 
 import abc
 from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Guard:
+    """How a guarded server is spoken to.
+
+    Attributes:
+        tls_endpoint: host:port that speaks TLS; the target's own endpoint does not.
+        authority: signs its certificate.
+        access_key: name of a key that may do everything.
+        secret_key: what it signs with.
+    """
+
+    tls_endpoint: str
+    authority: Path
+    access_key: str
+    secret_key: str
 
 
 class Target(abc.ABC):
@@ -10,10 +29,12 @@ class Target(abc.ABC):
     Attributes:
         name: heads its columns.
         endpoint: host:port that clients are told.
+        guard: only signed calls are answered; None: everybody's are.
     """
 
     name: str
     endpoint: str
+    guard: Guard | None = None
 
     @abc.abstractmethod
     def versions(self) -> Mapping[str, str]:
@@ -39,6 +60,10 @@ class Target(abc.ABC):
             fifo: whether messages are handed out in order.
             retries_max: deliveries after the first, before it is dead; None: the default.
         """
+
+    @abc.abstractmethod
+    def guarded(self) -> "Target":
+        """Another server of the same kind with a guard; it ends with this one."""
 
     @abc.abstractmethod
     def restart(self) -> None:

@@ -5,10 +5,13 @@ import java.io.InputStreamReader;
 import java.io.PrintStream;
 import java.nio.charset.StandardCharsets;
 import java.util.Map;
+import org.apache.rocketmq.acl.common.AclClientRPCHook;
+import org.apache.rocketmq.acl.common.SessionCredentials;
 import org.apache.rocketmq.common.TopicConfig;
 import org.apache.rocketmq.common.namesrv.NamesrvConfig;
 import org.apache.rocketmq.namesrv.NamesrvController;
 import org.apache.rocketmq.proxy.ProxyStartup;
+import org.apache.rocketmq.remoting.RPCHook;
 import org.apache.rocketmq.remoting.netty.NettyClientConfig;
 import org.apache.rocketmq.remoting.netty.NettyServerConfig;
 import org.apache.rocketmq.remoting.protocol.subscription.SubscriptionGroupConfig;
@@ -17,7 +20,8 @@ import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
 /**
  * RocketMQ's nameserver and its proxy in local mode, and its admin client, told by lines of JSON.
  *
- * Arguments: the proxy's configuration, the broker's, the nameserver's port, the broker's port.
+ * Arguments: the proxy's configuration, the broker's, the nameserver's port, the broker's port, and,
+ * where calls are to be signed, a user's name and password.
  * It ends when its input does. Answers begin with "> "; whatever else is printed is RocketMQ's.
  */
 public class RocketMqProxy {
@@ -36,7 +40,9 @@ public class RocketMqProxy {
         nameserver.start();
         System.setProperty("rocketmq.namesrv.addr", "127.0.0.1:" + names);
         ProxyStartup.main(new String[] {"-pm", "local", "-pc", args[0], "-bc", args[1]});
-        DefaultMQAdminExt admin = new DefaultMQAdminExt();
+        RPCHook signing = args.length < 6 ? null
+            : new AclClientRPCHook(new SessionCredentials(args[4], args[5]));
+        DefaultMQAdminExt admin = new DefaultMQAdminExt(signing);
         admin.setNamesrvAddr("127.0.0.1:" + names);
         admin.start();
         out.println("> {}");
