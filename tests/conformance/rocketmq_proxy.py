@@ -36,6 +36,7 @@ BROKER: Mapping[str, Any] = {
     "transactionCheckInterval": 2000,
     "transactionTimeOut": 1000,
 }
+PROXY_USERS = "org.apache.rocketmq.proxy.auth.ProxyAuthenticationMetadataProvider"
 KEY, SECRET = "conformance", "a-secret-of-conformance"
 
 
@@ -220,6 +221,8 @@ class GuardedRocketMqProxy(RocketMqProxy):
     def _proxy_settings(self) -> Mapping[str, object]:
         return {
             **self._users(),
+            # It asks the broker, who the user is.
+            "authenticationMetadataProvider": PROXY_USERS,
             "tlsTestModeEnable": False,
             "tlsCertPath": str(self._own.certificate),
             "tlsKeyPath": str(self._own.key),

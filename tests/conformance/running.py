@@ -105,7 +105,10 @@ def play_all(
 
 
 def keep(path: Path, versions: Mapping[str, str], outcomes: Outcomes) -> None:
-    """Write a whole run of a target down, for the page."""
+    """Write down what whole runs of some languages have found, for the page."""
+    before = kept(path)
+    if before is not None:
+        versions, outcomes = {**before[0], **versions}, {**before[1], **outcomes}
     found = {
         language: {name: asdict(outcome) for name, outcome in mine.items()}
         for language, mine in outcomes.items()
