@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping
 
 from rockoon_gateway.clients.presence import Presence
 from rockoon_gateway.clients.telemetry import Telemetry
+from rockoon_gateway.consuming.consuming import Consuming
 from rockoon_gateway.producing.transactions import Transactions
 from rockoon_gateway.signatures import Signatures
 from rockoon_proto.apache.rocketmq.v2.definition_pb2 import ClientType, MessageType
@@ -18,10 +19,15 @@ UNAUTHORIZED = counter(
 MESSAGES_IN = counter(
     "rockoon_gateway_messages_in_total", "Messages stored for clients", "topic", "message_type"
 )
+MESSAGES_OUT = counter("rockoon_gateway_messages_out_total", "Messages handed to clients", "topic")
+PARKED = gauge("rockoon_gateway_parked_receivers", "Receivers that wait for messages")
+RENEWED = gauge(
+    "rockoon_gateway_renewed_messages", "Messages of push consumers whose time is lengthened"
+)
 CHECKS = counter(
     "rockoon_gateway_transaction_checks_total", "Checks of transactions that were sent to a client"
 )
-TABLE = (CLIENTS, STREAMS, UNAUTHORIZED, MESSAGES_IN, CHECKS)
+TABLE = (CLIENTS, STREAMS, UNAUTHORIZED, MESSAGES_IN, MESSAGES_OUT, PARKED, RENEWED, CHECKS)
 
 
 class GatewayMetrics:
@@ -30,6 +36,7 @@ class GatewayMetrics:
     Args:
         presence, telemetry, signatures, transactions: its parts.
         stored: messages by topic and type.
+        consuming: its part.
     """
 
     def __init__(
@@ -39,7 +46,9 @@ class GatewayMetrics:
         signatures: Signatures,
         stored: Mapping[tuple[str, MessageType], int],
         transactions: Transactions,
+        consuming: Consuming,
     ) -> None:
+        self._consuming = consuming
         self._stored = stored
         self._transactions = transactions
         self._presence = presence
@@ -57,6 +66,9 @@ class GatewayMetrics:
             STREAMS.at(len(self._telemetry)),
             UNAUTHORIZED.at(self._signatures.refused),
             CHECKS.at(self._transactions.checks),
+            PARKED.at(self._consuming.parked),
+            RENEWED.at(len(self._consuming.renewer)),
+            *(MESSAGES_OUT.at(n, topic) for topic, n in self._consuming.delivered.items()),
             *(
                 MESSAGES_IN.at(count, topic, MessageType.Name(kind).lower())
                 for (topic, kind), count in self._stored.items()

@@ -67,7 +67,9 @@ def assembled(
     )
     consuming = Consuming(cluster, topics, groups, presence, create_groups=settings.create_groups)
     services = Services(QueryRoutes(cluster, topics), presence, telemetry, sending, consuming)
-    metrics = GatewayMetrics(presence, telemetry, signatures, sending.stored, transactions)
+    metrics = GatewayMetrics(
+        presence, telemetry, signatures, sending.stored, transactions, consuming
+    )
     callers = Callers(signatures)
     consoles = ConsoleServicer(
         settings.name,

@@ -4,7 +4,9 @@ One receiving engine is shared by all clients: their polls wait together, and th
 go together.
 """
 
+from collections import Counter
 from collections.abc import AsyncGenerator
+from contextlib import aclosing
 
 from rockoon import Cluster
 from rockoon_gateway.calls import ClientCall
@@ -38,6 +40,7 @@ class Consuming:
 
     Attributes:
         renewer: to be run, by the owner of its task.
+        delivered: how many messages were handed out, by topic.
     """
 
     def __init__(
@@ -50,6 +53,7 @@ class Consuming:
         create_groups: bool,
     ) -> None:
         self._presence = presence
+        self.delivered: Counter[str] = Counter()
         self.renewer = Renewer(cluster.receiving, self._is_gone)
         self._receiving = Receiving(cluster.receiving, groups, self.renewer)
         self._settling = Settling(cluster.receiving, self.renewer)
@@ -67,20 +71,25 @@ class Consuming:
         """See `Receiving`; what the request lacks is taken from the client's settings."""
         expression: FilterExpression | None = None
         timeout_seconds = REQUEST_TIMEOUT_SECONDS
+        topic = request.message_queue.topic.name
         # Some go on after a restart of the gateway without telling their settings again.
         if (settings := self._presence.seen(call).settings) is not None:
             if settings.HasField("request_timeout"):
                 timeout_seconds = settings.request_timeout.ToMilliseconds() / 1000
-            name = request.message_queue.topic.name
             for each in settings.subscription.subscriptions:
-                if each.topic.name == name:
+                if each.topic.name == topic:
                     expression = each.expression
         stream = self._receiving.receive(request, call, expression, timeout_seconds)
-        try:
-            async for answer in stream:
+        async with aclosing(stream) as answers:
+            async for answer in answers:
                 yield answer
-        finally:
-            await stream.aclose()
+                if answer.HasField("message"):
+                    self.delivered[topic] += 1
+
+    @property
+    def parked(self) -> int:
+        """Receivers that wait."""
+        return self._receiving.parked
 
     async def acknowledge(
         self, request: pb.AckMessageRequest, call: ClientCall

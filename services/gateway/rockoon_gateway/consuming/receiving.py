@@ -62,12 +62,16 @@ class Receiving:
         groups: makes those that are first seen here, if it may.
         renewer: renews what push consumers get.
         clock: stamps answers.
+
+    Attributes:
+        parked: receivers that wait.
     """
 
     def __init__(
         self, engine: Receives, groups: Groups, renewer: Renewer, clock: Clock = wall_clock_ms
     ) -> None:
         self._engine = engine
+        self.parked = 0
         self._groups = groups
         self._renewer = renewer
         self._clock = clock
@@ -126,16 +130,20 @@ class Receiving:
         wanted = request.filter_expression if request.HasField("filter_expression") else expression
         subscription = subscription_of(topic, wanted or FilterExpression())
         await self._groups.config(group)
-        received = await self._engine.receive(
-            group,
-            [subscription],
-            messages_max=wish.messages_max,
-            visible_after_ms=wish.visible_after_ms,
-            wait_seconds=wish.wait_seconds,
-            attempt_id=request.attempt_id,
-            receiver=call.client_id,
-            create_group=False,
-        )
+        self.parked += 1
+        try:
+            received = await self._engine.receive(
+                group,
+                [subscription],
+                messages_max=wish.messages_max,
+                visible_after_ms=wish.visible_after_ms,
+                wait_seconds=wish.wait_seconds,
+                attempt_id=request.attempt_id,
+                receiver=call.client_id,
+                create_group=False,
+            )
+        finally:
+            self.parked -= 1
         valid_until_ms = RENEWED if wish.is_renewed else self._clock() + wish.visible_after_ms
         found = []
         for message in received:
