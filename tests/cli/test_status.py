@@ -60,7 +60,7 @@ def test_a_node_that_answers_and_cannot_work_is_not_well(
         "rockoon",
         [nameserver],
         [
-            NodeStatus("a", "a:1", broker=DescribeBrokerReply(writable=True)),
+            NodeStatus("a", "a:1", broker=DescribeBrokerReply(writable=True, lost_bytes=3 << 20)),
             NodeStatus("b", "b:1", broker=refuses, problems=tuple(broker_problems(refuses))),
             NodeStatus("c", "c:1", broker=former, problems=tuple(broker_problems(former))),
         ],
@@ -71,6 +71,7 @@ def test_a_node_that_answers_and_cannot_work_is_not_well(
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "cluster rockoon: NOT HEALTHY"
     assert [line.count("NOT WELL: see below") for line in lines if ":1" in line] == [0, 0, 1, 1, 1]
+    assert [line.split()[1] for line in lines if "lost/ 3.0 MiB" in line] == ["a"]
     assert "b: it takes no messages: the disk is 97 % full" in lines
     assert "c: it takes no messages: the disk is 98 % full" in lines
     assert "offset: progress is not stored: no room" in lines

@@ -418,6 +418,8 @@ def test_a_record_lost_in_the_middle_keeps_later_files_aside(tmp_path: Path) -> 
     after = recovered(settings(root))
     assert len(after.bodies()) == 3
     assert sorted(int(path.name) for path in (root / "lost").iterdir()) == [4096, 8192]
+    occupied = sum(path.stat().st_blocks for path in (root / "lost").iterdir()) * 512
+    assert after.store.recovery.lost_bytes == occupied >= 4096
     after.store.close()
 
 

@@ -74,6 +74,8 @@ def broker_cells(status: "NodeStatus") -> tuple[Any, ...]:
     figures = f"in {answer.messages_appended}, out {answer.messages_pulled}, log {held}"
     if answer.kernel:  # none from a broker of before
         figures += f", kernel {answer.kernel}"
+    if answer.lost_bytes:
+        figures += f", lost/ {for_humans(answer.lost_bytes)}"
     return (up(status), figures)
 
 

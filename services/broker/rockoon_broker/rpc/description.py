@@ -47,5 +47,6 @@ def _in_numbers(broker: Broker) -> broker_pb2.DescribeBrokerReply:
         bytes_pulled=broker.pulls.bytes,
         waiting_pulls=broker.waiting_pulls,
         kernel=kernel.name(),
+        lost_bytes=store.recovery.lost_bytes,
         index_end_offset=0 if broker.key_index is None else broker.key_index.end_offset,
     )

@@ -161,8 +161,8 @@ class Appender:
 
     def open_epoch(self, epoch: int, leader: str, now_ms: int, topics: LogTopics) -> Appended:
         """See `Store.open_epoch`."""
-        mark = self._numbered(self._epochs.next_mark(epoch, leader, self._log.end, topics))
-        frames, layout = self._encoded(mark, now_ms)
+        mark, body = self._numbered(self._epochs.next_mark(epoch, leader, self._log.end, topics))
+        frames, layout = self._encoded(body, EPOCH_PROPERTIES, now_ms)
         offset, stored_ms = self._place(layout.total_bytes, now_ms, is_mark=True)
         return self._write_mark(mark, frames, layout, offset, stored_ms)
 
@@ -173,7 +173,8 @@ class Appender:
         if table_bytes > self._table_bytes_max:
             # Each file begins with it, and messages have to have room behind it.
             raise BatchTooLarge(f"{table_bytes} bytes of topics are too many for a file")
-        frames, layout = self._encoded(change, now_ms)
+        body = encode_topic_change(change)
+        frames, layout = self._encoded(body, TOPIC_PROPERTIES, now_ms)
         offset, stored_ms = self._place(layout.total_bytes, now_ms)
         appended = self._write_mark(change, frames, layout, offset, stored_ms)
         for topic in change.anew:
@@ -204,8 +205,8 @@ class Appender:
         # Once the log has had an epoch, retention may take all files but the last: each has to say
         # where epochs began, or a follower's log would be taken for another one.
         if self._epochs.epoch and not is_mark and offset % self._log.file_bytes == 0:
-            mark = self._numbered(self._epochs.mark())
-            frames, layout = self._encoded(mark, now_ms)
+            mark, body = self._numbered(self._epochs.mark())
+            frames, layout = self._encoded(body, EPOCH_PROPERTIES, now_ms)
             # Before the mark is there, which a refused batch must not leave.
             if not fits(layout.total_bytes + batch_bytes, self._log.file_bytes):
                 raise BatchTooLarge(f"a batch of {batch_bytes} bytes fits into no file")
@@ -213,20 +214,20 @@ class Appender:
             offset = self._log.end
         return offset, stored_ms
 
-    def _numbered(self, mark: EpochMark) -> EpochMark:
-        """A mark with the numbers that queues have come to, if they leave messages room."""
+    def _numbered(self, mark: EpochMark) -> tuple[EpochMark, bytes]:
+        """A mark with the numbers that queues have come to, if they leave messages room, and its
+        body: of a hundred thousand queues a megabyte, which is encoded once."""
         numbered = mark._replace(numbers=numbers_of(self._queues))
-        return numbered if len(encode_epoch_mark(numbered)) <= self._table_bytes_max else mark
+        body = encode_epoch_mark(numbered)
+        fits_in = len(body) <= self._table_bytes_max
+        return (numbered, body) if fits_in else (mark, encode_epoch_mark(mark))
 
     @property
     def _table_bytes_max(self) -> float:
         return min(self._log.file_bytes * TABLE_SHARE_MAX, TABLE_BYTES_MAX)
 
-    def _encoded(self, mark: Mark, now_ms: int) -> tuple[bytes, BatchLayout]:
-        if isinstance(mark, EpochMark):
-            body, properties = encode_epoch_mark(mark), EPOCH_PROPERTIES
-        else:
-            body, properties = encode_topic_change(mark), TOPIC_PROPERTIES
+    def _encoded(self, body: bytes, properties: bytes, now_ms: int) -> tuple[bytes, BatchLayout]:
+        """A record of the log's own."""
         frames, lengths = encode_batch(
             LOG_TOPIC.encode(),
             LOG_QUEUE,

@@ -5,6 +5,8 @@ a part of what was to be cut: the next start finds the same end, or is told it a
 (truncation.py).
 """
 
+import os
+from contextlib import suppress
 from pathlib import Path
 
 from rockoon_broker.store.log.syncer import create_log_file
@@ -13,8 +15,21 @@ from rockoon_format.file_names import offset_to_file_name
 from rockoon_format.record import MAGIC_BLANK
 
 LOST_DIRECTORY = "lost"
+# Of `st_blocks`, whatever blocks the file system has.
+_BLOCK_BYTES = 512
 
 _BLANK = MAGIC_BLANK.to_bytes(4, signed=True)
+
+
+def lost_bytes(root: Path) -> int:
+    """What `lost` of a store occupies on the disk: nothing deletes it but people."""
+    total = 0
+    for folder, _, names in os.walk(root / LOST_DIRECTORY):
+        for name in names:
+            # Somebody may be deleting it.
+            with suppress(FileNotFoundError):
+                total += (Path(folder) / name).lstat().st_blocks * _BLOCK_BYTES
+    return total
 
 
 class LogCut:

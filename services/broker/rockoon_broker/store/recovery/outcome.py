@@ -41,3 +41,5 @@ class Recovery:
     """Those among them behind which topics begin anew: that is still to be done."""
     records_set_aside: int = 0
     """Whole records in them: not known to have been durable, but they may have been."""
+    lost_bytes: int = 0
+    """What `lost` occupies, from this start and all before."""

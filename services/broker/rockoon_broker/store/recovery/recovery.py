@@ -64,7 +64,7 @@ from rockoon_broker.store.recovery.checkpoint_files import (
     read_checkpoint,
     read_recovery_point,
 )
-from rockoon_broker.store.recovery.cut import LOST_DIRECTORY, LogCut
+from rockoon_broker.store.recovery.cut import LOST_DIRECTORY, LogCut, lost_bytes
 from rockoon_broker.store.recovery.damage import KnownDurable, count_records, find_damage
 from rockoon_broker.store.recovery.outcome import Recovery
 from rockoon_broker.store.recovery.own_records import OwnRecords
@@ -491,4 +491,5 @@ class Recoverer:
             bytes_cleared=cleared,
             own_records=tuple(offset for offset in self._own.offsets if offset < end),
             renewals=tuple(each for each in self._own.renewals if each.end <= end),
+            lost_bytes=lost_bytes(self._root),
         )
