@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from rockoon_broker.rpc.append_stream import BATCHES_MAX
+from rockoon_broker.rpc.large_requests import LARGE_BYTES
 from rockoon_core import errors
 from rockoon_proto.v1 import broker_pb2 as pb
 from rockoon_proto.v1.errors_pb2 import Error
@@ -189,3 +190,27 @@ async def test_messages_wait_for_room_and_small_files_take_batches_alone(
         assert await told(broker, *messages) == [[n] * 8 for n in range(10)]
         for queue_id in range(8):
             assert await broker.bodies("T", queue_id) == [b"%d" % n * 600 for n in range(10)]
+
+
+async def test_large_batches_are_stored_as_small_ones(
+    tmp_path: Path, nameserver: BrokerRoutes
+) -> None:
+    await nameserver.create_topic("T", {"broker-a": 3})
+    long, many = [b"x" * 1000] * 200, [b"%d" % number for number in range(2000)]
+    async with running_broker(tmp_path, [nameserver.address]) as broker:
+        large = batch("T", 0, *long)
+        assert len(large.frames) > 4 * LARGE_BYTES
+        message = joint(large, batch("T", 1, b"small"), batch("T", 2, *many))
+        # The second time each queue has two, which are placed alone; then one of them is torn.
+        twice = joint(large, large, batch("T", 1, b"small"))
+        torn = batch("T", 0, *long)
+        torn.frames = torn.frames[:-30] + b"X" + torn.frames[-29:]
+        assert await told(broker, large, message, twice, torn, large) == [
+            [0],
+            [200, 0, 0],
+            [400, 600, 1],
+            ["MALFORMED_BATCH"],
+            [800],
+        ]
+        assert await broker.bodies("T", 0) == long * 5
+        assert await broker.bodies("T", 2) == many

@@ -68,7 +68,9 @@ def read(parse: Any, message: bytes) -> object:
 def test_what_is_read_is_what_protobuf_reads(large_bytes: int, message: bytes) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(large_requests, "LARGE_BYTES", large_bytes)
-        assert read(append_request, message) == read(AppendRequest.FromString, message)
+        expected = read(AppendRequest.FromString, message)
+        assert read(append_request, message) == expected
+        assert read(append_request, bytearray(message)) == expected
 
 
 def test_large_records_are_where_they_came() -> None:

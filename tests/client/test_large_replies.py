@@ -70,7 +70,9 @@ def frames_of(reply: Any) -> bytes:
 def test_what_is_read_is_what_protobuf_reads(large_bytes: int, message: bytes) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(large_replies, "LARGE_BYTES", large_bytes)
-        assert read(pull_stream_reply, message) == read(PullStreamReply.FromString, message)
+        expected = read(PullStreamReply.FromString, message)
+        assert read(pull_stream_reply, message) == expected
+        assert read(pull_stream_reply, bytearray(message)) == expected
 
 
 def reply(first: int, count: int) -> PullReply:

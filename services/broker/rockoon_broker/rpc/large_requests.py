@@ -1,8 +1,8 @@
-"""Append requests whose records stay in the bytes that came: protobuf would copy them twice."""
+"""Append requests whose records are copied once at most: protobuf would do it twice."""
 
 from typing import Any, NamedTuple
 
-from rockoon_core.wire_fields import fields
+from rockoon_core.wire_fields import Field, fields
 from rockoon_proto.v1.broker_pb2 import AppendRequest
 
 # Below, two copies cost less than to look for the records.
@@ -49,19 +49,19 @@ class LargeRequest:
 Request = AppendRequest | LargeRequest
 
 
-def append_request(message: bytes) -> Request:
+def append_request(message: bytes | bytearray) -> Request:
     """What a message of an append stream asks for.
 
     Raises:
         DecodeError: nothing.
     """
     if len(message) < LARGE_BYTES:
-        return AppendRequest.FromString(message)
+        return AppendRequest.FromString(bytes(message))
     try:
         return _taken_apart(message, 0, len(message), is_further=False)
     except ValueError:
         # No message, or one that is put together in a way that only the library knows.
-        return AppendRequest.FromString(message)
+        return AppendRequest.FromString(bytes(message))
 
 
 def records_of(request: Request) -> Records:
@@ -71,7 +71,15 @@ def records_of(request: Request) -> Records:
     return Records(request.frames, None)
 
 
-def _taken_apart(message: bytes, start: int, end: int, *, is_further: bool) -> Request:
+def _records(message: bytes | bytearray, field: Field) -> Records:
+    """Where a field is: in the message, or by itself if that may change: the kernel wants bytes."""
+    if isinstance(message, bytes):
+        return Records(message, (field.start, field.end))
+    with memoryview(message) as view:
+        return Records(bytes(view[field.start : field.end]), None)
+
+
+def _taken_apart(message: bytes | bytearray, start: int, end: int, *, is_further: bool) -> Request:
     """The request in a part of a message; `is_further`: it is one of another's `more`."""
     records = Records(b"", None)
     more: list[Request] = []
@@ -81,12 +89,12 @@ def _taken_apart(message: bytes, start: int, end: int, *, is_further: bool) -> R
             rest.append(message[field.begin : field.end])
         elif field.number == _FRAMES:
             # Of several the last one counts, as protobuf has it.
-            records = Records(message, (field.start, field.end))
+            records = _records(message, field)
         elif is_further:
             # They may have none of their own: depth has a bound, whatever is sent.
-            return AppendRequest.FromString(message[start:end])
+            return AppendRequest.FromString(bytes(message[start:end]))
         elif field.end - field.start < LARGE_BYTES:
-            more.append(AppendRequest.FromString(message[field.start : field.end]))
+            more.append(AppendRequest.FromString(bytes(message[field.start : field.end])))
         else:
             more.append(_taken_apart(message, field.start, field.end, is_further=True))
     return LargeRequest(AppendRequest.FromString(b"".join(rest)), records, more)
