@@ -10,6 +10,7 @@ from grpc import aio
 
 import rockoon
 from gateway.gateways import running_gateway
+from rockoon.errors import GroupNotFound
 from rockoon.local.cluster import LocalCluster
 from rockoon.offsets.offset_store import RemoteOffsetStore
 from rockoon.offsets.start import ConsumeFrom
@@ -18,6 +19,7 @@ from rockoon_gateway.scaling.trigger import Trigger
 from rockoon_proto.keda.externalscaler_pb2 import GetMetricsRequest, ScaledObjectRef
 from rockoon_proto.keda.externalscaler_pb2_grpc import ExternalScalerStub
 from rockoon_proto.v1.nameserver_pb2 import SubscribeRequest
+from support.eventually import answered
 from support.waiting import DEADLINE_SECONDS
 
 
@@ -85,9 +87,23 @@ async def test_a_group_that_never_began_is_active_as_soon_as_there_is_a_message(
     route = await cluster.admin.create_topic("never-begun", queues_per_broker=1)
     subscribed = SubscribeRequest(group="beginners", topic=route.name, create_group=True)
     await cluster.call_nameserver("Subscribe", subscribed)
+    await eventually_known(cluster, "beginners")
     assert not (await scaler.IsActive(trigger("beginners"))).result
     await send(cluster, route.name, 5)
     assert (await scaler.IsActive(trigger("beginners"))).result
+
+
+async def eventually_known(cluster: rockoon.Cluster, group: str) -> None:
+    """Wait until the offset service has heard of a group."""
+
+    async def is_known() -> bool:
+        try:
+            await cluster.admin.lag(group)
+        except GroupNotFound:
+            return False
+        return True
+
+    await answered(is_known, bool)
 
 
 async def test_a_stream_tells_at_once_and_when_work_comes(

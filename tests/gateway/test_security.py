@@ -8,6 +8,7 @@ import grpc
 import pytest
 
 import rockoon
+from gateway.consumers import Consumer, handle, send
 from gateway.gateways import RunningGateway, running_gateway
 from gateway.wire_client import WireClient, consumer_settings, message, producer_settings
 from rockoon.admin.access_keys import Permission
@@ -126,6 +127,43 @@ async def test_who_does_not_sign_with_a_secret_in_force_is_refused(
         for headers in wrong:
             async with WireClient(gateway.address, headers=headers) as stranger:
                 assert (await stranger.route("orders")).status.code == Code.UNAUTHORIZED, headers
+
+
+async def test_who_consumes_needs_to_read_the_group_and_the_topic_it_names(
+    cluster: rockoon.Cluster, guarded: Open
+) -> None:
+    for topic in ("bills", "wages"):
+        await cluster.admin.create_topic(topic)
+        await send(cluster, topic, [b"1"])
+    texts = {
+        "bill-reader": ["topic:bills=read", "group:payers=read"],
+        "wage-reader": ["topic:wages=read", "group:payers=read"],
+        "groupless": ["topic:bills=read"],
+    }
+    keys = [
+        await cluster.admin.access_keys.create(name, permissions=[*map(Permission.parse, granted)])
+        for name, granted in texts.items()
+    ]
+    async with (
+        guarded(*keys) as gateway,
+        WireClient(gateway.address, headers=signed(keys[0])) as bills,
+        WireClient(gateway.address, headers=signed(keys[1])) as wages,
+        WireClient(gateway.address, headers=signed(keys[2])) as groupless,
+    ):
+        reader = Consumer(bills, "payers", "bills")
+        (bill,) = await reader.receive_all(1)
+        for topic, client in (("wages", bills), ("bills", wages), ("bills", groupless)):
+            stranger = Consumer(client, "payers", topic)
+            (frame,) = await stranger.frames()
+            assert frame.status.code == Code.UNAUTHORIZED
+            assert (await stranger.acknowledge(handle(bill))).status.code == Code.UNAUTHORIZED
+            assert (await stranger.change(handle(bill), 0)).status.code == Code.UNAUTHORIZED
+            assert (await stranger.forward(handle(bill))).status.code == Code.UNAUTHORIZED
+        # Nor by naming a topic that it may read.
+        sly = Consumer(wages, "payers", "wages")
+        assert (await sly.acknowledge(handle(bill))).status.code == Code.INVALID_RECEIPT_HANDLE
+        assert (await sly.change(handle(bill), 0)).status.code == Code.INVALID_RECEIPT_HANDLE
+        assert (await reader.acknowledge(handle(bill))).status.code == Code.OK
 
 
 async def until_code(client: WireClient, code: Code) -> None:

@@ -9,9 +9,10 @@ from typing import Protocol
 
 from rockoon.receiving.received import ReceiptHandle
 from rockoon_core.clock import Clock, wall_clock_ms
+from rockoon_format.names import retry_topic
 from rockoon_gateway.calls import ClientCall
 from rockoon_gateway.codes import OK, Refusal, common_status
-from rockoon_gateway.consuming.handles import Handle, settled
+from rockoon_gateway.consuming.handles import Handle, refused, settled
 from rockoon_gateway.consuming.receive_rules import bounded_ms, require_reader
 from rockoon_gateway.consuming.renewals import Renewer, Visibility
 from rockoon_gateway.names import checked_group, checked_topic
@@ -47,8 +48,12 @@ class Settling:
         self._renewer = renewer
         self._clock = clock
 
-    def _receipt(self, handle: str) -> ReceiptHandle:
-        return Handle.parse(handle, self._clock()).receipt
+    def _receipt(self, handle: str, group: str, topic: str) -> ReceiptHandle:
+        receipt = Handle.parse(handle, self._clock()).receipt
+        if receipt.queue.topic not in (topic, retry_topic(group)):
+            # The caller's key was looked at for the topic that it names.
+            raise refused(handle, f"is of another topic than {topic}")
+        return receipt
 
     async def acknowledge(
         self, request: pb.AckMessageRequest, call: ClientCall
@@ -59,7 +64,7 @@ class Settling:
         if not request.entries:
             # As RocketMQ's proxy answers.
             raise Refusal(Code.INTERNAL_SERVER_ERROR, "nothing to acknowledge")
-        results = await self._acknowledged(group, request)
+        results = await self._acknowledged(group, topic, request)
         return pb.AckMessageResponse(
             status=common_status(results),
             entries=[
@@ -70,12 +75,14 @@ class Settling:
             ],
         )
 
-    async def _acknowledged(self, group: str, request: pb.AckMessageRequest) -> list[Status]:
+    async def _acknowledged(
+        self, group: str, topic: str, request: pb.AckMessageRequest
+    ) -> list[Status]:
         results: list[Status] = []
         receipts: list[ReceiptHandle] = []
         for entry in request.entries:
             try:
-                receipts.append(self._receipt(entry.receipt_handle))
+                receipts.append(self._receipt(entry.receipt_handle, group, topic))
                 results.append(OK)
             except Refusal as refusal:
                 results.append(refusal.status)
@@ -94,7 +101,7 @@ class Settling:
         group, topic = checked_group(request.group), checked_topic(request.topic)
         require_reader(call, group, topic)
         duration_ms = bounded_ms(request.invisible_duration.ToMilliseconds(), 0)
-        receipt = self._receipt(request.receipt_handle)
+        receipt = self._receipt(request.receipt_handle, group, topic)
         (changed,) = await self._engine.change_visibility(
             group, [receipt], duration_ms, counted=not request.suspend
         )
@@ -110,7 +117,7 @@ class Settling:
         """The message goes to %DLQ%group."""
         group, topic = checked_group(request.group), checked_topic(request.topic)
         require_reader(call, group, topic)
-        receipt = self._receipt(request.receipt_handle)
+        receipt = self._receipt(request.receipt_handle, group, topic)
         reason = f"given up by its consumer after {request.delivery_attempt} deliveries"
         (is_taken,) = await self._engine.dead_letter(group, [receipt], reason=reason)
         self._renewer.forget(group, [receipt])

@@ -22,9 +22,11 @@ from rockoon_format.properties import (
     PROPERTY_DELAY_TIME_LEVEL,
     PROPERTY_DLQ_ORIGIN_MESSAGE_ID,
     PROPERTY_DLQ_ORIGIN_TOPIC,
+    PROPERTY_KEYS,
     PROPERTY_ORIGIN_MESSAGE_ID,
     PROPERTY_RETRY_TOPIC,
     PROPERTY_SHARDING_KEY,
+    PROPERTY_TAGS,
     PROPERTY_TIMER_DELAY_MS,
     PROPERTY_TIMER_DELAY_SEC,
     PROPERTY_TIMER_DELIVER_MS,
@@ -32,6 +34,8 @@ from rockoon_format.properties import (
     PROPERTY_TRACE_CONTEXT,
     PROPERTY_TRANSACTION_ID,
     PROPERTY_TRANSACTION_PREPARED,
+    PROPERTY_UNIQ_KEY,
+    split_keys,
 )
 from rockoon_gateway.messages.reserved_names import is_reserved
 from rockoon_gateway.producing.transaction_ids import transaction_id
@@ -64,8 +68,8 @@ def to_wire(
     properties = message.properties
     body = message.body
     system = v2.SystemProperties(
-        keys=message.keys,
-        message_id=message.message_id,
+        keys=split_keys(properties.get(PROPERTY_KEYS, "")),
+        message_id=properties.get(PROPERTY_UNIQ_KEY) or message.offset_message_id,
         body_digest=v2.Digest(type=v2.MD5, checksum=digest(body)),
         body_encoding=v2.IDENTITY,
         message_type=type_of(properties),
@@ -78,7 +82,7 @@ def to_wire(
         queue_id=message.queue.queue_id,
         queue_offset=message.queue_offset,
         delivery_attempt=attempt,
-        tag=message.tags,
+        tag=properties.get(PROPERTY_TAGS),
         message_group=properties.get(PROPERTY_SHARDING_KEY),
         trace_context=properties.get(PROPERTY_TRACE_CONTEXT),
         receipt_handle=receipt_handle or None,
