@@ -8,6 +8,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from math import inf
 
 from rockoon.errors import (
     ConsumeDisabled,
@@ -70,6 +71,8 @@ class Wish:
     messages_max: int
     receiver: ParkedReceiver | None
     """The only one that it is for; None: whoever is first when it is granted."""
+    is_behind: bool = False
+    """Of a FIFO group: its candidates did not begin where they should."""
     late: int = 0
     """Readings that are to end before it is answered."""
 
@@ -126,6 +129,18 @@ class Acquirer:
                 line.timer.cancel()
                 line.timer = None
 
+    def begin(self, line: Line, group: ReceivingGroup, wait_seconds: float) -> None:
+        """A receiver has come. It is asked for at once, unless that was done just now in vain."""
+        self.look(line, group)
+        left_seconds = line.exhausted_at + TICK_SECONDS - self._loop.time()
+        is_exhausted = left_seconds > 0 and line.exhausted_grown == self._grown(line)
+        if is_exhausted and wait_seconds >= TICK_SECONDS:
+            self._feed(line, line.used)
+            visible_seconds = line.visible_at - self._loop.time()
+            self.make_due_in(line, group, max(min(left_seconds, visible_seconds), 0.0))
+        else:
+            self.make_due(line, group)
+
     def make_due(self, line: Line, group: ReceivingGroup) -> None:
         """Ask for a line, as soon as possible."""
         if line.is_asking:
@@ -155,6 +170,8 @@ class Acquirer:
     def note_settled(self, group: ReceivingGroup, visible_after_seconds: float | None) -> None:
         """Messages of a group were acknowledged here (None), or will be visible."""
         for line in group.lines:
+            if visible_after_seconds is not None or group.is_fifo:
+                line.exhausted_at = -inf
             if visible_after_seconds is not None and visible_after_seconds > 0:
                 self.make_due_in(line, group, visible_after_seconds)
             elif visible_after_seconds is not None or group.is_fifo:
@@ -168,6 +185,9 @@ class Acquirer:
             _, left = await asyncio.wait(self._tasks, timeout=seconds_max)
             for task in left:
                 task.cancel()
+
+    def _grown(self, line: Line) -> int:
+        return sum(self._tails.of(topic).grown for topic in _topics(line))
 
     def _tick(self, line: Line, group: ReceivingGroup) -> None:
         line.timer = None
@@ -214,6 +234,7 @@ class Acquirer:
         for line in lines:
             line.is_asking, line.is_due_again = True, False
             line.asks += 1
+            line.exhausted_at, line.exhausted_grown = -inf, self._grown(line)
             if line.timer is not None:
                 line.timer.cancel()
                 line.timer = None
@@ -247,7 +268,8 @@ class Acquirer:
             log.exception("asking for messages failed in a way no one foresaw")
             await self._failed(lines, RockoonError(f"asking for messages failed: {error!r}"))
             return
-        got: dict[Line, int] = {}
+        # Whether more may be there.
+        more: dict[Line, bool] = {}
         for wish, granted in zip(wishes, reply.granted, strict=True):
             if granted.HasField("error"):
                 self._refused(wish, from_wire(granted.error))
@@ -255,10 +277,11 @@ class Acquirer:
             wish.line.is_alone = False
             wish.line.backoff.reset()
             found = self._take(wish, granted)
-            got[wish.line] = got.get(wish.line, 0) + found
+            is_more = found >= wish.messages_max or wish.is_behind
+            more[wish.line] = more.get(wish.line, False) or is_more
             self._note(wish, granted, reply.as_of_ms)
-        for line, count in got.items():
-            self._plan_next(line, lines[line], count)
+        for line, is_more in more.items():
+            self._plan_next(line, lines[line], is_more)
 
     async def _answer(self, lines: dict[Line, ReceivingGroup]) -> tuple[list[Wish], AcquireReply]:
         """Call, once more where a FIFO group's candidates have to begin elsewhere."""
@@ -273,11 +296,10 @@ class Acquirer:
                 request,
                 unavailable=OffsetServiceUnavailable,
             )
-            is_other = [
-                _learn_floors(wish.group, granted)
-                for wish, granted in zip(wishes, reply.granted, strict=True)
-            ]
-            if not any(is_other) or any(granted.acquired for granted in reply.granted):
+            for wish, granted in zip(wishes, reply.granted, strict=True):
+                wish.is_behind = _learn_floors(wish.group, granted)
+            is_behind = any(wish.is_behind for wish in wishes)
+            if not is_behind or any(granted.acquired for granted in reply.granted):
                 break
         return wishes, reply
 
@@ -348,7 +370,11 @@ class Acquirer:
         if granted.next_visible_at_ms:
             seconds = (granted.next_visible_at_ms - as_of_ms) / 1000
             # In a FIFO group what is visible may wait for what comes before it.
-            self.make_due_in(line, group, min(max(seconds, VISIBLE_SECONDS_MIN), TICK_SECONDS))
+            seconds = min(max(seconds, VISIBLE_SECONDS_MIN), TICK_SECONDS)
+            line.visible_at = self._loop.time() + seconds
+            self.make_due_in(line, group, seconds)
+        else:
+            line.visible_at = inf
         for refusal in granted.refused:
             self._note_refusal(group, queue_from_wire(refusal.queue), from_wire(refusal.error))
 
@@ -361,14 +387,14 @@ class Acquirer:
             log.log(level, "%s cannot receive from %s: %s", group.name, queue, error)
         group.told.add(key)
 
-    def _plan_next(self, line: Line, group: ReceivingGroup, got: int) -> None:
+    def _plan_next(self, line: Line, group: ReceivingGroup, is_more: bool) -> None:
         self.look(line, group)
-        if not line.parked:
-            return
-        if got:
-            # More may be there.
+        if is_more:
             line.is_due_again = True
-        else:
+            return
+        if not line.is_due_again:
+            line.exhausted_at = self._loop.time()
+        if line.parked:
             self._feed(line, line.used)
 
     def _refused(self, wish: Wish, error: RockoonError) -> None:

@@ -128,8 +128,7 @@ class ReceivingEngine:
         name = receiver or self._cluster.client_id
         parked = ParkedReceiver(messages_max, name, attempt_id)
         line.park(parked)
-        self._acquirer.look(line, known)
-        self._acquirer.make_due(line, known)
+        self._acquirer.begin(line, known, wait_seconds)
         loop = asyncio.get_running_loop()
         over = loop.call_later(wait_seconds, line.time_over, parked)
         too_late = loop.call_later(wait_seconds + GRACE_SECONDS, line.dismiss, parked)
@@ -290,7 +289,7 @@ class ReceivingEngine:
     ) -> None:
         """Give messages whose receiver has gone to the next one, or back."""
         left = messages if group.is_fifo else line.offer(messages)
-        self._granting.give_back(group.name, [each.receipt for each in left])
+        self._granting.give_back(group, [each.receipt for each in left])
 
     def _note_grown(self, topic: str) -> None:
         self._acquirer.note_grown(topic)

@@ -119,7 +119,7 @@ class Granting:
         task.add_done_callback(self._tasks.discard)
 
     def give_back(
-        self, group: str, receipts: Sequence[ReceiptHandle], visible_after_ms: int = 0
+        self, group: ReceivingGroup, receipts: Sequence[ReceiptHandle], visible_after_ms: int = 0
     ) -> None:
         """Have others get messages, as if they had not been delivered."""
         if receipts:
@@ -199,7 +199,7 @@ class Granting:
         if done:
             self.start(self._acknowledge(group, share.receipts(done)))
         if reading.unread:
-            self.give_back(group, share.receipts(reading.unread), GIVEN_BACK_MS)
+            self.give_back(wish.group, share.receipts(reading.unread), GIVEN_BACK_MS)
         if reading.damaged:
             log.error(
                 "%d messages of %s are damaged: they come again until they are given up",
@@ -217,7 +217,7 @@ class Granting:
             left = wish.line.offer_to(wish.receiver, messages)
         else:
             left = wish.line.offer(messages)
-        self.give_back(wish.group.name, [each.receipt for each in left])
+        self.give_back(wish.group, [each.receipt for each in left])
 
     def _give_elsewhere(self, wish: Wish, message: ReceivedMessage) -> None:
         """See to a message of the retry topic whose own topic the line does not read."""
@@ -226,12 +226,14 @@ class Granting:
                 assert self._acquirer is not None
                 self._acquirer.look(line, wish.group)
                 return
-        self.give_back(wish.group.name, [message.receipt], GIVEN_BACK_MS)
+        self.give_back(wish.group, [message.receipt], GIVEN_BACK_MS)
 
     async def _give_back(
-        self, group: str, receipts: Sequence[ReceiptHandle], visible_after_ms: int
+        self, group: ReceivingGroup, receipts: Sequence[ReceiptHandle], visible_after_ms: int
     ) -> None:
-        await self._settler.change(group, receipts, visible_after_ms, uncounted=True)
+        await self._settler.change(group.name, receipts, visible_after_ms, uncounted=True)
+        assert self._acquirer is not None
+        self._acquirer.note_settled(group, visible_after_ms / 1000)
 
     async def _acknowledge(self, group: str, receipts: Sequence[ReceiptHandle]) -> None:
         await self._settler.acknowledge(group, receipts)

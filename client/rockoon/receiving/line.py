@@ -76,6 +76,12 @@ class Line:
     asks: int = 0
     """How many were begun."""
     asks_done: int = 0
+    exhausted_at: float = float("-inf")
+    """When it got less than it wanted, and has heard of nothing new since: loop time."""
+    exhausted_grown: int = 0
+    """How often its queues had grown before that."""
+    visible_at: float = float("inf")
+    """When something that is in flight becomes visible, loop time."""
     factor: int = 1
     """How many messages are acquired for each that is wanted: a filter leaves some out."""
     shift: int = 0

@@ -81,6 +81,8 @@ class TopicTails:
     changed: Changes = field(default_factory=Changes)
     """That followers may go on, and that queues became known or failed."""
     queues: dict[MessageQueue, QueueTail] = field(default_factory=dict)
+    grown: int = 0
+    """How often a queue was found to have more, or to be readable."""
     hungry: int = 0
     """How many lines of receivers wait for more than there is."""
     users: int = 0
@@ -153,6 +155,7 @@ class Tails:
         """A pull told how far the queue reaches."""
         if tail.end_offset is not None and end_offset > tail.end_offset:
             tail.end_offset = end_offset
+            self._note_grown(self._topics[tail.queue.topic])
 
     def note_unreadable(self, tail: QueueTail, error: RockoonError) -> None:
         """A pull has failed: nothing more is acquired of the queue before it can be read again."""
@@ -216,17 +219,26 @@ class Tails:
                 while not (topic.hungry or tail.has_room):
                     seen = await topic.changed.wait(seen)
                 try:
-                    await self._go_on(tail, pulls)
+                    if await self._go_on(tail, pulls):
+                        self._note_grown(topic)
                 except RockoonError as error:
                     # What comes next may be another process's, with other messages.
                     self._kept.forget(tail.queue)
                     tail.failure = error
                     topic.changed.note()
-                    self._on_grown(topic.topic)
+                    self._note_grown(topic)
                     await pulls.failed(error)
 
-    async def _go_on(self, tail: QueueTail, pulls: PullLoop) -> None:
-        """Ask once. Raises RockoonError: the queue cannot be read."""
+    def _note_grown(self, topic: TopicTails) -> None:
+        topic.grown += 1
+        self._on_grown(topic.topic)
+
+    async def _go_on(self, tail: QueueTail, pulls: PullLoop) -> bool:
+        """Ask once; returns whether there is more to acquire than before, or may be.
+
+        Raises:
+            RockoonError: the queue cannot be read.
+        """
         is_new = not tail.is_readable
         position = tail.position = max(tail.position, tail.acquired_to)
         answer = await pulls.ask(BEYOND_EVERY_END if tail.end_offset is None else position)
@@ -249,5 +261,4 @@ class Tails:
             tail.end_offset = max(answer.max_offset, answer.next_offset)
             if answer.batch is None:
                 await pulls.brought_nothing(answer.next_offset)
-        if is_new or tail.end_offset != former_end:
-            self._on_grown(tail.queue.topic)
+        return is_new or tail.end_offset != former_end
