@@ -160,11 +160,9 @@ def crcs(buffer: bytes | NDArray[np.uint8], starts: IntArray, lengths: IntArray)
     if 0 < length <= _COPIED_BYTES_MAX and (lengths == length).all():
         pieces = sliding(buffer, f"V{length}")[starts].tolist()
     else:
-        whole: bytes | memoryview
-        if int(lengths.max()) > _COPIED_BYTES_MAX:
-            whole = memoryview(buffer) if isinstance(buffer, bytes) else buffer.data
-        else:
-            whole = buffer if isinstance(buffer, bytes) else buffer.tobytes()
+        # A bytearray, too: large requests come as one.
+        is_large = int(lengths.max()) > _COPIED_BYTES_MAX
+        whole = memoryview(buffer) if is_large else bytes(buffer)  # type: ignore[arg-type]
         pieces = map(whole.__getitem__, map(slice, starts.tolist(), (starts + lengths).tolist()))
     return np.fromiter(map(zlib.crc32, pieces), np.int64, len(starts))
 

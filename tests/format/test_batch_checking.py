@@ -322,3 +322,21 @@ def test_a_thousand_records_of_which_one_is_damaged_are_refused() -> None:
     assert np.array_equal(made.check().lengths, made.lengths)
     made.frames[999 * len(frame) + 88] ^= 1
     assert made.refusal() == (BatchFault.BODY_CRC, 999)
+
+
+def test_a_large_batch_that_came_as_a_bytearray_is_as_good() -> None:
+    records = [
+        encode_record(Record(topic=b"T", queue_id=7, body=bytes(size), properties=b"A\x01b\x02"))
+        for size in range(2 * FEW_RECORDS_MAX)
+    ]
+    lengths = [len(record) for record in records]
+    assert Case(bytearray(b"".join(records)), lengths).check(body=1 << 20)
+    layout = check_batch(
+        bytearray(b"".join(records)),  # type: ignore[arg-type]
+        lengths,
+        topic=b"T",
+        queue_id=7,
+        body_bytes_max=1 << 20,
+        record_bytes_max=1 << 20,
+    )
+    assert layout.count == len(records)
