@@ -16,7 +16,9 @@ from rockoon_core.replication_rules import consistent_point, rank_of
 from rockoon_offset.journal.generation_files import generations, journal_path, read_contents
 from rockoon_offset.progress.records import encode
 from rockoon_offset.replication import frames, journal_files, journal_log
+from rockoon_offset.replication.frames import unpack
 from rockoon_offset.replication.journal_log import JournalLog
+from rockoon_offset.replication.takeover import STATE_BYTES_MAX, state_payloads
 from rockoon_replica.log import LogFull, ReplicatedLog
 from support.holding_disk import HoldingDisk
 from support.journal_logs import append, change, content, state_of, step
@@ -149,6 +151,14 @@ def test_an_older_journal_becomes_one_with_copies(tmp_path: Path) -> None:
     # Who does not know of copies does not begin from nothing.
     with pytest.raises(StoreCorrupt, match="of a journal with copies"):
         read_contents(tmp_path)
+
+
+def test_a_state_of_long_records_is_told_in_pieces_that_can_be_sent() -> None:
+    records = [b"%d" % number * 100_000 for number in range(20)]
+    payloads = list(state_payloads(iter(records), 1000))
+    assert [record for payload in payloads for record in unpack(payload)] == records
+    assert max(map(len, payloads)) < 2 * STATE_BYTES_MAX
+    assert [len(list(unpack(each))) for each in state_payloads(iter([b"x"] * 5), 2)] == [2, 2, 1]
 
 
 def test_an_older_journal_without_records_is_an_empty_log(tmp_path: Path) -> None:

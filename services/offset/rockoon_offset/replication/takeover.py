@@ -6,7 +6,6 @@ and with it the former files are nothing but leftovers.
 
 import logging
 from collections.abc import Iterator
-from itertools import islice
 from pathlib import Path
 
 from rockoon_core.disk import Disk
@@ -29,6 +28,7 @@ log = logging.getLogger(__name__)
 
 # Records of a state that share a frame.
 STATE_RECORDS = 1000
+STATE_BYTES_MAX = 1 << 20
 
 
 def take_over(directory: Path, replica: str, disk: Disk) -> None:
@@ -95,6 +95,15 @@ def _first_file(generation: int, replica: str, ledger: Ledger) -> bytes:
 
 
 def state_payloads(records: Iterator[bytes], records_max: int) -> Iterator[bytes]:
-    """The payloads of a state's frames."""
-    while part := list(islice(records, records_max)):
+    """The payloads of a state's frames: each has what fits, and is sent as a whole."""
+    part: list[bytes] = []
+    size = 0
+    for record in records:
+        part.append(record)
+        size += len(record)
+        # What receivers have of one queue may be half a megabyte.
+        if len(part) == records_max or size >= STATE_BYTES_MAX:
+            yield frames.pack(part)
+            part, size = [], 0
+    if part:
         yield frames.pack(part)
