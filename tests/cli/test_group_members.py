@@ -1,4 +1,4 @@
-"""`rockoon group members` and `rockoon group locks`, with members that live meanwhile."""
+"""`rockoon group members`, `locks` and `in-flight`, with readers that live meanwhile."""
 
 import asyncio
 from typing import Any
@@ -60,4 +60,31 @@ async def test_members_and_locks_are_shown_with_idle_and_odd_ones(
         assert all(each["lease_left_ms"] > 0 and each["since_ms"] > 0 for each in locks)
         assert [f"{topic}@broker-a:0", "a"] in [
             words[:2] for words in (await command("group", "locks", group)).words
+        ]
+
+
+async def test_what_receivers_have_is_shown(rockoon: Any, cluster: Any) -> None:
+    topic = cluster.new_topic("received", queues_per_broker=1)
+    group = f"{topic}-billing"
+    assert "does not exist" in rockoon.fails("group", "in-flight", group)
+    rockoon("group", "create", group)
+    assert "Nobody has received" in rockoon("group", "in-flight", group).out
+    async with (
+        sdk.connect(cluster.nameservers) as connected,
+        connected.producer() as producer,
+        connected.simple_consumer(group, {topic: "*"}, consume_from="first") as consumer,
+    ):
+        queue = (await connected.admin.describe_topic(topic)).queues[0].queue
+        await producer.send_many(topic, [b"1", b"2", b"3"], queue=queue)
+        got: list[Any] = []
+        while len(got) < 3:
+            got += await consumer.receive(visible_after=3600.0)
+        await consumer.ack(got[1])
+        (row,) = (await asyncio.to_thread(rockoon, "group", "in-flight", group, "--json")).json
+        assert (row["broker"], row["queue_id"]) == (queue.broker, queue.queue_id)
+        assert (row["settled_to"], row["acquired_to"], row["settled_above"]) == (0, 3, 1)
+        assert (row["in_flight"], row["visible_again"], row["attempt_max"]) == (2, 0, 1)
+        shown = (await asyncio.to_thread(rockoon, "group", "in-flight", group)).words
+        assert [f"{topic}@{queue.broker}:0", "0", "3", "1", "2", "0", "1"] in [
+            words[:7] for words in shown
         ]

@@ -24,25 +24,22 @@ from rockoon.admin.descriptions import (
 )
 from rockoon.admin.new_topics import create_topics
 from rockoon.admin.offset_calls import ask_offset_service
-from rockoon.admin.queue_ends import ask_queue_ends
 from rockoon.admin.stored_messages import StoredMessages
 from rockoon.errors import (
     GroupHasMembers,
-    TopicNotFound,
 )
 from rockoon.net.routes import TopicRoute
 from rockoon.transactions.listing import BrokerTransactions, pending_transactions
 from rockoon_core.message_queue import MessageQueue, queue_to_wire
+from rockoon_proto.v1.in_flight_pb2 import ListInFlightReply, ListInFlightRequest
 from rockoon_proto.v1.nameserver_pb2 import (
     CreateGroupRequest,
     CreateTopicRequest,
     DeleteGroupRequest,
     DeleteTopicRequest,
-    GetRouteRequest,
     Group,
     GroupConfig,
     Placement,
-    RouteUpdate,
     TopicConfig,
     UpdateGroupRequest,
     UpdateTopicRequest,
@@ -235,16 +232,7 @@ class Admin:
         Raises:
             TopicNotFound: there is no such topic.
         """
-        request = GetRouteRequest(topics=[name], include_groups=True)
-        found: RouteUpdate = await self._cluster.call_nameserver("GetRoute", request)
-        if not found.topics:
-            raise TopicNotFound(topic=name)
-        route = TopicRoute.from_wire(found.topics[0])
-        return TopicDescription(
-            route=route,
-            queues=await ask_queue_ends(self._cluster, route, with_residency=with_residency),
-            groups=sorted(each.group for each in found.subscriptions),
-        )
+        return await reads.describe_topic(self._cluster, name, with_residency=with_residency)
 
     # Groups
 
@@ -320,6 +308,12 @@ class Admin:
     async def locks(self, group: str) -> ListLocksReply:
         """Which member holds which queue of a group, sorted by queue."""
         reply: ListLocksReply = await self._ask("ListLocks", ListLocksRequest(group=group))
+        return reply
+
+    async def in_flight(self, group: str, topic: str = "") -> ListInFlightReply:
+        """What receivers of a group have of the queues of a topic, or all; sorted by queue."""
+        request = ListInFlightRequest(group=group, topic=topic)
+        reply: ListInFlightReply = await self._ask("ListInFlight", request)
         return reply
 
     # Progress

@@ -11,7 +11,9 @@ if TYPE_CHECKING:
     from rockoon.net.connection import Connection
 
 # Those that change nothing.
-_LOOKS = frozenset({"ListLocks", "ListMembers", "ListProgress", "Lag", "Export", "Query"})
+_LOOKS = frozenset(
+    {"ListLocks", "ListMembers", "ListInFlight", "ListProgress", "Lag", "Export", "Query"}
+)
 
 
 async def ask_offset_service(cluster: "Connection", method_name: str, request: Any) -> Any:
@@ -28,7 +30,11 @@ async def ask_offset_service(cluster: "Connection", method_name: str, request: A
         left = max(deadline - loop.time(), 0.0)
         try:
             # One that is not in the routes for long may answer all the same.
-            stub = await cluster.wait_offset_service(min(left, UNLISTED_SECONDS) if looks else left)
+            stub: Any = await cluster.wait_offset_service(
+                min(left, UNLISTED_SECONDS) if looks else left
+            )
+            if method_name == "ListInFlight":
+                stub = cluster.in_flight_service()
             return await cluster.call(
                 getattr(stub, method_name), request, unavailable=OffsetServiceUnavailable
             )

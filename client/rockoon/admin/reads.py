@@ -3,8 +3,10 @@
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
-from rockoon.admin.descriptions import GroupSummary
+from rockoon.admin.descriptions import GroupSummary, TopicDescription
 from rockoon.admin.offset_calls import ask_offset_service
+from rockoon.admin.queue_ends import ask_queue_ends
+from rockoon.errors import TopicNotFound
 from rockoon.net.routes import TopicRoute
 from rockoon_core.message_queue import MessageQueue
 from rockoon_proto.v1.nameserver_pb2 import (
@@ -14,6 +16,7 @@ from rockoon_proto.v1.nameserver_pb2 import (
     ListGroupsReply,
     ListGroupsRequest,
     ListTopicsRequest,
+    RouteUpdate,
 )
 from rockoon_proto.v1.offset_pb2 import ListProgressRequest, Progress, QueueRef
 
@@ -32,6 +35,22 @@ async def get_topic(connection: "Connection", name: str) -> TopicRoute | None:
     """One topic as a nameserver has it now, and not the routes of this connection; None if none."""
     reply = await connection.call_nameserver("GetRoute", GetRouteRequest(topics=[name]))
     return TopicRoute.from_wire(reply.topics[0]) if reply.topics else None
+
+
+async def describe_topic(
+    connection: "Connection", name: str, *, with_residency: bool
+) -> TopicDescription:
+    """A topic with its queues and readers; see `Admin.describe_topic`."""
+    request = GetRouteRequest(topics=[name], include_groups=True)
+    found: RouteUpdate = await connection.call_nameserver("GetRoute", request)
+    if not found.topics:
+        raise TopicNotFound(topic=name)
+    route = TopicRoute.from_wire(found.topics[0])
+    return TopicDescription(
+        route=route,
+        queues=await ask_queue_ends(connection, route, with_residency=with_residency),
+        groups=sorted(each.group for each in found.subscriptions),
+    )
 
 
 async def get_group(connection: "Connection", name: str) -> GroupSummary:

@@ -42,6 +42,7 @@ app = typer.Typer(
 app.add_typer(topics.app, name="topic")
 groups.app.command("members")(group_members.members)
 groups.app.command("locks")(group_members.locks)
+groups.app.command("in-flight")(group_members.in_flight)
 app.add_typer(groups.app, name="group")
 app.add_typer(brokers.app, name="broker")
 app.add_typer(logs.app, name="log")

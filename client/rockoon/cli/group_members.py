@@ -1,4 +1,4 @@
-"""`rockoon group members` and `rockoon group locks`: who reads with a group, and who holds what."""
+"""`rockoon group members`, `locks` and `in-flight`: who reads with a group, and who holds what."""
 
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any
@@ -14,6 +14,7 @@ from rockoon.cli.session import (
 
 if TYPE_CHECKING:
     from rockoon.cluster import Cluster
+    from rockoon_proto.v1.in_flight_pb2 import ListInFlightReply, QueueInFlight
     from rockoon_proto.v1.offset_pb2 import ListLocksReply, Member, QueueLock
 
 
@@ -96,8 +97,66 @@ def locks(
     )
 
 
-def queue_text(lock: "QueueLock") -> str:
-    return f"{lock.queue.topic}@{lock.queue.broker}:{lock.queue.queue_id}"
+def in_flight(
+    name: Name, as_json: AsJson = False, nameservers: Nameservers = DEFAULT_NAMESERVERS
+) -> None:
+    """Show what receivers, who read message by message, have of each queue."""
+
+    async def work(cluster: "Cluster") -> "ListInFlightReply":
+        return await cluster.admin.in_flight(name)
+
+    reply = with_cluster(nameservers, work)
+    if as_json:
+        print_json([in_flight_json(each) for each in reply.queues])
+        return
+    print_table(
+        (
+            "QUEUE",
+            "SETTLED TO",
+            "ACQUIRED TO",
+            "SETTLED ABOVE",
+            "IN FLIGHT",
+            "VISIBLE AGAIN",
+            "ATTEMPTS",
+            "NEXT VISIBLE IN",
+        ),
+        (
+            (
+                queue_text(each),
+                each.settled_to,
+                each.acquired_to,
+                each.settled_above,
+                each.in_flight,
+                each.visible_again,
+                each.attempt_max or None,
+                duration(max(0, each.next_visible_at_ms - reply.as_of_ms))
+                if each.next_visible_at_ms
+                else None,
+            )
+            for each in reply.queues
+        ),
+        empty="Nobody has received messages of it one by one.",
+        numbers=("SETTLED TO", "ACQUIRED TO", "SETTLED ABOVE", "IN FLIGHT", "VISIBLE AGAIN"),
+    )
+
+
+def in_flight_json(of: "QueueInFlight") -> dict[str, Any]:
+    return {
+        "topic": of.queue.topic,
+        "broker": of.queue.broker,
+        "queue_id": of.queue.queue_id,
+        "settled_to": of.settled_to,
+        "acquired_to": of.acquired_to,
+        "settled_above": of.settled_above,
+        "in_flight": of.in_flight,
+        "visible_again": of.visible_again,
+        "attempt_max": of.attempt_max,
+        "next_visible_at_ms": of.next_visible_at_ms or None,
+    }
+
+
+def queue_text(of: "QueueLock | QueueInFlight") -> str:
+    return f"{of.queue.topic}@{of.queue.broker}:{of.queue.queue_id}"
 
 
 def held_text(member: "Member", queues: list[str]) -> str:
