@@ -87,8 +87,9 @@ async def serve(
             await server.set_serving(True)
         announce("gateway", settings.name, servers[0].address)
         await stop.wait()
-        # Streams that clients leave open would be waited for.
+        # Streams that clients leave open would be waited for, and receivers that wait.
         services.telemetry.close()
+        services.consuming.close()
         for server in servers:
             server.begin_drain()
         for server in servers:

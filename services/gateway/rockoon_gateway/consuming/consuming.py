@@ -64,6 +64,7 @@ class Consuming:
         self.query_offset = offsets.query_offset
         self.query_assignment = Assignments(cluster, topics, groups).query_assignment
         presence.on_change.append(self._changed)
+        self.close = self._receiving.close
 
     async def receive(
         self, request: pb.ReceiveMessageRequest, call: ClientCall

@@ -7,6 +7,7 @@ without messages is an error to some. What a client has not taken when it goes i
 at once, and that delivery does not count.
 """
 
+import asyncio
 import logging
 from collections.abc import AsyncGenerator, Sequence
 from typing import Protocol
@@ -62,19 +63,29 @@ class Receiving:
         groups: makes those that are first seen here, if it may.
         renewer: renews what push consumers get.
         clock: stamps answers.
-
-    Attributes:
-        parked: receivers that wait.
     """
 
     def __init__(
         self, engine: Receives, groups: Groups, renewer: Renewer, clock: Clock = wall_clock_ms
     ) -> None:
         self._engine = engine
-        self.parked = 0
         self._groups = groups
         self._renewer = renewer
         self._clock = clock
+        # Of receivers that wait now.
+        self._patience: set[asyncio.Timeout] = set()
+        self._is_closed = False
+
+    @property
+    def parked(self) -> int:
+        """Receivers that wait."""
+        return len(self._patience)
+
+    def close(self) -> None:
+        """Tell those that wait, and those that come, that there is nothing: the gateway goes."""
+        self._is_closed = True
+        for each in self._patience:
+            each.reschedule(asyncio.get_running_loop().time())
 
     async def receive(
         self,
@@ -130,20 +141,26 @@ class Receiving:
         wanted = request.filter_expression if request.HasField("filter_expression") else expression
         subscription = subscription_of(topic, wanted or FilterExpression())
         await self._groups.config(group)
-        self.parked += 1
+        received: list[ReceivedMessage] = []
+        patience = asyncio.timeout(None)
         try:
-            received = await self._engine.receive(
-                group,
-                [subscription],
-                messages_max=wish.messages_max,
-                visible_after_ms=wish.visible_after_ms,
-                wait_seconds=wish.wait_seconds,
-                attempt_id=request.attempt_id,
-                receiver=call.client_id,
-                create_group=False,
-            )
+            async with patience:
+                self._patience.add(patience)
+                received = await self._engine.receive(
+                    group,
+                    [subscription],
+                    messages_max=wish.messages_max,
+                    visible_after_ms=wish.visible_after_ms,
+                    wait_seconds=0.0 if self._is_closed else wish.wait_seconds,
+                    attempt_id=request.attempt_id,
+                    receiver=call.client_id,
+                    create_group=False,
+                )
+        except TimeoutError:
+            # The gateway goes; cancelled, the engine has given back what it had.
+            pass
         finally:
-            self.parked -= 1
+            self._patience.discard(patience)
         valid_until_ms = RENEWED if wish.is_renewed else self._clock() + wish.visible_after_ms
         found = []
         for message in received:

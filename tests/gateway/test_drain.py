@@ -1,0 +1,70 @@
+"""A gateway that goes: who waits is answered, what is on its way is stored."""
+
+import asyncio
+import time
+
+from google.protobuf.duration_pb2 import Duration
+
+import rockoon
+from gateway.gateways import running_gateway
+from gateway.reading import read
+from gateway.wire_client import WireClient, message
+from rockoon.local.cluster import LocalCluster
+from rockoon_proto.apache.rocketmq.v2 import definition_pb2 as d
+from rockoon_proto.apache.rocketmq.v2 import service_pb2 as pb
+from rockoon_proto.apache.rocketmq.v2.definition_pb2 import Code
+
+# Longer than the test may take: it is not waited for.
+POLL_SECONDS = 20
+
+
+def poll(topic: str) -> pb.ReceiveMessageRequest:
+    return pb.ReceiveMessageRequest(
+        group=d.Resource(name="waiting"),
+        message_queue=d.MessageQueue(
+            topic=d.Resource(name=topic), broker=d.Broker(name="broker-a")
+        ),
+        filter_expression=d.FilterExpression(type=d.TAG, expression="*"),
+        batch_size=8,
+        invisible_duration=Duration(seconds=30),
+        long_polling_timeout=Duration(seconds=POLL_SECONDS),
+    )
+
+
+async def test_receivers_that_wait_are_told_at_once_that_there_is_nothing(
+    local_cluster: LocalCluster, cluster: rockoon.Cluster
+) -> None:
+    await cluster.admin.create_topic("quiet", queues_per_broker=1)
+    async with running_gateway(local_cluster, drain_seconds_max=15.0) as gateway:
+        async with WireClient(gateway.address) as client, asyncio.TaskGroup() as tasks:
+            waiting = tasks.create_task(client.frames("ReceiveMessage", poll("quiet")))
+            await client.route("quiet")
+            # The receiver is parked once a message that came first has been received.
+            await client.send(message("quiet", b"first"))
+            assert [frame.status.code for frame in (await waiting)[:1]] == [Code.OK]
+            waiting = tasks.create_task(client.frames("ReceiveMessage", poll("quiet")))
+            await client.heartbeat(d.SIMPLE_CONSUMER, "waiting")
+            began = time.monotonic()
+            gateway.stop.request("it is replaced")
+            frames = await waiting
+        assert [frame.status.code for frame in frames if frame.HasField("status")] == [
+            Code.MESSAGE_NOT_FOUND
+        ]
+        assert time.monotonic() - began < POLL_SECONDS / 2
+
+
+async def test_what_is_on_its_way_is_stored_and_answered(
+    local_cluster: LocalCluster, cluster: rockoon.Cluster
+) -> None:
+    await cluster.admin.create_topic("last-words", queues_per_broker=1)
+    async with running_gateway(local_cluster) as gateway, WireClient(gateway.address) as client:
+        await client.send(message("last-words", b"0", "id-0"))
+        async with asyncio.TaskGroup() as tasks:
+            sends = [
+                tasks.create_task(client.send(message("last-words", b"%d" % n, f"id-{n}")))
+                for n in range(1, 50)
+            ]
+            await client.route("last-words")
+            gateway.stop.request("it is replaced")
+        assert {send.result().status.code for send in sends} == {Code.OK}
+    assert len(await read(cluster, "last-words", 50)) == 50
