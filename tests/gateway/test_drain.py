@@ -35,7 +35,7 @@ async def test_receivers_that_wait_are_told_at_once_that_there_is_nothing(
     local_cluster: LocalCluster, cluster: rockoon.Cluster
 ) -> None:
     await cluster.admin.create_topic("quiet", queues_per_broker=1)
-    async with running_gateway(local_cluster, drain_seconds_max=15.0) as gateway:
+    async with running_gateway(local_cluster, drain_seconds_max=60.0) as gateway:
         async with WireClient(gateway.address) as client, asyncio.TaskGroup() as tasks:
             waiting = tasks.create_task(client.frames("ReceiveMessage", poll("quiet")))
             await client.route("quiet")
@@ -57,7 +57,11 @@ async def test_what_is_on_its_way_is_stored_and_answered(
     local_cluster: LocalCluster, cluster: rockoon.Cluster
 ) -> None:
     await cluster.admin.create_topic("last-words", queues_per_broker=1)
-    async with running_gateway(local_cluster) as gateway, WireClient(gateway.address) as client:
+    patient = {"drain_seconds_max": 60.0, "send_seconds_max": 60.0}
+    async with (
+        running_gateway(local_cluster, **patient) as gateway,
+        WireClient(gateway.address) as client,
+    ):
         await client.send(message("last-words", b"0", "id-0"))
         async with asyncio.TaskGroup() as tasks:
             sends = [
