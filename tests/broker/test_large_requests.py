@@ -92,9 +92,3 @@ def test_depth_does_not_end_a_broker() -> None:
         message = bytes_tag(AppendRequest.MORE_FIELD_NUMBER) + varint(len(message)) + message
     with pytest.raises(DecodeError):
         append_request(message)
-
-
-def test_records_of_a_message_that_came_in_pieces_are_bytes_as_the_kernel_takes_them() -> None:
-    message = AppendRequest(topic="orders", frames=bytes(1 << 20)).SerializeToString()
-    records = records_of(append_request(bytearray(message)))
-    assert type(records.source) is bytes
