@@ -1,5 +1,6 @@
 """Receivers: what they ask for is granted, settled and put off; durable when answered."""
 
+import asyncio
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -238,20 +239,37 @@ class Receivers:
                 for reach in wish.reaches:
                     if not self._goes_on(wish.group, reach):
                         asked.setdefault((wish.group, wish.policy), {})[reach.queue] = None
-        for (group, policy), queues in asked.items():
-            free = []
-            for queue in queues:
-                try:
-                    self._require_unheld(group, queue)
-                except RockoonError as reason:
-                    refused[group, queue] = reason
-                else:
-                    free.append(queue)
-            answers = await self._resolver.resolve(group, "", free, policy, route_revision)
-            for queue, answer in answers.items():
-                if isinstance(answer, RockoonError):
-                    refused[group, queue] = answer
+        # At once: a broker that hangs has each of them wait for its time limit.
+        async with asyncio.TaskGroup() as tasks:
+            for (group, policy), queues in asked.items():
+                starting = self._start(group, policy, list(queues), route_revision, refused)
+                tasks.create_task(starting, name=f"starts of {group}")
         return refused
+
+    async def _start(
+        self,
+        group: str,
+        policy: StartPolicy,
+        queues: list[MessageQueue],
+        route_revision: int,
+        refused: dict[tuple[str, MessageQueue], RockoonError],
+    ) -> None:
+        free = []
+        for queue in queues:
+            try:
+                self._require_unheld(group, queue)
+            except RockoonError as reason:
+                refused[group, queue] = reason
+            else:
+                free.append(queue)
+        try:
+            answers = await self._resolver.resolve(group, "", free, policy, route_revision)
+        except RockoonError as reason:
+            refused |= {(group, queue): reason for queue in free}
+            return
+        for queue, answer in answers.items():
+            if isinstance(answer, RockoonError):
+                refused[group, queue] = answer
 
     async def _lose_tails(self, wishes: Sequence[Wish]) -> None:
         """Begin queues anew whose log is shorter than what was acquired, as after a power cut.
