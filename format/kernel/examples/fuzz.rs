@@ -10,6 +10,7 @@ use _native::batch::{append, check, stamp, Piece, Rules, Stamp, ENTRY_BYTES};
 use _native::columns::{code, compare, key_hashes, locate, piece_crc, sequence_end, WRONG};
 use _native::encode::{record, size, Columns, Common};
 use _native::pieces::{gather, maps, offset_id, room, values};
+use _native::runs::{cut, Listed};
 use _native::scan::{chain, scan, Checks, Limits};
 
 /// Xorshift: the same bytes for the same seed, everywhere.
@@ -249,6 +250,31 @@ fn append_all(chance: &mut Chance, frames: &[u8], sizes: &[i64], accepted: bool)
     assert!(with_room.iter().all(|found| *found == 0 || *found == count));
 }
 
+/// Entries of any records are cut into runs that hold all of them.
+fn cut_runs(chance: &mut Chance) {
+    let listed: Vec<[i64; 6]> = (0..chance.below(40))
+        .map(|_| std::array::from_fn(|_| wild(chance, 3)))
+        .collect();
+    let records = listed.iter().map(|it| Listed {
+        topic: it[0],
+        queue: it[1],
+        queue_offset: it[2],
+        physical_offset: it[3],
+        size: it[4],
+        tag_code: it[5],
+    });
+    // No file takes nothing, and that says so.
+    let file_entries = wild(chance, 3);
+    let made = cut(records, file_entries);
+    assert!(made.is_some() || file_entries <= 0);
+    if let Some((heads, bounds, entries)) = made {
+        assert_eq!(entries.len(), listed.len() * ENTRY_BYTES);
+        assert_eq!(bounds.len(), heads.len() + 1);
+        assert_eq!(bounds.last().map(|it| *it as usize), Some(entries.len()));
+        assert!(bounds.windows(2).all(|it| it[0] < it[1]));
+    }
+}
+
 fn main() {
     let mut words = std::env::args()
         .skip(1)
@@ -273,6 +299,7 @@ fn main() {
                 }
             }
             read_all(&mut chance, &frames, &sizes);
+            cut_runs(&mut chance);
         }
     }
     println!("{rounds} batches in {seconds} s from seed {seed}: nothing found");
