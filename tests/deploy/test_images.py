@@ -70,6 +70,7 @@ def test_hadolint_has_nothing_to_say() -> None:
         ("build-nameserver", "services/nameserver"),
         ("build-broker", "services/broker"),
         ("build-offset", "services/offset"),
+        ("build-gateway", "services/gateway"),
         ("build-client", "client"),
         ("build-load-test", "client"),
         ("build-spark", "spark"),
