@@ -287,7 +287,7 @@ def _messages(
         return Pulled(None, (), max(reply.next_offset, offset), 0, reply.max_offset)
     column = batch.offsets
     first, last = int(column[0]), int(column[-1])
-    in_order = last - first >= count - 1 and bool((column[1:] > column[:-1]).all())
+    in_order = count == 1 or (last - first >= count - 1 and bool((column[1:] > column[:-1]).all()))
     if first < offset or last >= reply.next_offset or not in_order:
         raise Internal(
             service=f"broker {queue.broker}",

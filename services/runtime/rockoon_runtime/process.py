@@ -10,6 +10,7 @@ ends it with one sentence on standard error and an exit status that says which k
 import asyncio
 import contextlib
 import enum
+import gc
 import json
 import logging
 import os
@@ -174,6 +175,9 @@ def run_loop(
     """
     raise_open_files_limit()
     keep_freed_memory()
+    # What programs are made of is no garbage: to look through it again and again takes tens of
+    # milliseconds each time, in which nobody is answered.
+    gc.freeze()
     try:
         return uvloop.run(supervise(service, serve, stop_with_parent))
     except Exception as failure:
