@@ -1,11 +1,17 @@
 """What receivers of one connection share, and what they must not share."""
 
 import asyncio
+from collections import Counter
+from time import monotonic
+from typing import Any
 
 from receiving.orders import Orders, numbers_of, receive
 
 import rockoon
+from rockoon.cluster import Cluster
+from rockoon.local import LocalCluster
 from rockoon_proto.v1.broker_pb2 import DescribeBrokerRequest
+from support.waiting import DEADLINE_SECONDS
 
 
 async def subscriptions(orders: Orders) -> int:
@@ -27,6 +33,34 @@ async def test_hundreds_of_receivers_follow_a_queue_once(orders: Orders) -> None
         async with orders.cluster.producer() as producer:
             await producer.send_many(orders.topic, [b"%d" % each for each in range(1, 400)])
     assert numbers_of([each for task in waiting for each in task.result()]) == list(range(400))
+
+
+class CountingCluster(Cluster):
+    """A connection that counts its calls."""
+
+    def __init__(self, nameservers: list[str]) -> None:
+        super().__init__(nameservers)
+        self.calls: Counter[str] = Counter()
+
+    async def call(self, method: Any, request: Any, **options: Any) -> Any:
+        self.calls[type(request).__name__] += 1
+        return await super().call(method, request, **options)
+
+
+async def test_a_message_for_a_waiting_receiver_costs_one_call(
+    orders: Orders, local: LocalCluster
+) -> None:
+    async with CountingCluster(local.nameservers) as counting:
+        began_at = monotonic()
+        async with orders.consumer(cluster=counting) as consumer:
+            for number in range(50):
+                async with asyncio.TaskGroup() as tasks:
+                    waiting = tasks.create_task(consumer.receive(32, wait=DEADLINE_SECONDS))
+                    await orders.send([number])
+                await consumer.ack(waiting.result())
+        ticks = 4 * (monotonic() - began_at)
+    assert counting.calls["AcknowledgeRequest"] == 50
+    assert 50 <= counting.calls["AcquireRequest"] < 60 + ticks
 
 
 async def test_groups_get_each_message_by_itself(orders: Orders) -> None:
