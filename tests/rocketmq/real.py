@@ -22,6 +22,9 @@ LIBRARIES = CACHE / "lib"
 CLASSES = CACHE / "classes"
 SOURCE = HERE / "java" / "RocketMq.java"
 
+# What a broker runs for copies is chosen by a file of this name.
+HA_SERVICE = "org.apache.rocketmq.store.ha.HAService"
+
 BROKER = "broker-a"
 CLUSTER = "DefaultCluster"
 LOG_FILE_BYTES = 1 << 20
@@ -33,6 +36,8 @@ _CONFIGURATION: Mapping[str, Any] = {
     "brokerName": BROKER,
     "brokerClusterName": CLUSTER,
     "brokerIP1": "127.0.0.1",
+    "brokerIP2": "127.0.0.1",
+    "bindAddress": "127.0.0.1",
     "autoCreateTopicEnable": "false",
     "mappedFileSizeCommitLog": LOG_FILE_BYTES,
     "mappedFileSizeConsumeQueue": QUEUE_FILE_ENTRIES * 20,
@@ -108,6 +113,9 @@ def prepare() -> None:
             check=True,
             capture_output=True,
         )
+        chosen = CLASSES / "META-INF" / "service" / HA_SERVICE
+        chosen.parent.mkdir(parents=True)
+        chosen.write_text("RocketMq$NoCopies\n")
         shutil.copy(SOURCE, compiled)
 
 
@@ -127,12 +135,14 @@ class RocketMq:
 
     Attributes:
         port: where it listens.
+        pid: its process.
     """
 
     def __init__(self, process: subprocess.Popen[str], port: int, said: Path) -> None:
         self._process = process
         self._said = said
         self.port = port
+        self.pid = process.pid
         self.answer()
 
     def answer(self) -> dict[str, Any]:

@@ -48,6 +48,7 @@ import org.apache.rocketmq.remoting.netty.NettyServerConfig;
 import org.apache.rocketmq.remoting.protocol.header.AckMessageRequestHeader;
 import org.apache.rocketmq.remoting.protocol.header.PopMessageRequestHeader;
 import org.apache.rocketmq.remoting.protocol.header.UpdateConsumerOffsetRequestHeader;
+import org.apache.rocketmq.store.ha.DefaultHAService;
 
 /**
  * A nameserver, a broker and clients in one process, told by lines of JSON what to do.
@@ -67,6 +68,19 @@ public class RocketMq {
     private static TransactionMQProducer transactional;
     private static long halfEnd = -1;
     private static long halfEndSince;
+
+    /** What a broker runs for copies would listen on every address; it has none. */
+    public static final class NoCopies extends DefaultHAService {
+        @Override
+        public void start() {
+            // Nothing listens.
+        }
+
+        @Override
+        public void shutdown() {
+            // Nothing was started.
+        }
+    }
 
     public static void main(String[] args) throws Exception {
         out = System.out;
