@@ -146,6 +146,6 @@ LANGUAGES: Mapping[str, Callable[[], Prepared]] = {
     "Node.js": node,
     "Go": go,
     "Rust": rust,
-    "C++": not_tried("it is in no registry; its build takes gRPC's sources and half an hour"),
+    "C++": not_tried("it is in no registry, and building it takes half an hour"),
     "C#": not_tried("it needs .NET, which this run does not install"),
 }
