@@ -12,6 +12,7 @@ from typing import Any
 import grpc
 from grpc import aio
 
+from rockoon_core.http2.channel import Http2Channel
 from rockoon_core.pem_files import (
     Certificate,
     PemError,
@@ -121,12 +122,18 @@ class Dialer:
 
     def channel(self, address: str) -> aio.Channel:
         """A channel to "host:port"; it connects by itself, and again after failures."""
-        channel = (
-            aio.insecure_channel(address, options=self._options)
-            if self._credentials is None
-            else aio.secure_channel(address, self._credentials.value, options=self._options)
+        # What has a scheme is for gRPC's resolvers; TLS is still its own, too.
+        channel: aio.Channel = (
+            Http2Channel(address)
+            if self._credentials is None and "://" not in address
+            else self._of_grpc(address)
         )
         return channel if self.access is None else SignedChannel(channel, self._signer(address))
+
+    def _of_grpc(self, address: str) -> aio.Channel:
+        if self._credentials is None:
+            return aio.insecure_channel(address, options=self._options)
+        return aio.secure_channel(address, self._credentials.value, options=self._options)
 
     def blocking_channel(self, address: str) -> grpc.Channel:
         """Likewise, for code without an event loop."""

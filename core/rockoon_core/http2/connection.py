@@ -16,7 +16,8 @@ Invariants
 import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
+from weakref import WeakKeyDictionary
 
 from rockoon_core.http2 import frames
 from rockoon_core.http2.control_frames import ControlFrames
@@ -37,7 +38,7 @@ WRITE_HIGH_BYTES = 1 << 20
 # What may wait for it at all: answers to frames that ask for one.
 WRITE_BYTES_MAX = 8 << 20
 # A connection that was broken is closed so much later.
-BROKEN_SECONDS = 1.0
+BROKEN_SECONDS = 3.0
 # Streams that the peer gives up, beyond so many a second, end the connection.
 RESETS_BURST_MAX = 20_000
 RESETS_PER_SECOND_MAX = 2_000
@@ -46,9 +47,22 @@ RESETS_PER_SECOND_MAX = 2_000
 class SharedBuffer:
     """Where the connections of one loop receive, each between two of its callbacks."""
 
+    _of_loops: ClassVar[WeakKeyDictionary[asyncio.AbstractEventLoop, "SharedBuffer"]] = (
+        WeakKeyDictionary()
+    )
+
     def __init__(self) -> None:
         self.bytes = bytearray(BUFFER_BYTES)
         self.view = memoryview(self.bytes)
+
+    @classmethod
+    def of_loop(cls) -> "SharedBuffer":
+        """That of the running loop."""
+        loop = asyncio.get_running_loop()
+        found = cls._of_loops.get(loop)
+        if found is None:
+            found = cls._of_loops[loop] = cls()
+        return found
 
 
 @dataclass(frozen=True)
@@ -68,7 +82,6 @@ class Http2Connection(ControlFrames, asyncio.BufferedProtocol):
     """What server and client have in common. Not for several loops.
 
     Args:
-        buffer: shared with others of the same loop.
         message_bytes_max: longer messages are refused.
         is_server: which side this is.
         liveness: None never asks.
@@ -76,14 +89,13 @@ class Http2Connection(ControlFrames, asyncio.BufferedProtocol):
 
     def __init__(
         self,
-        buffer: SharedBuffer,
         message_bytes_max: int,
         *,
         is_server: bool,
         liveness: Liveness | None,
     ) -> None:
         super().__init__(is_server=is_server)
-        self._buffer = buffer
+        self._buffer = SharedBuffer.of_loop()
         self._message_bytes_max = message_bytes_max
         self._liveness = liveness
         self._rest = b""
@@ -98,7 +110,6 @@ class Http2Connection(ControlFrames, asyncio.BufferedProtocol):
         self._receive_window = OWN_CONNECTION_WINDOW
         self._owed_bytes = 0
         self._is_leaving = False
-        self._is_broken = False
         self._resets = 0.0
         self._resets_at = 0.0
         self._heard = True
@@ -155,7 +166,7 @@ class Http2Connection(ControlFrames, asyncio.BufferedProtocol):
         self._pump()
 
     def get_buffer(self, _sizehint: int) -> memoryview:
-        if self._is_broken:
+        if self.is_broken:
             return self._buffer.view
         if self._data_left and self._data_stream is not None:
             target = self._data_stream.direct_target(self._data_left)
@@ -169,7 +180,7 @@ class Http2Connection(ControlFrames, asyncio.BufferedProtocol):
         return self._buffer.view[len(rest) :]
 
     def buffer_updated(self, count: int) -> None:
-        if self._is_broken:
+        if self.is_broken:
             return
         self._heard = True
         try:
@@ -245,7 +256,7 @@ class Http2Connection(ControlFrames, asyncio.BufferedProtocol):
             raise ConnectionBroken(ErrorCode.ENHANCE_YOUR_CALM, "a frame is very long")
         if self._headers is not None and kind != frames.CONTINUATION:
             raise ConnectionBroken(ErrorCode.PROTOCOL_ERROR, "headers were not continued")
-        if self._awaits_settings and kind != frames.SETTINGS:
+        if self.awaits_settings and kind != frames.SETTINGS:
             raise ConnectionBroken(ErrorCode.PROTOCOL_ERROR, "settings come first")
 
     def _begin_data(self, flags: int, stream_id: int, length: int) -> None:
@@ -412,7 +423,7 @@ class Http2Connection(ControlFrames, asyncio.BufferedProtocol):
         """End the connection, and say why. What still comes is left unread for a moment: closed
         with bytes that nobody has read, a socket takes back what it was given last."""
         self._write(frames.goaway(self._last_peer_stream, failure.code, str(failure)))
-        self._is_broken = True
+        self.is_broken = True
         for stream in list(self.streams.values()):
             stream.failed(failure.code, str(failure))
         self.streams.clear()

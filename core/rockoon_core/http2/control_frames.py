@@ -24,7 +24,7 @@ class ControlFrames(Http2Sending):
     def __init__(self, *, is_server: bool) -> None:
         super().__init__()
         self._is_server = is_server
-        self._awaits_settings = True
+        self.awaits_settings = True
         self.streams: dict[int, MessageStream] = {}
         self._last_peer_stream = 0
         self._last_own_stream = 0
@@ -61,7 +61,7 @@ class ControlFrames(Http2Sending):
             raise ConnectionBroken(ErrorCode.FRAME_SIZE_ERROR, "settings have six bytes each")
         if flags & frames.ACK:
             return
-        self._awaits_settings = False
+        self.awaits_settings = False
         for name, value in frames.SETTING.iter_unpack(payload):
             self._setting(name, value)
         self._write(frames.frame(frames.SETTINGS, frames.ACK, 0))

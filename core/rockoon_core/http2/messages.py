@@ -196,6 +196,12 @@ class MessageStream:
         if self.room is not None and not self.room.done():
             self.room.set_result(None)
 
+    def end_sending(self) -> None:
+        """Nothing more follows what was queued."""
+        if not (self.sent_last or self.is_closed):
+            self.sent_last = True
+            self.connection.send_end(self)
+
     def queue_headers(self, block: bytes, *, last: bool) -> None:
         """Send headers, or trailers, behind all that was queued."""
         self.sent_last = last

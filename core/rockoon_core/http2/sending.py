@@ -21,6 +21,7 @@ class Http2Sending:
         own_window: how much may be received on one.
         is_choked: the transport holds as much as it should.
         is_lost: the connection has ended.
+        is_broken: it is about to.
     """
 
     def __init__(self) -> None:
@@ -31,6 +32,7 @@ class Http2Sending:
         self.own_window = OWN_STREAM_WINDOW
         self.is_choked = False
         self.is_lost = False
+        self.is_broken = False
         # Streams with something that the windows have had no room for, in the order of their turns.
         self._blocked: dict[int, MessageStream] = {}
         # Those whose senders wait.
@@ -101,6 +103,15 @@ class Http2Sending:
             stream.pending.append((memoryview(piece), b"", False))
         stream.pending.append((memoryview(pieces[-1]), b"", last))
         self._send_pending(stream)
+
+    def send_end(self, stream: "MessageStream") -> None:
+        """An empty frame that ends a stream, behind what waits."""
+        stream.pending.append((memoryview(b""), b"", True))
+        self._send_pending(stream)
+
+    def reset(self, stream: "MessageStream", code: frames.ErrorCode) -> None:
+        """Give a stream up."""
+        raise NotImplementedError
 
     def _send_pending(self, stream: "MessageStream") -> None:
         """As much of what waits on a stream as windows and the transport take."""

@@ -19,7 +19,7 @@ from google.protobuf.message import DecodeError
 from grpc import aio
 
 from rockoon_core.http2 import frames
-from rockoon_core.http2.connection import Http2Connection, Liveness, SharedBuffer
+from rockoon_core.http2.connection import Http2Connection, Liveness
 from rockoon_core.http2.frames import ErrorCode
 from rockoon_core.http2.headers import Header, Metadata, block, metadata
 from rockoon_core.http2.messages import MessageRefused, MessageStream
@@ -122,9 +122,7 @@ class ServerConnection(Http2Connection):
     def __init__(
         self, server: "Http2Server", idle_seconds_max: float, handshake_seconds_max: float
     ) -> None:
-        super().__init__(
-            server.buffer, server.message_bytes_max, is_server=True, liveness=server.liveness
-        )
+        super().__init__(server.message_bytes_max, is_server=True, liveness=server.liveness)
         self._server = server
         self._idle_seconds_max = idle_seconds_max
         self._handshake_seconds_max = handshake_seconds_max
@@ -267,7 +265,6 @@ class Http2Server:
         message_bytes_max: int = MESSAGE_BYTES_MAX,
         reuse_port: bool = False,
     ) -> None:
-        self.buffer = SharedBuffer()
         self.message_bytes_max = message_bytes_max
         self.liveness = Liveness()
         self._interceptor = interceptor

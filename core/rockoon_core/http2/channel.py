@@ -1,0 +1,307 @@
+"""A channel to one address on Rockoon's own HTTP/2, in the place of `grpc.aio.Channel`.
+
+It connects when there is a call, and again after failures. A call that comes while a connection is
+being made waits for it; while none can be had, until the next try, calls fail at once.
+"""
+
+import asyncio
+import random
+from collections.abc import Callable, Sequence
+from typing import Any, Self
+
+import grpc
+from grpc import aio
+
+from rockoon_core.http2 import frames
+from rockoon_core.http2.client_call import ClientCall, ClientStream, failure
+from rockoon_core.http2.connection import Http2Connection, Liveness
+from rockoon_core.http2.frames import ErrorCode
+from rockoon_core.http2.headers import Header, block
+from rockoon_core.http2.messages import PREFIX, MessageRefused, MessageStream
+
+MESSAGE_BYTES_MAX = 64 << 20
+CONNECT_SECONDS_MAX = 5.0
+BACKOFF_SECONDS_MIN, BACKOFF_SECONDS_MAX = 0.1, 1.0
+LIVENESS = Liveness(ping_seconds=10.0, answer_seconds=5.0)
+TIMEOUT_DIGITS_MAX = 99_999_999
+
+
+def timeout_text(seconds: float) -> str:
+    """A grpc-timeout: at most eight digits and a unit."""
+    microseconds = max(round(seconds * 1e6), 1)
+    if microseconds <= TIMEOUT_DIGITS_MAX:
+        return f"{microseconds}u"
+    milliseconds = round(seconds * 1e3)
+    if milliseconds <= TIMEOUT_DIGITS_MAX:
+        return f"{milliseconds}m"
+    return f"{min(round(seconds), TIMEOUT_DIGITS_MAX)}S"
+
+
+class ClientConnection(Http2Connection):
+    """A channel's connection."""
+
+    def __init__(self, channel: "Http2Channel") -> None:
+        super().__init__(channel.message_bytes_max, is_server=False, liveness=LIVENESS)
+        self._channel = channel
+
+    def connection_lost(self, failure: BaseException | None) -> None:
+        self._channel.lost(self)
+        super().connection_lost(failure)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it takes further calls."""
+        return not (
+            self.is_lost
+            or self.is_broken
+            or self._peer_leaves
+            or self.is_leaving
+            or self._last_own_stream >= frames.STREAM_ID_MAX - 2
+            or len(self.streams) >= self.peer_streams_max
+        )
+
+    def open(self, call: ClientCall) -> ClientStream:
+        """A stream for a call."""
+        # Odd numbers from 1 on.
+        self._last_own_stream += 1 if not self._last_own_stream else 2
+        stream = ClientStream(self, self._last_own_stream, call)
+        self.streams[stream.id] = stream
+        return stream
+
+    def send_request(self, stream: ClientStream, head: bytes, message: bytes) -> None:
+        """All of a call that has one request."""
+        before = frames.frame(frames.HEADERS, frames.END_HEADERS, stream.id, head)
+        stream.sent_last = True
+        prefix = PREFIX.pack(0, len(message))
+        self.send_data(stream, prefix, message, last=True, before=before)
+
+    def more_headers(
+        self, stream: MessageStream, headers: tuple[Header, ...], *, ends: bool
+    ) -> None:
+        assert isinstance(stream, ClientStream)
+        stream.headers_came(headers, ends=ends)
+        if stream.call.done() and not ends:
+            self.reset(stream, ErrorCode.CANCEL)
+            return
+        if ends:
+            stream.peer_ended()
+            # An answer that comes before the end of the requests ends them.
+            if stream.sent_last and not stream.pending:
+                self.drop_if_over(stream)
+            else:
+                self.reset(stream, ErrorCode.NO_ERROR)
+
+    def message_refused(self, stream: MessageStream, refusal: MessageRefused) -> None:
+        assert isinstance(stream, ClientStream)
+        stream.call.end(grpc.StatusCode[refusal.status], str(refusal))
+        self.reset(stream, ErrorCode.CANCEL)
+
+    def peer_goes(self, last_stream_id: int, code: int) -> None:  # noqa: ARG002 - as its base
+        self._channel.lost(self)
+        for stream in [each for number, each in self.streams.items() if number > last_stream_id]:
+            self.streams.pop(stream.id)
+            self._blocked.pop(stream.id, None)
+            stream.failed(ErrorCode.REFUSED_STREAM, "the server takes no further calls")
+        # It ends with its last call.
+        self._is_leaving = True
+        self.stream_over()
+
+
+class Http2Channel(aio.Channel):
+    """See the module.
+
+    Args:
+        address: "host:port".
+        message_bytes_max: longer answers are refused.
+    """
+
+    def __init__(self, address: str, *, message_bytes_max: int = MESSAGE_BYTES_MAX) -> None:
+        self.address = address
+        self.message_bytes_max = message_bytes_max
+        self._connection: ClientConnection | None = None
+        self._connecting: asyncio.Task[None] | None = None
+        # Those that go on without being the channel's own any more.
+        self._former: set[ClientConnection] = set()
+        self._backoff_seconds = BACKOFF_SECONDS_MIN
+        self._next_try = float("-inf")
+        self._failure = ""
+        self._is_closed = False
+
+    # Connections.
+
+    def live(self) -> ClientConnection | None:
+        """The connection, if there is one that takes calls. Raises UsageError when closed."""
+        if self._is_closed:
+            raise aio.UsageError("Channel is closed.")
+        connection = self._connection
+        return connection if connection is not None and connection.is_open else None
+
+    async def connected(self, *, waits: bool) -> ClientConnection:
+        """A connection that takes calls.
+
+        Raises:
+            AioRpcError: UNAVAILABLE, it cannot be had now.
+        """
+        while (found := self.live()) is None:
+            loop = asyncio.get_running_loop()
+            if self._connecting is None:
+                pause = self._next_try - loop.time()
+                if pause > 0 and not waits:
+                    raise failure(grpc.StatusCode.UNAVAILABLE, self._failure)
+                self._connecting = loop.create_task(self._connect(max(pause, 0.0)))
+                self._connecting.add_done_callback(self._tried)
+            before = self._connecting
+            await asyncio.shield(before)
+            if self.live() is None and not waits and self._failure:
+                raise failure(grpc.StatusCode.UNAVAILABLE, self._failure)
+        return found
+
+    def _tried(self, task: asyncio.Task[None]) -> None:
+        if self._connecting is task:
+            self._connecting = None
+
+    async def _connect(self, pause: float) -> None:
+        if pause:
+            await asyncio.sleep(pause)
+        loop = asyncio.get_running_loop()
+        host, _, port = self.address.rpartition(":")
+        try:
+            async with asyncio.timeout(CONNECT_SECONDS_MAX):
+                _, connection = await loop.create_connection(
+                    lambda: ClientConnection(self),
+                    host.strip("[]"),
+                    int(port),
+                )
+        except (OSError, TimeoutError, ValueError) as error:
+            reason = str(error) or f"no answer within {CONNECT_SECONDS_MAX:g} s"
+            self._note_failure(f"failed to connect to {self.address}: {reason}")
+            return
+        if self._is_closed:
+            connection.close()
+            return
+        self._failure = ""
+        self._connection = connection
+
+    def _note_failure(self, reason: str) -> None:
+        self._failure = reason
+        now = asyncio.get_running_loop().time()
+        self._next_try = now + self._backoff_seconds * random.uniform(0.8, 1.2)
+        self._backoff_seconds = min(self._backoff_seconds * 1.6, BACKOFF_SECONDS_MAX)
+
+    def lost(self, connection: ClientConnection) -> None:
+        """A connection has ended, or takes no further calls."""
+        if connection.is_lost:
+            self._former.discard(connection)
+        elif connection.streams:
+            self._former.add(connection)
+        if self._connection is connection:
+            self._connection = None
+            if connection.awaits_settings:
+                # It ended before it had begun: no reason to try again at once.
+                self._note_failure(
+                    f"failed to connect to all addresses: {self.address}: Socket closed"
+                )
+            else:
+                self._backoff_seconds = BACKOFF_SECONDS_MIN
+
+    # gRPC's channel.
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *failure: object) -> None:
+        await self.close()
+
+    async def close(self, grace: float | None = None) -> None:  # noqa: ARG002 - gRPC's signature
+        """End all calls and the connection."""
+        self._is_closed = True
+        if self._connecting is not None:
+            self._connecting.cancel()
+        for connection in (self._connection, *self._former):
+            if connection is not None:
+                for stream in list(connection.streams.values()):
+                    if isinstance(stream, ClientStream):
+                        stream.call.cancel()
+                connection.close()
+        self._connection = None
+
+    def get_state(self, try_to_connect: bool = False) -> grpc.ChannelConnectivity:  # noqa: ARG002
+        if self._is_closed:
+            return grpc.ChannelConnectivity.SHUTDOWN
+        if self._connection is not None and self._connection.is_open:
+            return grpc.ChannelConnectivity.READY
+        if self._connecting is not None:
+            return grpc.ChannelConnectivity.CONNECTING
+        failed = grpc.ChannelConnectivity.TRANSIENT_FAILURE
+        return failed if self._failure else grpc.ChannelConnectivity.IDLE
+
+    async def wait_for_state_change(self, last_observed_state: grpc.ChannelConnectivity) -> None:
+        raise NotImplementedError
+
+    async def channel_ready(self) -> None:
+        await self.connected(waits=True)
+
+    def _method(
+        self,
+        method: str,
+        serialize: Callable[[Any], bytes] | None,
+        parse: Callable[[bytes], Any] | None,
+        *,
+        sends_stream: bool,
+    ) -> Any:
+        fixed = b"\x83\x86" + block(
+            [
+                (":path", method),
+                (":authority", self.address),
+                ("te", "trailers"),
+                ("content-type", "application/grpc"),
+            ]
+        )
+
+        def called(
+            request: Any = None,
+            *,
+            timeout: float | None = None,
+            metadata: Sequence[tuple[str, str | bytes]] | None = None,
+            wait_for_ready: bool | None = None,
+            **_options: object,
+        ) -> ClientCall:
+            head = fixed
+            if timeout is not None:
+                head += block([("grpc-timeout", timeout_text(timeout))])
+            if metadata:
+                head += block(metadata)
+            return ClientCall(
+                self,
+                head,
+                request,
+                serialize,
+                parse,
+                sends_stream=sends_stream,
+                timeout=timeout,
+                waits=bool(wait_for_ready),
+            )
+
+        return called
+
+    def unary_unary(
+        self,
+        method: str,
+        request_serializer: Any = None,
+        response_deserializer: Any = None,
+        _registered_method: bool | None = False,
+    ) -> Any:
+        return self._method(method, request_serializer, response_deserializer, sends_stream=False)
+
+    unary_stream = unary_unary
+
+    def stream_stream(
+        self,
+        method: str,
+        request_serializer: Any = None,
+        response_deserializer: Any = None,
+        _registered_method: bool | None = False,
+    ) -> Any:
+        return self._method(method, request_serializer, response_deserializer, sends_stream=True)
+
+    stream_unary = stream_stream

@@ -1,0 +1,169 @@
+"""Rockoon's own HTTP/2 channel: what a caller is told, by gRPC's server and by ours."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import grpc
+import pytest
+from google.protobuf.wrappers_pb2 import BytesValue
+from grpc import aio
+
+from rockoon_core.http2.channel import Http2Channel, timeout_text
+from rockoon_runtime.http2_server import Http2Server
+from support.eventually import eventually
+from support.waiting import DEADLINE_SECONDS
+
+BODIES = [b"", b"x", bytes(16_379), bytes(70_000), bytes(9 << 20)]
+
+
+class Callee:
+    """What is called."""
+
+    def __init__(self) -> None:
+        self.has_begun = asyncio.Event()
+        self.cancelled = 0
+
+    async def unary(self, request: BytesValue, _context: Any) -> BytesValue:
+        return request
+
+    async def streams(self, requests: Any, _context: Any) -> AsyncIterator[BytesValue]:
+        async for request in requests:
+            yield request
+
+    async def refuses(self, _request: BytesValue, context: Any) -> None:
+        await context.abort(grpc.StatusCode.NOT_FOUND, "5 % Öl", (("x-bin", b"\0\xff"),))
+
+    async def waits(self, request: BytesValue, _context: Any) -> BytesValue:
+        self.has_begun.set()
+        try:
+            await asyncio.sleep(DEADLINE_SECONDS)
+        except asyncio.CancelledError:
+            self.cancelled += 1
+            raise
+        return request
+
+    def handler(self) -> Any:
+        kinds: dict[str, tuple[Any, Any]] = {
+            "Unary": (grpc.unary_unary_rpc_method_handler, self.unary),
+            "Streams": (grpc.stream_stream_rpc_method_handler, self.streams),
+            "Refuses": (grpc.unary_unary_rpc_method_handler, self.refuses),
+            "Waits": (grpc.unary_unary_rpc_method_handler, self.waits),
+        }
+        handlers = {
+            name: make(behaviour, BytesValue.FromString, BytesValue.SerializeToString)
+            for name, (make, behaviour) in kinds.items()
+        }
+        return grpc.method_handlers_generic_handler("test.Callee", handlers)
+
+
+@asynccontextmanager
+async def served(kind: str, callee: Callee, port: int = 0) -> AsyncIterator[int]:
+    """A server of gRPC's, or of ours."""
+    if kind == "ours":
+        ours = Http2Server()
+        ours.add_generic_rpc_handlers((callee.handler(),))
+        found = await ours.listen("127.0.0.1", port)
+        try:
+            yield found
+        finally:
+            await ours.stop(None)
+        return
+    theirs = aio.server(options=(("grpc.max_receive_message_length", -1),))
+    theirs.add_generic_rpc_handlers((callee.handler(),))
+    found = theirs.add_insecure_port(f"127.0.0.1:{port}")
+    await theirs.start()
+    try:
+        yield found
+    finally:
+        await theirs.stop(None)
+
+
+def method(channel: Http2Channel, kind: str, name: str) -> Any:
+    opened: Any = getattr(channel, kind)
+    return opened(f"/test.Callee/{name}", BytesValue.SerializeToString, BytesValue.FromString)
+
+
+SERVERS = pytest.mark.parametrize("kind", ["ours", "grpc's"])
+
+
+@SERVERS
+async def test_calls_are_answered_one_by_one_at_once_and_in_streams(kind: str) -> None:
+    async with served(kind, Callee()) as port, Http2Channel(f"127.0.0.1:{port}") as channel:
+        unary = method(channel, "unary_unary", "Unary")
+        for body in BODIES:
+            assert (await unary(BytesValue(value=body), timeout=DEADLINE_SECONDS)).value == body
+        calls = [unary(BytesValue(value=body)) for body in BODIES * 20]
+        assert [(await each).value for each in calls] == BODIES * 20
+        requests = [BytesValue(value=body) for body in BODIES]
+        streams = method(channel, "stream_stream", "Streams")(iter(requests))
+        assert [each.value async for each in streams] == BODIES
+        written = method(channel, "stream_stream", "Streams")()
+        for body in BODIES:
+            await written.write(BytesValue(value=body))
+            assert (await written.read()).value == body
+        await written.done_writing()
+        assert await written.read() is aio.EOF
+        assert await written.code() is grpc.StatusCode.OK
+
+
+@SERVERS
+async def test_failures_are_told_as_grpc_tells_them(kind: str) -> None:
+    callee = Callee()
+    async with served(kind, callee) as port, Http2Channel(f"127.0.0.1:{port}") as channel:
+        with pytest.raises(aio.AioRpcError) as refusal:
+            await method(channel, "unary_unary", "Refuses")(BytesValue())
+        assert refusal.value.code() is grpc.StatusCode.NOT_FOUND
+        assert refusal.value.details() == "5 % Öl"
+        assert dict(refusal.value.trailing_metadata()) == {"x-bin": b"\0\xff"}
+        with pytest.raises(aio.AioRpcError) as unknown:
+            await method(channel, "unary_unary", "Nothing")(BytesValue())
+        assert unknown.value.code() is grpc.StatusCode.UNIMPLEMENTED
+        waits = method(channel, "unary_unary", "Waits")
+        with pytest.raises(aio.AioRpcError) as late:
+            await waits(BytesValue(), timeout=0.05)
+        assert late.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+        callee.has_begun.clear()
+        given_up = waits(BytesValue())
+        async with asyncio.timeout(DEADLINE_SECONDS):
+            await callee.has_begun.wait()
+        given_up.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await given_up
+        assert await given_up.code() is grpc.StatusCode.CANCELLED
+        await eventually(lambda: callee.cancelled >= 1)
+
+
+@SERVERS
+async def test_a_server_that_is_away_is_told_of_at_once_and_found_when_it_is_back(
+    kind: str,
+) -> None:
+    async with served(kind, Callee()) as port:
+        pass
+    async with Http2Channel(f"127.0.0.1:{port}") as channel:
+        unary = method(channel, "unary_unary", "Unary")
+        with pytest.raises(aio.AioRpcError) as away:
+            await unary(BytesValue())
+        assert away.value.code() is grpc.StatusCode.UNAVAILABLE
+        patient = unary(BytesValue(value=b"later"), wait_for_ready=True)
+        async with served(kind, Callee(), port):
+            assert (await patient).value == b"later"
+            waits = method(channel, "unary_unary", "Waits")(BytesValue())
+            await waits.wait_for_connection()
+        # The server went while a call was in progress.
+        with pytest.raises(aio.AioRpcError) as cut:
+            await waits
+        assert cut.value.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
+        async with served(kind, Callee(), port):
+            again = await unary(BytesValue(value=b"again"), wait_for_ready=True)
+            assert again.value == b"again"
+    with pytest.raises(aio.UsageError):
+        unary(BytesValue())
+
+
+def test_a_timeout_has_eight_digits_at_most() -> None:
+    assert timeout_text(0.25) == "250000u"
+    assert timeout_text(1000.0) == "1000000m"
+    assert timeout_text(1e9) == "99999999S"
+    assert timeout_text(0.0) == "1u"
