@@ -21,7 +21,7 @@ def check_compiled(
         rules: what each has to be; its topic is not one of delayed messages.
     """
     assert kernel.native is not None
-    found = kernel.native.check_batch(frames, sizes.tobytes(), *rules[:7])
+    found = kernel.native.check_batch(bytes(frames), sizes.tobytes(), *rules[:7])
     if found is None:
         return None
     count = len(sizes)

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from grpc import aio
 
 from rockoon_broker.rpc.append_stream import BATCHES_MAX
 from rockoon_broker.rpc.large_requests import LARGE_BYTES
@@ -111,7 +112,8 @@ async def test_a_refused_batch_fails_no_other_of_its_message(
         assert await broker.bodies("T", 2) == [b"b", b"c"] * 2
         assert await told(broker, joint(batch("T", 0, b"x"), nested)) == [["INVALID_ARGUMENT"] * 2]
         many = joint(*(batch("T", 0, b"x") for _ in range(BATCHES_MAX + 1)))
-        assert await told(broker, many) == [["INVALID_ARGUMENT"] * (BATCHES_MAX + 1)]
+        with pytest.raises(aio.AioRpcError, match=f"more than {BATCHES_MAX} batches"):
+            await told(broker, many)
         assert len(await broker.bodies("T", 0)) == 2
         with pytest.raises(errors.InvalidArgument, match="AppendStream"):
             await broker.call("Append", joint(batch("T", 0, b"x"), batch("T", 1, b"y")))
@@ -127,6 +129,17 @@ async def test_two_batches_of_one_queue_stay_in_their_order(
         )
         assert await told(broker, message, message) == [[0, 0, 1, 3], [4, 1, 5, 7]]
         assert await broker.bodies("T", 0) == [b"1", b"2", b"3", b"4"] * 2
+
+
+async def test_a_traced_batch_is_before_others_of_its_queue_that_follow(
+    tmp_path: Path, nameserver: BrokerRoutes
+) -> None:
+    await nameserver.create_topic("T", {"broker-a": 2})
+    traced = batch("T", 0, b"1", traceparent=f"00-{1:032x}-{1:016x}-01")
+    async with running_broker(tmp_path, [nameserver.address]) as broker:
+        message = joint(traced, batch("T", 0, b"2"), batch("T", 1, b"x"))
+        assert await told(broker, message, message) == [[0, 1, 0], [2, 3, 1]]
+        assert await broker.bodies("T", 0) == [b"1", b"2"] * 2
 
 
 async def test_idempotent_delayed_and_compacted_batches_go_along(

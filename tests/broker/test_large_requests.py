@@ -1,5 +1,6 @@
 """Append requests whose records are not copied, beside what protobuf makes of the same bytes."""
 
+import time
 from typing import Any
 
 import pytest
@@ -64,13 +65,27 @@ def read(parse: Any, message: bytes) -> object:
 
 @pytest.mark.parametrize("large_bytes", [0, 100])
 @many_examples
-@given(joint.map(AppendRequest.SerializeToString) | st.lists(pieces, max_size=4).map(b"".join))
+@given(joint.map(AppendRequest.SerializeToString))
 def test_what_is_read_is_what_protobuf_reads(large_bytes: int, message: bytes) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(large_requests, "LARGE_BYTES", large_bytes)
-        expected = read(AppendRequest.FromString, message)
+        expected = plain(AppendRequest.FromString(message))
         assert read(append_request, message) == expected
         assert read(append_request, bytearray(message)) == expected
+
+
+@pytest.mark.parametrize("large_bytes", [0, 100])
+@many_examples
+@given(st.lists(pieces, max_size=4).map(b"".join))
+def test_of_odd_messages_protobuf_reads_the_same_or_they_are_refused(
+    large_bytes: int, message: bytes
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(large_requests, "LARGE_BYTES", large_bytes)
+        expected = read(AppendRequest.FromString, message)
+        found = read(append_request, message)
+        assert found in (expected, None)
+        assert read(append_request, bytearray(message)) == found
 
 
 def test_large_records_are_where_they_came() -> None:
@@ -92,3 +107,32 @@ def test_depth_does_not_end_a_broker() -> None:
         message = bytes_tag(AppendRequest.MORE_FIELD_NUMBER) + varint(len(message)) + message
     with pytest.raises(DecodeError):
         append_request(message)
+
+
+def nested(message: bytes) -> bytes:
+    return bytes_tag(AppendRequest.MORE_FIELD_NUMBER) + varint(len(message)) + message
+
+
+_TOPIC = AppendRequest(topic="T").SerializeToString()
+_EMPTY = nested(b"")
+_MIBS = 1 << 20
+_LARGE = bytes_tag(AppendRequest.FRAMES_FIELD_NUMBER) + varint(_MIBS) + bytes(_MIBS)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        pytest.param(_TOPIC + varint(1000 << 3) + b"\1" + b"\x38\1" * _MIBS, id="unknown fields"),
+        pytest.param(_TOPIC + _EMPTY * _MIBS, id="empty batches"),
+        pytest.param(_TOPIC + b"\xbb\1\xbc\1" + _EMPTY * _MIBS, id="a group first"),
+        pytest.param(_TOPIC + _LARGE + nested(_EMPTY), id="a batch in a small batch"),
+        pytest.param(_TOPIC + nested(_LARGE + _EMPTY * _MIBS), id="batches in a large batch"),
+        pytest.param(_TOPIC + nested(b"\x38\1" * _MIBS), id="unknown fields in a batch"),
+    ],
+)
+def test_a_large_message_of_very_many_things_is_refused_at_once(message: bytes) -> None:
+    """The library takes all of these, and makes gigabytes of 64 MiB."""
+    begun = time.thread_time()
+    with pytest.raises(DecodeError):
+        append_request(message)
+    assert time.thread_time() - begun < 0.1

@@ -102,6 +102,9 @@ class AppendStream:
             async for request in requests:
                 if self._ended:
                     break
+                if len(request.more) >= BATCHES_MAX:
+                    # Not batch by batch: so many refusals would stop the loop, too.
+                    raise InvalidArgument(reason=f"more than {BATCHES_MAX} batches in a message")
                 self._idle = False
                 self._unanswered += 1
                 self._placing.came()
@@ -126,8 +129,8 @@ class AppendStream:
             self._wanted.set_result(None)
 
     async def _place_all(self, requests: list[Request]) -> list[tuple[int, Outcome]]:
-        if len(requests) > BATCHES_MAX or any(each.more for each in requests[1:]):
-            refusal = InvalidArgument(reason=f"more than {BATCHES_MAX} batches, or some in others")
+        if any(each.more for each in requests[1:]):
+            refusal = InvalidArgument(reason="batches in batches")
             return [(each.request_id, refusal) for each in requests]
         try:
             placed = await self._placing.together(requests)

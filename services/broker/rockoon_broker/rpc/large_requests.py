@@ -2,11 +2,18 @@
 
 from typing import Any, NamedTuple
 
+from google.protobuf.message import DecodeError
+
 from rockoon_core.wire_fields import Field, fields
 from rockoon_proto.v1.broker_pb2 import AppendRequest
 
 # Below, two copies cost less than to look for the records.
 LARGE_BYTES = 32 << 10
+# Of one message, each batch of `more` being one; each takes a microsecond, in which the loop does
+# nothing else, and those of a hostile message may have two bytes.
+FIELDS_MAX = 1024
+# Of one of several batches.
+FURTHER_FIELDS_MAX = 64
 _FRAMES = AppendRequest.FRAMES_FIELD_NUMBER
 _MORE = AppendRequest.MORE_FIELD_NUMBER
 
@@ -53,15 +60,16 @@ def append_request(message: bytes | bytearray) -> Request:
     """What a message of an append stream asks for.
 
     Raises:
-        DecodeError: nothing.
+        DecodeError: nothing, or a large message is put together as no producer does it: of very
+            many fields, with groups, with batches in batches. The library takes such ones, and
+            makes gigabytes of them.
     """
     if len(message) < LARGE_BYTES:
         return AppendRequest.FromString(bytes(message))
     try:
         return _taken_apart(message, 0, len(message), is_further=False)
-    except ValueError:
-        # No message, or one that is put together in a way that only the library knows.
-        return AppendRequest.FromString(bytes(message))
+    except ValueError as failure:
+        raise DecodeError(str(failure)) from failure
 
 
 def records_of(request: Request) -> Records:
@@ -84,17 +92,27 @@ def _taken_apart(message: bytes | bytearray, start: int, end: int, *, is_further
     records = Records(b"", None)
     more: list[Request] = []
     rest = []
-    for field in fields(message, start, end):
+    fields_max = FURTHER_FIELDS_MAX if is_further else FIELDS_MAX
+    for count, field in enumerate(fields(message, start, end)):
+        if count >= fields_max:
+            raise ValueError(f"more than {fields_max} fields")
         if not field.is_bytes or field.number not in (_FRAMES, _MORE):
             rest.append(message[field.begin : field.end])
         elif field.number == _FRAMES:
             # Of several the last one counts, as protobuf has it.
             records = _records(message, field)
         elif is_further:
-            # They may have none of their own: depth has a bound, whatever is sent.
-            return AppendRequest.FromString(bytes(message[start:end]))
-        elif field.end - field.start < LARGE_BYTES:
-            more.append(AppendRequest.FromString(bytes(message[field.start : field.end])))
+            raise ValueError("batches in batches")
         else:
-            more.append(_taken_apart(message, field.start, field.end, is_further=True))
+            more.append(_further(message, field))
     return LargeRequest(AppendRequest.FromString(b"".join(rest)), records, more)
+
+
+def _further(message: bytes | bytearray, field: Field) -> Request:
+    """One of the batches behind a message's first."""
+    if field.end - field.start >= LARGE_BYTES:
+        return _taken_apart(message, field.start, field.end, is_further=True)
+    request = AppendRequest.FromString(bytes(message[field.start : field.end]))
+    if request.more:
+        raise ValueError("batches in batches")
+    return request

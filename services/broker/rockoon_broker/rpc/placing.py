@@ -13,6 +13,7 @@ from rockoon_broker.store.log.batch import (
     SequencedBatch,
     SequenceKey,
 )
+from rockoon_broker.store.queues.consume_queue import QueueKey
 from rockoon_core.errors import InvalidArgument, RockoonError
 from rockoon_format.resources import topic_need
 from rockoon_proto.v1 import broker_pb2
@@ -52,9 +53,10 @@ class StreamPlacing:
         """Place what can be by one write; None for what is to be placed alone."""
         batches: list[RoutedBatch] = []
         indices: list[int] = []
+        # Those of a queue stay in their order: when one is placed alone, so are the others.
+        apart = {_queue(request) for request in requests if _is_apart(request)}
         for index, request in enumerate(requests):
-            # One that is traced has a span of its own.
-            if request.handling == broker_pb2.ORDINARY and not request.traceparent:
+            if not apart or _queue(request) not in apart:
                 try:
                     self._check(request)
                     batches.append(RoutedBatch(batch_of(request), request.route_revision))
@@ -93,6 +95,15 @@ class StreamPlacing:
     def _check(self, request: Request) -> None:
         if self._caller is not None:
             self._caller.require(*topic_need("write", request.topic))
+
+
+def _is_apart(request: Request) -> bool:
+    """Whether a batch is always placed alone: one that is traced has a span of its own."""
+    return request.handling != broker_pb2.ORDINARY or bool(request.traceparent)
+
+
+def _queue(request: Request) -> QueueKey:
+    return request.topic, request.queue_id
 
 
 def batch_of(request: Request) -> Batch:
