@@ -1,7 +1,7 @@
 """Windows of receivers against a model that knows of each offset, by chance's operations."""
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import pytest
@@ -9,12 +9,13 @@ import pytest
 from rockoon_core.message_queue import MessageQueue
 from rockoon_core.start_position import Decision, StartReason
 from rockoon_offset.in_flight.deliveries import Candidates, Deliveries, VisibilityChange
+from rockoon_offset.in_flight.receivers import Delivered, PutOff, Receivers
 from rockoon_offset.in_flight.window import IN_FLIGHT_MAX, WINDOW_OFFSETS_MAX
 from rockoon_offset.journal import frames
-from rockoon_offset.progress.commit_check import Commit
+from rockoon_offset.progress.commit_check import OFFSET_MAX, Commit
 from rockoon_offset.progress.ledger import Ledger
 from rockoon_offset.progress.reconciliation import Reconciliation
-from rockoon_offset.progress.records import Acquired, Record, decode, encode
+from rockoon_offset.progress.records import Acquired, Extended, Record, Settled, decode, encode
 from support.seeds import seeds
 
 GROUP, QUEUE = "g", MessageQueue("orders", "broker-a", 0)
@@ -403,9 +404,9 @@ def test_a_journal_cut_at_any_byte_gives_back_what_it_had_up_to_there(seed: int)
         assert state(replayed(found)) == states[whole]
 
 
-def open_ledger() -> tuple[Ledger, Deliveries]:
+def open_ledger(offset: int = 0) -> tuple[Ledger, Deliveries]:
     ledger = Ledger()
-    ledger.start(GROUP, 5, QUEUE, 7, Decision(0, StartReason.FIRST, "why"), "", 0)
+    ledger.start(GROUP, 5, QUEUE, 7, Decision(offset, StartReason.FIRST, "why"), "", 0)
     deliveries = Deliveries(ledger)
     deliveries.open(GROUP, QUEUE)
     return ledger, deliveries
@@ -434,6 +435,52 @@ def test_receivers_run_only_so_far_ahead_of_a_message_that_nobody_settles() -> N
     assert reached == WINDOW_OFFSETS_MAX
     (kept,) = [each for each in ledger.snapshot() if type(each).__name__ == "WindowPut"]
     assert decode(encode(kept)) == kept
+
+
+def test_a_first_offset_far_from_the_window_costs_nothing() -> None:
+    _, deliveries = open_ledger(OFFSET_MAX)
+    (record,) = deliveries.acquire(GROUP, QUEUE, 2, OFFSET_MAX + 2, 0, 10)
+    # Below the floor all is settled, and nothing is acquired.
+    assert deliveries.acknowledge(GROUP, QUEUE, record.number, 0, 0b11, 0) == ([], 0)
+    later = VisibilityChange(20, True, False)
+    assert deliveries.change_visibility(GROUP, QUEUE, record.number, 0, 0b11, later).refused == 0b11
+
+
+class Written:
+    """A store that remembers what is written."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self.ledger = ledger
+        self.records: list[Record] = []
+
+    def admit(self) -> None:
+        pass
+
+    def write(self, records: list[Record]) -> None:
+        self.records += records
+
+    async def durable(self) -> None:
+        pass
+
+
+async def test_what_was_settled_is_written_whatever_fails_behind_it() -> None:
+    ledger, deliveries = open_ledger()
+    (record,) = deliveries.acquire(GROUP, QUEUE, 8, 8, 0, 10)
+    store: Any = Written(ledger)
+    none: Any = None
+    receivers = Receivers(store, none, none, none, none, lambda: 0, 0.0)
+
+    def entries(first: int) -> Iterator[Delivered]:
+        yield Delivered(GROUP, QUEUE, record.number, first, 0b11)
+        raise RuntimeError("no one foresaw")
+
+    with pytest.raises(RuntimeError):
+        await receivers.acknowledge(entries(0))
+    with pytest.raises(RuntimeError):
+        await receivers.change_visibility(
+            PutOff(each, 10, counted=True, extend=True) for each in entries(2)
+        )
+    assert [type(each) for each in store.records] == [Settled, Extended]
 
 
 def test_a_group_that_keeps_no_order_any_more_gets_what_was_left_behind() -> None:

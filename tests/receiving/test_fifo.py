@@ -135,6 +135,18 @@ async def test_more_than_are_looked_at_at_once_come_all(fifo: Orders) -> None:
     await fifo.all_settled()
 
 
+async def test_a_topic_made_anew_is_received_from_although_it_is_shorter(fifo: Orders) -> None:
+    async with fifo.consumer() as consumer:
+        await send(fifo, ["a"] * 3)
+        for _ in range(3):
+            await consumer.ack(await receive(consumer, 1))
+        await fifo.cluster.admin.delete_topic(fifo.topic)
+        await fifo.cluster.admin.create_topic(fifo.topic, queues_per_broker=4)
+        await send(fifo, ["a"])
+        (message,) = await receive(consumer, 1)
+        assert message.body == b"0"
+
+
 def test_the_hash_of_a_message_group_is_never_another() -> None:
     """Receivers of other versions, and gateways, must agree."""
     assert message_group_hash("order-4711") == 0xA54547E8F3352621

@@ -2,10 +2,11 @@
 
 import asyncio
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from rockoon.consumer.pull import Pulled
@@ -13,10 +14,13 @@ from rockoon.message import Batch
 from rockoon.offsets.start import ConsumeFrom
 from rockoon.receiving.kept_batches import KeptBatches
 from rockoon.receiving.line import Line, ParkedReceiver, Wanting
+from rockoon.receiving.message_groups import hash_of_nobody
 from rockoon.receiving.offset_bits import mask_of, offsets_of
+from rockoon.receiving.offset_reader import OffsetReader
 from rockoon.receiving.received import ReceiptHandle, ReceivedMessage
+from rockoon.receiving.tails import QueueTail
 from rockoon.subscription import Subscription
-from rockoon_core.message_queue import MessageQueue
+from rockoon_core.message_queue import MessageQueue, queue_to_wire
 from rockoon_format.record import Record, encode_host, encode_record
 
 QUEUE = MessageQueue("orders", "broker-a", 0)
@@ -57,11 +61,13 @@ def messages(count: int) -> list[ReceivedMessage]:
     ]
 
 
-@given(st.sets(st.integers(0, 3000)), st.integers(0, 1 << 40))
-def test_offsets_come_back_from_their_bits(some: set[int], first: int) -> None:
-    offsets = sorted(first + each for each in some)
-    assert offsets_of(first, mask_of(offsets, first)) == offsets
-    assert mask_of([*offsets, *offsets], first) == mask_of(offsets, first)
+@given(st.lists(st.integers(0, 5)) | st.lists(st.integers(0, 3000)), st.integers(0, 1 << 40))
+@example([5, 6, 6, 8], 0)
+def test_offsets_come_back_from_their_bits_however_often_one_is_named(
+    some: list[int], first: int
+) -> None:
+    offsets = [first + each for each in some]
+    assert offsets_of(first, mask_of(offsets, first)) == sorted(set(offsets))
 
 
 def test_kept_batches_say_what_a_queue_has_and_what_it_does_not_have() -> None:
@@ -91,6 +97,15 @@ def test_kept_batches_say_what_a_queue_has_and_what_it_does_not_have() -> None:
     assert (kept.find(QUEUE, 10), kept.find(QUEUE, 13)) == (None, second)
     kept.forget(QUEUE)
     assert kept.find(QUEUE, 13) is None
+
+
+async def test_what_retention_has_deleted_is_a_candidate_that_waits_for_no_other() -> None:
+    kept = KeptBatches()
+    kept.put(QUEUE, 12, pulled([12, 13], 14), 1.0)
+    nobody: Any = None
+    tail = QueueTail(QUEUE, 1, queue_to_wire(QUEUE), min_offset=12, end_offset=14)
+    groups = await OffsetReader(nobody, kept, nobody).message_groups(tail, 10, 14)
+    assert groups == [hash_of_nobody(10), hash_of_nobody(11), 0, 0]
 
 
 def test_what_is_read_again_replaces_what_was_kept() -> None:

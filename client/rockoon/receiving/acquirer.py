@@ -315,7 +315,7 @@ class Acquirer:
             self._nothing_readable(line)
             return []
         if group.is_fifo:
-            reaches = [each for tail in tails if (each := await self._fifo_reach(tail, group))]
+            reaches = [await self._fifo_reach(tail, group) for tail in tails]
             receivers = list(line.parked)[:FIFO_WISHES_MAX]
             wishes = [Wish(line, group, line.asks, each.messages_max, each) for each in receivers]
         else:
@@ -351,14 +351,14 @@ class Acquirer:
             found += [each for each in tails[at:] + tails[:at] if each.is_readable]
         return found[:QUEUES_PER_WISH_MAX]
 
-    async def _fifo_reach(self, tail: QueueTail, group: ReceivingGroup) -> QueueReach | None:
+    async def _fifo_reach(self, tail: QueueTail, group: ReceivingGroup) -> QueueReach:
         reach = _reach(tail)
         start = group.floors.get(tail.queue)
-        if start is not None:
-            start = max(start, tail.min_offset)
+        # A queue that was made anew, or has lost its end, must be named although it ends below: the
+        # answer says where candidates are wanted now.
+        if start is not None and start < reach.end_offset:
             end_offset = min(reach.end_offset, start + CANDIDATES_MAX)
-            if start >= end_offset:
-                return None
+            # Also below what retention has left: above the floor nothing is granted.
             reach.candidates_from = start
             reach.candidates.extend(await self._reader.message_groups(tail, start, end_offset))
         return reach

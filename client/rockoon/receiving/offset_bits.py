@@ -23,7 +23,7 @@ def offsets_of(first_offset: int, mask: bytes) -> list[int]:
 
 
 def _runs(offsets: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Consecutive offsets, ascending, as ranges; repeats do not count."""
+    """Offsets, ascending and each once, as ranges."""
     if offsets and offsets[-1] - offsets[0] == len(offsets) - 1:
         yield offsets[0], offsets[-1] + 1
     else:
@@ -33,6 +33,6 @@ def _runs(offsets: Sequence[int]) -> Iterator[tuple[int, int]]:
 def mask_of(offsets: Iterable[int], first_offset: int) -> bytes:
     """Return the mask in which the bits of some offsets are set, none below `first_offset`."""
     bits = 0
-    for start, stop in _runs(sorted(offsets)):
+    for start, stop in _runs(sorted(set(offsets))):
         bits |= (1 << (stop - first_offset)) - (1 << (start - first_offset))
     return bits.to_bytes((bits.bit_length() + 7) // 8, "little")

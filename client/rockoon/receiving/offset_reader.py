@@ -82,6 +82,10 @@ class OffsetReader:
         cannot be read now."""
         found: list[int] = []
         while (offset := first + len(found)) < end_offset:
+            if offset < tail.min_offset:
+                # Deleted: granted like others, it is acknowledged, and the floor goes on.
+                found.append(hash_of_nobody(offset))
+                continue
             kept = self._kept.find(tail.queue, offset)
             if kept is None:
                 reading = await self.read(tail, [offset])

@@ -187,7 +187,8 @@ class Deliveries:
 def owned(window: Window, number: int, first: int, messages: int) -> int:
     """Which of some messages an acquisition has."""
     acquisition = window.find(number)
-    if acquisition is None:
+    # As in `Window.settled_of`, the distance is bounded first.
+    if acquisition is None or acquisition.first - first >= messages.bit_length():
         return 0
     return messages & shifted(acquisition.messages, acquisition.first - first)
 

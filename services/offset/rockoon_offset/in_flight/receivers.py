@@ -157,8 +157,11 @@ class Receivers:
         # No waiting from here on: what is looked at is what is written.
         now_ms = self.now_ms()
         records: list[Record] = []
-        outcomes = [self._granted(wish, refused, now_ms, records) for wish in wishes]
-        self._store.write(records)
+        try:
+            outcomes = [self._granted(wish, refused, now_ms, records) for wish in wishes]
+        finally:
+            # What was applied must be written, whatever fails behind it.
+            self._store.write(records)
         if any(outcome.deliveries for outcome in outcomes):
             await self._store.durable()
         return outcomes
@@ -169,11 +172,13 @@ class Receivers:
         now_ms = self.now_ms()
         records: list[Record] = []
         settlements: list[Settlement] = []
-        for each in entries:
-            made, refused = self._deliveries.acknowledge(*each, now_ms)
-            records += made
-            settlements.append(self._settled("settled", each, refused))
-        self._store.write(records)
+        try:
+            for each in entries:
+                made, refused = self._deliveries.acknowledge(*each, now_ms)
+                records += made
+                settlements.append(self._settled("settled", each, refused))
+        finally:
+            self._store.write(records)
         await self._store.durable()
         return settlements
 
@@ -183,16 +188,18 @@ class Receivers:
         now_ms = self.now_ms()
         records: list[Record] = []
         settlements: list[Settlement] = []
-        for each in changes:
-            at_ms = now_ms + each.visible_after_ms
-            change = VisibilityChange(at_ms, each.counted, each.extend)
-            changed = self._deliveries.change_visibility(*each.delivered, change)
-            records += changed.records
-            settlement = self._settled("put_off", each.delivered, changed.refused)
-            if changed.number:
-                settlement = settlement._replace(number=changed.number, visible_at_ms=at_ms)
-            settlements.append(settlement)
-        self._store.write(records)
+        try:
+            for each in changes:
+                at_ms = now_ms + each.visible_after_ms
+                change = VisibilityChange(at_ms, each.counted, each.extend)
+                changed = self._deliveries.change_visibility(*each.delivered, change)
+                records += changed.records
+                settlement = self._settled("put_off", each.delivered, changed.refused)
+                if changed.number:
+                    settlement = settlement._replace(number=changed.number, visible_at_ms=at_ms)
+                settlements.append(settlement)
+        finally:
+            self._store.write(records)
         await self._store.durable()
         return settlements
 

@@ -189,6 +189,9 @@ class Window:
 
     def settled_of(self, first: int, messages: int) -> int:
         """Which of some offsets are settled; bits as in `messages`."""
+        if self.floor - first >= messages.bit_length():
+            # The first offset is its caller's word: to shift by any distance could take all memory.
+            return messages
         below = (1 << max(0, self.floor - first)) - 1
         return messages & (below | shifted(self.settled, self.floor - first))
 
