@@ -10,7 +10,9 @@ import pytest
 from google.protobuf.wrappers_pb2 import BytesValue
 from grpc import aio
 
+from rockoon_core.http2 import frames
 from rockoon_core.http2.channel import Http2Channel, timeout_text
+from rockoon_core.http2.headers import block
 from rockoon_runtime.http2_server import Http2Server
 from support.eventually import eventually
 from support.waiting import DEADLINE_SECONDS
@@ -160,6 +162,65 @@ async def test_a_server_that_is_away_is_told_of_at_once_and_found_when_it_is_bac
             assert again.value == b"again"
     with pytest.raises(aio.UsageError):
         unary(BytesValue())
+
+
+@asynccontextmanager
+async def scripted(*answers: bytes) -> AsyncIterator[int]:
+    """A server whose connections answer the first call with the next of these bytes each."""
+    left, serving = list(answers), set[asyncio.Task[None] | None]()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        serving.add(asyncio.current_task())
+        writer.write(frames.settings({}))
+        await reader.readuntil(b"application/grpc")
+        writer.write(left.pop(0))
+        await reader.read()
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    try:
+        yield server.sockets[0].getsockname()[1]
+    finally:
+        server.close()
+        await asyncio.wait([each for each in serving if each is not None])
+
+
+async def test_a_call_that_a_leaving_server_has_not_looked_at_is_made_again() -> None:
+    head = frames.frame(frames.HEADERS, frames.END_HEADERS, 1, b"\x88")
+    answer = frames.frame(frames.DATA, 0, 1, b"\0\0\0\0\x03\x0a\x01y")
+    status = block([("grpc-status", "0")])
+    trailers = frames.frame(frames.HEADERS, frames.END_HEADERS | frames.END_STREAM, 1, status)
+    goes = frames.goaway(0, frames.ErrorCode.NO_ERROR)
+    async with (
+        scripted(goes, head + answer + trailers) as port,
+        Http2Channel(f"127.0.0.1:{port}") as channel,
+    ):
+        assert (await method(channel, "unary_unary", "Unary")(BytesValue())).value == b"y"
+
+
+async def test_an_answer_that_ends_without_a_status_is_an_error() -> None:
+    head = frames.frame(frames.HEADERS, frames.END_HEADERS, 1, b"\x88")
+    answer = frames.frame(frames.DATA, frames.END_STREAM, 1, b"\0\0\0\0\0")
+    async with (
+        scripted(head + answer) as port,
+        Http2Channel(f"127.0.0.1:{port}") as channel,
+    ):
+        with pytest.raises(aio.AioRpcError) as failure:
+            await method(channel, "unary_unary", "Unary")(BytesValue())
+        assert failure.value.code() is grpc.StatusCode.INTERNAL
+
+
+async def test_a_server_that_speaks_something_else_is_unavailable() -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(10)
+        writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    async with server, Http2Channel(f"127.0.0.1:{server.sockets[0].getsockname()[1]}") as channel:
+        with pytest.raises(aio.AioRpcError) as failure:
+            await method(channel, "unary_unary", "Unary")(BytesValue())
+        assert failure.value.code() is grpc.StatusCode.UNAVAILABLE
 
 
 def test_a_timeout_has_eight_digits_at_most() -> None:

@@ -304,6 +304,17 @@ async def test_a_message_that_is_compressed_or_huge_ends_its_call(
         assert await peer.is_answered(3)
 
 
+async def test_the_length_of_a_message_is_no_reason_to_take_memory_for_it() -> None:
+    echo = Echo()
+    async with served(echo) as (server, port), raw_peer(port) as peer:
+        announced = frames.frame(frames.DATA, 0, 1, b"\0" + frames.NUMBER.pack(60 << 20) + b"x")
+        await peer.send(head(1) + announced + call(3))
+        assert await peer.is_answered(3)
+        taken = next(iter(server.connections)).streams[1].direct_target(1 << 30)
+        assert taken is not None
+        assert len(taken) < MIB
+
+
 async def test_what_nobody_reads_holds_its_sender_and_no_other() -> None:
     echo = Echo()
     async with served(echo) as (_, port), raw_peer(port) as peer:
@@ -391,7 +402,7 @@ async def test_a_connection_that_is_idle_for_long_is_left() -> None:
         told = await peer.until(lambda each: each.kind == frames.GOAWAY)
         assert told is not None
         assert told.error is ErrorCode.NO_ERROR
-        assert await peer.frame() is None
+        assert await peer.until(lambda _: False) is None
 
 
 async def test_what_is_no_grpc_is_told_so() -> None:

@@ -14,9 +14,10 @@ from grpc import aio
 
 from rockoon_core.http2 import frames
 from rockoon_core.http2.client_call import ClientCall, ClientStream, failure
-from rockoon_core.http2.connection import Http2Connection, Liveness
-from rockoon_core.http2.frames import ErrorCode
+from rockoon_core.http2.connection import Http2Connection
+from rockoon_core.http2.frames import ConnectionBroken, ErrorCode
 from rockoon_core.http2.headers import Header, block
+from rockoon_core.http2.liveness import Liveness
 from rockoon_core.http2.messages import PREFIX, MessageRefused, MessageStream
 
 MESSAGE_BYTES_MAX = 64 << 20
@@ -43,8 +44,23 @@ class ClientConnection(Http2Connection):
     def __init__(self, channel: "Http2Channel") -> None:
         super().__init__(channel.message_bytes_max, is_server=False, liveness=LIVENESS)
         self._channel = channel
+        # Done when the server has said its settings, or the connection has ended.
+        self.begun: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def settings_came(self) -> None:
+        self._begin()
+
+    def _begin(self) -> None:
+        if not self.begun.done():
+            self.begun.set_result(None)
+
+    def broken(self, failure: ConnectionBroken) -> None:
+        self._channel.lost(self)
+        super().broken(failure)
 
     def connection_lost(self, failure: BaseException | None) -> None:
+        self.is_lost = True
+        self._begin()
         self._channel.lost(self)
         super().connection_lost(failure)
 
@@ -53,7 +69,7 @@ class ClientConnection(Http2Connection):
         """Whether it takes further calls."""
         return not (
             self.is_lost
-            or self.is_broken
+            or self.is_closing
             or self._peer_leaves
             or self.is_leaving
             or self._last_own_stream >= frames.STREAM_ID_MAX - 2
@@ -90,6 +106,14 @@ class ClientConnection(Http2Connection):
                 self.drop_if_over(stream)
             else:
                 self.reset(stream, ErrorCode.NO_ERROR)
+
+    def drop_if_over(self, stream: MessageStream) -> None:
+        assert isinstance(stream, ClientStream)
+        if stream.has_ended and not stream.call.done():
+            stream.call.end(grpc.StatusCode.INTERNAL, "the answer ends without a status")
+            self.reset(stream, ErrorCode.CANCEL)
+        else:
+            super().drop_if_over(stream)
 
     def message_refused(self, stream: MessageStream, refusal: MessageRefused) -> None:
         assert isinstance(stream, ClientStream)
@@ -165,6 +189,7 @@ class Http2Channel(aio.Channel):
             await asyncio.sleep(pause)
         loop = asyncio.get_running_loop()
         host, _, port = self.address.rpartition(":")
+        connection: ClientConnection | None = None
         try:
             async with asyncio.timeout(CONNECT_SECONDS_MAX):
                 _, connection = await loop.create_connection(
@@ -172,14 +197,32 @@ class Http2Channel(aio.Channel):
                     host.strip("[]"),
                     int(port),
                 )
+                await connection.begun
         except (OSError, TimeoutError, ValueError) as error:
             reason = str(error) or f"no answer within {CONNECT_SECONDS_MAX:g} s"
             self._note_failure(f"failed to connect to {self.address}: {reason}")
+            if connection is not None:
+                connection.close()
+            return
+        except asyncio.CancelledError:
+            if connection is not None:
+                connection.close()
+            raise
+        if connection.is_lost or connection.is_closing:
+            # As gRPC says it of a server that ends connections before they have begun.
+            reason = f"failed to connect to all addresses: {self.address}: Socket closed"
+            self._note_failure(reason)
             return
         if self._is_closed:
             connection.close()
             return
         self._failure = ""
+        self._backoff_seconds = BACKOFF_SECONDS_MIN
+        former = self._connection
+        if former is not None and not former.is_lost:
+            # It has as many calls as it may; it ends with them.
+            self._former.add(former)
+            former.leave()
         self._connection = connection
 
     def _note_failure(self, reason: str) -> None:
@@ -196,13 +239,6 @@ class Http2Channel(aio.Channel):
             self._former.add(connection)
         if self._connection is connection:
             self._connection = None
-            if connection.awaits_settings:
-                # It ended before it had begun: no reason to try again at once.
-                self._note_failure(
-                    f"failed to connect to all addresses: {self.address}: Socket closed"
-                )
-            else:
-                self._backoff_seconds = BACKOFF_SECONDS_MIN
 
     # gRPC's channel.
 

@@ -75,7 +75,10 @@ class ClientStream(MessageStream):
         self.call.end(code, details, trailing)
 
     def failed(self, code: ErrorCode, reason: str) -> None:
-        is_lost = self.connection.is_lost or self.connection.is_broken
+        if code is ErrorCode.REFUSED_STREAM and not self.has_headers and self.call.refused():
+            super().failed(code, reason)
+            return
+        is_lost = self.connection.is_lost or self.connection.is_closing
         status = grpc.StatusCode.UNAVAILABLE if is_lost else _OF_RESET.get(code)
         self.call.end(status or grpc.StatusCode.INTERNAL, reason)
         super().failed(code, reason)
@@ -118,6 +121,7 @@ class ClientCall:
         self._details = ""
         self._trailing: Metadata = ()
         self._is_cancelled = False
+        self._is_retried = False
         self._ended: asyncio.Future[None] | None = None
         self._opened: asyncio.Future[None] | None = None
         self._callbacks: list[Callable[[Any], None]] = []
@@ -146,17 +150,33 @@ class ClientCall:
             self.end(grpc.StatusCode.INTERNAL, f"no connection: {error!r}")
             raise
         if self._code is None:
-            self._open(connection)
+            try:
+                self._open(connection)
+            except Exception as error:
+                self.end(grpc.StatusCode.INTERNAL, f"the call cannot be sent: {error!r}")
+                raise
+
+    def refused(self) -> bool:
+        """The server has not looked at the call: whether it is sent once more, elsewhere."""
+        if self._sends_stream or self._is_retried or self._code is not None:
+            return False
+        self._is_retried = True
+        self.stream = None
+        self._opening = asyncio.get_running_loop().create_task(self._connect())
+        return True
 
     def _open(self, connection: "ClientConnection") -> None:
+        serialize = self._serialize
+        message = b""
+        if not self._sends_stream:
+            # Before there is a stream: a request that cannot be sent leaves none behind.
+            message = self._request if serialize is None else serialize(self._request)
         stream = self.stream = connection.open(self)
         if self._sends_stream:
             connection.send_headers(stream, self._head, last=False)
             if self._request is not None:
                 self._sending = asyncio.get_running_loop().create_task(self._send_all(stream))
         else:
-            serialize = self._serialize
-            message = self._request if serialize is None else serialize(self._request)
             connection.send_request(stream, self._head, message)
         if self._opened is not None and not self._opened.done():
             self._opened.set_result(None)
@@ -264,11 +284,15 @@ class ClientCall:
 
     async def wait_for_connection(self) -> None:
         """Return once the call is sent; raises AioRpcError when it ends before."""
-        while self.stream is None and self._code is None:
-            self._opened = asyncio.get_running_loop().create_future()
-            await self._opened
+        await self._wait_opened()
         if self.stream is None:
             self._raise()
+
+    async def _wait_opened(self) -> None:
+        while self.stream is None and self._code is None:
+            if self._opened is None or self._opened.done():
+                self._opened = asyncio.get_running_loop().create_future()
+            await asyncio.shield(self._opened)
 
     def _raise(self) -> None:
         """Raises what a call that did not end well ends with."""
@@ -290,6 +314,7 @@ class ClientCall:
         await self._send(self.stream, request)
 
     async def done_writing(self) -> None:
+        await self._wait_opened()
         if self.stream is not None and self._code is None:
             self.stream.end_sending()
 
@@ -311,18 +336,20 @@ class ClientCall:
             self._raise()
 
     async def _next(self) -> bytes | bytearray | None:
-        if self.stream is None:
-            while self.stream is None and self._code is None:
-                self._opened = asyncio.get_running_loop().create_future()
-                await self._opened
-            if self.stream is None:
+        while True:
+            await self._wait_opened()
+            stream = self.stream
+            if stream is None:
                 return None
-        raw = self.stream.taken()
-        if raw is None and self._code is None:
-            raw = await self.stream.read()
-            if raw is None:
-                await self._wait_end()
-        return None if self._is_cancelled else raw
+            raw = stream.taken()
+            if raw is None and self._code is None:
+                raw = await stream.read()
+                if raw is None and self.stream is not stream:
+                    # Refused there, and sent once more.
+                    continue
+                if raw is None:
+                    await self._wait_end()
+            return None if self._is_cancelled else raw
 
     async def __aiter__(self) -> AsyncIterator[Any]:
         while (reply := await self.read()) is not aio.EOF:

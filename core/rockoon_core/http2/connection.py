@@ -14,8 +14,9 @@ Invariants
 """
 
 import asyncio
+import contextlib
+import socket
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, ClassVar
 from weakref import WeakKeyDictionary
 
@@ -23,6 +24,7 @@ from rockoon_core.http2 import frames
 from rockoon_core.http2.control_frames import ControlFrames
 from rockoon_core.http2.frames import ConnectionBroken, ErrorCode, StreamBroken
 from rockoon_core.http2.headers import Header, HeaderReader
+from rockoon_core.http2.liveness import Liveness, PeerWatch
 from rockoon_core.http2.messages import MessageRefused, MessageStream
 from rockoon_core.http2.sending import OWN_STREAM_WINDOW
 
@@ -37,8 +39,9 @@ HEADER_BLOCK_BYTES_MAX = 64 << 10
 WRITE_HIGH_BYTES = 1 << 20
 # What may wait for it at all: answers to frames that ask for one.
 WRITE_BYTES_MAX = 8 << 20
-# A connection that was broken is closed so much later.
-BROKEN_SECONDS = 3.0
+# So long a peer may take to end its side of a connection.
+CLOSE_SECONDS_MAX = 2.0
+LEAVE_SECONDS = 0.5
 # Streams that the peer gives up, beyond so many a second, end the connection.
 RESETS_BURST_MAX = 20_000
 RESETS_PER_SECOND_MAX = 2_000
@@ -63,19 +66,6 @@ class SharedBuffer:
         if found is None:
             found = cls._of_loops[loop] = cls()
         return found
-
-
-@dataclass(frozen=True)
-class Liveness:
-    """When a silent connection is given up.
-
-    Attributes:
-        ping_seconds: of silence, after which the peer is asked for a sign of life.
-        answer_seconds: how long it may take to give one.
-    """
-
-    ping_seconds: float = 20.0
-    answer_seconds: float = 20.0
 
 
 class Http2Connection(ControlFrames, asyncio.BufferedProtocol):
@@ -112,8 +102,7 @@ class Http2Connection(ControlFrames, asyncio.BufferedProtocol):
         self._is_leaving = False
         self._resets = 0.0
         self._resets_at = 0.0
-        self._heard = True
-        self._ticker: asyncio.TimerHandle | None = None
+        self._watch: PeerWatch | None = None
         self._handlers: Mapping[int, Callable[[int, int, bytes], None]] = {
             frames.DATA: self._padded_data,
             frames.HEADERS: self._headers_frame,
@@ -131,6 +120,10 @@ class Http2Connection(ControlFrames, asyncio.BufferedProtocol):
 
     def connection_made(self, transport: Any) -> None:
         self.transport = transport
+        # asyncio does that only for sockets that were made with a protocol's number, which those
+        # of `socket.create_server` are not: each small answer would wait 40 ms for an ACK.
+        with contextlib.suppress(OSError):
+            transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         transport.set_write_buffer_limits(high=WRITE_HIGH_BYTES)
         values = {
             frames.INITIAL_WINDOW_SIZE: OWN_STREAM_WINDOW,
@@ -143,12 +136,12 @@ class Http2Connection(ControlFrames, asyncio.BufferedProtocol):
         transport.write(preface + frames.settings(values) + frames.window_update(0, grown))
         self._resets_at = asyncio.get_running_loop().time()
         if self._liveness is not None:
-            self._tick_in(self._liveness.ping_seconds)
+            self._watch = PeerWatch(transport, self._write, self._liveness)
 
     def connection_lost(self, failure: BaseException | None) -> None:
         self.is_lost = True
-        if self._ticker is not None:
-            self._ticker.cancel()
+        if self._watch is not None:
+            self._watch.stop()
         reason = "the connection ended" if failure is None else f"the connection ended: {failure}"
         for stream in list(self.streams.values()):
             stream.failed(ErrorCode.CANCEL, reason)
@@ -166,7 +159,7 @@ class Http2Connection(ControlFrames, asyncio.BufferedProtocol):
         self._pump()
 
     def get_buffer(self, _sizehint: int) -> memoryview:
-        if self.is_broken:
+        if self.is_closing:
             return self._buffer.view
         if self._data_left and self._data_stream is not None:
             target = self._data_stream.direct_target(self._data_left)
@@ -180,9 +173,10 @@ class Http2Connection(ControlFrames, asyncio.BufferedProtocol):
         return self._buffer.view[len(rest) :]
 
     def buffer_updated(self, count: int) -> None:
-        if self.is_broken:
+        if self.is_closing and (self.is_broken or not self.streams):
             return
-        self._heard = True
+        if self._watch is not None:
+            self._watch.has_heard = True
         try:
             if self._direct:
                 assert self._data_stream is not None
@@ -196,7 +190,9 @@ class Http2Connection(ControlFrames, asyncio.BufferedProtocol):
             self._rest = bytes(self._buffer.view[at:end]) if at < end else b""
         except ConnectionBroken as failure:
             self.broken(failure)
-        if self.is_choked and self.transport.get_write_buffer_size() > WRITE_BYTES_MAX:
+        # Not a client: of two sides that wait for one another to read, none would.
+        is_full = self.is_choked and self.transport.get_write_buffer_size() > WRITE_BYTES_MAX
+        if is_full and self._is_server:
             self.transport.pause_reading()
 
     def eof_received(self) -> bool:
@@ -229,7 +225,7 @@ class Http2Connection(ControlFrames, asyncio.BufferedProtocol):
                 break
             word, flags, stream_id = frames.HEAD.unpack_from(raw, at)
             length, kind = word >> 8, word & 0xFF
-            self._check_head(length, kind)
+            self._check_head(length, kind, flags)
             if kind == frames.DATA and not flags & frames.PADDED:
                 at += frames.HEAD_BYTES
                 self._begin_data(flags, stream_id & frames.STREAM_ID_MAX, length)
@@ -249,10 +245,10 @@ class Http2Connection(ControlFrames, asyncio.BufferedProtocol):
                     self._stream_broken(failure)
         return at
 
-    def _check_head(self, length: int, kind: int) -> None:
+    def _check_head(self, length: int, kind: int, flags: int) -> None:
         if length > OWN_FRAME_BYTES_MAX:
             raise ConnectionBroken(ErrorCode.FRAME_SIZE_ERROR, "a frame is too long")
-        if length > CONTROL_BYTES_MAX and kind != frames.DATA:
+        if length > CONTROL_BYTES_MAX and (kind != frames.DATA or flags & frames.PADDED):
             raise ConnectionBroken(ErrorCode.ENHANCE_YOUR_CALM, "a frame is very long")
         if self._headers is not None and kind != frames.CONTINUATION:
             raise ConnectionBroken(ErrorCode.PROTOCOL_ERROR, "headers were not continued")
@@ -322,7 +318,7 @@ class Http2Connection(ControlFrames, asyncio.BufferedProtocol):
     def _headers_frame(self, flags: int, stream_id: int, payload: bytes) -> None:
         payload = frames.unpadded(flags, payload)
         if flags & frames.WITH_PRIORITY:
-            self._priority(0, stream_id, payload[:5])
+            # What it says is obsolete; a mistake in it must not keep the block from the table.
             payload = payload[5:]
         if stream_id == 0:
             raise ConnectionBroken(ErrorCode.PROTOCOL_ERROR, "headers without a stream")
@@ -428,16 +424,41 @@ class Http2Connection(ControlFrames, asyncio.BufferedProtocol):
             stream.failed(failure.code, str(failure))
         self.streams.clear()
         self._blocked.clear()
-        asyncio.get_running_loop().call_later(BROKEN_SECONDS, self.close)
+        self.close()
 
     def close(self) -> None:
-        """End it; what is written is still sent."""
-        if not self.is_lost and self.transport is not None:
-            self.transport.close()
+        """End it; what is written is still sent. A server waits for its peer's end, and reads on
+        for a moment: a socket that is closed with bytes that nobody has read takes back what it was
+        given last, an answer among it."""
+        if self.is_lost or self.is_closing or self.transport is None:
+            return
+        self.is_closing = True
+        for stream in list(self.streams.values()):
+            stream.failed(ErrorCode.CANCEL, "the connection is closed")
+        self.streams.clear()
+        self._blocked.clear()
+        if self._is_server and self.transport.can_write_eof() and not self.transport.is_closing():
+            # The peer may have gone by itself.
+            with contextlib.suppress(OSError):
+                self.transport.resume_reading()
+                self.transport.write_eof()
+                asyncio.get_running_loop().call_later(CLOSE_SECONDS_MAX, self.transport.close)
+                return
+        self.transport.close()
 
-    def leave(self) -> None:
-        """Say that no further streams are taken; it ends with the last one of those that are."""
-        if not self._is_leaving and not self.is_lost:
+    def leave(self, *, at_once: bool = True) -> None:
+        """Say that no further streams are taken; it ends with the last one of those that are.
+
+        Args:
+            at_once: otherwise it is said twice, half a second apart: streams that the peer has
+                opened meanwhile are served.
+        """
+        if self._is_leaving or self.is_lost:
+            return
+        if not at_once:
+            self._write(frames.goaway(frames.STREAM_ID_MAX, ErrorCode.NO_ERROR))
+            asyncio.get_running_loop().call_later(LEAVE_SECONDS, self.leave)
+        else:
             self._is_leaving = True
             self._write(frames.goaway(self._last_peer_stream, ErrorCode.NO_ERROR))
             self.stream_over()
@@ -450,28 +471,6 @@ class Http2Connection(ControlFrames, asyncio.BufferedProtocol):
         """A stream has ended; the last one of a connection that leaves ends it."""
         if self._is_leaving and not self.streams:
             self.close()
-
-    # Liveness.
-
-    def _tick_in(self, seconds: float) -> None:
-        self._ticker = asyncio.get_running_loop().call_later(seconds, self._tick)
-
-    def _tick(self) -> None:
-        assert self._liveness is not None
-        if self._heard:
-            self._heard = False
-            self._tick_in(self._liveness.ping_seconds)
-            return
-        self._write(frames.frame(frames.PING, 0, 0, b"liveness"))
-        self._ticker = asyncio.get_running_loop().call_later(
-            self._liveness.answer_seconds, self._tock
-        )
-
-    def _tock(self) -> None:
-        if self._heard:
-            self._tick()
-        elif self.transport is not None:
-            self.transport.abort()
 
     # What the two sides do in their own way.
     # ruff: noqa: ARG002 - arguments are for those who override

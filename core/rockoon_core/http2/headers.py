@@ -58,14 +58,21 @@ class HeaderReader:
             return known
         before = self._table.changes
         try:
-            headers = tuple((str(name), str(value)) for name, value in self._decoder.decode(block))
-        except (HPACKError, UnicodeDecodeError) as failure:
+            headers = tuple(
+                (_text(name), _text(value)) for name, value in self._decoder.decode(block, raw=True)
+            )
+        except HPACKError as failure:
             raise ConnectionBroken(ErrorCode.COMPRESSION_ERROR, str(failure)) from failure
         if before != self._table.changes or len(self._known) >= _CACHED_BLOCKS_MAX:
             self._known.clear()
         if before == self._table.changes and len(block) <= _CACHED_BLOCK_BYTES_MAX:
             self._known[block] = headers
         return headers
+
+
+def _text(raw: bytes | str) -> str:
+    """What is not UTF-8 as surrogates: it is one call's fault, and the table is all calls'."""
+    return raw if isinstance(raw, str) else bytes(raw).decode("utf-8", "surrogateescape")
 
 
 def _number(value: int, bits: int) -> bytes:
@@ -127,7 +134,7 @@ def _from_wire(name: str, value: str) -> str | bytes:
 
 def percent_encoded(text: str) -> str:
     """A grpc-message: printable ASCII, anything else and % as %XX of its UTF-8."""
-    return quote(text, safe=" !\"#$&'()*+,-./:;<=>?@[\\]^_`{|}~")
+    return quote(text, safe=" !\"#$&'()*+,-./:;<=>?@[\\]^_`{|}~", errors="replace")
 
 
 def percent_decoded(text: str) -> str:

@@ -20,6 +20,8 @@ PREFIX_BYTES = 5
 UNREAD_BYTES_MAX = 4 << 20
 # Longer pieces are written as they are, without being joined with what stands before them.
 JOINED_BYTES_MAX = 16 << 10
+# What is taken for a message before its bytes come.
+FIRST_BYTES_MAX = 1 << 20
 # Of a message whose rest is longer, bytes are received where they will lie.
 DIRECT_BYTES_MIN = 8 << 10
 
@@ -42,9 +44,9 @@ class MessageStream:
     """
 
     __slots__ = (
-        "_filled", "_gathered", "_message", "_message_bytes_max", "_unread", "_unread_bytes",
-        "_waiting", "connection", "has_ended", "id", "is_closed", "owed_bytes", "pending",
-        "receive_window", "room", "send_window", "sent_last",
+        "_filled", "_gathered", "_length", "_message", "_message_bytes_max", "_unread",
+        "_unread_bytes", "_waiting", "connection", "has_ended", "id", "is_closed", "owed_bytes",
+        "pending", "receive_window", "room", "send_window", "sent_last",
     )  # fmt: skip
 
     def __init__(self, connection: "Http2Sending", stream_id: int, message_bytes_max: int) -> None:
@@ -64,7 +66,7 @@ class MessageStream:
         self._message_bytes_max = message_bytes_max
         self._gathered = b""
         self._message: bytearray | None = None
-        self._filled = 0
+        self._filled = self._length = 0
         self._unread: deque[bytes | bytearray] = deque()
         self._unread_bytes = 0
         self._waiting: asyncio.Future[None] | None = None
@@ -97,7 +99,9 @@ class MessageStream:
                     self._complete(bytes(chunk[:length]))
                     chunk = chunk[length:]
                     continue
-                self._message, self._filled = bytearray(length), 0
+                # Not all at once: five bytes are no reason to take 64 MiB.
+                self._length = length
+                self._message, self._filled = bytearray(min(length, FIRST_BYTES_MAX)), 0
             count = min(len(chunk), len(self._message) - self._filled)
             self._message[self._filled : self._filled + count] = chunk[:count]
             chunk = chunk[count:]
@@ -116,9 +120,14 @@ class MessageStream:
         """So many bytes more lie in the message."""
         assert self._message is not None
         self._filled += count
-        if self._filled == len(self._message):
+        if self._filled == self._length:
             message, self._message = self._message, None
             self._complete(message)
+        elif self._filled == len(self._message):
+            # A new one: views of the one before keep it from growing.
+            grown = bytearray(min(2 * self._filled, self._length))
+            grown[: self._filled] = self._message
+            self._message = grown
 
     @property
     def is_within_message(self) -> bool:
@@ -149,7 +158,7 @@ class MessageStream:
             return None
         message = self._unread.popleft()
         self._unread_bytes -= len(message) + PREFIX_BYTES
-        if self.owed_bytes and self.keeps_up and not self.is_closed:
+        if self.owed_bytes and self.keeps_up and not (self.has_ended or self.is_closed):
             self.connection.give_back(self)
         return message
 
@@ -185,12 +194,10 @@ class MessageStream:
     async def wait_room(self) -> None:
         """Wait until all that was queued is with the transport, and that takes more."""
         while (self.pending or self.connection.is_choked) and not self.is_closed:
-            self.room = asyncio.get_running_loop().create_future()
-            self.connection.wants_room(self)
-            try:
-                await self.room
-            finally:
-                self.room = None
+            if self.room is None or self.room.done():
+                self.room = asyncio.get_running_loop().create_future()
+                self.connection.wants_room(self)
+            await asyncio.shield(self.room)
 
     def give_room(self) -> None:
         if self.room is not None and not self.room.done():

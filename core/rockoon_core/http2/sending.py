@@ -21,7 +21,8 @@ class Http2Sending:
         own_window: how much may be received on one.
         is_choked: the transport holds as much as it should.
         is_lost: the connection has ended.
-        is_broken: it is about to.
+        is_broken: the peer has broken the protocol.
+        is_closing: nothing is written any more.
     """
 
     def __init__(self) -> None:
@@ -33,6 +34,7 @@ class Http2Sending:
         self.is_choked = False
         self.is_lost = False
         self.is_broken = False
+        self.is_closing = False
         # Streams with something that the windows have had no room for, in the order of their turns.
         self._blocked: dict[int, MessageStream] = {}
         # Those whose senders wait.
@@ -43,8 +45,12 @@ class Http2Sending:
         raise NotImplementedError
 
     def _write(self, data: bytes) -> None:
-        if not self.is_lost:
+        if not (self.is_lost or self.is_closing):
             self.transport.write(data)
+
+    def _write_all(self, pieces: list[bytes | memoryview]) -> None:
+        if pieces and not (self.is_lost or self.is_closing):
+            self.transport.writelines(pieces)
 
     def send_headers(
         self, stream: "MessageStream", block: bytes, *, last: bool, before: bytes = b""
@@ -120,13 +126,14 @@ class Http2Sending:
             piece, block, last = stream.pending[0]
             if piece is None:
                 stream.pending.popleft()
-                self.transport.writelines(out)
+                self._write_all(out)
                 out = []
                 self.send_headers(stream, block, last=last)
                 continue
             room = min(stream.send_window, self._send_window, self.peer_frame_bytes)
-            count = min(room, len(piece))
-            if count <= 0 and len(piece):
+            # A window may be less than nothing, when the peer has made it narrower.
+            count = max(min(room, len(piece)), 0)
+            if not count and len(piece):
                 break
             stream.pending.popleft()
             is_rest = count < len(piece)
@@ -135,13 +142,14 @@ class Http2Sending:
             stream.send_window -= count
             self._send_window -= count
             flags = frames.END_STREAM if last and not is_rest else 0
-            out += [frames.head(count, frames.DATA, flags, stream.id), piece[:count]]
+            out.append(frames.head(count, frames.DATA, flags, stream.id))
+            if count:
+                out.append(piece[:count])
             if last and not is_rest:
-                self.transport.writelines(out)
+                self._write_all(out)
                 out = []
                 self.drop_if_over(stream)
-        if out and not self.is_lost:
-            self.transport.writelines(out)
+        self._write_all(out)
         if stream.pending:
             self._blocked[stream.id] = stream
         else:

@@ -156,6 +156,9 @@ class ServerCall(MessageStream):
     def _overdue(self) -> None:
         self._deadline_timer = None
         self.end(grpc.StatusCode.DEADLINE_EXCEEDED, "the call's deadline is over")
+        if self.pending:
+            # An answer that the caller has no room for.
+            self.connection.reset(self, ErrorCode.CANCEL)
         self._give_up()
 
     def failed(self, code: ErrorCode, reason: str) -> None:

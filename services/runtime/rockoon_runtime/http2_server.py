@@ -7,6 +7,7 @@ It leaves out what no servicer here uses: compression, reflection of channels, s
 """
 
 import asyncio
+import contextlib
 import logging
 import socket
 import ssl
@@ -19,9 +20,10 @@ from google.protobuf.message import DecodeError
 from grpc import aio
 
 from rockoon_core.http2 import frames
-from rockoon_core.http2.connection import Http2Connection, Liveness
+from rockoon_core.http2.connection import Http2Connection
 from rockoon_core.http2.frames import ErrorCode
 from rockoon_core.http2.headers import Header, Metadata, block, metadata
+from rockoon_core.http2.liveness import Liveness
 from rockoon_core.http2.messages import MessageRefused, MessageStream
 from rockoon_runtime.http2_call import ServerCall
 
@@ -30,7 +32,10 @@ log = logging.getLogger(__name__)
 MESSAGE_BYTES_MAX = 64 << 20
 STREAMS_MAX = 100_000
 LISTEN_BACKLOG = 4096
+# How long callers may take to end their side of connections when a server has stopped.
+STOP_SECONDS_MAX = 1.0
 _KNOWN_HEADS_MAX = 64
+TIMEOUT_LETTERS_MAX = 9
 _UNITS = {"H": 3600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
 # Until the connection's next look at how long it has been idle, at least.
 _IDLE_LOOK_SECONDS_MIN = 1.0
@@ -74,11 +79,13 @@ def call_head(headers: Sequence[Header]) -> Head | None:
             pseudo[name] = value
             continue
         regular = True
-        if name != name.lower() or name in _OF_A_CONNECTION:
+        if name != name.lower() or name in _OF_A_CONNECTION or not is_text(value):
             raise BadHead(f"{name!r} is no header of HTTP/2")
         if name == "te" and value != "trailers":
             raise BadHead("te may be trailers only")
         if name == "grpc-timeout":
+            if len(value) > TIMEOUT_LETTERS_MAX:
+                raise BadHead("grpc-timeout is too long")
             timeout = value
         elif name == "content-type":
             content_type = value
@@ -108,6 +115,11 @@ def addresses(host: str, port: int) -> list[tuple[socket.AddressFamily, str]]:
         return [(socket.AF_INET6, "::") if has_ipv6 else (socket.AF_INET, "0.0.0.0")]
     found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     return list(dict.fromkeys((family, str(address[0])) for family, *_, address in found))
+
+
+def is_text(value: str) -> bool:
+    """Whether a header came as UTF-8."""
+    return value.isascii() or value.encode("utf-8", "replace").decode() == value
 
 
 class ServerConnection(Http2Connection):
@@ -165,7 +177,7 @@ class ServerConnection(Http2Connection):
             self._last_call = loop.time()
         left = self._last_call + self._idle_seconds_max - loop.time()
         if left <= 0:
-            self.leave()
+            self.leave(at_once=False)
             return
         self._timer = loop.call_later(max(left, _IDLE_LOOK_SECONDS_MIN), self._look_idle)
 
@@ -278,7 +290,11 @@ class Http2Server:
         self.connections: set[ServerConnection] = set()
         self._calls: set[asyncio.Task[None]] = set()
         self._listeners: list[asyncio.Server] = []
+        self._is_stopping = False
         self._ended = asyncio.Event()
+        # Set while there is no connection.
+        self._deserted = asyncio.Event()
+        self._deserted.set()
 
     def add_generic_rpc_handlers(self, handlers: Sequence[grpc.GenericRpcHandler]) -> None:
         self._generic.extend(handlers)
@@ -303,7 +319,12 @@ class Http2Server:
             )
             port = listening.getsockname()[1]
             self._listeners.append(
-                await loop.create_server(self._connection, sock=listening, ssl=tls)
+                await loop.create_server(
+                    self._connection,
+                    sock=listening,
+                    ssl=tls,
+                    ssl_handshake_timeout=None if tls is None else self._handshake_seconds_max,
+                )
             )
         return port
 
@@ -312,6 +333,7 @@ class Http2Server:
 
     async def stop(self, grace: float | None) -> None:
         """Take no further calls, and wait so long for those in progress; then end them."""
+        self._is_stopping = True
         for listener in self._listeners:
             listener.close()
         for connection in list(self.connections):
@@ -324,6 +346,11 @@ class Http2Server:
             await asyncio.wait(self._calls)
         for connection in list(self.connections):
             connection.close()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(STOP_SECONDS_MAX):
+                await self._deserted.wait()
+        for connection in list(self.connections):
+            connection.transport.abort()
         self._ended.set()
 
     async def wait_for_termination(self) -> None:
@@ -333,13 +360,16 @@ class Http2Server:
 
     def connected(self, connection: ServerConnection) -> bool:
         """Whether one more connection is taken."""
-        if len(self.connections) >= self._connections_max:
+        if self._is_stopping or len(self.connections) >= self._connections_max:
             return False
         self.connections.add(connection)
+        self._deserted.clear()
         return True
 
     def disconnected(self, connection: ServerConnection) -> None:
         self.connections.discard(connection)
+        if not self.connections:
+            self._deserted.set()
 
     def begin(self, call: ServerCall) -> None:
         """A call's headers have come."""
@@ -376,6 +406,10 @@ class Http2Server:
         except Exception as failure:
             log.exception("%s failed", call.method)
             call.end(grpc.StatusCode.UNKNOWN, f"Unexpected {type(failure)}: {failure}")
+        finally:
+            if not (call.is_closed or call.sent_last):
+                # What it should have been told cannot be said.
+                call.connection.reset(call, ErrorCode.INTERNAL_ERROR)
 
     async def _intercepted(self, call: ServerCall) -> Any:
         """What is to answer a call."""
@@ -408,6 +442,9 @@ class Http2Server:
             behaviour = intercepted.stream_unary or intercepted.unary_unary
             reply = await behaviour(request, call)
             call.answer(reply if serialize is None else serialize(reply))
+            if call.pending:
+                # A call in progress until its caller has taken the answer.
+                await call.wait_room()
             return
         behaviour = intercepted.stream_stream or intercepted.unary_stream
         call.begin()
