@@ -28,6 +28,9 @@ def test_a_handle_in_its_time_is_read_as_it_was_written(valid_until_ms: int, now
         "orders@broker-a:3/x/4711/0",
         "orders@broker-a:3/17/4711/²",
         "orders@broker-a:3/17/4711/" + "9" * 5000,
+        f"orders@broker-a:{1 << 31}/17/4711/0",
+        f"orders@broker-a:3/{1 << 63}/4711/0",
+        f"orders@broker-a:3/17/{(1 << 62) + 1}/0",
         Handle(RECEIPT, 2_000).text(),
     ],
 )

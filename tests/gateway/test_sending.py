@@ -13,6 +13,7 @@ from gateway.gateways import running_gateway
 from gateway.reading import read
 from gateway.wire_client import WireClient, due, message
 from rockoon.local.cluster import LocalCluster
+from rockoon_gateway.producing.recall_handles import parse_recall_handle, recall_handle
 from rockoon_proto.apache.rocketmq.v2 import definition_pb2 as d
 from rockoon_proto.apache.rocketmq.v2 import service_pb2 as pb
 from rockoon_proto.apache.rocketmq.v2.definition_pb2 import Code
@@ -127,6 +128,11 @@ async def test_a_delayed_message_comes_at_its_time_or_is_recalled(
     recall = pb.RecallMessageRequest(
         topic=d.Resource(name="later"), recall_handle=late_entry.recall_handle
     )
+    made_up = parse_recall_handle(late_entry.recall_handle)._replace(topic="anothers")
+    foreign = pb.RecallMessageRequest(
+        topic=d.Resource(name="anothers"), recall_handle=recall_handle(made_up)
+    )
+    assert (await client.call("RecallMessage", foreign)).status.code == Code.NOT_FOUND
     answer = await client.call("RecallMessage", recall)
     assert (answer.status.code, answer.message_id) == (Code.OK, "late")
     assert (await client.call("RecallMessage", recall)).status.code == Code.NOT_FOUND

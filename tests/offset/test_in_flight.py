@@ -223,8 +223,9 @@ async def test_nothing_is_answered_to_a_receiver_before_it_is_on_disk(
         await cluster.until(lambda: disk.waiting)
         looking = tasks.create_task(receiver.listed())
         # Refused, so nothing of it waits for the disk.
-        with pytest.raises(aio.AioRpcError):
-            await receiver.acknowledge(pb.GroupDelivered(group=GROUP))
+        bad = pb.AcknowledgeRequest(entries=[pb.GroupDelivered(group=GROUP)])
+        (result,) = (await receiver.stub.Acknowledge(bad)).results
+        assert result.error.code == Error.INVALID_ARGUMENT
         assert not changing.done()
         assert not looking.done()
         disk.free.set()
@@ -242,10 +243,30 @@ async def test_a_paused_group_gets_nothing(cluster: Cluster, receiver: Receiver)
     assert await receiver.acknowledge() == [[]]
 
 
-async def test_what_is_no_set_of_offsets_is_refused(receiver: Receiver) -> None:
+async def test_an_entry_that_cannot_be_is_refused_alone(
+    cluster: Cluster, receiver: Receiver
+) -> None:
+    """Calls of many receivers go together."""
     await receiver.acquire()
-    for bad in (b"", b"\1" * ((128 << 10) + 1)):
-        entry = receiver.delivered()
-        entry.delivered.offsets = bad
-        with pytest.raises(aio.AioRpcError, match="bytes"):
-            await receiver.acknowledge(entry)
+    good, far, wide, none = (receiver.delivered(0) for _ in range(4))
+    none.delivered.offsets = b""
+    far.delivered.first_offset = (1 << 62) + 1
+    wide.delivered.offsets = bytes(128 << 10) + b"1"
+    request = pb.AcknowledgeRequest(entries=[far, good, wide, none])
+    results = (await receiver.stub.Acknowledge(request)).results
+    assert [Error.Code.Name(each.error.code) for each in results] == [
+        "INVALID_OFFSET",
+        "UNSPECIFIED",
+        "INVALID_ARGUMENT",
+        "INVALID_ARGUMENT",
+    ]
+    assert await committed(cluster) == 1
+    entries = [far, receiver.delivered(1), wide]
+    changes = [
+        pb.VisibilityChange(group=GROUP, delivered=each.delivered, visible_after_ms=1)
+        for each in entries
+    ]
+    changes[2].visible_after_ms = -1
+    asked = pb.ChangeVisibilityRequest(changes=changes)
+    changed = (await receiver.stub.ChangeVisibility(asked)).results
+    assert [bool(each.acquisition) for each in changed] == [False, True, False]

@@ -80,13 +80,14 @@ class DelayedMessages:
     def __init__(self, cluster: "Connection") -> None:
         self._cluster = cluster
 
-    async def cancel(self, offset_message_id: str) -> None:
+    async def cancel(self, offset_message_id: str, topic: str = "") -> None:
         """Take a message back; on return its broker will never deliver it.
 
         Cancelling this call is safe; the message may have been taken back all the same.
 
         Args:
             offset_message_id: of the result of sending it.
+            topic: that the message must be for; empty: whichever.
 
         Raises:
             InvalidArgument: it is no such id.
@@ -105,7 +106,7 @@ class DelayedMessages:
         # broker that has the message knows the address that it was stored under.
         refusals: list[RockoonError] = []
         for broker in live_brokers(self._cluster):
-            request = CancelDelayedRequest(message_id=offset_message_id)
+            request = CancelDelayedRequest(message_id=offset_message_id, topic=topic)
             try:
                 await self._cluster.call(
                     self._cluster.broker(broker).CancelDelayed,

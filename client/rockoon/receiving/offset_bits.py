@@ -1,6 +1,6 @@
 """Offsets as bit masks, as the offset service's calls have them."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable
 
 
 def offsets_of(first_offset: int, mask: bytes) -> list[int]:
@@ -22,17 +22,17 @@ def offsets_of(first_offset: int, mask: bytes) -> list[int]:
     return found
 
 
-def _runs(offsets: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Offsets, ascending and each once, as ranges."""
-    if offsets and offsets[-1] - offsets[0] == len(offsets) - 1:
-        yield offsets[0], offsets[-1] + 1
-    else:
-        yield from ((offset, offset + 1) for offset in offsets)
-
-
 def mask_of(offsets: Iterable[int], first_offset: int) -> bytes:
     """Return the mask in which the bits of some offsets are set, none below `first_offset`."""
-    bits = 0
-    for start, stop in _runs(sorted(set(offsets))):
-        bits |= (1 << (stop - first_offset)) - (1 << (start - first_offset))
-    return bits.to_bytes((bits.bit_length() + 7) // 8, "little")
+    found = sorted(set(offsets))
+    if not found:
+        return b""
+    start, stop = found[0] - first_offset, found[-1] + 1 - first_offset
+    size = (stop + 7) // 8
+    if stop - start == len(found):
+        return ((1 << stop) - (1 << start)).to_bytes(size, "little")
+    mask = bytearray(size)
+    for offset in found:
+        bit = offset - first_offset
+        mask[bit >> 3] |= 1 << (bit & 7)
+    return bytes(mask)

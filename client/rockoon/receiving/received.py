@@ -6,6 +6,13 @@ from rockoon.errors import InvalidArgument
 from rockoon.message import Batch, Message
 from rockoon_core.message_queue import MessageQueue
 
+# What the wire's fields hold, and the largest offset that the offset service takes. Calls of many
+# receivers go together: what cannot be sent would fail them all.
+QUEUE_ID_MAX = (1 << 31) - 1
+ACQUISITION_MAX = (1 << 63) - 1
+OFFSET_MAX = 1 << 62
+TEXT_CHARACTERS_MAX = 1024
+
 
 class ReceiptHandle(NamedTuple):
     """One delivery of a message. Valid until it is acknowledged, changed, or its time is over;
@@ -26,13 +33,22 @@ class ReceiptHandle(NamedTuple):
         """Read what `text` gives.
 
         Raises:
-            InvalidArgument: the text is not of that form.
+            InvalidArgument: the text is not of that form, or no handle has such numbers.
         """
+        if len(text) > TEXT_CHARACTERS_MAX:
+            raise InvalidArgument(reason=f"a handle of {len(text)} characters")
         queue, *numbers = text.rsplit("/", 2)
         # A topic with a slash is none, so there are two at most.
         if len(numbers) != 2 or not all(each.isdecimal() for each in numbers):
             raise InvalidArgument(reason=f"{text!r} is not of the form queue/acquisition/offset")
-        return cls(MessageQueue.parse(queue), int(numbers[0]), int(numbers[1]))
+        handle = cls(MessageQueue.parse(queue), int(numbers[0]), int(numbers[1]))
+        if (
+            handle.queue.queue_id > QUEUE_ID_MAX
+            or handle.acquisition > ACQUISITION_MAX
+            or handle.offset > OFFSET_MAX
+        ):
+            raise InvalidArgument(reason=f"{text!r} is no handle: its numbers are too large")
+        return handle
 
 
 class ReceivedMessage(Message):

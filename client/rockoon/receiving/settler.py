@@ -6,10 +6,9 @@ that acknowledge one message each cost the offset service a call and a sync now 
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import islice
 from typing import Generic, NamedTuple, TypeVar
 
 from rockoon.errors import (
@@ -39,17 +38,27 @@ from rockoon_proto.v1.in_flight_pb2 import (
 log = logging.getLogger(__name__)
 
 ENTRIES_PER_CALL_MAX = 4096
+# Of an entry: as far apart as the offset service takes them. Handles come from anywhere, those of
+# one acquisition may say anything, and one that is wrong must not fail the call of all the others.
+BLOCK_OFFSETS = 8 * (128 << 10)
+# Of a call, at least one entry: its bit masks.
+MASKS_BYTES_MAX = 1 << 20
 # What the offset service, or the way to it, says while another process takes its place. Both calls
 # may be repeated; see the wire.
 AWAY = (OffsetServiceUnavailable, NotReady, NotLeader, NotEnoughReplicas, TimedOut)
 
 
 class GroupAcquisition(NamedTuple):
-    """Whose acquisition of what."""
+    """Whose acquisition of what.
+
+    Attributes:
+        block: which `BLOCK_OFFSETS` of the queue's offsets.
+    """
 
     group: str
     queue: MessageQueue
     acquisition: int
+    block: int
 
 
 class Change(NamedTuple):
@@ -140,8 +149,7 @@ class _Gathered(Generic[Key, Result]):
 
     async def _answers(self, pending: Mapping[Key, list[int]]) -> dict[Key, Answered[Result]]:
         found: dict[Key, Answered[Result]] = {}
-        rest = iter(pending.items())
-        while some := dict(islice(rest, ENTRIES_PER_CALL_MAX)):
+        for some in calls_of(pending):
             results = await retried(partial(self._send, some), self._cluster.retry_seconds, AWAY)
             for (key, offsets), result in zip(some.items(), results, strict=True):
                 refused = int.from_bytes(result.refused, "little")
@@ -151,6 +159,21 @@ class _Gathered(Generic[Key, Result]):
     def close(self) -> None:
         if self._task is not None:
             self._task.cancel()
+
+
+def calls_of(pending: Mapping[Key, Sequence[int]]) -> Iterator[dict[Key, Sequence[int]]]:
+    """What is pending, in parts that one call each may have."""
+    some: dict[Key, Sequence[int]] = {}
+    size = 0
+    for key, offsets in pending.items():
+        mask_bytes = (max(offsets) - min(offsets)) // 8 + 1
+        if some and (len(some) == ENTRIES_PER_CALL_MAX or size + mask_bytes > MASKS_BYTES_MAX):
+            yield some
+            some, size = {}, 0
+        some[key] = offsets
+        size += mask_bytes
+    if some:
+        yield some
 
 
 class Settler:
@@ -183,7 +206,7 @@ class Settler:
         if not any(answered.refused for answered in answers.values()):
             return [True] * len(receipts)
         return [
-            not answers[queue, acquisition].is_refused(offset)
+            not answers[queue, acquisition, offset // BLOCK_OFFSETS].is_refused(offset)
             for queue, acquisition, offset in receipts
         ]
 
@@ -207,7 +230,7 @@ class Settler:
         found = await self._changed.answer({keys[each]: offsets[each] for each in offsets})
         changed: list[tuple[ReceiptHandle, int] | None] = []
         for queue, acquisition, offset in receipts:
-            answered = found[keys[queue, acquisition]]
+            answered = found[keys[queue, acquisition, offset // BLOCK_OFFSETS]]
             result = answered.result
             if result.HasField("error"):
                 raise from_wire(result.error)
@@ -262,10 +285,11 @@ class Settler:
 
 def _by_acquisition(
     receipts: Iterable[ReceiptHandle],
-) -> dict[tuple[MessageQueue, int], list[int]]:
-    found: dict[tuple[MessageQueue, int], list[int]] = {}
+) -> dict[tuple[MessageQueue, int, int], list[int]]:
+    found: dict[tuple[MessageQueue, int, int], list[int]] = {}
     for queue, acquisition, offset in receipts:
-        found.setdefault((queue, acquisition), []).append(offset)
+        key = queue, acquisition, offset // BLOCK_OFFSETS
+        found.setdefault(key, []).append(offset)
     return found
 
 

@@ -533,10 +533,12 @@ class ReadLogReply(_message.Message):
     def __init__(self, frames: _Optional[bytes] = ..., record_lengths: _Optional[bytes] = ..., first_offset: _Optional[int] = ..., next_offset: _Optional[int] = ..., next_at_record: _Optional[bool] = ..., skipped_bytes: _Optional[int] = ..., log_min_offset: _Optional[int] = ..., visible_end: _Optional[int] = ..., durable_end: _Optional[int] = ..., log_file_bytes: _Optional[int] = ..., dropped: _Optional[_Iterable[_Union[DroppedTopic, _Mapping]]] = ..., time_run_starts: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class CancelDelayedRequest(_message.Message):
-    __slots__ = ("message_id",)
+    __slots__ = ("message_id", "topic")
     MESSAGE_ID_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
     message_id: str
-    def __init__(self, message_id: _Optional[str] = ...) -> None: ...
+    topic: str
+    def __init__(self, message_id: _Optional[str] = ..., topic: _Optional[str] = ...) -> None: ...
 
 class CancelDelayedReply(_message.Message):
     __slots__ = ()

@@ -15,6 +15,8 @@ async def cancel_delayed(delays: Delays, request: pb.CancelDelayedRequest) -> pb
     caller = current_caller()
 
     def check(topic: str) -> None:
+        if request.topic and request.topic != topic:
+            raise MessageNotFound(position=request.message_id)
         if caller is None or caller.may("write", CLUSTER):
             return
         if not topic or not caller.may(*topic_need("see", topic)):

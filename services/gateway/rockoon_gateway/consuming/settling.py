@@ -19,6 +19,8 @@ from rockoon_gateway.names import checked_group, checked_topic
 from rockoon_proto.apache.rocketmq.v2 import service_pb2 as pb
 from rockoon_proto.apache.rocketmq.v2.definition_pb2 import Code, Status
 
+ENTRIES_MAX = 1024
+
 
 class Settles(Visibility, Protocol):
     """What of the receiving engine is needed."""
@@ -64,6 +66,10 @@ class Settling:
         if not request.entries:
             # As RocketMQ's proxy answers.
             raise Refusal(Code.INTERNAL_SERVER_ERROR, "nothing to acknowledge")
+        if len(request.entries) > ENTRIES_MAX:
+            raise Refusal(
+                Code.BAD_REQUEST, f"{len(request.entries)} entries, more than {ENTRIES_MAX}"
+            )
         results = await self._acknowledged(group, topic, request)
         return pb.AckMessageResponse(
             status=common_status(results),

@@ -158,7 +158,9 @@ class Sending:
         recall = parse_recall_handle(request.recall_handle)
         if recall.topic != topic:
             raise Refusal(Code.BAD_REQUEST, f"the handle is not of a message of topic {topic!r}")
-        await self._cluster.admin.delayed.cancel(recall.offset_message_id)
+        # The handle comes from the client, and this connection may cancel anybody's messages: the
+        # broker looks at the topic of the message itself.
+        await self._cluster.admin.delayed.cancel(recall.offset_message_id, topic)
         return pb.RecallMessageResponse(status=OK, message_id=recall.message_id)
 
     async def _store(

@@ -1,7 +1,8 @@
 """The InFlightService on the wire: translates, calls, translates back."""
 # ruff: noqa: ARG002 - gRPC hands every method a request and a context
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, ParamSpec, TypeVar
 
 from rockoon_core.errors import InvalidArgument, InvalidOffset, RockoonError
 from rockoon_core.message_queue import queue_from_wire, queue_to_wire
@@ -15,6 +16,7 @@ from rockoon_offset.in_flight.receivers import (
     PutOff,
     Reach,
     Receivers,
+    Settlement,
     Wish,
 )
 from rockoon_offset.progress.commit_check import OFFSET_MAX
@@ -29,6 +31,9 @@ INVISIBLE_MS_MIN, INVISIBLE_MS_MAX = 1, 12 * HOUR_MS
 # Of a set of offsets: as far as a window reaches.
 OFFSETS_BYTES_MAX = 128 << 10
 
+P = ParamSpec("P")
+T = TypeVar("T")
+
 
 class InFlightService(InFlightServiceServicer):
     """See in_flight.proto for what each call promises."""
@@ -39,13 +44,13 @@ class InFlightService(InFlightServiceServicer):
     async def Acquire(self, request: pb.AcquireRequest, context: Any) -> pb.AcquireReply:
         if len(request.wanted) > WISHES_MAX:
             raise InvalidArgument(reason=f"more than {WISHES_MAX} wishes in one call")
-        wishes = [wish_or_error(wanted) for wanted in request.wanted]
-        good = [wish for wish in wishes if isinstance(wish, Wish)]
+        wishes = [or_error(wish, wanted) for wanted in request.wanted]
+        good = [each for each in wishes if isinstance(each, Wish)]
         outcomes = iter(await self._receivers.acquire(good, request.route_revision))
         return pb.AcquireReply(
             granted=[
-                granted(next(outcomes) if isinstance(wish, Wish) else Granted(error=wish))
-                for wish in wishes
+                granted(next(outcomes) if isinstance(each, Wish) else Granted(error=each))
+                for each in wishes
             ],
             as_of_ms=self._receivers.now_ms(),
         )
@@ -54,9 +59,13 @@ class InFlightService(InFlightServiceServicer):
         self, request: pb.AcknowledgeRequest, context: Any
     ) -> pb.AcknowledgeReply:
         bounded(request.entries)
-        settlements = await self._receivers.acknowledge(
-            [delivered(entry.group, entry.delivered) for entry in request.entries]
-        )
+        entries = [or_error(delivered, each.group, each.delivered) for each in request.entries]
+        good = [each for each in entries if isinstance(each, Delivered)]
+        taken = iter(await self._receivers.acknowledge(good) if good else ())
+        settlements = [
+            next(taken) if isinstance(each, Delivered) else Settlement(0, error=each)
+            for each in entries
+        ]
         reply = pb.AcknowledgeReply()
         for settlement in settlements:
             result = reply.results.add(refused=to_bytes(settlement.refused))
@@ -68,9 +77,13 @@ class InFlightService(InFlightServiceServicer):
         self, request: pb.ChangeVisibilityRequest, context: Any
     ) -> pb.ChangeVisibilityReply:
         bounded(request.changes)
-        settlements = await self._receivers.change_visibility(
-            [put_off(change) for change in request.changes]
-        )
+        changes = [or_error(put_off, change) for change in request.changes]
+        good = [each for each in changes if isinstance(each, PutOff)]
+        taken = iter(await self._receivers.change_visibility(good) if good else ())
+        settlements = [
+            next(taken) if isinstance(each, PutOff) else Settlement(0, error=each)
+            for each in changes
+        ]
         reply = pb.ChangeVisibilityReply()
         for settlement in settlements:
             result = reply.results.add(
@@ -104,27 +117,30 @@ class InFlightService(InFlightServiceServicer):
         return reply
 
 
-def wish_or_error(wanted: pb.Wanted) -> Wish | RockoonError:
-    """A wish, or what is wrong with it: others that share its call are no worse for it."""
+def or_error(read: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | RockoonError:
+    """An entry of a call, or what is wrong with it: others that share its call are no worse for
+    it."""
     try:
-        check_group(wanted.group)
-        require(receiver=wanted.receiver)
-        bounded(wanted.queues)
-        bounded_names(attempt_id=wanted.attempt_id)
-        check_between("messages_max", wanted.messages_max, 1, MESSAGES_MAX)
-        check_between(
-            "visible_after_ms", wanted.visible_after_ms, INVISIBLE_MS_MIN, INVISIBLE_MS_MAX
-        )
-        return Wish(
-            wanted.group,
-            list(map(reach_of, wanted.queues)),
-            wanted.messages_max,
-            wanted.visible_after_ms,
-            wanted.attempt_id,
-            policy_from_wire(wanted.policy),
-        )
+        return read(*args, **kwargs)
     except RockoonError as reason:
         return reason
+
+
+def wish(wanted: pb.Wanted) -> Wish:
+    check_group(wanted.group)
+    require(receiver=wanted.receiver)
+    bounded(wanted.queues)
+    bounded_names(attempt_id=wanted.attempt_id)
+    check_between("messages_max", wanted.messages_max, 1, MESSAGES_MAX)
+    check_between("visible_after_ms", wanted.visible_after_ms, INVISIBLE_MS_MIN, INVISIBLE_MS_MAX)
+    return Wish(
+        wanted.group,
+        list(map(reach_of, wanted.queues)),
+        wanted.messages_max,
+        wanted.visible_after_ms,
+        wanted.attempt_id,
+        policy_from_wire(wanted.policy),
+    )
 
 
 def reach_of(reach: pb.QueueReach) -> Reach:
