@@ -8,7 +8,12 @@ import pytest
 
 from rockoon_core.message_queue import MessageQueue
 from rockoon_core.start_position import Decision, StartReason
-from rockoon_offset.in_flight.deliveries import Candidates, Deliveries, VisibilityChange
+from rockoon_offset.in_flight.deliveries import (
+    INVISIBLE_MS_MAX,
+    Candidates,
+    Deliveries,
+    VisibilityChange,
+)
 from rockoon_offset.in_flight.receivers import Delivered, PutOff, Receivers
 from rockoon_offset.in_flight.window import IN_FLIGHT_MAX, WINDOW_OFFSETS_MAX
 from rockoon_offset.journal import frames
@@ -444,6 +449,18 @@ def test_a_first_offset_far_from_the_window_costs_nothing() -> None:
     assert deliveries.acknowledge(GROUP, QUEUE, record.number, 0, 0b11, 0) == ([], 0)
     later = VisibilityChange(20, True, False)
     assert deliveries.change_visibility(GROUP, QUEUE, record.number, 0, 0b11, later).refused == 0b11
+
+
+def test_what_a_wrong_clock_put_off_for_ever_is_visible_when_the_service_starts() -> None:
+    ledger, deliveries = open_ledger()
+    deliveries.acquire(GROUP, QUEUE, 2, 4, 0, 1 << 50)
+    deliveries.acquire(GROUP, QUEUE, 2, 4, 0, INVISIBLE_MS_MAX)
+    (record,) = deliveries.service_started(0)
+    assert state(replayed(list(ledger.snapshot()))) == state(ledger)
+    assert isinstance(record, Extended)
+    assert bits_of(record.first, record.messages) == [0, 1]
+    assert offsets_of(deliveries.acquire(GROUP, QUEUE, 9, 4, 0, 10)) == {0, 1}
+    assert deliveries.service_started(0) == []
 
 
 class Written:

@@ -10,13 +10,14 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from rockoon.consumer.pull import Pulled
-from rockoon.message import Batch
+from rockoon.message import Batch, Message
 from rockoon.offsets.start import ConsumeFrom
+from rockoon.receiving.granting import _sound
 from rockoon.receiving.kept_batches import KeptBatches
 from rockoon.receiving.line import Line, ParkedReceiver, Wanting
 from rockoon.receiving.message_groups import hash_of_nobody
 from rockoon.receiving.offset_bits import mask_of, offsets_of
-from rockoon.receiving.offset_reader import OffsetReader
+from rockoon.receiving.offset_reader import OffsetReader, Reading
 from rockoon.receiving.received import ReceiptHandle, ReceivedMessage
 from rockoon.receiving.tails import QueueTail
 from rockoon.subscription import Subscription
@@ -106,6 +107,20 @@ async def test_what_retention_has_deleted_is_a_candidate_that_waits_for_no_other
     tail = QueueTail(QUEUE, 1, queue_to_wire(QUEUE), min_offset=12, end_offset=14)
     groups = await OffsetReader(nobody, kept, nobody).message_groups(tail, 10, 14)
     assert groups == [hash_of_nobody(10), hash_of_nobody(11), 0, 0]
+
+
+def test_what_is_damaged_is_no_dead_letter_and_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    batches = [pulled([offset], 0).batch for offset in (3, 4)]
+    sound, other = (Message(batch, 0).record for batch in batches if batch is not None)
+    # Behind the body are a length, the topic, and a length.
+    at = len(other) - len("orders") - 4
+    whole = sound + other[:at] + b"5" + other[at + 1 :]
+    batch = Batch(QUEUE, whole, np.array([len(sound), len(other)], dtype="<u4"))
+    reading = Reading(found=[(3, batch, 0), (4, batch, 1)], damaged=[9])
+    tail = QueueTail(QUEUE, 1, queue_to_wire(QUEUE))
+    assert _sound("billing", tail, reading) == [(3, batch, 0)]
+    assert reading.damaged == [9, 4]
+    assert all(each in caplog.text for each in ("billing", "orders", "[9, 4]"))
 
 
 def test_what_is_read_again_replaces_what_was_kept() -> None:

@@ -136,6 +136,10 @@ class RetryTopic:
         )
         return pause
 
+    def has_sent(self, message: Message) -> bool:
+        """Whether a broker took a message of a failure that not all of were taken."""
+        return _place(message) in self._safe
+
     def _note_safe(self, messages: Iterable[Message]) -> None:
         self._safe.update((_place(each), None) for each in messages)
         # Those of queues that were lost meanwhile are never asked for again.

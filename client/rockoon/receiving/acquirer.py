@@ -6,7 +6,7 @@ and once a second while somebody waits: what other processes give back nobody te
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import inf
 
@@ -270,18 +270,34 @@ class Acquirer:
             return
         # Whether more may be there.
         more: dict[Line, bool] = {}
+        broken: set[Line] = set()
         for wish, granted in zip(wishes, reply.granted, strict=True):
             if granted.HasField("error"):
                 self._refused(wish, from_wire(granted.error))
                 continue
-            wish.line.is_alone = False
-            wish.line.backoff.reset()
-            found = self._take(wish, granted)
-            is_more = found >= wish.messages_max or wish.is_behind
+            try:
+                is_more = self._taken(wish, granted, reply.as_of_ms)
+            except Exception as error:
+                # What the others were granted is theirs all the same.
+                log.exception("giving out messages of %s failed", wish.group.name)
+                broken.add(wish.line)
+                wish.line.fail(RockoonError(f"giving out messages failed: {error!r}"))
+                continue
             more[wish.line] = more.get(wish.line, False) or is_more
-            self._note(wish, granted, reply.as_of_ms)
+        for line in broken:
+            more.pop(line, None)
+            line.is_alone = True
+            self.look(line, lines[line])
         for line, is_more in more.items():
             self._plan_next(line, lines[line], is_more)
+
+    def _taken(self, wish: Wish, granted: Granted, as_of_ms: int) -> bool:
+        """Give out what a wish got; returns whether more may be there."""
+        wish.line.is_alone = False
+        wish.line.backoff.reset()
+        found = self._take(wish, granted)
+        self._note(wish, granted, as_of_ms)
+        return found >= wish.messages_max or wish.is_behind
 
     async def _answer(self, lines: dict[Line, ReceivingGroup]) -> tuple[list[Wish], AcquireReply]:
         """Call, once more where a FIFO group's candidates have to begin elsewhere."""
@@ -341,13 +357,14 @@ class Acquirer:
         return wishes
 
     def _readable(self, line: Line) -> list[QueueTail]:
-        """Tails to name, in the order of preference: queues take turns, those of the retry topic
-        come first."""
-        line.shift += 1
+        """Tails to name, in the order of preference: topics take turns, and so do their queues."""
+        topics = _topics(line)
+        # By asks, not by calls: those of one ask could bring the same topic to the front each time.
+        queue_turn, turn = divmod(line.asks, len(topics))
         found: list[QueueTail] = []
-        for topic in _topics(line):
+        for topic in topics[turn:] + topics[:turn]:
             tails = list(self._tails.of(topic).queues.values())
-            at = line.shift % len(tails) if tails else 0
+            at = queue_turn % len(tails) if tails else 0
             found += [each for each in tails[at:] + tails[:at] if each.is_readable]
         return found[:QUEUES_PER_WISH_MAX]
 
@@ -453,7 +470,7 @@ def _learn_floors(group: ReceivingGroup, granted: Granted) -> bool:
     return is_other
 
 
-def _topics(line: Line) -> Iterable[str]:
+def _topics(line: Line) -> list[str]:
     return [retry_topic(line.wanting.group), *line.topics]
 
 

@@ -25,7 +25,7 @@ class DeadLettering:
 
     async def bury(
         self, group: str, found: Sequence[tuple[int, Batch, int]], attempts: int, reason: str
-    ) -> bool:
+    ) -> list[int]:
         """Have brokers store messages of one queue as dead letters.
 
         Args:
@@ -35,11 +35,13 @@ class DeadLettering:
             reason: for people.
 
         Returns:
-            Whether all are durable there. If not, some may be.
+            Offsets of those that are durable there. Of others, some may be.
         """
         if not found:
-            return True
+            return []
         messages = [Message(batch, index) for _, batch, index in found]
         failure = Failure(messages, max(attempts, 1), NeverAcknowledged(reason), is_last=True)
         topic = RetryTopic(self._cluster, group, RetryPolicy(), self._statistics)
-        return await topic.failed(failure) is None
+        is_all = await topic.failed(failure) is None
+        offsets = zip((at[0] for at in found), messages, strict=True)
+        return [offset for offset, message in offsets if is_all or topic.has_sent(message)]

@@ -135,8 +135,9 @@ class ReceivingEngine:
         try:
             return await parked.messages
         except asyncio.CancelledError:
-            if parked.messages.done() and not parked.messages.cancelled():
-                self._pass_on(line, known, parked.messages.result())
+            got = parked.messages
+            if got.done() and not got.cancelled() and got.exception() is None:
+                self._pass_on(line, known, got.result())
             raise
         finally:
             over.cancel()

@@ -35,6 +35,8 @@ _compiled = lru_cache(maxsize=256)(sql92.compile)
 
 # How long what cannot be read, or belongs to another topic's receivers, is left alone.
 GIVEN_BACK_MS = 1000
+# Where nobody here reads that topic: asked for again at once, it would go in circles.
+READ_ELSEWHERE_MS = 60_000
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -221,12 +223,15 @@ class Granting:
 
     def _give_elsewhere(self, wish: Wish, message: ReceivedMessage) -> None:
         """See to a message of the retry topic whose own topic the line does not read."""
+        after_ms = READ_ELSEWHERE_MS
         for line in wish.group.lines:
-            if message.topic in line.topics and not line.offer([message]):
-                assert self._acquirer is not None
-                self._acquirer.look(line, wish.group)
-                return
-        self.give_back(wish.group, [message.receipt], GIVEN_BACK_MS)
+            if message.topic in line.topics:
+                if not line.offer([message]):
+                    assert self._acquirer is not None
+                    self._acquirer.look(line, wish.group)
+                    return
+                after_ms = GIVEN_BACK_MS
+        self.give_back(wish.group, [message.receipt], after_ms)
 
     async def _give_back(
         self, group: ReceivingGroup, receipts: Sequence[ReceiptHandle], visible_after_ms: int
@@ -244,13 +249,9 @@ class Granting:
         reading = await self._reader.read(share.tail, share.offsets)
         attempts = share.acquired.attempt - 1
         reason = f"it was received {attempts} times and never acknowledged"
-        buried = await self._dead_letters.bury(group.name, reading.found, attempts, reason)
-        done = [*reading.gone, *reading.damaged]
-        if reading.damaged:
-            log.error("damaged messages of %s are given up: %s", share.tail.queue, reading.damaged)
-        if buried:
-            done += [offset for offset, _, _ in reading.found]
-        if done:
+        sound = _sound(group.name, share.tail, reading)
+        buried = await self._dead_letters.bury(group.name, sound, attempts, reason)
+        if done := [*reading.gone, *reading.damaged, *buried]:
             await self._settler.acknowledge(group.name, share.receipts(done))
 
     async def dead_letter(
@@ -260,7 +261,25 @@ class Granting:
         reading = await self._reader.read(tail, sorted({each.offset for each in receipts}))
         if reading.unread:
             return False
-        return await self._dead_letters.bury(group, reading.found, 1, reason)
+        sound = _sound(group, tail, reading)
+        return len(await self._dead_letters.bury(group, sound, 1, reason)) == len(sound)
+
+
+def _sound(group: str, tail: QueueTail, reading: Reading) -> list[tuple[int, Batch, int]]:
+    """Return what can be a dead letter, and put the rest to what is damaged: no broker stores a
+    message whose checksum is wrong, and it must not come for ever."""
+    sound = [at for at in reading.found if not _is_damaged(*at[1:])]
+    reading.damaged += [at[0] for at in reading.found if _is_damaged(*at[1:])]
+    if reading.damaged:
+        log.error(
+            "damaged messages of topic %s are given up by group %s and are no dead letters: "
+            "queue %s, offsets %s",
+            tail.queue.topic,
+            group,
+            tail.queue,
+            reading.damaged,
+        )
+    return sound
 
 
 def _matches(subscription: Subscription, batch: Batch, index: int) -> bool:

@@ -84,8 +84,6 @@ class Line:
     """When something that is in flight becomes visible, loop time."""
     factor: int = 1
     """How many messages are acquired for each that is wanted: a filter leaves some out."""
-    shift: int = 0
-    """Which queue comes first."""
     over: dict[ParkedReceiver, None] = field(default_factory=dict)
     backoff: Backoff = field(default_factory=Backoff)
     was_idle: bool = False

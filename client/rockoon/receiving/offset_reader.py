@@ -5,19 +5,23 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from rockoon.consumer.pull import OutOfRange, PullLimits, pull
-from rockoon.errors import RockoonError, StoreCorrupt
+from rockoon.consumer.pull import OutOfRange, Pulled, PullLimits, pull
+from rockoon.errors import Internal, RockoonError, StoreCorrupt
 from rockoon.message import Batch
 from rockoon.net.connection import Connection
 from rockoon.receiving.kept_batches import KeptBatches
 from rockoon.receiving.message_groups import hash_of_nobody
 from rockoon.receiving.tails import QueueTail, Tails
 from rockoon.subscription import ALL, Subscription
+from rockoon_core.message_queue import MessageQueue
 
 log = logging.getLogger(__name__)
 
 # More than is asked for: what comes next is mostly wanted next.
 LIMITS = PullLimits(messages_max=1024, bytes_max=1 << 20, wait_ms=0)
+ONE = PullLimits(messages_max=1, bytes_max=1, wait_ms=0)
+# Answers to a pull of a record that cannot be decoded: it is tried no more than others.
+UNREADABLE = (StoreCorrupt, Internal)
 
 
 @dataclass(slots=True)
@@ -121,13 +125,21 @@ class OffsetReader:
         reading.unread = []
         return []
 
+    async def _pulled(self, queue: MessageQueue, first: int) -> Pulled | OutOfRange:
+        """Pull from an offset on. Raises one of UNREADABLE where not even it alone can be had."""
+        everything = Subscription.parse(queue.topic, ALL)
+        try:
+            return await pull(self._cluster, queue, first, everything, LIMITS)
+        except UNREADABLE:
+            # One behind it may be at fault.
+            return await pull(self._cluster, queue, first, everything, ONE)
+
     async def _pull(self, tail: QueueTail, offsets: list[int], reading: Reading) -> list[int]:
         """Pull from the first of them on; returns what is to be looked for again."""
         queue, first = tail.queue, offsets[0]
-        everything = Subscription.parse(queue.topic, ALL)
         try:
-            answer = await pull(self._cluster, queue, first, everything, LIMITS)
-        except StoreCorrupt as damage:
+            answer = await self._pulled(queue, first)
+        except UNREADABLE as damage:
             log.error("message %d of %s cannot be read: %s", first, queue, damage)  # noqa: TRY400
             reading.damaged.append(first)
             return offsets[1:]

@@ -9,9 +9,10 @@ import logging
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from rockoon.errors import (
+    Closed,
     NotEnoughReplicas,
     NotLeader,
     NotReady,
@@ -144,8 +145,7 @@ class _Gathered(Generic[Key, Result]):
         finally:
             self._task = None
             for each in (answer, self._next):
-                if each is not None and not each.done():
-                    each.cancel()
+                _closed(each)
 
     async def _answers(self, pending: Mapping[Key, list[int]]) -> dict[Key, Answered[Result]]:
         found: dict[Key, Answered[Result]] = {}
@@ -159,6 +159,16 @@ class _Gathered(Generic[Key, Result]):
     def close(self) -> None:
         if self._task is not None:
             self._task.cancel()
+        # Also of a task that has not begun.
+        _closed(self._next)
+
+
+def _closed(answer: asyncio.Future[Any] | None) -> None:
+    """Whoever waits hears that the connection is closed, and is not cancelled itself."""
+    if answer is not None and not answer.done():
+        answer.set_exception(Closed(what="the connection to the cluster"))
+        # Maybe nobody waits any more.
+        answer.exception()
 
 
 def calls_of(pending: Mapping[Key, Sequence[int]]) -> Iterator[dict[Key, Sequence[int]]]:

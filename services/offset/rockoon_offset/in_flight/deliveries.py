@@ -11,6 +11,9 @@ from rockoon_offset.in_flight.window import Grant, Window, first_bit, shifted
 from rockoon_offset.progress.ledger_state import LedgerState
 from rockoon_offset.progress.records import Acquired, Extended, Put, Record, Settled
 
+# How long receivers may keep messages to themselves.
+INVISIBLE_MS_MAX = 12 * 3_600_000
+
 
 class Candidates(NamedTuple):
     """Message groups of a queue's messages, as a receiver has read them."""
@@ -48,6 +51,20 @@ class Deliveries:
 
     def __init__(self, state: LedgerState) -> None:
         self._state = state
+
+    def service_started(self, now_ms: int) -> list[Record]:
+        """Make visible what would be later than any receiver may ask for: the clock that said when
+        was wrong, and nobody would get it for as long as that."""
+        latest_ms = now_ms + INVISIBLE_MS_MAX
+        return self._state.apply_all(
+            [
+                Extended(group, queue, each.number, *trimmed(each.first, messages), now_ms)
+                for group, queue, window in self._state.windows
+                for each in window
+                for at_ms, messages in each.parts.items()
+                if at_ms > latest_ms
+            ]
+        )
 
     def open(self, group: str, queue: MessageQueue) -> list[Record]:
         """Let receivers have a queue that the group has progress on, and no live member holds.

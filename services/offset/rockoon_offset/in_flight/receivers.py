@@ -134,6 +134,7 @@ class Receivers:
         self.now_ms = now_ms
         self._route_wait_seconds = route_wait_seconds
         self._deliveries = Deliveries(store.ledger)
+        store.write(self._deliveries.service_started(now_ms()))
         self._ends = ends
         # When the ends of queues were last asked for that a receiver called shorter.
         self._ends_asked_ms: dict[MessageQueue, int] = {}

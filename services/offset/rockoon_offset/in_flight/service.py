@@ -7,7 +7,7 @@ from typing import Any, ParamSpec, TypeVar
 from rockoon_core.errors import InvalidArgument, InvalidOffset, RockoonError
 from rockoon_core.message_queue import queue_from_wire, queue_to_wire
 from rockoon_core.start_position import policy_from_wire
-from rockoon_offset.in_flight.deliveries import Candidates
+from rockoon_offset.in_flight.deliveries import INVISIBLE_MS_MAX, Candidates
 from rockoon_offset.in_flight.receivers import (
     CANDIDATES_MAX,
     Delivered,
@@ -26,8 +26,7 @@ from rockoon_proto.v1.in_flight_pb2_grpc import InFlightServiceServicer
 
 WISHES_MAX = 1024
 MESSAGES_MAX = 1024
-HOUR_MS = 3_600_000
-INVISIBLE_MS_MIN, INVISIBLE_MS_MAX = 1, 12 * HOUR_MS
+INVISIBLE_MS_MIN = 1
 # Of a set of offsets: as far as a window reaches.
 OFFSETS_BYTES_MAX = 128 << 10
 

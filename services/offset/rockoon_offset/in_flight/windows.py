@@ -19,6 +19,11 @@ class Windows:
     def __init__(self) -> None:
         self._groups: dict[str, dict[MessageQueue, Window]] = {}
 
+    def __iter__(self) -> Iterator[tuple[str, MessageQueue, Window]]:
+        for group, windows in self._groups.items():
+            for queue, window in windows.items():
+                yield group, queue, window
+
     def find(self, group: str, queue: MessageQueue) -> Window | None:
         return self._groups.get(group, NONE).get(queue)
 
