@@ -7,6 +7,9 @@ import rockoon
 from gateway.gateways import RunningGateway, running_gateway
 from gateway.wire_client import WireClient, consumer_settings, producer_settings
 from rockoon.local.cluster import LocalCluster
+from rockoon_gateway.calls import ClientCall
+from rockoon_gateway.clients.presence import Client, check_owner
+from rockoon_gateway.codes import Refusal, enum_name
 from rockoon_proto.apache.rocketmq.v2 import definition_pb2 as d
 from rockoon_proto.apache.rocketmq.v2 import service_pb2 as pb
 from rockoon_proto.apache.rocketmq.v2.definition_pb2 import Code
@@ -61,8 +64,9 @@ async def test_a_call_without_a_client_id_is_refused(gateway: RunningGateway) ->
     async with WireClient(gateway.address, client_id="") as nameless:
         assert (await nameless.route("orders")).status.code == Code.CLIENT_ID_REQUIRED
         stream = nameless.telemetry()
+        # Not `tell`: it may have ended before anything can be written.
         with pytest.raises(grpc.aio.AioRpcError) as refused:
-            await stream.tell(producer_settings("orders"))
+            await stream.next()
         assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
 
 
@@ -146,3 +150,26 @@ async def test_streams_end_when_the_gateway_goes(
     await stream.tell(producer_settings("orders"))
     gateway.stop.request("it is replaced")
     assert [each async for each in stream.rest()] == []
+
+
+@pytest.mark.parametrize("count", [1001, 600])
+async def test_settings_that_are_too_large_are_refused(client: WireClient, count: int) -> None:
+    stream = client.telemetry()
+    with pytest.raises(grpc.aio.AioRpcError, match="more than"):
+        await stream.tell(producer_settings(*["t" * (127 if count == 600 else 1)] * count))
+
+
+async def test_words_that_the_protocol_does_not_know_are_their_numbers() -> None:
+    assert enum_name(d.Language, 99) == "99"
+    assert enum_name(d.ClientType, d.PRODUCER) == "PRODUCER"
+
+
+def test_a_client_id_is_the_access_keys_that_came_with_it_first() -> None:
+    client = Client("c", "peer", "JAVA", "5", 0.0)
+    client.key_id = "first"
+    unsigned = ClientCall("c", "JAVA", "5", "peer", None, None)
+    with pytest.raises(Refusal) as refused:
+        check_owner(client, unsigned)
+    assert refused.value.code == Code.UNAUTHORIZED
+    client.key_id = ""
+    check_owner(client, unsigned)

@@ -18,6 +18,7 @@ from rockoon.local.ports import choose_port
 from rockoon.net.access import AccessKey
 from rockoon_gateway.signatures import parsed, signature_of
 from rockoon_proto.apache.rocketmq.v2 import definition_pb2 as d
+from rockoon_proto.apache.rocketmq.v2 import service_pb2 as pb
 from rockoon_proto.apache.rocketmq.v2.definition_pb2 import Code
 from support.eventually import answered
 
@@ -147,8 +148,9 @@ async def test_who_consumes_needs_to_read_the_group_and_the_topic_it_names(
     async with (
         guarded(*keys) as gateway,
         WireClient(gateway.address, headers=signed(keys[0])) as bills,
-        WireClient(gateway.address, headers=signed(keys[1])) as wages,
-        WireClient(gateway.address, headers=signed(keys[2])) as groupless,
+        WireClient(gateway.address, "wages", headers=signed(keys[1])) as wages,
+        WireClient(gateway.address, "groupless", headers=signed(keys[2])) as groupless,
+        WireClient(gateway.address, headers=signed(keys[1])) as twin,
     ):
         reader = Consumer(bills, "payers", "bills")
         (bill,) = await reader.receive_all(1)
@@ -159,6 +161,10 @@ async def test_who_consumes_needs_to_read_the_group_and_the_topic_it_names(
             assert (await stranger.acknowledge(handle(bill))).status.code == Code.UNAUTHORIZED
             assert (await stranger.change(handle(bill), 0)).status.code == Code.UNAUTHORIZED
             assert (await stranger.forward(handle(bill))).status.code == Code.UNAUTHORIZED
+        # A client id belongs to the key that came with it first.
+        ended = await twin.call("NotifyClientTermination", pb.NotifyClientTerminationRequest())
+        assert ended.status.code == Code.UNAUTHORIZED
+        assert (await twin.heartbeat(d.PRODUCER)).status.code == Code.UNAUTHORIZED
         # Nor by naming a topic that it may read.
         sly = Consumer(wages, "payers", "wages")
         assert (await sly.acknowledge(handle(bill))).status.code == Code.INVALID_RECEIPT_HANDLE

@@ -240,3 +240,25 @@ async def test_a_read_only_topic_takes_nothing(
 ) -> None:
     await cluster.admin.create_topic("read-only", permissions=4)
     assert (await client.send(message("read-only"))).status.code == Code.FORBIDDEN
+
+
+async def test_a_request_whose_bodies_unpack_to_too_much_is_refused(
+    client: WireClient, cluster: rockoon.Cluster
+) -> None:
+    await cluster.admin.create_topic("bombs")
+    packed = gzip.compress(bytes(4 << 20))
+    bombs = [message("bombs", packed, f"id-{n}", body_encoding=d.GZIP) for n in range(33)]
+    assert (await client.send(*bombs)).status.code == Code.MESSAGE_BODY_TOO_LARGE
+    # Members of no bytes: hardly packed, and much to look through.
+    empty = gzip.compress(b"") * (5 << 20 >> 4)
+    answer = await client.send(message("bombs", empty, body_encoding=d.GZIP))
+    assert answer.status.code == Code.MESSAGE_BODY_TOO_LARGE
+
+
+async def test_a_topic_with_a_name_too_long_for_a_group_takes_no_transactions(
+    client: WireClient, cluster: rockoon.Cluster
+) -> None:
+    topic = "t" * 127
+    await cluster.admin.create_topic(topic)
+    answer = await client.send(message(topic, message_type=d.TRANSACTION))
+    assert answer.status.code == Code.ILLEGAL_TOPIC

@@ -1,5 +1,7 @@
 """Codes of the protocol: which one says what of Rockoon's error table. Pure."""
 
+from typing import Any
+
 from rockoon_core import errors
 from rockoon_core.errors import RockoonError
 from rockoon_proto.apache.rocketmq.v2.definition_pb2 import Code, Status
@@ -62,6 +64,11 @@ class Refusal(Exception):
 
 
 OK = Status(code=Code.OK, message="OK")
+
+
+def enum_name(enum: Any, value: int) -> str:
+    """A value's name; its number where a client has said what the protocol does not know."""
+    return str(enum.Name(value) if value in enum.values() else value)
 
 
 def status(code: Code, text: str = "") -> Status:

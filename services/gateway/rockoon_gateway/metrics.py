@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping
 
 from rockoon_gateway.clients.presence import Presence
 from rockoon_gateway.clients.telemetry import Telemetry
+from rockoon_gateway.codes import enum_name
 from rockoon_gateway.consuming.consuming import Consuming
 from rockoon_gateway.producing.transactions import Transactions
 from rockoon_gateway.signatures import Signatures
@@ -60,7 +61,7 @@ class GatewayMetrics:
         kinds = Counter((each.client_type, each.language) for each in self._presence)
         return [
             *(
-                CLIENTS.at(count, ClientType.Name(client_type).lower(), language.lower())
+                CLIENTS.at(count, enum_name(ClientType, client_type).lower(), language.lower())
                 for (client_type, language), count in kinds.items()
             ),
             STREAMS.at(len(self._telemetry)),

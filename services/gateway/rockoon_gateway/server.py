@@ -73,6 +73,8 @@ async def serve(
         opened.callback(forgetting.cancel)
         renewing = tasks.create_task(services.consuming.renewer.run(), name="renew")
         opened.callback(renewing.cancel)
+        # Behind the servers' end: receives that it cut off have given their messages back.
+        opened.push_async_callback(services.consuming.renewer.flush)
         exported = await opened.enter_async_context(
             frontend.telemetry(TABLE, parts.metrics.measure)
         )

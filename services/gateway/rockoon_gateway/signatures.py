@@ -146,7 +146,11 @@ class Signatures:
         secret, verifier = found
         if not known.enabled or verifier not in known.verifiers(self._clock()):
             raise self._refusal(f"access key {key_id!r}, or this secret of it, is not in force")
-        if not hmac.compare_digest(signature_of(secret, date_time), signature.lower()):
+        if not hmac.compare_digest(
+            # Of text, it takes only ASCII.
+            signature_of(secret, date_time).encode(),
+            signature.lower().encode(),
+        ):
             raise self._refusal(f"the signature is not that of access key {key_id!r}")
         return known
 

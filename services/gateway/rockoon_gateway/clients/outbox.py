@@ -5,7 +5,7 @@ import asyncio
 from rockoon_proto.apache.rocketmq.v2.service_pb2 import TelemetryCommand
 
 # A client that does not read is told no more.
-COMMANDS_MAX = 1000
+COMMANDS_MAX = 100
 
 
 class Outbox:

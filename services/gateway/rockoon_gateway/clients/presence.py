@@ -25,6 +25,7 @@ CONSUMERS = frozenset(
     }
 )
 LOOK_SECONDS = 5.0
+CLIENTS_MAX = 100_000
 
 
 @dataclass(slots=True, eq=False)
@@ -39,6 +40,8 @@ class Client:
         settings: what it said of itself last; None if nothing.
         seen: when it called last, on the event loop's clock.
         outboxes: its open Telemetry streams.
+        key_id: the access key that it called with first; nobody else's calls are its own. Empty
+            where calls are not signed.
     """
 
     client_id: str
@@ -50,6 +53,7 @@ class Client:
     group: str = ""
     settings: Settings | None = None
     outboxes: list[Outbox] = field(default_factory=list)
+    key_id: str = ""
 
     @property
     def is_consumer(self) -> bool:
@@ -100,11 +104,19 @@ class Presence:
         return bool(client.outboxes) or self._now() - client.seen <= seconds_max
 
     def seen(self, call: ClientCall) -> Client:
-        """Note that a client has called."""
+        """Note that a client has called.
+
+        Raises:
+            Refusal: UNAUTHORIZED, it is another's, by the access key; TOO_MANY_REQUESTS.
+        """
         client = self._clients.get(call.client_id)
         if client is None:
+            if len(self._clients) >= CLIENTS_MAX:
+                raise Refusal(Code.TOO_MANY_REQUESTS, f"{CLIENTS_MAX} clients are known here")
             client = Client(call.client_id, call.peer, call.language, call.version, self._now())
+            client.key_id = key_id(call)
             self._clients[call.client_id] = client
+        check_owner(client, call)
         client.seen, client.peer = self._now(), call.peer
         return client
 
@@ -153,8 +165,12 @@ class Presence:
         client = self._clients.get(call.client_id)
         if client is None:
             raise Refusal(Code.UNRECOGNIZED_CLIENT_TYPE, "the client is not known here")
-        if client.is_consumer and request.group.name:
-            call.require("read", f"group:{checked_group(request.group)}")
+        check_owner(client, call)
+        if client.is_consumer:
+            # Its own, whatever the request says.
+            call.require("read", f"group:{client.group}")
+            if request.group.name:
+                checked_group(request.group)
         self._forget(client)
         return pb.NotifyClientTerminationResponse(status=OK)
 
@@ -176,3 +192,14 @@ class Presence:
 
     def _now(self) -> float:
         return asyncio.get_running_loop().time()
+
+
+def key_id(call: ClientCall) -> str:
+    """Of the access key that has signed; empty where none has."""
+    return call.key.key_id if call.key is not None else ""
+
+
+def check_owner(client: Client, call: ClientCall) -> None:
+    """Raise Refusal with UNAUTHORIZED for a call by another access key than the client's."""
+    if key_id(call) != client.key_id:
+        raise Refusal(Code.UNAUTHORIZED, f"client id {client.client_id!r} is of another access key")

@@ -16,7 +16,7 @@ from rockoon_gateway.clients.settings_answer import GroupFacts, answered, is_nod
 from rockoon_gateway.codes import OK, Refusal
 from rockoon_gateway.groups import Groups
 from rockoon_gateway.names import checked_group, checked_topic
-from rockoon_proto.apache.rocketmq.v2.definition_pb2 import Settings
+from rockoon_proto.apache.rocketmq.v2.definition_pb2 import Code, Settings
 from rockoon_proto.apache.rocketmq.v2.service_pb2 import TelemetryCommand
 
 log = logging.getLogger(__name__)
@@ -24,6 +24,9 @@ log = logging.getLogger(__name__)
 # Node.js waits for the first settings that come after it has begun to wait, which is after it has
 # been answered when it has three topics or more: without another answer it waits for ever.
 NODE_REPEATS_SECONDS = (0.5, 2.0)
+# They are kept as long as the client is known.
+SETTINGS_BYTES_MAX = 64 << 10
+TOPICS_MAX = 1000
 
 
 class Telemetry:
@@ -144,6 +147,13 @@ class Telemetry:
                 loop.call_later(seconds, outbox.put, command)
 
     async def _checked(self, settings: Settings, call: ClientCall) -> GroupFacts:
+        topics = len(settings.publishing.topics) + len(settings.subscription.subscriptions)
+        if topics > TOPICS_MAX or settings.ByteSize() > SETTINGS_BYTES_MAX:
+            raise Refusal(
+                Code.BAD_REQUEST,
+                f"settings of {settings.ByteSize()} bytes and {topics} topics: more than "
+                f"{SETTINGS_BYTES_MAX} or {TOPICS_MAX}",
+            )
         for topic in settings.publishing.topics:
             call.require("write", f"topic:{checked_topic(topic)}")
         for entry in settings.subscription.subscriptions:

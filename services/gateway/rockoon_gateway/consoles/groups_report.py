@@ -13,7 +13,7 @@ from rockoon import Cluster
 from rockoon.errors import BrokerUnavailable
 from rockoon_gateway.calls import ClientCall
 from rockoon_gateway.clients.presence import Client, Presence
-from rockoon_gateway.codes import OK, Refusal
+from rockoon_gateway.codes import OK, Refusal, enum_name
 from rockoon_gateway.names import checked_group, checked_topic
 from rockoon_proto.apache.rocketmq.v2 import admin_pb2 as pb
 from rockoon_proto.apache.rocketmq.v2.definition_pb2 import (
@@ -259,7 +259,7 @@ def client_info(client: Client) -> pb.ClientInfo:
     return pb.ClientInfo(
         client_id=client.client_id,
         version=client.version,
-        language=Language.Name(agent.language) if agent is not None else client.language,
+        language=enum_name(Language, agent.language) if agent is not None else client.language,
         hostname=agent.hostname if agent is not None else "",
         egress_ip=client.peer,
         message_model=pb.CLUSTERING,

@@ -133,6 +133,7 @@ class Renewer:
         self._untaken: list[Key] = []
         self._abandoned: list[Key] = []
         self._bell = asyncio.Event()
+        self._giving_back = asyncio.Lock()
 
     def __len__(self) -> int:
         """How many messages are renewed."""
@@ -167,13 +168,19 @@ class Renewer:
                 async with asyncio.timeout_at(next_scan if len(self._table) else None):
                     await self._bell.wait()
             self._bell.clear()
+            await self.flush()
+            if loop.time() >= next_scan:
+                await self.scan()
+                next_scan = loop.time() + SCAN_SECONDS
+
+    async def flush(self) -> None:
+        """Give back what is to be given back now; on return it has been."""
+        # The one that runs may have taken the messages out already.
+        async with self._giving_back:
             untaken, self._untaken = self._untaken, []
             abandoned, self._abandoned = self._abandoned, []
             await self._give_back(untaken, counted=False)
             await self._give_back(abandoned, counted=True)
-            if loop.time() >= next_scan:
-                await self.scan()
-                next_scan = loop.time() + SCAN_SECONDS
 
     async def scan(self) -> None:
         """Give back what the dead have left, and renew what is due."""

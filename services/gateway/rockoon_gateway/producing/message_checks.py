@@ -7,7 +7,7 @@ bounds and codes.
 import gzip
 import re
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from io import BytesIO
 
@@ -41,6 +41,10 @@ USER_PROPERTIES_MAX = 128
 PROPERTIES_BYTES_MAX = 16_384
 MESSAGE_GROUP_BYTES_MAX = 63
 RECOVERY_SECONDS_MAX = 3600
+# What packing may add to a body that it does not make smaller.
+PACKING_BYTES_MAX = 64 << 10
+# Of a request, its bodies unpacked: as many bytes as one that packs nothing can bring.
+BODIES_BYTES_MAX = 130 << 20
 # ISO control characters: Java's Character.isISOControl.
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
@@ -79,6 +83,22 @@ class AcceptedMessage:
     deliver_at_ms: int
 
 
+def all_accepted(
+    topic: str, messages: Iterable[Message], limits: SendLimits, now_ms: int
+) -> list[AcceptedMessage]:
+    """As `accepted`, for those of one request; raises Refusal."""
+    found = []
+    left = BODIES_BYTES_MAX
+    for message in messages:
+        found.append(accepted(topic, message, limits, now_ms))
+        left -= len(found[-1].body)
+        if left < 0:
+            raise Refusal(
+                Code.MESSAGE_BODY_TOO_LARGE, f"bodies of more than {BODIES_BYTES_MAX} bytes"
+            )
+    return found
+
+
 def accepted(topic: str, message: Message, limits: SendLimits, now_ms: int) -> AcceptedMessage:
     """A client's message as it is to be stored.
 
@@ -110,6 +130,7 @@ def accepted(topic: str, message: Message, limits: SendLimits, now_ms: int) -> A
         properties[PROPERTY_TIMER_DELIVER_MS] = str(deliver_at_ms)
     message_type = type_of(system, group)
     if message_type == MessageType.TRANSACTION:
+        check_transactions(topic)
         properties[PROPERTY_TRANSACTION_PREPARED] = "true"
         properties[PROPERTY_PRODUCER_GROUP] = producer_group(topic)
     return AcceptedMessage(
@@ -125,7 +146,16 @@ def accepted(topic: str, message: Message, limits: SendLimits, now_ms: int) -> A
 def producer_group(topic: str) -> str:
     """The group whose producers are asked about a topic's half messages: as the proxy has it, the
     topic's name."""
-    return topic[:GROUP_BYTES_MAX]
+    return topic
+
+
+def check_transactions(topic: str) -> None:
+    """Raise Refusal for a topic whose name is too long for a group's."""
+    if len(topic.encode()) > GROUP_BYTES_MAX:
+        raise Refusal(
+            Code.ILLEGAL_TOPIC,
+            f"topic {topic!r} takes no transactions: a name of more than {GROUP_BYTES_MAX} bytes",
+        )
 
 
 def type_of(system: SystemProperties, message_group: str) -> MessageType:
@@ -147,6 +177,8 @@ def checked_body(message: Message, bytes_max: int) -> bytes:
     if not body:
         raise Refusal(Code.MESSAGE_BODY_EMPTY, "a message has no body")
     if message.system_properties.body_encoding == Encoding.GZIP:
+        if len(body) > bytes_max + PACKING_BYTES_MAX:
+            raise Refusal(Code.MESSAGE_BODY_TOO_LARGE, f"a body has {len(body)} bytes, even packed")
         body = unpacked(body, bytes_max)
     if len(body) > bytes_max:
         raise Refusal(

@@ -23,7 +23,12 @@ from rockoon_gateway.calls import ClientCall
 from rockoon_gateway.clients.presence import Presence
 from rockoon_gateway.codes import OK, Refusal, common_status, status_of
 from rockoon_gateway.names import checked_topic
-from rockoon_gateway.producing.message_checks import AcceptedMessage, SendLimits, accepted
+from rockoon_gateway.producing.message_checks import (
+    AcceptedMessage,
+    SendLimits,
+    all_accepted,
+    check_transactions,
+)
 from rockoon_gateway.producing.recall_handles import Recall, parse_recall_handle, recall_handle
 from rockoon_gateway.producing.transaction_ids import parse_transaction_id
 from rockoon_gateway.producing.transactions import Transactions
@@ -111,14 +116,13 @@ class Sending:
         if any(each.topic.name != topic for each in messages):
             raise Refusal(Code.MESSAGE_CORRUPTED, "the messages are of several topics")
         call.require("write", f"topic:{topic}")
-        now_ms = self._clock()
-        each = [accepted(topic, message, self._limits, now_ms) for message in messages]
-        route = await self._topics.route(topic)
-        check_route(route, each)
         if self._producer.buffered_bytes > self._buffer_bytes_max:
             raise Refusal(
                 Code.TOO_MANY_REQUESTS, f"{self._producer.buffered_bytes} bytes wait for brokers"
             )
+        each = all_accepted(topic, messages, self._limits, self._clock())
+        route = await self._topics.route(topic)
+        check_route(route, each)
         left = call.seconds_left
         try:
             async with asyncio.timeout(None if left is None else max(left - ANSWER_SECONDS, 0)):
@@ -141,6 +145,9 @@ class Sending:
             raise Refusal(
                 Code.INVALID_TRANSACTION_ID, f"{request.transaction_id!r} is no transaction's id"
             )
+        check_transactions(topic)
+        # Of topics that are not there nothing is kept.
+        await self._topics.route(topic)
         resolution = _RESOLUTIONS.get(request.resolution)
         # Nothing is decided: the broker asks again by itself.
         if resolution is not None:

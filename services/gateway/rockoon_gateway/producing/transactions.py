@@ -15,6 +15,7 @@ from rockoon.errors import RockoonError
 from rockoon.message import Message
 from rockoon.transactions.forwarding import ForwardedTransactions
 from rockoon.transactions.transaction import HalfPosition, Resolution
+from rockoon_format.names import GROUP_BYTES_MAX
 from rockoon_gateway.clients.presence import Client, Presence
 from rockoon_gateway.codes import OK
 from rockoon_gateway.messages.delivered import to_wire
@@ -115,7 +116,8 @@ class Transactions:
     def _offer(self, client: Client) -> None:
         """A producer has said what it sends to: from now on it can be asked about that."""
         for topic in client.topics if client.outboxes else ():
-            if producer_group(topic) not in self._groups:
+            is_short = len(topic.encode()) <= GROUP_BYTES_MAX
+            if is_short and producer_group(topic) not in self._groups:
                 self._cluster.tasks.create_task(
                     self._offer_topic(topic), name=f"transaction checks of {topic}"
                 )
