@@ -119,6 +119,23 @@ async def test_a_refused_batch_fails_no_other_of_its_message(
             await broker.call("Append", joint(batch("T", 0, b"x"), batch("T", 1, b"y")))
 
 
+async def test_a_hostile_message_ends_its_call_and_nothing_else(
+    tmp_path: Path, nameserver: BrokerRoutes
+) -> None:
+    await nameserver.create_topic("T", {"broker-a": 1})
+    hostile = pb.AppendRequest(more=[pb.AppendRequest()] * LARGE_BYTES).SerializeToString()
+    async with running_broker(tmp_path, [nameserver.address]) as broker:
+        with pytest.raises(aio.AioRpcError, match="1024 fields"):
+            await broker.channel.unary_unary("/rockoon.v1.Broker/Append")(hostile)
+        call: Any = broker.channel.stream_stream("/rockoon.v1.Broker/AppendStream")()
+        await call.write(hostile)
+        with pytest.raises(aio.AioRpcError, match="1024 fields"):
+            await call.read()
+        large = b"x" * (2 * LARGE_BYTES)
+        assert (await broker.append("T", 0, large)).first_queue_offset == 0
+        assert await broker.bodies("T") == [large]
+
+
 async def test_two_batches_of_one_queue_stay_in_their_order(
     tmp_path: Path, nameserver: BrokerRoutes
 ) -> None:

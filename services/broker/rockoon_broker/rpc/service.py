@@ -26,7 +26,7 @@ from rockoon_broker.rpc.compaction import (
 from rockoon_broker.rpc.delays import cancel_delayed, list_delayed
 from rockoon_broker.rpc.description import describe
 from rockoon_broker.rpc.key_queries import query_messages
-from rockoon_broker.rpc.large_requests import Request, append_request
+from rockoon_broker.rpc.large_requests import Request, append_request, records_of
 from rockoon_broker.rpc.log_reads import read_log
 from rockoon_broker.rpc.message_reads import read
 from rockoon_broker.rpc.placing import StreamPlacing, batch_of
@@ -85,7 +85,13 @@ def add_to_server(service: "BrokerService", server: aio.Server) -> None:
         request_deserializer=append_request,
         response_serializer=broker_pb2.AppendReply.SerializeToString,
     )
+    append = grpc.unary_unary_rpc_method_handler(
+        service.Append,
+        request_deserializer=append_request,
+        response_serializer=broker_pb2.AppendReply.SerializeToString,
+    )
     handlers: dict[str, Any] = {
+        "Append": append,
         "AppendStream": append_stream,
         "Pull": pull,
         "PullStream": pull_stream,
@@ -228,9 +234,7 @@ class BrokerService(broker_pb2_grpc.BrokerServicer):
                 raise not_ready("too few copies of its log say that it leads") from None
         return broker
 
-    async def Append(
-        self, request: broker_pb2.AppendRequest, context: object
-    ) -> broker_pb2.AppendReply:
+    async def Append(self, request: Request, context: object) -> broker_pb2.AppendReply:
         if request.more:
             raise InvalidArgument(reason="several batches are for AppendStream")
         placed = await self._place_or_refuse(request)
@@ -259,10 +263,12 @@ class BrokerService(broker_pb2_grpc.BrokerServicer):
             self._streams.discard(stream)
             reader.cancel()
 
-    async def _place_or_refuse(self, request: broker_pb2.AppendRequest) -> AppendResult:
+    async def _place_or_refuse(self, request: Request) -> AppendResult:
         """Place a batch that came by itself: no flow control holds these back, as it does streams,
         so what waits for room is bounded here."""
-        size = len(request.frames)
+        records = records_of(request)
+        start, end = records.bounds or (0, len(records.source))
+        size = end - start
         bytes_max = self._open().settings.unsynced_bytes_max
         if self._single_bytes and self._single_bytes + size > bytes_max:
             raise Busy(reason=f"{self._single_bytes} bytes wait for room in the log")
