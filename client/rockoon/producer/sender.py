@@ -104,6 +104,8 @@ class Sender:
         self._scheduler = BatchScheduler(
             self.accumulator, settings.in_flight_max, secrets.randbelow(1 << 16)
         )
+        # How many changes of the routes have been looked at.
+        self._routes_seen = -1
         self._resolving: dict[str, asyncio.Task[None]] = {}
         self._streams: dict[str, tuple[AppendStream, asyncio.Task[None]]] = {}
         self._left = LeftStreams()
@@ -204,9 +206,11 @@ class Sender:
     def _flush_now(self, batch_queue: BatchQueue) -> None:
         self._scheduler.ready(batch_queue)
         is_alone = self._pump.last_count == len(self.accumulator.pending) == 1
-        if is_alone and self._hooks is None and not self._pump.has_rest:
+        is_current = self._routes_seen == self._cluster.routes_changed.count
+        if is_alone and is_current and self._hooks is None and not self._pump.has_rest:
             # Who awaits each of its messages has sent nothing else in this turn. Hooks are told of
-            # batches outside of anybody's context.
+            # batches outside of anybody's context. Routes that nobody has looked at yet may say
+            # that the topic is another one now.
             self._pump.run()
         else:
             self._pump.run_soon()
@@ -361,7 +365,7 @@ class Sender:
         changed = self._cluster.routes_changed
         while True:
             # Before the routes are read: a change in between is then looked at right after.
-            seen = changed.count
+            seen = self._routes_seen = changed.count
             routes = self._cluster.routes
             brokers = [node for node in routes.nodes if node.kind == BROKER]
             self._scheduler.set_live(

@@ -403,6 +403,8 @@ class Http2Server:
             call.end()
         except asyncio.CancelledError:
             call.end(grpc.StatusCode.CANCELLED, "the server ended the call")
+        except DecodeError as failure:
+            call.end(grpc.StatusCode.INTERNAL, f"a request cannot be read: {failure}")
         except Exception as failure:
             log.exception("%s failed", call.method)
             call.end(grpc.StatusCode.UNKNOWN, f"Unexpected {type(failure)}: {failure}")
