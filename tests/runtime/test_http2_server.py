@@ -1,7 +1,6 @@
 """Rockoon's own HTTP/2 server: gRPC's client is answered, who breaks the protocol is not served.
 
-What a peer may not do, and with which error it ends, is RFC 9113's. h2spec agrees, but for requests
-that are not gRPC's: they are answered 415 before their bodies come.
+What a peer may not do, and with which error it ends, is RFC 9113's; see also `test_h2spec`.
 """
 
 import asyncio

@@ -7,6 +7,7 @@ every call.
 
 import base64
 import binascii
+import logging
 from collections.abc import Iterable, Sequence
 from urllib.parse import quote, unquote
 
@@ -17,6 +18,11 @@ from rockoon_core.http2.frames import ConnectionBroken, ErrorCode
 
 Header = tuple[str, str]
 Metadata = tuple[tuple[str, str | bytes], ...]
+
+# At DEBUG it logs each header that it decodes, the signatures of calls among them.
+_hpack_log = logging.getLogger("hpack")
+if _hpack_log.level == logging.NOTSET:
+    _hpack_log.setLevel(logging.INFO)
 
 LIST_BYTES_MAX = 64 << 10
 _CACHED_BLOCKS_MAX = 64

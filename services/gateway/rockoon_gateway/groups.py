@@ -51,15 +51,14 @@ class Groups:
     async def facts(self, name: str) -> GroupFacts:
         """What clients are told of a group; errors as of `config`."""
         config = await self.config(name)
-        # Fields of a later wire are absent in an earlier one.
         return GroupFacts(
-            fifo=bool(getattr(config, "fifo", False)),
+            fifo=config.fifo,
             retry_attempts_max=(
                 config.retry_attempts_max
                 if config.HasField("retry_attempts_max")
                 else RETRY_ATTEMPTS
             ),
-            retry_delays_ms=tuple(getattr(config, "retry_delays_ms", ())),
+            retry_delays_ms=tuple(config.retry_delays_ms),
         )
 
     def _remembered(self, name: str) -> GroupConfig | None:

@@ -8,7 +8,9 @@ import logging
 from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Any
 
-from rockoon_core.errors import RockoonError
+from google.protobuf.message import DecodeError
+
+from rockoon_core.errors import InvalidArgument, RockoonError
 from rockoon_gateway.calls import ClientCall
 from rockoon_gateway.clients.outbox import Outbox
 from rockoon_gateway.clients.presence import CONSUMERS, Client, Presence
@@ -127,9 +129,11 @@ class Telemetry:
                     self._note_answer(command)
         except (Refusal, RockoonError) as failure:
             failures.append(failure)
+        except DecodeError as failure:
+            failures.append(InvalidArgument(reason=f"a command cannot be read: {failure}"))
         except Exception:
-            # The root of a task: what a stream's end raises is gRPC's, and of no use to anybody.
-            log.debug("a telemetry stream has ended", exc_info=True)
+            # The root of a task.
+            log.exception("a telemetry stream failed in a way that no one foresaw")
         finally:
             outbox.close()
 
