@@ -156,6 +156,22 @@ async def test_a_successor_of_the_name_has_nothing_of_what_was_deleted(
     assert await receiver.acknowledge(receiver.delivered(0, 1)) == [[0, 1]]
 
 
+async def test_who_reads_the_predecessor_of_a_queue_is_granted_nothing_of_it(
+    cluster: Cluster, receiver: Receiver
+) -> None:
+    revision = cluster.nameserver.topics[TOPIC].blocks[0].create_revision
+    reading = receiver.reach(create_revision=revision)
+    assert await receiver.acquire(reading) != []
+    await cluster.delete_topic()
+    await cluster.create_topic()
+    cluster.broker.queue(TOPIC).append(10)
+    await cluster.until_revision()
+    # What it would read from memory, and settle, is not what lies there now.
+    assert await receiver.acquire(reading) == []
+    assert refusal(receiver.granted) == "BUSY"
+    assert await receiver.acquire() != []
+
+
 async def test_receivers_that_have_too_much_of_a_queue_are_told(
     cluster: Cluster, receiver: Receiver
 ) -> None:

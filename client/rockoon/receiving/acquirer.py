@@ -475,4 +475,9 @@ def _topics(line: Line) -> list[str]:
 
 
 def _reach(tail: QueueTail) -> QueueReach:
-    return QueueReach(queue=tail.ref, min_offset=tail.min_offset, end_offset=tail.end_offset or 0)
+    return QueueReach(
+        queue=tail.ref,
+        min_offset=tail.min_offset,
+        end_offset=tail.end_offset or 0,
+        create_revision=tail.create_revision,
+    )

@@ -10,18 +10,20 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class QueueReach(_message.Message):
-    __slots__ = ("queue", "min_offset", "end_offset", "candidates_from", "candidates")
+    __slots__ = ("queue", "min_offset", "end_offset", "candidates_from", "candidates", "create_revision")
     QUEUE_FIELD_NUMBER: _ClassVar[int]
     MIN_OFFSET_FIELD_NUMBER: _ClassVar[int]
     END_OFFSET_FIELD_NUMBER: _ClassVar[int]
     CANDIDATES_FROM_FIELD_NUMBER: _ClassVar[int]
     CANDIDATES_FIELD_NUMBER: _ClassVar[int]
+    CREATE_REVISION_FIELD_NUMBER: _ClassVar[int]
     queue: _offset_pb2.QueueRef
     min_offset: int
     end_offset: int
     candidates_from: int
     candidates: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, queue: _Optional[_Union[_offset_pb2.QueueRef, _Mapping]] = ..., min_offset: _Optional[int] = ..., end_offset: _Optional[int] = ..., candidates_from: _Optional[int] = ..., candidates: _Optional[_Iterable[int]] = ...) -> None: ...
+    create_revision: int
+    def __init__(self, queue: _Optional[_Union[_offset_pb2.QueueRef, _Mapping]] = ..., min_offset: _Optional[int] = ..., end_offset: _Optional[int] = ..., candidates_from: _Optional[int] = ..., candidates: _Optional[_Iterable[int]] = ..., create_revision: _Optional[int] = ...) -> None: ...
 
 class Wanted(_message.Message):
     __slots__ = ("group", "receiver", "queues", "messages_max", "visible_after_ms", "attempt_id", "policy")

@@ -37,6 +37,8 @@ class Reach(NamedTuple):
     end_offset: int
     # In a FIFO group.
     candidates: Candidates
+    # Of the queue that was read; 0 when that is not told.
+    create_revision: int = 0
 
 
 class Wish(NamedTuple):
@@ -361,7 +363,7 @@ class Receivers:
                 error = refused.get((wish.group, reach.queue))
                 if error is not None:
                     raise error
-                window = self._open(wish.group, reach.queue, records)
+                window = self._open(wish.group, reach, records)
                 self._grant(wish, known.config, reach, window, now_ms, outcome, records)
             except RockoonError as reason:
                 outcome.refused[reach.queue] = reason
@@ -376,8 +378,12 @@ class Receivers:
                 outcome.deliveries.append(Delivery(acquired, is_dead(config, acquired)))
         return bool(outcome.deliveries)
 
-    def _open(self, group: str, queue: MessageQueue, records: list[Record]) -> Window:
+    def _open(self, group: str, reach: Reach, records: list[Record]) -> Window:
         """Raises QueueHeld, Busy."""
+        queue = reach.queue
+        known = self._routes.table.create_revision_or_none(queue)
+        if reach.create_revision and reach.create_revision != known:
+            raise Busy(reason=f"queue {queue} was made again under its name")
         window = self._store.ledger.windows.find(group, queue)
         if not self._is_current(group, queue):
             raise Busy(reason=f"progress of queue {queue} keeps moving")

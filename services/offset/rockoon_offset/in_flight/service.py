@@ -148,7 +148,8 @@ def reach_of(reach: pb.QueueReach) -> Reach:
     for offset in (reach.min_offset, reach.end_offset, reach.candidates_from):
         check_offset(offset)
     candidates = Candidates(reach.candidates_from, reach.candidates)
-    return Reach(queue_from_wire(reach.queue), reach.min_offset, reach.end_offset, candidates)
+    queue = queue_from_wire(reach.queue)
+    return Reach(queue, reach.min_offset, reach.end_offset, candidates, reach.create_revision)
 
 
 def delivered(group: str, of: pb.Delivered) -> Delivered:
