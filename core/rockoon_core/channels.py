@@ -12,7 +12,7 @@ from typing import Any
 import grpc
 from grpc import aio
 
-from rockoon_core.http2.channel import Http2Channel
+from rockoon_core.http2.channel import MESSAGE_BYTES_MAX, Http2Channel
 from rockoon_core.pem_files import (
     Certificate,
     PemError,
@@ -29,6 +29,9 @@ Options = Sequence[tuple[str, Any]]
 # A pod comes back under its name at another address, and a name server tells so when it knows. By
 # itself gRPC asks again half a minute after it asked last, however often it fails to connect.
 NAME_OPTIONS: Options = (("grpc.dns_min_time_between_resolutions_ms", 500),)
+# How long an answer may be, and the length that no message of gRPC can exceed.
+LONGEST_ANSWER = "grpc.max_receive_message_length"
+UNBOUNDED_BYTES = (1 << 32) - 1
 # How often the files of certificates are looked at while channels are asked for.
 LOOK_SECONDS = 1.0
 # A channel with a former certificate goes on through so many renewals, for the calls on it.
@@ -88,7 +91,8 @@ class Dialer:
     """Makes channels.
 
     Args:
-        options: gRPC's, for every channel.
+        options: for channels that gRPC makes (TLS, a scheme in the address, blocking ones). How long
+            an answer may be counts for all; the rest of what they say our own channels do anyway.
         tls: None means plain connections.
         access: signs the calls; None means that they are not signed.
 
@@ -100,6 +104,8 @@ class Dialer:
         self, options: Options, tls: Tls | None = None, access: Credentials | None = None
     ) -> None:
         self._options = [*NAME_OPTIONS, *options]
+        longest = int(dict(options).get(LONGEST_ANSWER, MESSAGE_BYTES_MAX))
+        self._answer_bytes_max = longest if longest >= 0 else UNBOUNDED_BYTES
         self.tls = tls
         self.access = access
         self._credentials: RenewedFiles[grpc.ChannelCredentials] | None = None
@@ -124,7 +130,7 @@ class Dialer:
         """A channel to "host:port"; it connects by itself, and again after failures."""
         # What has a scheme is for gRPC's resolvers; TLS is still its own, too.
         channel: aio.Channel = (
-            Http2Channel(address)
+            Http2Channel(address, message_bytes_max=self._answer_bytes_max)
             if self._credentials is None and "://" not in address
             else self._of_grpc(address)
         )

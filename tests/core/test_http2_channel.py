@@ -10,8 +10,9 @@ import pytest
 from google.protobuf.wrappers_pb2 import BytesValue
 from grpc import aio
 
+from rockoon_core.channels import Dialer
 from rockoon_core.http2 import frames
-from rockoon_core.http2.channel import Http2Channel, timeout_text
+from rockoon_core.http2.channel import MESSAGE_BYTES_MAX, Http2Channel, timeout_text
 from rockoon_core.http2.headers import block
 from rockoon_runtime.http2_server import Http2Server
 from support.eventually import eventually
@@ -162,6 +163,24 @@ async def test_a_server_that_is_away_is_told_of_at_once_and_found_when_it_is_bac
             assert again.value == b"again"
     with pytest.raises(aio.UsageError):
         unary(BytesValue())
+
+
+@pytest.mark.parametrize(("longest", "is_taken"), [(1 << 20, False), (-1, True)])
+async def test_an_answer_may_be_as_long_as_the_options_of_its_dialer_say(
+    longest: int, is_taken: bool
+) -> None:
+    async with served("ours", Callee()) as port:
+        options = [("grpc.max_receive_message_length", longest)]
+        async with Dialer(options).channel(f"127.0.0.1:{port}") as channel:
+            assert isinstance(channel, Http2Channel)
+            assert (channel.message_bytes_max > MESSAGE_BYTES_MAX) == is_taken
+            echoed = method(channel, "unary_unary", "Unary")(BytesValue(value=BODIES[-1]))
+            if is_taken:
+                assert (await echoed).value == BODIES[-1]
+                return
+            with pytest.raises(aio.AioRpcError) as refusal:
+                await echoed
+            assert refusal.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
 
 
 @asynccontextmanager

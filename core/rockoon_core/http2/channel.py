@@ -5,13 +5,13 @@ being made waits for it; while none can be had, until the next try, calls fail a
 """
 
 import asyncio
-import random
 from collections.abc import Callable, Sequence
 from typing import Any, Self
 
 import grpc
 from grpc import aio
 
+from rockoon_core.backoff import Backoff
 from rockoon_core.http2 import frames
 from rockoon_core.http2.client_call import ClientCall, ClientStream, failure
 from rockoon_core.http2.connection import Http2Connection
@@ -22,7 +22,8 @@ from rockoon_core.http2.messages import PREFIX, MessageRefused, MessageStream
 
 MESSAGE_BYTES_MAX = 64 << 20
 CONNECT_SECONDS_MAX = 5.0
-BACKOFF_SECONDS_MIN, BACKOFF_SECONDS_MAX = 0.1, 1.0
+# Upper bounds of the first pause between tries, and of later ones.
+PAUSE_SECONDS_FIRST, PAUSE_SECONDS_MAX = 0.1, 1.0
 LIVENESS = Liveness(ping_seconds=10.0, answer_seconds=5.0)
 TIMEOUT_DIGITS_MAX = 99_999_999
 
@@ -146,7 +147,7 @@ class Http2Channel(aio.Channel):
         self._connecting: asyncio.Task[None] | None = None
         # Those that go on without being the channel's own any more.
         self._former: set[ClientConnection] = set()
-        self._backoff_seconds = BACKOFF_SECONDS_MIN
+        self._backoff = Backoff(PAUSE_SECONDS_FIRST, PAUSE_SECONDS_MAX)
         self._next_try = float("-inf")
         self._failure = ""
         self._is_closed = False
@@ -217,7 +218,7 @@ class Http2Channel(aio.Channel):
             connection.close()
             return
         self._failure = ""
-        self._backoff_seconds = BACKOFF_SECONDS_MIN
+        self._backoff.reset()
         former = self._connection
         if former is not None and not former.is_lost:
             # It has as many calls as it may; it ends with them.
@@ -227,9 +228,7 @@ class Http2Channel(aio.Channel):
 
     def _note_failure(self, reason: str) -> None:
         self._failure = reason
-        now = asyncio.get_running_loop().time()
-        self._next_try = now + self._backoff_seconds * random.uniform(0.8, 1.2)
-        self._backoff_seconds = min(self._backoff_seconds * 1.6, BACKOFF_SECONDS_MAX)
+        self._next_try = asyncio.get_running_loop().time() + self._backoff.next_seconds()
 
     def lost(self, connection: ClientConnection) -> None:
         """A connection has ended, or takes no further calls."""
