@@ -91,8 +91,8 @@ class Dialer:
     """Makes channels.
 
     Args:
-        options: for channels that gRPC makes (TLS, a scheme in the address, blocking ones). How long
-            an answer may be counts for all; the rest of what they say our own channels do anyway.
+        options: for channels that gRPC makes (TLS, a scheme in the address, blocking ones). How
+            long an answer may be counts for all; the rest of it our own channels do anyway.
         tls: None means plain connections.
         access: signs the calls; None means that they are not signed.
 

@@ -53,7 +53,8 @@ class RocketMqProxy(Target):
 
     def __init__(self, cache: Path, folder: Path, ports: PortBlock) -> None:
         self._cache = cache / "judge"
-        self._folder = folder
+        # What the broker names by no path of ours it makes where it runs.
+        self._folder = folder.absolute()
         self._process: subprocess.Popen[bytes] | None = None
         self._names, self._broker, self._proxy, self._remoting = self._choose(ports)
         self.endpoint = f"127.0.0.1:{self._proxy}"
@@ -116,6 +117,7 @@ class RocketMqProxy(Target):
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
+                cwd=self._folder,
                 env={"PATH": "/usr/bin:/bin", "RMQ_PROXY_HOME": str(self._folder)},
                 start_new_session=True,
             )
