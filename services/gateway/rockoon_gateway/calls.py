@@ -1,18 +1,22 @@
-"""Calls: who makes one, what its headers say, and how long there is for it.
+"""Calls: who makes one, what its headers say, how long there is for it; errors as answers.
 
 Headers are RocketMQ's (x-mq-...). What languages disagree about is not looked at: the clock in
 x-mq-date-time (most put local time and call it UTC), and the words in x-mq-language.
 """
 
 import asyncio
-from collections.abc import Sequence
+import logging
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rockoon_gateway.codes import Refusal
+from rockoon_core.errors import RockoonError
+from rockoon_gateway.codes import Refusal, status, status_of
 from rockoon_gateway.signatures import Signatures
 from rockoon_proto.apache.rocketmq.v2.definition_pb2 import Code
 from rockoon_runtime.access.keys import Action, KnownKey, require
+
+log = logging.getLogger(__name__)
 
 CLIENT_ID = "x-mq-client-id"
 LANGUAGE = "x-mq-language"
@@ -96,3 +100,25 @@ class Callers:
             key=key,
             deadline=None if seconds is None else now + seconds,
         )
+
+    async def answered(
+        self,
+        method: Callable[[Any, ClientCall], Awaitable[Any]],
+        request: Any,
+        context: Any,
+        answer: type[Any],
+    ) -> Any:
+        """What a method answers; what it raises is told in the answer's status.
+
+        Args:
+            method: given the request and who calls.
+            request, context: as a servicer gets them.
+            answer: the answer's class.
+        """
+        try:
+            return await method(request, self.caller(context))
+        except (Refusal, RockoonError) as error:
+            return answer(status=status_of(error))
+        except Exception as failure:
+            log.exception("a call failed in a way that no one foresaw")
+            return answer(status=status(Code.INTERNAL_SERVER_ERROR, repr(failure)))

@@ -4,14 +4,13 @@ import asyncio
 
 from rockoon import Cluster
 from rockoon.errors import GroupNotFound
+from rockoon_core.group_settings import RETRY_ATTEMPTS_DEFAULT
 from rockoon_gateway.clients.settings_answer import GroupFacts
 from rockoon_proto.v1.nameserver_pb2 import CLASSIC, GroupConfig
 
 # A changed group is another one for clients after so long.
 REMEMBER_SECONDS = 5.0
 REMEMBERED_MAX = 100_000
-# As RocketMQ has it, when the group does not say.
-RETRY_ATTEMPTS = 16
 
 
 class Groups:
@@ -56,7 +55,7 @@ class Groups:
             retry_attempts_max=(
                 config.retry_attempts_max
                 if config.HasField("retry_attempts_max")
-                else RETRY_ATTEMPTS
+                else RETRY_ATTEMPTS_DEFAULT
             ),
             retry_delays_ms=tuple(config.retry_delays_ms),
         )

@@ -5,7 +5,7 @@ with gRPC's.
 """
 
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
@@ -53,71 +53,75 @@ class MessagingServicer(MessagingServiceServicer):
         self._services = services
 
     async def QueryRoute(self, request: pb.QueryRouteRequest, context: Any) -> Any:
-        return await self._unary(
+        return await self._callers.answered(
             self._services.routes.query, request, context, pb.QueryRouteResponse
         )
 
     async def Heartbeat(self, request: pb.HeartbeatRequest, context: Any) -> Any:
         heartbeat = self._services.presence.heartbeat
-        return await self._unary(heartbeat, request, context, pb.HeartbeatResponse)
+        return await self._callers.answered(heartbeat, request, context, pb.HeartbeatResponse)
 
     async def NotifyClientTermination(
         self, request: pb.NotifyClientTerminationRequest, context: Any
     ) -> Any:
         terminate = self._services.presence.terminate
-        return await self._unary(terminate, request, context, pb.NotifyClientTerminationResponse)
+        return await self._callers.answered(
+            terminate, request, context, pb.NotifyClientTerminationResponse
+        )
 
     async def SendMessage(self, request: pb.SendMessageRequest, context: Any) -> Any:
-        return await self._unary(
+        return await self._callers.answered(
             self._services.sending.send, request, context, pb.SendMessageResponse
         )
 
     async def EndTransaction(self, request: pb.EndTransactionRequest, context: Any) -> Any:
         end = self._services.sending.end_transaction
-        return await self._unary(end, request, context, pb.EndTransactionResponse)
+        return await self._callers.answered(end, request, context, pb.EndTransactionResponse)
 
     async def RecallMessage(self, request: pb.RecallMessageRequest, context: Any) -> Any:
         recall = self._services.sending.recall
-        return await self._unary(recall, request, context, pb.RecallMessageResponse)
+        return await self._callers.answered(recall, request, context, pb.RecallMessageResponse)
 
     async def QueryAssignment(self, request: pb.QueryAssignmentRequest, context: Any) -> Any:
         query = self._services.consuming.query_assignment
-        return await self._unary(query, request, context, pb.QueryAssignmentResponse)
+        return await self._callers.answered(query, request, context, pb.QueryAssignmentResponse)
 
     async def AckMessage(self, request: pb.AckMessageRequest, context: Any) -> Any:
         acknowledge = self._services.consuming.acknowledge
-        return await self._unary(acknowledge, request, context, pb.AckMessageResponse)
+        return await self._callers.answered(acknowledge, request, context, pb.AckMessageResponse)
 
     async def ForwardMessageToDeadLetterQueue(
         self, request: pb.ForwardMessageToDeadLetterQueueRequest, context: Any
     ) -> Any:
         forward = self._services.consuming.forward_to_dead_letters
         answer = pb.ForwardMessageToDeadLetterQueueResponse
-        return await self._unary(forward, request, context, answer)
+        return await self._callers.answered(forward, request, context, answer)
 
     async def ChangeInvisibleDuration(
         self, request: pb.ChangeInvisibleDurationRequest, context: Any
     ) -> Any:
         change = self._services.consuming.change_invisible
-        return await self._unary(change, request, context, pb.ChangeInvisibleDurationResponse)
+        return await self._callers.answered(
+            change, request, context, pb.ChangeInvisibleDurationResponse
+        )
 
     async def UpdateOffset(self, request: pb.UpdateOffsetRequest, context: Any) -> Any:
         update = self._services.consuming.update_offset
-        return await self._unary(update, request, context, pb.UpdateOffsetResponse)
+        return await self._callers.answered(update, request, context, pb.UpdateOffsetResponse)
 
     async def GetOffset(self, request: pb.GetOffsetRequest, context: Any) -> Any:
         get = self._services.consuming.get_offset
-        return await self._unary(get, request, context, pb.GetOffsetResponse)
+        return await self._callers.answered(get, request, context, pb.GetOffsetResponse)
 
     async def QueryOffset(self, request: pb.QueryOffsetRequest, context: Any) -> Any:
         query = self._services.consuming.query_offset
-        return await self._unary(query, request, context, pb.QueryOffsetResponse)
+        return await self._callers.answered(query, request, context, pb.QueryOffsetResponse)
 
     async def SyncLiteSubscription(
         self, request: pb.SyncLiteSubscriptionRequest, context: Any
     ) -> Any:
         sync = self._services.consuming.sync_lite
-        return await self._unary(sync, request, context, pb.SyncLiteSubscriptionResponse)
+        return await self._callers.answered(sync, request, context, pb.SyncLiteSubscriptionResponse)
 
     async def ReceiveMessage(
         self, request: pb.ReceiveMessageRequest, context: Any
@@ -150,21 +154,6 @@ class MessagingServicer(MessagingServiceServicer):
             by_caller = refused.code in _CALLERS_FAULT
             code = grpc.StatusCode.INVALID_ARGUMENT if by_caller else grpc.StatusCode.INTERNAL
             await context.abort(code, refused.message)
-
-    async def _unary(
-        self,
-        method: Callable[[Any, ClientCall], Awaitable[Any]],
-        request: Any,
-        context: Any,
-        answer: type[Any],
-    ) -> Any:
-        try:
-            return await method(request, self._callers.caller(context))
-        except (Refusal, RockoonError) as error:
-            return answer(status=status_of(error))
-        except Exception as failure:
-            log.exception("a call failed in a way that no one foresaw")
-            return answer(status=status(Code.INTERNAL_SERVER_ERROR, repr(failure)))
 
     async def _stream(
         self,

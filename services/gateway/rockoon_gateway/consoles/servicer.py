@@ -4,16 +4,13 @@ What cannot be answered honestly is NOT_IMPLEMENTED: what a running consumer has
 forgetting that a group reads a topic, which nameservers do with the group only.
 """
 
-import logging
 import secrets
-from collections.abc import Awaitable, Callable
 from importlib.metadata import version
 from typing import Any
 
-from rockoon.errors import RockoonError
 from rockoon_gateway.calls import Callers, ClientCall
 from rockoon_gateway.clients.presence import Presence
-from rockoon_gateway.codes import OK, Refusal, status, status_of
+from rockoon_gateway.codes import OK
 from rockoon_gateway.consoles.groups_report import GroupsReport, not_answered
 from rockoon_gateway.consoles.lookups import Lookups
 from rockoon_gateway.producing.sending import Sending
@@ -21,13 +18,10 @@ from rockoon_proto.apache.rocketmq.v2 import admin_pb2 as pb
 from rockoon_proto.apache.rocketmq.v2.admin_pb2_grpc import AdminServicer
 from rockoon_proto.apache.rocketmq.v2.definition_pb2 import (
     ClientType,
-    Code,
     Message,
     SystemProperties,
 )
 from rockoon_proto.apache.rocketmq.v2.service_pb2 import SendMessageRequest
-
-log = logging.getLogger(__name__)
 
 
 class ConsoleServicer(AdminServicer):
@@ -65,17 +59,23 @@ class ConsoleServicer(AdminServicer):
         self, request: pb.DescribeTopicStatusRequest, context: Any
     ) -> Any:
         topic_status = self._lookups.topic_status
-        return await self._answer(topic_status, request, context, pb.DescribeTopicStatusResponse)
+        return await self._callers.answered(
+            topic_status, request, context, pb.DescribeTopicStatusResponse
+        )
 
     async def ListSubscription(self, request: pb.ListSubscriptionRequest, context: Any) -> Any:
         subscriptions = self._groups.subscriptions
-        return await self._answer(subscriptions, request, context, pb.ListSubscriptionResponse)
+        return await self._callers.answered(
+            subscriptions, request, context, pb.ListSubscriptionResponse
+        )
 
     async def DescribeSubscription(
         self, request: pb.DescribeSubscriptionRequest, context: Any
     ) -> Any:
         clients = self._groups.clients
-        return await self._answer(clients, request, context, pb.DescribeSubscriptionResponse)
+        return await self._callers.answered(
+            clients, request, context, pb.DescribeSubscriptionResponse
+        )
 
     async def DeleteSubscription(
         self, _request: pb.DeleteSubscriptionRequest, _context: Any
@@ -86,34 +86,40 @@ class ConsoleServicer(AdminServicer):
         self, request: pb.DescribeGroupAccumulationRequest, context: Any
     ) -> Any:
         answer = pb.DescribeGroupAccumulationResponse
-        return await self._answer(self._groups.accumulation, request, context, answer)
+        return await self._callers.answered(self._groups.accumulation, request, context, answer)
 
     async def ListConsumerConnection(
         self, request: pb.ListConsumerConnectionRequest, context: Any
     ) -> Any:
         connections = self._groups.connections
-        return await self._answer(connections, request, context, pb.ListConsumerConnectionResponse)
+        return await self._callers.answered(
+            connections, request, context, pb.ListConsumerConnectionResponse
+        )
 
     async def ResetGroupOffset(self, request: pb.ResetGroupOffsetRequest, context: Any) -> Any:
         reset = self._groups.reset
-        return await self._answer(reset, request, context, pb.ResetGroupOffsetResponse)
+        return await self._callers.answered(reset, request, context, pb.ResetGroupOffsetResponse)
 
     async def QueryMessage(self, request: pb.ListMessageRequest, context: Any) -> Any:
         messages = self._lookups.messages
-        return await self._answer(messages, request, context, pb.ListMessageResponse)
+        return await self._callers.answered(messages, request, context, pb.ListMessageResponse)
 
     async def PrintThreadStackTrace(
         self, request: pb.PrintThreadStackTraceRequest, context: Any
     ) -> Any:
         stack = self._lookups.stack
-        return await self._answer(stack, request, context, pb.PrintThreadStackTraceResponse)
+        return await self._callers.answered(
+            stack, request, context, pb.PrintThreadStackTraceResponse
+        )
 
     async def VerifyMessage(self, request: pb.VerifyMessageRequest, context: Any) -> Any:
         verify = self._lookups.verify
-        return await self._answer(verify, request, context, pb.VerifyMessageResponse)
+        return await self._callers.answered(verify, request, context, pb.VerifyMessageResponse)
 
     async def AdminSendMessage(self, request: pb.AdminSendMessageRequest, context: Any) -> Any:
-        return await self._answer(self._send, request, context, pb.AdminSendMessageResponse)
+        return await self._callers.answered(
+            self._send, request, context, pb.AdminSendMessageResponse
+        )
 
     async def GetConsumerRunningInfo(
         self, _request: pb.GetConsumerRunningInfoRequest, _context: Any
@@ -123,16 +129,18 @@ class ConsoleServicer(AdminServicer):
 
     async def GetTopicRoute(self, request: pb.GetTopicRouteRequest, context: Any) -> Any:
         topic_route = self._lookups.topic_route
-        return await self._answer(topic_route, request, context, pb.GetTopicRouteResponse)
+        return await self._callers.answered(topic_route, request, context, pb.GetTopicRouteResponse)
 
     async def QueryTimeSpan(self, request: pb.QueryTimeSpanRequest, context: Any) -> Any:
         time_span = self._groups.time_span
-        return await self._answer(time_span, request, context, pb.QueryTimeSpanResponse)
+        return await self._callers.answered(time_span, request, context, pb.QueryTimeSpanResponse)
 
     async def GetProxyRuntimeStats(
         self, request: pb.GetProxyRuntimeStatsRequest, context: Any
     ) -> Any:
-        return await self._answer(self._stats, request, context, pb.GetProxyRuntimeStatsResponse)
+        return await self._callers.answered(
+            self._stats, request, context, pb.GetProxyRuntimeStatsResponse
+        )
 
     async def _send(
         self, request: pb.AdminSendMessageRequest, call: ClientCall
@@ -166,18 +174,3 @@ class ConsoleServicer(AdminServicer):
             producers=sum(each.client_type == ClientType.PRODUCER for each in clients),
             consumers=sum(each.is_consumer for each in clients),
         )
-
-    async def _answer(
-        self,
-        method: Callable[[Any, ClientCall], Awaitable[Any]],
-        request: Any,
-        context: Any,
-        answer: type[Any],
-    ) -> Any:
-        try:
-            return await method(request, self._callers.caller(context))
-        except (Refusal, RockoonError) as error:
-            return answer(status=status_of(error))
-        except Exception as failure:
-            log.exception("a call failed in a way that no one foresaw")
-            return answer(status=status(Code.INTERNAL_SERVER_ERROR, repr(failure)))

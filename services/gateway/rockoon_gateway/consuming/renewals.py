@@ -20,11 +20,12 @@ from typing import Protocol
 
 from rockoon.errors import RockoonError
 from rockoon.receiving.received import ReceiptHandle
+from rockoon_gateway.consuming.receive_rules import RENEWED_MS
 
 log = logging.getLogger(__name__)
 
-RENEWED_SECONDS = 60.0
-RENEW_SECONDS_LEFT = 30.0
+RENEWED_SECONDS = RENEWED_MS / 1000
+RENEW_SECONDS_LEFT = RENEWED_SECONDS / 2
 SCAN_SECONDS = 5.0
 HELD_SECONDS_MAX = 3 * 3600.0
 FAILURES_MAX = 3
@@ -210,9 +211,8 @@ class Renewer:
     async def _renew(self, group: str, receipts: Sequence[ReceiptHandle]) -> None:
         # Their time counts from before the call, in which some of it may pass.
         now = asyncio.get_running_loop().time()
-        duration_ms = round(RENEWED_SECONDS * 1000)
         try:
-            found = await self._engine.change_visibility(group, receipts, duration_ms, extend=True)
+            found = await self._engine.change_visibility(group, receipts, RENEWED_MS, extend=True)
         except RockoonError as failure:
             log.warning("%d messages of %s are not renewed: %s", len(receipts), group, failure)
             for receipt in receipts:
