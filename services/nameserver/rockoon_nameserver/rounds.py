@@ -1,8 +1,8 @@
 """Rounds: moments at which a nameserver has done together what is done now and then.
 
-What wakes a process costs more than what is then done: gRPC's threads go on looking for seconds
-after each call, here, in etcd and in every node. So leases are renewed, watchers given a sign of
-life, and etcd asked for one at the same moments, and all of it costs little more than one of them.
+What wakes a process costs more than what is then done, here, in etcd and in every node. So leases
+are renewed, watchers given a sign of life, and etcd asked for one at the same moments, and all of
+it costs little more than one of them.
 """
 
 from collections.abc import Callable

@@ -1,8 +1,8 @@
-"""A bound on the connections of one address, which gRPC's servers do not have.
+"""A bound on the connections of one address: the newest beyond it are closed.
 
     every second, with more open files than half the bound:
         this process's own sockets  →  those of the listening port, by peer address
-        an address beyond the bound →  its newest connections are shut down; gRPC sees their end
+        an address beyond the bound →  its newest connections are shut down
 
 Sockets are read by their numbers and never duplicated: closing a duplicate of a file gives up the
 POSIX locks that the process has on it, the store's among them. So between a look and a shutdown a
@@ -198,7 +198,7 @@ class ConnectionGuard:
         for each in beyond(filter(None, self._known.values()), per_address_max):
             if shut_down(numbers[each.inode], each.inode):
                 closed[each.address] += 1
-            # Open until gRPC has noticed; to be counted and closed once.
+            # Open until the server has noticed; to be counted and closed once.
             self._known[each.inode] = None
         if closed:
             self._bound.note_closed(self._port, closed.total())

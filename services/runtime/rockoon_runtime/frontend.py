@@ -132,7 +132,7 @@ class Frontend:
         """
         settings, tls = self._settings, None if plain else self.tls
         if also_listen and not plain:
-            # gRPC takes renewed certificates for one listener; health is told plainly at one.
+            # Health is told plainly at one of the listeners.
             tls = server_tls(replace(settings, tls_health_listen=""))
         server = GrpcServer(
             self._service,

@@ -1,4 +1,4 @@
-"""A gRPC server as every Rockoon service runs it: options, health, reflection, errors, drain.
+"""A gRPC server as every Rockoon service runs it: bounds, health, reflection, errors, drain.
 
 Servicers raise `RockoonError`; the interceptor here turns it into the status and the trailing
 metadata of the error table, so no servicer mentions a status code. An exception that is in no
@@ -91,8 +91,8 @@ def no_objection() -> None:
 
 
 class Unreadable(NamedTuple):
-    """What came in the place of a request. gRPC, were it told by an exception, would log a
-    traceback for each and answer UNKNOWN."""
+    """What came in the place of a request. An exception of the deserialiser would be answered with
+    INTERNAL, which is in no row of the error table."""
 
     reason: str
 
