@@ -6,6 +6,7 @@ from pathlib import Path
 
 import grpc
 import pytest
+from google.protobuf.duration_pb2 import Duration
 
 import rockoon
 from gateway.consumers import Consumer, handle, send
@@ -193,6 +194,38 @@ async def test_a_key_that_is_disabled_or_gets_another_secret_is_over(
         await until_code(client, Code.OK)
         await keys.rotate("temporary", former_seconds=0)
         await until_code(client, Code.UNAUTHORIZED)
+
+
+async def test_a_telemetry_stream_goes_by_what_its_key_may_do_by_then(
+    cluster: rockoon.Cluster, guarded: Open
+) -> None:
+    keys = cluster.admin.access_keys
+    await cluster.admin.create_topic("halves", if_absent=True)
+    may_write = [Permission.parse("topic:halves=write")]
+    sender = await keys.create("sender", permissions=may_write)
+    leaving = await keys.create("leaving", permissions=may_write)
+    async with (
+        guarded(sender, leaving) as gateway,
+        WireClient(gateway.address, "leaving@1", headers=signed(leaving)) as gone,
+        WireClient(gateway.address, "sender@1", headers=signed(sender)) as client,
+    ):
+        stream, own = gone.telemetry(), client.telemetry()
+        for each in (stream, own):
+            await each.tell(producer_settings("halves"))
+        await keys.disable("leaving")
+        await until_code(gone, Code.UNAUTHORIZED)
+        halves = [message("halves", b"?", name, message_type=d.TRANSACTION) for name in ("1", "2")]
+        for half in halves:
+            soon = half.system_properties.orphaned_transaction_recovery_duration
+            soon.CopyFrom(Duration(seconds=1))
+        assert (await client.send(*halves)).status.code == Code.OK
+        # While both may be, they are asked in turn.
+        for _ in halves:
+            assert (await own.next()).HasField("recover_orphaned_transaction_command")
+        await stream.send(pb.TelemetryCommand(settings=producer_settings("halves")))
+        with pytest.raises(grpc.RpcError):
+            # The stream ends before anything else came by it.
+            await stream.next()
 
 
 async def test_where_keys_are_optional_a_wrong_one_is_refused_all_the_same(

@@ -7,7 +7,8 @@ x-mq-date-time (most put local time and call it UTC), and the words in x-mq-lang
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from rockoon_core.errors import RockoonError
@@ -38,6 +39,7 @@ class ClientCall:
         peer: the address that it calls from, as gRPC writes it.
         key: the access key that has signed; None where calls need none.
         deadline: on the event loop's clock, seconds; None without one.
+        checked: has the signature checked again; returns the key as it is by then.
     """
 
     client_id: str
@@ -46,6 +48,12 @@ class ClientCall:
     peer: str
     key: KnownKey | None
     deadline: float | None
+    checked: Callable[[], KnownKey | None] = field(default=lambda: None, compare=False)
+
+    def renewed(self) -> "ClientCall":
+        """Return the call with what its key may do by now: a stream outlasts what was granted when
+        it began. Raises Refusal: UNAUTHORIZED."""
+        return replace(self, key=self.checked())
 
     @property
     def seconds_left(self) -> float | None:
@@ -86,7 +94,9 @@ class Callers:
         """
         metadata: Sequence[tuple[str, str | bytes]] = context.invocation_metadata()
         headers = {key: value for key, value in metadata if isinstance(value, str)}
-        key = self._signatures.checked(headers.get(AUTHORIZATION, ""), headers.get(DATE_TIME, ""))
+        authorization = headers.get(AUTHORIZATION, "")
+        checked = partial(self._signatures.checked, authorization, headers.get(DATE_TIME, ""))
+        key = checked()
         client_id = headers.get(CLIENT_ID, "").strip()
         if not client_id:
             raise Refusal(Code.CLIENT_ID_REQUIRED, f"the call has no header {CLIENT_ID}")
@@ -99,6 +109,7 @@ class Callers:
             peer=context.peer(),
             key=key,
             deadline=None if seconds is None else now + seconds,
+            checked=checked,
         )
 
     async def answered(

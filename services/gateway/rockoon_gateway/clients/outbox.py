@@ -2,18 +2,35 @@
 
 import asyncio
 
+from rockoon_core.errors import RockoonError
+from rockoon_gateway.calls import ClientCall
+from rockoon_gateway.codes import Refusal
 from rockoon_proto.apache.rocketmq.v2.service_pb2 import TelemetryCommand
+from rockoon_runtime.access.keys import Action
 
 # A client that does not read is told no more.
 COMMANDS_MAX = 100
 
 
 class Outbox:
-    """What one stream is still to send; ended by `close`."""
+    """What one stream is still to send; ended by `close`.
 
-    def __init__(self) -> None:
+    Args:
+        call: the stream's.
+    """
+
+    def __init__(self, call: ClientCall) -> None:
+        self._call = call
         self._commands: asyncio.Queue[TelemetryCommand | None] = asyncio.Queue()
         self._closed = False
+
+    def allows(self, action: Action, resource: str) -> bool:
+        """Whether the client's key may do something now; arguments as of `ClientCall.require`."""
+        try:
+            self._call.renewed().require(action, resource)
+        except (Refusal, RockoonError):
+            return False
+        return True
 
     def put(self, command: TelemetryCommand) -> bool:
         """Send a command; False when the stream has ended, or its client does not read."""

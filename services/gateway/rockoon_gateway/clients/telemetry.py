@@ -67,7 +67,7 @@ class Telemetry:
         Raises:
             Refusal, RockoonError: the settings are refused, and so the stream ends.
         """
-        outbox = Outbox()
+        outbox = Outbox(call)
         failures: list[Refusal | RockoonError] = []
         client = self._presence.seen(call)
         client.outboxes.append(outbox)
@@ -122,9 +122,10 @@ class Telemetry:
     ) -> None:
         try:
             async for command in requests:
-                self._presence.seen(call)
+                now = call.renewed()
+                self._presence.seen(now)
                 if command.HasField("settings"):
-                    await self._answer(command.settings, call, outbox)
+                    await self._answer(command.settings, now, outbox)
                 else:
                     self._note_answer(command)
         except (Refusal, RockoonError) as failure:

@@ -144,7 +144,8 @@ class Transactions:
                 telemetry = TelemetryCommand(
                     status=OK, recover_orphaned_transaction_command=command
                 )
-                if producer.outboxes[-1].put(telemetry):
+                outbox = producer.outboxes[-1]
+                if outbox.allows("write", f"topic:{message.topic}") and outbox.put(telemetry):
                     self.checks += 1
                     break
         return Resolution.UNKNOWN
