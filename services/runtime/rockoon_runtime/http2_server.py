@@ -26,6 +26,7 @@ from rockoon_core.http2.headers import Header, Metadata, block, metadata
 from rockoon_core.http2.liveness import Liveness
 from rockoon_core.http2.messages import MessageRefused, MessageStream
 from rockoon_runtime.http2_call import ServerCall
+from rockoon_runtime.tls_listener import TlsListener
 
 log = logging.getLogger(__name__)
 
@@ -289,7 +290,7 @@ class Http2Server:
         self._handlers: dict[str, Any] = {}
         self.connections: set[ServerConnection] = set()
         self._calls: set[asyncio.Task[None]] = set()
-        self._listeners: list[asyncio.Server] = []
+        self._listeners: list[asyncio.Server | TlsListener] = []
         self._is_stopping = False
         self._ended = asyncio.Event()
         # Set while there is no connection.
@@ -318,13 +319,11 @@ class Http2Server:
                 dualstack_ipv6=address == "::" and socket.has_dualstack_ipv6(),
             )
             port = listening.getsockname()[1]
+            seconds_max = self._handshake_seconds_max
             self._listeners.append(
-                await loop.create_server(
-                    self._connection,
-                    sock=listening,
-                    ssl=tls,
-                    ssl_handshake_timeout=None if tls is None else self._handshake_seconds_max,
-                )
+                await loop.create_server(self._connection, sock=listening)
+                if tls is None
+                else TlsListener(listening, tls, self._connection, self._has_room, seconds_max)
             )
         return port
 
@@ -360,11 +359,14 @@ class Http2Server:
 
     def connected(self, connection: ServerConnection) -> bool:
         """Whether one more connection is taken."""
-        if self._is_stopping or len(self.connections) >= self._connections_max:
+        if self._is_stopping or not self._has_room():
             return False
         self.connections.add(connection)
         self._deserted.clear()
         return True
+
+    def _has_room(self, handshakes: int = 0) -> bool:
+        return len(self.connections) + handshakes < self._connections_max
 
     def disconnected(self, connection: ServerConnection) -> None:
         self.connections.discard(connection)

@@ -1,0 +1,47 @@
+"""What comes before a connection over TLS is one: how many may shake hands, and who is refused."""
+
+import asyncio
+import logging
+from contextlib import suppress
+
+import pytest
+
+from rockoon.local.authority import Authority
+from rockoon_core.channels import Channels, Tls
+from rockoon_runtime.http2_server import Http2Server
+from rockoon_runtime.tls import ServerTls
+from support.eventually import eventually
+from support.tls_server import serving, who_am_i
+from support.waiting import DEADLINE_SECONDS
+
+
+async def test_connections_that_do_not_shake_hands_count(authority: Authority) -> None:
+    issued = authority.issue("server")
+    server = Http2Server(connections_max=2, handshake_seconds_max=DEADLINE_SECONDS)
+    tls = ServerTls(issued.certificate, issued.key, None)
+    port = await server.listen("127.0.0.1", 0, tls.context())
+    try:
+        silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(2)]
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        with suppress(ConnectionError):
+            async with asyncio.timeout(DEADLINE_SECONDS):
+                assert await reader.read() == b""
+        writer.close()
+        for _, each in silent:
+            each.close()
+    finally:
+        await server.stop(None)
+
+
+async def test_the_log_says_why_a_certificate_is_refused(
+    authority: Authority, stranger: Authority, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    own = stranger.issue("client")
+    async with serving(authority.issue("server"), authority.ca) as address:
+        channels = Channels((), Tls(authority.ca, own.certificate, own.key))
+        with suppress(Exception):
+            await who_am_i(channels.get(address))
+        await eventually(lambda: "certificate verify failed" in caplog.text)
+        await channels.close()
+    assert "handshake of 127.0.0.1" in caplog.text
