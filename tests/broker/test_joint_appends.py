@@ -1,16 +1,20 @@
 """One message of an append stream with batches of many queues: each is stored or refused alone."""
 
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from grpc import aio
 
-from rockoon_broker.rpc.append_stream import BATCHES_MAX
-from rockoon_broker.rpc.large_requests import LARGE_BYTES
+from rockoon_broker.append import AppendResult
+from rockoon_broker.clock import SystemClock
+from rockoon_broker.rpc.append_stream import BATCHES_MAX, AppendStream
+from rockoon_broker.rpc.large_requests import LARGE_BYTES, Request
 from rockoon_core import errors
 from rockoon_proto.v1 import broker_pb2 as pb
 from rockoon_proto.v1.errors_pb2 import Error
+from rockoon_runtime.calls import CallTimes
 from support.broker import RunningBroker, running_broker
 from support.broker_routes import BrokerRoutes
 from support.holding_disk import HoldingDisk
@@ -244,3 +248,36 @@ async def test_large_batches_are_stored_as_small_ones(
         ]
         assert await broker.bodies("T", 0) == long * 5
         assert await broker.bodies("T", 2) == many
+
+
+class FailsBehindWrite:
+    """A way into a log that fails when all is written."""
+
+    def __init__(self) -> None:
+        self.alone_count = 0
+
+    def came(self) -> None:
+        pass
+
+    def went(self, messages: int = 1) -> None:
+        pass
+
+    async def together(self, _requests: Sequence[Request]) -> Sequence[AppendResult | None]:
+        raise RuntimeError("no one foresaw")
+
+    async def alone(self, _request: Request) -> AppendResult:
+        self.alone_count += 1
+        raise errors.Busy(reason="stored twice")
+
+
+async def test_batches_that_failed_together_are_not_placed_again_one_by_one() -> None:
+    async def requests() -> AsyncIterator[Request]:
+        yield joint(batch("T", 0, b"x"), batch("T", 1, b"y"))
+
+    placing = FailsBehindWrite()
+    stream = AppendStream(placing, CallTimes(), SystemClock())
+    await stream.read(requests())
+    (reply,) = [each async for each in stream.answers()]
+    codes = [each.error.code for each in (reply, *reply.more)]
+    assert codes == [Error.INTERNAL] * 2
+    assert placing.alone_count == 0

@@ -10,7 +10,7 @@ import pytest
 from rockoon_broker.append import AppendResult
 from rockoon_broker.idempotence.ledger import Run
 from rockoon_broker.rpc import service
-from rockoon_broker.rpc.turn_appends import BATCHES_MAX, Placed, TurnAppends
+from rockoon_broker.rpc.turn_appends import BATCHES_MAX, BYTES_MAX, Placed, TurnAppends
 from rockoon_broker.store.log.batch import Batch, RoutedBatch
 from rockoon_proto.v1 import broker_pb2 as pb
 from rockoon_proto.v1.errors_pb2 import Error
@@ -86,6 +86,17 @@ async def test_what_is_gathered_is_bounded_and_a_failure_reaches_all_that_waited
             await placed(waiting)
     writes.failure = None
     assert await placed(turn.place(one(), unanswered=1)) == [STORED]
+
+
+async def test_large_messages_do_not_wait_for_further_ones() -> None:
+    writes = WritesSeen()
+    turn = TurnAppends(writes)
+    turn.unanswered = 9
+    large = [RoutedBatch(Batch("T", 0, bytes(BYTES_MAX // 2), b"\1\0\0\0"), 0)]
+    many = [turn.place(large, unanswered=1) for _ in range(3)]
+    assert writes.messages == [2]
+    assert [await placed(each) for each in many] == [[STORED]] * 3
+    assert writes.messages == [2, 1]
 
 
 def gathering(monkeypatch: pytest.MonkeyPatch, count: int) -> list[TurnAppends]:

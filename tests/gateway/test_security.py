@@ -17,6 +17,8 @@ from rockoon.local.authority import Authority
 from rockoon.local.cluster import LocalCluster
 from rockoon.local.ports import choose_port
 from rockoon.net.access import AccessKey
+from rockoon_gateway.producing.recall_handles import Recall, recall_handle
+from rockoon_gateway.producing.transaction_ids import transaction_id
 from rockoon_gateway.signatures import parsed, signature_of
 from rockoon_proto.apache.rocketmq.v2 import definition_pb2 as d
 from rockoon_proto.apache.rocketmq.v2 import service_pb2 as pb
@@ -101,6 +103,20 @@ async def test_a_key_may_do_what_the_cluster_lets_it(
             refused = await seller.send(message("salaries"))
             assert refused.status.code == Code.UNAUTHORIZED
             assert refused.status.message.startswith("UNAUTHORIZED")
+            recall = recall_handle(Recall("salaries", "broker-a", 1, "0" * 32, "one"))
+            request = pb.RecallMessageRequest(
+                topic=d.Resource(name="salaries"), recall_handle=recall
+            )
+            recalled = await seller.call("RecallMessage", request)
+            assert recalled.status.code == Code.UNAUTHORIZED
+            ending = pb.EndTransactionRequest(
+                topic=d.Resource(name="salaries"),
+                message_id="one",
+                transaction_id=transaction_id("broker-a", 0),
+                resolution=d.COMMIT,
+            )
+            ended_by = await seller.call("EndTransaction", ending)
+            assert ended_by.status.code == Code.UNAUTHORIZED
             heartbeat = await seller.heartbeat(d.PUSH_CONSUMER, "readers")
             assert heartbeat.status.code == Code.UNAUTHORIZED
             told = await seller.telemetry().tell(producer_settings("orders"))

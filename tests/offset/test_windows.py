@@ -463,6 +463,26 @@ def test_what_a_wrong_clock_put_off_for_ever_is_visible_when_the_service_starts(
     assert deliveries.service_started(0) == []
 
 
+def test_a_snapshot_knows_whose_try_an_acquisition_was() -> None:
+    ledger, deliveries = open_ledger()
+    deliveries.acquire_in_order(GROUP, QUEUE, 1, Candidates(0, [1]), 0, 10, "a try")
+    (acquisition,) = replayed(list(ledger.snapshot())).windows.of(GROUP, QUEUE)
+    assert acquisition.attempt_id == "a try"
+
+
+def test_what_is_extended_again_and_again_takes_no_more_memory() -> None:
+    ledger, deliveries = open_ledger()
+    # The first one stays at the front of what is due.
+    deliveries.acquire(GROUP, QUEUE, 1, 2, 0, 1)
+    (record,) = deliveries.acquire(GROUP, QUEUE, 1, 2, 0, 10)
+    window = ledger.windows.of(GROUP, QUEUE)
+    for at_ms in range(11, 1_000):
+        later = VisibilityChange(at_ms, True, True)
+        deliveries.change_visibility(GROUP, QUEUE, record.number, 1, 1, later)
+    assert window.next_visible_at_ms() == 1
+    assert len(window._due) <= 70
+
+
 class Written:
     """A store that remembers what is written."""
 
@@ -498,6 +518,15 @@ async def test_what_was_settled_is_written_whatever_fails_behind_it() -> None:
             PutOff(each, 10, counted=True, extend=True) for each in entries(2)
         )
     assert [type(each) for each in store.records] == [Settled, Extended]
+
+
+def test_receivers_begin_by_writing_what_a_wrong_clock_has_put_off() -> None:
+    ledger, deliveries = open_ledger()
+    deliveries.acquire(GROUP, QUEUE, 1, 1, 0, 1 << 50)
+    store: Any = Written(ledger)
+    none: Any = None
+    Receivers(store, none, none, none, none, lambda: 0, 0.0)
+    assert [type(each) for each in store.records] == [Extended]
 
 
 def test_a_group_that_keeps_no_order_any_more_gets_what_was_left_behind() -> None:

@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 from rockoon.consumer.pull import Pulled
 from rockoon.message import Batch, Message
 from rockoon.offsets.start import ConsumeFrom
-from rockoon.receiving.granting import _sound
+from rockoon.receiving.acquirer import ReceivingGroup
+from rockoon.receiving.dead_lettering import DeadLettering
+from rockoon.receiving.granting import Granting, Share, _matches, _sound
 from rockoon.receiving.kept_batches import KeptBatches
 from rockoon.receiving.line import Line, ParkedReceiver, Wanting
 from rockoon.receiving.message_groups import hash_of_nobody
@@ -23,6 +25,7 @@ from rockoon.receiving.tails import QueueTail
 from rockoon.subscription import Subscription
 from rockoon_core.message_queue import MessageQueue, queue_to_wire
 from rockoon_format.record import Record, encode_host, encode_record
+from rockoon_proto.v1.in_flight_pb2 import Acquired
 
 QUEUE = MessageQueue("orders", "broker-a", 0)
 HOST = encode_host("127.0.0.1", 10911)
@@ -120,7 +123,73 @@ def test_what_is_damaged_is_no_dead_letter_and_is_told(caplog: pytest.LogCapture
     tail = QueueTail(QUEUE, 1, queue_to_wire(QUEUE))
     assert _sound("billing", tail, reading) == [(3, batch, 0)]
     assert reading.damaged == [9, 4]
+    # Nor is it left out by a filter, which would be the same as to acknowledge it.
+    of_tag = Subscription.parse("orders", "paid")
+    assert [_matches(of_tag, batch, index) for index in range(2)] == [False, True]
     assert all(each in caplog.text for each in ("billing", "orders", "[9, 4]"))
+
+
+class Reads:
+    """A reader of a queue that says one thing."""
+
+    def __init__(self, reading: Reading) -> None:
+        self.reading = reading
+
+    async def read(self, _tail: QueueTail, _offsets: Sequence[int]) -> Reading:
+        return self.reading
+
+
+class Settles:
+    """A settler that remembers what is acknowledged."""
+
+    def __init__(self) -> None:
+        self.offsets: list[int] = []
+
+    async def acknowledge(self, _group: str, receipts: Sequence[ReceiptHandle]) -> list[bool]:
+        self.offsets += [each.offset for each in receipts]
+        return [True] * len(receipts)
+
+
+def burying(
+    monkeypatch: pytest.MonkeyPatch, reading: Reading, buried: list[int]
+) -> tuple[Granting, Settles]:
+    """Giving out of what is read so, where brokers store these as dead letters."""
+
+    async def bury(*_: object) -> list[int]:
+        return buried
+
+    monkeypatch.setattr(DeadLettering, "bury", bury)
+    nobody: Any = None
+    reader: Any = Reads(reading)
+    settler: Any = Settles()
+    return Granting(nobody, nobody, reader, settler), settler
+
+
+async def test_what_no_broker_has_stored_as_a_dead_letter_is_not_acknowledged(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    batch = pulled([3, 4], 5).batch
+    assert batch is not None
+    tail = QueueTail(QUEUE, 1, queue_to_wire(QUEUE))
+    reading = Reading(found=[(3, batch, 0), (4, batch, 1)])
+    granting, settler = burying(monkeypatch, reading, [3])
+    acquired = Acquired(acquisition=1, attempt=17, dead=True)
+    await granting._bury(ReceivingGroup("billing"), Share(tail, acquired, [3, 4]))
+    assert settler.offsets == [3]
+    receipts = [ReceiptHandle(QUEUE, 1, offset) for offset in (3, 4)]
+    assert not await granting.dead_letter("billing", tail, receipts, "why")
+
+
+async def test_what_cannot_be_read_now_is_no_dead_letter(monkeypatch: pytest.MonkeyPatch) -> None:
+    batch = pulled([3], 4).batch
+    assert batch is not None
+    tail = QueueTail(QUEUE, 1, queue_to_wire(QUEUE))
+    granting, settler = burying(monkeypatch, Reading(found=[(3, batch, 0)], unread=[4]), [3])
+    receipts = [ReceiptHandle(QUEUE, 1, offset) for offset in (3, 4)]
+    assert not await granting.dead_letter("billing", tail, receipts, "why")
+    acquired = Acquired(acquisition=1, attempt=17, dead=True)
+    await granting._bury(ReceivingGroup("billing"), Share(tail, acquired, [3, 4]))
+    assert settler.offsets == [3]
 
 
 def test_what_is_read_again_replaces_what_was_kept() -> None:

@@ -1,6 +1,7 @@
 """Receiving message by message: acknowledged, given back, extended, forgotten, filtered."""
 
 import asyncio
+from collections.abc import Sequence
 from time import monotonic
 
 import pytest
@@ -10,7 +11,8 @@ import rockoon
 from rockoon import sync
 from rockoon.errors import Closed, GroupNotFound, InvalidArgument, NotAcquired, TopicNotFound
 from rockoon.local import LocalCluster
-from rockoon.receiving.received import ReceiptHandle
+from rockoon.receiving.line import Line
+from rockoon.receiving.received import ReceiptHandle, ReceivedMessage
 from rockoon_core.message_queue import MessageQueue
 from rockoon_proto.v1.nameserver_pb2 import GroupConfig
 from support.waiting import DEADLINE_SECONDS
@@ -134,6 +136,29 @@ async def test_who_came_first_gets_first(orders: Orders) -> None:
                 await asyncio.sleep(0)
             await orders.send(range(5))
         assert order == list(range(5))
+
+
+async def test_who_is_cancelled_in_the_turn_in_which_a_message_comes_gives_it_back(
+    orders: Orders, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await orders.send([1])
+    offer = Line.offer
+    async with orders.consumer() as consumer, asyncio.TaskGroup() as tasks:
+        waiting = tasks.create_task(consumer.receive(visible_after=1.0, wait=DEADLINE_SECONDS))
+
+        def offered(line: Line, messages: Sequence[ReceivedMessage]) -> Sequence[ReceivedMessage]:
+            left = offer(line, messages)
+            waiting.cancel()
+            return left
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Line, "offer", offered)
+            await asyncio.wait([waiting])
+        assert waiting.cancelled()
+        (message,) = await receive(consumer, 1)
+        assert message.attempt == 1
+        await consumer.ack(message)
+    await orders.all_settled()
 
 
 async def test_a_receiver_that_is_cancelled_keeps_nothing(orders: Orders) -> None:
