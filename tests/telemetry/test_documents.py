@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 import rockoon_broker.metrics
+import rockoon_gateway.metrics
 import rockoon_nameserver.metrics
 import rockoon_offset.metrics
 import rockoon_runtime.access.metrics
@@ -20,6 +21,7 @@ TABLES = (
     rockoon_broker.metrics.TABLE,
     rockoon_offset.metrics.TABLE,
     rockoon_nameserver.metrics.TABLE,
+    rockoon_gateway.metrics.TABLE,
     (RPC_LATENCY, CLOSED, CERTIFICATE_LEFT),
     rockoon_runtime.access.metrics.TABLE,
 )

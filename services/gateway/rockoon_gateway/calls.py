@@ -12,10 +12,12 @@ from functools import partial
 from typing import Any
 
 from rockoon_core.errors import RockoonError
-from rockoon_gateway.codes import Refusal, status, status_of
+from rockoon_gateway.codes import Refusal, enum_name, status, status_of
+from rockoon_gateway.series_counts import SeriesCounts
 from rockoon_gateway.signatures import Signatures
-from rockoon_proto.apache.rocketmq.v2.definition_pb2 import Code
+from rockoon_proto.apache.rocketmq.v2.definition_pb2 import Code, Status
 from rockoon_runtime.access.keys import Action, KnownKey, require
+from rockoon_runtime.calls import method_name
 
 log = logging.getLogger(__name__)
 
@@ -78,10 +80,14 @@ class Callers:
 
     Args:
         signatures: what is asked of them.
+
+    Attributes:
+        refused: calls that were answered with another code than OK, by method and code.
     """
 
     def __init__(self, signatures: Signatures) -> None:
         self._signatures = signatures
+        self.refused = SeriesCounts()
 
     def caller(self, context: Any) -> ClientCall:
         """Return the call that a servicer was handed.
@@ -127,9 +133,22 @@ class Callers:
             answer: the answer's class.
         """
         try:
-            return await method(request, self.caller(context))
+            answered = await method(request, self.caller(context))
         except (Refusal, RockoonError) as error:
-            return answer(status=status_of(error))
+            answered = answer(status=status_of(error))
         except Exception as failure:
             log.exception("a call failed in a way that no one foresaw")
-            return answer(status=status(Code.INTERNAL_SERVER_ERROR, repr(failure)))
+            answered = answer(status=status(Code.INTERNAL_SERVER_ERROR, repr(failure)))
+        if answered.status.code != Code.OK:
+            self.note_refused(answer.__name__, answered.status)
+        return answered
+
+    def note_refused(self, method: str, refused: Status) -> None:
+        """Count a call that was answered with another code than OK.
+
+        Args:
+            method: the protocol's name of the call, or of its answer.
+            refused: the answer's status.
+        """
+        request_code = method_name(method.removesuffix("Response"))
+        self.refused.add(request_code, enum_name(Code, refused.code).lower())

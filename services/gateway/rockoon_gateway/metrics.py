@@ -1,43 +1,73 @@
 """Metrics of the gateway."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 from rockoon_gateway.clients.presence import Presence
 from rockoon_gateway.clients.telemetry import Telemetry
-from rockoon_gateway.codes import enum_name
 from rockoon_gateway.consuming.consuming import Consuming
+from rockoon_gateway.producing.sending import Sending
 from rockoon_gateway.producing.transactions import Transactions
+from rockoon_gateway.series_counts import SeriesCounts
 from rockoon_gateway.signatures import Signatures
-from rockoon_proto.apache.rocketmq.v2.definition_pb2 import ClientType, MessageType
+from rockoon_proto.apache.rocketmq.v2.definition_pb2 import ClientType
 from rockoon_runtime.telemetry.metrics import Measurement, counter, gauge
+
+# x-mq-language is free text, as the settings' client type is any number: what is not known here is
+# OTHER, since each value is a series for as long as Prometheus keeps anything. The words are those
+# that the official clients send; Node.js calls itself HTTP, since RocketMQ's proxy knows no better.
+LANGUAGES = {
+    **{name: name for name in ("java", "go", "python", "rust", "dotnet", "cpp", "php", "ruby")},
+    "http": "node_js",
+    "node_js": "node_js",
+    "golang": "go",
+    "dot_net": "dotnet",
+}
+CLIENT_TYPES = {value: name.lower() for name, value in ClientType.items()}
+OTHER = "other"
 
 CLIENTS = gauge("rockoon_gateway_clients", "Clients that are connected", "client_type", "language")
 STREAMS = gauge("rockoon_gateway_telemetry_streams", "Open Telemetry streams")
 UNAUTHORIZED = counter(
     "rockoon_gateway_unauthorized_total", "Calls refused because of their signature"
 )
+REFUSALS = counter(
+    "rockoon_gateway_refusals_total",
+    "Calls that were answered with another code than OK",
+    "request_code",
+    "code",
+)
 MESSAGES_IN = counter(
     "rockoon_gateway_messages_in_total", "Messages stored for clients", "topic", "message_type"
 )
-MESSAGES_OUT = counter("rockoon_gateway_messages_out_total", "Messages handed to clients", "topic")
-PARKED = gauge("rockoon_gateway_parked_receivers", "Receivers that wait for messages")
+MESSAGES_OUT = counter(
+    "rockoon_gateway_messages_out_total", "Messages handed to clients", "topic", "consumer_group"
+)
+PARKED = gauge(
+    "rockoon_gateway_parked_receivers", "Receivers that wait for messages", "consumer_group"
+)
+BUFFERED = gauge(
+    "rockoon_gateway_buffered_bytes",
+    "Bytes of messages on their way to brokers, of buffer_bytes_max",
+)
 RENEWED = gauge(
     "rockoon_gateway_renewed_messages", "Messages of push consumers whose time is lengthened"
 )
 CHECKS = counter(
     "rockoon_gateway_transaction_checks_total", "Checks of transactions that were sent to a client"
 )
-TABLE = (CLIENTS, STREAMS, UNAUTHORIZED, MESSAGES_IN, MESSAGES_OUT, PARKED, RENEWED, CHECKS)
+TABLE = (
+    *(CLIENTS, STREAMS, UNAUTHORIZED, REFUSALS, MESSAGES_IN, MESSAGES_OUT, PARKED, BUFFERED),
+    *(RENEWED, CHECKS),
+)
 
 
 class GatewayMetrics:
     """Measures one gateway.
 
     Args:
-        presence, telemetry, signatures, transactions: its parts.
-        stored: messages by topic and type.
-        consuming: its part.
+        presence, telemetry, signatures, sending, transactions, consuming: its parts.
+        refused: calls by method and code.
     """
 
     def __init__(
@@ -45,33 +75,37 @@ class GatewayMetrics:
         presence: Presence,
         telemetry: Telemetry,
         signatures: Signatures,
-        stored: Mapping[tuple[str, MessageType], int],
+        sending: Sending,
         transactions: Transactions,
         consuming: Consuming,
+        refused: SeriesCounts,
     ) -> None:
-        self._consuming = consuming
-        self._stored = stored
-        self._transactions = transactions
         self._presence = presence
         self._telemetry = telemetry
         self._signatures = signatures
+        self._sending = sending
+        self._transactions = transactions
+        self._consuming = consuming
+        self._refused = refused
 
     async def measure(self) -> Iterable[Measurement]:
         """All values now."""
-        kinds = Counter((each.client_type, each.language) for each in self._presence)
+        kinds = Counter(
+            (
+                CLIENT_TYPES.get(each.client_type, OTHER),
+                LANGUAGES.get(each.language.lower(), OTHER),
+            )
+            for each in self._presence
+        )
         return [
-            *(
-                CLIENTS.at(count, enum_name(ClientType, client_type).lower(), language.lower())
-                for (client_type, language), count in kinds.items()
-            ),
+            *(CLIENTS.at(count, *labels) for labels, count in kinds.items()),
             STREAMS.at(len(self._telemetry)),
             UNAUTHORIZED.at(self._signatures.refused),
-            CHECKS.at(self._transactions.checks),
-            PARKED.at(self._consuming.parked),
+            *(REFUSALS.at(count, *labels) for labels, count in self._refused),
+            *(MESSAGES_IN.at(count, *labels) for labels, count in self._sending.stored),
+            *(MESSAGES_OUT.at(count, *labels) for labels, count in self._consuming.delivered),
+            *(PARKED.at(count, group) for group, count in self._consuming.parked.items()),
+            BUFFERED.at(self._sending.buffered_bytes),
             RENEWED.at(len(self._consuming.renewer)),
-            *(MESSAGES_OUT.at(n, topic) for topic, n in self._consuming.delivered.items()),
-            *(
-                MESSAGES_IN.at(count, topic, MessageType.Name(kind).lower())
-                for (topic, kind), count in self._stored.items()
-            ),
+            CHECKS.at(self._transactions.checks),
         ]

@@ -67,10 +67,10 @@ def assembled(
     )
     consuming = Consuming(cluster, topics, groups, presence, create_groups=settings.create_groups)
     services = Services(QueryRoutes(cluster, topics), presence, telemetry, sending, consuming)
-    metrics = GatewayMetrics(
-        presence, telemetry, signatures, sending.stored, transactions, consuming
-    )
     callers = Callers(signatures)
+    metrics = GatewayMetrics(
+        presence, telemetry, signatures, sending, transactions, consuming, callers.refused
+    )
     consoles = ConsoleServicer(
         settings.name,
         callers,

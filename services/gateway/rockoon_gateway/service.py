@@ -151,6 +151,7 @@ class MessagingServicer(MessagingServiceServicer):
         except (Refusal, RockoonError) as error:
             refused = status_of(error)
         if refused is not None:
+            self._callers.note_refused("Telemetry", refused)
             by_caller = refused.code in _CALLERS_FAULT
             code = grpc.StatusCode.INVALID_ARGUMENT if by_caller else grpc.StatusCode.INTERNAL
             await context.abort(code, refused.message)
@@ -167,7 +168,11 @@ class MessagingServicer(MessagingServiceServicer):
                 async for one in each:
                     yield one
         except (Refusal, RockoonError) as error:
-            yield answer(status=status_of(error))
+            refused = status_of(error)
         except Exception as failure:
             log.exception("a stream failed in a way that no one foresaw")
-            yield answer(status=status(Code.INTERNAL_SERVER_ERROR, repr(failure)))
+            refused = status(Code.INTERNAL_SERVER_ERROR, repr(failure))
+        else:
+            return
+        self._callers.note_refused(answer.__name__, refused)
+        yield answer(status=refused)

@@ -19,6 +19,7 @@ from rockoon_gateway.consuming.receiving import Receiving
 from rockoon_gateway.consuming.renewals import Renewer
 from rockoon_gateway.consuming.settling import Settling
 from rockoon_gateway.groups import Groups
+from rockoon_gateway.series_counts import SeriesCounts
 from rockoon_gateway.topics import Topics
 from rockoon_proto.apache.rocketmq.v2 import service_pb2 as pb
 from rockoon_proto.apache.rocketmq.v2.definition_pb2 import Code, FilterExpression
@@ -40,7 +41,7 @@ class Consuming:
 
     Attributes:
         renewer: to be run, by the owner of its task.
-        delivered: how many messages were handed out, by topic.
+        delivered: how many messages were handed out, by topic and group.
     """
 
     def __init__(
@@ -53,7 +54,7 @@ class Consuming:
         create_groups: bool,
     ) -> None:
         self._presence = presence
-        self.delivered: Counter[str] = Counter()
+        self.delivered = SeriesCounts()
         self.renewer = Renewer(cluster.receiving, self._is_gone)
         self._receiving = Receiving(cluster.receiving, groups, self.renewer)
         self._settling = Settling(cluster.receiving, self.renewer)
@@ -85,11 +86,11 @@ class Consuming:
             async for answer in answers:
                 yield answer
                 if answer.HasField("message"):
-                    self.delivered[topic] += 1
+                    self.delivered.add(topic, request.group.name)
 
     @property
-    def parked(self) -> int:
-        """Receivers that wait."""
+    def parked(self) -> Counter[str]:
+        """How many receivers wait, by group."""
         return self._receiving.parked
 
     async def acknowledge(

@@ -9,6 +9,7 @@ at once, and that delivery does not count.
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import AsyncGenerator, Sequence
 from typing import Protocol
 
@@ -72,14 +73,14 @@ class Receiving:
         self._groups = groups
         self._renewer = renewer
         self._clock = clock
-        # Of receivers that wait now.
-        self._patience: set[asyncio.Timeout] = set()
+        # Of receivers that wait now, with their groups.
+        self._patience: dict[asyncio.Timeout, str] = {}
         self._is_closed = False
 
     @property
-    def parked(self) -> int:
-        """Receivers that wait."""
-        return len(self._patience)
+    def parked(self) -> Counter[str]:
+        """How many receivers wait, by group."""
+        return Counter(self._patience.values())
 
     def close(self) -> None:
         """Tell those that wait, and those that come, that there is nothing: the gateway goes."""
@@ -145,7 +146,7 @@ class Receiving:
         patience = asyncio.timeout(None)
         try:
             async with patience:
-                self._patience.add(patience)
+                self._patience[patience] = group
                 received = await self._engine.receive(
                     group,
                     [subscription],
@@ -160,7 +161,7 @@ class Receiving:
             # The gateway goes; cancelled, the engine has given back what it had.
             pass
         finally:
-            self._patience.discard(patience)
+            self._patience.pop(patience, None)
         valid_until_ms = RENEWED if wish.is_renewed else self._clock() + wish.visible_after_ms
         found = []
         for message in received:

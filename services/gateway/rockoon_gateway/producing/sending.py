@@ -8,7 +8,6 @@ one group in two queues would have no order.
 
 import asyncio
 import logging
-from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from rockoon import Cluster
@@ -32,6 +31,7 @@ from rockoon_gateway.producing.message_checks import (
 from rockoon_gateway.producing.recall_handles import Recall, parse_recall_handle, recall_handle
 from rockoon_gateway.producing.transaction_ids import parse_transaction_id
 from rockoon_gateway.producing.transactions import Transactions
+from rockoon_gateway.series_counts import SeriesCounts
 from rockoon_gateway.topics import Topics, accepted_types
 from rockoon_proto.apache.rocketmq.v2 import service_pb2 as pb
 from rockoon_proto.apache.rocketmq.v2.definition_pb2 import (
@@ -49,6 +49,8 @@ _RESOLUTIONS = {
     TransactionResolution.COMMIT: Resolution.COMMIT,
     TransactionResolution.ROLLBACK: Resolution.ROLLBACK,
 }
+# As metrics name them.
+TYPE_LABELS = {value: name.lower() for name, value in MessageType.items()}
 
 
 class Sending:
@@ -65,7 +67,7 @@ class Sending:
         clock: epoch milliseconds.
 
     Attributes:
-        stored: how many messages were stored, by topic and type.
+        stored: how many messages were stored, by topic and type, as metrics name it.
     """
 
     def __init__(
@@ -95,7 +97,12 @@ class Sending:
                 buffer_bytes_max=buffer_bytes_max,
             ),
         )
-        self.stored: Counter[tuple[str, MessageType]] = Counter()
+        self.stored = SeriesCounts()
+
+    @property
+    def buffered_bytes(self) -> int:
+        """What waits for brokers."""
+        return self._producer.buffered_bytes
 
     async def close(self) -> None:
         """Wait for what is on its way. Who sent it has been told what became of it, or has gone."""
@@ -224,7 +231,7 @@ class Sending:
         except RockoonError as failure:
             entry.status.CopyFrom(status_of(failure))
             return entry
-        self.stored[topic, message.message_type] += 1
+        self.stored.add(topic, TYPE_LABELS[message.message_type])
         return entry
 
 
