@@ -340,6 +340,23 @@ async def test_what_nobody_reads_holds_its_sender_and_no_other() -> None:
         assert echo.read == 4 * (MIB - 10)
 
 
+async def test_windows_are_given_back_in_large_pieces_and_not_with_each_message() -> None:
+    async with served(Echo()) as (_, port), raw_peer(port) as peer:
+        await peer.send(head(1, "/test.Echo/Streams"))
+        message = BytesValue(value=bytes(10_000)).SerializeToString()
+        # More than a window has room for, but for what is given back.
+        wide = frames.window_update(0, 1 << 24) + frames.window_update(1, 1 << 24)
+        await peer.send(wide)
+        for _ in range(500):
+            await peer.send(data(1, message))
+            assert await peer.until(lambda each: each.kind == frames.DATA)
+        updates = [each for each in peer.seen if each.kind == frames.WINDOW_UPDATE]
+        of_stream = [each for each in updates if each.stream_id == 1]
+        assert 3 <= len(of_stream) <= 5
+        await peer.send(frames.frame(frames.DATA, frames.END_STREAM, 1))
+        assert await peer.is_answered(1)
+
+
 async def test_a_peer_without_a_window_is_sent_nothing_until_it_opens_one() -> None:
     narrow = frames.settings({frames.INITIAL_WINDOW_SIZE: 0})
     async with served(Echo()) as (_, port), raw_peer(port, narrow) as peer:

@@ -18,6 +18,8 @@ PREFIX = struct.Struct(">BI")
 PREFIX_BYTES = 5
 # Of messages that nobody has taken yet; a longer message is taken in all the same.
 UNREAD_BYTES_MAX = 4 << 20
+# Of a stream's window. A peer that waits has used all of it, which is more.
+GIVEN_BACK_BYTES_MIN = 1 << 20
 # Longer pieces are written as they are, without being joined with what stands before them.
 JOINED_BYTES_MAX = 16 << 10
 # What is taken for a message before its bytes come.
@@ -158,7 +160,9 @@ class MessageStream:
             return None
         message = self._unread.popleft()
         self._unread_bytes -= len(message) + PREFIX_BYTES
-        if self.owed_bytes and self.keeps_up and not (self.has_ended or self.is_closed):
+        # In large pieces: a frame for each message is a system call here, and a wakeup there.
+        is_due = self.owed_bytes >= GIVEN_BACK_BYTES_MIN and self.keeps_up
+        if is_due and not (self.has_ended or self.is_closed):
             self.connection.give_back(self)
         return message
 
