@@ -172,12 +172,13 @@ class Evaluation:
     def _combined(self, expression: Any) -> Vector | float:
         how = str(expression.op)
         left, right = self._value(expression.lhs), self._value(expression.rhs)
-        if how in ("and", "or"):
+        if how in ("and", "or", "unless"):
             assert isinstance(left, dict)
             assert isinstance(right, dict)
             if how == "or":
                 return right | left
-            return {labels: value for labels, value in left.items() if labels in right}
+            kept = left.keys() & right.keys() if how == "and" else left.keys() - right.keys()
+            return {labels: value for labels, value in left.items() if labels in kept}
         pairs = paired(left, right)
         if how in COMPARISONS:
             return {

@@ -6,9 +6,11 @@ from typing import Any
 import promql_parser as promql
 
 import rockoon_broker.metrics
+import rockoon_gateway.metrics
 import rockoon_nameserver.metrics
 import rockoon_offset.metrics
 from rockoon_runtime.calls import RPC_LATENCY
+from rockoon_runtime.connections import CLOSED
 from rockoon_runtime.telemetry.metrics import Kind, Metric
 from rockoon_runtime.telemetry.prometheus import names_on_page
 from rockoon_runtime.tls import CERTIFICATE_LEFT
@@ -24,8 +26,14 @@ def metrics_of_services() -> list[Metric]:
         rockoon_broker.metrics.TABLE,
         rockoon_offset.metrics.TABLE,
         rockoon_nameserver.metrics.TABLE,
+        rockoon_gateway.metrics.TABLE,
     )
-    return [RPC_LATENCY, CERTIFICATE_LEFT, *(metric for table in tables for metric in table)]
+    return [
+        RPC_LATENCY,
+        CERTIFICATE_LEFT,
+        CLOSED,
+        *(metric for table in tables for metric in table),
+    ]
 
 
 def labels_by_name() -> Mapping[str, frozenset[str]]:

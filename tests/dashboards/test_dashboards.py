@@ -42,7 +42,7 @@ def panels(page: dict[str, Any]) -> list[dict[str, Any]]:
 
 def test_there_is_a_page_for_each_part_and_its_files_are_current() -> None:
     assert [path.stem for path in FILES] == [
-        f"rockoon-{part}" for part in ("broker", "cluster", "groups", "offset", "spark")
+        f"rockoon-{part}" for part in ("broker", "cluster", "gateway", "groups", "offset", "spark")
     ]
     done = subprocess.run(
         (sys.executable, "-m", "tools.dashboards", "--check"),

@@ -8,6 +8,7 @@ from tools.dashboards.panels import Query
 CLUSTER = 'cluster=~"$cluster"'
 NODE = f'{CLUSTER}, node_id=~"$node_id"'
 BROKER = f'{NODE}, node_type="broker"'
+GATEWAY = f'{NODE}, node_type="gateway"'
 OFFSET = f'{NODE}, node_type="offset"'
 GROUP = f'{CLUSTER}, consumer_group=~"$consumer_group"'
 
