@@ -10,7 +10,7 @@ WORKERS ?= 4
 unexport PYTHONDONTWRITEBYTECODE
 EDITABLE := $(foreach package,$(PACKAGES),-e ./$(package))
 
-.PHONY: help cluster setup check test docs stranger explore demo demo-spark expansion hosts rolling failover faults bench compare bench-goals bench-kernel bench-spark fuzz model load load-compare load-help load-overhead capacity soak rocketmq conformance protos settings format clean
+.PHONY: help cluster setup check test docs stranger explore demo demo-spark expansion hosts rolling failover faults bench compare bench-goals bench-kernel bench-spark fuzz model load load-compare load-help load-overhead capacity soak rocketmq conformance gateway-faults protos settings format clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -96,6 +96,11 @@ rocketmq: cluster  ## stores back and forth between Rockoon and a real RocketMQ 
 # Go's is in no registry: ROCKETMQ_CLIENTS=folder of a checkout of rocketmq-clients. A quarter of an hour.
 conformance: cluster  ## RocketMQ's official clients, unmodified, against the gateway and RocketMQ's own proxy: TARGET=rockoon LANGUAGE=Java ONLY=delay; writes docs/gateway-matrix.md
 	@PYTHONPATH=tests $(BIN)/python -m conformance $(if $(TARGET),--target $(TARGET)) $(if $(LANGUAGE),--language $(LANGUAGE)) $(if $(ONLY),--only "$(ONLY)")
+
+# Ten minutes: with one copy of each log, then with three of which the leader is killed.
+gateway-faults: cluster  ## the same clients go on while gateway, broker and offset service are killed: LANGUAGE=Java COPIES=3 KILLS=2 SEED=7; fills docs/faults.md
+	@PYTHONPATH=tests $(BIN)/python -m conformance.killing $(if $(LANGUAGE),--language $(LANGUAGE)) $(if $(COPIES),--copies $(COPIES)) \
+		$(if $(KILLS),--kills $(KILLS)) $(if $(SEED),--seed $(SEED)) $(if $(LANGUAGE)$(COPIES),,--out docs/faults.md)
 
 demo: cluster  ## a real cluster carries real messages, survives a kill, and explains where consumers start
 	@$(BIN)/python -m tools.demo $(if $(FILE),--file "$(FILE)")

@@ -24,7 +24,11 @@ TAIL_CHARACTERS = 2000
 
 
 class ClientFailed(Exception):
-    """A client says that a call failed, has ended, or did not answer; the text says which."""
+    """A client says that a call failed; the text says why."""
+
+
+class ClientGone(ClientFailed):
+    """It has ended, or does not answer: it can be asked for nothing more."""
 
 
 class NotOffered(Exception):
@@ -80,7 +84,8 @@ class ClientProcess:
         """Have it do one thing, and return what it answers.
 
         Raises:
-            ClientFailed: its library raised, it ended, or it did not answer in time.
+            ClientFailed: its library raised.
+            ClientGone: it ended, or did not answer in time.
             NotOffered: its library cannot do that.
         """
         assert self._process.stdin is not None
@@ -90,9 +95,9 @@ class ClientProcess:
         try:
             answer = self._answers.get(timeout=seconds_max)
         except queue.Empty:
-            raise ClientFailed(f"{do}: no answer in {seconds_max:.0f} s") from None
+            raise ClientGone(f"{do}: no answer in {seconds_max:.0f} s") from None
         if answer is None:
-            raise ClientFailed(f"{do}: it ended: {self._tail()}")
+            raise ClientGone(f"{do}: it ended: {self._tail()}")
         if "unsupported" in answer:
             raise NotOffered(answer["unsupported"])
         if "error" in answer:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 from bench.compare.fetching import ROOT
+from conformance.known_faults import KNOWN_FAULTS
 from conformance.running import NOT_OFFERED, OK, Outcome, Outcomes
 from conformance.scenarios import SCENARIOS
 
@@ -18,14 +19,6 @@ which keeps nothing; the proxy has its broker in it, so both are restarted.
 """
 MARKS = {OK: "yes", NOT_OFFERED: "-"}
 Run = tuple[Mapping[str, str], Outcomes]
-
-
-# What fails on both sides is the client's: why.
-CLIENT_FAULTS = (
-    "Go's client does not look at the answer to an acknowledgement "
-    "(apache/rocketmq-clients issue 804).",
-    "Rust's client 5.0.0 cannot connect with TLS.",
-)
 
 
 def write(ours: Run, judge: Run, skipped: Mapping[str, str]) -> None:
@@ -47,7 +40,7 @@ def write(ours: Run, judge: Run, skipped: Mapping[str, str]) -> None:
     lines.append(
         "Rockoon {}, RocketMQ {}.".format(*(next(iter(run[0].values())) for run in (ours, judge)))
     )
-    lines += ["", "Faults of clients:", "", *(f"- {fault}" for fault in CLIENT_FAULTS)]
+    lines += ["", "Faults of clients:", "", *(f"- {why}." for why in KNOWN_FAULTS.values())]
     if skipped:
         lines += ["", "Not run:", "", *(f"- {name}: {why}" for name, why in skipped.items())]
     PAGE.write_text(HEAD + "\n".join(lines) + "\n")

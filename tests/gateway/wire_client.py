@@ -39,7 +39,11 @@ class WireClient:
         self.address = address
         self.client_id = client_id
         self.metadata = tuple({**own, **(headers or {})}.items())
-        options = (("grpc.max_receive_message_length", -1),)
+        options = (
+            ("grpc.max_receive_message_length", -1),
+            # A connection of its own; otherwise all of a process to one address share one.
+            ("grpc.use_local_subchannel_pool", 1),
+        )
         if ca is None:
             self._channel = aio.insecure_channel(address, options)
         else:

@@ -1,0 +1,179 @@
+"""Crews at work while processes are killed, and what is to be found afterwards."""
+
+import random
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from conformance.killing.crew import Crew
+from conformance.killing.killable_cluster import ALL, GATEWAY, KillableCluster
+from conformance.known_faults import BLIND
+from conformance.languages import Prepared
+from conformance.scene import LOOK_SECONDS, Scene
+from rockoon.local.ports import PortBlock
+from support.settle_history import Kind, judge
+
+VICTIMS = (GATEWAY, "broker", "offset")
+# Of each before a kill, and after it.
+ROUNDS = (3, 20)
+GOES_ON_SECONDS_MAX = 150.0
+
+
+@dataclass(frozen=True)
+class Finding:
+    """How clients of one language fared.
+
+    Attributes:
+        client: language and version.
+        copies: of the logs.
+        kills: by victim.
+        figures: counts of what was done, by name.
+        broken: promises that did not hold; must be empty.
+    """
+
+    client: str
+    copies: int
+    kills: Counter[str]
+    figures: dict[str, int]
+    broken: list[str] = field(default_factory=list)
+
+
+class Conductor:
+    """One cluster, crews on it, and kills.
+
+    Args:
+        target: started.
+        crews: at work.
+        chance: when somebody is killed.
+    """
+
+    def __init__(self, target: KillableCluster, crews: Sequence[Crew], chance: random.Random):
+        self._target = target
+        self._crews = crews
+        self._chance = chance
+        self.kills = Counter[str]()
+
+    def kill(self, victim: str) -> None:
+        """Kill somebody while all work, and wait until all have gone on."""
+        before = self._chance.randint(*ROUNDS)
+        if not self._rounds(before, f"before the kill of {victim}"):
+            return
+        self._target.kill(victim)
+        self.kills[victim] += 1
+        self._rounds(ROUNDS[1], f"after the kill of {victim}")
+        self._all_come(f"after the kill of {victim}")
+
+    def _rounds(self, count: int, when: str) -> bool:
+        ends = [crew.rounds + count for crew in self._crews]
+        deadline = time.monotonic() + GOES_ON_SECONDS_MAX
+        for crew, end in zip(self._crews, ends, strict=True):
+            if not crew.wait_rounds(end, max(deadline - time.monotonic(), 0)):
+                crew.faults.append(f"{when}: sends are answered no more")
+        return not any(crew.faults for crew in self._crews)
+
+    def _all_come(self, when: str) -> None:
+        """Wait until each group has got all that is acknowledged by now."""
+        wanted = [crew.acknowledged() for crew in self._crews]
+        for crew, its in zip(self._crews, wanted, strict=True):
+            self._until(crew, lambda crew=crew, its=its: crew.missing(its), when)  # type: ignore[misc]
+
+    def _until(self, crew: Crew, missing: Callable[[], list[str]], when: str) -> None:
+        """Wait until nothing is missing; what then still is, is a fault."""
+        deadline = time.monotonic() + GOES_ON_SECONDS_MAX
+        while found := missing():
+            if time.monotonic() > deadline or crew.faults:
+                crew.faults += [f"{when}: {each}" for each in found]
+                return
+            time.sleep(LOOK_SECONDS)
+
+    def settle(self) -> None:
+        """Have all rest, and wait until nothing is left in any group."""
+        for crew in self._crews:
+            if not crew.rest(GOES_ON_SECONDS_MAX):
+                crew.faults.append("at the end: sends are answered no more")
+        self._all_come("at the end")
+        for crew in self._crews:
+            self._until(crew, lambda crew=crew: self._left(crew), "at the end")  # type: ignore[misc]
+            if not crew.faults:
+                crew.nothing_is_left()
+
+    def _left(self, crew: Crew) -> list[str]:
+        lags = {each.name: self._target.lag(each.name, each.sent.topic) for each in crew.groups}
+        return [f"{name} has not settled {lag}" for name, lag in lags.items() if lag]
+
+    def finish(self) -> None:
+        """All settle, everything is killed at once, and only what is new comes then."""
+        self.settle()
+        self._target.kill(ALL)
+        self.kills[ALL] += 1
+        for crew in self._crews:
+            crew.work()
+        self._rounds(ROUNDS[0], "after the kill of all")
+        self.settle()
+
+    def finding(self, crew: Crew) -> Finding:
+        """What is stored, beside what a crew's clients were answered."""
+        copies = Counter[str]()
+        for sent in crew.topics:
+            stored = self._target.stored(sent.topic)
+            crew.faults += stored.troubles
+            here = Counter(
+                message.body.decode() for its in stored.messages.values() for message in its
+            )
+            groups = [group.history() for group in crew.groups if group.sent is sent]
+            crew.faults += judge(sent.acknowledged, here, groups)
+            copies += here
+        deliveries = Counter(step.kind for group in crew.groups for _, step in group.steps)
+        wanted = sum(len(group.delivered) for group in crew.groups)
+        figures = {
+            "acknowledged": sum(len(sent.acknowledged) for sent in crew.topics),
+            "failed": crew.sends_failed,
+            "stored twice": copies.total() - len(copies),
+            "delivered": deliveries[Kind.DELIVERED],
+            "again": deliveries[Kind.DELIVERED] - wanted,
+            "settled": deliveries[Kind.SETTLED],
+        }
+        client = f"{crew.language.language} {crew.language.version}"
+        return Finding(client, self._target.copies, self.kills, figures, crew.faults)
+
+
+def run(
+    languages: Sequence[Prepared], folder: Path, *, copies: int, kills: int, seed: int
+) -> list[Finding]:
+    """Clients of all languages on one cluster, beside one another.
+
+    Args:
+        folder: for stores and logs.
+        kills: of each victim; then all at once.
+    """
+    ports = PortBlock()
+    target = KillableCluster(folder / "server", ports, copies)
+    crews: list[Crew] = []
+    scenes = []
+    try:
+        target.start()
+        for language in languages:
+            prefix = f"{language.language[:2].lower()}-killed"
+            scenes.append(Scene(target, language, prefix, folder / language.language))
+            crews.append(Crew(scenes[-1], language, blind=language.language in BLIND))
+        chance = random.Random(seed)
+        conductor = Conductor(target, crews, chance)
+        plan = [*VICTIMS] * kills
+        chance.shuffle(plan)
+        for victim in plan:
+            if any(crew.faults for crew in crews):
+                break
+            print(f"{copies} copies: {victim} is killed", flush=True)
+            conductor.kill(victim)
+        if not any(crew.faults for crew in crews):
+            conductor.finish()
+        return [conductor.finding(crew) for crew in crews]
+    finally:
+        for crew in crews:
+            crew.close()
+        for scene in scenes:
+            scene.close()
+        target.stop()
+        ports.close()

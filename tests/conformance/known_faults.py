@@ -1,0 +1,39 @@
+"""What fails and is the client's own fault: named here, so that a run fails on anything else, and
+also when one of these works at last.
+"""
+
+from collections.abc import Mapping
+
+from conformance.running import FAILED, Outcomes
+
+# Language, scenario → why.
+KNOWN_FAULTS: Mapping[tuple[str, str], str] = {
+    ("Go", "late acknowledgement is refused"): (
+        "Go's client does not look at the answer to an acknowledgement "
+        "(apache/rocketmq-clients issue 804)"
+    ),
+    ("Rust", "signed calls over TLS"): "Rust's client 5.0.0 cannot connect with TLS",
+}
+
+# Whose programs do not learn that an acknowledgement was refused, for the reason above.
+BLIND = ("Go",)
+
+
+def unexpected(outcomes: Outcomes) -> list[str]:
+    """What a run against Rockoon's gateway has to fail for, in sentences.
+
+    Args:
+        outcomes: of the scenarios that were played.
+    """
+    found = []
+    for language, mine in outcomes.items():
+        for name, outcome in mine.items():
+            is_known = (language, name) in KNOWN_FAULTS
+            if outcome.kind == FAILED and not is_known:
+                found.append(f"{language}, {name}: {outcome.said}")
+            elif outcome.kind != FAILED and is_known:
+                found.append(
+                    f"{language}, {name}: a known fault of the client that fails no more: "
+                    "take it out of tests/conformance/known_faults.py"
+                )
+    return found
