@@ -3,16 +3,17 @@
 With or without TLS; with or without an access key that signs every call.
 """
 
+import ssl
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import grpc
 from grpc import aio
 
-from rockoon_core.http2.channel import MESSAGE_BYTES_MAX, Http2Channel
+from rockoon_core.http2.channel import ALPN, MESSAGE_BYTES_MAX, ChannelTls, Http2Channel
 from rockoon_core.pem_files import (
     Certificate,
     PemError,
@@ -24,14 +25,29 @@ from rockoon_core.pem_files import (
 from rockoon_core.signature import Credentials, Signer
 from rockoon_core.signed_channel import SignedBlockingChannel, SignedChannel
 
-Options = Sequence[tuple[str, Any]]
-
-# A pod comes back under its name at another address, and a name server tells so when it knows. By
-# itself gRPC asks again half a minute after it asked last, however often it fails to connect.
-NAME_OPTIONS: Options = (("grpc.dns_min_time_between_resolutions_ms", 500),)
-# How long an answer may be, and the length that no message of gRPC can exceed.
-LONGEST_ANSWER = "grpc.max_receive_message_length"
-UNBOUNDED_BYTES = (1 << 32) - 1
+# Of the channels that gRPC makes, for code without an event loop. Batches are up to a few MiB:
+# large frames, so that one is not cut in 16 KiB pieces. Keepalive finds peers that vanished without
+# a word, and reconnecting backs off to a second, not to gRPC's two minutes.
+BLOCKING_OPTIONS: tuple[tuple[str, Any], ...] = (
+    ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
+    ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
+    ("grpc.http2.max_frame_size", 1 << 20),
+    ("grpc.http2.lookahead_bytes", 4 << 20),
+    ("grpc.keepalive_time_ms", 10_000),
+    # Also how long anything sent may go unacknowledged (TCP_USER_TIMEOUT).
+    ("grpc.keepalive_timeout_ms", 5_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.max_pings_without_data", 0),
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 5_000),
+    ("grpc.max_reconnect_backoff_ms", 1_000),
+    ("grpc.enable_retries", 0),
+    # Every owner has its own connections: closing one must not disturb another.
+    ("grpc.use_local_subchannel_pool", 1),
+    # A pod comes back under its name at another address. By itself gRPC asks again half a minute
+    # after it asked last, however often it fails to connect.
+    ("grpc.dns_min_time_between_resolutions_ms", 500),
+)
 # How often the files of certificates are looked at while channels are asked for.
 LOOK_SECONDS = 1.0
 # A channel with a former certificate goes on through so many renewals, for the calls on it.
@@ -45,7 +61,8 @@ class Tls:
     Files are PEM. When they are renewed, new connections take what is new.
 
     Args:
-        ca: certificates of the authorities that sign servers'; None means those in gRPC itself.
+        ca: certificates of the authorities that sign servers'; None means those that the system
+            trusts.
         certificate: our own, for servers that ask for one (mutual TLS), with its chain.
         key: of that certificate.
         server_name: the name that servers' certificates must bear; by default the host part of
@@ -62,20 +79,36 @@ class Tls:
         return tuple(Path(path) for path in (self.ca, self.certificate, self.key) if path)
 
 
-def channel_credentials(tls: Tls) -> grpc.ChannelCredentials:
-    """What gRPC needs to dial over TLS.
+class Trust(NamedTuple):
+    """Whom we trust and who we are, for our own channels and for those of gRPC."""
+
+    context: ssl.SSLContext
+    credentials: grpc.ChannelCredentials
+
+
+def trust(tls: Tls) -> Trust:
+    """What dialling over TLS needs.
 
     Raises:
         PemError: a file cannot be used.
     """
     own_certificate(tls)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.set_alpn_protocols([ALPN])
     if tls.ca:
         try_authorities(Path(tls.ca))
-    return grpc.ssl_channel_credentials(
+        context.load_verify_locations(tls.ca)
+    else:
+        context.load_default_certs()
+    if tls.certificate and tls.key:
+        context.load_cert_chain(tls.certificate, tls.key)
+    credentials = grpc.ssl_channel_credentials(
         root_certificates=read(Path(tls.ca)) if tls.ca else None,
         private_key=read(Path(tls.key)) if tls.key else None,
         certificate_chain=read(Path(tls.certificate)) if tls.certificate else None,
     )
+    return Trust(context, credentials)
 
 
 def own_certificate(tls: Tls) -> Certificate | None:
@@ -91,63 +124,56 @@ class Dialer:
     """Makes channels.
 
     Args:
-        options: for channels that gRPC makes (TLS, a scheme in the address, blocking ones). How
-            long an answer may be counts for all; the rest of it our own channels do anyway.
         tls: None means plain connections.
         access: signs the calls; None means that they are not signed.
+        answer_bytes_max: longer answers are refused; not for blocking channels.
 
     Raises:
         PemError: a file of `tls` cannot be used.
     """
 
     def __init__(
-        self, options: Options, tls: Tls | None = None, access: Credentials | None = None
+        self,
+        tls: Tls | None = None,
+        access: Credentials | None = None,
+        *,
+        answer_bytes_max: int = MESSAGE_BYTES_MAX,
     ) -> None:
-        self._options = [*NAME_OPTIONS, *options]
-        longest = int(dict(options).get(LONGEST_ANSWER, MESSAGE_BYTES_MAX))
-        self._answer_bytes_max = longest if longest >= 0 else UNBOUNDED_BYTES
+        self._answer_bytes_max = answer_bytes_max
         self.tls = tls
         self.access = access
-        self._credentials: RenewedFiles[grpc.ChannelCredentials] | None = None
+        self._trust = None if tls is None else RenewedFiles(tls.files, lambda: trust(tls))
         self._looked_at = time.monotonic()
-        if tls is not None:
-            if tls.server_name:
-                self._options.append(("grpc.ssl_target_name_override", tls.server_name))
-            self._credentials = RenewedFiles(tls.files, lambda: channel_credentials(tls))
 
     @property
     def version(self) -> int:
         """Changes when certificates were renewed: channels made before have the former ones."""
-        if self._credentials is None:
+        if self._trust is None:
             return 0
         now = time.monotonic()
         if now - self._looked_at >= LOOK_SECONDS:
             self._looked_at = now
-            self._credentials.look()
-        return self._credentials.version
+            self._trust.look()
+        return self._trust.version
 
     def channel(self, address: str) -> aio.Channel:
         """A channel to "host:port"; it connects by itself, and again after failures."""
-        # What has a scheme is for gRPC's resolvers; TLS is still its own, too.
-        channel: aio.Channel = (
-            Http2Channel(address, message_bytes_max=self._answer_bytes_max)
-            if self._credentials is None and "://" not in address
-            else self._of_grpc(address)
-        )
+        tls = None
+        if self.tls is not None and self._trust is not None:
+            tls = ChannelTls(self._trust.value.context, self.tls.server_name)
+        channel = Http2Channel(address, message_bytes_max=self._answer_bytes_max, tls=tls)
         return channel if self.access is None else SignedChannel(channel, self._signer(address))
 
-    def _of_grpc(self, address: str) -> aio.Channel:
-        if self._credentials is None:
-            return aio.insecure_channel(address, options=self._options)
-        return aio.secure_channel(address, self._credentials.value, options=self._options)
-
     def blocking_channel(self, address: str) -> grpc.Channel:
-        """Likewise, for code without an event loop."""
-        channel = (
-            grpc.insecure_channel(address, options=self._options)
-            if self._credentials is None
-            else grpc.secure_channel(address, self._credentials.value, options=self._options)
-        )
+        """Likewise, for code without an event loop; by gRPC."""
+        if self.tls is None or self._trust is None:
+            channel = grpc.insecure_channel(address, options=BLOCKING_OPTIONS)
+        else:
+            name = self.tls.server_name
+            named = (("grpc.ssl_target_name_override", name),) if name else ()
+            credentials = self._trust.value.credentials
+            options = (*BLOCKING_OPTIONS, *named)
+            channel = grpc.secure_channel(address, credentials, options=options)
         if self.access is None:
             return channel
         return SignedBlockingChannel(channel, self._signer(address))
@@ -161,16 +187,14 @@ class Channels:
     """The open channels of one owner, one for each address, bounded by the number of nodes.
 
     Args:
-        options, tls, access: as of `Dialer`.
+        tls, access: as of `Dialer`.
 
     Raises:
         PemError: a file of `tls` cannot be used.
     """
 
-    def __init__(
-        self, options: Options, tls: Tls | None = None, access: Credentials | None = None
-    ) -> None:
-        self._dialer = Dialer(options, tls, access)
+    def __init__(self, tls: Tls | None = None, access: Credentials | None = None) -> None:
+        self._dialer = Dialer(tls, access)
         # Address → its channels with the version of the certificates each has, the newest last.
         self._channels: dict[str, list[tuple[int, aio.Channel]]] = {}
         self._stubs: dict[tuple[str, Callable[[Any], Any]], tuple[aio.Channel, Any]] = {}

@@ -19,26 +19,29 @@ from rockoon_core.errors import (
 from rockoon_core.signature import Credentials
 from rockoon_proto.v1.errors_pb2 import Error
 
-# What gRPC (BoringSSL) says when a connection does not come about, and what to look at.
+# What OpenSSL says when a connection does not come about, and BoringSSL in the channels that gRPC
+# makes; and what to look at.
 NOT_SIGNED = "the server's certificate is not signed by an authority of the CA file given"
-_NOT_TAKEN = "the server does not take this side's certificate, or is shown none and wants one"
+NOT_TAKEN = "the server does not take this side's certificate, or is shown none and wants one"
+_NOT_NAMED = (
+    "the server's certificate does not bear the host in this address: a server name to expect "
+    "instead can be given"
+)
 _TROUBLES = (
     ("certificate has expired", "the server's certificate has expired"),
     ("certificate is not yet valid", "the server's certificate is not valid yet: check the clocks"),
-    (
-        "Hostname Verification Check failed",
-        "the server's certificate does not bear the host in this address: a server name to expect "
-        "instead can be given",
-    ),
+    ("Hostname mismatch", _NOT_NAMED),
+    ("IP address mismatch", _NOT_NAMED),
+    ("Hostname Verification Check failed", _NOT_NAMED),
     ("CERTIFICATE_VERIFY_FAILED", NOT_SIGNED),
     # By one of the same name, as when a private authority was made again.
     ("certificate signature failure", NOT_SIGNED),
     ("ALERT_CERTIFICATE_EXPIRED", "this side's certificate has expired"),
-    ("ALERT_UNKNOWN_CA", _NOT_TAKEN),
-    ("ALERT_BAD_CERTIFICATE", _NOT_TAKEN),
-    ("ALERT_CERTIFICATE_REQUIRED", _NOT_TAKEN),
+    ("ALERT_UNKNOWN_CA", NOT_TAKEN),
+    ("ALERT_BAD_CERTIFICATE", NOT_TAKEN),
+    ("ALERT_CERTIFICATE_REQUIRED", NOT_TAKEN),
     # TLS 1.3: the refusal comes behind the handshake, and is not taken apart then.
-    ("Unwrap failed (TSI_DATA_CORRUPTED)", _NOT_TAKEN),
+    ("Unwrap failed (TSI_DATA_CORRUPTED)", NOT_TAKEN),
     ("WRONG_VERSION_NUMBER", "the server does not speak TLS, and this side was told to"),
 )
 _HANDSHAKE = "Tls handshake failed"

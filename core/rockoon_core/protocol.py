@@ -1,4 +1,7 @@
-"""The version of what nodes of a cluster say to each other."""
+"""What nodes of a cluster and their clients say to each other besides calls."""
+
+CLUSTER_METADATA_KEY = "rockoon-cluster"
+"""Names the cluster that a caller means, in the metadata of its calls."""
 
 PROTOCOL = 1
 """Rises with a change that former nodes would misunderstand. Nameservers take nodes of their own

@@ -9,7 +9,6 @@ from typing import Any, Generic, Self, TypeVar
 import grpc
 
 from rockoon.errors import BrokerUnavailable, NotLeader
-from rockoon.net.channels import CHANNEL_OPTIONS
 from rockoon.net.tls import dialer
 from rockoon_core.backoff import Backoff
 from rockoon_core.failed_call import from_rpc_error
@@ -65,7 +64,7 @@ class RepeatedCall(Generic[Request, Reply]):
         self.broker = broker
         self._retry_seconds = retry_seconds
         self._endpoint = endpoint
-        self._dialer = dialer(CHANNEL_OPTIONS)
+        self._dialer = dialer()
         self._connect(address)
         self._request: Request | None = None
         self._call: Any = None

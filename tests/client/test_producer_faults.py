@@ -22,8 +22,8 @@ from rockoon.errors import (
 )
 from rockoon_core.message_queue import MessageQueue
 from rockoon_proto.v1.broker_pb2 import AppendRequest
-from support.dns_server import DnsServer
 from support.fake_append_broker import FakeAppendBroker, Fault
+from support.names import named
 from support.scripted_nameserver import ScriptedNameserver
 from support.seeds import seeds
 from support.waiting import DEADLINE_SECONDS
@@ -384,17 +384,16 @@ async def test_flush_ends_though_messages_with_a_key_found_their_queues_meanwhil
 async def test_who_sends_with_a_key_finds_a_broker_that_came_back_at_another_address(
     cluster: Cluster, broker: FakeAppendBroker
 ) -> None:
-    async with DnsServer() as names:
-        names.addresses["broker-a.test"] = "127.0.0.2"
-        name = names.target("broker-a.test", broker.port)
+    with named() as names:
+        names["broker-a.test"] = ["127.0.0.2"]
+        name = f"broker-a.test:{broker.port}"
         await broker.stop()
         await broker.start(host="127.0.0.2", name=name)
-        # Less than the half minute after which gRPC, by itself, looks a name up again.
-        producer = cluster.producer(delivery_timeout_seconds=15)
+        producer = cluster.producer()
         await producer.send("orders", b"one", ordering_key="a")
         await broker.stop()
         receipt = producer.send("orders", b"two", ordering_key="a")
-        names.addresses["broker-a.test"] = "127.0.0.3"
+        names["broker-a.test"] = ["127.0.0.3"]
         await broker.start(host="127.0.0.3", name=name)
         await receipt
         assert broker.all_bodies("orders") == [b"one", b"two"]

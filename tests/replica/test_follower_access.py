@@ -59,7 +59,7 @@ async def test_with_certificates_a_follower_bears_the_name_of_the_log(
     server = GrpcServer("test", "rockoon", "127.0.0.1:0", register, [], drain=AT_ONCE, tls=tls)
     own = authority.issue(name)
     async with server:
-        dialer = Dialer((), Tls(ca=authority.ca, certificate=own.certificate, key=own.key))
+        dialer = Dialer(Tls(ca=authority.ca, certificate=own.certificate, key=own.key))
         async with dialer.channel(server.address) as channel:
             assert await answer(channel) == answered
 
@@ -80,6 +80,6 @@ async def test_with_access_keys_a_follower_has_the_secret_of_the_cluster(
         gate.authentication.audiences = {server.address}
         # Who may do everything there is, but is no service.
         gate.update([known(SHOP, ("cluster", [ACCESS_READ, ACCESS_WRITE, ACCESS_ADMIN]))])
-        dialer = Dialer((), access=Credentials(key, clock))
+        dialer = Dialer(access=Credentials(key, clock))
         async with dialer.channel(server.address) as channel:
             assert await answer(channel) == answered

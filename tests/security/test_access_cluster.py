@@ -308,7 +308,7 @@ async def test_who_watches_routes_is_told_of_what_he_may_see_as_that_changes(
     mine, other = cluster.new_topic("mine"), cluster.new_topic("other")
     key = await new_key(root, "watching", f"topic:{mine}=read")
     keys, more = root.admin.access_keys, [Permission.parse(f"topic:{other}=write")]
-    channel = dialer((), access=key).channel(cluster.nameservers[0])
+    channel = dialer(access=key).channel(cluster.nameservers[0])
 
     async def read_on(call: Any) -> None:
         update = await call.read()
@@ -587,7 +587,7 @@ async def test_a_stream_of_requests_of_blocking_code_is_signed_when_it_is_opened
     address = cluster.node("broker-a").address
 
     def upload(access: rockoon.AccessKey) -> RockoonError:
-        with dialer((), access=access).blocking_channel(address) as channel:
+        with dialer(access=access).blocking_channel(address) as channel:
             requests = iter([PutGenerationFileRequest(upload_id="?", file_name="?")])
             try:
                 BrokerStub(channel).PutGenerationFile(requests, timeout=DEADLINE_SECONDS)

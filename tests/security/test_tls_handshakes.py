@@ -39,7 +39,7 @@ async def test_the_log_says_why_a_certificate_is_refused(
     caplog.set_level(logging.INFO)
     own = stranger.issue("client")
     async with serving(authority.issue("server"), authority.ca) as address:
-        channels = Channels((), Tls(authority.ca, own.certificate, own.key))
+        channels = Channels(Tls(authority.ca, own.certificate, own.key))
         with suppress(Exception):
             await who_am_i(channels.get(address))
         await eventually(lambda: "certificate verify failed" in caplog.text)

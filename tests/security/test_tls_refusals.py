@@ -119,7 +119,7 @@ async def test_a_server_at_an_address_that_its_certificate_does_not_bear_is_not_
     async with serving(issued) as address:
         told = await refusal(address, Tls(ca=authority.ca))
         assert "does not bear the host in this address" in told
-        named = Channels((), Tls(ca=authority.ca, server_name="nameserver.example"))
+        named = Channels(Tls(ca=authority.ca, server_name="nameserver.example"))
         assert await who_am_i(named.get(address)) == "nobody"
         await named.close()
 
@@ -166,6 +166,6 @@ async def test_the_offset_service_is_told_why_it_does_not_reach_a_broker(
 async def test_a_caller_is_known_by_its_certificate(authority: Authority) -> None:
     own = authority.issue("billing", hosts=["billing.example"])
     async with serving(authority.issue("server"), authority.ca) as address:
-        channels = Channels((), Tls(authority.ca, own.certificate, own.key))
+        channels = Channels(Tls(authority.ca, own.certificate, own.key))
         assert await who_am_i(channels.get(address)) == "billing, billing.example"
         await channels.close()

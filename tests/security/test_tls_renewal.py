@@ -31,7 +31,7 @@ async def test_new_connections_are_shown_a_renewed_certificate_and_others_go_on(
 ) -> None:
     issued = authority.issue("old", file_name="server")
     async with serving(issued) as address:
-        channels = Channels((), Tls(ca=authority.ca))
+        channels = Channels(Tls(ca=authority.ca))
         channel = channels.get(address)
         assert await who_am_i(channel) == "nobody"
         assert await shown_by(address) == "old"
@@ -84,7 +84,7 @@ async def test_callers_of_an_authority_that_was_added_are_taken(
     own = stranger.issue("client")
     async with serving(issued, callers_ca) as address:
         write(callers_ca, authority.ca.read_bytes() + stranger.ca.read_bytes(), 0o644)
-        channels = Channels((), Tls(authority.ca, own.certificate, own.key))
+        channels = Channels(Tls(authority.ca, own.certificate, own.key))
         assert (await who_am_i(channels.get(address))).startswith("client")
         await channels.close()
 
@@ -94,7 +94,7 @@ async def test_a_client_shows_its_renewed_certificate_to_new_connections(
 ) -> None:
     own = authority.issue("before", hosts=(), file_name="client")
     async with serving(authority.issue("server"), authority.ca) as address:
-        channels = Channels((), Tls(authority.ca, own.certificate, own.key))
+        channels = Channels(Tls(authority.ca, own.certificate, own.key))
         first = channels.get(address)
         assert await who_am_i(first) == "before"
         authority.issue("after", hosts=(), file_name="client")

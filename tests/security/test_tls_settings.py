@@ -57,9 +57,9 @@ async def test_a_certificate_for_clients_alone_is_good_for_clients_alone(
         server_tls(TlsSettings(tls="on", tls_certificate=own.certificate, tls_key=own.key))
     only_server = authority.issue("server", usage=ExtendedKeyUsageOID.SERVER_AUTH)
     with pytest.raises(PemError, match="purpose"):
-        Channels((), Tls(authority.ca, only_server.certificate, only_server.key))
+        Channels(Tls(authority.ca, only_server.certificate, only_server.key))
     async with serving(only_server, authority.ca) as address:
-        channels = Channels((), Tls(authority.ca, own.certificate, own.key))
+        channels = Channels(Tls(authority.ca, own.certificate, own.key))
         assert (await who_am_i(channels.get(address))).startswith("client")
         await channels.close()
 

@@ -122,7 +122,7 @@ class Gated:
     def channel(self, key: AccessKey, *, clock: TestClock | None = None) -> aio.Channel:
         """Whose calls are signed, by the server's clock unless another is given."""
         signing = Credentials(key, clock or self.clock)
-        return Dialer((), access=signing).channel(self.address)
+        return Dialer(access=signing).channel(self.address)
 
 
 def call(channel: aio.Channel, method: str = ONE, topic: str = "orders") -> Any:

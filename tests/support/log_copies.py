@@ -11,7 +11,7 @@ from grpc import aio
 
 from rockoon_core.channels import Channels
 from rockoon_core.disk import Disk
-from rockoon_node.nameservers import CHANNEL_OPTIONS, Nameservers
+from rockoon_node.nameservers import Nameservers
 from rockoon_proto.v1.nameserver_pb2 import BROKER
 from rockoon_replica.actions import Remake, Reopen
 from rockoon_replica.log_state import LogState
@@ -100,7 +100,7 @@ class Copy:
         def register(server: aio.Server) -> None:
             add_to_server(service, server)
 
-        channels = Channels(CHANNEL_OPTIONS)
+        channels = Channels()
         listen = self.target or "127.0.0.1:0"
         server = GrpcServer("replica", self.copies.cluster, listen, register, [], drain=AT_ONCE)
         try:

@@ -14,7 +14,6 @@ from rockoon.errors import (
     OffsetServiceUnavailable,
     RockoonError,
 )
-from rockoon.net.channels import CHANNEL_OPTIONS
 from rockoon_core.channels import Channels
 from rockoon_proto.v1.broker_pb2 import DescribeBrokerReply, DescribeBrokerRequest
 from rockoon_proto.v1.nameserver_pb2 import BROKER, OFFSET_SERVICE, DescribeClusterRequest, Node
@@ -35,7 +34,7 @@ async def ask_status(cluster: "Connection") -> ClusterStatus:
         NotPermitted: the access key may not ask, which says nothing about the nodes.
     """
     nodes = cluster.routes.nodes
-    channels = Channels(CHANNEL_OPTIONS, cluster.tls, cluster.access)
+    channels = Channels(cluster.tls, cluster.access)
     try:
         async with asyncio.TaskGroup() as tasks:
             nameservers = [

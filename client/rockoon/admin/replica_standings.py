@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rockoon.errors import BrokerUnavailable, RockoonError
-from rockoon.net.channels import CHANNEL_OPTIONS
 from rockoon_core.channels import Channels
 from rockoon_proto.v1.replica_pb2 import DescribeReplicaReply, DescribeReplicaRequest
 from rockoon_proto.v1.replica_pb2_grpc import ReplicationStub
@@ -88,7 +87,7 @@ async def ask_standings(
         log: its name.
         addresses: id and "host:port" of each.
     """
-    channels = Channels(CHANNEL_OPTIONS, cluster.tls, cluster.access)
+    channels = Channels(cluster.tls, cluster.access)
 
     async def ask(address: str) -> ReplicaStanding | None:
         stub: ReplicationAsyncStub = ReplicationStub(channels.get(address))

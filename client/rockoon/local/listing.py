@@ -18,7 +18,6 @@ from rockoon_proto.v1.nameserver_pb2_grpc import NameServerStub
 
 CALL_SECONDS_MAX = 1.0
 LOOK_SECONDS = 0.005
-OPTIONS = (("grpc.use_local_subchannel_pool", 1), ("grpc.max_reconnect_backoff_ms", 100))
 
 
 def listed(nodes: Iterable[pb.Node]) -> Iterator[str]:
@@ -49,7 +48,7 @@ def wait_listed(
     """
     missing = set(nodes)
     signing = None if access is None else Credentials(access)
-    with Dialer(OPTIONS, tls, signing).blocking_channel(nameserver.address) as channel:
+    with Dialer(tls, signing).blocking_channel(nameserver.address) as channel:
         describe = NameServerStub(channel).DescribeCluster
         while missing and nameserver.ready:
             try:

@@ -28,13 +28,13 @@ from rockoon.net.access import AccessKey
 from rockoon.net.addresses import reachable
 from rockoon.net.broker_stub import broker_stub
 from rockoon.net.calls_in_flight import CallsInFlight, Moved
-from rockoon.net.channels import CHANNEL_OPTIONS, CLUSTER_METADATA_KEY
 from rockoon.net.route_watch import RouteWatch
 from rockoon.net.routes import TopicRoute
 from rockoon.net.tls import Tls, open_channels
 from rockoon_core.failed_call import clock_corrected, from_rpc_error
 from rockoon_core.failover_order import FailoverOrder
 from rockoon_core.nameservers import call_any
+from rockoon_core.protocol import CLUSTER_METADATA_KEY
 from rockoon_core.signature import Credentials
 from rockoon_proto.v1.in_flight_pb2_grpc import InFlightServiceStub
 from rockoon_proto.v1.nameserver_pb2 import GetRouteRequest
@@ -105,7 +105,7 @@ class Connection:
         self.hooks = tracing
         self.retry_seconds = retry_seconds
         self._connect_seconds_max = connect_seconds_max
-        self._channels = open_channels(CHANNEL_OPTIONS, tls, access)
+        self._channels = open_channels(tls, access)
         self._watch = RouteWatch(self.nameservers, self._channels, self.metadata)
         self.routes = self._watch.routes
         self.routes_changed = self._watch.changed

@@ -14,8 +14,8 @@ import grpc
 
 from rockoon.errors import InvalidArgument
 from rockoon.net.access import AccessKey, credentials
-from rockoon_core.channels import Channels, Dialer, Options, Tls, own_certificate
-from rockoon_core.failed_call import ENDED_AT_ONCE, NOT_SIGNED, connection_trouble
+from rockoon_core.channels import Channels, Dialer, Tls, own_certificate
+from rockoon_core.failed_call import ENDED_AT_ONCE, NOT_SIGNED, NOT_TAKEN, connection_trouble
 from rockoon_core.pem_files import PemError
 
 __all__ = ["Tls", "TlsTroubles", "dialer", "from_environment", "open_channels", "why_no_tls"]
@@ -43,11 +43,10 @@ def from_environment(environment: Mapping[str, str]) -> Tls | None:
     return tls if switch == "on" or (switch != "off" and (tls.files or tls.server_name)) else None
 
 
-def open_channels(options: Options, tls: Tls | None, access: AccessKey | None = None) -> Channels:
+def open_channels(tls: Tls | None, access: AccessKey | None = None) -> Channels:
     """Channels for a cluster object.
 
     Args:
-        options: gRPC's.
         tls: None means what the environment says.
         access: likewise.
 
@@ -56,16 +55,16 @@ def open_channels(options: Options, tls: Tls | None, access: AccessKey | None = 
     """
     try:
         signing = credentials(access, os.environ)
-        return Channels(options, tls or from_environment(os.environ), signing)
+        return Channels(tls or from_environment(os.environ), signing)
     except PemError as failure:
         raise InvalidArgument(reason=str(failure)) from None
 
 
-def dialer(options: Options, tls: Tls | None = None, access: AccessKey | None = None) -> Dialer:
+def dialer(tls: Tls | None = None, access: AccessKey | None = None) -> Dialer:
     """Makes channels for code without a cluster object; arguments as of `open_channels`."""
     try:
         signing = credentials(access, os.environ)
-        return Dialer(options, tls or from_environment(os.environ), signing)
+        return Dialer(tls or from_environment(os.environ), signing)
     except PemError as failure:
         raise InvalidArgument(reason=str(failure)) from None
 
@@ -87,7 +86,7 @@ def why_no_tls(failure: grpc.RpcError, tls: Tls | None) -> str:
     trouble = connection_trouble(failure.details() or "")
     if trouble == NOT_SIGNED and tls is not None and tls.ca is not None:
         return f"{trouble} ({tls.ca})"
-    if trouble != ENDED_AT_ONCE:
+    if trouble not in (ENDED_AT_ONCE, NOT_TAKEN):
         return trouble
     if tls is None:
         return (

@@ -5,8 +5,9 @@ being made waits for it; while none can be had, until the next try, calls fail a
 """
 
 import asyncio
+import ssl
 from collections.abc import Callable, Sequence
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import grpc
 from grpc import aio
@@ -15,6 +16,7 @@ from rockoon_core.backoff import Backoff
 from rockoon_core.http2 import frames
 from rockoon_core.http2.client_call import ClientCall, ClientStream, failure
 from rockoon_core.http2.connection import Http2Connection
+from rockoon_core.http2.dialing import connected_socket
 from rockoon_core.http2.frames import ConnectionBroken, ErrorCode
 from rockoon_core.http2.headers import Header, block
 from rockoon_core.http2.liveness import Liveness
@@ -26,6 +28,21 @@ CONNECT_SECONDS_MAX = 5.0
 PAUSE_SECONDS_FIRST, PAUSE_SECONDS_MAX = 0.1, 1.0
 LIVENESS = Liveness(ping_seconds=10.0, answer_seconds=5.0)
 TIMEOUT_DIGITS_MAX = 99_999_999
+
+
+ALPN = "h2"
+
+
+class ChannelTls(NamedTuple):
+    """How hands are shaken.
+
+    Attributes:
+        context: trusts whom it should; offers ALPN.
+        server_name: the name that the server's certificate must bear; empty for the address's host.
+    """
+
+    context: ssl.SSLContext
+    server_name: str
 
 
 def timeout_text(seconds: float) -> str:
@@ -45,6 +62,8 @@ class ClientConnection(Http2Connection):
     def __init__(self, channel: "Http2Channel") -> None:
         super().__init__(channel.message_bytes_max, is_server=False, liveness=LIVENESS)
         self._channel = channel
+        # Why it has ended before it was open, where the other side said so.
+        self.reason = ""
         # Done when the server has said its settings, or the connection has ended.
         self.begun: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -61,9 +80,16 @@ class ClientConnection(Http2Connection):
 
     def connection_lost(self, failure: BaseException | None) -> None:
         self.is_lost = True
+        self.reason = str(failure or "")
         self._begin()
         self._channel.lost(self)
         super().connection_lost(failure)
+
+    def ended_at_once(self, failure: ConnectionError) -> None:
+        """The other side has ended it while hands were shaken."""
+        self.is_lost = True
+        self.reason = str(failure)
+        self._begin()
 
     @property
     def is_open(self) -> bool:
@@ -138,11 +164,19 @@ class Http2Channel(aio.Channel):
     Args:
         address: "host:port".
         message_bytes_max: longer answers are refused.
+        tls: None for a plain connection.
     """
 
-    def __init__(self, address: str, *, message_bytes_max: int = MESSAGE_BYTES_MAX) -> None:
+    def __init__(
+        self,
+        address: str,
+        *,
+        message_bytes_max: int = MESSAGE_BYTES_MAX,
+        tls: ChannelTls | None = None,
+    ) -> None:
         self.address = address
         self.message_bytes_max = message_bytes_max
+        self._tls = tls
         self._connection: ClientConnection | None = None
         self._connecting: asyncio.Task[None] | None = None
         # Those that go on without being the channel's own any more.
@@ -188,31 +222,23 @@ class Http2Channel(aio.Channel):
     async def _connect(self, pause: float) -> None:
         if pause:
             await asyncio.sleep(pause)
-        loop = asyncio.get_running_loop()
-        host, _, port = self.address.rpartition(":")
-        connection: ClientConnection | None = None
+        connection = ClientConnection(self)
         try:
             async with asyncio.timeout(CONNECT_SECONDS_MAX):
-                _, connection = await loop.create_connection(
-                    lambda: ClientConnection(self),
-                    host.strip("[]"),
-                    int(port),
-                )
+                await self._open(connection)
                 await connection.begun
         except (OSError, TimeoutError, ValueError) as error:
             reason = str(error) or f"no answer within {CONNECT_SECONDS_MAX:g} s"
             self._note_failure(f"failed to connect to {self.address}: {reason}")
-            if connection is not None:
-                connection.close()
+            connection.close()
             return
         except asyncio.CancelledError:
-            if connection is not None:
-                connection.close()
+            connection.close()
             raise
         if connection.is_lost or connection.is_closing:
             # As gRPC says it of a server that ends connections before they have begun.
             reason = f"failed to connect to all addresses: {self.address}: Socket closed"
-            self._note_failure(reason)
+            self._note_failure(f"{reason} {connection.reason}".rstrip())
             return
         if self._is_closed:
             connection.close()
@@ -225,6 +251,32 @@ class Http2Channel(aio.Channel):
             self._former.add(former)
             former.leave()
         self._connection = connection
+
+    async def _open(self, connection: ClientConnection) -> None:
+        """Connect, and shake hands. Raises OSError, and ValueError for what is no address."""
+        host, _, port = self.address.rpartition(":")
+        host = host.strip("[]")
+        tls = self._tls
+        connected = await connected_socket(host, int(port))
+        try:
+            transport, _ = await asyncio.get_running_loop().create_connection(
+                lambda: connection,
+                sock=connected,
+                ssl=None if tls is None else tls.context,
+                server_hostname=None if tls is None else tls.server_name or host,
+            )
+        except ConnectionError as failure:
+            connected.close()
+            connection.ended_at_once(failure)
+            return
+        except BaseException:
+            connected.close()
+            raise
+        if (
+            tls is not None
+            and transport.get_extra_info("ssl_object").selected_alpn_protocol() != ALPN
+        ):
+            raise OSError(f"the server does not agree on {ALPN} (ALPN), as gRPC needs it")
 
     def _note_failure(self, reason: str) -> None:
         self._failure = reason
@@ -284,7 +336,8 @@ class Http2Channel(aio.Channel):
         *,
         sends_stream: bool,
     ) -> Any:
-        fixed = b"\x83\x86" + block(
+        # POST by http, or by https.
+        fixed = (b"\x83\x86" if self._tls is None else b"\x83\x87") + block(
             [
                 (":path", method),
                 (":authority", self.address),

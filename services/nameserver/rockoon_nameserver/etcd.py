@@ -45,20 +45,8 @@ Result = TypeVar("Result")
 # Keys per answer when a whole prefix is read.
 PAGE_KEYS_MAX = 2_000
 
-CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
-    ("grpc.max_receive_message_length", -1),
-    # gRPC's own pauses between attempts grow to two minutes: too long for an etcd that is back.
-    ("grpc.initial_reconnect_backoff_ms", 100),
-    # How long an attempt may take: with TLS, on a busy machine, it is not done in a moment.
-    ("grpc.min_reconnect_backoff_ms", 5_000),
-    ("grpc.max_reconnect_backoff_ms", 1_000),
-    # A host that vanished sends no reset. Without this, TCP repeats what it has sent at ever longer
-    # intervals, and a network that is back after half a minute is noticed another one later. etcd
-    # refuses pings more often than every five seconds.
-    ("grpc.keepalive_time_ms", 10_000),
-    ("grpc.keepalive_timeout_ms", 5_000),
-    ("grpc.http2.max_pings_without_data", 0),
-)
+# No message of gRPC is longer.
+UNBOUNDED_BYTES = (1 << 32) - 1
 
 # Asks a member without a leader to say so, where it would otherwise wait or fall silent.
 REQUIRE_LEADER = ("hasleader", "true")
@@ -111,7 +99,7 @@ class Etcd:
         self._user = user
         self._password = password
         self._timeout_seconds = timeout_seconds
-        self._dialer = Dialer(CHANNEL_OPTIONS, tls)
+        self._dialer = Dialer(tls, answer_bytes_max=UNBOUNDED_BYTES)
         # Written by __aenter__ (channels belong to the running loop) and `_give_up`.
         self._endpoints: list[Endpoint] = []
         self._current = 0

@@ -23,19 +23,6 @@ if TYPE_CHECKING:
 
 Reply = TypeVar("Reply")
 
-# A machine that vanished sends no reset: only pings notice. Reconnecting is quick, because others
-# wait for what this service learns.
-CHANNEL_OPTIONS = (
-    ("grpc.keepalive_time_ms", 10_000),
-    ("grpc.keepalive_timeout_ms", 5_000),
-    ("grpc.http2.max_pings_without_data", 0),
-    ("grpc.initial_reconnect_backoff_ms", 100),
-    # How long an attempt may take: one into a network that is cut would hold up the next for 20 s.
-    ("grpc.min_reconnect_backoff_ms", 5_000),
-    ("grpc.max_reconnect_backoff_ms", 1_000),
-    ("grpc.max_receive_message_length", 64 << 20),
-)
-
 
 class Nameservers:
     """One channel for each address, shared by all who ask.
@@ -63,7 +50,7 @@ class Nameservers:
         self.access = access
         self.metadata = ((CLUSTER_METADATA_KEY, cluster),)
         try:
-            self._channels = Channels(CHANNEL_OPTIONS, tls, access)
+            self._channels = Channels(tls, access)
         except PemError as failure:
             raise SettingsError(str(failure)) from failure
         self._order = FailoverOrder(self.addresses)

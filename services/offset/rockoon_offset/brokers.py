@@ -13,7 +13,6 @@ from rockoon_core.failed_call import from_rpc_error
 from rockoon_core.message_queue import MessageQueue
 from rockoon_core.signature import Credentials
 from rockoon_core.start_position import Loss, QueueState
-from rockoon_node.nameservers import CHANNEL_OPTIONS
 from rockoon_offset.route_table import RouteTable
 from rockoon_proto.v1 import broker_pb2 as pb
 from rockoon_proto.v1.broker_pb2_grpc import BrokerStub
@@ -57,7 +56,7 @@ class Brokers:
         self._table = table
         self._metadata = ((CLUSTER_METADATA_KEY, cluster),)
         self._timeout_seconds = timeout_seconds
-        self._dialer = Dialer(CHANNEL_OPTIONS, tls, access)
+        self._dialer = Dialer(tls, access)
         # Broker name → the address its channel leads to and the version of our certificates, and
         # the channel.
         self._channels: dict[str, tuple[tuple[str, int], aio.Channel]] = {}

@@ -15,7 +15,6 @@ from rockoon_core.channels import Channels
 from rockoon_core.directory_lock import LOCK_FILE
 from rockoon_core.disk import Disk
 from rockoon_node.frontend import AsReplica, NodeFrontend
-from rockoon_node.nameservers import CHANNEL_OPTIONS
 from rockoon_node.store_id import read_or_make_store_id, store_place
 from rockoon_proto.v1.nameserver_pb2 import NodeKind
 from rockoon_replica.actions import Remake
@@ -74,7 +73,7 @@ class CopyProcess:
             Fatal: a rule was broken, or the store cannot be set aside.
         """
         settings = self.settings
-        channels = Channels(CHANNEL_OPTIONS, client_tls(settings), self.frontend.credentials)
+        channels = Channels(client_tls(settings), self.frontend.credentials)
         try:
             while not self.stop.requested:
                 for changed in self.disk.make_directory(self.config):

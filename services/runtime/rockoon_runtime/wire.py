@@ -27,6 +27,7 @@ from rockoon_core.errors import (
     RockoonError,
     WrongCluster,
 )
+from rockoon_core.protocol import CLUSTER_METADATA_KEY
 from rockoon_runtime.access.gate import Gate
 from rockoon_runtime.access.gated import gated
 from rockoon_runtime.calls import SUCCESS, Call, CallTimes, method_name
@@ -43,7 +44,6 @@ __all__ = ["CLUSTER_METADATA_KEY", "LIVENESS", "GrpcServer", "ListenError"]
 
 log = logging.getLogger(__name__)
 
-CLUSTER_METADATA_KEY = "rockoon-cluster"
 TRACEPARENT_METADATA_KEY = "traceparent"
 
 # An open connection is an open file. At most so many, and half of what the process may open: the

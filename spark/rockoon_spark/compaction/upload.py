@@ -10,7 +10,6 @@ from typing import Any, TypeVar
 import grpc
 
 from rockoon.errors import BrokerUnavailable, RockoonError
-from rockoon.net.channels import CHANNEL_OPTIONS
 from rockoon.net.tls import dialer
 from rockoon_core.backoff import Backoff
 from rockoon_core.failed_call import from_rpc_error
@@ -80,7 +79,7 @@ class Upload:
         request = DiscardGenerationRequest(upload_id=self.upload_id)
         with (
             suppress(grpc.RpcError),
-            dialer(CHANNEL_OPTIONS).blocking_channel(self.address) as channel,
+            dialer().blocking_channel(self.address) as channel,
         ):
             BrokerStub(channel).DiscardGeneration(request, timeout=_RETRY_SECONDS)
 
@@ -94,7 +93,7 @@ class Upload:
         address = self.address
         while True:
             # A channel of its own for each attempt: the broker may have another address by then.
-            with dialer(CHANNEL_OPTIONS).blocking_channel(address) as channel:
+            with dialer().blocking_channel(address) as channel:
                 try:
                     return call(BrokerStub(channel), timeout)
                 except grpc.RpcError as failure:

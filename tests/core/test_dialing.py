@@ -1,0 +1,147 @@
+"""How channels come to a connection: names that move, addresses that are silent, TLS."""
+
+import asyncio
+import socket
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import ExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from grpc import aio
+
+from rockoon.local.authority import Authority, Issued
+from rockoon_core.channels import Dialer, Tls
+from rockoon_core.http2 import dialing
+from rockoon_core.http2.channel import Http2Channel
+from rockoon_runtime.http2_server import Http2Server
+from support.names import named
+from support.waiting import DEADLINE_SECONDS
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    return Authority(tmp_path / "authority", "Rockoon test")
+
+
+class Echo(grpc.GenericRpcHandler):
+    def service(self, _details: grpc.HandlerCallDetails) -> Any:
+        async def echo(request: bytes, _context: object) -> bytes:
+            return request
+
+        return grpc.unary_unary_rpc_method_handler(echo)
+
+
+async def echoed(channel: aio.Channel, body: bytes = b"x" * (3 << 20)) -> None:
+    call: Any = channel.unary_unary("/test.Echo/Echo")
+    assert await call(body, timeout=DEADLINE_SECONDS, wait_for_ready=True) == body
+
+
+@asynccontextmanager
+async def served(host: str, port: int = 0) -> AsyncIterator[int]:
+    server = Http2Server()
+    server.add_generic_rpc_handlers((Echo(),))
+    yield await server.listen(host, port)
+    await server.stop(None)
+
+
+@asynccontextmanager
+async def served_by_grpc(issued: Issued, callers_ca: bytes | None) -> AsyncIterator[int]:
+    server = aio.server(options=(("grpc.max_receive_message_length", -1),))
+    server.add_generic_rpc_handlers((Echo(),))
+    shown = (issued.key.read_bytes(), issued.certificate.read_bytes())
+    credentials = grpc.ssl_server_credentials(
+        [shown], callers_ca, require_client_auth=callers_ca is not None
+    )
+    port = server.add_secure_port("127.0.0.1:0", credentials)
+    await server.start()
+    yield port
+    await server.stop(None)
+
+
+async def test_a_name_is_looked_up_again_with_each_connection() -> None:
+    with named() as names:
+        async with served("127.0.0.2") as port:
+            names["pod.test"] = ["127.0.0.2"]
+            channel = Http2Channel(f"pod.test:{port}")
+            await echoed(channel)
+        names["pod.test"] = []
+        call: Any = channel.unary_unary("/test.Echo/Echo")
+        with pytest.raises(aio.AioRpcError, match="Name or service not known"):
+            await call(b"")
+        async with served("127.0.0.3", port):
+            names["pod.test"] = ["127.0.0.3"]
+            await echoed(channel)
+        await channel.close()
+
+
+def silent_address(stack: ExitStack, host: str, port: int) -> None:
+    """Nobody is refused here, and nobody is taken: the queue of connections is full."""
+    listening = stack.enter_context(socket.create_server((host, port), backlog=0))
+    for _ in range(2):
+        waiting = stack.enter_context(socket.socket())
+        waiting.setblocking(False)
+        waiting.connect_ex(listening.getsockname())
+
+
+async def test_a_silent_address_hides_none_behind_it() -> None:
+    async with served("127.0.0.3") as port:
+        with ExitStack() as stack, named() as names:
+            silent_address(stack, "127.0.0.2", port)
+            names["pod.test"] = ["127.0.0.2", "127.0.0.4", "127.0.0.3"]
+            channel = Http2Channel(f"pod.test:{port}")
+            call: Any = channel.unary_unary("/test.Echo/Echo")
+            # One attempt: a call that does not wait is told of the first that fails.
+            assert await call(b"one", timeout=DEADLINE_SECONDS) == b"one"
+            await channel.close()
+
+            names["away.test"] = ["127.0.0.4", "127.0.0.5"]
+            with pytest.raises(OSError, match=r"127\.0\.0\.4.*127\.0\.0\.5"):
+                await dialing.connected_socket("away.test", port)
+
+
+async def test_one_that_is_not_wanted_any_more_leaves_no_socket() -> None:
+    with ExitStack() as stack:
+        silent = stack.enter_context(socket.create_server(("127.0.0.2", 0), backlog=0))
+        port = silent.getsockname()[1]
+        waiting = stack.enter_context(socket.socket())
+        waiting.setblocking(False)
+        waiting.connect_ex(silent.getsockname())
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(dialing.STAGGER_SECONDS):
+                await dialing.connected_socket("127.0.0.2", port)
+    # The suite fails on a socket that nobody closed: ResourceWarning is an error.
+
+
+@pytest.mark.parametrize("mutual", [False, True])
+async def test_a_server_of_grpc_is_called_over_tls(authority: Authority, mutual: bool) -> None:
+    own = authority.issue("client")
+    tls = Tls(authority.ca, own.certificate, own.key) if mutual else Tls(authority.ca)
+    callers_ca = authority.ca.read_bytes() if mutual else None
+    async with served_by_grpc(authority.issue("server"), callers_ca) as port:
+        async with Dialer(tls).channel(f"127.0.0.1:{port}") as channel:
+            await echoed(channel)
+        if mutual:
+            async with Dialer(Tls(authority.ca)).channel(f"127.0.0.1:{port}") as channel:
+                call: Any = channel.unary_unary("/test.Echo/Echo")
+                with pytest.raises(aio.AioRpcError) as refused:
+                    await call(b"", timeout=DEADLINE_SECONDS)
+                assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
+
+
+async def test_a_server_that_speaks_no_http_2_is_named(authority: Authority) -> None:
+    issued = authority.issue("server")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(issued.certificate, issued.key)
+
+    def ended(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.close()
+
+    server = await asyncio.start_server(ended, "127.0.0.1", 0, ssl=context)
+    port = server.sockets[0].getsockname()[1]
+    async with server, Dialer(Tls(authority.ca)).channel(f"127.0.0.1:{port}") as channel:
+        call: Any = channel.unary_unary("/test.Echo/Echo")
+        with pytest.raises(aio.AioRpcError, match="does not agree on h2"):
+            await call(b"", timeout=DEADLINE_SECONDS)
