@@ -25,8 +25,9 @@ from rockoon_core.http2.frames import ErrorCode
 from rockoon_core.http2.headers import Header, Metadata, block, metadata
 from rockoon_core.http2.liveness import Liveness
 from rockoon_core.http2.messages import MessageRefused, MessageStream
+from rockoon_runtime.connections import ConnectionBound
 from rockoon_runtime.http2_call import ServerCall
-from rockoon_runtime.tls_listener import TlsListener
+from rockoon_runtime.listener import Listener
 
 log = logging.getLogger(__name__)
 
@@ -128,15 +129,21 @@ class ServerConnection(Http2Connection):
 
     Args:
         server: answers its calls.
+        address: of its caller.
         idle_seconds_max: how long it may be open without a call.
         handshake_seconds_max: how long it may take to speak HTTP/2.
     """
 
     def __init__(
-        self, server: "Http2Server", idle_seconds_max: float, handshake_seconds_max: float
+        self,
+        server: "Http2Server",
+        address: str,
+        idle_seconds_max: float,
+        handshake_seconds_max: float,
     ) -> None:
         super().__init__(server.message_bytes_max, is_server=True, liveness=server.liveness)
         self._server = server
+        self.address = address
         self._idle_seconds_max = idle_seconds_max
         self._handshake_seconds_max = handshake_seconds_max
         self._known_heads: dict[tuple[Header, ...], Head | None] = {}
@@ -147,9 +154,7 @@ class ServerConnection(Http2Connection):
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
-        if not self._server.connected(self):
-            transport.abort()
-            return
+        self._server.connected(self)
         loop = asyncio.get_running_loop()
         self._timer = loop.call_later(self._handshake_seconds_max, self._no_handshake)
 
@@ -262,6 +267,7 @@ class Http2Server:
         interceptor: is given each call's details and the way to its handler; None for none.
         calls_max: calls in progress; further ones are refused. None for any number.
         connections_max: open connections; further ones are closed at once.
+        connections: how many of them one address may have; None for any number.
         handshake_seconds_max, idle_seconds_max: see `ServerConnection`.
         message_bytes_max: longer requests are refused.
         reuse_port: other processes may listen on the same port, and share its callers.
@@ -273,6 +279,7 @@ class Http2Server:
         *,
         calls_max: int | None = None,
         connections_max: int = 1 << 20,
+        connections: ConnectionBound | None = None,
         handshake_seconds_max: float = 15.0,
         idle_seconds_max: float = 600.0,
         message_bytes_max: int = MESSAGE_BYTES_MAX,
@@ -283,14 +290,17 @@ class Http2Server:
         self._interceptor = interceptor
         self._calls_max = calls_max
         self._connections_max = connections_max
+        self._bound = connections
         self._handshake_seconds_max = handshake_seconds_max
         self._idle_seconds_max = idle_seconds_max
         self._reuse_port = reuse_port
         self._generic: list[grpc.GenericRpcHandler] = []
         self._handlers: dict[str, Any] = {}
+        # Those that shake hands among them.
+        self._admitted: set[ServerConnection] = set()
         self.connections: set[ServerConnection] = set()
         self._calls: set[asyncio.Task[None]] = set()
-        self._listeners: list[asyncio.Server | TlsListener] = []
+        self._listeners: list[Listener[ServerConnection]] = []
         self._is_stopping = False
         self._ended = asyncio.Event()
         # Set while there is no connection.
@@ -307,7 +317,6 @@ class Http2Server:
 
     async def listen(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> int:
         """Listen at an address, and return the port. Raises OSError."""
-        loop = asyncio.get_running_loop()
         for family, address in addresses(host, port):
             # All addresses of a name have the same port.
             with_port = (address, port)
@@ -319,16 +328,8 @@ class Http2Server:
                 dualstack_ipv6=address == "::" and socket.has_dualstack_ipv6(),
             )
             port = listening.getsockname()[1]
-            seconds_max = self._handshake_seconds_max
-            self._listeners.append(
-                await loop.create_server(self._connection, sock=listening)
-                if tls is None
-                else TlsListener(listening, tls, self._connection, self._has_room, seconds_max)
-            )
+            self._listeners.append(Listener(listening, self, tls, self._handshake_seconds_max))
         return port
-
-    def _connection(self) -> ServerConnection:
-        return ServerConnection(self, self._idle_seconds_max, self._handshake_seconds_max)
 
     async def stop(self, grace: float | None) -> None:
         """Take no further calls, and wait so long for those in progress; then end them."""
@@ -355,20 +356,33 @@ class Http2Server:
     async def wait_for_termination(self) -> None:
         await self._ended.wait()
 
-    # From its connections.
+    # From its listeners and connections.
 
-    def connected(self, connection: ServerConnection) -> bool:
-        """Whether one more connection is taken."""
-        if self._is_stopping or not self._has_room():
-            return False
+    def admitted(self, address: str) -> ServerConnection | None:
+        """A connection from an address; None when there is no room for one more."""
+        if self._is_stopping or len(self._admitted) >= self._connections_max:
+            return None
+        if self._bound is not None and not self._bound.enter(address):
+            return None
+        idle_seconds_max, handshake_seconds_max = (
+            self._idle_seconds_max,
+            self._handshake_seconds_max,
+        )
+        connection = ServerConnection(self, address, idle_seconds_max, handshake_seconds_max)
+        self._admitted.add(connection)
+        return connection
+
+    def connected(self, connection: ServerConnection) -> None:
+        """One that was admitted has come about."""
         self.connections.add(connection)
         self._deserted.clear()
-        return True
-
-    def _has_room(self, handshakes: int = 0) -> bool:
-        return len(self.connections) + handshakes < self._connections_max
 
     def disconnected(self, connection: ServerConnection) -> None:
+        """It has ended, or never came about; said twice where it failed in between."""
+        if connection in self._admitted:
+            self._admitted.remove(connection)
+            if self._bound is not None:
+                self._bound.leave(connection.address)
         self.connections.discard(connection)
         if not self.connections:
             self._deserted.set()

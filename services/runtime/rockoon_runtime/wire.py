@@ -31,7 +31,7 @@ from rockoon_core.protocol import CLUSTER_METADATA_KEY
 from rockoon_runtime.access.gate import Gate
 from rockoon_runtime.access.gated import gated
 from rockoon_runtime.calls import SUCCESS, Call, CallTimes, method_name
-from rockoon_runtime.connections import ConnectionBound, ConnectionGuard
+from rockoon_runtime.connections import ConnectionBound
 from rockoon_runtime.drain import QUIET_SECONDS, Drain, DrainSettings
 from rockoon_runtime.health import LIVENESS, Health
 from rockoon_runtime.http2_server import MESSAGE_BYTES_MAX, Http2Server, host_and_port
@@ -354,8 +354,6 @@ class GrpcServer:
         self._listen = listen
         self._tls = tls
         self._next_look: asyncio.TimerHandle | None = None
-        self._connections = connections
-        self._guard: ConnectionGuard | None = None
         self._service_names = tuple(service_names)
         self._drain_settings = drain or DrainSettings()
         # Made when the end begins.
@@ -369,6 +367,7 @@ class GrpcServer:
             self._interceptor,
             calls_max=calls_max,
             connections_max=connections_bound(connections_max),
+            connections=connections,
             handshake_seconds_max=handshake_seconds_max,
             idle_seconds_max=IDLE_SECONDS_MAX,
             message_bytes_max=message_bytes_max,
@@ -429,9 +428,6 @@ class GrpcServer:
 
     async def __aenter__(self) -> "GrpcServer":
         await self._listen_at_all()
-        if self._connections is not None and self._connections.holds:
-            self._guard = ConnectionGuard(self.port, self._connections)
-            self._guard.start()
         self._look_at_certificate()
         return self
 
@@ -467,7 +463,5 @@ class GrpcServer:
         # A watch of its health would never end by itself.
         self._health.close()
         await self._server.stop(drain.seconds_left)
-        if self._guard is not None:
-            self._guard.stop()
         if self._plain is not None:
             await self._plain.stop(None)

@@ -1,15 +1,15 @@
-"""A listener over TLS: connections count before they have shaken hands, and refusals are logged.
+"""A listener: connections count from when they are accepted, and refused handshakes are logged.
 
-asyncio's own servers tell of a connection when its handshake is over, and of one that fails nobody.
-So many that say nothing would have all the files of a process, and a certificate that is refused
-would be known to its owner alone, to whom TLS has no words for it.
+asyncio's own servers tell of a connection over TLS when its handshake is over, and nobody of one
+that fails. So many that say nothing would have all the files of a process, and a certificate that
+is refused would be known to its owner alone, to whom TLS has no words for it.
 """
 
 import asyncio
 import logging
 import socket
 import ssl
-from collections.abc import Callable
+from typing import Generic, Protocol, TypeVar
 
 log = logging.getLogger(__name__)
 
@@ -20,33 +20,44 @@ PAUSE_SECONDS = 1.0
 # Accepted before the loop has its turn.
 ACCEPTED_MAX = 100
 
+Connection = TypeVar("Connection", bound=asyncio.BaseProtocol)
 
-class TlsListener:
+
+class Admission(Protocol[Connection]):
+    """Who decides about connections."""
+
+    def admitted(self, address: str) -> Connection | None:
+        """A protocol for a connection from an address; None to close it."""
+        ...
+
+    def disconnected(self, connection: Connection) -> None:
+        """One that was admitted has ended, or never came about."""
+        ...
+
+
+class Listener(Generic[Connection]):
     """Accepts until it is closed.
 
     Args:
         listening: the socket.
-        tls: how hands are shaken.
-        connection: makes a connection's protocol.
-        has_room: whether one more is taken, beside so many that shake hands.
+        admission: makes a connection's protocol.
+        tls: how hands are shaken; None for plain connections.
         handshake_seconds_max: how long that may take.
     """
 
     def __init__(
         self,
         listening: socket.socket,
-        tls: ssl.SSLContext,
-        connection: Callable[[], asyncio.BaseProtocol],
-        has_room: Callable[[int], bool],
+        admission: Admission[Connection],
+        tls: ssl.SSLContext | None,
         handshake_seconds_max: float,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._listening = listening
+        self._admission = admission
         self._tls = tls
-        self._connection = connection
-        self._has_room = has_room
         self._handshake_seconds_max = handshake_seconds_max
-        self._handshakes: set[asyncio.Task[None]] = set()
+        self._beginning: set[asyncio.Task[None]] = set()
         self._refused = 0
         self._say_after = 0.0
         self._pause: asyncio.TimerHandle | None = None
@@ -57,9 +68,10 @@ class TlsListener:
         """Take no further connections; those that shake hands are ended."""
         if self._pause is not None:
             self._pause.cancel()
-        self._loop.remove_reader(self._listening)
+        elif self._listening.fileno() >= 0:
+            self._loop.remove_reader(self._listening)
         self._listening.close()
-        for task in self._handshakes:
+        for task in self._beginning:
             task.cancel()
 
     def _begin(self) -> None:
@@ -77,28 +89,29 @@ class TlsListener:
                 self._loop.remove_reader(self._listening)
                 self._pause = self._loop.call_later(PAUSE_SECONDS, self._begin)
                 return
-            if not self._has_room(len(self._handshakes)):
+            connection = self._admission.admitted(address[0])
+            if connection is None:
                 accepted.close()
                 continue
             accepted.setblocking(False)
-            task = self._loop.create_task(self._shake_hands(accepted, address[0]))
-            self._handshakes.add(task)
-            task.add_done_callback(self._handshakes.discard)
+            task = self._loop.create_task(self._connect(accepted, connection, address[0]))
+            self._beginning.add(task)
+            task.add_done_callback(self._beginning.discard)
 
-    async def _shake_hands(self, accepted: socket.socket, address: str) -> None:
+    async def _connect(self, accepted: socket.socket, connection: Connection, address: str) -> None:
         try:
             await self._loop.connect_accepted_socket(
-                self._connection,
+                lambda: connection,
                 accepted,
                 ssl=self._tls,
-                ssl_handshake_timeout=self._handshake_seconds_max,
+                ssl_handshake_timeout=None if self._tls is None else self._handshake_seconds_max,
             )
-        except OSError as failure:
+        except BaseException as failure:
             accepted.close()
+            self._admission.disconnected(connection)
+            if not isinstance(failure, OSError):
+                raise
             self._say(address, failure)
-        except asyncio.CancelledError:
-            accepted.close()
-            raise
 
     def _say(self, address: str, failure: OSError) -> None:
         self._refused += 1
