@@ -3,8 +3,8 @@
 With or without TLS; with or without an access key that signs every call.
 """
 
+import asyncio
 import ssl
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,17 +48,13 @@ BLOCKING_OPTIONS: tuple[tuple[str, Any], ...] = (
     # after it asked last, however often it fails to connect.
     ("grpc.dns_min_time_between_resolutions_ms", 500),
 )
-# How often the files of certificates are looked at while channels are asked for.
-LOOK_SECONDS = 1.0
-# A channel with a former certificate goes on through so many renewals, for the calls on it.
-FORMER_CHANNELS_MAX = 2
 
 
 @dataclass(frozen=True, slots=True)
 class Tls:
     """Calls are made over TLS, and the server has to prove that it is who it should be.
 
-    Files are PEM. When they are renewed, new connections take what is new.
+    Files are PEM. When they are renewed, new connections take what is new; open ones go on.
 
     Args:
         ca: certificates of the authorities that sign servers'; None means those that the system
@@ -143,25 +139,11 @@ class Dialer:
         self.tls = tls
         self.access = access
         self._trust = None if tls is None else RenewedFiles(tls.files, lambda: trust(tls))
-        self._looked_at = time.monotonic()
-
-    @property
-    def version(self) -> int:
-        """Changes when certificates were renewed: channels made before have the former ones."""
-        if self._trust is None:
-            return 0
-        now = time.monotonic()
-        if now - self._looked_at >= LOOK_SECONDS:
-            self._looked_at = now
-            self._trust.look()
-        return self._trust.version
 
     def channel(self, address: str) -> aio.Channel:
         """A channel to "host:port"; it connects by itself, and again after failures."""
-        tls = None
-        if self.tls is not None and self._trust is not None:
-            tls = ChannelTls(self._trust.value.context, self.tls.server_name)
-        channel = Http2Channel(address, message_bytes_max=self._answer_bytes_max, tls=tls)
+        shakes_hands = None if self._trust is None else self._shakes_hands
+        channel = Http2Channel(address, message_bytes_max=self._answer_bytes_max, tls=shakes_hands)
         return channel if self.access is None else SignedChannel(channel, self._signer(address))
 
     def blocking_channel(self, address: str) -> grpc.Channel:
@@ -169,6 +151,7 @@ class Dialer:
         if self.tls is None or self._trust is None:
             channel = grpc.insecure_channel(address, options=BLOCKING_OPTIONS)
         else:
+            self._trust.look()
             name = self.tls.server_name
             named = (("grpc.ssl_target_name_override", name),) if name else ()
             credentials = self._trust.value.credentials
@@ -177,6 +160,12 @@ class Dialer:
         if self.access is None:
             return channel
         return SignedBlockingChannel(channel, self._signer(address))
+
+    def _shakes_hands(self) -> ChannelTls:
+        assert self.tls is not None
+        assert self._trust is not None
+        self._trust.look()
+        return ChannelTls(self._trust.value.context, self.tls.server_name)
 
     def _signer(self, address: str) -> Signer:
         assert self.access is not None
@@ -195,9 +184,8 @@ class Channels:
 
     def __init__(self, tls: Tls | None = None, access: Credentials | None = None) -> None:
         self._dialer = Dialer(tls, access)
-        # Address → its channels with the version of the certificates each has, the newest last.
-        self._channels: dict[str, list[tuple[int, aio.Channel]]] = {}
-        self._stubs: dict[tuple[str, Callable[[Any], Any]], tuple[aio.Channel, Any]] = {}
+        self._channels: dict[str, aio.Channel] = {}
+        self._stubs: dict[tuple[str, Callable[[Any], Any]], Any] = {}
 
     @property
     def tls(self) -> Tls | None:
@@ -209,13 +197,10 @@ class Channels:
 
     def get(self, address: str) -> aio.Channel:
         """The channel to "host:port"; it connects by itself, and again after failures."""
-        version = self._dialer.version
-        known = self._channels.setdefault(address, [])
-        if not known or known[-1][0] != version:
-            known.append((version, self._dialer.channel(address)))
-            # Calls on a channel that leaves the list keep their connection until they end.
-            del known[: -1 - FORMER_CHANNELS_MAX]
-        return known[-1][1]
+        known = self._channels.get(address)
+        if known is None:
+            known = self._channels[address] = self._dialer.channel(address)
+        return known
 
     def stub(self, address: str, make: Callable[[Any], Any]) -> Any:
         """A stub of the channel to "host:port", made once: that costs as much as a small call.
@@ -223,16 +208,16 @@ class Channels:
         Args:
             make: the stub's class.
         """
-        channel = self.get(address)
         known = self._stubs.get((address, make))
-        if known is None or known[0] is not channel:
-            known = self._stubs[address, make] = channel, make(channel)
-        return known[1]
+        if known is None:
+            known = self._stubs[address, make] = make(self.get(address))
+        return known
 
     async def close(self) -> None:
         """End all calls and connections."""
         self._stubs.clear()
-        while self._channels:
-            _, known = self._channels.popitem()
-            for _, channel in known:
-                await channel.close()
+        channels = [*self._channels.values()]
+        self._channels.clear()
+        async with asyncio.TaskGroup() as tasks:
+            for channel in channels:
+                tasks.create_task(channel.close())

@@ -1,4 +1,4 @@
-"""What nodes of a cluster and their clients say to each other besides calls."""
+"""Protocol of nodes and clients besides calls: its version, and metadata."""
 
 CLUSTER_METADATA_KEY = "rockoon-cluster"
 """Names the cluster that a caller means, in the metadata of its calls."""

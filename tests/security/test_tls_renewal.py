@@ -7,14 +7,17 @@ from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import grpc
 import pytest
 from cryptography import x509
+from grpc import aio
 
 from rockoon.local.authority import Authority, write
 from rockoon_core.channels import Channels, Tls
 from rockoon_runtime.telemetry.metrics import Measurement
 from rockoon_runtime.tls import ServerTls, with_certificate
 from support.eventually import eventually
+from support.tcp_gate import TcpGate
 from support.tls_server import serving, who_am_i
 
 
@@ -93,20 +96,29 @@ async def test_a_client_shows_its_renewed_certificate_to_new_connections(
     authority: Authority,
 ) -> None:
     own = authority.issue("before", hosts=(), file_name="client")
-    async with serving(authority.issue("server"), authority.ca) as address:
+    async with (
+        serving(authority.issue("server"), authority.ca) as address,
+        TcpGate(address) as gate,
+    ):
         channels = Channels(Tls(authority.ca, own.certificate, own.key))
-        first = channels.get(address)
-        assert await who_am_i(first) == "before"
+        channel = channels.get(gate.address)
+        assert await who_am_i(channel) == "before"
         authority.issue("after", hosts=(), file_name="client")
-        await eventually(lambda: channels.get(address) is not first)
-        assert await who_am_i(channels.get(address)) == "after"
-        assert await who_am_i(first) == "before", "a connection that is open goes on"
-        for _ in range(3):
-            latest = channels.get(address)
-            authority.issue("later", hosts=(), file_name="client")
-            await eventually(lambda known=latest: channels.get(address) is not known)  # type: ignore[misc]
-        assert await who_am_i(channels.get(address)) == "later"
+        assert await who_am_i(channel) == "before", "a connection that is open goes on"
+        await cut_noticed(gate, channel)
+        assert await who_am_i(channel) == "after"
+        write(own.certificate, b"-----BEGIN CERTIFICATE-----", 0o644)
+        await cut_noticed(gate, channel)
+        assert await who_am_i(channel) == "after", "what cannot be used is not taken"
         await channels.close()
+
+
+async def cut_noticed(gate: TcpGate, channel: aio.Channel) -> None:
+    """End a channel's connection; the next one can be made."""
+    await gate.cut()
+    ready = grpc.ChannelConnectivity.READY
+    await eventually(lambda: channel.get_state() is not ready)
+    await gate.open()
 
 
 def test_a_certificate_about_to_expire_is_told(

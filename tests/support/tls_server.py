@@ -45,4 +45,4 @@ async def serving(
 async def who_am_i(channel: aio.Channel) -> str:
     """What the server takes the caller for."""
     call: Any = channel.unary_unary(WHO)
-    return bytes(await call(b"", timeout=DEADLINE_SECONDS)).decode()
+    return bytes(await call(b"", timeout=DEADLINE_SECONDS, wait_for_ready=True)).decode()

@@ -5,6 +5,7 @@ being made waits for it; while none can be had, until the next try, calls fail a
 """
 
 import asyncio
+import contextlib
 import ssl
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Self
@@ -24,6 +25,8 @@ from rockoon_core.http2.messages import PREFIX, MessageRefused, MessageStream
 
 MESSAGE_BYTES_MAX = 64 << 20
 CONNECT_SECONDS_MAX = 5.0
+# How long a server may take to end its side of a connection over TLS.
+CLOSE_SECONDS_MAX = 1.0
 # Upper bounds of the first pause between tries, and of later ones.
 PAUSE_SECONDS_FIRST, PAUSE_SECONDS_MAX = 0.1, 1.0
 LIVENESS = Liveness(ping_seconds=10.0, answer_seconds=5.0)
@@ -65,6 +68,7 @@ class ClientConnection(Http2Connection):
         # Why it has ended before it was open, where the other side said so.
         self.reason = ""
         # Done when the server has said its settings, or the connection has ended.
+        self.ended = asyncio.Event()
         self.begun: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def settings_came(self) -> None:
@@ -84,6 +88,7 @@ class ClientConnection(Http2Connection):
         self._begin()
         self._channel.lost(self)
         super().connection_lost(failure)
+        self.ended.set()
 
     def ended_at_once(self, failure: ConnectionError) -> None:
         """The other side has ended it while hands were shaken."""
@@ -164,7 +169,7 @@ class Http2Channel(aio.Channel):
     Args:
         address: "host:port".
         message_bytes_max: longer answers are refused.
-        tls: None for a plain connection.
+        tls: asked for each connection; None for plain ones.
     """
 
     def __init__(
@@ -172,7 +177,7 @@ class Http2Channel(aio.Channel):
         address: str,
         *,
         message_bytes_max: int = MESSAGE_BYTES_MAX,
-        tls: ChannelTls | None = None,
+        tls: Callable[[], ChannelTls] | None = None,
     ) -> None:
         self.address = address
         self.message_bytes_max = message_bytes_max
@@ -256,7 +261,7 @@ class Http2Channel(aio.Channel):
         """Connect, and shake hands. Raises OSError, and ValueError for what is no address."""
         host, _, port = self.address.rpartition(":")
         host = host.strip("[]")
-        tls = self._tls
+        tls = None if self._tls is None else self._tls()
         connected = await connected_socket(host, int(port))
         try:
             transport, _ = await asyncio.get_running_loop().create_connection(
@@ -304,13 +309,26 @@ class Http2Channel(aio.Channel):
         self._is_closed = True
         if self._connecting is not None:
             self._connecting.cancel()
-        for connection in (self._connection, *self._former):
-            if connection is not None:
-                for stream in list(connection.streams.values()):
-                    if isinstance(stream, ClientStream):
-                        stream.call.cancel()
-                connection.close()
+        closing = [
+            each
+            for each in (self._connection, *self._former)
+            if each is not None and not each.is_lost
+        ]
         self._connection = None
+        for connection in closing:
+            for stream in list(connection.streams.values()):
+                if isinstance(stream, ClientStream):
+                    stream.call.cancel()
+            connection.close()
+        # A loop that ends before connections over TLS have ended complains of them.
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(CLOSE_SECONDS_MAX):
+                for connection in closing:
+                    await connection.ended.wait()
+        for connection in closing:
+            if not connection.is_lost:
+                connection.transport.abort()
+                await connection.ended.wait()
 
     def get_state(self, try_to_connect: bool = False) -> grpc.ChannelConnectivity:  # noqa: ARG002
         if self._is_closed:

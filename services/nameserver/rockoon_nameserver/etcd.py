@@ -59,7 +59,6 @@ class Endpoint:
 
     def __init__(self, address: str, dialer: Dialer) -> None:
         self.address = address
-        self.certificates = dialer.version
         self.channel = dialer.channel(address)
         self.kv = rpc.KVStub(self.channel)
         self.lease = rpc.LeaseStub(self.channel)
@@ -345,10 +344,6 @@ class Etcd:
     def _give_up(self, endpoint: Endpoint) -> None:
         """Take the next member, unless another call has turned away from this one already."""
         if self._endpoints[self._current] is endpoint:
-            if endpoint.certificates != self._dialer.version:
-                # Ours was renewed: connections that are open go on, new ones need the new one.
-                # Calls still on the former channel keep its connection until they end.
-                self._endpoints[self._current] = Endpoint(endpoint.address, self._dialer)
             self._current = (self._current + 1) % len(self._endpoints)
 
 

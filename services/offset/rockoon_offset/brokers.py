@@ -57,12 +57,10 @@ class Brokers:
         self._metadata = ((CLUSTER_METADATA_KEY, cluster),)
         self._timeout_seconds = timeout_seconds
         self._dialer = Dialer(tls, access)
-        # Broker name → the address its channel leads to and the version of our certificates, and
-        # the channel.
-        self._channels: dict[str, tuple[tuple[str, int], aio.Channel]] = {}
-        # Channels to addresses that brokers have left, or with former certificates. Closing one
-        # cancels the calls on it, and a cancelled call is not one that failed; so they are kept
-        # until those are long over.
+        # Broker name → the address its channel leads to, and the channel.
+        self._channels: dict[str, tuple[str, aio.Channel]] = {}
+        # Channels to addresses that brokers have left. Closing one cancels the calls on it, and a
+        # cancelled call is not one that failed; so they are kept until those are long over.
         self._retired: list[aio.Channel] = []
 
     async def queue_states(self, queues: Iterable[MessageQueue]) -> Answers[QueueState]:
@@ -168,9 +166,8 @@ class Brokers:
         if address is None:
             raise BrokerUnavailable(broker=broker)
         known = self._channels.get(broker)
-        wanted = (address, self._dialer.version)
-        if known is None or known[0] != wanted:
-            self._channels[broker] = (wanted, self._dialer.channel(address))
+        if known is None or known[0] != address:
+            self._channels[broker] = (address, self._dialer.channel(address))
             if known is not None:
                 self._retired.append(known[1])
                 if len(self._retired) > RETIRED_CHANNELS_MAX:
