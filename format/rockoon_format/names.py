@@ -12,6 +12,10 @@ GROUP_BYTES_MAX = 120
 
 RETRY_TOPIC_PREFIX = "%RETRY%"
 DLQ_TOPIC_PREFIX = "%DLQ%"
+# Ours: RocketMQ keeps lite topics as queues "%LMQ%$PARENT$NAME", whose dollars no topic may have.
+LITE_TOPIC_PREFIX = "%LITE%"
+LITE_TOPIC_SEPARATOR = "|"
+LITE_TOPIC_BYTES_MAX = 64
 
 SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
 TIMER_TOPIC = "rmq_sys_wheel_timer"
@@ -52,6 +56,7 @@ SYSTEM_GROUPS = frozenset(
 )
 
 _ALLOWED = re.compile(r"[%|a-zA-Z0-9_-]+")
+_ALLOWED_LITE = re.compile(rf"[a-zA-Z0-9_-]{{1,{LITE_TOPIC_BYTES_MAX}}}")
 
 
 class InvalidName(ValueError):
@@ -60,7 +65,7 @@ class InvalidName(ValueError):
 
 def topic_fault(topic: str) -> str | None:
     """Return a sentence that says what is wrong with a topic's name, None if nothing is."""
-    derived = is_retry_topic(topic) or is_dlq_topic(topic)
+    derived = is_retry_topic(topic) or is_dlq_topic(topic) or lite_topic_of(topic) is not None
     bytes_max = DERIVED_TOPIC_BYTES_MAX if derived else TOPIC_BYTES_MAX
     return _fault("topic", topic, bytes_max)
 
@@ -74,8 +79,8 @@ def validate_topic(topic: str) -> str:
     """Return `topic`.
 
     Raises:
-        InvalidName: empty, longer than 127 bytes (255 for retry and dead-letter topics), or with
-            a character other than `%|a-zA-Z0-9_-`.
+        InvalidName: empty, longer than 127 bytes (255 for retry, dead-letter and lite topics), or
+            with a character other than `%|a-zA-Z0-9_-`.
     """
     if fault := topic_fault(topic):
         raise InvalidName(fault)
@@ -101,6 +106,28 @@ def retry_topic(group: str) -> str:
 def dlq_topic(group: str) -> str:
     """Return the topic that keeps what a group gave up on."""
     return DLQ_TOPIC_PREFIX + group
+
+
+def lite_topic_fault(lite_topic: str) -> str | None:
+    """Return a sentence that says what is wrong with a lite topic's name, None if nothing is."""
+    if _ALLOWED_LITE.fullmatch(lite_topic):
+        return None
+    rule = f"1 to {LITE_TOPIC_BYTES_MAX} letters, digits, - and _"
+    return f"the lite topic {lite_topic[: 2 * LITE_TOPIC_BYTES_MAX]!r} is not of {rule}"
+
+
+def stored_lite_topic(parent: str, lite_topic: str) -> str:
+    """Return the topic that keeps the messages of a lite topic."""
+    return f"{LITE_TOPIC_PREFIX}{parent}{LITE_TOPIC_SEPARATOR}{lite_topic}"
+
+
+def lite_topic_of(topic: str) -> tuple[str, str] | None:
+    """Return parent and lite topic of what `stored_lite_topic` returns; None for another topic."""
+    if not topic.startswith(LITE_TOPIC_PREFIX):
+        return None
+    # A parent may have a separator in its name, a lite topic not.
+    parent, _, lite_topic = topic[len(LITE_TOPIC_PREFIX) :].rpartition(LITE_TOPIC_SEPARATOR)
+    return (parent, lite_topic) if parent and lite_topic else None
 
 
 def is_retry_topic(topic: str) -> bool:

@@ -1,6 +1,6 @@
 """Resources of access keys: names of topics and groups in permissions.
 
-topic:orders     a topic
+topic:orders     a topic, with its lite topics
 group:billing    a consumer or producer group, with its retry and dead-letter topics
 cluster          nodes, whole logs, access keys, and the topics that are the broker's own
 """
@@ -13,6 +13,7 @@ from rockoon_format.names import (
     is_dlq_topic,
     is_retry_topic,
     is_system_topic,
+    lite_topic_of,
 )
 
 Action = Literal["read", "write", "admin", "see"]
@@ -26,11 +27,13 @@ def group_resource(group: str) -> str:
 
 
 def topic_resource(topic: str) -> str:
-    """A group's own topics follow the group."""
+    """A group's own topics follow the group, lite topics their parent."""
     if is_retry_topic(topic):
         return group_resource(topic.removeprefix(RETRY_TOPIC_PREFIX))
     if is_dlq_topic(topic):
         return group_resource(topic.removeprefix(DLQ_TOPIC_PREFIX))
+    if lite := lite_topic_of(topic):
+        return f"topic:{lite[0]}"
     return CLUSTER if is_system_topic(topic) else f"topic:{topic}"
 
 

@@ -54,8 +54,3 @@ async def test_topics_and_endpoints_that_are_none(client: WireClient) -> None:
     request = pb.QueryAssignmentRequest(topic=d.Resource(name="t"), group=d.Resource(name="g"))
     answer = await client.call("QueryAssignment", request)
     assert answer.status.code == d.ILLEGAL_ACCESS_POINT
-
-
-async def test_lite_subscriptions_are_refused_by_name(client: WireClient) -> None:
-    answer = await client.call("SyncLiteSubscription", pb.SyncLiteSubscriptionRequest())
-    assert answer.status.code == d.NOT_IMPLEMENTED

@@ -218,7 +218,8 @@ class Admin:
         """All topics, sorted by name.
 
         Args:
-            include_system: also those that Rockoon makes for itself (%RETRY%..., %DLQ%...).
+            include_system: also those that Rockoon makes for itself (%RETRY%..., %DLQ%...,
+                %LITE%...).
         """
         return await reads.list_topics(self._cluster, include_system=include_system)
 

@@ -77,7 +77,7 @@ def create(
 @app.command("list")
 def list_topics(
     everything: Annotated[
-        bool, typer.Option("--all", help="Also %RETRY%... and %DLQ%... topics.")
+        bool, typer.Option("--all", help="Also %RETRY%..., %DLQ%... and %LITE%... topics.")
     ] = False,
     as_json: AsJson = False,
     nameservers: Nameservers = DEFAULT_NAMESERVERS,

@@ -9,7 +9,7 @@ import logging
 import os
 import secrets
 import socket
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import AbstractContextManager, suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
@@ -60,6 +60,7 @@ ROUTE_SECONDS_MAX = 6.0
 # nobody else could: its progress is on its disk.
 UNLISTED_SECONDS = 5.0
 _CHANGES_MAX = 1000
+_ASKED_MAX = 1000
 
 Request = TypeVar("Request")
 Reply = TypeVar("Reply")
@@ -252,6 +253,29 @@ class Connection:
                 raise TopicNotFound(topic=topic)
             self._watch.follow(topic)
             return found
+
+    async def learn_routes(self, topics: Collection[str]) -> None:
+        """Have the routes of many topics in the cache, by few questions; one that does not exist is
+        not there afterwards.
+
+        Raises:
+            NameserverUnavailable, RouteNotReached: as `route`.
+        """
+        async with self._asking:
+            unknown = [each for each in topics if self._cached(each, 0) is None]
+            for some in (
+                unknown[at : at + _ASKED_MAX] for at in range(0, len(unknown), _ASKED_MAX)
+            ):
+                changed_at = [self._changed_at.pop(each, 0) for each in some]
+                request = GetRouteRequest(
+                    topics=some, min_revision=max(self.routes.revision, *changed_at)
+                )
+                update = await self.call_nameserver(
+                    "GetRoute", request, timeout_seconds=ROUTE_SECONDS_MAX
+                )
+                if self.routes.learn(update, some):
+                    self.routes_changed.note()
+                self._watch.follow(*(each for each in some if self.routes.topic(each)))
 
     def note_change(self, topic: str, revision: int) -> None:
         """The topic was created, changed or deleted through this connection."""

@@ -73,10 +73,10 @@ class RouteWatch:
         """Whether changes of a topic are told."""
         return topic in self._followed
 
-    def follow(self, topic: str) -> None:
-        """Be told of a topic's changes too, from the routes' revision on."""
-        if topic not in self._followed:
-            self._followed.add(topic)
+    def follow(self, *topics: str) -> None:
+        """Be told of these topics' changes too, from the routes' revision on."""
+        if not self._followed.issuperset(topics):
+            self._followed.update(topics)
             if self._call is not None:
                 self._call.cancel()
 

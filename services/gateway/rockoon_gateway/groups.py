@@ -6,6 +6,13 @@ from rockoon import Cluster
 from rockoon.errors import GroupNotFound
 from rockoon_core.group_settings import RETRY_ATTEMPTS_DEFAULT
 from rockoon_gateway.clients.settings_answer import GroupFacts
+from rockoon_gateway.lite.lite_groups import (
+    LiteGroup,
+    check_plain_group,
+    checked_lite_group,
+    lite_group,
+    new_lite_group,
+)
 from rockoon_proto.v1.nameserver_pb2 import CLASSIC, GroupConfig
 
 # A changed group is another one for clients after so long.
@@ -28,13 +35,30 @@ class Groups:
         # Keeps one group from being asked for twice at once.
         self._asking: dict[str, asyncio.Lock] = {}
 
-    async def config(self, name: str) -> GroupConfig:
-        """A group's configuration.
+    async def plain(self, name: str) -> GroupConfig:
+        """A group's configuration, that is not bound to lite topics.
 
         Raises:
+            Refusal: ILLEGAL_CONSUMER_GROUP, it is.
             GroupNotFound: there is none, and none is to be created.
             RockoonError: nobody can tell.
         """
+        config = await self._config(GroupConfig(name=name))
+        check_plain_group(config)
+        return config
+
+    async def lite(self, name: str, parent: str) -> LiteGroup:
+        """What a group says that reads a parent's lite topics; one that is made is bound to it.
+
+        Raises:
+            Refusal: as `checked_lite_group`.
+            GroupNotFound, RockoonError: as `plain`.
+        """
+        return checked_lite_group(await self._config(new_lite_group(name, parent)), parent)
+
+    async def _config(self, wanted: GroupConfig) -> GroupConfig:
+        """Its configuration; if it has to be made, as wanted."""
+        name = wanted.name
         known = self._remembered(name)
         if known is not None:
             return known
@@ -42,14 +66,27 @@ class Groups:
         try:
             async with lock:
                 known = self._remembered(name)
-                return known if known is not None else await self._ask(name)
+                return known if known is not None else await self._ask(wanted)
         finally:
             if not lock.locked():
                 self._asking.pop(name, None)
 
-    async def facts(self, name: str) -> GroupFacts:
-        """What clients are told of a group; errors as of `config`."""
-        config = await self.config(name)
+    async def facts(self, name: str, lite_parent: str = "") -> GroupFacts:
+        """What clients are told of a group.
+
+        Args:
+            name: the group's.
+            lite_parent: whose lite topics the client reads; empty for one that reads none.
+
+        Raises:
+            Refusal, GroupNotFound, RockoonError: as `plain`, or `lite`.
+        """
+        if lite_parent:
+            await self.lite(name, lite_parent)
+            config = await self._config(new_lite_group(name, lite_parent))
+        else:
+            config = await self.plain(name)
+        lite = lite_group(config)
         return GroupFacts(
             fifo=config.fifo,
             retry_attempts_max=(
@@ -58,6 +95,7 @@ class Groups:
                 else RETRY_ATTEMPTS_DEFAULT
             ),
             retry_delays_ms=tuple(config.retry_delays_ms),
+            lite_topics_max=lite.quota if lite is not None else 0,
         )
 
     def _remembered(self, name: str) -> GroupConfig | None:
@@ -65,15 +103,15 @@ class Groups:
         now = asyncio.get_running_loop().time()
         return config if config is not None and now - since < REMEMBER_SECONDS else None
 
-    async def _ask(self, name: str) -> GroupConfig:
-        admin = self._cluster.admin
+    async def _ask(self, wanted: GroupConfig) -> GroupConfig:
+        name, admin = wanted.name, self._cluster.admin
         try:
             config = (await admin.get_group(name)).group.config
         except GroupNotFound:
             if not self._create:
                 raise
             # A young topic from its beginning, an old one from its end, as RocketMQ's proxy does.
-            wanted = GroupConfig(name=name, new_queue_rule=CLASSIC)
+            wanted.new_queue_rule = CLASSIC
             config = (await admin.create_group(wanted, if_absent=True)).config
         while len(self._known) >= REMEMBERED_MAX:
             del self._known[next(iter(self._known))]

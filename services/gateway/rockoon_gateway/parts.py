@@ -13,6 +13,7 @@ from rockoon_gateway.consoles.lookups import Lookups
 from rockoon_gateway.consoles.servicer import ConsoleServicer
 from rockoon_gateway.consuming.consuming import Consuming
 from rockoon_gateway.groups import Groups
+from rockoon_gateway.lite.lite_topics import LiteTopics
 from rockoon_gateway.metrics import GatewayMetrics
 from rockoon_gateway.producing.message_checks import SendLimits
 from rockoon_gateway.producing.sending import Sending
@@ -51,6 +52,7 @@ def assembled(
     presence = Presence(settings.client_seconds_max)
     topics = Topics(cluster, create=settings.create_topics)
     groups = Groups(cluster, create=settings.create_groups)
+    lite_topics = LiteTopics(cluster, settings.lite_topics_max)
     telemetry = Telemetry(presence, groups, settings.body_bytes_max, tasks)
     transactions = Transactions(
         cluster, topics, presence, settings.send_seconds_max, settings.checked_topics_max
@@ -58,6 +60,7 @@ def assembled(
     sending = Sending(
         cluster,
         topics,
+        lite_topics,
         presence,
         transactions,
         SendLimits(settings.body_bytes_max, round(settings.delay_seconds_max * 1000)),
@@ -65,7 +68,9 @@ def assembled(
         buffer_bytes_max=settings.buffer_bytes_max,
         clock=wall_clock_ms,
     )
-    consuming = Consuming(cluster, topics, groups, presence, create_groups=settings.create_groups)
+    consuming = Consuming(
+        cluster, topics, groups, lite_topics, presence, create_groups=settings.create_groups
+    )
     services = Services(QueryRoutes(cluster, topics), presence, telemetry, sending, consuming)
     callers = Callers(signatures)
     metrics = GatewayMetrics(

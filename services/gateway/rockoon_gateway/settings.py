@@ -90,3 +90,9 @@ class GatewaySettings(ServiceSettings):
         minimum=1,
         maximum=100_000,
     )
+    lite_topics_max: int = setting(
+        10_000,
+        "lite topics of all parents together; beyond it those that are not there are refused",
+        minimum=0,
+        maximum=1_000_000,
+    )

@@ -16,9 +16,9 @@ ALL_TYPES = (
 
 
 def accepted_types(route: TopicRoute) -> tuple[MessageType, ...]:
-    """What may be sent to a topic: all four when it does not say, or says MIXED."""
+    """What may be sent to a topic: any of four when it does not say, or says MIXED."""
     name = route.attributes.get(MESSAGE_TYPE, "").upper()
-    found = tuple(each for each in ALL_TYPES if MessageType.Name(each) == name)
+    found = tuple(each for each in (*ALL_TYPES, MessageType.LITE) if MessageType.Name(each) == name)
     return found or ALL_TYPES
 
 

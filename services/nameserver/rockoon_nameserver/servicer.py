@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Awaitable
 from typing import Any, Protocol, TypeVar
 
 from rockoon_core.errors import GroupNotFound, InvalidArgument
-from rockoon_format.names import is_dlq_topic, is_retry_topic, is_system_topic
+from rockoon_format.names import is_dlq_topic, is_retry_topic, is_system_topic, lite_topic_of
 from rockoon_format.resources import topic_resource
 from rockoon_nameserver.fingerprints import Fingerprints
 from rockoon_nameserver.follower import RouteFollower
@@ -247,4 +247,5 @@ def interest(topics: list[str], *, groups: bool) -> Interest:
 
 
 def made_by_rockoon(topic: str) -> bool:
-    return is_retry_topic(topic) or is_dlq_topic(topic) or is_system_topic(topic)
+    is_groups = is_retry_topic(topic) or is_dlq_topic(topic)
+    return is_groups or is_system_topic(topic) or lite_topic_of(topic) is not None

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from google.protobuf.duration_pb2 import Duration
 
+from rockoon_format.names import LITE_TOPIC_BYTES_MAX
 from rockoon_proto.apache.rocketmq.v2.definition_pb2 import (
     ClientType,
     CustomizedBackoff,
@@ -29,8 +30,6 @@ RETRY_DELAYS_MS = (
 """RocketMQ's delays before a redelivery."""
 RECEIVE_BATCH_MAX = 32
 POLLING_SECONDS = 20
-LITE_TOPICS_MAX = 0
-LITE_TOPIC_CHARACTERS_MAX = 64
 SEND_ATTEMPTS_MAX = 3
 
 
@@ -42,11 +41,13 @@ class GroupFacts:
         fifo: whether it reads in order.
         retry_attempts_max: deliveries behind the first one.
         retry_delays_ms: before each redelivery; empty for RocketMQ's.
+        lite_topics_max: that one client may subscribe to.
     """
 
     fifo: bool = False
     retry_attempts_max: int = 16
     retry_delays_ms: Sequence[int] = ()
+    lite_topics_max: int = 0
 
 
 def answered(
@@ -70,8 +71,8 @@ def answered(
         subscription.fifo = group.fifo
         subscription.receive_batch_size = RECEIVE_BATCH_MAX
         subscription.long_polling_timeout.CopyFrom(Duration(seconds=POLLING_SECONDS))
-        subscription.lite_subscription_quota = LITE_TOPICS_MAX
-        subscription.max_lite_topic_size = LITE_TOPIC_CHARACTERS_MAX
+        subscription.lite_subscription_quota = group.lite_topics_max
+        subscription.max_lite_topic_size = LITE_TOPIC_BYTES_MAX
         return answer
     answer.publishing.max_body_size = body_bytes_max
     answer.publishing.validate_message_type = True

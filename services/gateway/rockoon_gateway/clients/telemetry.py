@@ -17,6 +17,7 @@ from rockoon_gateway.clients.presence import CONSUMERS, Client, Presence
 from rockoon_gateway.clients.settings_answer import GroupFacts, answered, is_node
 from rockoon_gateway.codes import OK, Refusal
 from rockoon_gateway.groups import Groups
+from rockoon_gateway.lite.lite_groups import LITE_CLIENTS
 from rockoon_gateway.names import checked_group, checked_topic
 from rockoon_proto.apache.rocketmq.v2.definition_pb2 import Code, Settings
 from rockoon_proto.apache.rocketmq.v2.service_pb2 import TelemetryCommand
@@ -167,7 +168,12 @@ class Telemetry:
             return GroupFacts()
         group = checked_group(settings.subscription.group)
         call.require("read", f"group:{group}")
-        return await self._groups.facts(group)
+        parents = [each.topic.name for each in settings.subscription.subscriptions]
+        if settings.client_type not in LITE_CLIENTS:
+            return await self._groups.facts(group)
+        if len(parents) != 1:
+            raise Refusal(Code.ILLEGAL_TOPIC, "a lite consumer is bound to one topic")
+        return await self._groups.facts(group, parents[0])
 
     def _note_answer(self, command: TelemetryCommand) -> None:
         nonce = _nonce(command)

@@ -14,6 +14,7 @@ from rockoon_gateway.calls import ClientCall
 from rockoon_gateway.codes import OK, Refusal
 from rockoon_gateway.consuming.receive_rules import require_reader
 from rockoon_gateway.groups import Groups
+from rockoon_gateway.lite.lite_topics import is_lite
 from rockoon_gateway.names import checked_group, checked_topic
 from rockoon_gateway.routes import checked_endpoints, live_queues, permission
 from rockoon_gateway.topics import Topics
@@ -51,8 +52,13 @@ class Assignments:
         route = await self._topics.route(topic)
         if not route.readable or not route.queues:
             raise Refusal(Code.FORBIDDEN, f"no readable queue of topic {topic}")
-        facts = await self._groups.facts(group)
         queues = live_queues(self._cluster, route)
+        if is_lite(route):
+            # One place to ask: each answer is about all of its lite topics.
+            await self._groups.lite(group, topic)
+            queues, is_fifo = queues[:1], False
+        else:
+            is_fifo = (await self._groups.facts(group)).fifo
         return QueryAssignmentResponse(
             status=OK,
             assignments=[
@@ -64,7 +70,7 @@ class Assignments:
                         broker=v2.Broker(name=broker, id=0, endpoints=endpoints),
                     )
                 )
-                for broker, queue_id in units(queues, is_fifo=facts.fifo)
+                for broker, queue_id in units(queues, is_fifo=is_fifo)
             ],
         )
 

@@ -11,7 +11,6 @@ from contextlib import aclosing
 from rockoon import Cluster
 from rockoon_gateway.calls import ClientCall
 from rockoon_gateway.clients.presence import Client, Presence
-from rockoon_gateway.codes import Refusal
 from rockoon_gateway.consuming.assignments import Assignments
 from rockoon_gateway.consuming.offset_reads import OffsetReads
 from rockoon_gateway.consuming.receive_rules import REQUEST_TIMEOUT_SECONDS
@@ -19,10 +18,13 @@ from rockoon_gateway.consuming.receiving import Receiving
 from rockoon_gateway.consuming.renewals import Renewer
 from rockoon_gateway.consuming.settling import Settling
 from rockoon_gateway.groups import Groups
+from rockoon_gateway.lite.lite_receiving import LiteReceiving
+from rockoon_gateway.lite.lite_topics import LiteTopics
+from rockoon_gateway.lite.subscribing import LiteSubscribing
 from rockoon_gateway.series_counts import SeriesCounts
 from rockoon_gateway.topics import Topics
 from rockoon_proto.apache.rocketmq.v2 import service_pb2 as pb
-from rockoon_proto.apache.rocketmq.v2.definition_pb2 import Code, FilterExpression
+from rockoon_proto.apache.rocketmq.v2.definition_pb2 import FilterExpression
 
 SILENT_SECONDS_MAX = 30.0
 """How long a client that is heard of no more keeps what is renewed for it; heartbeats come every
@@ -36,6 +38,7 @@ class Consuming:
         cluster: the connection.
         topics: their routes.
         groups: consumer groups.
+        lite_topics: those below a parent.
         presence: who is there, and what they said of themselves.
         create_groups: whether groups are made when they are first seen.
 
@@ -49,6 +52,7 @@ class Consuming:
         cluster: Cluster,
         topics: Topics,
         groups: Groups,
+        lite_topics: LiteTopics,
         presence: Presence,
         *,
         create_groups: bool,
@@ -56,7 +60,17 @@ class Consuming:
         self._presence = presence
         self.delivered = SeriesCounts()
         self.renewer = Renewer(cluster.receiving, self._is_gone)
-        self._receiving = Receiving(cluster.receiving, groups, self.renewer)
+        lite = LiteSubscribing(cluster, topics, groups, lite_topics, presence)
+        self.sync_lite = lite.sync
+        self.lite_subscriptions = lite.subscriptions
+        self._receiving = Receiving(
+            cluster.receiving,
+            topics,
+            groups,
+            LiteReceiving(lite_topics),
+            lite.subscriptions,
+            self.renewer,
+        )
         self._settling = Settling(cluster.receiving, self.renewer)
         offsets = OffsetReads(cluster, create_groups=create_groups)
         self.pull = offsets.pull
@@ -113,12 +127,6 @@ class Consuming:
         """See `Settling`."""
         self._presence.seen(call)
         return await self._settling.forward_to_dead_letters(request, call)
-
-    async def sync_lite(
-        self, _request: pb.SyncLiteSubscriptionRequest, _call: ClientCall
-    ) -> pb.SyncLiteSubscriptionResponse:
-        """Lite topics are not supported: a cluster has no topic of that type."""
-        raise Refusal(Code.NOT_IMPLEMENTED, "lite topics are not supported")
 
     def _is_gone(self, client_id: str) -> bool:
         return not self._presence.is_alive(client_id, SILENT_SECONDS_MAX)

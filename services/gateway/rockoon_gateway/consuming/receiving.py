@@ -29,8 +29,12 @@ from rockoon_gateway.consuming.receive_rules import (
 )
 from rockoon_gateway.consuming.renewals import Renewer
 from rockoon_gateway.groups import Groups
+from rockoon_gateway.lite.lite_receiving import LiteReceiving
+from rockoon_gateway.lite.subscribing import lite_parent
+from rockoon_gateway.lite.subscriptions import LiteSubscriptions
 from rockoon_gateway.messages.delivered import timestamp, to_wire
 from rockoon_gateway.names import checked_group, checked_topic
+from rockoon_gateway.topics import Topics
 from rockoon_proto.apache.rocketmq.v2 import service_pb2 as pb
 from rockoon_proto.apache.rocketmq.v2.definition_pb2 import Code, FilterExpression, Message
 
@@ -61,16 +65,29 @@ class Receiving:
 
     Args:
         engine: shared by all clients.
+        topics: tells parents of lite topics.
         groups: makes those that are first seen here, if it may.
+        lite: receives for lite consumers.
+        lite_subscriptions: what those read.
         renewer: renews what push consumers get.
         clock: stamps answers.
     """
 
     def __init__(
-        self, engine: Receives, groups: Groups, renewer: Renewer, clock: Clock = wall_clock_ms
+        self,
+        engine: Receives,
+        topics: Topics,
+        groups: Groups,
+        lite: LiteReceiving,
+        lite_subscriptions: LiteSubscriptions,
+        renewer: Renewer,
+        clock: Clock = wall_clock_ms,
     ) -> None:
         self._engine = engine
+        self._topics = topics
         self._groups = groups
+        self._lite = lite
+        self._lite_subscriptions = lite_subscriptions
         self._renewer = renewer
         self._clock = clock
         # Of receivers that wait now, with their groups.
@@ -141,21 +158,13 @@ class Receiving:
         # What the request says goes before the settings, which may be of long ago.
         wanted = request.filter_expression if request.HasField("filter_expression") else expression
         subscription = subscription_of(topic, wanted or FilterExpression())
-        await self._groups.config(group)
         received: list[ReceivedMessage] = []
         patience = asyncio.timeout(None)
         try:
             async with patience:
                 self._patience[patience] = group
-                received = await self._engine.receive(
-                    group,
-                    [subscription],
-                    messages_max=wish.messages_max,
-                    visible_after_ms=wish.visible_after_ms,
-                    wait_seconds=0.0 if self._is_closed else wish.wait_seconds,
-                    attempt_id=request.attempt_id,
-                    receiver=call.client_id,
-                    create_group=False,
+                received = await self._received(
+                    group, subscription, wish, call.client_id, request.attempt_id
                 )
         except TimeoutError:
             # The gateway goes; cancelled, the engine has given back what it had.
@@ -174,3 +183,28 @@ class Receiving:
                 continue
             found.append((message, wire))
         return found
+
+    async def _received(
+        self, group: str, subscription: Subscription, wish: Wish, client_id: str, attempt_id: str
+    ) -> list[ReceivedMessage]:
+        async def receive(
+            subscriptions: Sequence[Subscription], wait_seconds: float
+        ) -> list[ReceivedMessage]:
+            return await self._engine.receive(
+                group,
+                subscriptions,
+                messages_max=wish.messages_max,
+                visible_after_ms=wish.visible_after_ms,
+                wait_seconds=wait_seconds,
+                attempt_id=attempt_id,
+                receiver=client_id,
+                create_group=False,
+            )
+
+        wait_seconds = 0.0 if self._is_closed else wish.wait_seconds
+        if await lite_parent(self._topics, subscription.topic) is None:
+            await self._groups.plain(group)
+            return await receive([subscription], wait_seconds)
+        await self._groups.lite(group, subscription.topic)
+        mine = self._lite_subscriptions.of(client_id, group, subscription.topic)
+        return await self._lite.receive(mine, wait_seconds, receive)

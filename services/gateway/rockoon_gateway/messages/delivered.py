@@ -15,7 +15,7 @@ from hashlib import md5
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from rockoon.message import Message
-from rockoon_format.names import is_dlq_topic
+from rockoon_format.names import is_dlq_topic, lite_topic_of
 from rockoon_format.properties import (
     PROPERTY_BORN_HOST,
     PROPERTY_BORN_TIMESTAMP,
@@ -23,6 +23,7 @@ from rockoon_format.properties import (
     PROPERTY_DLQ_ORIGIN_MESSAGE_ID,
     PROPERTY_DLQ_ORIGIN_TOPIC,
     PROPERTY_KEYS,
+    PROPERTY_LITE_TOPIC,
     PROPERTY_ORIGIN_MESSAGE_ID,
     PROPERTY_RETRY_TOPIC,
     PROPERTY_SHARDING_KEY,
@@ -84,6 +85,7 @@ def to_wire(
         delivery_attempt=attempt,
         tag=properties.get(PROPERTY_TAGS),
         message_group=properties.get(PROPERTY_SHARDING_KEY),
+        lite_topic=properties.get(PROPERTY_LITE_TOPIC),
         trace_context=properties.get(PROPERTY_TRACE_CONTEXT),
         receipt_handle=receipt_handle or None,
         delivery_timestamp=_delivery_timestamp(properties),
@@ -108,6 +110,8 @@ def type_of(properties: Mapping[str, str]) -> v2.MessageType:
         return v2.TRANSACTION
     if any(name in properties for name in _DELAYS):
         return v2.DELAY
+    if PROPERTY_LITE_TOPIC in properties:
+        return v2.LITE
     return v2.FIFO if PROPERTY_SHARDING_KEY in properties else v2.NORMAL
 
 
@@ -133,8 +137,11 @@ def _origin(message: Message, properties: Mapping[str, str]) -> v2.DeadLetterQue
     """Where a dead letter comes from; None for any other message."""
     if not is_dlq_topic(message.queue.topic):
         return None
+    topic = properties.get(PROPERTY_DLQ_ORIGIN_TOPIC) or properties.get(PROPERTY_RETRY_TOPIC, "")
+    lite = lite_topic_of(topic)
     return v2.DeadLetterQueue(
-        topic=properties.get(PROPERTY_DLQ_ORIGIN_TOPIC) or properties.get(PROPERTY_RETRY_TOPIC),
+        # Clients know a lite topic by its parent, and by the message's own `lite_topic`.
+        topic=(lite[0] if lite is not None else topic) or None,
         message_id=properties.get(PROPERTY_DLQ_ORIGIN_MESSAGE_ID)
         or properties.get(PROPERTY_ORIGIN_MESSAGE_ID),
     )

@@ -6,6 +6,8 @@ The list is RocketMQ's (MessageConst.STRING_HASH_SET), and shorter than ours: wh
 
 from rockoon_format.properties import (
     PROPERTY_FAILURE,
+    PROPERTY_LITE_TOPIC,
+    PROPERTY_PRIORITY,
     PROPERTY_SEQUENCE,
     TRANSIENT_PREFIX,
 )
@@ -20,7 +22,12 @@ _ROCKETMQ = (
     "TIMER_ROLL_TIMES TIMER_OUT_MS TIMER_DEL_UNIQKEY TIMER_DELAY_LEVEL __BORNHOST BORN_TIMESTAMP "
     "DLQ_ORIGIN_TOPIC DLQ_ORIGIN_MESSAGE_ID __CRC32#"
 )
-RESERVED = frozenset(_ROCKETMQ.split()) | {PROPERTY_FAILURE, PROPERTY_SEQUENCE}
+RESERVED = frozenset(_ROCKETMQ.split()) | {
+    PROPERTY_FAILURE,
+    PROPERTY_LITE_TOPIC,
+    PROPERTY_PRIORITY,
+    PROPERTY_SEQUENCE,
+}
 
 
 def is_reserved(name: str) -> bool:

@@ -11,12 +11,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from io import BytesIO
 
-from rockoon_format.names import GROUP_BYTES_MAX
+from rockoon_format.names import GROUP_BYTES_MAX, lite_topic_fault
 from rockoon_format.properties import (
     PROPERTY_BORN_HOST,
     PROPERTY_BORN_TIMESTAMP,
     PROPERTY_CHECK_IMMUNITY_TIME_IN_SECONDS,
     PROPERTY_KEYS,
+    PROPERTY_LITE_TOPIC,
     PROPERTY_PRODUCER_GROUP,
     PROPERTY_RECONSUME_TIME,
     PROPERTY_SHARDING_KEY,
@@ -73,6 +74,7 @@ class AcceptedMessage:
         message_group: empty when it has none.
         properties: encoded.
         deliver_at_ms: of a delayed one, else 0.
+        lite_topic: empty when it is of none.
     """
 
     message_id: str
@@ -81,6 +83,7 @@ class AcceptedMessage:
     message_group: str
     properties: bytes
     deliver_at_ms: int
+    lite_topic: str = ""
 
 
 def all_accepted(
@@ -140,6 +143,7 @@ def accepted(topic: str, message: Message, limits: SendLimits, now_ms: int) -> A
         message_group=group,
         properties=encode(properties),
         deliver_at_ms=deliver_at_ms,
+        lite_topic=system.lite_topic if message_type == MessageType.LITE else "",
     )
 
 
@@ -230,6 +234,11 @@ def check_properties(user: Mapping[str, str], system: SystemProperties) -> None:
             or _CONTROL.search(group)
         ):
             raise Refusal(Code.ILLEGAL_MESSAGE_GROUP, f"{group!r} is no message group")
+    if system.HasField("lite_topic"):
+        if fault := lite_topic_fault(system.lite_topic):
+            raise Refusal(Code.ILLEGAL_LITE_TOPIC, fault)
+        if system.HasField("message_group"):
+            raise Refusal(Code.ILLEGAL_MESSAGE_GROUP, "a lite topic is one message group itself")
     recovery = system.orphaned_transaction_recovery_duration
     if recovery.seconds > RECOVERY_SECONDS_MAX:
         raise Refusal(
@@ -252,6 +261,8 @@ def stored_properties(message: Message) -> dict[str, str]:
     found |= {name: value for name, value in message.user_properties.items() if value}
     if system.HasField("message_group"):
         found[PROPERTY_SHARDING_KEY] = system.message_group
+    if system.HasField("lite_topic"):
+        found[PROPERTY_LITE_TOPIC] = system.lite_topic
     if system.trace_context:
         found[PROPERTY_TRACE_CONTEXT] = _CONTROL.sub("", system.trace_context)
     if system.HasField("born_timestamp"):

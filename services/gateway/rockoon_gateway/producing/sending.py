@@ -18,9 +18,11 @@ from rockoon.producer.forwarding import ForwardingProducer
 from rockoon.producer.receipt import Receipt
 from rockoon.transactions.transaction import Resolution
 from rockoon_core.clock import Clock
+from rockoon_format.names import stored_lite_topic
 from rockoon_gateway.calls import ClientCall
 from rockoon_gateway.clients.presence import Presence
 from rockoon_gateway.codes import OK, Refusal, common_status, status_of
+from rockoon_gateway.lite.lite_topics import LiteTopics
 from rockoon_gateway.names import checked_topic
 from rockoon_gateway.producing.message_checks import (
     AcceptedMessage,
@@ -59,6 +61,7 @@ class Sending:
     Args:
         cluster: the connection.
         topics: their routes.
+        lite_topics: those below a parent.
         presence: is told who calls.
         transactions: of half messages.
         limits: by the settings.
@@ -74,6 +77,7 @@ class Sending:
         self,
         cluster: Cluster,
         topics: Topics,
+        lite_topics: LiteTopics,
         presence: Presence,
         transactions: Transactions,
         limits: SendLimits,
@@ -84,6 +88,7 @@ class Sending:
     ) -> None:
         self._cluster = cluster
         self._topics = topics
+        self._lite_topics = lite_topics
         self._presence = presence
         self._transactions = transactions
         self._limits = limits
@@ -133,6 +138,8 @@ class Sending:
         left = call.seconds_left
         try:
             async with asyncio.timeout(None if left is None else max(left - ANSWER_SECONDS, 0)):
+                if lite := dict.fromkeys(one.lite_topic for one in each if one.lite_topic):
+                    await self._lite_topics.provide(route, lite)
                 entries = await self._store(topic, each)
         except TimeoutError:
             raise TimedOut(what="storing the messages", seconds=left) from None
@@ -192,8 +199,9 @@ class Sending:
         if message.message_type == MessageType.TRANSACTION:
             return None
         try:
+            stored = stored_lite_topic(topic, lite) if (lite := message.lite_topic) else topic
             return self._producer.forward(
-                topic,
+                stored,
                 message.body,
                 message.properties,
                 ordering_key=message.message_group or None,

@@ -1,0 +1,125 @@
+"""Lite topics as the cluster keeps them: topics of one queue, made when they are first named.
+
+    parent "chat", lite topic "session-7"   ->   topic %LITE%chat|session-7, one queue
+
+Its broker is one of the parent's, by the name's hash, so the lite topics of a parent are spread. A
+lite topic that expires is closed first and deleted later (see `Expiry`): who sends to one that is
+closed opens it again.
+"""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Collection
+from itertools import islice
+from zlib import crc32
+
+from rockoon import Cluster
+from rockoon.errors import InvalidTopicName, TopicNotFound
+from rockoon.net.routes import PERMISSION_READ, PERMISSION_WRITE, TopicRoute
+from rockoon_format.names import LITE_TOPIC_PREFIX, lite_topic_of, stored_lite_topic, topic_fault
+from rockoon_gateway.codes import Refusal
+from rockoon_gateway.routes import live_queues
+from rockoon_gateway.topics import MESSAGE_TYPE
+from rockoon_proto.apache.rocketmq.v2.definition_pb2 import Code, MessageType
+
+LITE = MessageType.Name(MessageType.LITE)
+OPEN = PERMISSION_READ | PERMISSION_WRITE
+CLOSED = PERMISSION_READ
+# As many as a connection remembers to have changed.
+MADE_TOGETHER_MAX = 500
+
+
+def is_lite(route: TopicRoute) -> bool:
+    """Whether a topic is a parent of lite topics."""
+    return route.attributes.get(MESSAGE_TYPE, "").upper() == LITE
+
+
+class LiteTopics:
+    """Makes and finds them.
+
+    Args:
+        cluster: the connection.
+        count_max: of all parents together.
+    """
+
+    def __init__(self, cluster: Cluster, count_max: int) -> None:
+        self._cluster = cluster
+        self._count_max = count_max
+        self._making = asyncio.Lock()
+        self.count = 0
+        """How many there are, as of the last look and what was made here since."""
+
+    def known(self, parent: str, lite_topic: str) -> TopicRoute | None:
+        """Its route, from memory."""
+        return self._cluster.routes.topic(stored_lite_topic(parent, lite_topic))
+
+    async def provide(self, parent: TopicRoute, lite_topics: Collection[str]) -> None:
+        """Have lite topics exist, open for who sends, with their routes in the cache.
+
+        Args:
+            parent: their parent's route.
+            lite_topics: names, checked.
+
+        Raises:
+            Refusal: LITE_TOPIC_QUOTA_EXCEEDED, or ILLEGAL_LITE_TOPIC with its parent's name.
+            RockoonError: the nameservers cannot tell, or make none.
+        """
+        missing = [each for each in lite_topics if not self._is_open(parent.name, each)]
+        if not missing:
+            return
+        for each in missing:
+            if fault := topic_fault(stored_lite_topic(parent.name, each)):
+                raise Refusal(Code.ILLEGAL_LITE_TOPIC, fault)
+        rest = iter(missing)
+        while some := list(islice(rest, MADE_TOGETHER_MAX)):
+            async with self._making:
+                await self._provide(parent, some)
+
+    def _is_open(self, parent: str, lite_topic: str) -> bool:
+        route = self.known(parent, lite_topic)
+        return route is not None and route.writable
+
+    async def _provide(self, parent: TopicRoute, lite_topics: list[str]) -> None:
+        names = [stored_lite_topic(parent.name, each) for each in lite_topics]
+        await self._cluster.learn_routes(names)
+        routes = self._cluster.routes
+        absent = [each for each in lite_topics if self.known(parent.name, each) is None]
+        if absent:
+            await self._make(parent, absent)
+            await self._cluster.learn_routes(names)
+        for name in names:
+            route = routes.topic(name)
+            if route is None:
+                raise TopicNotFound(topic=name)
+            if not route.writable:
+                await self._cluster.admin.update_topic(name, permissions=OPEN)
+                await self._cluster.route(name)
+
+    async def _make(self, parent: TopicRoute, lite_topics: list[str]) -> None:
+        if self.count + len(lite_topics) > self._count_max:
+            await self.look()
+        if self.count + len(lite_topics) > self._count_max:
+            raise Refusal(
+                Code.LITE_TOPIC_QUOTA_EXCEEDED,
+                f"there are {self.count} lite topics, and lite_topics_max is {self._count_max}",
+            )
+        queues = live_queues(self._cluster, parent)
+        if not queues:
+            raise InvalidTopicName(topic=parent.name, reason="it has no queues")
+        by_broker = defaultdict[str, list[str]](list)
+        for each in lite_topics:
+            broker = queues[crc32(each.encode()) % len(queues)].broker
+            by_broker[broker].append(stored_lite_topic(parent.name, each))
+        for broker, names in by_broker.items():
+            await self._cluster.admin.create_topics(names, placements={broker: 1}, if_absent=True)
+            self.count += len(names)
+
+    async def look(self) -> list[TopicRoute]:
+        """All that exist, as a nameserver has them now."""
+        found = [
+            route
+            for route in await self._cluster.admin.list_topics(include_system=True)
+            if route.name.startswith(LITE_TOPIC_PREFIX) and lite_topic_of(route.name)
+        ]
+        self.count = len(found)
+        return found

@@ -1,0 +1,92 @@
+"""Where a new lite subscription begins: an offset option of the protocol as a reset of Rockoon's.
+
+    LAST         where the group was: nothing is reset
+    MIN, MAX     the oldest message, the end
+    offset       that one
+    tail_n       the last n messages
+    timestamp    the first message stored then or later
+
+The group's progress on the lite topic moves, also for its other clients, as in RocketMQ.
+Source: OffsetOption of the protocol.
+"""
+
+import asyncio
+
+from rockoon import Cluster
+from rockoon.admin.queue_ends import ask_queue_ends
+from rockoon.errors import BrokerUnavailable, InvalidArgument, TopicNotFound
+from rockoon.net.routes import TopicRoute
+from rockoon_core.backoff import Backoff
+from rockoon_core.message_queue import queue_to_wire
+from rockoon_proto.apache.rocketmq.v2.definition_pb2 import OffsetOption
+from rockoon_proto.v1.offset_pb2 import QueueOffset, QueueOffsets, ResetTarget
+
+# The offset service hears of a topic by its own watch, a moment after it was made.
+HEARS_SECONDS_MAX = 5.0
+
+
+def is_reset(option: OffsetOption) -> bool:
+    """Whether an option says anything."""
+    kind = option.WhichOneof("offset_type")
+    return kind is not None and not (kind == "policy" and option.policy == OffsetOption.LAST)
+
+
+def reset_target(option: OffsetOption) -> ResetTarget | None:
+    """What an option asks for; None for the last n messages, for which the end has to be known.
+
+    Raises:
+        InvalidArgument: a negative number, or a policy that means nothing.
+    """
+    match option.WhichOneof("offset_type"):
+        case "policy" if option.policy == OffsetOption.MIN:
+            return ResetTarget(earliest=True)
+        case "policy" if option.policy == OffsetOption.MAX:
+            return ResetTarget(latest=True)
+        case "offset" if option.offset >= 0:
+            return ResetTarget(offset=option.offset)
+        case "timestamp" if option.timestamp >= 0:
+            return ResetTarget(timestamp_ms=option.timestamp)
+        case "tail_n" if option.tail_n >= 0:
+            return None
+    raise InvalidArgument(reason=f"no place to begin: {str(option).strip()}")
+
+
+async def begin_at(
+    cluster: Cluster, group: str, route: TopicRoute, option: OffsetOption, operator: str
+) -> None:
+    """Set a group's progress on a lite topic.
+
+    Args:
+        cluster: the connection.
+        group: whose.
+        route: the stored lite topic's.
+        option: where to.
+        operator: for the record.
+
+    Raises:
+        RockoonError: it was not set.
+    """
+    target = reset_target(option) or await _last(cluster, route, option.tail_n)
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + HEARS_SECONDS_MAX
+    backoff = Backoff()
+    while True:
+        try:
+            plan = await cluster.admin.plan_reset(group, route.name, target)
+            break
+        except TopicNotFound:
+            pause = backoff.next_seconds()
+            if loop.time() + pause > deadline:
+                raise
+        await asyncio.sleep(pause)
+    await cluster.admin.apply_reset(plan.reset_id, operator)
+
+
+async def _last(cluster: Cluster, route: TopicRoute, messages: int) -> ResetTarget:
+    found = []
+    for ends in await ask_queue_ends(cluster, route):
+        if ends.state is None:
+            raise ends.error or BrokerUnavailable(broker=ends.queue.broker)
+        offset = max(ends.state.max_offset - messages, ends.state.min_offset)
+        found.append(QueueOffset(queue=queue_to_wire(ends.queue), offset=offset))
+    return ResetTarget(offsets=QueueOffsets(offsets=found))

@@ -1,0 +1,166 @@
+"""SyncLiteSubscription: which lite topics a client reads, and where it begins.
+
+Source: LiteSubscriptionService of RocketMQ's proxy, LiteSubscriptionRegistryImpl of its broker.
+"""
+
+from collections.abc import Collection
+
+from rockoon import Cluster
+from rockoon.net.routes import TopicRoute
+from rockoon_format.names import lite_topic_fault
+from rockoon_gateway.calls import ClientCall
+from rockoon_gateway.clients.presence import Client, Presence
+from rockoon_gateway.codes import OK, Refusal
+from rockoon_gateway.consuming.receive_rules import require_reader
+from rockoon_gateway.groups import Groups
+from rockoon_gateway.lite.lite_groups import LITE_CLIENTS, LiteGroup
+from rockoon_gateway.lite.lite_topics import LiteTopics, is_lite
+from rockoon_gateway.lite.start_places import begin_at, is_reset
+from rockoon_gateway.lite.subscriptions import LiteSubscription, LiteSubscriptions
+from rockoon_gateway.names import checked_group, checked_topic
+from rockoon_gateway.topics import Topics
+from rockoon_proto.apache.rocketmq.v2.definition_pb2 import (
+    ClientType,
+    Code,
+    LiteSubscriptionAction,
+    OffsetOption,
+)
+from rockoon_proto.apache.rocketmq.v2.service_pb2 import (
+    NotifyUnsubscribeLiteCommand,
+    SyncLiteSubscriptionRequest,
+    SyncLiteSubscriptionResponse,
+    TelemetryCommand,
+)
+
+
+class LiteSubscribing:
+    """Answers SyncLiteSubscription.
+
+    Args:
+        cluster: the connection.
+        topics, groups: looked up.
+        lite_topics: made where they are missing.
+        presence: who is there.
+
+    Attributes:
+        subscriptions: who reads what.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        topics: Topics,
+        groups: Groups,
+        lite_topics: LiteTopics,
+        presence: Presence,
+    ) -> None:
+        self._cluster = cluster
+        self._topics = topics
+        self._groups = groups
+        self._lite_topics = lite_topics
+        self._presence = presence
+        self.subscriptions = LiteSubscriptions()
+        presence.on_change.append(self._changed)
+
+    async def sync(
+        self, request: SyncLiteSubscriptionRequest, call: ClientCall
+    ) -> SyncLiteSubscriptionResponse:
+        """See the protocol.
+
+        Raises:
+            Refusal: ILLEGAL_LITE_TOPIC, ILLEGAL_TOPIC, ILLEGAL_CONSUMER_GROUP,
+                LITE_TOPIC_QUOTA_EXCEEDED, LITE_SUBSCRIPTION_QUOTA_EXCEEDED.
+            RockoonError: what is needed is away.
+        """
+        group, topic = checked_group(request.group), checked_topic(request.topic)
+        require_reader(call, group, topic)
+        self._note(call, group)
+        wanted = dict.fromkeys(request.lite_topic_set)
+        for each in wanted:
+            if fault := lite_topic_fault(each):
+                raise Refusal(Code.ILLEGAL_LITE_TOPIC, fault)
+        if request.action == LiteSubscriptionAction.COMPLETE_REMOVE:
+            self.subscriptions.forget(call.client_id)
+            return SyncLiteSubscriptionResponse(status=OK)
+        parent = await self._topics.route(topic)
+        if not is_lite(parent):
+            raise Refusal(Code.ILLEGAL_TOPIC, f"topic {topic!r} has no lite topics")
+        rules = await self._groups.lite(group, topic)
+        mine = self.subscriptions.of(call.client_id, group, topic)
+        match request.action:
+            case LiteSubscriptionAction.PARTIAL_REMOVE:
+                mine.remove(wanted)
+            case LiteSubscriptionAction.COMPLETE_ADD:
+                check_quota(wanted, rules)
+                await self._lite_topics.provide(parent, wanted)
+                mine.replace(wanted, request.version)
+            case _:
+                check_quota({**mine.lite_topics, **wanted}, rules)
+                await self._lite_topics.provide(parent, wanted)
+                await self._begin(mine, wanted, request.offset_option, call)
+                if rules.is_exclusive:
+                    self._take_over(mine, wanted)
+                mine.add(wanted)
+        return SyncLiteSubscriptionResponse(status=OK)
+
+    def _note(self, call: ClientCall, group: str) -> None:
+        """It is a lite consumer, whether it has told its settings here or not."""
+        client = self._presence.seen(call)
+        if client.client_type not in LITE_CLIENTS:
+            client.client_type, client.group = ClientType.LITE_SIMPLE_CONSUMER, group
+
+    async def _begin(
+        self,
+        mine: LiteSubscription,
+        wanted: Collection[str],
+        option: OffsetOption,
+        call: ClientCall,
+    ) -> None:
+        if not is_reset(option):
+            return
+        # It moves the group's progress, as UpdateOffset does.
+        call.require("write", f"group:{mine.group}")
+        who = f"{call.client_id}, by its lite subscription"
+        for each in wanted:
+            route = self._lite_topics.known(mine.parent, each)
+            if route is not None:
+                await begin_at(self._cluster, mine.group, route, option, who)
+
+    def _take_over(self, mine: LiteSubscription, wanted: Collection[str]) -> None:
+        """Others of the group lose what this one subscribes to, and are told."""
+        for lite_topic in wanted:
+            for other in list(self.subscriptions.others(mine, lite_topic)):
+                other.remove([lite_topic])
+                client = self._presence.get(other.client_id)
+                for outbox in client.outboxes if client is not None else ():
+                    outbox.put(
+                        TelemetryCommand(
+                            status=OK,
+                            notify_unsubscribe_lite_command=NotifyUnsubscribeLiteCommand(
+                                lite_topic=lite_topic
+                            ),
+                        )
+                    )
+
+    def _changed(self, client: Client) -> None:
+        if self._presence.get(client.client_id) is None:
+            self.subscriptions.forget(client.client_id)
+
+
+def check_quota(lite_topics: Collection[str], rules: LiteGroup) -> None:
+    """Raise Refusal for more lite topics than a client of a group may subscribe to."""
+    if len(lite_topics) > rules.quota:
+        raise Refusal(
+            Code.LITE_SUBSCRIPTION_QUOTA_EXCEEDED,
+            f"{len(lite_topics)} lite topics, and a client may subscribe to {rules.quota}",
+        )
+
+
+async def lite_parent(topics: Topics, topic: str) -> TopicRoute | None:
+    """A topic's route if it is a parent of lite topics.
+
+    Raises:
+        RockoonError: as `Topics.route`.
+    """
+    route = await topics.route(topic)
+    return route if is_lite(route) else None
