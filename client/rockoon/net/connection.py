@@ -22,12 +22,12 @@ from rockoon.errors import (
     NameserverUnavailable,
     OffsetServiceUnavailable,
     RockoonError,
-    TopicNotFound,
 )
 from rockoon.net.access import AccessKey
 from rockoon.net.addresses import reachable
 from rockoon.net.broker_stub import broker_stub
 from rockoon.net.calls_in_flight import CallsInFlight, Moved
+from rockoon.net.route_questions import RouteQuestions
 from rockoon.net.route_watch import RouteWatch
 from rockoon.net.routes import TopicRoute
 from rockoon.net.tls import Tls, open_channels
@@ -37,7 +37,6 @@ from rockoon_core.nameservers import call_any
 from rockoon_core.protocol import CLUSTER_METADATA_KEY
 from rockoon_core.signature import Credentials
 from rockoon_proto.v1.in_flight_pb2_grpc import InFlightServiceStub
-from rockoon_proto.v1.nameserver_pb2 import GetRouteRequest
 from rockoon_proto.v1.nameserver_pb2_grpc import NameServerStub
 from rockoon_proto.v1.offset_pb2_grpc import OffsetServiceStub
 
@@ -52,15 +51,10 @@ log = logging.getLogger(__name__)
 CALL_SECONDS_MAX = 10.0
 CONNECT_SECONDS_MAX = 10.0
 RETRY_SECONDS = 30.0
-# A nameserver answers from memory, and waits five seconds at most for a change to arrive there. One
-# that says nothing for longer is to be given up for the next one: its host may have vanished.
-ROUTE_SECONDS_MAX = 6.0
 # An offset service that is out of the routes for so long is called where it was. One that is
 # restarted is back in them by then; one that only the nameservers do not reach still serves, and
 # nobody else could: its progress is on its disk.
 UNLISTED_SECONDS = 5.0
-_CHANGES_MAX = 1000
-_ASKED_MAX = 1000
 
 Request = TypeVar("Request")
 Reply = TypeVar("Reply")
@@ -117,10 +111,7 @@ class Connection:
         # Where the offset service was last, and since when calls have found none in the routes.
         self._last_offset_service: str | None = None
         self._unlisted_from_seconds: float | None = None
-        # Topics changed through this connection and not asked for since, with the revision of that.
-        self._changed_at: dict[str, int] = {}
-        # Keeps a topic from being asked twice.
-        self._asking = asyncio.Lock()
+        self._questions = RouteQuestions(self._watch, self.call_nameserver)
         self._watch_task: asyncio.Task[None] | None = None
         self._moves_task: asyncio.Task[None] | None = None
         self._in_flight = CallsInFlight()
@@ -228,65 +219,20 @@ class Connection:
             NameserverUnavailable: it is not in the cache and no nameserver answers.
             RouteNotReached: nameservers answer, but none has reached `min_revision`.
         """
-        # What this connection has changed it sees, whichever nameserver it asks.
-        min_revision = max(min_revision, self._changed_at.pop(topic, 0))
-        route = self._cached(topic, min_revision)
-        if route is not None:
-            return route
-        async with self._asking:
-            route = self._cached(topic, min_revision)
-            if route is not None:
-                return route
-            request = GetRouteRequest(
-                topics=[topic], min_revision=max(min_revision, self.routes.revision)
-            )
-            update = await self.call_nameserver(
-                "GetRoute",
-                request,
-                retry_seconds=retry_seconds,
-                timeout_seconds=ROUTE_SECONDS_MAX,
-            )
-            if self.routes.learn(update, [topic]):
-                self.routes_changed.note()
-            found = self.routes.topic(topic)
-            if found is None:
-                raise TopicNotFound(topic=topic)
-            self._watch.follow(topic)
-            return found
+        return await self._questions.route(topic, min_revision, retry_seconds)
 
     async def learn_routes(self, topics: Collection[str]) -> None:
-        """Have the routes of many topics in the cache, by few questions; one that does not exist is
-        not there afterwards.
+        """Have the routes of many topics in the cache, by few questions. Of one that does not exist
+        there is none afterwards.
 
         Raises:
             NameserverUnavailable, RouteNotReached: as `route`.
         """
-        async with self._asking:
-            unknown = [each for each in topics if self._cached(each, 0) is None]
-            for some in (
-                unknown[at : at + _ASKED_MAX] for at in range(0, len(unknown), _ASKED_MAX)
-            ):
-                changed_at = [self._changed_at.pop(each, 0) for each in some]
-                request = GetRouteRequest(
-                    topics=some, min_revision=max(self.routes.revision, *changed_at)
-                )
-                update = await self.call_nameserver(
-                    "GetRoute", request, timeout_seconds=ROUTE_SECONDS_MAX
-                )
-                if self.routes.learn(update, some):
-                    self.routes_changed.note()
-                self._watch.follow(*(each for each in some if self.routes.topic(each)))
+        await self._questions.learn(topics)
 
     def note_change(self, topic: str, revision: int) -> None:
         """The topic was created, changed or deleted through this connection."""
-        self._changed_at[topic] = revision
-        if len(self._changed_at) > _CHANGES_MAX:
-            del self._changed_at[next(iter(self._changed_at))]
-
-    def _cached(self, topic: str, min_revision: int) -> TopicRoute | None:
-        if self._watch.follows(topic) and self.routes.topic_revision(topic) >= min_revision:
-            return self.routes.topic(topic)
-        return None
+        self._questions.note_change(topic, revision)
 
     # Calls
 

@@ -1,4 +1,4 @@
-"""What a lite consumer receives: messages of its lite topics, whichever has some."""
+"""Receiving of lite consumers: messages of the lite topics of each, whichever has some."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence

@@ -1,4 +1,4 @@
-"""Where a new lite subscription begins: an offset option of the protocol as a reset of Rockoon's.
+"""Start places of new lite subscriptions: an offset option of the protocol as a reset of Rockoon's.
 
     LAST         where the group was: nothing is reset
     MIN, MAX     the oldest message, the end
