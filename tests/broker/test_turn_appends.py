@@ -213,3 +213,31 @@ async def test_a_sender_that_goes_away_takes_no_other_one_of_its_turn_along(
         reply: pb.AppendReply = await staying.read()
         assert reply.HasField("appended")
         assert sorted(await broker.bodies("T", 0)) == [b"-", b"gone", b"here"]
+
+
+@pytest.mark.parametrize("flush", ["sync", "async"])
+async def test_what_is_sent_without_waiting_is_placed_and_answered_in_its_order(
+    tmp_path: Path, nameserver: BrokerRoutes, flush: str
+) -> None:
+    await nameserver.create_topic("T", {"broker-a": 1})
+    async with running_broker(tmp_path, [nameserver.address], flush=flush) as broker:
+
+        async def told(name: str) -> list[str]:
+            """Send as fast as can be; every third message is refused, for it is placed alone."""
+            call, replies = broker.stub.AppendStream(), list[Any]()
+            for number in range(60):
+                message = batch("T", 0 if number % 3 else 9, f"{name}{number}".encode())
+                message.request_id = number + 1
+                await call.write(message)
+                if number % 20 == 19:
+                    # The next one finds nobody unanswered.
+                    replies += [await call.read() for _ in range(20)]
+            assert [each.request_id for each in replies] == [n + 1 for n in range(60)]
+            assert [each.HasField("error") for each in replies] == [n % 3 == 0 for n in range(60)]
+            return [f"{name}{n}" for n in range(60) if n % 3]
+
+        async with asyncio.TaskGroup() as tasks:
+            sent = [tasks.create_task(told(name), name="stream") for name in "abcd"]
+        bodies = [each.decode() for each in await broker.bodies("T", 0)]
+        for each in sent:
+            assert [body for body in bodies if body[0] == each.result()[0][0]] == each.result()

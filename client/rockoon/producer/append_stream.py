@@ -16,6 +16,7 @@ from rockoon.errors import BrokerUnavailable, Internal, RockoonError
 from rockoon.producer.accumulator import ProducerBatch
 from rockoon.producer.requests import Outgoing, joined
 from rockoon_core.failed_call import from_rpc_error
+from rockoon_core.http2.client_call import ClientCall
 from rockoon_proto.v1.broker_pb2 import AppendReply, AppendRequest
 
 if TYPE_CHECKING:
@@ -78,9 +79,13 @@ class AppendStream:
             requests: of each batch.
             now: seconds, of the event loop's clock.
         """
-        self._outgoing.append(joined(requests))
-        # In both lists before anything awaits: a stream that breaks now must know of the batches.
+        message = joined(requests)
+        # Before anything awaits: a stream that breaks now must know of the batches.
         self._unanswered.append((batches, requests[0].request_id, now))
+        call = self._call
+        if not self._outgoing and isinstance(call, ClientCall) and call.write_now(message):
+            return
+        self._outgoing.append(message)
         self._wanted.set()
 
     @property
@@ -141,6 +146,8 @@ class AppendStream:
         requests = cast("AsyncIterator[AppendRequest]", self._requests)
         call = stub.AppendStream(requests, metadata=self._metadata)
         self._call = call
+        if isinstance(call, ClientCall):
+            call.take_by(self._accept)
         try:
             async for reply in call:
                 if not self._accept(reply):

@@ -125,6 +125,7 @@ class ClientCall:
         self._ended: asyncio.Future[None] | None = None
         self._opened: asyncio.Future[None] | None = None
         self._callbacks: list[Callable[[Any], None]] = []
+        self._taker: Callable[[Any], bool] | None = None
         loop = asyncio.get_running_loop()
         self._timer = None if timeout is None else loop.call_later(timeout, self._overdue)
         self._opening: asyncio.Task[None] | None = None
@@ -172,6 +173,8 @@ class ClientCall:
             # Before there is a stream: a request that cannot be sent leaves none behind.
             message = self._request if serialize is None else serialize(self._request)
         stream = self.stream = connection.open(self)
+        if self._taker is not None:
+            stream.taker = self._offer
         if self._sends_stream:
             connection.send_headers(stream, self._head, last=False)
             if self._request is not None:
@@ -303,6 +306,33 @@ class ClientCall:
             raise failure(self._code, self._details, self._trailing)
 
     # Messages.
+
+    def take_by(self, taker: Callable[[Any], bool]) -> None:
+        """Offer each message to `taker` where it comes, if the reader waits for one. What it
+        returns True for is dealt with, and not read. It must not raise."""
+        self._taker = taker
+        if self.stream is not None:
+            self.stream.taker = self._offer
+
+    def _offer(self, raw: bytes | bytearray) -> bool:
+        assert self._taker is not None
+        if self._code is not None:
+            return False
+        try:
+            message = raw if self._parse is None else self._parse(raw)  # type: ignore[arg-type]
+        except DecodeError:
+            # The reader is told.
+            return False
+        return self._taker(message)
+
+    def write_now(self, request: Any) -> bool:
+        """Send a message of a stream if nothing holds it up; otherwise it is not sent. Not while
+        requests that were given with the call have something to send."""
+        stream = self.stream
+        if stream is None or self._code is not None or not stream.has_room:
+            return False
+        stream.queue_message(request if self._serialize is None else self._serialize(request))
+        return True
 
     async def write(self, request: Any) -> None:
         """Send a message of a stream; raises what the call has ended with."""

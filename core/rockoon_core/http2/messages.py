@@ -7,6 +7,7 @@ What is not read keeps its sender waiting: a stream's window is given back as me
 import asyncio
 import struct
 from collections import deque
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from rockoon_core.http2 import frames
@@ -46,9 +47,9 @@ class MessageStream:
     """
 
     __slots__ = (
-        "_filled", "_gathered", "_length", "_message", "_message_bytes_max", "_unread",
+        "_filled", "_gathered", "_is_held", "_length", "_message", "_message_bytes_max", "_unread",
         "_unread_bytes", "_waiting", "connection", "has_ended", "id", "is_closed", "owed_bytes",
-        "pending", "receive_window", "room", "send_window", "sent_last",
+        "pending", "receive_window", "room", "send_window", "sent_last", "taker",
     )  # fmt: skip
 
     def __init__(self, connection: "Http2Sending", stream_id: int, message_bytes_max: int) -> None:
@@ -72,6 +73,11 @@ class MessageStream:
         self._unread: deque[bytes | bytearray] = deque()
         self._unread_bytes = 0
         self._waiting: asyncio.Future[None] | None = None
+        self._is_held = False
+        # Is offered each message that comes while the reader waits for one, where it comes: a turn
+        # of the loop and a wakeup less. What it returns True for is dealt with; the reader gets the
+        # others. It must not raise.
+        self.taker: Callable[[bytes | bytearray], bool] | None = None
 
     # Receiving.
 
@@ -141,9 +147,32 @@ class MessageStream:
         return self._unread_bytes < UNREAD_BYTES_MAX
 
     def _complete(self, message: bytes | bytearray) -> None:
+        if self.taker is not None and self._is_awaited and self.taker(message):
+            self._give_back()
+            return
         self._unread.append(message)
         self._unread_bytes += len(message) + PREFIX_BYTES
-        self._wake()
+        if not self._is_held:
+            self._wake()
+
+    @property
+    def _is_awaited(self) -> bool:
+        """Whether the reader has had everything that came, and waits for more."""
+        waiting = self._waiting
+        return not (waiting is None or waiting.done() or self._unread or self._is_held)
+
+    def hold(self) -> None:
+        """The taker needs time for a message: the reader gets none behind it before `release`."""
+        self._is_held = True
+
+    def release(self, left: bytes | bytearray | None = None) -> None:
+        """The message that was held for is dealt with; or `left`, and the reader gets it."""
+        self._is_held = False
+        if left is not None:
+            self._unread.appendleft(left)
+            self._unread_bytes += len(left) + PREFIX_BYTES
+        if self._unread or self.has_ended:
+            self._wake()
 
     def peer_ended(self) -> None:
         """The peer sends nothing more."""
@@ -156,20 +185,23 @@ class MessageStream:
 
     def taken(self) -> bytes | bytearray | None:
         """The next message that is there; None when none is."""
-        if not self._unread:
+        if self._is_held or not self._unread:
             return None
         message = self._unread.popleft()
         self._unread_bytes -= len(message) + PREFIX_BYTES
+        self._give_back()
+        return message
+
+    def _give_back(self) -> None:
         # In large pieces: a frame for each message is a system call here, and a wakeup there.
         is_due = self.owed_bytes >= GIVEN_BACK_BYTES_MIN and self.keeps_up
         if is_due and not (self.has_ended or self.is_closed):
             self.connection.give_back(self)
-        return message
 
     async def read(self) -> bytes | bytearray | None:
         """The next message, for one reader; None at the end of the stream."""
-        while not self._unread:
-            if self.has_ended or self.is_closed:
+        while self._is_held or not self._unread:
+            if self.is_closed or (self.has_ended and not self._is_held):
                 return None
             self._waiting = asyncio.get_running_loop().create_future()
             try:
@@ -179,6 +211,12 @@ class MessageStream:
         return self.taken()
 
     # Sending.
+
+    @property
+    def has_room(self) -> bool:
+        """Whether what is queued next goes out at once."""
+        choked = self.connection.is_choked
+        return not (self.pending or choked or self.is_closed or self.sent_last)
 
     def queue_message(self, message: bytes, *, last: bool = False) -> None:
         """Send a message as soon as the peer's windows let it.

@@ -36,7 +36,7 @@ class ServerCall(MessageStream):
 
     __slots__ = (
         "_code", "_deadline", "_deadline_timer", "_details", "_metadata", "_trailing", "has_begun",
-        "method", "task",
+        "may_answer", "method", "task",
     )  # fmt: skip
 
     connection: "ServerConnection"
@@ -64,6 +64,8 @@ class ServerCall(MessageStream):
         self._code: grpc.StatusCode | None = None
         self._details = ""
         self._trailing: Sequence[tuple[str, str | bytes]] = ()
+        # Asked before each answer that does not pass the interceptor; raises what keeps it back.
+        self.may_answer: Callable[[], None] = lambda: None
 
     # gRPC's context.
 

@@ -34,6 +34,7 @@ from rockoon_runtime.calls import SUCCESS, Call, CallTimes, method_name
 from rockoon_runtime.connections import ConnectionBound
 from rockoon_runtime.drain import QUIET_SECONDS, Drain, DrainSettings
 from rockoon_runtime.health import LIVENESS, Health
+from rockoon_runtime.http2_call import ServerCall
 from rockoon_runtime.http2_server import MESSAGE_BYTES_MAX, Http2Server, host_and_port
 from rockoon_runtime.tls import ServerTls
 
@@ -291,6 +292,8 @@ class ErrorTableInterceptor(aio.ServerInterceptor):
                     raise refusal
                 refuse_unreadable(request)
                 self._may_answer()
+                if isinstance(context, ServerCall):
+                    context.may_answer = self._may_answer
                 async for reply in behaviour(request, context):
                     self._may_answer()
                     yield reply

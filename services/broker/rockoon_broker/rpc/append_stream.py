@@ -3,6 +3,9 @@
 Reading goes on while earlier batches wait for their sync, so many share one. It stops while too
 many messages are unanswered: the sender then meets HTTP/2 flow control, and nothing piles up here.
 
+What need not wait for anything is placed and answered in the step in which it comes (`take`): for a
+message alone, each task that is woken costs as much as placing it.
+
 A message may bring several batches (`AppendRequest.more`). What can be of them is placed together,
 by one write; whatever is special about a batch, or wrong with it, is found when it is placed alone.
 """
@@ -13,10 +16,13 @@ from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from typing import Protocol
 
+from google.protobuf.message import DecodeError
+
 from rockoon_broker.append import AppendResult
 from rockoon_broker.clock import Clock
 from rockoon_broker.idempotence.ledger import Run
-from rockoon_broker.rpc.large_requests import Request
+from rockoon_broker.rpc.large_requests import LARGE_BYTES, Request, append_request
+from rockoon_broker.rpc.turn_appends import Placed
 from rockoon_core.errors import Internal, InvalidArgument, RockoonError
 from rockoon_proto.v1 import broker_pb2
 from rockoon_runtime.calls import SUCCESS, Call, CallTimes
@@ -51,6 +57,26 @@ class Placing(Protocol):
         """Place a batch; raises RockoonError."""
         ...
 
+    def at_once(self, request: Request) -> "AppendResult | asyncio.Future[Placed] | None":
+        """Place a batch without a wait, or with what else comes in this turn of the loop; None for
+        one that is to be placed alone."""
+        ...
+
+
+class Sender(Protocol):
+    """Whose stream it is; a `ServerCall`."""
+
+    @property
+    def has_room(self) -> bool: ...
+
+    def may_answer(self) -> None: ...
+
+    def queue_message(self, message: bytes) -> None: ...
+
+    def hold(self) -> None: ...
+
+    def release(self, left: bytes | bytearray | None = None) -> None: ...
+
 
 def reply_to(request_id: int, placed: AppendResult) -> broker_pb2.AppendReply:
     """The answer to a batch that is durable."""
@@ -68,6 +94,12 @@ def _where(run: Run) -> broker_pb2.Appended:
         store_timestamp_ms=run.store_timestamp_ms,
         store_host=run.store_host,
     )
+
+
+def unforeseen(failure: BaseException) -> RockoonError:
+    """What a sender is told of a bug, which the log tells."""
+    log.error("batches failed in a way that no one foresaw", exc_info=failure)
+    return Internal(service="broker", reason=repr(failure))
 
 
 class AppendStream:
@@ -95,6 +127,110 @@ class AppendStream:
         self._idle = True
         self._is_over = False
         self._failure: Exception | None = None
+        # Told with the first answer.
+        self._batches_max = BATCHES_MAX
+        # `take` waits for what it has placed with others; who would be answered has gone.
+        self._is_taking = False
+        self._is_gone = False
+        # What `read` gets next is to be placed alone: `take` has tried.
+        self._is_left_alone = False
+
+    def take(self, message: bytes | bytearray, sender: Sender) -> bool:
+        """Place a message, and answer it as soon as it is; False when `read` is to have it.
+
+        Args:
+            message: it came while `read` waits for one.
+            sender: is answered.
+        """
+        # Answers follow in their order, and others know better how to wait.
+        if self._unanswered or self._ended or not sender.has_room or len(message) >= LARGE_BYTES:
+            return False
+        try:
+            request = append_request(message)
+            sender.may_answer()
+        except (DecodeError, RockoonError):
+            return False
+        if request.more:
+            return False
+        self._unanswered += 1
+        self._placing.came()
+        came_seconds = self._clock.monotonic_seconds()
+        try:
+            placed = self._placing.at_once(request)
+        except Exception as failure:  # noqa: BLE001 - logged and told
+            self._answer_to(sender, request.request_id, unforeseen(failure), came_seconds)
+            return True
+        if placed is None:
+            self._answered()
+            self._is_left_alone = True
+            return False
+        if isinstance(placed, asyncio.Future):
+            sender.hold()
+            self._is_taking = True
+
+            def resume(found: "asyncio.Future[Placed]") -> None:
+                self._resume(found, message, request.request_id, sender, came_seconds)
+
+            placed.add_done_callback(resume)
+        else:
+            self._answer_to(sender, request.request_id, placed, came_seconds)
+        return True
+
+    def _resume(
+        self,
+        found: "asyncio.Future[Placed]",
+        message: bytes | bytearray,
+        request_id: int,
+        sender: Sender,
+        came_seconds: float,
+    ) -> None:
+        """A message of `take` has been placed with others, or is left to `read`."""
+        self._is_taking = False
+        if self._is_gone:
+            return
+        failure = found.exception()
+        if failure is not None and not isinstance(failure, RockoonError):
+            placed: Outcome | None = unforeseen(failure)
+        else:
+            placed = None if failure is not None else found.result()[0]
+        if placed is None:
+            self._answered()
+            self._is_left_alone = True
+            sender.release(message)
+        else:
+            self._answer_to(sender, request_id, placed, came_seconds)
+            sender.release()
+        self._wake()
+
+    def _answer_to(
+        self, sender: Sender, request_id: int, outcome: Outcome, came_seconds: float
+    ) -> None:
+        """Answer at once what need not wait for a sync."""
+        waits = isinstance(outcome, AppendResult) and outcome.durable is not None
+        try:
+            if not (waits or self._is_over):
+                sender.may_answer()
+                reply = self._answer_now(request_id, outcome, came_seconds)
+                self._tell_batches_max(reply)
+                sender.queue_message(reply.SerializeToString())
+                self._answered()
+                return
+        except RockoonError:
+            # `answers` is told the same.
+            pass
+        self._outcomes.append(([(request_id, outcome)], came_seconds))
+        self._wake()
+
+    def _tell_batches_max(self, reply: broker_pb2.AppendReply) -> None:
+        if self._batches_max:
+            # Once is enough.
+            reply.batches_max, self._batches_max = self._batches_max, 0
+
+    def _answered(self) -> None:
+        self._unanswered -= 1
+        self._placing.went()
+        if self._room is not None and not self._room.done():
+            self._room.set_result(None)
 
     async def read(self, requests: AsyncIterator[Request]) -> None:
         """Read and place until the sender or `end` ends it. The root of a task."""
@@ -132,13 +268,15 @@ class AppendStream:
         if any(each.more for each in requests[1:]):
             refusal = InvalidArgument(reason="batches in batches")
             return [(each.request_id, refusal) for each in requests]
+        if self._is_left_alone:
+            self._is_left_alone = False
+            return [await self._place(request) for request in requests]
         try:
             placed = await self._placing.together(requests)
-        except Exception as failure:
+        except Exception as failure:  # noqa: BLE001 - logged and told
             # Not one by one instead: it may have come behind the write, and they would be stored
             # twice.
-            log.exception("batches failed in a way that no one foresaw")
-            refused = Internal(service="broker", reason=repr(failure))
+            refused = unforeseen(failure)
             return [(each.request_id, refused) for each in requests]
         return [
             await self._place(request) if done is None else (request.request_id, done)
@@ -150,10 +288,9 @@ class AppendStream:
             return request.request_id, await self._placing.alone(request)
         except RockoonError as refusal:
             return request.request_id, refusal
-        except Exception as failure:
+        except Exception as failure:  # noqa: BLE001 - logged and told
             # A bug met by one batch; the others of the stream are none of its business.
-            log.exception("a batch failed in a way that no one foresaw")
-            return request.request_id, Internal(service="broker", reason=repr(failure))
+            return request.request_id, unforeseen(failure)
 
     def end(self) -> None:
         """Take nothing more; what was placed is still answered."""
@@ -164,9 +301,8 @@ class AppendStream:
 
     async def answers(self) -> AsyncIterator[broker_pb2.AppendReply]:
         """The answers, each as soon as its batches and all before them are durable."""
-        batches_max = BATCHES_MAX
         try:
-            while self._outcomes or not self._is_over:
+            while self._outcomes or self._is_taking or not self._is_over:
                 if not self._outcomes:
                     self._wanted = self._loop.create_future()
                     await self._wanted
@@ -180,15 +316,11 @@ class AppendStream:
                 ]
                 if more:
                     reply.more.extend(more)
-                if batches_max:
-                    # Once is enough.
-                    reply.batches_max, batches_max = batches_max, 0
+                self._tell_batches_max(reply)
                 yield reply
-                self._unanswered -= 1
-                self._placing.went()
-                if self._room is not None and not self._room.done():
-                    self._room.set_result(None)
+                self._answered()
         finally:
+            self._is_gone = True
             self._placing.went(self._unanswered)
         if self._failure is not None:
             raise self._failure

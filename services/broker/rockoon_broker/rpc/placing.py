@@ -82,10 +82,27 @@ class StreamPlacing:
             placed[index] = result
         return placed
 
+    def at_once(self, request: Request) -> "AppendResult | asyncio.Future[Placed] | None":
+        """Place a batch that may be placed with others, or say when it is; None as of `together`,
+        which the future may bring as well."""
+        if _is_apart(request):
+            return None
+        try:
+            self._check(request)
+            routed = RoutedBatch(batch_of(request), request.route_revision)
+            found = self._turn.place((routed,), unanswered=self._unanswered)
+        except RockoonError:
+            return None
+        if isinstance(found, asyncio.Future):
+            return found
+        if found[0] is not None:
+            self._note_batch()
+        return found[0]
+
     def came(self) -> None:
         """A message has come."""
         self._unanswered += 1
-        self._turn.unanswered += 1
+        self._turn.came(self)
 
     def went(self, messages: int = 1) -> None:
         """Messages are answered, or never will be."""

@@ -5,6 +5,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import grpc
@@ -50,6 +51,7 @@ from rockoon_format.record import encode_host
 from rockoon_proto.v1 import broker_pb2, broker_pb2_grpc
 from rockoon_runtime.access.callers import current_caller
 from rockoon_runtime.calls import CallTimes
+from rockoon_runtime.http2_call import ServerCall
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Tracer
@@ -257,9 +259,13 @@ class BrokerService(broker_pb2_grpc.BrokerServicer):
             stream.read(aiter(request_iterator)), name="append-stream-reader"
         )
         try:
+            if isinstance(context, ServerCall):
+                context.taker = partial(stream.take, sender=context)
             async for reply in stream.answers():
                 yield reply
         finally:
+            if isinstance(context, ServerCall):
+                context.taker = None
             self._streams.discard(stream)
             reader.cancel()
 

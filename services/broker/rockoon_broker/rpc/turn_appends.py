@@ -1,10 +1,12 @@
 """Appends of one turn of the loop: what comes on several streams goes into the log by one write.
 
-A message alone is placed at once. Only while another stream's message is unanswered, or the last
-write served several, is it worth to look what else has come: that takes the loop another turn.
+A message alone is placed at once. Only while another stream's message is unanswered, came a moment
+ago, or the last write served several, is it worth to look what else has come: that takes the loop
+another turn.
 """
 
 import asyncio
+import time
 from collections.abc import Callable, Sequence
 
 from rockoon_broker.append import AppendResult
@@ -13,6 +15,8 @@ from rockoon_broker.store.log.batch import RoutedBatch
 # Gathered beyond that, a message waits longer for others than it would have for its own write.
 BATCHES_MAX = 256
 BYTES_MAX = 1 << 20
+# A message that is answered where it comes is never seen unanswered by the next one of its turn.
+MOMENT_SECONDS = 200e-6
 
 Placed = Sequence[AppendResult | None]
 """Of each batch of a message; None for what is to be placed alone."""
@@ -38,6 +42,18 @@ class TurnAppends:
         self._had_company = False
         # Messages of all streams that are placed, or about to be, and not answered.
         self.unanswered = 0
+        # Whose message came last, and when.
+        self._last_sender: object = None
+        self._last_seconds = 0.0
+
+    def came(self, sender: object) -> None:
+        """A message has come, which is unanswered now; `sender`: on whose stream."""
+        self.unanswered += 1
+        now = time.monotonic()
+        if sender is not self._last_sender:
+            self._last_sender = sender
+            self._had_company |= now - self._last_seconds < MOMENT_SECONDS
+        self._last_seconds = now
 
     def place(
         self, batches: Sequence[RoutedBatch], *, unanswered: int
