@@ -7,6 +7,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from rockoon_broker.settings import BrokerSettings
+from rockoon_gateway.settings import GatewaySettings
 from rockoon_nameserver.settings import NameserverSettings
 from rockoon_offset.settings import OffsetSettings
 from rockoon_runtime.settings import Loaded, load
@@ -19,6 +20,7 @@ SETTINGS: Mapping[str, type] = {
     "nameserver": NameserverSettings,
     "broker": BrokerSettings,
     "offset": OffsetSettings,
+    "gateway": GatewaySettings,
 }
 
 

@@ -26,9 +26,11 @@ from support.waiting import DEADLINE_SECONDS
 SECONDS_MAX = 60.0
 HERE = "127.0.0.1"
 # As they need one another.
-ORDER = ("nameserver", "broker", "offset")
+ORDER = ("nameserver", "broker", "offset", "gateway")
 # The keys of a Secret that cert-manager writes, and those that the manifests mount.
 CERTIFICATE, KEY, CA = "tls.crt", "tls.key", "ca.crt"
+# What RocketMQ's clients sign with, as a gateway reads it.
+CLIENT_SECRETS, CLIENT_SECRETS_FILE = "rockoon-gateway-clients", "client-secrets"
 
 
 def secret_mounts(workload: Document, container: Document) -> dict[str, str]:
@@ -65,6 +67,9 @@ class Secrets:
     def directory(self, secret: str) -> Path:
         """One Secret's files, made when it is asked for the first time."""
         place = self._directory / secret
+        if secret == CLIENT_SECRETS and not place.exists():
+            place.mkdir()
+            (place / CLIENT_SECRETS_FILE).touch()
         if not place.exists():
             place.mkdir()
             authority = self.authority
@@ -110,13 +115,17 @@ class Pod:
 
 
 @contextmanager
-def running(overlay: Overlay, directory: Path) -> Iterator[tuple[dict[str, Pod], Secrets]]:
+def running(
+    overlay: Overlay, directory: Path, *, advertised_here: bool = False
+) -> Iterator[tuple[dict[str, Pod], Secrets]]:
     """Run the first pod of each workload, of a log with copies all, with an etcd; yields them by
     name, and the first of each service by that.
 
     Args:
         overlay: which.
         directory: empty; everything is put there.
+        advertised_here: brokers and the offset service tell their addresses here, so that others
+            can call them; otherwise those of the manifests, which have no names here.
     """
     secrets = Secrets(directory)
     services = sorted(overlay.services(), key=lambda each: ORDER.index(service_of(each[1])))
@@ -130,7 +139,10 @@ def running(overlay: Overlay, directory: Path) -> Iterator[tuple[dict[str, Pod],
         pods: dict[str, Pod] = {}
         for workload, container in services:
             made = [
-                started(overlay, workload, container, index, shared, directory, secrets, stack)
+                started(
+                    *(overlay, workload, container, index, shared, directory, secrets, stack),
+                    advertised_here=advertised_here,
+                )
                 for index in range(copies_of(overlay, workload, container))
             ]
             for pod in made:
@@ -172,6 +184,8 @@ def started(
     directory: Path,
     secrets: Secrets,
     stack: ExitStack,
+    *,
+    advertised_here: bool,
 ) -> Pod:
     service = service_of(container)
     settings = overlay.settings(workload, container, index).value
@@ -197,15 +211,15 @@ def started(
         name: placed(value)
         for name, value in overlay.environment(workload, container, index).items()
     }
-    has_copies = copies_of(overlay, workload, container) > 1
-    if has_copies:
-        # Other replicas call it, and addresses here have no names.
+    is_called = advertised_here or copies_of(overlay, workload, container) > 1
+    if is_called and service in ("broker", "offset"):
+        # By other replicas, or a gateway, and addresses here have no names.
         environment[f"ROCKOON_{service.upper()}_ADVERTISE"] = own[f"0.0.0.0:{port_of(container)}"]
     if service == "nameserver":
         # Production refuses the one that comes along.
         environment["ROCKOON_NAMESERVER_ETCD_VERSION_CHECK"] = "warn"
     # Addresses here have no names: each is held to the name that the manifests call it by.
-    if settings.tls != "off" and service != "nameserver" and not has_copies:
+    if settings.tls != "off" and service in ("broker", "offset") and not is_called:
         called = settings.nameservers[0].rpartition(":")[0]
         environment[f"ROCKOON_{service.upper()}_TLS_SERVER_NAME"] = called
     if service == "nameserver" and settings.etcd_tls == "on":
@@ -224,7 +238,7 @@ def started(
     )
     node.launch()
     stack.callback(end, node)
-    return Pod(container, node, own, settings.advertise)
+    return Pod(container, node, own, getattr(settings, "advertise", ""))
 
 
 def mounts(workload: Document, container: Document, root: Path, secrets: Secrets) -> dict[str, str]:

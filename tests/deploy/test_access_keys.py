@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 from deploy.manifests import ROOT, Document, Overlay, build, containers, service_of
-from deploy.pods import secret_mounts
+from deploy.pods import CLIENT_SECRETS, CLIENT_SECRETS_FILE, secret_mounts
 
 from rockoon.net.access import from_environment
 
@@ -31,6 +31,15 @@ def test_every_service_wants_signed_calls_and_signs_with_the_same_secret(
         assert production.settings(workload, container).value.access == "on"
         variable = f"ROCKOON_{service_of(container).upper()}_CLUSTER_SECRET"
         assert in_secrets(container) == {variable: ("rockoon-cluster", "cluster-secret")}
+
+
+def test_a_gateway_has_the_secrets_of_its_clients_in_a_file_of_their_own(
+    production: Overlay,
+) -> None:
+    (found,) = [each for each in production.services() if service_of(each[1]) == "gateway"]
+    places = {secret: path for path, secret in secret_mounts(*found).items()}
+    named = production.settings(*found).value.client_secrets
+    assert str(named) == f"{places[CLIENT_SECRETS]}/{CLIENT_SECRETS_FILE}"
 
 
 def test_jobs_sign_their_calls(production: Overlay, tmp_path: Path) -> None:

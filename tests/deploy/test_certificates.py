@@ -2,7 +2,7 @@
 
 import pytest
 from deploy.manifests import ROOT, Document, Overlay, build, containers, name_of, service_of
-from deploy.pods import CA, CERTIFICATE, KEY, certificates, secret_mounts
+from deploy.pods import CA, CERTIFICATE, CLIENT_SECRETS, KEY, certificates, secret_mounts
 
 from rockoon.net.tls import from_environment
 from rockoon_core.errors import WrongIdentity
@@ -12,7 +12,8 @@ from rockoon_spark.commands.arguments import parser
 # Whoever runs etcd makes this one.
 OF_ETCD = "rockoon-etcd-client-tls"
 # Not one at all.
-OF_ACCESS = "rockoon-client-access"
+OF_ACCESS = {"rockoon-client-access", CLIENT_SECRETS}
+OF_CLIENTS = "rockoon-client-tls"
 
 
 @pytest.fixture
@@ -24,7 +25,7 @@ def in_secrets(workload: Document, container: Document) -> set[str]:
     return {
         f"{place}/{name}"
         for place, secret in secret_mounts(workload, container).items()
-        if secret != OF_ACCESS
+        if secret not in OF_ACCESS
         for name in (CERTIFICATE, KEY, CA)
     }
 
@@ -36,13 +37,19 @@ def host(address: str) -> str:
 def test_files_that_settings_name_are_those_of_mounted_secrets(production: Overlay) -> None:
     for workload, container in production.services():
         settings = production.settings(workload, container).value
-        assert settings.tls == "mutual"
         named = {
             str(getattr(settings, name))
             for name in settings.__dataclass_fields__
             if "tls_" in name and name.endswith(("_ca", "_certificate", "_key"))
         }
-        assert named == in_secrets(workload, container)
+        mounted = in_secrets(workload, container)
+        if service_of(container) == "gateway":
+            # RocketMQ's clients show no certificate: it asks for none, and shows its own inside.
+            assert (settings.tls, settings.cluster_tls) == ("on", "mutual")
+            assert named == mounted - {f"/tls/{CA}"} | {str(None)}
+        else:
+            assert settings.tls == "mutual"
+            assert named == mounted
         assert settings.tls_health_listen == f"0.0.0.0:{container['livenessProbe']['grpc']['port']}"
 
 
@@ -55,14 +62,15 @@ def test_secrets_that_are_mounted_are_made_by_certificates_that_ask_for_them(
         for container in containers(workload)
         for secret in secret_mounts(workload, container).values()
     }
-    assert mounted - {OF_ETCD, OF_ACCESS} == certificates().keys() - {"rockoon-authority"}
+    assert mounted - {OF_ETCD, *OF_ACCESS} == certificates().keys() - {"rockoon-authority"}
 
 
 def test_certificates_bear_the_names_that_are_called_and_no_others(production: Overlay) -> None:
     made = certificates()
     called = set()
     for workload, container in production.services():
-        (secret,) = {*secret_mounts(workload, container).values()} - {OF_ETCD}
+        others = {OF_ETCD, OF_CLIENTS, *OF_ACCESS}
+        (secret,) = {*secret_mounts(workload, container).values()} - others
         if workload["kind"] == "StatefulSet":
             # As many as there are with components/offset-copies; those of brokers are three.
             pods = range(max(3, workload["spec"]["replicas"]))
@@ -75,10 +83,11 @@ def test_certificates_bear_the_names_that_are_called_and_no_others(production: O
     for job in production.jobs:
         for container in containers(job):
             called.add(host(parser("rockoon spark").parse_args(container["args"]).endpoint))
-    name, namespace = "rockoon-nameserver", production.namespace
-    assert called == {name}
-    ways = [name, f"{name}.{namespace}", f"{name}.{namespace}.svc"]
-    assert made["rockoon-nameserver-tls"][1] == [*ways, f"{ways[-1]}.cluster.local"]
+    assert called == {"rockoon-nameserver"}
+    # Called by a Service's name, from any namespace.
+    for name in ("rockoon-nameserver", "rockoon-gateway"):
+        ways = [name, f"{name}.{production.namespace}", f"{name}.{production.namespace}.svc"]
+        assert made[f"{name}-tls"][1] == [*ways, f"{ways[-1]}.cluster.local"]
 
 
 def test_a_node_registers_under_the_name_of_a_pod_of_its_own_kind(production: Overlay) -> None:

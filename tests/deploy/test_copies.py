@@ -118,7 +118,7 @@ def test_what_an_overlay_gives_to_services_the_other_log_has_too(tmp_path: Path)
 
 def test_production_has_three_of_everything_that_votes(tmp_path: Path) -> None:
     production = overlay_with_copies("production", tmp_path / "overlay")
-    (scaler,) = production.of_kind("HorizontalPodAutoscaler")
+    scaler = production.named("HorizontalPodAutoscaler", "rockoon-nameserver")
     assert scaler["spec"]["minReplicas"] == COPIES
     ((nameserver, program),) = [
         each for each in production.services() if service_of(each[1]) == "nameserver"

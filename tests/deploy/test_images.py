@@ -16,7 +16,7 @@ from packaging.utils import canonicalize_name
 
 REPOSITORY = Path(__file__).parents[2]
 DOCKERFILE = REPOSITORY / "deploy/docker/Dockerfile"
-SERVICES = ("nameserver", "broker", "offset")
+SERVICES = ("nameserver", "broker", "offset", "gateway")
 
 
 def stages() -> dict[str, str]:
@@ -89,8 +89,9 @@ def test_an_image_holds_the_packages_that_it_needs_and_no_other(stage: str, pack
 @pytest.mark.parametrize("service", SERVICES)
 def test_an_image_has_the_packages_for_what_its_manifest_switches_on(service: str) -> None:
     """`metrics_listen` and `otlp_endpoint` without `[telemetry]` end a service at its start."""
+    where = "components/gateway" if service == "gateway" else "base"
     settings = tomllib.loads(
-        (REPOSITORY / f"deploy/kubernetes/base/settings/{service}.toml").read_text()
+        (REPOSITORY / f"deploy/kubernetes/{where}/settings/{service}.toml").read_text()
     )
     assert settings["metrics_listen"]
     assert "./services/runtime[telemetry]" in installed(f"build-{service}")
@@ -220,7 +221,8 @@ def test_the_install_steps_in_a_clean_environment_make_a_service_that_starts(
     assert "listen = " in started.stdout
     telemetry = "import prometheus_client, opentelemetry.exporter.otlp.proto.grpc"
     subprocess.run([str(tree / "bin/python"), "-c", telemetry], check=True)
-    foreign = {"rockoon_nameserver", "rockoon_broker", "rockoon_offset", "rockoon", "pytest"}
-    foreign -= {f"rockoon_{service}"}
+    foreign = {f"rockoon_{other}" for other in SERVICES if other != service} | {"pytest"}
+    # A gateway is a client.
+    foreign |= set() if service == "gateway" else {"rockoon"}
     here = {path.name for path in tree.glob("lib/python*/site-packages/*")}
     assert not foreign & here

@@ -56,9 +56,9 @@ def test_all_components_at_once_are_what_the_api_takes_and_what_kustomize_makes(
     tmp_path: Path,
 ) -> None:
     shutil.copytree(ROOT.parent, tmp_path / "deploy")
-    # These two are for the jobs of those before them.
+    # Those two at the end are for the jobs of those before them; dev has gateways.
     names = sorted(
-        (path.name for path in (ROOT / "components").iterdir()),
+        {path.name for path in (ROOT / "components").iterdir()} - {"gateway"},
         key=lambda name: (name in ("tls", "access"), name),
     )
     everything = tmp_path / "deploy/kubernetes/overlays/everything"

@@ -4,12 +4,21 @@ import pytest
 from deploy.manifests import ROOT, Overlay, build, name_of, overlays
 from deploy.network import Place, lets_through, place_of
 
-GRPC = {"rockoon-nameserver": 9876, "rockoon-broker": 10911, "rockoon-offset": 10912}
+GRPC = {
+    "rockoon-nameserver": 9876,
+    "rockoon-broker": 10911,
+    "rockoon-offset": 10912,
+    "rockoon-gateway": 8081,
+}
+GATEWAY = "rockoon-gateway"
 # Who calls whom: docs/architecture.md.
 CALLS = {
     ("rockoon-broker", "rockoon-nameserver"),
     ("rockoon-offset", "rockoon-nameserver"),
     ("rockoon-offset", "rockoon-broker"),
+    (GATEWAY, "rockoon-nameserver"),
+    (GATEWAY, "rockoon-broker"),
+    (GATEWAY, "rockoon-offset"),
 }
 
 
@@ -25,6 +34,8 @@ def places(overlay: Overlay) -> dict[str, Place]:
     return {name_of(each): place_of(each, namespace) for each in overlay.workloads} | {
         "a client of ours": Place({"rockoon-client": "true"}, namespace),
         "a client elsewhere": Place({"rockoon-client": "true"}, "shop"),
+        "RocketMQ's client here": Place({"rockoon-gateway-client": "true"}, namespace),
+        "RocketMQ's client elsewhere": Place({"rockoon-gateway-client": "true"}, "shop"),
         "a stranger here": Place({}, namespace),
         "a stranger elsewhere": Place({}, "shop"),
         "Prometheus": Place({"rockoon-monitoring": "true"}, "monitoring"),
@@ -42,7 +53,9 @@ def test_services_are_called_by_those_who_need_them(
         if source != target and lets_through(overlay, places[source], places[target], port)
     }
     clients = {name for name in places if name.startswith("a client")}
-    assert callers == CALLS | {(client, target) for client in clients for target in GRPC}
+    of_rocketmq = {(name, GATEWAY) for name in places if name.startswith("RocketMQ's client")}
+    served = GRPC.keys() - {GATEWAY}
+    assert callers == CALLS | of_rocketmq | {(c, target) for c in clients for target in served}
 
 
 def test_metrics_are_read_by_what_collects_them(overlay: Overlay, places: dict[str, Place]) -> None:
@@ -76,6 +89,7 @@ def test_a_service_goes_nowhere_else(overlay: Overlay, places: dict[str, Place])
 
 def test_jobs_may_call_the_cluster(overlay: Overlay, places: dict[str, Place]) -> None:
     for job in overlay.jobs:
-        for target, port in GRPC.items():
+        for target in GRPC.keys() - {GATEWAY}:
+            port = GRPC[target]
             source = place_of(job, overlay.namespace)
             assert lets_through(overlay, source, places[target], port), name_of(job)
