@@ -6,7 +6,6 @@ import sys
 
 import pytest
 
-from rockoon_proto import POLLING
 from support.waiting import DEADLINE_SECONDS
 
 PACKAGES = (
@@ -70,48 +69,3 @@ def test_programs_show_errors_of_grpc_alone_unless_the_user_wants_more(wanted: s
     assert ended.returncode == 0, ended.stderr
     kinds = {line[0] for line in ended.stderr.splitlines() if "chttp2_transport" in line}
     assert kinds == ({"I", "E"} if wanted else {"E"}), ended.stderr
-
-
-_CHOOSING = """
-import asyncio, importlib, os, sys
-importlib.import_module(sys.argv[1])
-assert "grpc" not in sys.modules
-from grpc import aio
-async def main():
-    server = aio.server()
-    port = server.add_insecure_port("127.0.0.1:0")
-    await server.start()
-    async with aio.insecure_channel(f"127.0.0.1:{port}") as channel:
-        await channel.channel_ready()
-    await server.stop(None)
-asyncio.run(main())
-print(os.environ.get("GRPC_EXPERIMENTS", ""))
-"""
-
-
-@pytest.mark.parametrize(
-    ("package", "given", "chosen"),
-    [
-        ("rockoon_runtime", "", POLLING),
-        ("rockoon_runtime", "-event_engine_client", "-event_engine_client"),
-        ("rockoon", "", ""),
-    ],
-    ids=["a service", "a service whose user chose", "a program that uses the SDK"],
-)
-def test_services_choose_how_grpc_polls_and_this_grpc_knows_the_choice(
-    package: str, given: str, chosen: str
-) -> None:
-    environment = {key: value for key, value in os.environ.items() if not key.startswith("GRPC_")}
-    if given:
-        environment["GRPC_EXPERIMENTS"] = given
-    ended = subprocess.run(
-        [sys.executable, "-c", _CHOOSING, package],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=DEADLINE_SECONDS,
-        check=False,
-    )
-    assert (ended.returncode, ended.stdout.strip()) == (0, chosen), ended.stderr
-    # A gRPC that has dropped a name says so here: then it is time for another choice.
-    assert ended.stderr == ""

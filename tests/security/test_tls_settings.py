@@ -74,10 +74,12 @@ async def test_probes_that_know_no_tls_are_told_the_health_and_nothing_else(
             tls_certificate=own.certificate,
             tls_key=own.key,
             tls_ca=authority.ca,
-            tls_health_listen="127.0.0.1:0",
         )
     )
-    server = GrpcServer("test", "rockoon", "127.0.0.1:0", lambda _: None, ["a.Service"], tls=tls)
+    anywhere = "127.0.0.1:0"
+    server = GrpcServer(
+        "test", "rockoon", anywhere, lambda _: None, ["a.Service"], tls=tls, health_listen=anywhere
+    )
     async with server:
         address = f"127.0.0.1:{server.health_port}"
         async with aio.insecure_channel(address) as channel:

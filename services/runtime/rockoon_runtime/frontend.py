@@ -15,7 +15,7 @@ A service is a library with a `serve(settings, stop)`, which its program hands t
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from grpc import aio
@@ -126,14 +126,8 @@ class Frontend:
             also_listen: where a further server listens; the first one does where the settings say.
             own_access: the calls are let pass, or not, by who answers them, and not by the gate.
             plain: without TLS, whatever the settings say.
-
-        Raises:
-            SettingsError: a certificate cannot be used any more.
         """
-        settings, tls = self._settings, None if plain else self.tls
-        if also_listen and not plain:
-            # Health is told plainly at one of the listeners.
-            tls = server_tls(replace(settings, tls_health_listen=""))
+        settings = self._settings
         server = GrpcServer(
             self._service,
             settings.cluster,
@@ -143,7 +137,9 @@ class Frontend:
             drain=settings,
             calls_max=calls_max,
             connections=self._connections,
-            tls=tls,
+            tls=None if plain else self.tls,
+            # At one of the listeners.
+            health_listen="" if also_listen else settings.tls_health_listen,
             calls=self.calls,
             gate=None if own_access else self.gate,
             may_answer=self._may_answer,

@@ -102,7 +102,6 @@ def server_tls(settings: TlsSettings) -> "ServerTls | None":
             required(settings, "tls_certificate"),
             required(settings, "tls_key"),
             required(settings, "tls_ca") if mutual else None,
-            health_listen=settings.tls_health_listen,
         )
     except PemError as failure:
         raise SettingsError(str(failure)) from failure
@@ -122,16 +121,12 @@ class ServerTls:
         certificate: with its chain.
         key: of the certificate.
         callers_ca: authorities that sign callers' certificates; None asks for no certificate.
-        health_listen: "host:port" at which the server tells its health plainly; empty for none.
 
     Raises:
         PemError: a file cannot be used.
     """
 
-    def __init__(
-        self, certificate: Path, key: Path, callers_ca: Path | None, *, health_listen: str = ""
-    ) -> None:
-        self.health_listen = health_listen
+    def __init__(self, certificate: Path, key: Path, callers_ca: Path | None) -> None:
         self._paths = [path for path in (certificate, key, callers_ca) if path is not None]
 
         def make() -> tuple[Certificate, ssl.SSLContext]:

@@ -323,6 +323,7 @@ class GrpcServer:
         connections: how many of them one address may have; None for any number.
         handshake_seconds_max: how long one may take until it speaks HTTP/2.
         tls: what callers are shown; None means plain connections.
+        health_listen: with TLS, "host:port" at which health is told plainly; empty for none.
         calls: is told how long each call took.
         gate: whom it does not let pass is refused; None lets everybody pass.
         may_answer: asked before each answer, those of streams included; raises what the caller is
@@ -348,6 +349,7 @@ class GrpcServer:
         connections: ConnectionBound | None = None,
         handshake_seconds_max: float = HANDSHAKE_SECONDS_MAX,
         tls: ServerTls | None = None,
+        health_listen: str = "",
         calls: CallTimes | None = None,
         gate: Gate | None = None,
         may_answer: Callable[[], None] = no_objection,
@@ -356,6 +358,7 @@ class GrpcServer:
     ) -> None:
         self._listen = listen
         self._tls = tls
+        self._health_listen = health_listen
         self._next_look: asyncio.TimerHandle | None = None
         self._service_names = tuple(service_names)
         self._drain_settings = drain or DrainSettings()
@@ -390,7 +393,7 @@ class GrpcServer:
         # Tells health to those who know no TLS, and nothing else.
         self._plain: Http2Server | None = None
         self.health_port = 0
-        if tls is not None and tls.health_listen:
+        if tls is not None and health_listen:
             self._plain = Http2Server(
                 calls_max=HEALTH_CALLS_MAX,
                 connections_max=connections_bound(HEALTH_CONNECTIONS_MAX),
@@ -439,8 +442,8 @@ class GrpcServer:
         try:
             context = None if self._tls is None else self._tls.context()
             self.port = await self._server.listen(*host_and_port(listen), context)
-            if self._tls is not None and self._plain is not None:
-                listen = self._tls.health_listen
+            if self._plain is not None:
+                listen = self._health_listen
                 self.health_port = await self._plain.listen(*host_and_port(listen))
         except OSError as failure:
             await self._server.stop(None)
