@@ -10,7 +10,7 @@ WORKERS ?= 4
 unexport PYTHONDONTWRITEBYTECODE
 EDITABLE := $(foreach package,$(PACKAGES),-e ./$(package))
 
-.PHONY: help cluster setup check test docs stranger explore demo demo-spark expansion hosts rolling failover faults bench compare bench-goals bench-kernel bench-spark fuzz model load load-compare load-help load-overhead capacity soak rocketmq conformance gateway-faults protos settings format clean
+.PHONY: help cluster setup check test docs stranger explore demo demo-spark expansion hosts rolling failover faults bench compare bench-gateway bench-goals bench-kernel bench-spark fuzz model load load-compare load-help load-overhead capacity soak rocketmq conformance gateway-faults protos settings format clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -155,6 +155,11 @@ load-compare: cluster  ## two load tests, as ratios: A=DIR B=DIR; fails where B 
 # Ten minutes on two quiet cores.
 bench-goals: setup  ## what Rockoon is to reach, measured in one run: ONLY=messages|many|logs|still WRITE=1 fills docs/benchmarks.md
 	@$(BIN)/python -m bench.goals $(if $(ONLY),--only $(ONLY)) $(if $(WRITE),--write)
+
+# RocketMQ comes from Maven, once, into .conformance; h2load is Debian's nghttp2-client. Eight minutes on two quiet cores.
+bench-gateway: cluster  ## the gateway beside RocketMQ's own proxy, in turns, hot: ROUNDS=3 SECONDS=3 ONLY=floors|sends|receive|processes|clients|still WRITE=1 fills docs/gateway-bench.md
+	@PYTHONPATH=tests $(BIN)/python -m bench.gateway $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(SECONDS),--seconds $(SECONDS)) \
+		$(if $(WARM_CALLS),--warm-calls $(WARM_CALLS)) $(if $(ONLY),--only $(ONLY)) $(if $(WRITE),--write)
 
 bench-kernel: cluster  ## what a message costs in the format code, with NumPy and with the compiled kernel
 	@$(BIN)/python -m bench.kernel

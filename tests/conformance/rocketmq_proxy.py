@@ -3,14 +3,14 @@
 import json
 import subprocess
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from bench.compare import fetching
 from bench.compare.peers.kafka import pom_version
 from bench.compare.peers.rocketmq import OPENED
-from bench.compare.programs import ended
+from bench.compare.programs import ended, free_port
 from conformance.languages import java_classes
 from conformance.target import Guard, Target
 from rockoon.local.authority import Authority
@@ -37,6 +37,7 @@ BROKER: Mapping[str, Any] = {
     "transactionTimeOut": 1000,
 }
 PROXY_USERS = "org.apache.rocketmq.proxy.auth.ProxyAuthenticationMetadataProvider"
+QUEUES = 4
 KEY, SECRET = "conformance", "a-secret-of-conformance"
 
 
@@ -66,8 +67,8 @@ class RocketMqProxy(Target):
     def _choose(ports: PortBlock) -> list[int]:
         chosen: list[int] = []
         while len(chosen) < 4:
-            port = ports.choose(chosen)
-            # A broker takes neighbours of its port, too.
+            # A broker takes neighbours of its port, too, which may be another block's.
+            port = free_port(ports, -2, 1)
             if all(abs(port - other) > 2 for other in chosen):
                 chosen.append(port)
         return chosen
@@ -75,9 +76,19 @@ class RocketMqProxy(Target):
     def versions(self) -> Mapping[str, str]:
         return {self.name: pom_version(POM)}
 
-    def start(self) -> None:
+    @property
+    def pid(self) -> int:
+        """The process, while it runs."""
+        assert self._process is not None
+        return self._process.pid
+
+    def prepare(self) -> str:
+        """Fetch and compile what it needs; its class path. Raises NotHere."""
         libraries = fetching.maven(POM, self._cache)
-        classes = java_classes(SOURCE, libraries, self._cache / "classes")
+        return f"{java_classes(SOURCE, libraries, self._cache / 'classes')}:{libraries}/*"
+
+    def start(self) -> None:
+        path = self.prepare()
         self._folder.mkdir(parents=True, exist_ok=True)
         broker = self._folder / "broker.properties"
         store = self._folder / "store"
@@ -107,10 +118,7 @@ class RocketMqProxy(Target):
         with (self._folder / "log").open("ab") as log:
             self._process = subprocess.Popen(
                 [
-                    *("java", "-Xms256m", "-Xmx768m", "-XX:+UseSerialGC"),
-                    "-XX:MaxDirectMemorySize=1g",
-                    *own,
-                    *("-cp", f"{classes}:{libraries}/*", "RocketMqProxy"),
+                    *("java", *self._java_options(), *own, "-cp", path, "RocketMqProxy"),
                     *(str(proxy), str(broker), str(self._names), str(self._broker)),
                     *(() if self.guard is None else (KEY, SECRET)),
                 ],
@@ -123,37 +131,44 @@ class RocketMqProxy(Target):
             )
         self._answer()
 
+    def _java_options(self) -> Sequence[str]:
+        return ("-Xms256m", "-Xmx768m", "-XX:+UseSerialGC", "-XX:MaxDirectMemorySize=1g")
+
     def _broker_settings(self) -> Mapping[str, object]:
         return {}
 
     def _proxy_settings(self) -> Mapping[str, object]:
         return {}
 
-    def _answer(self) -> None:
+    def _answer(self) -> Mapping[str, Any]:
         assert self._process is not None
         assert self._process.stdout is not None
         for line in self._process.stdout:
             if line.startswith(b"> "):
-                answer = json.loads(line[2:])
+                answer: Mapping[str, Any] = json.loads(line[2:])
                 if "error" in answer:
                     raise fetching.NotHere(f"the judge refuses: {answer['error']}")
-                return
+                return answer
         said = (self._folder / "log").read_text(errors="replace")
         raise fetching.NotHere(f"the judge ended: {' '.join(said.split())[-500:]}")
 
-    def _make(self, **what: Any) -> None:
+    def _ask(self, **what: Any) -> Mapping[str, Any]:
         assert self._process is not None
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(what).encode() + b"\n")
         self._process.stdin.flush()
-        self._answer()
+        return self._answer()
 
-    def make_topic(self, topic: str, message_type: str) -> None:
-        self._make(do="topic", name=topic, queues=4, type=message_type)
+    def make_topic(self, topic: str, message_type: str, queues: int = QUEUES) -> None:
+        self._ask(do="topic", name=topic, queues=queues, type=message_type)
+
+    def stored(self, topic: str) -> int:
+        """The sum of its queues' end offsets."""
+        return int(self._ask(do="stored", name=topic)["stored"])
 
     def make_group(self, group: str, *, fifo: bool, retries_max: int | None) -> None:
         retries = {} if retries_max is None else {"retries": retries_max}
-        self._make(do="group", name=group, fifo=fifo, **retries)
+        self._ask(do="group", name=group, fifo=fifo, **retries)
 
     def guarded(self) -> Target:
         with self._guarding:

@@ -1,12 +1,15 @@
-"""Gateways in the test's own process."""
+"""Gateways in the test's own process, and as programs."""
 
 import asyncio
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from rockoon.local.cluster import LocalCluster
+from rockoon.local.process import Kind, Node
 from rockoon_gateway.server import serve
 from rockoon_gateway.settings import GatewaySettings
 from rockoon_runtime.process import Stop
@@ -36,9 +39,8 @@ async def running_gateway(cluster: LocalCluster, **settings: Any) -> AsyncIterat
         serving = tasks.create_task(
             serve(GatewaySettings(**chosen), stop, announce=announced, quiet_seconds=0.0)
         )
-        await asyncio.wait(
-            {address, serving}, timeout=START_SECONDS_MAX, return_when=asyncio.FIRST_COMPLETED
-        )
+        either: set[asyncio.Future[Any]] = {address, serving}
+        await asyncio.wait(either, timeout=START_SECONDS_MAX, return_when=asyncio.FIRST_COMPLETED)
         if not address.done():
             stop.request("it did not start")
             serving.cancel()
@@ -47,3 +49,27 @@ async def running_gateway(cluster: LocalCluster, **settings: Any) -> AsyncIterat
             yield RunningGateway(address.result(), stop)
         finally:
             stop.request("the test is over")
+
+
+def gateway_program(cluster: LocalCluster, name: str, port: int, folder: Path) -> Node:
+    """A gateway of a cluster on a port that it may share, not started yet.
+
+    Args:
+        name: of its log in `folder`.
+    """
+    settings = {
+        "name": name,
+        "listen": f"127.0.0.1:{port}",
+        "nameservers": ",".join(cluster.nameservers),
+        "reuse_port": "true",
+    }
+    given = [f"--{setting.replace('_', '-')}={value}" for setting, value in settings.items()]
+    return Node(
+        name,
+        Kind.GATEWAY,
+        port,
+        [sys.executable, "-m", "rockoon_gateway", *given],
+        folder / f"{name}.log",
+        environment={},
+        on_unexpected_end=lambda _end: None,
+    )

@@ -1,6 +1,7 @@
 """A client of the gateway, by its own stubs: each call as a client library would make it."""
 
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -24,6 +25,7 @@ class WireClient:
         client_id: what it calls itself; empty for no header.
         headers: further ones.
         ca: PEM file of who signs the gateway's certificate; None for a plain connection.
+        channel: to be used instead of gRPC's own; it is closed with this.
     """
 
     def __init__(
@@ -32,6 +34,7 @@ class WireClient:
         client_id: str = "host@1@0@test",
         headers: dict[str, str] | None = None,
         ca: Path | None = None,
+        channel: aio.Channel | None = None,
     ) -> None:
         own = {"x-mq-client-id": client_id, "x-mq-language": "JAVA", "x-mq-protocol": "v2"}
         if not client_id:
@@ -44,7 +47,9 @@ class WireClient:
             # A connection of its own; otherwise all of a process to one address share one.
             ("grpc.use_local_subchannel_pool", 1),
         )
-        if ca is None:
+        if channel is not None:
+            self._channel = channel
+        elif ca is None:
             self._channel = aio.insecure_channel(address, options)
         else:
             trust = grpc.ssl_channel_credentials(ca.read_bytes())
@@ -144,6 +149,12 @@ class TelemetryStream:
         """What comes until the server ends it."""
         while isinstance(answer := await self._call.read(), pb.TelemetryCommand):
             yield answer
+
+    async def has_ended(self) -> None:
+        """Wait until it has, in whatever way."""
+        with suppress(aio.AioRpcError):
+            async for _ in self.rest():
+                pass
 
     async def close(self) -> None:
         """End it as clients do."""

@@ -14,6 +14,7 @@ import org.apache.rocketmq.proxy.ProxyStartup;
 import org.apache.rocketmq.remoting.RPCHook;
 import org.apache.rocketmq.remoting.netty.NettyClientConfig;
 import org.apache.rocketmq.remoting.netty.NettyServerConfig;
+import org.apache.rocketmq.remoting.protocol.admin.TopicOffset;
 import org.apache.rocketmq.remoting.protocol.subscription.SubscriptionGroupConfig;
 import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
 
@@ -52,7 +53,7 @@ public class RocketMqProxy {
         for (String line = in.readLine(); line != null; line = in.readLine()) {
             JSONObject answer = new JSONObject();
             try {
-                make(admin, broker, JSON.parseObject(line));
+                make(admin, broker, JSON.parseObject(line), answer);
             } catch (Throwable failure) {
                 failure.printStackTrace();
                 answer.put("error", failure.toString());
@@ -64,7 +65,8 @@ public class RocketMqProxy {
         System.exit(0);
     }
 
-    private static void make(DefaultMQAdminExt admin, String broker, JSONObject what) throws Exception {
+    private static void make(DefaultMQAdminExt admin, String broker, JSONObject what, JSONObject answer)
+        throws Exception {
         String name = what.getString("name");
         switch (what.getString("do")) {
             case "topic":
@@ -81,6 +83,11 @@ public class RocketMqProxy {
                     group.setRetryMaxTimes(what.getIntValue("retries"));
                 }
                 admin.createAndUpdateSubscriptionGroupConfig(broker, group);
+                break;
+            case "stored":
+                long stored = admin.examineTopicStats(name).getOffsetTable().values().stream()
+                    .mapToLong(TopicOffset::getMaxOffset).sum();
+                answer.put("stored", stored);
                 break;
             default:
                 throw new IllegalArgumentException(what.getString("do"));

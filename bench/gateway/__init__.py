@@ -1,0 +1,1 @@
+"""`make bench-gateway`: the gateway beside RocketMQ's own proxy."""

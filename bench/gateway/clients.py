@@ -1,0 +1,193 @@
+"""Clients in this process, on our own channels: receivers, and many that are connected."""
+
+import asyncio
+import resource
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+
+from bench.compare.programs import MeasureFailed, cpu_seconds
+from gateway.consumers import Consumer, handle
+from gateway.wire_client import WireClient, consumer_settings, message
+from rockoon_core.http2.channel import Http2Channel
+from rockoon_proto.apache.rocketmq.v2 import definition_pb2 as d
+
+BODY = b"b" * 100
+WARM_SHARE = 0.3
+POLL_SECONDS = 2.0
+INVISIBLE_SECONDS = 300.0
+HEARTBEAT_SECONDS = 10.0
+FIRST_SECONDS_MAX, LOOK_SECONDS = 60.0, 0.02
+# Connections that are made at once.
+TOGETHER = 50
+
+
+@dataclass
+class Done:
+    """What clients did while it was measured.
+
+    Attributes:
+        count: messages, or calls.
+        before: those of the unmeasured time before.
+        seconds: how long that took.
+        own_seconds: CPU of this process.
+        used: CPU seconds of the servers by process.
+        waits: seconds of each call, or of each receive together with its acknowledgement.
+    """
+
+    count: int = 0
+    before: int = 0
+    seconds: float = 0.0
+    own_seconds: float = 0.0
+    used: dict[str, float] = field(default_factory=dict)
+    waits: list[float] = field(default_factory=list)
+
+
+def used(processes: Mapping[str, int]) -> dict[str, float]:
+    """CPU seconds of processes since they started, with their children."""
+    return {name: cpu_seconds([pid]) for name, pid in processes.items()}
+
+
+async def stored_first(endpoint: str, topic: str) -> None:
+    """One message, sent again until it is stored.
+
+    Raises:
+        MeasureFailed: it is not, for a minute.
+    """
+    async with WireClient(endpoint, "bench@1@0@first", channel=Http2Channel(endpoint)) as client:
+        deadline = time.monotonic() + FIRST_SECONDS_MAX
+        while (answer := await client.send(message(topic, BODY))).status.code != d.OK:
+            if time.monotonic() > deadline:
+                raise MeasureFailed(f"no send is taken: {answer.status}")
+            await asyncio.sleep(LOOK_SECONDS)
+
+
+@asynccontextmanager
+async def connected(
+    endpoint: str, count: int, settings: d.Settings
+) -> AsyncIterator[Sequence[WireClient]]:
+    """Clients, each with a connection and a Telemetry stream that has had its settings."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    async with AsyncExitStack() as stack:
+        clients: list[WireClient] = []
+
+        async def connect(number: int) -> None:
+            client = WireClient(endpoint, f"bench@1@0@{number}", channel=Http2Channel(endpoint))
+            clients.append(await stack.enter_async_context(client))
+            stream = client.telemetry()
+            await stream.tell(settings)
+            stack.push_async_callback(stream.close)
+
+        for first in range(0, count, TOGETHER):
+            async with asyncio.TaskGroup() as tasks:
+                for number in range(first, min(first + TOGETHER, count)):
+                    tasks.create_task(connect(number), name="connect")
+        yield clients
+
+
+Turn = Callable[[WireClient], Awaitable[int]]
+"""What a client does again and again; how many messages that were."""
+
+
+async def measured(
+    clients: Sequence[WireClient], turn: Turn, seconds: float, processes: Mapping[str, int]
+) -> Done:
+    """Each client does its turns one after another, first a while unmeasured."""
+    done = Done()
+    end = time.perf_counter() + seconds * WARM_SHARE
+
+    async def turns(client: WireClient) -> None:
+        while (began := time.perf_counter()) < end:
+            count = await turn(client)
+            done.count += count
+            if count:
+                done.waits.append(time.perf_counter() - began)
+
+    for is_warm in (False, True):
+        before, own = used(processes), time.process_time()
+        began = time.perf_counter()
+        end = began + (seconds if is_warm else seconds * WARM_SHARE)
+        done = Done(before=done.count)
+        async with asyncio.TaskGroup() as tasks:
+            for client in clients:
+                tasks.create_task(turns(client), name="turns")
+        done.seconds = time.perf_counter() - began
+        done.own_seconds = time.process_time() - own
+        done.used = {name: now - before[name] for name, now in used(processes).items()}
+    return done
+
+
+async def receive(
+    endpoint: str,
+    topic: str,
+    batch: int,
+    connections: int,
+    seconds: float,
+    processes: Mapping[str, int],
+) -> Done:
+    """Simple consumers of the group that has the topic's name; each acknowledges what it got.
+
+    Raises:
+        MeasureFailed: an acknowledgement was refused.
+    """
+
+    async def turn(client: WireClient) -> int:
+        consumer = Consumer(client, topic, topic)
+        found = await consumer.receive(
+            batch_size=batch, invisible=INVISIBLE_SECONDS, wait=POLL_SECONDS
+        )
+        if found:
+            answer = await consumer.acknowledge(*map(handle, found))
+            if any(entry.status.code != d.OK for entry in answer.entries):
+                raise MeasureFailed(f"an acknowledgement was refused: {answer.entries[0].status}")
+        return len(found)
+
+    settings = consumer_settings(topic, topic, client_type=d.SIMPLE_CONSUMER)
+    async with connected(endpoint, connections, settings) as clients:
+        return await measured(clients, turn, seconds, processes)
+
+
+async def modest(
+    clients: Sequence[WireClient],
+    topic: str,
+    rate: float,
+    seconds: float,
+    processes: Mapping[str, int],
+) -> Done:
+    """Producers that send at a rate, all together, and beat every ten seconds.
+
+    Raises:
+        MeasureFailed: a send was refused.
+    """
+    body, pause = BODY, len(clients) / rate
+    waits: list[float] = []
+    began = time.perf_counter()
+
+    async def sends(client: WireClient, number: int) -> None:
+        due = began + pause * number / len(clients)
+        beat = due + HEARTBEAT_SECONDS * number / len(clients)
+        while due < began + seconds:
+            await asyncio.sleep(max(due - time.perf_counter(), 0.0))
+            before = time.perf_counter()
+            answer = await client.send(message(topic, body, f"{number}-{before}"))
+            if answer.status.code != d.OK:
+                raise MeasureFailed(f"a send was refused: {answer.status}")
+            waits.append(time.perf_counter() - before)
+            if due >= beat:
+                beat += HEARTBEAT_SECONDS
+                await client.heartbeat(d.PRODUCER)
+            due += pause
+
+    before, own = used(processes), time.process_time()
+    async with asyncio.TaskGroup() as tasks:
+        for number, client in enumerate(clients):
+            tasks.create_task(sends(client, number), name="sends")
+    return Done(
+        count=len(waits),
+        seconds=time.perf_counter() - began,
+        own_seconds=time.process_time() - own,
+        used={name: now - before[name] for name, now in used(processes).items()},
+        waits=waits,
+    )
