@@ -93,7 +93,7 @@ class Comparison:
         self._warm_calls = warm_calls
         self._interrupts = interrupts
         self._sides: list[Side] = [GatewaySide(), ProxySide()]
-        # Of those that run: rates of sends; by topic, rates of receives and what is there to be read.
+        # Of those that run: rates of sends; by topic, those of receives, and what is unread.
         self._running: list[Side] = []
         self._rates: dict[str, float] = {}
         self._reads: dict[tuple[str, str], float] = {}
@@ -186,6 +186,7 @@ class Comparison:
             with self._interrupts.held():
                 self._running.clear()
                 self._unread.clear()
+                self._reads.clear()
                 for side in self._sides:
                     side.stop()
 
@@ -287,6 +288,8 @@ class Comparison:
             self._in_turns(measure, partial(self._measure_receive, measure, topic, batch))
 
     def _measure_receive(self, measure: str, topic: str, batch: int, side: Side) -> None:
+        if (topic, side.name) not in self._reads:
+            return
         self._fill(side, topic, int(self._reads[topic, side.name] * self._seconds * FILL_SPARE))
         done = self._receive(side, topic, batch, self._seconds)
         if self._unread[topic, side.name] <= 0:
