@@ -19,7 +19,7 @@ from rockoon.local.process import Node, end
 from rockoon_proto.v1.nameserver_pb2 import CONSUME_FROM_FIRST, GroupConfig, StartPolicy
 
 QUEUES = 8
-FILE_BYTES = 1 << 30
+FILE_BYTES = 256 << 20
 READY_SECONDS_MAX = 60.0
 
 
@@ -78,7 +78,12 @@ class GatewaySide(Side):
     def start(self, folder: Path, *, sync: bool) -> None:
         flush = "sync" if sync else "async"
         settings = {
-            "broker": {"flush": flush, "commit_log_file_bytes": str(FILE_BYTES)},
+            "broker": {
+                "flush": flush,
+                "commit_log_file_bytes": str(FILE_BYTES),
+                # A disk that is nearly full is nothing that is measured.
+                "disk_full_percent": "99",
+            },
             "gateway": {"reuse_port": "true"},
         }
         self._local = LocalCluster(folder, brokers=1, settings=settings, gateway=0)
@@ -139,7 +144,6 @@ class MeasuredProxy(RocketMqProxy):
         self._sync = sync
 
     def _java_options(self) -> Sequence[str]:
-        # A disk that is nearly full is nothing that is measured.
         return (*BROKER_OPTIONS, "-Drocketmq.broker.diskSpaceWarningLevelRatio=0.99")
 
     def _broker_settings(self) -> Mapping[str, object]:
