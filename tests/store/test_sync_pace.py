@@ -1,8 +1,14 @@
 """When the owner of a store believes that its next sync is short."""
 
+import random
+
+import pytest
+
 from rockoon_broker.store.log.sync_pace import (
+    EARNED_SECONDS,
     IN_A_ROW,
-    IN_A_ROW_MAX,
+    OWED_SECONDS_MAX,
+    OWED_SECONDS_MOST,
     SHORT_SECONDS_MAX,
     SyncPace,
 )
@@ -28,20 +34,41 @@ def test_a_disk_is_believed_after_some_short_syncs_and_not_before() -> None:
 
 def test_a_long_sync_in_the_other_thread_ends_it_and_costs_nobody_more() -> None:
     pace = SyncPace()
-    for _ in range(5):
+    for _ in range(50):
         assert short_ones_until_believed(pace) == IN_A_ROW
         pace.note(LONG, inline=False)
         assert not pace.is_short
 
 
-def test_each_time_that_the_owner_was_held_up_the_disk_has_to_be_quick_twice_as_often() -> None:
+def test_a_disk_that_is_long_now_and_then_stays_believed() -> None:
     pace = SyncPace()
-    wanted = []
-    for _ in range(12):
-        wanted.append(short_ones_until_believed(pace))
-        pace.note(LONG, inline=True)
-    doubling = [min(IN_A_ROW * 2**times, IN_A_ROW_MAX) for times in range(12)]
-    # Once it has been quick so often in a row, all is forgotten.
-    first_most = doubling.index(IN_A_ROW_MAX)
-    assert wanted[: first_most + 1] == doubling[: first_most + 1]
-    assert wanted[first_most + 1] == 2 * IN_A_ROW
+    short_ones_until_believed(pace)
+    inline = 0
+    for number in range(100_000):
+        is_inline = pace.is_short
+        inline += is_inline
+        pace.note(SHORT if number % 100 else LONG, inline=is_inline)
+    assert inline > 90_000
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_however_long_syncs_take_they_hold_the_owner_up_for_little_on_average(seed: int) -> None:
+    chance, pace, held_up, count = random.Random(seed), SyncPace(), 0.0, 20_000
+    longest = 0.0
+    for _ in range(count):
+        is_long = chance.random() < 0.05
+        seconds = chance.uniform(LONG, 0.02) if is_long else SHORT
+        if pace.is_short and is_long:
+            held_up += seconds
+            longest = max(longest, seconds)
+        pace.note(seconds, inline=pace.is_short)
+    assert longest > 0
+    assert held_up <= count * EARNED_SECONDS + OWED_SECONDS_MAX + longest
+
+
+def test_a_disk_that_was_gone_for_long_is_believed_again_at_last() -> None:
+    pace = SyncPace()
+    short_ones_until_believed(pace)
+    pace.note(60.0, inline=True)
+    expected = (OWED_SECONDS_MOST - OWED_SECONDS_MAX) / EARNED_SECONDS
+    assert short_ones_until_believed(pace) == pytest.approx(expected, abs=2)

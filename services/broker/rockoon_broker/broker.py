@@ -59,8 +59,8 @@ STORE_ID_FILE = "storeId"
 CLUSTER_ID_FILE = "clusterId"
 # What they hold is had again, from the log and from the nameserver.
 MADE_ANEW = (topics_json.FILE, sequence_snapshot.FILE, pending_index.SNAPSHOT_FILE)
-# A little more than one message: what is written in bulk is synced while the loop goes on.
-INLINE_BYTES_MAX = 16 << 10
+# What a turn gathers of single messages; what is written in bulk is synced while the loop goes on.
+INLINE_BYTES_MAX = 128 << 10
 KINDS = {HALF: TRANSACTION, DELAYED: DELAY}
 
 
