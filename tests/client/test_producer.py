@@ -38,8 +38,11 @@ from rockoon.producer.producer import Producer
 from rockoon.producer.queue_selectors import crc32_key_hash
 from rockoon.producer.settings import ProducerSettings
 from rockoon.transactions.producer import TransactionalProducer
+from rockoon_core.http2.messages import FIRST_BYTES_MAX
 from rockoon_core.message_queue import MessageQueue
+from rockoon_format.message_encoding import OwnProperties, encode_messages
 from rockoon_format.message_id import decode_offset_id
+from rockoon_format.record import encode_host
 from support.eventually import answered, eventually
 from support.fake_append_broker import STORE_HOST, STORE_TIME_MS, FakeAppendBroker, Fault
 from support.scripted_nameserver import ScriptedNameserver
@@ -627,6 +630,17 @@ async def test_a_message_without_keys_for_a_compacted_topic_is_refused_alone(
 
         await answered(is_free, bool)
 
+        nameserver.put_topic("latest", {"broker-a": 2}, attributes={"cleanup.policy": "COMPACTION"})
+
+        async def needs_keys() -> bool:
+            try:
+                await producer.send("latest", b"free")
+            except KeyMissing:
+                return True
+            return False
+
+        await answered(needs_keys, bool)
+
 
 async def test_former_names_work_for_a_version_and_say_what_they_are_called_now(
     cluster: Cluster,
@@ -653,9 +667,18 @@ def test_the_defaults_of_the_signature_are_those_of_the_settings() -> None:
     }
 
 
+def test_a_batch_of_the_default_size_is_received_without_being_moved() -> None:
+    count = ProducerSettings().batch_bytes_max // MESSAGE_OVERHEAD_BYTES + 1
+    own = OwnProperties(b"UNIQ_KEY\1", bytes(32) * count)
+    frames, sizes = encode_messages(
+        b"orders", 0, [b""] * count, {}, own, 0, encode_host("10.0.0.9", 1)
+    )
+    assert len(frames) + len(sizes) < FIRST_BYTES_MAX
+
+
 def test_options_that_are_passed_on_are_those_of_what_takes_them() -> None:
     for options, takes, others in [
-        (SendOptions, Producer.send, {"self", "topic", "body"}),
+        (SendOptions, Producer._send, {"self", "topic", "body"}),
         (SendManyOptions, Producer.send_many, {"self", "topic", "bodies"}),
         (HalfMessageOptions, TransactionalProducer.begin, {"self", "topic", "body"}),
         (

@@ -24,6 +24,7 @@ from rockoon.errors import RockoonError
 from rockoon.message import SendResult
 from rockoon.producer.outgoing import Extras
 from rockoon.producer.sequences import BatchSequence, SequenceBook
+from rockoon.producer.settings import ProducerSettings
 from rockoon.producer.shipment import Shipment
 from rockoon_core.message_queue import MessageQueue
 from rockoon_proto.v1.broker_pb2 import Appended
@@ -98,6 +99,13 @@ class ProducerBatch:
         self.seen = 0
         self._waiters: list[asyncio.Future[None]] = []
         self._starts: list[int] | None = None
+
+    def open(self, settings: ProducerSettings, now: float, now_ms: int) -> None:
+        """It has got its first message; `now`: seconds, of the clock that deadlines are on."""
+        self.close_bytes = settings.batch_bytes_max
+        self.born_timestamp_ms = now_ms
+        self.linger_end = now + settings.linger_ms / 1000
+        self.deadline = now + settings.delivery_timeout_seconds
 
     def waiter(self, index: int | None = None) -> "asyncio.Future[None]":
         """Return a future for the outcome; with an index, for who awaits that message.
@@ -288,8 +296,10 @@ class Accumulator:
     ) -> None:
         self.sequences = sequences
         self.round_robin: dict[str, BatchQueue] = {}
-        """Round robin batch queues by topic. `Producer.send` looks into this very dict, so it is
-        never replaced."""
+        """Round robin batch queues by topic."""
+        self.plain: dict[str, BatchQueue] = {}
+        """Of these, by topic, those whose messages are simply put into a batch. `Producer.send`
+        looks into this very dict, so it is never replaced."""
         self.by_queue: dict[MessageQueue, BatchQueue] = {}
         """Batch queues of the messages that a key or their sender gives to one queue."""
         self.delayed_round_robin: dict[str, BatchQueue] = {}
@@ -407,3 +417,4 @@ class Accumulator:
             del self.unrouted[batch_queue.topic]
         else:
             del self.round_robin[batch_queue.topic]
+            self.plain.pop(batch_queue.topic, None)

@@ -15,12 +15,12 @@ lower than RocketMQ's defaults, say), all its messages fail with that error, non
 
 import asyncio
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from rockoon.deprecation import renamed_key
-from rockoon.errors import BufferFull, InvalidArgument, RockoonError
+from rockoon.errors import BufferFull, RockoonError
 from rockoon.net.closed_on_exit import ClosedOnExit
 from rockoon.net.routes import TopicRoute
 from rockoon.producer.accumulator import (
@@ -28,9 +28,16 @@ from rockoon.producer.accumulator import (
     BatchQueue,
     message_bytes,
 )
-from rockoon.producer.body_chunks import Bodies, body_chunks
+from rockoon.producer.body_chunks import (
+    Bodies,
+    body_chunks,
+    check_no_more,
+    fit_one_batch,
+    next_keys,
+)
 from rockoon.producer.delay import delay_section
 from rockoon.producer.message_router import MessageRouter
+from rockoon.producer.options import SendOptions
 from rockoon.producer.outgoing import (
     BODY_BYTES_MAX,
     OWN_BYTES_MAX,
@@ -57,7 +64,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Producer", "ProducerSettings", "Receipt", "SendResults"]
 
-_NO_KEYS: tuple[str, ...] = ()
+_PLAIN_BYTES_MAX = BODY_BYTES_MAX + MESSAGE_OVERHEAD_BYTES
 
 
 class Producer(ClosedOnExit):
@@ -98,7 +105,7 @@ class Producer(ClosedOnExit):
         self._router = MessageRouter(self._sender, key_hash)
         self._unrouted = UnroutedMessages(self._accumulator, self.settings, self._sender.resolve)
         # What `send` reads for every message; empty when closed.
-        self._round_robin = self._accumulator.round_robin
+        self._plain = self._accumulator.plain
         self._compacted: set[str] = set()
         self._index_max = self.settings.batch_messages_max - 1
         self._buffer_bytes_max = self.settings.buffer_bytes_max
@@ -106,21 +113,7 @@ class Producer(ClosedOnExit):
         self._is_closed = False
         cluster.adopt(self)
 
-    def send(
-        self,
-        topic: str,
-        body: Body,
-        *,
-        keys: str | Sequence[str] | None = None,
-        tags: str | None = None,
-        properties: Mapping[str, str] | None = None,
-        queue: MessageQueue | None = None,
-        ordering_key: str | None = None,
-        delay_level: int | None = None,
-        delay_seconds: float | None = None,
-        deliver_at: datetime | float | None = None,
-        key: str | None = None,
-    ) -> Receipt:
+    def send(self, topic: str, body: Body, **options: Unpack[SendOptions]) -> Receipt:
         """Take a message for sending; `await` the receipt to know where it is stored, or why not.
 
         Without awaiting: `await wait_capacity()` now and then, and `flush()` at the end.
@@ -138,9 +131,49 @@ class Producer(ClosedOnExit):
             InvalidDelay, QueueNotFound, KeyMissing: this message cannot be sent.
             BufferFull, Closed: too much is buffered that nobody awaits; the producer is closed.
         """
+        # The one path that runs per message: every line of it costs, and keywords with defaults
+        # would be a quarter of it. Whatever is not simply put into a batch goes the other way.
+        if options or type(body) is not bytes or (batch_queue := self._plain.get(topic)) is None:
+            return self._send(topic, body, **options)
+        size = len(body) + MESSAGE_OVERHEAD_BYTES
+        accumulator = self._accumulator
+        unclaimed = accumulator.unclaimed_bytes + size
+        if unclaimed > self._buffer_bytes_max or size > _PLAIN_BYTES_MAX:
+            return self._send(topic, body)
+        batch = batch_queue.batch
+        bodies = batch.bodies
+        index = len(bodies)
+        bodies.append(body)
+        batch.bytes = total = batch.bytes + size
+        accumulator.unclaimed_bytes = unclaimed
+        if total >= batch.close_bytes or index >= self._index_max:
+            self._open_or_close(batch_queue)
+        receipt = Receipt()
+        receipt.batch = batch
+        receipt.index = index
+        if self._hooks is not None:
+            self._note_sent(receipt)
+        return receipt
+
+    def _send(
+        self,
+        topic: str,
+        body: Body,
+        *,
+        keys: str | Sequence[str] | None = None,
+        tags: str | None = None,
+        properties: Mapping[str, str] | None = None,
+        queue: MessageQueue | None = None,
+        ordering_key: str | None = None,
+        delay_level: int | None = None,
+        delay_seconds: float | None = None,
+        deliver_at: datetime | float | None = None,
+        key: str | None = None,
+    ) -> Receipt:
+        """As `send`, for any message."""
         if key is not None:
             ordering_key = renamed_key(key, ordering_key)
-        try:  # The one path that runs per message: every line of it costs.
+        try:
             if type(body) is not bytes or len(body) > BODY_BYTES_MAX or topic in self._compacted:
                 body = self._checked(topic, body, keys)
             size = len(body) + MESSAGE_OVERHEAD_BYTES
@@ -158,20 +191,12 @@ class Producer(ClosedOnExit):
                 if (batch_queue := self._router.batch_queue(topic, queue, ordering_key)) is None:
                     return self._hold(topic, body, extras, ordering_key)
             else:
-                batch_queue = self._round_robin.get(topic) or self._router.round_robin(topic)
-            batch = batch_queue.batch
-            index = len(batch.bodies)
-            batch.bodies.append(body)
-            if extras is not None:
-                batch.extras[index] = extras
-            batch.bytes = total = batch.bytes + size
-            self._accumulator.unclaimed_bytes = unclaimed
-            if total >= batch.close_bytes or index >= self._index_max:
-                self._open_or_close(batch_queue)
+                batch_queue = self._router.round_robin(topic)
+                if topic not in self._compacted:
+                    self._plain[topic] = batch_queue
             receipt = Receipt()
-            receipt.batch, receipt.index = batch, index
-            if (may_want := self._may_want_send) is not None and may_want():
-                self._note_sent(receipt)
+            self._append(receipt, batch_queue, body, extras)
+            self._note_sent(receipt)
         except RockoonError as failure:
             self._note_refused(topic, failure)
             raise
@@ -239,30 +264,20 @@ class Producer(ClosedOnExit):
                 await self._make_room()
             elif self._sender.wants_turn():
                 await asyncio.sleep(0)
-            if by_chunk and self._is_plain(chunk):
+            if by_chunk and fit_one_batch(chunk, self.settings):
                 spans.note(*self._send_plain(topic, chunk, tags, queue, ordering_key))
                 continue
             for body in chunk:
                 if self._accumulator.buffered_bytes > self.settings.drain_bytes:
                     await self._make_room()
-                own_keys = None if keys_left is None else _next_keys(keys_left)
+                own_keys = None if keys_left is None else next_keys(keys_left)
                 receipt = self.send(
                     topic, body, keys=own_keys, tags=tags, queue=queue, ordering_key=ordering_key
                 )
                 spans.note(receipt.batch, receipt.index, 1)
-        if keys_left is not None and next(keys_left, _NO_KEYS) is not _NO_KEYS:
-            raise InvalidArgument(reason="there are more keys than bodies")
+        if keys_left is not None:
+            check_no_more(keys_left)
         return await spans.results()
-
-    def _is_plain(self, bodies: list[Body]) -> bool:
-        """Whether all are bytes and fit into one batch."""
-        settings = self.settings
-        size = sum(map(len, bodies)) + len(bodies) * MESSAGE_OVERHEAD_BYTES
-        return (
-            set(map(type, bodies)) == {bytes}
-            and len(bodies) <= settings.batch_messages_max
-            and size <= min(settings.batch_bytes_max, BODY_BYTES_MAX)
-        )
 
     def _send_plain(
         self,
@@ -309,7 +324,8 @@ class Producer(ClosedOnExit):
                 since this, `flush` or `close` last raised one.
         """
         self._sender.unreported.raise_first()
-        await self._yield()
+        if self._sender.wants_turn():
+            await asyncio.sleep(0)
         if self._accumulator.buffered_bytes > self.settings.drain_bytes:
             await self._make_room()
 
@@ -345,7 +361,7 @@ class Producer(ClosedOnExit):
             return
         self._is_closed = True
         # `send` asks only the router, and only for what it does not find here, for that.
-        self._round_robin = {}
+        self._plain = {}
         self._router.close()
         try:
             # No batch outlives its deadline; the bound is for a loop that is coming down.
@@ -423,13 +439,8 @@ class Producer(ClosedOnExit):
     def _open_or_close(self, batch_queue: BatchQueue) -> None:
         """A batch has got its first message, or its last."""
         batch = batch_queue.batch
-        settings = self.settings
         if not batch.close_bytes:
-            now = self._loop.time()
-            batch.close_bytes = settings.batch_bytes_max
-            batch.born_timestamp_ms = self._clock()
-            batch.linger_end = now + settings.linger_ms / 1000
-            batch.deadline = now + settings.delivery_timeout_seconds
+            batch.open(self.settings, self._loop.time(), self._clock())
             self._accumulator.pending[batch] = None
         if batch.bytes >= batch.close_bytes or len(batch.bodies) > self._index_max:
             batch_queue.close_batch()
@@ -439,6 +450,7 @@ class Producer(ClosedOnExit):
         """A topic's queues are known: give the messages that waited to their batch queues."""
         if route.compacted:
             self._compacted.add(route.name)
+            self._plain.pop(route.name, None)
         else:
             self._compacted.discard(route.name)
         self._router.forget(route.name)
@@ -471,10 +483,6 @@ class Producer(ClosedOnExit):
 
     # Waiting
 
-    async def _yield(self) -> None:
-        if self._sender.wants_turn():
-            await asyncio.sleep(0)
-
     async def _make_room(self) -> None:
         completed = self._sender.completed
         low = self.settings.drain_bytes // 2
@@ -490,10 +498,3 @@ class Producer(ClosedOnExit):
             # One whose messages were moved into others is never done, and not pending any more.
             if batch in self._accumulator.pending:
                 await batch.waiter()
-
-
-def _next_keys(keys_left: Iterator[str | Sequence[str] | None]) -> str | Sequence[str] | None:
-    keys = next(keys_left, _NO_KEYS)
-    if keys is _NO_KEYS:
-        raise InvalidArgument(reason="there are fewer keys than bodies")
-    return keys

@@ -23,8 +23,9 @@ UNREAD_BYTES_MAX = 4 << 20
 GIVEN_BACK_BYTES_MIN = 1 << 20
 # Longer pieces are written as they are, without being joined with what stands before them.
 JOINED_BYTES_MAX = 16 << 10
-# What is taken for a message before its bytes come.
-FIRST_BYTES_MAX = 1 << 20
+# What is taken for a message before its bytes come: a producer's batch of a megabyte, with what
+# stands around it, is not moved while it grows.
+FIRST_BYTES_MAX = 5 << 18
 # Of a message whose rest is longer, bytes are received where they will lie.
 DIRECT_BYTES_MIN = 8 << 10
 
