@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from rockoon_format import kernel
 from rockoon_format.record import HOST_V4_BYTES, HOST_V6_BYTES
 
 _OFFSET = struct.Struct(">q")
@@ -82,9 +83,13 @@ class UniqueKeys:
 
     def take(self, count: int, now_ms: int) -> bytes:
         """Return `count` new keys as one: 32 (IPv4) or 56 (IPv6) ASCII hex digits each."""
+        elapsed_ms = (now_ms - self._month_start_ms) & 0xFFFFFFFF
+        front = self._prefix + elapsed_ms.to_bytes(4)
+        if kernel.native is not None:
+            made: bytes = kernel.native.unique_keys(front, self._counter, count)
+            self._counter = (self._counter + count) & 0xFFFF
+            return made
         if count <= FEW_KEYS_MAX:
-            elapsed_ms = (now_ms - self._month_start_ms) & 0xFFFFFFFF
-            front = self._prefix + elapsed_ms.to_bytes(4)
             following = range(self._counter, self._counter + count)
             self._counter = (self._counter + count) & 0xFFFF
             few = b"".join([front + (counter & 0xFFFF).to_bytes(2) for counter in following])
@@ -92,7 +97,7 @@ class UniqueKeys:
         size = len(self._prefix)
         keys = np.empty(count, np.dtype([("prefix", f"V{size}"), ("tail", _TAIL)]))
         keys["prefix"] = np.void(self._prefix)
-        keys["tail"]["elapsed_ms"] = (now_ms - self._month_start_ms) & 0xFFFFFFFF
+        keys["tail"]["elapsed_ms"] = elapsed_ms
         counters = np.arange(self._counter, self._counter + count, dtype=np.uint64)
         keys["tail"]["counter"] = counters.astype(np.uint16)
         self._counter = (self._counter + count) & 0xFFFF

@@ -10,6 +10,7 @@ from rockoon_format.message_id import (
     encode_offset_id,
 )
 from rockoon_format.record import encode_host
+from support.kernels import needs_compiled, of_both
 
 
 @pytest.mark.parametrize(
@@ -49,6 +50,16 @@ def test_a_unique_key_is_made_of_address_pid_instance_time_and_count() -> None:
     prefix = b"FD00000000000000000000000000000269885FFD2B276540AF61"
     assert taken == prefix + b"0000" + prefix + b"0001"
     assert keys.take(1, 1_000_000) == prefix[:-8] + b"000000000002"
+
+
+@needs_compiled
+def test_both_kernels_make_the_same_unique_keys() -> None:
+    def made() -> list[bytes]:
+        keys = UniqueKeys(bytes.fromhex("0a9ff0fe"), 0xFFFF, 0xABCDEF09, 0)
+        return [keys.take(count, 0xFEDCBA98) for count in (0, 1, 32, 33, 65_535, 70_000, 2)]
+
+    by_numpy, compiled = of_both(made)
+    assert by_numpy == compiled
 
 
 def test_the_counter_wraps_without_touching_the_rest() -> None:

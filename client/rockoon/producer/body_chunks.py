@@ -1,12 +1,15 @@
 """Bodies from any source, some at a time, and the keys that go with them."""
 
+import sys
 from collections.abc import AsyncIterable, Iterable, Iterator
+from typing import Any, NamedTuple
 
 from rockoon.errors import InvalidArgument
 from rockoon.producer.accumulator import MESSAGE_OVERHEAD_BYTES
 from rockoon.producer.body_feed import BodyFeed, Keys
 from rockoon.producer.outgoing import BODY_BYTES_MAX, Body
 from rockoon.producer.settings import ProducerSettings
+from rockoon_format import kernel
 
 # What is asked of the source at a time.
 _CHUNK_MESSAGES = 256
@@ -17,39 +20,52 @@ _NO_KEYS: tuple[str, ...] = ()
 Bodies = Iterable[Body] | AsyncIterable[Body] | BodyFeed
 
 
-async def body_chunks(bodies: Bodies) -> AsyncIterable[list[Body]]:
+class Chunk(NamedTuple):
+    """Some bodies, at least one."""
+
+    bodies: list[Any]
+    plain_bytes: int | None
+    """How many bytes they have together, if all are `bytes`."""
+
+
+async def body_chunks(bodies: Bodies) -> AsyncIterable[Chunk]:
     if isinstance(bodies, BodyFeed):
-        async for chunk in bodies.chunks(_CHUNK_MESSAGES, _CHUNK_BYTES):
-            yield chunk
+        async for read in bodies.chunks(_CHUNK_MESSAGES, _CHUNK_BYTES):
+            yield _taken(iter(read), sys.maxsize)
     elif isinstance(bodies, AsyncIterable):
         # One by one: what has come must not wait for what has not.
         async for body in bodies:
-            yield [body]
-    elif isinstance(bodies, list | tuple):
-        for start in range(0, len(bodies), _CHUNK_MESSAGES):
-            yield list(bodies[start : start + _CHUNK_MESSAGES])
+            yield _taken(iter((body,)), sys.maxsize)
     else:
-        chunk = []
-        room = _CHUNK_BYTES
-        for body in bodies:
-            chunk.append(body)
-            # Whatever is not bytes is for `send` to look at, and ends the chunk.
-            room -= len(body) if type(body) is bytes else _CHUNK_BYTES
-            if room <= 0 or len(chunk) == _CHUNK_MESSAGES:
-                yield chunk
-                chunk, room = [], _CHUNK_BYTES
-        if chunk:
+        # What is there already takes no more memory when it is asked for.
+        bytes_max = sys.maxsize if isinstance(bodies, list | tuple) else _CHUNK_BYTES
+        source = iter(bodies)
+        while (chunk := _taken(source, bytes_max)).bodies:
             yield chunk
 
 
-def fit_one_batch(bodies: list[Body], settings: ProducerSettings) -> bool:
-    """Whether all are bytes and fit into one batch."""
-    size = sum(map(len, bodies)) + len(bodies) * MESSAGE_OVERHEAD_BYTES
-    return (
-        set(map(type, bodies)) == {bytes}
-        and len(bodies) <= settings.batch_messages_max
-        and size <= min(settings.batch_bytes_max, BODY_BYTES_MAX)
-    )
+def _taken(source: Iterator[Body], bytes_max: int) -> Chunk:
+    """The next bodies; it ends with one that is not `bytes`, which is for `send` to look at."""
+    if kernel.native is not None:
+        return Chunk(*kernel.native.take_bodies(source, _CHUNK_MESSAGES, bytes_max))
+    bodies: list[Body] = []
+    total = 0
+    for body in source:
+        bodies.append(body)
+        if type(body) is not bytes:
+            return Chunk(bodies, None)
+        total += len(body)
+        if total >= bytes_max or len(bodies) == _CHUNK_MESSAGES:
+            break
+    return Chunk(bodies, total)
+
+
+def fits_one_batch(chunk: Chunk, settings: ProducerSettings) -> bool:
+    """Whether all bodies are `bytes` and fit into one batch."""
+    if chunk.plain_bytes is None or len(chunk.bodies) > settings.batch_messages_max:
+        return False
+    size = chunk.plain_bytes + len(chunk.bodies) * MESSAGE_OVERHEAD_BYTES
+    return size <= min(settings.batch_bytes_max, BODY_BYTES_MAX)
 
 
 def next_keys(left: Iterator[Keys]) -> Keys:

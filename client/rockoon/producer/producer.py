@@ -17,7 +17,7 @@ import asyncio
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Unpack
 
 from rockoon.deprecation import renamed_key
 from rockoon.errors import BufferFull, RockoonError
@@ -30,9 +30,10 @@ from rockoon.producer.accumulator import (
 )
 from rockoon.producer.body_chunks import (
     Bodies,
+    Chunk,
     body_chunks,
     check_no_more,
-    fit_one_batch,
+    fits_one_batch,
     next_keys,
 )
 from rockoon.producer.delay import delay_section
@@ -264,10 +265,10 @@ class Producer(ClosedOnExit):
                 await self._make_room()
             elif self._sender.wants_turn():
                 await asyncio.sleep(0)
-            if by_chunk and fit_one_batch(chunk, self.settings):
+            if by_chunk and fits_one_batch(chunk, self.settings):
                 spans.note(*self._send_plain(topic, chunk, tags, queue, ordering_key))
                 continue
-            for body in chunk:
+            for body in chunk.bodies:
                 if self._accumulator.buffered_bytes > self.settings.drain_bytes:
                     await self._make_room()
                 own_keys = None if keys_left is None else next_keys(keys_left)
@@ -282,7 +283,7 @@ class Producer(ClosedOnExit):
     def _send_plain(
         self,
         topic: str,
-        bodies: list[Any],
+        chunk: Chunk,
         tags: str | None,
         queue: MessageQueue | None,
         key: str | None,
@@ -290,8 +291,8 @@ class Producer(ClosedOnExit):
         """What `send` does, once for many bodies."""
         if topic in self._compacted:
             check_keys(topic, None)
-        count = len(bodies)
-        size = sum(map(len, bodies)) + count * MESSAGE_OVERHEAD_BYTES
+        count = len(chunk.bodies)
+        size = (chunk.plain_bytes or 0) + count * MESSAGE_OVERHEAD_BYTES
         extras = None if tags is None else encode_extras(None, tags, None, self._own_bytes)
         if extras is not None:
             size += count * len(extras[0])
@@ -305,7 +306,7 @@ class Producer(ClosedOnExit):
         if first and (too_large or first + count > self.settings.batch_messages_max):
             batch_queue.close_batch()
             batch, first = batch_queue.batch, 0
-        batch.bodies += bodies
+        batch.bodies += chunk.bodies
         if extras is not None:
             batch.extras.update(dict.fromkeys(range(first, first + count), extras))
         batch.bytes += size
@@ -485,9 +486,8 @@ class Producer(ClosedOnExit):
 
     async def _make_room(self) -> None:
         completed = self._sender.completed
-        low = self.settings.drain_bytes // 2
         self._sender.end_pauses()
-        while self._accumulator.buffered_bytes > low:
+        while self._accumulator.buffered_bytes > self.settings.drain_bytes // 2:
             await completed.wait(completed.count)
 
     async def _wait_pending(self) -> None:

@@ -23,6 +23,8 @@ from rockoon_kernel._native import (
     sequence_ends,
     stamp_batch,
     tags_codes,
+    take_bodies,
+    unique_keys,
 )
 
 __all__ = [
@@ -48,4 +50,6 @@ __all__ = [
     "sequence_ends",
     "stamp_batch",
     "tags_codes",
+    "take_bodies",
+    "unique_keys",
 ]

@@ -1,3 +1,6 @@
+from collections.abc import Iterator
+from typing import Any
+
 INTERFACE: int
 
 def check_batch(
@@ -94,3 +97,7 @@ def queue_runs(
     listed: bytes,
     file_entries: int,
 ) -> tuple[bytearray, bytes, bytes] | None: ...
+def take_bodies(
+    source: Iterator[object], messages_max: int, bytes_max: int
+) -> tuple[list[Any], int | None]: ...
+def unique_keys(front: bytes, counter: int, count: int) -> bytes: ...

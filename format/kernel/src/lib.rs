@@ -13,6 +13,8 @@ pub mod encode;
 pub mod pieces;
 #[cfg(feature = "python")]
 mod python;
+#[cfg(feature = "python")]
+mod python_producer;
 pub mod reading;
 pub mod record;
 pub mod runs;
@@ -20,4 +22,4 @@ pub mod scan;
 pub mod text;
 
 /// Raised with every change of what Python calls; `rockoon_format.kernel` takes only its own.
-pub const INTERFACE: u32 = 8;
+pub const INTERFACE: u32 = 9;

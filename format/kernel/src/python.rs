@@ -10,6 +10,7 @@ use crate::batch::{self, Rules, Stamp, ENTRY_BYTES};
 use crate::columns::{self, Topics};
 use crate::encode::{self, Common};
 use crate::pieces;
+use crate::python_producer::{take_bodies, unique_keys};
 use crate::reading::put;
 use crate::runs::{self, Listed};
 use crate::scan::{chain as follow, scan as scan_records, Checks, Limits, FIELDS};
@@ -864,5 +865,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(sequence_ends, module)?)?;
     module.add_function(wrap_pyfunction!(stamp_batch, module)?)?;
     module.add_function(wrap_pyfunction!(tags_codes, module)?)?;
+    module.add_function(wrap_pyfunction!(take_bodies, module)?)?;
+    module.add_function(wrap_pyfunction!(unique_keys, module)?)?;
     Ok(())
 }
