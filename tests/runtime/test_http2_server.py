@@ -47,6 +47,12 @@ class Echo:
         for _ in range(2000):
             yield request
 
+    async def pauses(self, request: BytesValue, _context: Any) -> AsyncIterator[BytesValue]:
+        yield request
+        yield request
+        await self.may_answer.wait()
+        yield request
+
     async def refuses(self, _request: BytesValue, context: Any) -> None:
         await context.abort(
             grpc.StatusCode.NOT_FOUND, "kein Wasser: 5 % Öl", (("x-bin", b"\0\xff"),)
@@ -76,6 +82,7 @@ async def served(echo: Echo, **bounds: Any) -> AsyncIterator[tuple[Http2Server, 
         "Unary": (grpc.unary_unary_rpc_method_handler, echo.unary),
         "Streams": (grpc.stream_stream_rpc_method_handler, echo.streams),
         "Many": (grpc.unary_stream_rpc_method_handler, echo.many),
+        "Pauses": (grpc.unary_stream_rpc_method_handler, echo.pauses),
         "Refuses": (grpc.unary_unary_rpc_method_handler, echo.refuses),
         "Waits": (grpc.unary_unary_rpc_method_handler, echo.waits),
         "ReadsLate": (grpc.stream_unary_rpc_method_handler, echo.reads_late),
@@ -414,6 +421,34 @@ async def test_opening_streams_and_giving_them_up_again_and_again_ends_the_conne
             assert told is not None
             assert told.error is ErrorCode.ENHANCE_YOUR_CALM
             sending.cancel()
+
+
+async def test_what_a_stream_has_said_is_sent_before_it_waits() -> None:
+    echo = Echo()
+    async with served(echo) as (server, port), aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+        pauses = method(channel, "unary_stream", "Pauses")(BytesValue(value=b"x"))
+        async with asyncio.timeout(DEADLINE_SECONDS), asyncio.TaskGroup() as tasks:
+            assert [(await pauses.read()).value for _ in range(2)] == [b"x", b"x"]
+            # The connection leaves: the end of its last call, which goes out with the rest of its
+            # messages, ends it.
+            tasks.create_task(server.stop(DEADLINE_SECONDS))
+            await eventually(lambda: all(each.is_leaving for each in server.connections))
+            echo.may_answer.set()
+            assert (await pauses.read()).value == b"x"
+            assert await pauses.read() is aio.EOF
+            assert await pauses.code() is grpc.StatusCode.OK
+
+
+async def test_a_stream_that_is_given_up_while_it_waits_ends() -> None:
+    echo = Echo()
+    async with served(echo) as (server, port), aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+        pauses = method(channel, "unary_stream", "Pauses")(BytesValue(value=b"x"))
+        async with asyncio.timeout(DEADLINE_SECONDS):
+            await pauses.read()
+        pauses.cancel()
+        await eventually(lambda: all(not each.streams for each in server.connections))
+        # What was held for it keeps nobody else's answer.
+        assert (await method(channel, "unary_unary", "Unary")(BytesValue(value=b"y"))).value == b"y"
 
 
 async def test_a_connection_that_is_idle_for_long_is_left() -> None:

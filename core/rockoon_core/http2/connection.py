@@ -432,6 +432,8 @@ class Http2Connection(ControlFrames, asyncio.BufferedProtocol):
         given last, an answer among it."""
         if self.is_lost or self.is_closing or self.transport is None:
             return
+        # An answer may be among what is held: its end can be what ends the connection.
+        self.release_writes()
         self.is_closing = True
         for stream in list(self.streams.values()):
             stream.failed(ErrorCode.CANCEL, "the connection is closed")

@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING, Any
 from rockoon_core.http2 import frames
 from rockoon_core.http2.messages import JOINED_BYTES_MAX
 
+# What is kept for being written together.
+HELD_BYTES_MAX = 64 << 10
 # Wide, since batches are of megabytes.
 OWN_STREAM_WINDOW = 4 << 20
 
@@ -37,6 +39,9 @@ class Http2Sending:
         self.is_closing = False
         # Streams with something that the windows have had no room for, in the order of their turns.
         self._blocked: dict[int, MessageStream] = {}
+        # What is written together.
+        self._held: list[bytes] | None = None
+        self._held_bytes = 0
         # Those whose senders wait.
         self._wanting: list[MessageStream] = []
 
@@ -44,12 +49,35 @@ class Http2Sending:
         """A stream's last frame is sent."""
         raise NotImplementedError
 
+    def hold_writes(self) -> None:
+        """Keep what is written until `release_writes`, so that it goes out in one write.
+
+        For who writes several times without waiting in between: what another one writes meanwhile
+        would be kept as well.
+        """
+        if self._held is None:
+            self._held = []
+
+    def release_writes(self) -> None:
+        """Write what was kept; does nothing when nothing is."""
+        held, self._held, self._held_bytes = self._held, None, 0
+        if held:
+            self._write(b"".join(held))
+
     def _write(self, data: bytes) -> None:
-        if not (self.is_lost or self.is_closing):
+        if self.is_lost or self.is_closing:
+            return
+        if self._held is None:
             self.transport.write(data)
+            return
+        self._held.append(data)
+        self._held_bytes += len(data)
+        if self._held_bytes > HELD_BYTES_MAX:
+            self.release_writes()
 
     def _write_all(self, pieces: list[bytes | memoryview]) -> None:
         if pieces and not (self.is_lost or self.is_closing):
+            self.release_writes()
             self.transport.writelines(pieces)
 
     def send_headers(

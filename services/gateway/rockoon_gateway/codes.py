@@ -87,7 +87,6 @@ def status_of(error: Refusal | RockoonError) -> Status:
 def common_status(each: "list[Status]") -> Status:
     """The status of a call, of those of its entries: theirs if they agree, MULTIPLE_RESULTS
     otherwise."""
-    codes = {one.code for one in each}
-    if len(codes) == 1:
+    if len(each) == 1 or len({one.code for one in each}) == 1:
         return each[0]
     return status(Code.MULTIPLE_RESULTS)

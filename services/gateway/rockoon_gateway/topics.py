@@ -13,13 +13,12 @@ ALL_TYPES = (
     MessageType.DELAY,
     MessageType.TRANSACTION,
 )
+_BY_NAME = {MessageType.Name(each): (each,) for each in (*ALL_TYPES, MessageType.LITE)}
 
 
 def accepted_types(route: TopicRoute) -> tuple[MessageType, ...]:
     """What may be sent to a topic: any of four when it does not say, or says MIXED."""
-    name = route.attributes.get(MESSAGE_TYPE, "").upper()
-    found = tuple(each for each in (*ALL_TYPES, MessageType.LITE) if MessageType.Name(each) == name)
-    return found or ALL_TYPES
+    return _BY_NAME.get(route.attributes.get(MESSAGE_TYPE, "").upper(), ALL_TYPES)
 
 
 class Topics:

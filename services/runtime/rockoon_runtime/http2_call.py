@@ -2,7 +2,9 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+import types
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
 import grpc
@@ -19,6 +21,8 @@ log = logging.getLogger(__name__)
 
 # ":status: 200" is entry 8 of HPACK's static table.
 ANSWER_HEADERS = b"\x88" + block([("content-type", "application/grpc")])
+# Stands for the end of a stream of answers.
+_OVER: Any = object()
 SUCCESS = block([("grpc-status", "0")])
 
 
@@ -142,6 +146,29 @@ class ServerCall(MessageStream):
                 self, ANSWER_HEADERS, PREFIX.pack(0, len(message)), message, trailers
             )
 
+    async def answer_stream(
+        self, stream: AsyncGenerator[Any, None], serialize: Callable[[Any], bytes] | None
+    ) -> None:
+        """All answers of a stream, and a good end; what it says without waiting goes out in one
+        write: what a receiver is told is four messages."""
+        connection = self.connection
+        connection.hold_writes()
+        try:
+            self.begin()
+            async with aclosing(stream) as replies:
+                while True:
+                    reply = await before_waiting(anext(replies, _OVER), connection.release_writes)
+                    if reply is _OVER:
+                        break
+                    connection.hold_writes()
+                    self.queue_message(reply if serialize is None else serialize(reply))
+                    if self.pending or connection.is_choked:
+                        connection.release_writes()
+                        await self.wait_room()
+                self.end()
+        finally:
+            connection.release_writes()
+
     def end(self, code: grpc.StatusCode | None = None, details: str = "") -> None:
         """Send the trailers, which end the call; without a code those that were set."""
         if self.is_closed or self.sent_last:
@@ -176,3 +203,21 @@ class ServerCall(MessageStream):
     def _give_up(self) -> None:
         if self.task is not None:
             self.task.cancel()
+
+
+@types.coroutine
+def before_waiting(awaitable: Awaitable[Any], callback: Callable[[], None]) -> Any:
+    """Await something; if that means to wait, a callback is called before."""
+    steps: Any = awaitable.__await__()
+    try:
+        wanted = steps.send(None)
+        callback()
+        while True:
+            try:
+                yield wanted
+            except BaseException as thrown:  # noqa: BLE001 - handed on, as `await` does
+                wanted = steps.throw(thrown)
+            else:
+                wanted = steps.send(None)
+    except StopIteration as over:
+        return over.value

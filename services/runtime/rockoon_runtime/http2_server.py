@@ -1,9 +1,9 @@
-"""A gRPC server on Rockoon's own HTTP/2, for servicers and interceptors of `grpc.aio.server`.
+"""A gRPC server on Rockoon's own HTTP/2, for servicers of `grpc.aio.server`.
 
     head of a call          →  the method's handler is looked up; a single request is awaited first
-    request, or stream head →  a task: interceptor, parse, servicer, answer
+    request, or stream head →  a task: guard, parse, servicer, answer
 
-It leaves out what no servicer here uses: compression, reflection of channels, several interceptors.
+It leaves out what no servicer here uses: compression, reflection of channels, interceptors.
 """
 
 import asyncio
@@ -11,7 +11,7 @@ import contextlib
 import logging
 import socket
 import ssl
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any, NamedTuple
 
@@ -48,10 +48,14 @@ _PSEUDO = frozenset((":method", ":scheme", ":path", ":authority"))
 
 
 class CallDetails(NamedTuple):
-    """What interceptors are told, as gRPC's HandlerCallDetails."""
+    """A call, as gRPC's HandlerCallDetails."""
 
     method: str
     invocation_metadata: Metadata
+
+
+Guard = Callable[[str, Metadata, Any], Any]
+"""Given a call's path, its metadata and its handler, returns the handler that answers instead."""
 
 
 class Head(NamedTuple):
@@ -264,7 +268,7 @@ class Http2Server:
     """Listens, and answers calls by servicers. The part of `grpc.aio.Server` that services use.
 
     Args:
-        interceptor: is given each call's details and the way to its handler; None for none.
+        guard: chooses what answers each call; None leaves it to the handlers.
         calls_max: calls in progress; further ones are refused. None for any number.
         connections_max: open connections; further ones are closed at once.
         connections: how many of them one address may have; None for any number.
@@ -275,7 +279,7 @@ class Http2Server:
 
     def __init__(
         self,
-        interceptor: aio.ServerInterceptor | None = None,
+        guard: Guard | None = None,
         *,
         calls_max: int | None = None,
         connections_max: int = 1 << 20,
@@ -287,7 +291,7 @@ class Http2Server:
     ) -> None:
         self.message_bytes_max = message_bytes_max
         self.liveness = Liveness()
-        self._interceptor = interceptor
+        self._guard = guard
         self._calls_max = calls_max
         self._connections_max = connections_max
         self._bound = connections
@@ -429,25 +433,18 @@ class Http2Server:
                 # What it should have been told cannot be said.
                 call.connection.reset(call, ErrorCode.INTERNAL_ERROR)
 
-    async def _intercepted(self, call: ServerCall) -> Any:
-        """What is to answer a call."""
-        handler: Any = self._handlers[call.method]
-        if self._interceptor is None:
-            return handler
-
-        async def continuation(_details: Any) -> Any:
-            return handler
-
-        details: Any = CallDetails(call.method, call.invocation_metadata())
-        return await self._interceptor.intercept_service(continuation, details)
-
     async def _answered(self, call: ServerCall) -> None:
-        intercepted = await self._intercepted(call)
-        parse, serialize = intercepted.request_deserializer, intercepted.response_serializer
-        if intercepted.request_streaming:
+        handler: Any = self._handlers[call.method]
+        if self._guard is not None:
+            handler = self._guard(call.method, call.invocation_metadata(), handler)
+        parse, serialize = handler.request_deserializer, handler.response_serializer
+        if handler.request_streaming:
             request: Any = call.requests(parse)
         else:
-            raw = await call.read()
+            # Mostly it has come with its headers.
+            raw = call.taken()
+            if raw is None:
+                raw = await call.read()
             if raw is None:
                 call.end(grpc.StatusCode.INTERNAL, "the request is missing")
                 return
@@ -456,20 +453,22 @@ class Http2Server:
             except DecodeError as failure:
                 call.end(grpc.StatusCode.INTERNAL, f"the request cannot be read: {failure}")
                 return
-        if not intercepted.response_streaming:
-            behaviour = intercepted.stream_unary or intercepted.unary_unary
+        if not handler.response_streaming:
+            behaviour = handler.stream_unary or handler.unary_unary
             reply = await behaviour(request, call)
             call.answer(reply if serialize is None else serialize(reply))
             if call.pending:
                 # A call in progress until its caller has taken the answer.
                 await call.wait_room()
             return
-        behaviour = intercepted.stream_stream or intercepted.unary_stream
-        call.begin()
-        async with aclosing(behaviour(request, call)) as replies:
-            async for reply in replies:
-                await call.send_message(reply if serialize is None else serialize(reply))
-        call.end()
+        if handler.request_streaming:
+            call.begin()
+            async with aclosing(handler.stream_stream(request, call)) as replies:
+                async for reply in replies:
+                    await call.send_message(reply if serialize is None else serialize(reply))
+            call.end()
+        else:
+            await call.answer_stream(handler.unary_stream(request, call), serialize)
 
 
 def certificate_context(connection: ssl.SSLObject | None) -> Mapping[str, list[bytes]]:

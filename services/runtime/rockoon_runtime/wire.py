@@ -1,6 +1,6 @@
 """A gRPC server as every Rockoon service runs it: bounds, health, reflection, errors, drain.
 
-Servicers raise `RockoonError`; the interceptor here turns it into the status and the trailing
+Servicers raise `RockoonError`; the guard here turns it into the status and the trailing
 metadata of the error table, so no servicer mentions a status code. An exception that is in no
 table is a bug: it is logged with its traceback, and the caller is told INTERNAL.
 """
@@ -10,7 +10,7 @@ import logging
 import math
 import resource
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
@@ -27,6 +27,7 @@ from rockoon_core.errors import (
     RockoonError,
     WrongCluster,
 )
+from rockoon_core.http2.headers import Metadata
 from rockoon_core.protocol import CLUSTER_METADATA_KEY
 from rockoon_runtime.access.gate import Gate
 from rockoon_runtime.access.gated import gated
@@ -35,7 +36,12 @@ from rockoon_runtime.connections import ConnectionBound
 from rockoon_runtime.drain import QUIET_SECONDS, Drain, DrainSettings
 from rockoon_runtime.health import LIVENESS, Health
 from rockoon_runtime.http2_call import ServerCall
-from rockoon_runtime.http2_server import MESSAGE_BYTES_MAX, Http2Server, host_and_port
+from rockoon_runtime.http2_server import (
+    MESSAGE_BYTES_MAX,
+    CallDetails,
+    Http2Server,
+    host_and_port,
+)
 from rockoon_runtime.tls import ServerTls
 
 if TYPE_CHECKING:
@@ -156,9 +162,12 @@ def clipped(text: str, bytes_max: int) -> str:
     return text if len(raw) <= bytes_max else raw[:bytes_max].decode(errors="ignore") + "..."
 
 
-class ErrorTableInterceptor(aio.ServerInterceptor):
+class ErrorTableGuard:
     """Turns exceptions into the error table's answers and refuses callers of another cluster,
-    and those whom the gate does not let pass, if there is one."""
+    and those whom the gate does not let pass, if there is one.
+
+    Handlers are guarded once, when their method is first called: a call costs no closures.
+    """
 
     def __init__(
         self,
@@ -176,37 +185,31 @@ class ErrorTableInterceptor(aio.ServerInterceptor):
         self._note_call = note_call
         self._gate = gate
         self._unguarded = "/grpc." if gate is None else HEALTH
+        # By path; all are known to the server, so there are no more than it has methods.
+        self._handlers: dict[str, Any] = {}
         # Set before the first call, by a service that exports traces.
         self.tracer: Tracer | None = None
 
-    async def intercept_service(
-        self,
-        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
-        handler_call_details: grpc.HandlerCallDetails,
-    ) -> Any:
-        handler = await continuation(handler_call_details)
-        if handler is None or handler_call_details.method.startswith(self._unguarded):
+    def guarded(self, method: str, metadata: Metadata, handler: Any) -> Any:
+        """See `rockoon_runtime.http2_server.Guard`."""
+        found = self._handlers.get(method)
+        if found is None:
+            is_open = method.startswith(self._unguarded)
+            found = handler if is_open else self._guarded(method, handler)
+            self._handlers[method] = found
+        if found is handler:
             return handler
         self._note_call()
-        guarded = self._guarded(handler, handler_call_details)
+        if self.tracer is not None and handler.unary_unary:
+            traced = self._traced(method, metadata, handler.unary_unary)
+            if traced is not handler.unary_unary:
+                found = self._guarded(method, handler, traced)
         if self._gate is None:
-            return guarded
-        return gated(self._gate, guarded, handler_call_details, abort)
+            return found
+        details: Any = CallDetails(method, metadata)
+        return gated(self._gate, found, details, abort)
 
-    def _guarded(self, handler: Any, handler_call_details: grpc.HandlerCallDetails) -> Any:
-        wanted = next(
-            (
-                value
-                for key, value in handler_call_details.invocation_metadata
-                if key == CLUSTER_METADATA_KEY
-            ),
-            self._cluster,
-        )
-        refusal = (
-            None
-            if wanted == self._cluster
-            else WrongCluster(cluster=self._cluster, wanted=str(wanted))
-        )
+    def _guarded(self, method: str, handler: Any, unary: Handler | None = None) -> Any:
         parse = handler.request_deserializer
         if self._gate is None or handler.request_streaming:
             # The gate parses single requests itself, when it knows whose they are.
@@ -216,35 +219,38 @@ class ErrorTableInterceptor(aio.ServerInterceptor):
             "response_serializer": handler.response_serializer,
         }
         if handler.unary_unary:
-            behaviour = self._traced(handler.unary_unary, handler_call_details)
-            timed_as = method_name(handler_call_details.method)
-            unary = self._guard(behaviour, refusal, timed_as)
+            unary = self._guard(unary or handler.unary_unary, method_name(method))
             return grpc.unary_unary_rpc_method_handler(unary, **serializers)
         if handler.unary_stream:
-            stream = self._guard_stream(handler.unary_stream, refusal)
+            stream = self._guard_stream(handler.unary_stream)
             return grpc.unary_stream_rpc_method_handler(stream, **serializers)
         if handler.stream_stream:
-            stream = self._guard_stream(
-                readable_ones(handler.stream_stream, self._may_answer), refusal
-            )
+            stream = self._guard_stream(readable_ones(handler.stream_stream, self._may_answer))
             return grpc.stream_stream_rpc_method_handler(stream, **serializers)
-        unary = self._guard(readable_ones(handler.stream_unary, self._may_answer), refusal)
+        unary = self._guard(readable_ones(handler.stream_unary, self._may_answer))
         return grpc.stream_unary_rpc_method_handler(unary, **serializers)
 
-    def _traced(self, behaviour: Handler, details: grpc.HandlerCallDetails) -> Handler:
+    def _traced(self, method: str, metadata: Metadata, behaviour: Handler) -> Handler:
         """A method within a span, when its caller is."""
-        if self.tracer is None:
-            return behaviour
-        for key, value in details.invocation_metadata:
+        assert self.tracer is not None
+        for key, value in metadata:
             if key == TRACEPARENT_METADATA_KEY:
                 from rockoon_runtime.telemetry.call_tracing import traced_call
 
-                return traced_call(self.tracer, details.method, str(value), behaviour)
+                return traced_call(self.tracer, method, str(value), behaviour)
         return behaviour
 
-    def _guard(
-        self, behaviour: Handler, refusal: RockoonError | None, timed_as: str = ""
-    ) -> Handler:
+    def _check_call(self, request: Any, context: Any) -> None:
+        """Raise what a call is refused with before it is looked at."""
+        for key, value in context.invocation_metadata():
+            if key == CLUSTER_METADATA_KEY:
+                if value != self._cluster:
+                    raise WrongCluster(cluster=self._cluster, wanted=str(value))
+                break
+        refuse_unreadable(request)
+        self._may_answer()
+
+    def _guard(self, behaviour: Handler, timed_as: str = "") -> Handler:
         def note(request: Any, answer: str, began_seconds: float) -> None:
             if timed_as:
                 may_wait = getattr(request, "wait_ms", 0) > 0
@@ -253,11 +259,8 @@ class ErrorTableInterceptor(aio.ServerInterceptor):
         async def guarded(request: Any, context: Any) -> Any:
             began_seconds = time.monotonic()
             try:
-                if refusal is not None:
-                    raise refusal
-                refuse_unreadable(request)
                 # Before, so that what is refused is not done either; and again with the answer.
-                self._may_answer()
+                self._check_call(request, context)
                 reply = await behaviour(request, context)
                 self._may_answer()
             except RockoonError as error:
@@ -285,13 +288,10 @@ class ErrorTableInterceptor(aio.ServerInterceptor):
             return objection
         return error
 
-    def _guard_stream(self, behaviour: Handler, refusal: RockoonError | None) -> Handler:
+    def _guard_stream(self, behaviour: Handler) -> Handler:
         async def guarded(request: Any, context: Any) -> AsyncIterator[Any]:
             try:
-                if refusal is not None:
-                    raise refusal
-                refuse_unreadable(request)
-                self._may_answer()
+                self._check_call(request, context)
                 if isinstance(context, ServerCall):
                     context.may_answer = self._may_answer
                 async for reply in behaviour(request, context):
@@ -366,11 +366,11 @@ class GrpcServer:
         self._drain: Drain | None = None
         self._last_call = -math.inf
         self._health = Health(self._service_names)
-        self._interceptor = ErrorTableInterceptor(
+        self._guard_of_calls = ErrorTableGuard(
             service, cluster, calls or CallTimes(), self.note_call, gate, may_answer
         )
         self._server = Http2Server(
-            self._interceptor,
+            self._guard_of_calls.guarded,
             calls_max=calls_max,
             connections_max=connections_bound(connections_max),
             connections=connections,
@@ -411,7 +411,7 @@ class GrpcServer:
 
     def trace(self, tracer: "Tracer | None") -> None:
         """Have spans of calls whose callers trace them; before entering, and None for none."""
-        self._interceptor.tracer = tracer
+        self._guard_of_calls.tracer = tracer
 
     async def set_serving(self, serving: bool) -> None:
         """Say through grpc.health.v1 whether calls are welcome (readiness)."""

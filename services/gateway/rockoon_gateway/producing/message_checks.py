@@ -10,6 +10,9 @@ import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from io import BytesIO
+from typing import NamedTuple
+
+from google.protobuf.timestamp_pb2 import Timestamp
 
 from rockoon_format.names import GROUP_BYTES_MAX, lite_topic_fault
 from rockoon_format.properties import (
@@ -42,12 +45,20 @@ USER_PROPERTIES_MAX = 128
 PROPERTIES_BYTES_MAX = 16_384
 MESSAGE_GROUP_BYTES_MAX = 63
 RECOVERY_SECONDS_MAX = 3600
+# Some time in the year 9000: the library knows times up to 9999.
+_SECONDS_MAX = 221_845_392_000
 # What packing may add to a body that it does not make smaller.
 PACKING_BYTES_MAX = 64 << 10
 # Of a request, its bodies unpacked: as many bytes as one that packs nothing can bring.
 BODIES_BYTES_MAX = 130 << 20
 # ISO control characters: Java's Character.isISOControl.
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+# The generated code looks an enum's value up by its name, each time.
+_TRANSACTION, _DELAY, _FIFO, _LITE, _PRIORITY, _NORMAL = (
+    MessageType.TRANSACTION, MessageType.DELAY, MessageType.FIFO, MessageType.LITE,
+    MessageType.PRIORITY, MessageType.NORMAL,
+)  # fmt: skip
+_GZIP = Encoding.GZIP
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +74,7 @@ class SendLimits:
     delay_ms_max: int
 
 
-@dataclass(frozen=True, slots=True)
-class AcceptedMessage:
+class AcceptedMessage(NamedTuple):
     """A message that can be stored.
 
     Attributes:
@@ -84,6 +94,24 @@ class AcceptedMessage:
     properties: bytes
     deliver_at_ms: int
     lite_topic: str = ""
+
+
+def has_control(text: str) -> bool:
+    """Whether a text holds an ISO control character; what can be printed is none."""
+    return not text.isprintable() and _CONTROL.search(text) is not None
+
+
+def without_control(text: str) -> str:
+    """A text without its ISO control characters."""
+    return text if text.isprintable() else _CONTROL.sub("", text)
+
+
+def epoch_ms(time: Timestamp) -> int:
+    """Epoch milliseconds of a time on the wire; raises ValueError for one that is none."""
+    # The library checks its range in Python, at the price of all else that is done to a message.
+    if 0 <= time.nanos < 1_000_000_000 and 0 <= time.seconds < _SECONDS_MAX:
+        return time.seconds * 1000 + time.nanos // 1_000_000
+    return time.ToMilliseconds()
 
 
 def all_accepted(
@@ -117,13 +145,14 @@ def accepted(topic: str, message: Message, limits: SendLimits, now_ms: int) -> A
     system = message.system_properties
     body = checked_body(message, limits.body_bytes_max)
     check_properties(message.user_properties, system)
-    if not system.message_id.strip() or _CONTROL.search(system.message_id):
-        raise Refusal(Code.ILLEGAL_MESSAGE_ID, f"{system.message_id!r} is no message id")
+    message_id = system.message_id
+    if not message_id.strip() or has_control(message_id):
+        raise Refusal(Code.ILLEGAL_MESSAGE_ID, f"{message_id!r} is no message id")
     properties = stored_properties(message)
     group = properties.get(PROPERTY_SHARDING_KEY, "")
     deliver_at_ms = 0
     if system.HasField("delivery_timestamp"):
-        deliver_at_ms = system.delivery_timestamp.ToMilliseconds()
+        deliver_at_ms = epoch_ms(system.delivery_timestamp)
         if deliver_at_ms - now_ms > limits.delay_ms_max:
             raise Refusal(
                 Code.ILLEGAL_DELIVERY_TIME,
@@ -132,18 +161,13 @@ def accepted(topic: str, message: Message, limits: SendLimits, now_ms: int) -> A
             )
         properties[PROPERTY_TIMER_DELIVER_MS] = str(deliver_at_ms)
     message_type = type_of(system, group)
-    if message_type == MessageType.TRANSACTION:
+    if message_type == _TRANSACTION:
         check_transactions(topic)
         properties[PROPERTY_TRANSACTION_PREPARED] = "true"
         properties[PROPERTY_PRODUCER_GROUP] = producer_group(topic)
+    lite_topic = system.lite_topic if message_type == _LITE else ""
     return AcceptedMessage(
-        message_id=system.message_id,
-        body=body,
-        message_type=message_type,
-        message_group=group,
-        properties=encode(properties),
-        deliver_at_ms=deliver_at_ms,
-        lite_topic=system.lite_topic if message_type == MessageType.LITE else "",
+        message_id, body, message_type, group, encode(properties), deliver_at_ms, lite_topic
     )
 
 
@@ -164,15 +188,15 @@ def check_transactions(topic: str) -> None:
 
 def type_of(system: SystemProperties, message_group: str) -> MessageType:
     """What a message is; what it bears counts more than what it says."""
-    if system.message_type == MessageType.TRANSACTION:
-        return MessageType.TRANSACTION
+    if system.message_type == _TRANSACTION:
+        return _TRANSACTION
     if system.HasField("delivery_timestamp"):
-        return MessageType.DELAY
+        return _DELAY
     if message_group:
-        return MessageType.FIFO
+        return _FIFO
     if system.HasField("lite_topic"):
-        return MessageType.LITE
-    return MessageType.PRIORITY if system.HasField("priority") else MessageType.NORMAL
+        return _LITE
+    return _PRIORITY if system.HasField("priority") else _NORMAL
 
 
 def checked_body(message: Message, bytes_max: int) -> bytes:
@@ -180,7 +204,7 @@ def checked_body(message: Message, bytes_max: int) -> bytes:
     body = message.body
     if not body:
         raise Refusal(Code.MESSAGE_BODY_EMPTY, "a message has no body")
-    if message.system_properties.body_encoding == Encoding.GZIP:
+    if message.system_properties.body_encoding == _GZIP:
         if len(body) > bytes_max + PACKING_BYTES_MAX:
             raise Refusal(Code.MESSAGE_BODY_TOO_LARGE, f"a body has {len(body)} bytes, even packed")
         body = unpacked(body, bytes_max)
@@ -202,43 +226,41 @@ def unpacked(body: bytes, bytes_max: int) -> bytes:
 
 def check_properties(user: Mapping[str, str], system: SystemProperties) -> None:
     """Raise Refusal for properties that cannot be stored, or may not be set."""
-    if len(user) > USER_PROPERTIES_MAX:
-        raise Refusal(
-            Code.MESSAGE_PROPERTIES_TOO_LARGE,
-            f"a message has {len(user)} properties, more than {USER_PROPERTIES_MAX}",
-        )
-    size = sum(len(name.encode()) + len(value.encode()) for name, value in user.items())
-    size += len(system.tag.encode()) + sum(len(key.encode()) for key in system.keys)
+    tag, keys = system.tag, system.keys
+    size = len(tag.encode())
+    # Most messages have none of both, and what is made for going through nothing costs too.
+    if user:
+        if len(user) > USER_PROPERTIES_MAX:
+            raise Refusal(
+                Code.MESSAGE_PROPERTIES_TOO_LARGE,
+                f"a message has {len(user)} properties, more than {USER_PROPERTIES_MAX}",
+            )
+        size += sum(len(name.encode()) + len(value.encode()) for name, value in user.items())
+    if keys:
+        size += sum(len(key.encode()) for key in keys)
     if size > PROPERTIES_BYTES_MAX:
         raise Refusal(
             Code.MESSAGE_PROPERTIES_TOO_LARGE,
             f"properties, tag and keys have {size} bytes, more than {PROPERTIES_BYTES_MAX}",
         )
-    for name, value in user.items():
-        if not name or is_reserved(name):
-            raise Refusal(Code.ILLEGAL_MESSAGE_PROPERTY_KEY, f"{name!r} is reserved")
-        if _CONTROL.search(name) or _CONTROL.search(value):
-            raise Refusal(Code.ILLEGAL_MESSAGE_PROPERTY_KEY, f"{name!r} holds a control character")
-    if system.HasField("tag"):
-        tag = system.tag
-        if not tag.strip() or "|" in tag or _CONTROL.search(tag):
-            raise Refusal(Code.ILLEGAL_MESSAGE_TAG, f"{tag!r} is no tag")
-    for key in system.keys:
-        if not key.strip() or _CONTROL.search(key):
+    if user:
+        check_user_properties(user)
+    if (tag or system.HasField("tag")) and (not tag.strip() or "|" in tag or has_control(tag)):
+        raise Refusal(Code.ILLEGAL_MESSAGE_TAG, f"{tag!r} is no tag")
+    for key in keys:
+        if not key.strip() or has_control(key):
             raise Refusal(Code.ILLEGAL_MESSAGE_KEY, f"{key!r} is no key")
     if system.HasField("message_group"):
         group = system.message_group
-        if (
-            not group.strip()
-            or len(group.encode()) > MESSAGE_GROUP_BYTES_MAX
-            or _CONTROL.search(group)
-        ):
+        if not group.strip() or len(group.encode()) > MESSAGE_GROUP_BYTES_MAX or has_control(group):
             raise Refusal(Code.ILLEGAL_MESSAGE_GROUP, f"{group!r} is no message group")
     if system.HasField("lite_topic"):
         if fault := lite_topic_fault(system.lite_topic):
             raise Refusal(Code.ILLEGAL_LITE_TOPIC, fault)
         if system.HasField("message_group"):
             raise Refusal(Code.ILLEGAL_MESSAGE_GROUP, "a lite topic is one message group itself")
+    if not system.HasField("orphaned_transaction_recovery_duration"):
+        return
     recovery = system.orphaned_transaction_recovery_duration
     if recovery.seconds > RECOVERY_SECONDS_MAX:
         raise Refusal(
@@ -248,30 +270,40 @@ def check_properties(user: Mapping[str, str], system: SystemProperties) -> None:
         )
 
 
+def check_user_properties(user: Mapping[str, str]) -> None:
+    """Raise Refusal for properties that their sender may not set."""
+    for name, value in user.items():
+        if not name or is_reserved(name):
+            raise Refusal(Code.ILLEGAL_MESSAGE_PROPERTY_KEY, f"{name!r} is reserved")
+        if has_control(name) or has_control(value):
+            raise Refusal(Code.ILLEGAL_MESSAGE_PROPERTY_KEY, f"{name!r} holds a control character")
+
+
 def stored_properties(message: Message) -> dict[str, str]:
     """What is stored with a message, but for what its type adds; TAGS first, where brokers look.
 
     A property without a value is left out: readers would not see it.
     """
     system = message.system_properties
-    found = {PROPERTY_TAGS: system.tag} if system.tag else {}
+    found = {PROPERTY_TAGS: tag} if (tag := system.tag) else {}
     found[PROPERTY_UNIQ_KEY] = system.message_id
-    if system.keys:
-        found[PROPERTY_KEYS] = " ".join(system.keys)
-    found |= {name: value for name, value in message.user_properties.items() if value}
+    if keys := system.keys:
+        found[PROPERTY_KEYS] = " ".join(keys)
+    if user := message.user_properties:
+        found |= {name: value for name, value in user.items() if value}
     if system.HasField("message_group"):
         found[PROPERTY_SHARDING_KEY] = system.message_group
     if system.HasField("lite_topic"):
         found[PROPERTY_LITE_TOPIC] = system.lite_topic
-    if system.trace_context:
-        found[PROPERTY_TRACE_CONTEXT] = _CONTROL.sub("", system.trace_context)
+    if trace := without_control(system.trace_context):
+        found[PROPERTY_TRACE_CONTEXT] = trace
     if system.HasField("born_timestamp"):
-        found[PROPERTY_BORN_TIMESTAMP] = str(system.born_timestamp.ToMilliseconds())
-    if system.born_host:
-        found[PROPERTY_BORN_HOST] = _CONTROL.sub("", system.born_host)
-    if system.delivery_attempt > 0:
-        found[PROPERTY_RECONSUME_TIME] = str(system.delivery_attempt)
+        found[PROPERTY_BORN_TIMESTAMP] = str(epoch_ms(system.born_timestamp))
+    if host := without_control(system.born_host):
+        found[PROPERTY_BORN_HOST] = host
+    if (attempt := system.delivery_attempt) > 0:
+        found[PROPERTY_RECONSUME_TIME] = str(attempt)
     if system.HasField("orphaned_transaction_recovery_duration"):
         seconds = system.orphaned_transaction_recovery_duration.seconds
         found[PROPERTY_CHECK_IMMUNITY_TIME_IN_SECONDS] = str(max(seconds, 0))
-    return {name: value for name, value in found.items() if value}
+    return found

@@ -51,6 +51,8 @@ _RESOLUTIONS = {
     TransactionResolution.COMMIT: Resolution.COMMIT,
     TransactionResolution.ROLLBACK: Resolution.ROLLBACK,
 }
+# The generated code looks an enum's value up by its name, each time.
+_TRANSACTION, _DELAY = MessageType.TRANSACTION, MessageType.DELAY
 # As metrics name them.
 TYPE_LABELS = {value: name.lower() for name, value in MessageType.items()}
 
@@ -125,7 +127,7 @@ class Sending:
         if not messages:
             raise Refusal(Code.MESSAGE_CORRUPTED, "the request has no message")
         topic = checked_topic(messages[0].topic)
-        if any(each.topic.name != topic for each in messages):
+        if len(messages) > 1 and any(each.topic.name != topic for each in messages):
             raise Refusal(Code.MESSAGE_CORRUPTED, "the messages are of several topics")
         call.require("write", f"topic:{topic}")
         if self._producer.buffered_bytes > self._buffer_bytes_max:
@@ -136,13 +138,14 @@ class Sending:
         route = await self._topics.route(topic)
         check_route(route, each)
         left = call.seconds_left
-        try:
-            async with asyncio.timeout(None if left is None else max(left - ANSWER_SECONDS, 0)):
-                if lite := dict.fromkeys(one.lite_topic for one in each if one.lite_topic):
-                    await self._lite_topics.provide(route, lite)
-                entries = await self._store(topic, each)
-        except TimeoutError:
-            raise TimedOut(what="storing the messages", seconds=left) from None
+        if left is None:
+            entries = await self._store(topic, route, each)
+        else:
+            try:
+                async with asyncio.timeout(max(left - ANSWER_SECONDS, 0)):
+                    entries = await self._store(topic, route, each)
+            except TimeoutError:
+                raise TimedOut(what="storing the messages", seconds=left) from None
         return pb.SendMessageResponse(
             status=common_status([entry.status for entry in entries]), entries=entries
         )
@@ -185,8 +188,10 @@ class Sending:
         return pb.RecallMessageResponse(status=OK, message_id=recall.message_id)
 
     async def _store(
-        self, topic: str, messages: Sequence[AcceptedMessage]
+        self, topic: str, route: TopicRoute, messages: Sequence[AcceptedMessage]
     ) -> list[pb.SendResultEntry]:
+        if lite := dict.fromkeys(one.lite_topic for one in messages if one.lite_topic):
+            await self._lite_topics.provide(route, lite)
         # First all are handed over, then waited for: so they go together, in their order.
         begun = [self._begun(topic, message) for message in messages]
         return [
@@ -196,7 +201,7 @@ class Sending:
 
     def _begun(self, topic: str, message: AcceptedMessage) -> Receipt | RockoonError | None:
         """A message on its way; None for a half message, which goes by itself."""
-        if message.message_type == MessageType.TRANSACTION:
+        if message.message_type == _TRANSACTION:
             return None
         try:
             stored = stored_lite_topic(topic, lite) if (lite := message.lite_topic) else topic
@@ -205,7 +210,7 @@ class Sending:
                 message.body,
                 message.properties,
                 ordering_key=message.message_group or None,
-                delayed=message.message_type == MessageType.DELAY,
+                delayed=message.message_type == _DELAY,
             )
         except RockoonError as failure:
             return failure
