@@ -15,9 +15,10 @@ from grpc import RpcError, StatusCode, aio
 
 from rockoon.errors import BrokerUnavailable, Closed, RockoonError
 from rockoon.net.connection import Connection
-from rockoon.net.large_replies import Reply
+from rockoon.net.large_replies import Replies, Reply
 from rockoon_core.errors import from_wire
 from rockoon_core.failed_call import clock_corrected, from_rpc_error
+from rockoon_core.http2.client_call import ClientCall
 from rockoon_proto.v1.broker_pb2 import (
     PullReply,
     PullRequest,
@@ -248,16 +249,13 @@ class PullStream:
         except RockoonError as error:
             return error
         call = stub.PullStream(self.requests, metadata=cluster.metadata)
-        loop = asyncio.get_running_loop()
-        self._watch(call, loop.time())
+        self._watch(call, asyncio.get_running_loop().time())
+        if isinstance(call, ClientCall):
+            call.take_by(self._take)
         try:
             with cluster.followed(call, broker):
                 async for reply in call:
-                    self.heard_at = loop.time()
-                    for answer in reply.answers:
-                        subscription = self._subscriptions.get(answer.subscription_id)
-                        if subscription is not None:
-                            subscription.take(answer, has_company=len(reply.answers) > 1)
+                    self._take(reply)
         except RpcError as failure:
             return self._why(failure)
         except aio.UsageError:
@@ -272,6 +270,16 @@ class PullStream:
                 self._watching.cancel()
             call.cancel()
         return BrokerUnavailable(broker=broker)
+
+    def _take(self, reply: PullStreamReply | Replies) -> bool:
+        """Give answers to those who wait for them."""
+        self.heard_at = asyncio.get_running_loop().time()
+        has_company = len(reply.answers) > 1
+        for answer in reply.answers:
+            subscription = self._subscriptions.get(answer.subscription_id)
+            if subscription is not None:
+                subscription.take(answer, has_company=has_company)
+        return True
 
     def _why(self, failure: RpcError) -> Exception:
         if isinstance(failure, aio.AioRpcError) and failure.code() is StatusCode.UNIMPLEMENTED:

@@ -20,12 +20,19 @@ from rockoon_broker.cooperative import TURN_SECONDS
 from rockoon_broker.long_poll import PullProgress, Step
 from rockoon_broker.pull import WAIT_MS_MAX, Pulled, PullQuery
 from rockoon_broker.rpc.access_rules import pulled as needs_of_pull
-from rockoon_broker.rpc.pull_answers import PullAnswer, answer_of, query_of, refusal_of
+from rockoon_broker.rpc.pull_answers import (
+    PullAnswer,
+    answer_of,
+    query_of,
+    refusal_of,
+    stream_reply,
+)
 from rockoon_broker.store.reading.reader import GetResult, GetStatus
 from rockoon_core.errors import Busy, Internal, InvalidArgument, RockoonError
 from rockoon_proto.v1 import broker_pb2
 from rockoon_runtime.access.callers import Caller
 from rockoon_runtime.calls import SUCCESS, Call, CallTimes
+from rockoon_runtime.http2_call import ServerCall
 
 if TYPE_CHECKING:
     from rockoon_broker.rpc.pull_tracing import PullTracing
@@ -102,6 +109,7 @@ class PullStream:
         sure: waits until it is certain that this broker leads its log; None where it has one copy.
         room: how many subscriptions there may be more, of all streams.
         tracing: told of batches, if they are traced.
+        reader: is sent what comes while `answers` waits; None has `answers` bring everything.
     """
 
     def __init__(
@@ -115,6 +123,7 @@ class PullStream:
         sure: Callable[[], Awaitable[object]] | None,
         room: Callable[[], int],
         tracing: "PullTracing | None",
+        reader: ServerCall | None = None,
     ) -> None:
         self._broker = broker
         self._caller = caller
@@ -124,6 +133,7 @@ class PullStream:
         self._sure = sure
         self._room = room
         self._tracing = tracing
+        self._reader = reader
         self._loop = asyncio.get_running_loop()
         self._subscriptions: dict[int, PullSubscription] = {}
         # Each is listed once, so that queues take turns.
@@ -132,6 +142,9 @@ class PullStream:
         self._answers: list[PullAnswer] = []
         self._sent = asyncio.Event()
         self._wanted = asyncio.Event()
+        # Whether `answers` waits; what comes then is sent at the end of the turn, without it.
+        self._is_waiting = False
+        self._sending: asyncio.Handle | None = None
         self._refusal: Exception | None = None
         self._is_over = False
         self._beat_is_due = False
@@ -182,7 +195,9 @@ class PullStream:
             while True:
                 while not (self._listed or self._answers or self._beat_is_due or self._is_over):
                     self._wanted.clear()
+                    self._is_waiting = True
                     await self._wanted.wait()
+                    self._is_waiting = False
                 if self._refusal is not None:
                     raise self._refusal
                 if self._is_over:
@@ -196,6 +211,7 @@ class PullStream:
                     await asyncio.sleep(0)
         finally:
             self._beat.cancel()
+            self._is_waiting = False
             for subscription in list(self._subscriptions.values()):
                 self._forget(subscription)
 
@@ -277,11 +293,37 @@ class PullStream:
         if may and not subscription.is_listed:
             subscription.is_listed = True
             self._listed.append(subscription)
-            self._wanted.set()
+            self._wake()
 
     def _tell(self, answer: PullAnswer) -> None:
         self._answers.append(answer)
-        self._wanted.set()
+        self._wake()
+
+    def _wake(self) -> None:
+        """There is something to send."""
+        if self._reader is None or not self._is_waiting:
+            self._wanted.set()
+        elif self._sending is None:
+            self._sending = self._loop.call_soon(self._send)
+
+    def _send(self) -> None:
+        """Send what this turn of the loop has brought, unless `answers` is woken anyway."""
+        self._sending = None
+        reader = self._reader
+        if not self._is_waiting or self._is_over or reader is None or not reader.has_room:
+            self._wanted.set()
+            return
+        try:
+            reader.may_answer()
+        except RockoonError:
+            # `answers` is told the same.
+            self._wanted.set()
+            return
+        if found := self._gather():
+            self._has_sent = True
+            reader.queue_message(stream_reply(found))
+        if self._listed or self._answers:
+            self._wanted.set()
 
     def _forget(self, subscription: PullSubscription) -> None:
         subscription.is_over = True

@@ -314,6 +314,7 @@ class BrokerService(broker_pb2_grpc.BrokerServicer):
             sure=None if self._confirmed is None else self._sure,
             room=lambda: SUBSCRIPTIONS_MAX - self.pull_subscriptions,
             tracing=self._pull_tracing,
+            reader=context if isinstance(context, ServerCall) else None,
         )
         self._pull_streams.add(stream)
         requests = aiter(request_iterator)
