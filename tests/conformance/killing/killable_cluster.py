@@ -14,6 +14,9 @@ from rockoon.local import LocalCluster
 from rockoon.local.ports import PortBlock
 
 GATEWAY = "gateway"
+# What others have on the disk is not what is tried out here.
+OWN = {**BROKER, "disk_full_percent": 100, "disk_forced_percent": 100}
+SETTINGS = {"broker": {**OWN, "commit_log_file_bytes": "16MiB"}}
 LOGS = {"broker": "broker-a", "offset": "offset"}
 ALL = "all"
 CALL_SECONDS_MAX = 120.0
@@ -39,7 +42,7 @@ class KillableCluster(RockoonGateway):
             self._folder / "cluster",
             replicas=self.copies,
             gateway=int(self.endpoint.rpartition(":")[2]),
-            settings={"broker": BROKER},
+            settings=SETTINGS,
         )
 
     def _start_gateway(self) -> None:

@@ -1,0 +1,10 @@
+# Which version there is the header knows.
+file(STRINGS /usr/include/google/protobuf/stubs/common.h line REGEX "define GOOGLE_PROTOBUF_VERSION [0-9]+")
+string(REGEX MATCH "[0-9]+$" number "${line}")
+math(EXPR major "${number} / 1000000")
+math(EXPR minor "${number} / 1000 % 1000")
+math(EXPR patch "${number} % 1000")
+set(PACKAGE_VERSION ${major}.${minor}.${patch})
+if(NOT PACKAGE_FIND_VERSION VERSION_GREATER PACKAGE_VERSION)
+  set(PACKAGE_VERSION_COMPATIBLE TRUE)
+endif()

@@ -1,0 +1,223 @@
+"""A thousand connected push consumers, of which half vanish without a word, again and again."""
+
+import os
+import queue
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Self
+
+import pytest
+
+import rockoon.sync
+from rockoon.local.cluster import LocalCluster
+from rockoon.local.ports import PortBlock
+from support.waiting import hold_up
+
+TESTS = Path(__file__).resolve().parents[1]
+COUNT = 500
+TOPIC, GROUP = "vanishing", "vanishers"
+LINE_SECONDS_MAX = 240.0
+# A silent connection is asked for a sign of life and given up after a minute (PeerWatch), its
+# client thirty seconds after its last call; renewals are looked through every five.
+BOUND_SECONDS = 60.0 + 30.0 + 5.0
+# Of a busy machine.
+LATE_SECONDS_MAX = 60.0
+# Of a client that says nothing something is known for so long; two minutes by default.
+KNOWN_SECONDS = 30
+# The first two make room that the process keeps.
+ROUNDS = 3
+GROWTH_BYTES_MAX = 8 << 20
+LOOK_SECONDS = 0.2
+
+
+class ManyClients:
+    """The program of `many_clients`; a context manager."""
+
+    def __init__(self, address: str, prefix: str, log: Path) -> None:
+        self._lines = queue.Queue[str]()
+        with log.open("ab") as said:
+            self._process = subprocess.Popen(
+                [
+                    *(sys.executable, "-m", "gateway.many_clients"),
+                    *(address, GROUP, TOPIC, prefix, str(COUNT)),
+                ],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=said,
+                env={**os.environ, "PYTHONPATH": str(TESTS)},
+                text=True,
+            )
+        self._got = Counter[tuple[str, int]]()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        with self._process.stdout as lines:
+            for line in lines:
+                if line.startswith("got "):
+                    _, body, attempt = line.split()
+                    self._got[body, int(attempt)] += 1
+                else:
+                    self._lines.put(line.strip())
+
+    @property
+    def got(self) -> Counter[tuple[str, int]]:
+        """Further messages that came: body and attempt."""
+        return Counter(dict(list(self._got.items())))
+
+    def tell(self, word: str) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{word}\n")
+        self._process.stdin.flush()
+
+    def line(self) -> str:
+        return self._lines.get(timeout=LINE_SECONDS_MAX)
+
+    def signal(self, number: signal.Signals) -> None:
+        self._process.send_signal(number)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.kill()
+        self._process.wait()
+        self._reader.join()
+        assert self._process.stdin is not None
+        with suppress(BrokenPipeError):
+            self._process.stdin.close()
+
+
+class Gateway:
+    """A cluster's gateway, as the system and its metrics show it."""
+
+    def __init__(self, local: LocalCluster, metrics: str) -> None:
+        assert local.gateway is not None
+        self.address = local.gateway
+        self._metrics = metrics
+        self._proc = Path(f"/proc/{local.node('gateway').pid}")
+
+    @property
+    def descriptors(self) -> int:
+        return len(list((self._proc / "fd").iterdir()))
+
+    @property
+    def memory_bytes(self) -> int:
+        found = re.search(r"VmRSS:\s+(\d+) kB", (self._proc / "status").read_text())
+        assert found is not None
+        return int(found[1]) << 10
+
+    def measure(self, name: str) -> int:
+        with urllib.request.urlopen(f"http://{self._metrics}/metrics") as answer:
+            lines = answer.read().decode().splitlines()
+        found = [line.rsplit(" ", 1)[1] for line in lines if re.match(rf"{name}[ {{]", line)]
+        return round(sum(map(float, found)))
+
+
+def until(what: str, holds: Callable[[], bool], seconds_max: float = LINE_SECONDS_MAX) -> float:
+    """Wait until something holds; returns seconds."""
+    began = time.monotonic()
+    while not holds():
+        assert time.monotonic() - began < seconds_max, f"not in {seconds_max:.0f} s: {what}"
+        hold_up(LOOK_SECONDS)
+    return time.monotonic() - began
+
+
+@pytest.fixture
+def gateway(tmp_path: Path) -> Iterator[tuple[Gateway, rockoon.sync.Cluster]]:
+    ports = PortBlock()
+    metrics = f"127.0.0.1:{ports.choose()}"
+    # What others have on the disk is not what is tried out here.
+    roomy = {"disk_full_percent": 100, "disk_forced_percent": 100}
+    own = {"metrics_listen": metrics, "client_seconds_max": KNOWN_SECONDS}
+    settings = {"gateway": own, "broker": roomy}
+    try:
+        with (
+            LocalCluster(tmp_path / "cluster", gateway=0, settings=settings) as local,
+            rockoon.sync.connect(local.nameservers) as cluster,
+        ):
+            cluster.call(cluster.admin.create_topic(TOPIC, queues_per_broker=8))
+            yield Gateway(local, metrics), cluster
+    finally:
+        ports.close()
+
+
+def send(cluster: rockoon.sync.Cluster, prefix: str) -> set[str]:
+    bodies = {f"{prefix}{number}" for number in range(COUNT)}
+    cluster.send_many(TOPIC, [body.encode() for body in bodies])
+    return bodies
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP], ids=lambda how: how.name)
+def test_half_of_a_thousand_clients_vanish_and_the_others_get_what_they_held(
+    how: signal.Signals, gateway: tuple[Gateway, rockoon.sync.Cluster], tmp_path: Path
+) -> None:
+    at, cluster = gateway
+    idle = at.descriptors
+    send(cluster, "kept")
+    log = tmp_path / "clients.log"
+    with ManyClients(at.address, "stays", log) as staying:
+        assert staying.line() == "holding"
+        descriptors, memory = [], []
+        for number in range(ROUNDS):
+            before = staying.got
+            wanted = send(cluster, f"held{number}-")
+            with ManyClients(at.address, f"goes{number}", log) as going:
+                assert going.line() == "holding"
+                most = at.descriptors, at.memory_bytes
+                for each in (staying, going):
+                    each.tell("park")
+                until(
+                    "all wait",
+                    lambda: at.measure("rockoon_gateway_parked_receivers") == 2 * COUNT,
+                )
+                going.signal(how)
+                seconds = until(
+                    "what was held comes to the others",
+                    lambda: {body for body, _ in staying.got - before} >= wanted,  # noqa: B023
+                    BOUND_SECONDS + LATE_SECONDS_MAX,
+                )
+                until(
+                    "descriptors return",
+                    lambda: at.descriptors <= idle + COUNT + 20,
+                    BOUND_SECONDS + LATE_SECONDS_MAX,
+                )
+                assert staying.got - before == Counter({(body, 2): 1 for body in wanted})
+                # Nobody waits for the vanished: what is new comes to the others, at once.
+                until(
+                    "only the others wait",
+                    lambda: at.measure("rockoon_gateway_parked_receivers") <= COUNT,
+                )
+                before = staying.got
+                wanted = send(cluster, f"new{number}-")
+                until("what is new comes", lambda: (staying.got - before).total() >= COUNT)  # noqa: B023
+                assert staying.got - before == Counter({(body, 1): 1 for body in wanted})
+            until(
+                "the vanished are forgotten",
+                lambda: at.measure("rockoon_gateway_clients") == COUNT,
+            )
+            staying.tell("rest")
+            assert staying.line() == "resting"
+            descriptors.append(at.descriptors)
+            memory.append(at.memory_bytes)
+            print(
+                f"{how.name}: {most[0]} descriptors and {most[1] >> 20} MiB with all, "
+                f"{descriptors[-1]} and {memory[-1] >> 20} MiB after {seconds:.0f} s"
+            )
+        assert at.measure("rockoon_gateway_renewed_messages") == COUNT
+        staying.tell("settle")
+        assert staying.line() == f"settled {COUNT}"
+        assert cluster.call(cluster.admin.lag(GROUP, TOPIC)).total_lag == 0
+    assert memory[-1] - memory[1] < GROWTH_BYTES_MAX, memory
+    until("all descriptors return", lambda: at.descriptors <= idle + 20)
