@@ -18,9 +18,11 @@ from bench.compare.fetching import ROOT, NotHere
 from bench.compare.page import write
 from bench.compare.programs import Interrupts
 from bench.gateway.comparison import PARTS, Comparison
+from bench.gateway.servers import GatewaySide, ProxySide, Side
 from rockoon_format import kernel
 
 PAGE = ROOT / "docs" / "gateway-bench.md"
+SIDES: dict[str, type[Side]] = {"gateway": GatewaySide, "proxy": ProxySide}
 
 
 def main() -> int:
@@ -29,6 +31,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=3.0, help="how long a rate is measured")
     parser.add_argument("--warm-calls", type=int, default=60_000, help="unmeasured ones before")
     parser.add_argument("--only", choices=PARTS, action="append", help="a part; may be repeated")
+    parser.add_argument("--side", choices=SIDES, help="one of the two alone")
     parser.add_argument("--write", action="store_true", help=f"into {PAGE.relative_to(ROOT)}")
     parser.add_argument("--dir", type=Path, default=Path(".bench"), help="where the stores go")
     given = parser.parse_args()
@@ -38,7 +41,12 @@ def main() -> int:
     with tempfile.TemporaryDirectory(dir=given.dir, ignore_cleanup_errors=True) as name:
         only = given.only or PARTS
         comparison = Comparison(
-            Path(name).resolve(), given.rounds, given.seconds, given.warm_calls, interrupts
+            [SIDES[given.side]()] if given.side else [make() for make in SIDES.values()],
+            Path(name).resolve(),
+            given.rounds,
+            given.seconds,
+            given.warm_calls,
+            interrupts,
         )
         try:
             comparison.prepare()
@@ -59,7 +67,7 @@ def main() -> int:
         f"{time.monotonic() - began:.0f} s in all.\n\nVersions: {versions}.\n\n{comparison.text()}"
     )
     print(made)
-    if given.write and not given.only:
+    if given.write and not (given.only or given.side):
         write(PAGE, made)
         told(f"written: {PAGE}")
     return 0

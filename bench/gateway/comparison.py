@@ -35,7 +35,7 @@ from bench.gateway.figures import (
     Figures,
     p50_p99,
 )
-from bench.gateway.servers import GatewaySide, ProxySide, Side
+from bench.gateway.servers import GatewaySide, Side
 from gateway.wire_client import message, producer_settings
 from rockoon.local.ports import PortBlock
 from rockoon.local.process import LocalClusterError
@@ -45,8 +45,8 @@ SEND = "/apache.rocketmq.v2.MessagingService/SendMessage"
 HEADERS = {"x-mq-client-id": "h2load@1@0@bench", "x-mq-language": "JAVA", "x-mq-protocol": "v2"}
 CONNECTIONS = 50
 CLIENTS, CLIENTS_RATE = 1000, 1000.0
-# Messages at a time; the unmeasured turn: how many times as long, and of how many messages.
-RECEIVES = ((1, 4.0, 60_000), (32, 1.0, 200_000))
+# Messages at a time; how many times as long the unmeasured turn is; a rate that is not reached.
+RECEIVES = ((1, 3.0, 5_000), (32, 1.0, 50_000))
 CLIENTS_TIMES = 3.0
 FILL_MESSAGES = 32
 # More than a turn reads at the rate of the one before.
@@ -77,6 +77,7 @@ class Comparison:
     """A run.
 
     Args:
+        sides: what is compared.
         folder: for stores and logs; on the disk that is to be measured.
         rounds: turns that each has.
         seconds: how long a rate is measured.
@@ -85,14 +86,20 @@ class Comparison:
     """
 
     def __init__(
-        self, folder: Path, rounds: int, seconds: float, warm_calls: int, interrupts: Interrupts
+        self,
+        sides: Sequence[Side],
+        folder: Path,
+        rounds: int,
+        seconds: float,
+        warm_calls: int,
+        interrupts: Interrupts,
     ) -> None:
         self._folder = folder
         self._rounds = rounds
         self._seconds = seconds
         self._warm_calls = warm_calls
         self._interrupts = interrupts
-        self._sides: list[Side] = [GatewaySide(), ProxySide()]
+        self._sides = list(sides)
         # Of those that run: rates of sends; by topic, those of receives, and what is unread.
         self._running: list[Side] = []
         self._rates: dict[str, float] = {}
@@ -274,7 +281,7 @@ class Comparison:
     # Receives.
 
     def _measure_receives(self, _how: str) -> None:
-        for batch, warm_seconds, warm_messages in RECEIVES:
+        for batch, warm_times, rate_max in RECEIVES:
             noun = "one message" if batch == 1 else f"up to {batch} messages"
             measure = f"receive {noun} and acknowledge, {CONNECTIONS} connections"
             topic = f"{READ}-{batch}"
@@ -283,8 +290,9 @@ class Comparison:
                     side.make_topic(topic)
                     side.make_group(topic)
                     uvloop.run(stored_first(side.endpoint, topic))
-                    self._fill(side, topic, warm_messages)
-                    self._receive(side, topic, batch, warm_seconds * self._seconds)
+                    seconds = warm_times * self._seconds
+                    self._fill(side, topic, int(rate_max * seconds))
+                    self._receive(side, topic, batch, seconds)
             self._in_turns(measure, partial(self._measure_receive, measure, topic, batch))
 
     def _measure_receive(self, measure: str, topic: str, batch: int, side: Side) -> None:
