@@ -32,6 +32,8 @@ BROKER: Mapping[str, Any] = {
     # Both are off unless asked for.
     "enablePropertyFilter": "true",
     "recallMessageEnable": "true",
+    "enableLmq": "true",
+    "enableMultiDispatch": "true",
     # Orphans are asked about soon; 30 s otherwise.
     "transactionCheckInterval": 2000,
     "transactionTimeOut": 1000,
@@ -166,9 +168,13 @@ class RocketMqProxy(Target):
         """The sum of its queues' end offsets."""
         return int(self._ask(do="stored", name=topic)["stored"])
 
-    def make_group(self, group: str, *, fifo: bool, retries_max: int | None) -> None:
-        retries = {} if retries_max is None else {"retries": retries_max}
-        self._ask(do="group", name=group, fifo=fifo, **retries)
+    def make_group(
+        self, group: str, *, fifo: bool, retries_max: int | None, lite_parent: str
+    ) -> None:
+        more: dict[str, Any] = {} if retries_max is None else {"retries": retries_max}
+        if lite_parent:
+            more["lite"] = lite_parent
+        self._ask(do="group", name=group, fifo=fifo, **more)
 
     def guarded(self) -> Target:
         with self._guarding:

@@ -81,9 +81,13 @@ class RockoonGateway(Target):
         connection = self._connected()
         connection.call(connection.admin.create_topic(topic, attributes=attributes))
 
-    def make_group(self, group: str, *, fifo: bool, retries_max: int | None) -> None:
+    def make_group(
+        self, group: str, *, fifo: bool, retries_max: int | None, lite_parent: str
+    ) -> None:
         config = GroupConfig(name=group, fifo=fifo)
         config.start_policy.CopyFrom(StartPolicy(consume_from=CONSUME_FROM_FIRST))
+        if lite_parent:
+            config.attributes["lite.bind.topic"] = lite_parent
         if retries_max is not None:
             config.retry_attempts_max = retries_max
         connection = self._connected()

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from conformance import consuming, guarding, producing
+from conformance import consuming, guarding, lite, producing
 from conformance.scene import Scene
 
 
@@ -49,6 +49,11 @@ SCENARIOS: Sequence[Scenario] = (
     Scenario("push: FIFO order", consuming.push_fifo),
     Scenario("push: dead letters", consuming.push_dead_letters),
     Scenario("push: consumer is killed", consuming.push_killed),
+    Scenario("lite: push consumer", lite.push),
+    Scenario("lite: failed message comes again", lite.push_retry),
+    Scenario("lite: another consumer goes on", lite.hand_over),
+    Scenario("lite: from the first message", lite.begin),
+    Scenario("lite: simple consumer", lite.simple),
     Scenario("signed calls", guarding.signed, is_guarded=True),
     Scenario("signed calls over TLS", guarding.signed_over_tls, is_guarded=True),
     Scenario("restart of the server", consuming.restart, is_alone=True),

@@ -59,7 +59,7 @@ class Sender:
         """Send, and return `id` and `recall`.
 
         Args:
-            more: tag, keys, properties, group, delay_ms, end.
+            more: tag, keys, properties, group, delay_ms, end, lite, priority.
         """
         to = topic or self._topic
         return self._client.ask("send", name=self._name, topic=to, body=body, **more)
@@ -114,12 +114,26 @@ class Receiver:
         self._client.ask("stop", name=self._name)
 
 
+class LiteReceiver(Receiver):
+    """A simple consumer of lite topics."""
+
+    def subscribe(self, lite_topic: str) -> None:
+        self._client.ask("subscribe", name=self._name, lite=lite_topic)
+
+
 class Listener:
     """A push consumer."""
 
     def __init__(self, client: ClientProcess, name: str) -> None:
         self._client = client
         self._name = name
+
+    def subscribe(self, lite_topic: str, **more: Any) -> None:
+        """Read a lite topic, from its `first` message if so, otherwise from where the group was."""
+        self._client.ask("subscribe", name=self._name, lite=lite_topic, **more)
+
+    def unsubscribe(self, lite_topic: str) -> None:
+        self._client.ask("unsubscribe", name=self._name, lite=lite_topic)
 
     def wait(self, count: int, seconds_max: float = ARRIVAL_SECONDS_MAX) -> list[Message]:
         """The calls of its listener, once there are so many.
@@ -169,9 +183,11 @@ class Scene:
         self.target.make_topic(topic, message_type)
         return topic
 
-    def group(self, *, fifo: bool = False, retries_max: int | None = None) -> str:
+    def group(
+        self, *, fifo: bool = False, retries_max: int | None = None, lite_parent: str = ""
+    ) -> str:
         group = self._name("g")
-        self.target.make_group(group, fifo=fifo, retries_max=retries_max)
+        self.target.make_group(group, fifo=fifo, retries_max=retries_max, lite_parent=lite_parent)
         return group
 
     def client(self, language: Prepared | None = None) -> ClientProcess:
@@ -214,6 +230,18 @@ class Scene:
     ) -> Listener:
         """A push consumer; it fails with a message `fails` times, if it is `failing`."""
         name = self._start(client, "push", topic=topic, group=group, **more)
+        return Listener(client or self.first, name)
+
+    def lite_receiver(self, topic: str, group: str) -> "LiteReceiver":
+        """A simple consumer of lite topics."""
+        given = {"topic": topic, "group": group, "await_ms": AWAIT_MS}
+        return LiteReceiver(self.first, self._start(None, "lite_simple", **given))
+
+    def lite_listener(
+        self, topic: str, group: str, client: ClientProcess | None = None, **more: Any
+    ) -> Listener:
+        """A push consumer of lite topics; further arguments as of `listener`."""
+        name = self._start(client, "lite_push", topic=topic, group=group, **more)
         return Listener(client or self.first, name)
 
     def close(self) -> None:

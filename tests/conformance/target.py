@@ -50,14 +50,17 @@ class Target(abc.ABC):
 
     @abc.abstractmethod
     def make_topic(self, topic: str, message_type: str) -> None:
-        """Make a topic of four queues: NORMAL, FIFO, DELAY or TRANSACTION."""
+        """Make a topic of four queues: NORMAL, FIFO, DELAY, TRANSACTION, LITE or PRIORITY."""
 
     @abc.abstractmethod
-    def make_group(self, group: str, *, fifo: bool, retries_max: int | None) -> None:
+    def make_group(
+        self, group: str, *, fifo: bool, retries_max: int | None, lite_parent: str
+    ) -> None:
         """Make a consumer group that reads from the beginning.
 
         Args:
             fifo: whether messages are handed out in order.
+            lite_parent: the topic whose lite topics it reads; empty for other topics.
             retries_max: deliveries after the first, before it is dead; None: the default.
         """
 

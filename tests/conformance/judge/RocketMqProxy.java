@@ -79,6 +79,9 @@ public class RocketMqProxy {
                 SubscriptionGroupConfig group = new SubscriptionGroupConfig();
                 group.setGroupName(name);
                 group.setConsumeMessageOrderly(what.getBooleanValue("fifo"));
+                if (what.containsKey("lite")) {
+                    group.setAttributes(Map.of("+lite.bind.topic", what.getString("lite")));
+                }
                 if (what.containsKey("retries")) {
                     group.setRetryMaxTimes(what.getIntValue("retries"));
                 }

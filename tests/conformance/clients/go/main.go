@@ -41,6 +41,9 @@ type request struct {
 	Fails       int               `json:"fails"`
 	Failing     string            `json:"failing"`
 	Holds       bool              `json:"holds"`
+	Lite        string            `json:"lite"`
+	First       bool              `json:"first"`
+	Priority    *int32            `json:"priority"`
 }
 
 type fields map[string]any
@@ -51,6 +54,7 @@ var (
 	producers  = map[string]rocketmq.Producer{}
 	simples    = map[string]rocketmq.SimpleConsumer{}
 	pushes     = map[string]rocketmq.PushConsumer{}
+	lites      = map[string]rocketmq.LitePushConsumer{}
 	messages   = map[string]*rocketmq.MessageView{}
 	background = context.Background()
 )
@@ -67,6 +71,7 @@ func view(message *rocketmq.MessageView) fields {
 		"id": message.GetMessageId(), "topic": message.GetTopic(), "body": string(message.GetBody()),
 		"tag": message.GetTag(), "keys": message.GetKeys(), "properties": message.GetProperties(),
 		"group": message.GetMessageGroup(), "attempt": message.GetDeliveryAttempt(),
+		"lite": message.GetLiteTopic(),
 	}
 }
 
@@ -125,7 +130,7 @@ func startSimple(given request) error {
 	return consumer.Start()
 }
 
-func startPush(given request) error {
+func listener(given request) rocketmq.PushConsumerOption {
 	seen, locked := map[string]int{}, sync.Mutex{}
 	consume := func(message *rocketmq.MessageView) rocketmq.ConsumerResult {
 		locked.Lock()
@@ -142,12 +147,28 @@ func startPush(given request) error {
 		}
 		return rocketmq.SUCCESS
 	}
+	return rocketmq.WithPushMessageListener(&rocketmq.FuncMessageListener{Consume: consume})
+}
+
+func startLitePush(given request) error {
+	consumer, err := rocketmq.NewLitePushConsumer(config(given),
+		rocketmq.NewLitePushConsumerConfig(given.Topic, 30*time.Second),
+		rocketmq.WithPushAwaitDuration(5*time.Second),
+		rocketmq.WithPushConsumptionThreadCount(20),
+		rocketmq.WithPushMaxCacheMessageCount(1024), listener(given))
+	if err != nil {
+		return err
+	}
+	lites[given.Name] = consumer
+	return consumer.Start()
+}
+
+func startPush(given request) error {
 	consumer, err := rocketmq.NewPushConsumer(config(given),
 		rocketmq.WithPushAwaitDuration(5*time.Second),
 		rocketmq.WithPushSubscriptionExpressions(filters(given)),
 		rocketmq.WithPushConsumptionThreadCount(20),
-		rocketmq.WithPushMaxCacheMessageCount(1024),
-		rocketmq.WithPushMessageListener(&rocketmq.FuncMessageListener{Consume: consume}))
+		rocketmq.WithPushMaxCacheMessageCount(1024), listener(given))
 	if err != nil {
 		return err
 	}
@@ -168,6 +189,14 @@ func send(given request) (fields, error) {
 	}
 	if given.Group != "" {
 		message.SetMessageGroup(given.Group)
+	}
+	if given.Lite != "" {
+		message.SetLiteTopic(given.Lite)
+	}
+	if given.Priority != nil {
+		if err := message.SetPriority(*given.Priority); err != nil {
+			return nil, err
+		}
 	}
 	if given.DelayMs != 0 {
 		message.SetDelayTimestamp(time.Now().Add(time.Duration(given.DelayMs) * time.Millisecond))
@@ -225,6 +254,15 @@ func done(given request) (fields, error) {
 		return fields{}, startSimple(given)
 	case "push":
 		return fields{}, startPush(given)
+	case "lite_push":
+		return fields{}, startLitePush(given)
+	case "subscribe":
+		if given.First {
+			return fields{"unsupported": "a place to begin"}, nil
+		}
+		return fields{}, lites[given.Name].SubscribeLite(given.Lite)
+	case "unsubscribe":
+		return fields{}, lites[given.Name].UnSubscribeLite(given.Lite)
 	case "send":
 		return send(given)
 	case "recall":

@@ -19,6 +19,9 @@ import org.apache.rocketmq.client.apis.StaticSessionCredentialsProvider;
 import org.apache.rocketmq.client.apis.consumer.ConsumeResult;
 import org.apache.rocketmq.client.apis.consumer.FilterExpression;
 import org.apache.rocketmq.client.apis.consumer.FilterExpressionType;
+import org.apache.rocketmq.client.apis.consumer.LitePushConsumer;
+import org.apache.rocketmq.client.apis.consumer.MessageListener;
+import org.apache.rocketmq.client.apis.consumer.OffsetOption;
 import org.apache.rocketmq.client.apis.consumer.SimpleConsumer;
 import org.apache.rocketmq.client.apis.message.Message;
 import org.apache.rocketmq.client.apis.message.MessageBuilder;
@@ -64,6 +67,15 @@ public class ConformanceClient {
             case "producer": producer(given); break;
             case "simple": simple(given); break;
             case "push": push(given); break;
+            case "lite_push": litePush(given); break;
+            case "subscribe":
+                if (given.getBooleanValue("first")) {
+                    lite(given).subscribeLite(given.getString("lite"), OffsetOption.MIN_OFFSET);
+                } else {
+                    lite(given).subscribeLite(given.getString("lite"));
+                }
+                break;
+            case "unsubscribe": lite(given).unsubscribeLite(given.getString("lite")); break;
             case "send": return send(given);
             case "recall":
                 answer.put("id", ((Producer) CLIENTS.get(given.getString("name")))
@@ -124,6 +136,12 @@ public class ConformanceClient {
         if (given.containsKey("group")) {
             builder.setMessageGroup(given.getString("group"));
         }
+        if (given.containsKey("lite")) {
+            builder.setLiteTopic(given.getString("lite"));
+        }
+        if (given.containsKey("priority")) {
+            builder.setPriority(given.getIntValue("priority"));
+        }
         if (given.containsKey("delay_ms")) {
             builder.setDeliveryTimestamp(System.currentTimeMillis() + given.getLongValue("delay_ms"));
         }
@@ -177,25 +195,42 @@ public class ConformanceClient {
     }
 
     private static void push(JSONObject given) throws Exception {
-        int fails = given.getIntValue("fails");
-        String failing = given.getString("failing");
-        boolean holds = given.getBooleanValue("holds");
-        Map<String, Integer> seen = new ConcurrentHashMap<>();
         CLIENTS.put(given.getString("name"), PROVIDER.newPushConsumerBuilder()
             .setClientConfiguration(configuration(given))
             .setConsumerGroup(given.getString("group"))
             .setSubscriptionExpressions(Map.of(given.getString("topic"), filter(given)))
-            .setMessageListener(message -> {
-                JSONObject view = view(message).fluentPut("event", "message");
-                say("* ", view);
-                if (holds) {
-                    new CompletableFuture<>().join();
-                }
-                int times = seen.merge(view.getString("id"), 1, Integer::sum);
-                boolean concerned = failing == null || failing.equals(view.getString("body"));
-                return concerned && times <= fails ? ConsumeResult.FAILURE : ConsumeResult.SUCCESS;
-            })
+            .setMessageListener(listener(given))
             .build());
+    }
+
+    private static void litePush(JSONObject given) throws Exception {
+        CLIENTS.put(given.getString("name"), PROVIDER.newLitePushConsumerBuilder()
+            .bindTopic(given.getString("topic"))
+            .setClientConfiguration(configuration(given))
+            .setConsumerGroup(given.getString("group"))
+            .setMessageListener(listener(given))
+            .build());
+    }
+
+    private static LitePushConsumer lite(JSONObject given) {
+        return (LitePushConsumer) CLIENTS.get(given.getString("name"));
+    }
+
+    private static MessageListener listener(JSONObject given) {
+        int fails = given.getIntValue("fails");
+        String failing = given.getString("failing");
+        boolean holds = given.getBooleanValue("holds");
+        Map<String, Integer> seen = new ConcurrentHashMap<>();
+        return message -> {
+            JSONObject view = view(message).fluentPut("event", "message");
+            say("* ", view);
+            if (holds) {
+                new CompletableFuture<>().join();
+            }
+            int times = seen.merge(view.getString("id"), 1, Integer::sum);
+            boolean concerned = failing == null || failing.equals(view.getString("body"));
+            return concerned && times <= fails ? ConsumeResult.FAILURE : ConsumeResult.SUCCESS;
+        };
     }
 
     private static JSONObject view(MessageView message) {
@@ -210,6 +245,8 @@ public class ConformanceClient {
             .fluentPut("keys", message.getKeys())
             .fluentPut("properties", message.getProperties())
             .fluentPut("group", message.getMessageGroup().orElse(null))
+            .fluentPut("lite", message.getLiteTopic().orElse(null))
+            .fluentPut("priority", message.getPriority().orElse(null))
             .fluentPut("attempt", message.getDeliveryAttempt());
     }
 }

@@ -3,7 +3,7 @@
 
 const readline = require('node:readline');
 const {
-  ConsumeResult, FilterExpression, Producer, PushConsumer, SimpleConsumer,
+  ConsumeResult, FilterExpression, LitePushConsumerImpl, OffsetOption, Producer, PushConsumer, SimpleConsumer,
 } = require('rocketmq-client-nodejs');
 const { FilterType, TransactionResolution } =
   require('rocketmq-client-nodejs/proto/apache/rocketmq/v2/definition_pb');
@@ -21,6 +21,8 @@ const view = message => ({
   keys: message.keys,
   properties: Object.fromEntries(message.properties),
   group: message.messageGroup || null,
+  lite: message.liteTopic ?? null,
+  priority: message.priority ?? null,
   attempt: message.deliveryAttempt,
 });
 
@@ -74,6 +76,19 @@ const roles = {
     ...options(given), consumerGroup: given.group, messageListener: listener(given),
     subscriptions: subscriptions(given),
   })),
+  lite_push: given => started(given.name, new LitePushConsumerImpl({
+    ...options(given), consumerGroup: given.group, bindTopic: given.topic,
+    messageListener: listener(given), subscriptions: new Map(),
+  })),
+  async subscribe(given) {
+    const place = given.first ? [ OffsetOption.MIN_OFFSET ] : [];
+    await clients.get(given.name).subscribeLite(given.lite, ...place);
+    return {};
+  },
+  async unsubscribe(given) {
+    await clients.get(given.name).unsubscribeLite(given.lite);
+    return {};
+  },
   async send(given) {
     const message = {
       topic: given.topic,
@@ -83,6 +98,8 @@ const roles = {
       properties: given.properties && new Map(Object.entries(given.properties)),
       messageGroup: given.group,
       delay: given.delay_ms,
+      liteTopic: given.lite,
+      priority: given.priority,
     };
     const producer = clients.get(given.name);
     let receipt;

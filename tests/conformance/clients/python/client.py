@@ -14,6 +14,8 @@ from rocketmq import (
     ConsumeResult,
     Credentials,
     FilterExpression,
+    LitePushConsumer,
+    LiteSimpleConsumer,
     Message,
     MessageListener,
     Producer,
@@ -45,6 +47,8 @@ def view(message: Message) -> dict[str, Any]:
         "keys": sorted(message.keys),
         "properties": message.properties,
         "group": message.message_group,
+        "lite": message.lite_topic,
+        "priority": message.priority,
         "attempt": message.delivery_attempt,
     }
 
@@ -122,6 +126,30 @@ def push(given: dict[str, Any]) -> PushConsumer:
     return made
 
 
+def lite_simple(given: dict[str, Any]) -> LiteSimpleConsumer:
+    made = LiteSimpleConsumer(
+        given["topic"], configuration(given), given["group"], given["await_ms"] // 1000
+    )
+    made.startup()
+    return made
+
+
+def lite_push(given: dict[str, Any]) -> LitePushConsumer:
+    listener = Listener(given.get("fails", 0), given.get("failing"), holds=False)
+    made = LitePushConsumer(configuration(given), given["group"], given["topic"], listener)
+    made.startup()
+    return made
+
+
+ROLES = {
+    "producer": producer,
+    "simple": simple,
+    "push": push,
+    "lite_simple": lite_simple,
+    "lite_push": lite_push,
+}
+
+
 def send(given: dict[str, Any]) -> dict[str, Any]:
     message = Message()
     message.topic = given["topic"]
@@ -134,6 +162,10 @@ def send(given: dict[str, Any]) -> dict[str, Any]:
         message.add_property(key, value)
     if "group" in given:
         message.message_group = given["group"]
+    if "lite" in given:
+        message.lite_topic = given["lite"]
+    if "priority" in given:
+        message.priority = given["priority"]
     if "delay_ms" in given:
         # Whole seconds, whatever its documentation says.
         message.delivery_timestamp = math.ceil(time.time_ns() / 1e9 + given["delay_ms"] / 1000)
@@ -159,10 +191,12 @@ def receive(given: dict[str, Any]) -> dict[str, Any]:
 
 def done(given: dict[str, Any]) -> dict[str, Any]:
     match given["do"]:
-        case "producer" | "simple" | "push" as role:
-            CLIENTS[given["name"]] = {"producer": producer, "simple": simple, "push": push}[role](
-                given
-            )
+        case role if role in ROLES:
+            CLIENTS[given["name"]] = ROLES[role](given)
+        case "subscribe" if "first" not in given:
+            CLIENTS[given["name"]].subscribe_lite(given["lite"])
+        case "unsubscribe":
+            CLIENTS[given["name"]].unsubscribe_lite(given["lite"])
         case "send":
             return send(given)
         case "recall":

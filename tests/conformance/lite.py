@@ -1,0 +1,86 @@
+"""What consumers of lite topics, and of topics with priorities, are asked for."""
+
+from collections.abc import Sequence
+
+from conformance.scene import Message, Scene, bodies, expect
+
+
+def of_lite_topic(messages: Sequence[Message], lite_topic: str) -> list[str]:
+    """Bodies of the messages of one lite topic, in the order in which they came."""
+    return [message["body"] for message in messages if message["lite"] == lite_topic]
+
+
+def push(scene: Scene) -> None:
+    """A listener gets the messages of the lite topics that it subscribes to, each in order."""
+    topic = scene.topic("LITE")
+    group = scene.group(fifo=True, lite_parent=topic)
+    sender, listener = scene.sender(topic), scene.lite_listener(topic, group)
+    listener.subscribe("one")
+    listener.subscribe("two")
+    for number in range(4):
+        for lite_topic in ("one", "two", "three"):
+            sender.send(f"{lite_topic}{number}", lite=lite_topic)
+    found = listener.wait(8)
+    for lite_topic in ("one", "two"):
+        wanted = [f"{lite_topic}{number}" for number in range(4)]
+        expect(of_lite_topic(found, lite_topic), wanted, lite_topic)
+    expect({message["topic"] for message in found}, {topic}, "topics")
+    listener.subscribe("three")
+    found = listener.wait(12)
+    expect(of_lite_topic(found, "three"), [f"three{number}" for number in range(4)], "three")
+
+
+def push_retry(scene: Scene) -> None:
+    """A message whose listener failed comes again before the next one of its lite topic."""
+    topic = scene.topic("LITE")
+    group = scene.group(fifo=True, lite_parent=topic)
+    sender = scene.sender(topic)
+    listener = scene.lite_listener(topic, group, fails=1, failing="m1")
+    listener.subscribe("one")
+    for number in range(4):
+        sender.send(f"m{number}", lite="one")
+    expect(bodies(listener.wait(5)), ["m0", "m1", "m1", "m2", "m3"], "listened to")
+
+
+def hand_over(scene: Scene) -> None:
+    """Who subscribes after another one of the group goes on where that one was."""
+    topic = scene.topic("LITE")
+    group = scene.group(fifo=True, lite_parent=topic)
+    sender, first = scene.sender(topic), scene.lite_listener(topic, group)
+    first.subscribe("one")
+    sender.send("before", lite="one")
+    first.wait(1)
+    first.unsubscribe("one")
+    sender.send("after", lite="one")
+    second = scene.lite_listener(topic, group, scene.client())
+    second.subscribe("one")
+    expect(bodies(second.wait(1)), ["after"], "listened to by the second")
+
+
+def begin(scene: Scene) -> None:
+    """A subscription from the first message on gets again what the group has had."""
+    topic = scene.topic("LITE")
+    group = scene.group(fifo=True, lite_parent=topic)
+    sender, first = scene.sender(topic), scene.lite_listener(topic, group)
+    first.subscribe("one")
+    for number in range(3):
+        sender.send(f"m{number}", lite="one")
+    first.wait(3)
+    first.unsubscribe("one")
+    second = scene.lite_listener(topic, group, scene.client())
+    second.subscribe("one", first=True)
+    expect(bodies(second.wait(3)), ["m0", "m1", "m2"], "listened to by the second")
+
+
+def simple(scene: Scene) -> None:
+    """A simple consumer gets the messages of its lite topics, and acknowledges them."""
+    topic = scene.topic("LITE")
+    group = scene.group(fifo=True, lite_parent=topic)
+    sender, receiver = scene.sender(topic), scene.lite_receiver(topic, group)
+    receiver.subscribe("one")
+    for number in range(3):
+        sender.send(f"m{number}", lite="one")
+        sender.send(f"n{number}", lite="two")
+    found = receiver.take(3)
+    expect(of_lite_topic(found, "one"), ["m0", "m1", "m2"], "received")
+    expect(bodies(receiver.receive()), [], "received later")
