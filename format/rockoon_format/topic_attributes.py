@@ -3,6 +3,9 @@
     cleanup.policy        DELETE (the default) or COMPACTION
     delete.retention.ms   how long a tombstone stays after the first generation that holds it was
                           made, milliseconds; a day by default. Ours, not RocketMQ's.
+    message.type          PRIORITY: a message of priority n is in the queue n, or in the last one,
+                          and receivers prefer higher queues. A gateway goes by its other values, a
+                          broker by none.
     queue.type            anything but BatchCQ, which RocketMQ alone can read
 
 RocketMQ's others are kept and mean nothing here. What neither knows is refused where attributes are
@@ -22,10 +25,10 @@ TOMBSTONE_RETENTION = "delete.retention.ms"
 TOMBSTONE_RETENTION_MS_DEFAULT = 86_400_000
 TOMBSTONE_RETENTION_MS_MAX = (1 << 62) - 1
 QUEUE_TYPE = "queue.type"
+MESSAGE_TYPE = "message.type"
+PRIORITY = "PRIORITY"
 BATCH_QUEUES = "BatchCQ"
-ROCKETMQ_ATTRIBUTES = frozenset(
-    {QUEUE_TYPE, "message.type", "reserve.time", "lite.topic.expiration"}
-)
+ROCKETMQ_ATTRIBUTES = frozenset({QUEUE_TYPE, MESSAGE_TYPE, "reserve.time", "lite.topic.expiration"})
 """What RocketMQ goes by and a broker here does not."""
 KNOWN_ATTRIBUTES = (CLEANUP_POLICY, TOMBSTONE_RETENTION, *sorted(ROCKETMQ_ATTRIBUTES))
 
@@ -37,6 +40,11 @@ def is_compacted(topic: str, attributes: Mapping[str, str]) -> bool:
     """
     compacted = attributes.get(CLEANUP_POLICY) == COMPACTION
     return compacted and not (is_retry_topic(topic) or is_dlq_topic(topic))
+
+
+def has_priorities(attributes: Mapping[str, str]) -> bool:
+    """Whether of a topic's queues those with higher ids are read first."""
+    return attributes.get(MESSAGE_TYPE, "").upper() == PRIORITY
 
 
 def tombstone_retention_ms(attributes: Mapping[str, str]) -> int:

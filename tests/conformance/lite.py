@@ -1,8 +1,16 @@
 """What consumers of lite topics, and of topics with priorities, are asked for."""
 
+import time
 from collections.abc import Sequence
 
-from conformance.scene import Message, Scene, bodies, expect
+from conformance.scene import (
+    ARRIVAL_SECONDS_MAX,
+    Message,
+    Scene,
+    bodies,
+    expect,
+    until_done,
+)
 
 
 def of_lite_topic(messages: Sequence[Message], lite_topic: str) -> list[str]:
@@ -70,6 +78,23 @@ def begin(scene: Scene) -> None:
     second = scene.lite_listener(topic, group, scene.client())
     second.subscribe("one", first=True)
     expect(bodies(second.wait(3)), ["m0", "m1", "m2"], "listened to by the second")
+
+
+def priorities(scene: Scene) -> None:
+    """Of what waits, messages with higher priorities come first."""
+    topic, group = scene.topic("PRIORITY"), scene.group()
+    sender, receiver = scene.sender(topic), scene.receiver(topic, group)
+    # RocketMQ's proxy fails until a client's settings have reached it.
+    until_done(receiver.receive)
+    for priority in (1, 3, 0, 2, 3, 1):
+        sender.send(str(priority), priority=priority)
+    found: list[Message] = []
+    deadline = time.monotonic() + ARRIVAL_SECONDS_MAX
+    while len(found) < 6 and time.monotonic() < deadline:
+        for message in receiver.receive(1):
+            receiver.acknowledge(message)
+            found.append(message)
+    expect(bodies(found), ["3", "3", "2", "1", "1", "0"], "received")
 
 
 def simple(scene: Scene) -> None:

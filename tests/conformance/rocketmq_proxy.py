@@ -169,7 +169,7 @@ class RocketMqProxy(Target):
         return int(self._ask(do="stored", name=topic)["stored"])
 
     def make_group(
-        self, group: str, *, fifo: bool, retries_max: int | None, lite_parent: str
+        self, group: str, *, fifo: bool, retries_max: int | None, lite_parent: str = ""
     ) -> None:
         more: dict[str, Any] = {} if retries_max is None else {"retries": retries_max}
         if lite_parent:

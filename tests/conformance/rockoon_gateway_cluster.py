@@ -82,7 +82,7 @@ class RockoonGateway(Target):
         connection.call(connection.admin.create_topic(topic, attributes=attributes))
 
     def make_group(
-        self, group: str, *, fifo: bool, retries_max: int | None, lite_parent: str
+        self, group: str, *, fifo: bool, retries_max: int | None, lite_parent: str = ""
     ) -> None:
         config = GroupConfig(name=group, fifo=fifo)
         config.start_policy.CopyFrom(StartPolicy(consume_from=CONSUME_FROM_FIRST))

@@ -49,6 +49,7 @@ SCENARIOS: Sequence[Scenario] = (
     Scenario("push: FIFO order", consuming.push_fifo),
     Scenario("push: dead letters", consuming.push_dead_letters),
     Scenario("push: consumer is killed", consuming.push_killed),
+    Scenario("priorities", lite.priorities),
     Scenario("lite: push consumer", lite.push),
     Scenario("lite: failed message comes again", lite.push_retry),
     Scenario("lite: another consumer goes on", lite.hand_over),

@@ -54,7 +54,7 @@ class Target(abc.ABC):
 
     @abc.abstractmethod
     def make_group(
-        self, group: str, *, fifo: bool, retries_max: int | None, lite_parent: str
+        self, group: str, *, fifo: bool, retries_max: int | None, lite_parent: str = ""
     ) -> None:
         """Make a consumer group that reads from the beginning.
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from rockoon_core.message_queue import MessageQueue, queue_create_revisions
-from rockoon_format.topic_attributes import is_compacted
+from rockoon_format.topic_attributes import has_priorities, is_compacted
 from rockoon_proto.v1.nameserver_pb2 import BROKER, OFFSET_SERVICE, Node, RouteUpdate, Topic
 
 PERMISSION_READ = 4
@@ -37,6 +37,11 @@ class TopicRoute:
     def compacted(self) -> bool:
         """Whether each message needs a key, and the newest of each is kept."""
         return is_compacted(self.name, self.attributes)
+
+    @property
+    def has_priorities(self) -> bool:
+        """Whether queues with higher ids are read first."""
+        return has_priorities(self.attributes)
 
     @property
     def readable(self) -> bool:

@@ -11,6 +11,7 @@ from rockoon.producer.forwarded_batches import ForwardingSettings
 from rockoon.producer.outgoing import BODY_BYTES_MAX, body_too_large, check_extras, check_keys
 from rockoon.producer.producer import Producer
 from rockoon.producer.receipt import Receipt
+from rockoon_core.message_queue import MessageQueue
 from rockoon_format.properties import PROPERTY_KEYS
 from rockoon_format.record import PROPERTY_CRC_BYTES
 
@@ -37,6 +38,7 @@ class ForwardingProducer(Producer):
         properties: bytes,
         *,
         ordering_key: str | None = None,
+        queue: MessageQueue | None = None,
         delayed: bool = False,
     ) -> Receipt:
         """Take a message for sending; its id is what its UNIQ_KEY says, not the result's.
@@ -45,11 +47,12 @@ class ForwardingProducer(Producer):
             topic: where to.
             body: at most 4 MiB.
             properties: all of them, encoded, UNIQ_KEY among them, TAGS first.
-            ordering_key: as of `Producer.send`.
+            ordering_key, queue: as of `Producer.send`.
             delayed: they hold a delay.
 
         Raises:
             InvalidTopicName, BodyTooLarge, PropertiesTooLarge, KeyMissing: it cannot be sent.
+            QueueNotFound: the topic has no such queue.
             BufferFull, Closed: too much is buffered that nobody awaits; the producer is closed.
         """
         if len(body) > BODY_BYTES_MAX:
@@ -60,7 +63,7 @@ class ForwardingProducer(Producer):
         check_extras(extras, PROPERTY_CRC_BYTES)
         if self._accumulator.unclaimed_bytes > self._buffer_bytes_max:
             raise BufferFull(limit=self._buffer_bytes_max)
-        batch_queue = self._router.batch_queue(topic, None, ordering_key)
+        batch_queue = self._router.batch_queue(topic, queue, ordering_key)
         if batch_queue is None:
             return self._hold(topic, body, extras, ordering_key, delayed=delayed)
         if delayed:

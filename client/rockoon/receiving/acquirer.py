@@ -357,15 +357,20 @@ class Acquirer:
         return wishes
 
     def _readable(self, line: Line) -> list[QueueTail]:
-        """Tails to name, in the order of preference: topics take turns, and so do their queues."""
+        """Tails to name, in the order of preference: topics take turns, and so do their queues, but
+        for those of a topic with priorities, where only the brokers do."""
         topics = _topics(line)
         # By asks, not by calls: those of one ask could bring the same topic to the front each time.
         queue_turn, turn = divmod(line.asks, len(topics))
         found: list[QueueTail] = []
         for topic in topics[turn:] + topics[:turn]:
-            tails = list(self._tails.of(topic).queues.values())
+            of_topic = self._tails.of(topic)
+            tails = list(of_topic.queues.values())
             at = queue_turn % len(tails) if tails else 0
-            found += [each for each in tails[at:] + tails[:at] if each.is_readable]
+            tails = tails[at:] + tails[:at]
+            if of_topic.has_priorities:
+                tails.sort(key=lambda each: -each.queue.queue_id)
+            found += [each for each in tails if each.is_readable]
         return found[:QUEUES_PER_WISH_MAX]
 
     async def _fifo_reach(self, tail: QueueTail, group: ReceivingGroup) -> QueueReach:

@@ -90,6 +90,10 @@ class Granting:
         count = 0
         ready: list[ReceivedMessage] = []
         late: list[Share] = []
+        # What is asked for is granted in the order of preference.
+        is_in_order = wish.receiver is not None or any(
+            self._tails.of(topic).has_priorities for topic in wish.line.topics
+        )
         for acquired in granted.acquired:
             offsets = offsets_of(acquired.first_offset, acquired.offsets)
             tail = self._tails.find(queue_from_wire(acquired.queue))
@@ -103,12 +107,12 @@ class Granting:
                 self.start(self._bury(wish.group, share))
                 continue
             reading = self._reader.kept(tail, offsets)
-            if reading.unread or (wish.receiver is not None and late):
+            if reading.unread or (is_in_order and late):
                 late.append(share)
             else:
                 ready += self._messages(wish, share, reading)
         if late:
-            self._read_late(wish, ready, late)
+            self._read_late(wish, ready, late, is_in_order=is_in_order)
         else:
             self._give(wish, ready)
             wish.line.ask_done(wish.ask)
@@ -145,10 +149,17 @@ class Granting:
 
     # Reading
 
-    def _read_late(self, wish: Wish, ready: list[ReceivedMessage], late: list[Share]) -> None:
+    def _read_late(
+        self,
+        wish: Wish,
+        ready: list[ReceivedMessage],
+        late: list[Share],
+        *,
+        is_in_order: bool,
+    ) -> None:
         wish.late = len(late)
-        if wish.receiver is not None:
-            # In order: all at once.
+        if is_in_order:
+            # All at once.
             wish.late = 1
             self.start(self._read(wish, late, ready))
         else:

@@ -93,6 +93,11 @@ class TopicTails:
     """When it got queues last."""
 
     @property
+    def has_priorities(self) -> bool:
+        """Whether its queues are preferred by their ids, the highest first."""
+        return self.route is not None and self.route.has_priorities
+
+    @property
     def is_ready(self) -> bool:
         """Whether each queue is known, or known not to be readable."""
         return all(

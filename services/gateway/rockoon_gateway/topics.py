@@ -3,17 +3,19 @@
 from rockoon import Cluster
 from rockoon.errors import TopicNotFound
 from rockoon.net.routes import TopicRoute
+from rockoon_format.topic_attributes import MESSAGE_TYPE
 from rockoon_proto.apache.rocketmq.v2.definition_pb2 import MessageType
 
-MESSAGE_TYPE = "message.type"
-"""The topic's attribute; RocketMQ's name for it."""
 ALL_TYPES = (
     MessageType.NORMAL,
     MessageType.FIFO,
     MessageType.DELAY,
     MessageType.TRANSACTION,
 )
-_BY_NAME = {MessageType.Name(each): (each,) for each in (*ALL_TYPES, MessageType.LITE)}
+_BY_NAME = {
+    MessageType.Name(each): (each,)
+    for each in (*ALL_TYPES, MessageType.LITE, MessageType.PRIORITY)
+}
 
 
 def accepted_types(route: TopicRoute) -> tuple[MessageType, ...]:

@@ -17,9 +17,9 @@ from rockoon import Cluster
 from rockoon.errors import InvalidTopicName, TopicNotFound
 from rockoon.net.routes import PERMISSION_READ, PERMISSION_WRITE, TopicRoute
 from rockoon_format.names import LITE_TOPIC_PREFIX, lite_topic_of, stored_lite_topic, topic_fault
+from rockoon_format.topic_attributes import MESSAGE_TYPE
 from rockoon_gateway.codes import Refusal
 from rockoon_gateway.routes import live_queues
-from rockoon_gateway.topics import MESSAGE_TYPE
 from rockoon_proto.apache.rocketmq.v2.definition_pb2 import Code, MessageType
 
 LITE = MessageType.Name(MessageType.LITE)

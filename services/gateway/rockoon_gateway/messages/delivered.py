@@ -25,6 +25,7 @@ from rockoon_format.properties import (
     PROPERTY_KEYS,
     PROPERTY_LITE_TOPIC,
     PROPERTY_ORIGIN_MESSAGE_ID,
+    PROPERTY_PRIORITY,
     PROPERTY_RETRY_TOPIC,
     PROPERTY_SHARDING_KEY,
     PROPERTY_TAGS,
@@ -43,6 +44,8 @@ from rockoon_gateway.producing.transaction_ids import transaction_id
 from rockoon_proto.apache.rocketmq.v2 import definition_pb2 as v2
 
 TIME_DIGITS_MAX = 14
+# What the field holds.
+PRIORITY_MAX = (1 << 31) - 1
 _DELAYS = (
     PROPERTY_TIMER_DELIVER_MS,
     PROPERTY_TIMER_DELAY_MS,
@@ -86,6 +89,7 @@ def to_wire(
         tag=properties.get(PROPERTY_TAGS),
         message_group=properties.get(PROPERTY_SHARDING_KEY),
         lite_topic=properties.get(PROPERTY_LITE_TOPIC),
+        priority=_priority(properties.get(PROPERTY_PRIORITY, "")),
         trace_context=properties.get(PROPERTY_TRACE_CONTEXT),
         receipt_handle=receipt_handle or None,
         delivery_timestamp=_delivery_timestamp(properties),
@@ -112,6 +116,8 @@ def type_of(properties: Mapping[str, str]) -> v2.MessageType:
         return v2.DELAY
     if PROPERTY_LITE_TOPIC in properties:
         return v2.LITE
+    if PROPERTY_PRIORITY in properties:
+        return v2.PRIORITY
     return v2.FIFO if PROPERTY_SHARDING_KEY in properties else v2.NORMAL
 
 
@@ -131,6 +137,11 @@ def _time(text: str) -> Timestamp | None:
     # A sender of another protocol may have written anything.
     is_time = text.isascii() and text.isdecimal() and len(text) <= TIME_DIGITS_MAX
     return timestamp(int(text)) if is_time else None
+
+
+def _priority(text: str) -> int | None:
+    is_priority = text.isascii() and text.isdecimal() and len(text) <= len(str(PRIORITY_MAX))
+    return min(int(text), PRIORITY_MAX) if is_priority else None
 
 
 def _origin(message: Message, properties: Mapping[str, str]) -> v2.DeadLetterQueue | None:

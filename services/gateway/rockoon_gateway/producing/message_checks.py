@@ -21,6 +21,7 @@ from rockoon_format.properties import (
     PROPERTY_CHECK_IMMUNITY_TIME_IN_SECONDS,
     PROPERTY_KEYS,
     PROPERTY_LITE_TOPIC,
+    PROPERTY_PRIORITY,
     PROPERTY_PRODUCER_GROUP,
     PROPERTY_RECONSUME_TIME,
     PROPERTY_SHARDING_KEY,
@@ -85,6 +86,7 @@ class AcceptedMessage(NamedTuple):
         properties: encoded.
         deliver_at_ms: of a delayed one, else 0.
         lite_topic: empty when it is of none.
+        priority: of a message that has one, otherwise 0.
     """
 
     message_id: str
@@ -94,6 +96,7 @@ class AcceptedMessage(NamedTuple):
     properties: bytes
     deliver_at_ms: int
     lite_topic: str = ""
+    priority: int = 0
 
 
 def has_control(text: str) -> bool:
@@ -167,7 +170,14 @@ def accepted(topic: str, message: Message, limits: SendLimits, now_ms: int) -> A
         properties[PROPERTY_PRODUCER_GROUP] = producer_group(topic)
     lite_topic = system.lite_topic if message_type == _LITE else ""
     return AcceptedMessage(
-        message_id, body, message_type, group, encode(properties), deliver_at_ms, lite_topic
+        message_id,
+        body,
+        message_type,
+        group,
+        encode(properties),
+        deliver_at_ms,
+        lite_topic,
+        system.priority,
     )
 
 
@@ -259,6 +269,8 @@ def check_properties(user: Mapping[str, str], system: SystemProperties) -> None:
             raise Refusal(Code.ILLEGAL_LITE_TOPIC, fault)
         if system.HasField("message_group"):
             raise Refusal(Code.ILLEGAL_MESSAGE_GROUP, "a lite topic is one message group itself")
+    if system.priority < 0:
+        raise Refusal(Code.BAD_REQUEST, f"priority {system.priority} is less than 0")
     if not system.HasField("orphaned_transaction_recovery_duration"):
         return
     recovery = system.orphaned_transaction_recovery_duration
@@ -295,6 +307,8 @@ def stored_properties(message: Message) -> dict[str, str]:
         found[PROPERTY_SHARDING_KEY] = system.message_group
     if system.HasField("lite_topic"):
         found[PROPERTY_LITE_TOPIC] = system.lite_topic
+    if system.HasField("priority"):
+        found[PROPERTY_PRIORITY] = str(system.priority)
     if trace := without_control(system.trace_context):
         found[PROPERTY_TRACE_CONTEXT] = trace
     if system.HasField("born_timestamp"):

@@ -18,6 +18,7 @@ from rockoon.producer.forwarding import ForwardingProducer
 from rockoon.producer.receipt import Receipt
 from rockoon.transactions.transaction import Resolution
 from rockoon_core.clock import Clock
+from rockoon_core.message_queue import MessageQueue
 from rockoon_format.names import stored_lite_topic
 from rockoon_gateway.calls import ClientCall
 from rockoon_gateway.clients.presence import Presence
@@ -33,6 +34,7 @@ from rockoon_gateway.producing.message_checks import (
 from rockoon_gateway.producing.recall_handles import Recall, parse_recall_handle, recall_handle
 from rockoon_gateway.producing.transaction_ids import parse_transaction_id
 from rockoon_gateway.producing.transactions import Transactions
+from rockoon_gateway.routes import live_queues
 from rockoon_gateway.series_counts import SeriesCounts
 from rockoon_gateway.topics import Topics, accepted_types
 from rockoon_proto.apache.rocketmq.v2 import service_pb2 as pb
@@ -53,6 +55,7 @@ _RESOLUTIONS = {
 }
 # The generated code looks an enum's value up by its name, each time.
 _TRANSACTION, _DELAY = MessageType.TRANSACTION, MessageType.DELAY
+_LITE, _PRIORITY = MessageType.LITE, MessageType.PRIORITY
 # As metrics name them.
 TYPE_LABELS = {value: name.lower() for name, value in MessageType.items()}
 
@@ -95,6 +98,8 @@ class Sending:
         self._transactions = transactions
         self._limits = limits
         self._buffer_bytes_max = buffer_bytes_max
+        # Brokers take turns with messages whose queue there their priority says.
+        self._turn = 0
         self._clock = clock
         self._producer = ForwardingProducer(
             cluster,
@@ -139,11 +144,11 @@ class Sending:
         check_route(route, each)
         left = call.seconds_left
         if left is None:
-            entries = await self._store(topic, route, each)
+            entries = await self._store(route, each)
         else:
             try:
                 async with asyncio.timeout(max(left - ANSWER_SECONDS, 0)):
-                    entries = await self._store(topic, route, each)
+                    entries = await self._store(route, each)
             except TimeoutError:
                 raise TimedOut(what="storing the messages", seconds=left) from None
         return pb.SendMessageResponse(
@@ -188,28 +193,35 @@ class Sending:
         return pb.RecallMessageResponse(status=OK, message_id=recall.message_id)
 
     async def _store(
-        self, topic: str, route: TopicRoute, messages: Sequence[AcceptedMessage]
+        self, route: TopicRoute, messages: Sequence[AcceptedMessage]
     ) -> list[pb.SendResultEntry]:
         if lite := dict.fromkeys(one.lite_topic for one in messages if one.lite_topic):
             await self._lite_topics.provide(route, lite)
         # First all are handed over, then waited for: so they go together, in their order.
-        begun = [self._begun(topic, message) for message in messages]
+        begun = [self._begun(route, message) for message in messages]
         return [
-            await self._entry(topic, message, receipt)
+            await self._entry(route.name, message, receipt)
             for message, receipt in zip(messages, begun, strict=True)
         ]
 
-    def _begun(self, topic: str, message: AcceptedMessage) -> Receipt | RockoonError | None:
+    def _begun(self, route: TopicRoute, message: AcceptedMessage) -> Receipt | RockoonError | None:
         """A message on its way; None for a half message, which goes by itself."""
         if message.message_type == _TRANSACTION:
             return None
+        topic, queue = route.name, None
+        if message.message_type == _LITE:
+            topic = stored_lite_topic(topic, message.lite_topic)
+        elif message.message_type == _PRIORITY:
+            self._turn += 1
+            queues = live_queues(self._cluster, route)
+            queue = queue_of_priority(queues, message.priority, self._turn)
         try:
-            stored = stored_lite_topic(topic, lite) if (lite := message.lite_topic) else topic
             return self._producer.forward(
-                stored,
+                topic,
                 message.body,
                 message.properties,
                 ordering_key=message.message_group or None,
+                queue=queue,
                 delayed=message.message_type == _DELAY,
             )
         except RockoonError as failure:
@@ -246,6 +258,22 @@ class Sending:
             return entry
         self.stored.add(topic, TYPE_LABELS[message.message_type])
         return entry
+
+
+def queue_of_priority(queues: Sequence[MessageQueue], priority: int, turn: int) -> MessageQueue:
+    """Where a message of a priority goes to: the queue of that id, or the last one, at one broker.
+
+    Source: SendMessageProcessor#sendMessage.
+
+    Args:
+        queues: to choose from, one or more.
+        priority: 0 or more.
+        turn: which broker's it is.
+    """
+    brokers = sorted({each.broker for each in queues})
+    of_broker = [each for each in queues if each.broker == brokers[turn % len(brokers)]]
+    fitting = [each for each in of_broker if each.queue_id <= priority]
+    return max(fitting or of_broker[:1], key=lambda each: each.queue_id)
 
 
 def check_route(route: TopicRoute, messages: Iterable[AcceptedMessage]) -> None:
