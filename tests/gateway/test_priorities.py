@@ -60,6 +60,8 @@ async def test_what_comes_later_with_a_higher_priority_overtakes_and_what_failed
     assert low.body == b"3"
     late = message("overtaking", b"9", "late", message_type=d.PRIORITY, priority=9)
     assert (await client.send(late)).status.code == Code.OK
+    # What another group was given the gateway has heard of.
+    assert b"9" in bodies(await Consumer(client, "witnesses", consumer.topic).receive_all(4))
     assert bodies(await consumer.receive_all(1, batch_size=1)) == [b"9"]
 
 
