@@ -13,8 +13,7 @@ ALL_TYPES = (
     MessageType.TRANSACTION,
 )
 _BY_NAME = {
-    MessageType.Name(each): (each,)
-    for each in (*ALL_TYPES, MessageType.LITE, MessageType.PRIORITY)
+    MessageType.Name(each): (each,) for each in (*ALL_TYPES, MessageType.LITE, MessageType.PRIORITY)
 }
 
 
