@@ -10,16 +10,17 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-import numpy as np
-
 from bench.goals.goal import Goal
 from bench.spark.decoding import WORK, Work, partitions_of
 from bench.spark.stores import StoreMade, make_store
 from rockoon_broker.store.log.scan import LogScan
 from rockoon_core.disk import Disk
-from rockoon_format.index_entries import KeyEntries, index_entries
-from rockoon_format.index_file import SLOTS_DEFAULT, IndexHeader, link_keys
-from rockoon_format.queue_runs import queue_runs
+from rockoon_format.consume_queue import ENTRY_BYTES
+from rockoon_format.delay_levels import DELAY_LEVELS_MS
+from rockoon_format.index_entries import KeyEntries
+from rockoon_format.index_file import SLOTS_DEFAULT, IndexHeader
+from rockoon_format.index_slots import Slots
+from rockoon_spark.records.record_run import queue_runs_of
 from rockoon_spark.source.completeness import contiguous_log
 from rockoon_spark.source.file_partition import FilePartition
 from rockoon_spark.source.log_source import SPLIT_BYTES, ContiguousPartition
@@ -28,9 +29,8 @@ Result = TypeVar("Result")
 
 LOG_BYTES = 512 << 20
 PASSES = 5
-# As `rockoon_spark.index.linking` and `rockoon_spark.jobs.rebuild` have them.
+# As `rockoon_spark.index.linking` has them.
 LINKED_KEYS = 16_384
-RUN_RECORDS = 65_536
 QUEUE_FILE_ENTRIES = 300_000
 
 SCAN = "recovery reads the log, one core"
@@ -59,7 +59,9 @@ def measure(folder: Path) -> Iterator[tuple[str, float]]:
         finding, keys = best(lambda: keys_of(partitions))
         linking, count = best(lambda: linked(keys))
         yield INDEX, count / (finding + linking)
-        yield REBUILD, store.records / best(lambda: runs_of(partitions))[0]
+        cutting, entries_bytes = best(lambda: runs_of(partitions))
+        assert entries_bytes == store.records * ENTRY_BYTES
+        yield REBUILD, store.records / cutting
         splits = partitions_of(store.path)
         for name, columns in ((EVERY, "+ body, properties"), (FIXED, "fixed fields")):
             yield name, gigabytes / best(partial(decoded, splits, WORK[columns]))[0]
@@ -89,31 +91,22 @@ def scanned(store: StoreMade) -> int:
 
 
 def keys_of(partitions: list[ContiguousPartition]) -> list[KeyEntries]:
-    return [
-        index_entries(run.buffer, records, run.base)
-        for partition in partitions
-        for run in partition.runs()
-        for records in run.scans(with_tag_codes=False)
-    ]
+    return [run.keys() for partition in partitions for run in partition.runs()]
 
 
 def linked(keys: list[KeyEntries]) -> int:
     """Put keys into one index file, in memory; returns how many."""
-    header, slots = IndexHeader(), np.zeros(SLOTS_DEFAULT, ">i4")
+    header, slots = IndexHeader(), Slots(SLOTS_DEFAULT)
     for part in keys:
-        for at in range(0, len(part.hashes), LINKED_KEYS):
-            some = slice(at, at + LINKED_KEYS)
-            units = link_keys(
-                header, slots, part.hashes[some], part.offsets[some], part.timestamps_ms[some]
-            )
-            slots[units.slot_numbers] = units.slot_values
-            header = units.header
+        for at in range(0, len(part), LINKED_KEYS):
+            header = slots.put(header, part.behind(at).first(LINKED_KEYS)).header
     return header.next_unit - 1
 
 
-def runs_of(partitions: list[ContiguousPartition]) -> None:
-    for partition in partitions:
-        for run in partition.runs():
-            for records in run.scans(with_tag_codes=True, records_max=RUN_RECORDS):
-                physical = records.offsets + run.base
-                queue_runs(records, physical, records.has_queue_entry, QUEUE_FILE_ENTRIES)
+def runs_of(partitions: list[ContiguousPartition]) -> int:
+    """Cut queue entries of partitions; returns how many bytes they have."""
+    return sum(
+        len(made.entries)
+        for partition in partitions
+        for _, made in queue_runs_of(partition.runs(), {}, DELAY_LEVELS_MS, QUEUE_FILE_ENTRIES)
+    )

@@ -59,6 +59,10 @@ class KeyEntries:
     def __len__(self) -> int:
         return len(self.hashes)
 
+    def first(self, count: int) -> "KeyEntries":
+        """The first `count`."""
+        return KeyEntries(self.hashes[:count], self.offsets[:count], self.timestamps_ms[:count])
+
     def behind(self, count: int) -> "KeyEntries":
         """All but the first `count`."""
         return KeyEntries(self.hashes[count:], self.offsets[count:], self.timestamps_ms[count:])
@@ -112,6 +116,21 @@ def index_entries(frames: bytes | Bytes, records: Scan, start: int) -> KeyEntrie
         offsets=records.offsets[numbers] + start,
         timestamps_ms=records.store_timestamps_ms[numbers],
     )
+
+
+def keys_within(frames: bytes, stop: int, start: int) -> KeyEntries | None:
+    """Return what `index_entries` gives of the records that `frames` begins with; None where the
+    compiled kernel leaves it open, or there is none.
+
+    Args:
+        frames: bytes.
+        stop: where in them the last record ends.
+        start: physical offset of the first byte.
+    """
+    if kernel.native is None or (found := kernel.native.index_keys(frames, stop)) is None:
+        return None
+    hashes, positions, times = (np.frombuffer(column, np.int64) for column in found)
+    return KeyEntries(hashes, positions + start, times)
 
 
 def key_hashes(

@@ -161,20 +161,36 @@ def link_keys(
     units["offset"] = physical_offsets
     units["seconds"] = _seconds_of(header, store_timestamps_ms)
     units["previous"] = previous
-    is_first = header.next_unit <= 1
     return LinkedKeys(
         first_unit=header.next_unit,
         units=units,
         slot_numbers=sorted_slots[ends_chain],
         slot_values=sorted_numbers[ends_chain],
-        header=IndexHeader(
-            int(store_timestamps_ms[0]) if is_first else header.begin_timestamp_ms,
-            int(store_timestamps_ms[-1]),
-            int(physical_offsets[0]) if is_first else header.begin_offset,
-            int(physical_offsets[-1]),
-            header.slots_used + int((previous == 0).sum()),
-            header.next_unit + count,
+        header=header_with(
+            header, physical_offsets, store_timestamps_ms, int((previous == 0).sum())
         ),
+    )
+
+
+def header_with(
+    header: IndexHeader,
+    physical_offsets: NDArray[np.int64],
+    store_timestamps_ms: NDArray[np.int64],
+    slots_used: int,
+) -> IndexHeader:
+    """What a header becomes with more keys, at least one.
+
+    Args:
+        slots_used: how many of them are the first of their slots.
+    """
+    is_first = header.next_unit <= 1
+    return IndexHeader(
+        int(store_timestamps_ms[0]) if is_first else header.begin_timestamp_ms,
+        int(store_timestamps_ms[-1]),
+        int(physical_offsets[0]) if is_first else header.begin_offset,
+        int(physical_offsets[-1]),
+        header.slots_used + slots_used,
+        header.next_unit + len(physical_offsets),
     )
 
 
@@ -396,9 +412,14 @@ def _seconds_since(begin_ms: int, time_ms: int) -> int:
     return min(max(0, (time_ms - begin_ms) // 1000), SECONDS_MAX)
 
 
+def first_seconds(header: IndexHeader, time_ms: int) -> int:
+    """Return the next key's seconds; a file's first key counts from what the header held before."""
+    return _seconds_since(header.begin_timestamp_ms, time_ms)
+
+
 def _seconds_of(header: IndexHeader, times: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return each key's seconds; a file's first key counts from what the header held before."""
-    first = _seconds_since(header.begin_timestamp_ms, int(times[0]))
+    """Return the seconds of the next keys."""
+    first = first_seconds(header, int(times[0]))
     begin_ms = int(times[0]) if header.next_unit <= 1 else header.begin_timestamp_ms
     if begin_ms <= 0:
         seconds = np.zeros(len(times), np.int64)

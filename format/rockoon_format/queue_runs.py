@@ -1,5 +1,6 @@
 """Runs: queue entries of neighbouring messages, cut out of a scan for every queue at once."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -8,7 +9,12 @@ from numpy.typing import NDArray
 from rockoon_format import kernel
 from rockoon_format.consume_queue import ENTRY_BYTES, encode_entries
 from rockoon_format.frames import IntArray
+from rockoon_format.names import SCHEDULE_TOPIC, TIMER_TOPIC
+from rockoon_format.record import SYS_FLAGS_UNLISTED
 from rockoon_format.scan import Scan
+
+# Their entries say when they are due, which takes more than tags.
+_DELAYED = [SCHEDULE_TOPIC.encode(), TIMER_TOPIC.encode()]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,12 +58,46 @@ def queue_runs(
         packed = [column.tobytes() for column in columns]
         made = kernel.native.queue_runs(*packed, listed.tobytes(), file_entries)
         if made is not None:
-            heads, bounds, entries = made
-            topics, queues, files, firsts = np.frombuffer(heads, np.int64).reshape(4, -1)
-            return QueueRuns(
-                topics, queues, files, firsts, np.frombuffer(bounds, np.int32), entries
-            )
+            return _unpacked(*made)
     return _by_numpy(columns, listed, file_entries)
+
+
+class LogCutter:
+    """Cuts the entries of one piece of a log after another, with the compiled kernel only.
+
+    Args:
+        marks: topic to the physical offset below which its records have no entries.
+        file_entries: how many entries a queue's file takes.
+    """
+
+    def __init__(self, marks: Mapping[str, int], file_entries: int) -> None:
+        assert kernel.native is not None
+        named = [(topic.encode(), mark) for topic, mark in marks.items()]
+        self._cutter = kernel.native.QueueCutter(named, _DELAYED, SYS_FLAGS_UNLISTED, file_entries)
+
+    def add(self, frames: bytes, stop: int, start: int) -> bool:
+        """Add the records that `frames` begins with; False where the kernel leaves it open, as it
+        does where messages are delayed: none is added then.
+
+        Args:
+            frames: bytes.
+            stop: where in them the last record ends.
+            start: physical offset of the first byte.
+        """
+        return bool(self._cutter.add(frames, stop, start))
+
+    def taken(self) -> tuple[list[bytes], QueueRuns]:
+        """Topics, and what `queue_runs` would give of a scan of all that was added since."""
+        made = self._cutter.taken()
+        assert made is not None, "entries of less than 2 GiB"
+        topics, packed = made
+        return topics, _unpacked(*packed)
+
+
+def _unpacked(heads: bytearray, bounds: bytes, entries: bytes) -> QueueRuns:
+    """What the compiled kernel has cut."""
+    topics, queues, files, firsts = np.frombuffer(heads, np.int64).reshape(4, -1)
+    return QueueRuns(topics, queues, files, firsts, np.frombuffer(bounds, np.int32), entries)
 
 
 def _by_numpy(

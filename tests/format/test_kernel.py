@@ -28,7 +28,8 @@ from rockoon_format.batch import (
 from rockoon_format.batch_layout import BatchLayout
 from rockoon_format.checksums import crc32
 from rockoon_format.frames import crcs, locate, tags_codes
-from rockoon_format.index_entries import index_entries
+from rockoon_format.index_entries import index_entries, keys_within
+from rockoon_format.queue_runs import LogCutter, queue_runs
 from rockoon_format.record import (
     MAGIC_V1,
     PROPERTY_CRC_ROOM,
@@ -191,6 +192,31 @@ def scanned(log: bytes, position: int, end: int, options: dict[str, object]) -> 
     return columns_of(found), columns_of(keys)
 
 
+def passed(log: bytes, marks: dict[str, int]) -> tuple[object, object]:
+    """Keys and queue entries of the records that are the bytes, the latter of twice as many; None
+    where there are others, or the compiled kernel leaves it open."""
+    if kernel.native is not None:
+        keys = keys_within(log, len(log), 77)
+        cutter = LogCutter(marks, 5)
+        # What is left open leaves nothing behind.
+        is_cut = cutter.add(log, len(log), 77) and cutter.add(log, len(log), 77 + len(log))
+        topics, runs = cutter.taken()
+        assert is_cut or not topics
+        return keys if keys is None else columns_of(keys), (
+            topics,
+            columns_of(runs),
+        ) if is_cut else None
+    found = scan(log + log, 0, 2 * len(log), check_crc=False)
+    once = scan(log, 0, len(log), check_crc=False)
+    if once.position != len(log):
+        return None, None
+    floors = np.array([marks.get(topic.decode(errors="replace"), 0) for topic in found.topics])
+    physical = found.offsets + 77
+    listed = found.has_queue_entry & (physical >= floors[found.topic_numbers])
+    runs = queue_runs(found, physical, listed, 5)
+    return columns_of(index_entries(log, once, 77)), (found.topics, columns_of(runs))
+
+
 def stored(messages: Messages, ending: bytes, times: int) -> tuple[bytes, NDArray[np.uint32]]:
     """The batch as a broker would have written it, some records with a checksum."""
     for section in range(0, len(messages.sections), 2):
@@ -258,6 +284,42 @@ def test_both_kernels_read_the_same_of_whole_torn_and_damaged_logs(
             lambda data=data, at=at, end=end: scanned(data, at, end or len(data), options)  # type: ignore[misc]
         )
         assert by_compiled == by_numpy
+
+
+@needs_compiled
+@many_examples
+@given(
+    batches(5),
+    st.lists(bits, max_size=2),
+    endings,
+    st.sampled_from([1, MANY]),
+    st.sampled_from([0, 0, 1, 60]),
+    st.sampled_from([{}, {"T": 500, "TopicTest": 77}]),
+)
+def test_one_pass_over_a_log_finds_what_a_scan_of_it_says(
+    messages: Messages,
+    harms: list[tuple[float, int]],
+    ending: bytes,
+    times: int,
+    cut: int,
+    marks: dict[str, int],
+) -> None:
+    frames, _ = stored(messages, ending, times)
+    frames = flipped(frames, harms)
+    log = frames[: max(len(frames) - cut, 0)]
+    (keys, entries), (quick_keys, quick_entries) = of_both(lambda: passed(log, marks))
+    # What it leaves open is what has texts that are not UTF-8, or is no log.
+    assert quick_keys in (None, keys)
+    assert quick_entries in (None, entries)
+    if (
+        log
+        and not harms
+        and not cut
+        and messages.topic.isascii()
+        and b"".join(messages.sections).isascii()
+    ):
+        assert quick_keys == keys
+        assert quick_entries == entries
 
 
 @needs_compiled

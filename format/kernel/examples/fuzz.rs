@@ -10,7 +10,8 @@ use _native::batch::{append, check, stamp, Piece, Rules, Stamp, ENTRY_BYTES};
 use _native::columns::{code, compare, key_hashes, locate, piece_crc, sequence_end, WRONG};
 use _native::encode::{record, size, Columns, Common};
 use _native::pieces::{gather, maps, offset_id, room, values};
-use _native::runs::{cut, Listed};
+use _native::index::{keys, Seconds, Slots, UNIT_BYTES};
+use _native::runs::{cut, Listed, LogCutter, Rules as Entries};
 use _native::scan::{chain, scan, Checks, Limits};
 
 /// Xorshift: the same bytes for the same seed, everywhere.
@@ -175,6 +176,8 @@ fn read_all(chance: &mut Chance, frames: &[u8], sizes: &[i64]) {
     let (_, stop) = chain(frames, base, end, wild(chance, end) as usize, &mut lengths);
     assert!(stop <= frames.len() && lengths.iter().sum::<i64>() == stop as i64);
 
+    pass(chance, frames);
+
     let rules = Rules {
         topic: b"T",
         queue_id: 0,
@@ -209,6 +212,45 @@ fn read_all(chance: &mut Chance, frames: &[u8], sizes: &[i64]) {
         }
     }
     append_all(chance, frames, sizes, accepted);
+}
+
+/// What goes over a log once takes records that fill the bytes, or nothing.
+fn pass(chance: &mut Chance, frames: &[u8]) {
+    if let Some(found) = keys(frames) {
+        assert_eq!(found.hashes.len(), found.positions.len());
+        assert!(found.positions.iter().all(|at| (*at as usize) < frames.len()));
+    }
+    let mut cutter = LogCutter::new(Entries {
+        marks: vec![(b"T".to_vec(), wild(chance, 9))],
+        others: vec![],
+        unlisted: if chance.below(2) == 0 { 0 } else { 0xC },
+        file_entries: wild(chance, 3),
+    });
+    let added: Vec<bool> = (0..3)
+        .map(|_| cutter.add(frames, wild(chance, 9)))
+        .collect();
+    let made = cutter.taken();
+    assert!(made.is_some());
+    if let Some((topics, (heads, bounds, entries))) = made {
+        assert_eq!(bounds.last().map(|it| *it as usize), Some(entries.len()));
+        assert!(heads.iter().all(|it| (it[0] as usize) < topics.len()));
+        assert!(added.contains(&true) || entries.is_empty() && topics.is_empty());
+    }
+    let (count, mut units) = (chance.below(300), vec![0; 200 * UNIT_BYTES]);
+    let mut slots = Slots::new(chance.below(3000));
+    slots.load(wild(chance, 99) as usize, frames);
+    let said = Seconds {
+        first: wild(chance, 9),
+        begin_ms: wild(chance, 9),
+    };
+    let keys = (0..count).map(|_| (wild(chance, 5000), 7, wild(chance, 9)));
+    let keys: Vec<(i64, i64, i64)> = keys.collect();
+    slots.link(wild(chance, 99) as i32, &said, keys.into_iter(), &mut units);
+    slots.compare(wild(chance, 99) as usize, frames);
+    slots.mark_used();
+    let mut out = vec![0; 4 * chance.below(50)];
+    slots.stored(wild(chance, 99) as usize, &mut out);
+    assert!(slots.newest(wild(chance, 99) as usize).is_none_or(|_| slots.count() > 0));
 }
 
 /// Together with others a batch is taken where it is by itself, and leaves nothing otherwise.

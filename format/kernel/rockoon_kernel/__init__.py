@@ -2,6 +2,8 @@
 
 from rockoon_kernel._native import (
     INTERFACE,
+    IndexSlots,
+    QueueCutter,
     append_batches,
     chain,
     check_batch,
@@ -12,6 +14,7 @@ from rockoon_kernel._native import (
     encode_batch,
     encode_messages,
     gather,
+    index_keys,
     key_hashes,
     locate,
     offset_ids,
@@ -29,6 +32,8 @@ from rockoon_kernel._native import (
 
 __all__ = [
     "INTERFACE",
+    "IndexSlots",
+    "QueueCutter",
     "append_batches",
     "chain",
     "check_batch",
@@ -39,6 +44,7 @@ __all__ = [
     "encode_batch",
     "encode_messages",
     "gather",
+    "index_keys",
     "key_hashes",
     "locate",
     "offset_ids",

@@ -10,7 +10,7 @@ use crate::record::{
     length, parts, Parts, AT_BODY_CRC, AT_BODY_LENGTH, AT_MAGIC, AT_SYS_FLAG, BORN_HOST_V6,
     HOST_V6_EXTRA_BYTES, MAGIC_V2, RECORD_BYTES_MIN, STORE_HOST_V6,
 };
-use crate::text::{hash_behind, last_value, tags_code};
+use crate::text::{each_key, hash_behind, tags_code};
 
 pub const PREFIX_BYTES: usize = 48;
 pub const PARTS: usize = 9;
@@ -202,18 +202,11 @@ pub fn key_hashes(
 ) -> Option<()> {
     let properties = piece(bytes, start, length)?;
     // Its absolute value; the one number that has none is zero: IndexFile#indexKeyHashMethod.
-    let mut put = |key: &[u8]| -> Option<()> {
+    let put = |key: &[u8]| -> Option<()> {
         take(i64::from(
             hash_behind(front, key)?.checked_abs().unwrap_or(0),
         ));
         Some(())
     };
-    let unique = last_value(properties, b"UNIQ_KEY");
-    if !unique.is_empty() {
-        put(unique)?;
-    }
-    let keys = last_value(properties, b"KEYS");
-    keys.split(|byte| *byte == b' ')
-        .filter(|key| !key.is_empty())
-        .try_for_each(put)
+    each_key(properties, put)
 }

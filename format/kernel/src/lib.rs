@@ -10,9 +10,12 @@ pub mod batch;
 pub mod checksum;
 pub mod columns;
 pub mod encode;
+pub mod index;
 pub mod pieces;
 #[cfg(feature = "python")]
 mod python;
+#[cfg(feature = "python")]
+mod python_logs;
 #[cfg(feature = "python")]
 mod python_producer;
 pub mod reading;
@@ -22,4 +25,4 @@ pub mod scan;
 pub mod text;
 
 /// Raised with every change of what Python calls; `rockoon_format.kernel` takes only its own.
-pub const INTERFACE: u32 = 9;
+pub const INTERFACE: u32 = 10;

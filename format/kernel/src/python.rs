@@ -12,13 +12,14 @@ use crate::encode::{self, Common};
 use crate::pieces;
 use crate::python_producer::{take_bodies, unique_keys};
 use crate::reading::put;
+use crate::python_logs::{packed_runs, PackedRuns};
 use crate::runs::{self, Listed};
 use crate::scan::{chain as follow, scan as scan_records, Checks, Limits, FIELDS};
 
-const WORD: usize = 8;
+pub const WORD: usize = 8;
 
 /// Native int64 items; NumPy's `tobytes()` of them.
-fn words(bytes: &[u8]) -> impl ExactSizeIterator<Item = i64> + '_ {
+pub fn words(bytes: &[u8]) -> impl ExactSizeIterator<Item = i64> + '_ {
     bytes
         .chunks_exact(WORD)
         .map(|word| word.first_chunk().map_or(0, |it| i64::from_ne_bytes(*it)))
@@ -511,7 +512,7 @@ fn key_hashes<'py>(
     ))
 }
 
-type Names<'py> = Vec<Bound<'py, PyBytes>>;
+pub type Names<'py> = Vec<Bound<'py, PyBytes>>;
 type Scanned<'py> = (Bound<'py, PyByteArray>, Names<'py>, u8, usize);
 
 /// Records that follow one another: columns int64 as `scan::Row` has them, topics, why it stopped,
@@ -622,7 +623,7 @@ fn laid<'py, 'a>(
 }
 
 /// Native int32 items.
-fn int32s<'py>(py: Python<'py>, items: &[i32]) -> PyResult<Bound<'py, PyBytes>> {
+pub fn int32s<'py>(py: Python<'py>, items: &[i32]) -> PyResult<Bound<'py, PyBytes>> {
     PyBytes::new_with(py, items.len() * 4, |out| {
         for (out, item) in out.chunks_exact_mut(4).zip(items) {
             out.copy_from_slice(&item.to_ne_bytes());
@@ -779,12 +780,6 @@ fn sequence_ends<'py>(py: Python<'py>, data: &[u8], ends: &[u8]) -> Option<Ends<
     Some((made(&numbers), made(&fronts), made(&checked)))
 }
 
-type Runs<'py> = (
-    Bound<'py, PyByteArray>,
-    Bound<'py, PyBytes>,
-    Bound<'py, PyBytes>,
-);
-
 /// Queue entries cut into runs: four columns int64 of what `runs::Head` has, bounds, int32, entries.
 ///
 /// The columns are those of `runs::Listed`, int64; `listed` has a byte for each record.
@@ -800,7 +795,7 @@ fn queue_runs<'py>(
     tag_codes: &[u8],
     listed: &[u8],
     file_entries: i64,
-) -> PyResult<Option<Runs<'py>>> {
+) -> PyResult<Option<PackedRuns<'py>>> {
     let found = py.detach(|| {
         let rows = places(topics, queues).zip(words(queue_offsets));
         let rows = rows
@@ -819,26 +814,7 @@ fn queue_runs<'py>(
         );
         runs::cut(records, file_entries)
     });
-    let Some((heads, bounds, entries)) = found else {
-        return Ok(None);
-    };
-    let columns = PyByteArray::new_with(py, heads.len() * 4 * WORD, |out| {
-        for (row, head) in heads.iter().enumerate() {
-            for (column, field) in head.iter().enumerate() {
-                put(
-                    out,
-                    (column * heads.len() + row) * WORD,
-                    &field.to_ne_bytes(),
-                );
-            }
-        }
-        Ok(())
-    })?;
-    Ok(Some((
-        columns,
-        int32s(py, &bounds)?,
-        PyBytes::new(py, &entries),
-    )))
+    found.map(|found| packed_runs(py, &found)).transpose()
 }
 
 #[pymodule]
@@ -867,5 +843,5 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(tags_codes, module)?)?;
     module.add_function(wrap_pyfunction!(take_bodies, module)?)?;
     module.add_function(wrap_pyfunction!(unique_keys, module)?)?;
-    Ok(())
+    crate::python_logs::add_to(module)
 }

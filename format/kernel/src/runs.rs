@@ -5,6 +5,11 @@
 use std::collections::HashMap;
 
 use crate::batch::ENTRY_BYTES;
+use crate::columns::Topics;
+use crate::reading::{be_i32, be_i64};
+use crate::record::{length, AT_QUEUE_ID, AT_QUEUE_OFFSET};
+use crate::scan::{records, ScanEnd};
+use crate::text::tags_code;
 
 const SLOTS: usize = 256;
 /// Topic's number, queue, file, first queue offset.
@@ -23,38 +28,84 @@ pub struct Listed {
 #[derive(Default)]
 struct Queue {
     entries: Vec<u8>,
-    /// File and first queue offset of each run, and where in the entries it begins.
-    runs: Vec<(i64, i64, usize)>,
+    runs: Vec<Run>,
     next_offset: i64,
 }
 
+struct Run {
+    file: i64,
+    first: i64,
+    /// Where in the entries it begins.
+    at: usize,
+    /// Queue offset behind the file's last.
+    end: i64,
+}
+
 /// Runs of each queue, the queues by topic and number: heads, bounds and entries.
-pub fn cut(
-    records: impl Iterator<Item = Listed>,
+pub type Runs = (Vec<Head>, Vec<i32>, Vec<u8>);
+
+/// Cuts entries as they come.
+struct Cutter {
     file_entries: i64,
-) -> Option<(Vec<Head>, Vec<i32>, Vec<u8>)> {
-    let mut queues: Vec<((i64, i64), Queue)> = Vec::new();
-    let mut known: HashMap<(i64, i64), usize> = HashMap::new();
-    // Where a queue's number was found lately: mostly that is all that is looked at.
-    let mut recent = [usize::MAX; SLOTS];
-    for record in records {
+    queues: Vec<((i64, i64), Queue)>,
+    known: HashMap<(i64, i64), usize>,
+    /// Where a queue's number was found lately: mostly that is all that is looked at.
+    recent: [usize; SLOTS],
+}
+
+impl Cutter {
+    fn new(file_entries: i64) -> Self {
+        Cutter {
+            file_entries,
+            queues: Vec::new(),
+            known: HashMap::new(),
+            recent: [usize::MAX; SLOTS],
+        }
+    }
+
+    /// How much each queue has.
+    fn sizes(&self) -> Vec<(usize, usize, i64)> {
+        let queues = self.queues.iter().map(|it| &it.1);
+        queues
+            .map(|it| (it.entries.len(), it.runs.len(), it.next_offset))
+            .collect()
+    }
+
+    /// Have no more than `sizes` once said.
+    fn go_back(&mut self, sizes: &[(usize, usize, i64)]) {
+        self.queues.truncate(sizes.len());
+        self.known.retain(|_, number| *number < sizes.len());
+        for ((_, queue), (entries, runs, next_offset)) in self.queues.iter_mut().zip(sizes) {
+            queue.entries.truncate(*entries);
+            queue.runs.truncate(*runs);
+            queue.next_offset = *next_offset;
+        }
+    }
+
+    fn add(&mut self, record: &Listed) -> Option<()> {
         let key = (record.topic, record.queue);
-        let slot =
-            recent.get_mut((record.topic.wrapping_mul(31) ^ record.queue) as usize % SLOTS)?;
-        if queues.get(*slot).map(|it| it.0) != Some(key) {
-            let next = queues.len();
-            *slot = *known.entry(key).or_insert(next);
+        let slot = self
+            .recent
+            .get_mut((record.topic.wrapping_mul(31) ^ record.queue) as usize % SLOTS)?;
+        if self.queues.get(*slot).map(|it| it.0) != Some(key) {
+            let next = self.queues.len();
+            *slot = *self.known.entry(key).or_insert(next);
             if *slot == next {
-                queues.push((key, Queue::default()));
+                self.queues.push((key, Queue::default()));
             }
         }
-        let queue = &mut queues.get_mut(*slot)?.1;
-        let file = record.queue_offset.checked_div_euclid(file_entries)?;
+        let queue = &mut self.queues.get_mut(*slot)?.1;
+        // A division for a run, not for an entry.
         let goes_on = queue.next_offset == record.queue_offset
-            && queue.runs.last().is_some_and(|run| run.0 == file);
+            && queue.runs.last().is_some_and(|run| record.queue_offset < run.end);
         if !goes_on {
-            let at = queue.entries.len();
-            queue.runs.push((file, record.queue_offset, at));
+            let file = record.queue_offset.checked_div_euclid(self.file_entries)?;
+            queue.runs.push(Run {
+                file,
+                first: record.queue_offset,
+                at: queue.entries.len(),
+                end: file.saturating_add(1).saturating_mul(self.file_entries),
+            });
         }
         queue.next_offset = record.queue_offset.wrapping_add(1);
         let mut entry = [0; ENTRY_BYTES];
@@ -62,20 +113,126 @@ pub fn cut(
         entry[8..12].copy_from_slice(&(record.size as i32).to_be_bytes());
         entry[12..].copy_from_slice(&record.tag_code.to_be_bytes());
         queue.entries.extend_from_slice(&entry);
+        Some(())
     }
-    queues.sort_by_key(|it| it.0);
-    let (mut heads, mut bounds) = (Vec::new(), vec![0i32]);
-    let mut content = Vec::with_capacity(queues.iter().map(|it| it.1.entries.len()).sum());
-    for ((topic, number), queue) in &queues {
-        let start = content.len();
-        for (index, (file, first, at)) in queue.runs.iter().enumerate() {
-            heads.push([*topic, *number, *file, *first]);
-            if index > 0 {
-                bounds.push(i32::try_from(start + at).ok()?);
+
+    fn done(mut self) -> Option<Runs> {
+        self.queues.sort_by_key(|it| it.0);
+        let (mut heads, mut bounds) = (Vec::new(), vec![0i32]);
+        let total = self.queues.iter().map(|it| it.1.entries.len()).sum();
+        let mut content = Vec::with_capacity(total);
+        for ((topic, number), queue) in &self.queues {
+            let start = content.len();
+            for (index, run) in queue.runs.iter().enumerate() {
+                heads.push([*topic, *number, run.file, run.first]);
+                if index > 0 {
+                    bounds.push(i32::try_from(start + run.at).ok()?);
+                }
             }
+            content.extend_from_slice(&queue.entries);
+            bounds.push(i32::try_from(content.len()).ok()?);
         }
-        content.extend_from_slice(&queue.entries);
-        bounds.push(i32::try_from(content.len()).ok()?);
+        Some((heads, bounds, content))
     }
-    Some((heads, bounds, content))
+}
+
+/// Entries of records of which the fields are known.
+pub fn cut(listed: impl Iterator<Item = Listed>, file_entries: i64) -> Option<Runs> {
+    let mut cutter = Cutter::new(file_entries);
+    for record in listed {
+        cutter.add(&record)?;
+    }
+    cutter.done()
+}
+
+/// Entries of records of one piece of a log after another, cut together.
+pub struct LogCutter {
+    cutter: Cutter,
+    topics: Vec<Vec<u8>>,
+    rules: Rules,
+}
+
+/// Which records have entries.
+pub struct Rules {
+    /// Physical offset below which those of a topic have none.
+    pub marks: Vec<(Vec<u8>, i64)>,
+    /// Topics of which nothing is known here.
+    pub others: Vec<Vec<u8>>,
+    /// System flags of records that no queue has.
+    pub unlisted: i32,
+    pub file_entries: i64,
+}
+
+impl LogCutter {
+    pub fn new(rules: Rules) -> Self {
+        LogCutter {
+            cutter: Cutter::new(rules.file_entries),
+            topics: Vec::new(),
+            rules,
+        }
+    }
+
+    /// Add records that fill some bytes, of which the first has a physical offset.
+    ///
+    /// Nothing is added where the bytes are not such records, where a topic is one of `others`, or
+    /// where a text is not UTF-8.
+    pub fn add(&mut self, bytes: &[u8], base: i64) -> bool {
+        let (sizes, topics) = (self.cutter.sizes(), self.topics.len());
+        let is_added = self.add_records(bytes, base).is_some();
+        if !is_added {
+            self.cutter.go_back(&sizes);
+            self.topics.truncate(topics);
+        }
+        is_added
+    }
+
+    fn add_records(&mut self, bytes: &[u8], base: i64) -> Option<()> {
+        let mut named = Topics::default();
+        // Of each topic its number among all pieces', and its mark.
+        let mut told: Vec<(i64, i64)> = Vec::new();
+        let (why, _) = records(bytes, None, bytes.len(), bytes.len(), |at, record, parts| {
+            let topic = record
+                .get(parts.topic_start..)?
+                .get(..length(parts.topic_length))?;
+            let number = named.number(topic) as usize;
+            if number == told.len() {
+                told.push(self.told_of(topic)?);
+            }
+            let (topic, mark) = *told.get(number)?;
+            let tag_code = tags_code(record.get(parts.properties_start..)?)?;
+            let physical_offset = base.checked_add(at as i64)?;
+            if parts.sys_flag & self.rules.unlisted != 0 || physical_offset < mark {
+                return Some(());
+            }
+            self.cutter.add(&Listed {
+                topic,
+                queue: i64::from(be_i32(record, AT_QUEUE_ID)?),
+                queue_offset: be_i64(record, AT_QUEUE_OFFSET)?,
+                physical_offset,
+                size: record.len() as i64,
+                tag_code,
+            })
+        })?;
+        matches!(why, ScanEnd::End).then_some(())
+    }
+
+    fn told_of(&mut self, topic: &[u8]) -> Option<(i64, i64)> {
+        std::str::from_utf8(topic).ok()?;
+        if self.rules.others.iter().any(|other| other == topic) {
+            return None;
+        }
+        let mark = self.rules.marks.iter().find(|(name, _)| name == topic);
+        let known = self.topics.iter().position(|name| name == topic);
+        let number = known.unwrap_or_else(|| {
+            self.topics.push(topic.to_vec());
+            self.topics.len() - 1
+        });
+        Some((number as i64, mark.map_or(0, |it| it.1)))
+    }
+
+    /// Topics and runs of all that was added since it was asked last.
+    pub fn taken(&mut self) -> Option<(Vec<Vec<u8>>, Runs)> {
+        let cutter = std::mem::replace(&mut self.cutter, Cutter::new(self.rules.file_entries));
+        Some((std::mem::take(&mut self.topics), cutter.done()?))
+    }
 }

@@ -152,10 +152,37 @@ pub fn scan<'a>(
     })
 }
 
-/// Sizes of records that are whole and in the place that they name, up to one that starts at `stop`
-/// or behind it, or up to what is no such record; then why, and where.
+/// Call `take` with the position, bytes and parts of records that are whole, up to one that starts at
+/// `stop` or behind it, or up to what is no such record; then why it ended, and where.
 ///
-/// `base` is the physical offset of the first byte. Checksums are not compared.
+/// `base` is the physical offset of the first byte: each record has to be in the place that it
+/// names. Checksums are not compared. None where `take` says so.
+pub fn records<'a>(
+    bytes: &'a [u8],
+    base: Option<i64>,
+    end: usize,
+    stop: usize,
+    mut take: impl FnMut(usize, &'a [u8], &Parts) -> Option<()>,
+) -> Option<(ScanEnd, usize)> {
+    let mut at = 0usize;
+    while at < stop {
+        let record = match next(bytes, at, end) {
+            Ok(record) => record,
+            Err(why) => return Some((why, at)),
+        };
+        let is_here = base.is_none_or(|base| {
+            be_i64(record, AT_PHYSICAL_OFFSET) == base.checked_add(at as i64)
+        });
+        let Some(found) = whole(record).filter(|_| is_here) else {
+            return Some((ScanEnd::SizeMismatch, at));
+        };
+        take(at, record, &found)?;
+        at += record.len();
+    }
+    Some((if at == end { ScanEnd::End } else { ScanEnd::Limit }, at))
+}
+
+/// Sizes of records as `records` follows them.
 pub fn chain(
     bytes: &[u8],
     base: i64,
@@ -163,18 +190,9 @@ pub fn chain(
     stop: usize,
     sizes: &mut Vec<i64>,
 ) -> (ScanEnd, usize) {
-    let mut at = 0usize;
-    while at < stop {
-        let record = match next(bytes, at, end) {
-            Ok(record) => record,
-            Err(why) => return (why, at),
-        };
-        let is_here = be_i64(record, AT_PHYSICAL_OFFSET) == base.checked_add(at as i64);
-        if !is_here || whole(record).is_none() {
-            return (ScanEnd::SizeMismatch, at);
-        }
+    let all = records(bytes, Some(base), end, stop, |_, record, _| {
         sizes.push(record.len() as i64);
-        at += record.len();
-    }
-    (ScanEnd::Limit, at)
+        Some(())
+    });
+    all.unwrap_or((ScanEnd::Limit, 0))
 }

@@ -75,21 +75,41 @@ pub fn segments(properties: &[u8]) -> impl Iterator<Item = &[u8]> {
     })
 }
 
+/// The value of a segment, if it has the name and the value is not empty.
+#[inline]
+pub fn value_of<'a, const N: usize>(segment: &'a [u8], name: &[u8; N]) -> Option<&'a [u8]> {
+    // Of a known length, so that no call is made for a few bytes.
+    let (front, rest) = segment.split_first_chunk::<N>()?;
+    let (end, value) = rest.split_first()?;
+    (front == name && *end == NAME_END && !value.is_empty()).then_some(value)
+}
+
 /// The last value of a property that is not empty; empty if there is none.
-pub fn last_value<'a>(properties: &'a [u8], name: &[u8]) -> &'a [u8] {
-    let mut found: &[u8] = &[];
-    for segment in segments(properties) {
-        let value = segment
-            .strip_prefix(name)
-            .and_then(|rest| rest.strip_prefix(&[NAME_END]));
-        if let Some(value) = value.filter(|value| !value.is_empty()) {
-            found = value;
-        }
-    }
-    found
+#[inline]
+pub fn last_value<'a, const N: usize>(properties: &'a [u8], name: &[u8; N]) -> &'a [u8] {
+    let values = segments(properties).filter_map(|segment| value_of(segment, name));
+    values.last().unwrap_or_default()
 }
 
 /// The code that a queue entry holds of a record's tags; none where `hash` has none.
 pub fn tags_code(properties: &[u8]) -> Option<i64> {
     hash(last_value(properties, b"TAGS")).map(i64::from)
+}
+
+/// Call `take` with the unique key, then those of KEYS.
+pub fn each_key(properties: &[u8], mut take: impl FnMut(&[u8]) -> Option<()>) -> Option<()> {
+    let (mut unique, mut all): (&[u8], &[u8]) = (&[], &[]);
+    for segment in segments(properties) {
+        if let Some(value) = value_of(segment, b"UNIQ_KEY") {
+            unique = value;
+        } else if let Some(value) = value_of(segment, b"KEYS") {
+            all = value;
+        }
+    }
+    if !unique.is_empty() {
+        take(unique)?;
+    }
+    all.split(|byte| *byte == b' ')
+        .filter(|key| !key.is_empty())
+        .try_for_each(take)
 }

@@ -24,13 +24,12 @@ from rockoon_format.index_file import (
     UNIT,
     UNIT_BYTES,
     IndexHeader,
-    LinkedKeys,
     decode_header,
     encode_header,
     header_behind,
-    link_keys,
     unit_position,
 )
+from rockoon_format.index_slots import PutKeys, Slots
 from rockoon_spark.index.target import IndexedFile, IndexShape, crc32_of
 
 # So many keys are linked at once: what stays in a processor's cache.
@@ -219,14 +218,16 @@ def write_file(
         former: directory of the file that the plan continues.
     """
     unfinished = directory / f"{plan.name}.{uuid.uuid4().hex}"
-    slots = np.zeros(shape.slots, ">i4")
+    slots = Slots(shape.slots)
     header = plan.start
     # Whatever is in a store is for its owner alone.
     unfinished.touch(0o600, exist_ok=False)
     with unfinished.open("wb") as file:
         file.truncate(shape.file_bytes)
         if plan.continues:
-            slots = np.fromfile(former / plan.name, ">i4", shape.slots, offset=HEADER_BYTES)
+            with (former / plan.name).open("rb") as continued:
+                continued.seek(HEADER_BYTES)
+                slots.load(0, continued.read(shape.slots * SLOT_BYTES))
             _copy_units(former / plan.name, file, shape, header)
         for linked in _linked(plan.start, slots, _keys_of(plan.pieces, scratch)):
             file.seek(unit_position(shape.slots, linked.first_unit))
@@ -234,7 +235,7 @@ def write_file(
             header = linked.header
         file.seek(0)
         file.write(encode_header(header))
-        file.write(slots.tobytes())
+        file.write(slots.stored(0, shape.slots))
         file.flush()
         os.fsync(file.fileno())
     written = IndexedFile(plan.name, crc32_of(unfinished), header)
@@ -283,7 +284,7 @@ def _differences(
     expected: IndexedFile,
     gone: int,
 ) -> Iterator[str]:
-    slots = np.zeros(shape.slots, ">i4")
+    slots = Slots(shape.slots)
     header = plan.start
     units = stored_units(content, shape)
 
@@ -308,12 +309,13 @@ def _differences(
         yield f"{path}: the log's keys make the header {header}, published was {expected.header}"
         return
     stored_slots = content[HEADER_BYTES : HEADER_BYTES + shape.slots * SLOT_BYTES].view(">i4")
-    differing = np.flatnonzero(stored_slots != slots)
+    expected_slots = np.frombuffer(slots.stored(0, shape.slots), ">i4")
+    differing = np.flatnonzero(stored_slots != expected_slots)
     if len(differing):
         slot = int(differing[0])
         yield (
             f"{path}: slot {slot} (byte {HEADER_BYTES + slot * SLOT_BYTES}) holds unit "
-            f"{stored_slots[slot]}, not {slots[slot]}"
+            f"{stored_slots[slot]}, not {expected_slots[slot]}"
         )
 
 
@@ -349,20 +351,10 @@ def _keys_of(pieces: Sequence[Piece], scratch: ScratchKeys) -> Iterator[KeyEntri
         yield scratch.load(piece)
 
 
-def _linked(
-    header: IndexHeader, slots: NDArray[np.int32], keys: Iterator[KeyEntries]
-) -> Iterator[LinkedKeys]:
+def _linked(header: IndexHeader, slots: Slots, keys: Iterator[KeyEntries]) -> Iterator[PutKeys]:
     """Link keys in order, block by block; `slots` become what they make of them."""
     for part in keys:
         for at in range(0, len(part), _BLOCK_KEYS):
-            chosen = slice(at, at + _BLOCK_KEYS)
-            linked = link_keys(
-                header,
-                slots,
-                part.hashes[chosen],
-                part.offsets[chosen],
-                part.timestamps_ms[chosen],
-            )
-            slots[linked.slot_numbers] = linked.slot_values
+            linked = slots.put(header, part.behind(at).first(_BLOCK_KEYS))
             header = linked.header
             yield linked

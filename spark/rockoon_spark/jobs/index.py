@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from pyspark.sql import SparkSession
 
-from rockoon_format.index_entries import KeyEntries, index_entries
+from rockoon_format.index_entries import KeyEntries
 from rockoon_format.index_file import (
     SLOTS_DEFAULT,
     UNITS_DEFAULT,
@@ -258,9 +258,8 @@ def _take_partition(
     extent: Extent = None
     keys: list[KeyEntries] = []
     for run in partition.runs():
-        scans = run.scans(with_tag_codes=False)
-        keys += [index_entries(run.buffer, records, run.base) for records in scans]
-        extent = (extent[0] if extent else run.base + run.start, run.base + run.stop)
+        keys.append(run.keys())
+        extent = (extent[0] if extent else run.extent[0], run.extent[1])
     return extent, scratch.save(number, keys)
 
 

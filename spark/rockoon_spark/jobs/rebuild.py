@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
@@ -19,10 +18,9 @@ from rockoon_format.consume_queue import ENTRY_BYTES, filler_entries
 from rockoon_format.delay_levels import DELAY_LEVELS_MS
 from rockoon_format.file_names import offset_to_file_name
 from rockoon_format.names import topic_fault
-from rockoon_format.queue_runs import queue_runs
-from rockoon_format.scan import Scan
+from rockoon_format.queue_runs import QueueRuns
 from rockoon_spark.publish import Replace, published
-from rockoon_spark.records.record_run import LogBroken
+from rockoon_spark.records.record_run import LogBroken, RecordRun, queue_runs_of
 from rockoon_spark.source.completeness import Extent, check_complete, contiguous_log
 from rockoon_spark.source.log_source import (
     SPLIT_BYTES,
@@ -32,8 +30,6 @@ from rockoon_spark.source.log_source import (
 )
 
 FILE_ENTRIES = 300_000
-# Each queue's entries of so many records make one row, which costs Spark more than its entries do.
-_RECORDS_TOGETHER = 65_536
 
 _RUN = "topic string, queue int, file long, first long, entries binary"
 _RUN_SCHEMA = pa.schema(
@@ -171,14 +167,16 @@ def _runs(
     row of no topic that says where its records begin and end, or what is wrong."""
     extent: Extent = None
     broken = None
-    try:
+
+    def noted() -> Iterator[RecordRun]:
+        nonlocal extent
         for run in partition.runs():
-            scans = run.scans(
-                with_tag_codes=True, delay_levels_ms=levels, records_max=_RECORDS_TOGETHER
-            )
-            for records in scans:
-                yield _batch(records, run.base, marks, file_entries)
-            extent = (extent[0] if extent else run.base + run.start, run.base + run.stop)
+            yield run
+            extent = (extent[0] if extent else run.extent[0], run.extent[1])
+
+    try:
+        for topics, runs in queue_runs_of(noted(), marks, levels, file_entries):
+            yield _batch(topics, runs)
     except LogBroken as error:
         broken = str(error)
     word = json.dumps({"extent": extent, "broken": broken}).encode()
@@ -187,12 +185,7 @@ def _runs(
     yield pa.RecordBatch.from_arrays(arrays, schema=_RUN_SCHEMA)
 
 
-def _batch(records: Scan, base: int, marks: Mapping[str, int], file_entries: int) -> pa.RecordBatch:
-    topics = [topic.decode(errors="replace") for topic in records.topics]
-    floors = np.array([marks.get(topic, 0) for topic in topics], np.int64)
-    physical = records.offsets + base
-    listed = records.has_queue_entry & (physical >= floors[records.topic_numbers])
-    runs = queue_runs(records, physical, listed, file_entries)
+def _batch(topics: Sequence[str], runs: QueueRuns) -> pa.RecordBatch:
     count = len(runs.files)
     buffers = [None, pa.py_buffer(runs.bounds), pa.py_buffer(runs.entries)]
     return pa.RecordBatch.from_arrays(

@@ -151,8 +151,7 @@ class BrokerPartition(ContiguousPartition):
                 if not is_over:
                     client.ask(following)
                 if reply.frames:
-                    frames = np.frombuffer(reply.frames, np.uint8)
-                    yield RecordRun(frames, reply.first_offset, 0, len(frames))
+                    yield RecordRun(reply.frames, reply.first_offset, len(reply.frames))
                 if is_over:
                     return
                 wanted = following

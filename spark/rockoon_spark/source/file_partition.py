@@ -2,19 +2,22 @@
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from rockoon_format import kernel
 from rockoon_format.frames import IntArray, sliding
 from rockoon_format.record import RECORD_BYTES_MIN
+from rockoon_format.scan import sizes_in_place
 from rockoon_spark.files import LogFile, dropped_marks, read_range
 from rockoon_spark.records.columns import LogRecords
 from rockoon_spark.records.partition_scan import Found, find_records
 from rockoon_spark.records.record_run import LogBroken, RecordRun, no_record
 from rockoon_spark.records.selection import Selection
+from rockoon_spark.records.starts import first_record
 from rockoon_spark.source.log_source import (
     FORGED_FAULT,
     ContiguousPartition,
@@ -25,6 +28,8 @@ from rockoon_spark.source.log_source import (
 
 # What is read behind a partition, so that its last record is whole; more when that is not enough.
 _BEYOND_BYTES = 1 << 20
+# So much is copied at once, and is still in the processor's cache when it is read.
+WINDOW_BYTES = 1 << 19
 _RECORD_BYTES_MAX = 64 << 20
 _HEAD_BYTES = 4
 # How far before its end a file's last record is looked for, one after the other.
@@ -127,17 +132,55 @@ class FilePartition(ContiguousPartition):
     def runs(self) -> Iterator[RecordRun]:
         """See `ContiguousPartition`."""
         file = self.file
+        at = self.start
         try:
-            buffer, found = self.look()
+            for run in self._leading_runs():
+                yield run
+                at = run.extent[1]
+            buffer, found = self._behind(at).look()
         except FileNotFoundError as error:
             raise LogBroken(file_gone(file)) from error
         except (OSError, ValueError) as error:
             raise LogBroken(f"{file.uri} cannot be read: {error}") from error
         if found.damages:
             raise LogBroken(no_record(file.uri, found.damages[0].start, found.damages[0].end))
-        if len(found.starts):
-            stop = int(found.starts[-1] + found.sizes[-1])
-            yield RecordRun(buffer, self.start, int(found.starts[0]), stop)
+        ends = found.starts + found.sizes
+        first = 0
+        while first < len(ends):
+            start = int(found.starts[first])
+            behind = max(int(np.searchsorted(ends, start + WINDOW_BYTES, "right")), first + 1)
+            content = buffer[start : int(ends[behind - 1])].tobytes()
+            yield RecordRun(content, at + start, len(content))
+            first = behind
+
+    def _behind(self, offset: int) -> "FilePartition":
+        """What of the partition is left behind a record that ends at a physical offset."""
+        return self if offset == self.start else replace(self, start=offset, at_record=True)
+
+    def _leading_runs(self) -> Iterator[RecordRun]:
+        """The partition's first records, as far as nothing about them is unusual.
+
+        Each window is read once, and proved while it is in the processor's cache. Not the records
+        near the partition's end: what comes behind them has to be looked at as well.
+        """
+        if kernel.native is None:
+            return
+        length = self.stop - self.start
+        first = self.start - self.file.start
+        buffer = read_range(self.file, first, first + length, _BEYOND_BYTES)
+        at: int | None = 0
+        if first and not self.at_record:
+            goes_on = first + len(buffer) < self.file.bytes
+            at = first_record(buffer, self.start, 0, length, goes_on=goes_on)
+        while at is not None and at + WINDOW_BYTES < length:
+            content = buffer[at : at + WINDOW_BYTES].tobytes()
+            base = self.start + at
+            sizes, more = sizes_in_place(content, base, len(buffer) - at, len(content))
+            if len(sizes):
+                yield RecordRun(content, base, int(sizes.sum()))
+            if not len(sizes) or not more:
+                return
+            at += int(sizes.sum())
 
 
 def file_gone(file: LogFile) -> str:

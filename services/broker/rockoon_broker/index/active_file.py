@@ -12,9 +12,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Self
 
-import numpy as np
-from numpy.typing import NDArray
-
 from rockoon_broker.index.directory import IndexDirectory, IndexShape, read_whole
 from rockoon_core.disk import Disk
 from rockoon_format.index_entries import KeyEntries
@@ -26,20 +23,11 @@ from rockoon_format.index_file import (
     encode_header,
     header_behind,
     keys_in_order,
-    link_keys,
     unit_position,
 )
+from rockoon_format.index_slots import SLOTS_PER_PAGE, Slots
 
-# Changed slots are written in pieces of so many: a page of the file system.
-_SLOTS_PER_PAGE = 1024
-_SLOTS_PER_STEP = 256 * _SLOTS_PER_PAGE
-
-Slots = NDArray[np.int32]
-
-
-def no_slots(shape: IndexShape) -> Slots:
-    """The slots of an empty file; untouched pages of it take no memory."""
-    return np.zeros(shape.slots, ">i4")
+_SLOTS_PER_STEP = 256 * SLOTS_PER_PAGE
 
 
 class ActiveFile:
@@ -61,7 +49,6 @@ class ActiveFile:
         self._disk = disk
         self._slots = slots
         self._written = header
-        self._changed = np.zeros(-(-shape.slots // _SLOTS_PER_PAGE), np.bool_)
         self._fd = disk.open(path)
 
     @classmethod
@@ -73,7 +60,7 @@ class ActiveFile:
     def behind(cls, path: Path, directory: IndexDirectory, previous: IndexHeader | None) -> Self:
         """Open a file that has just been made."""
         header = IndexHeader() if previous is None else header_behind(previous)
-        return cls(path, directory.shape, directory.disk, header, no_slots(directory.shape))
+        return cls(path, directory.shape, directory.disk, header, Slots(directory.shape.slots))
 
     @property
     def remaining(self) -> int:
@@ -83,29 +70,21 @@ class ActiveFile:
     @property
     def checkpointed(self) -> bool:
         """Whether everything that was added is on disk."""
-        return self._written == self.header and not self._changed.any()
+        return self._written == self.header and not self._slots.is_changed
 
     def add(self, entries: KeyEntries) -> int:
         """Add keys as long as they fit, and are not older than those before; return how many were.
 
         Raises:
-            OSError: the disk; nothing was added.
+            OSError: the disk. Nothing was added to the file, but the slots are of no use any more.
         """
         count = min(self.remaining, keys_in_order(self.header, entries.timestamps_ms))
         if count == 0:
             return 0
-        linked = link_keys(
-            self.header,
-            self._slots,
-            entries.hashes[:count],
-            entries.offsets[:count],
-            entries.timestamps_ms[:count],
-        )
-        position = unit_position(self._shape.slots, linked.first_unit)
-        self._disk.write_all(self._fd, linked.units.tobytes(), position)
-        self._slots[linked.slot_numbers] = linked.slot_values
-        self._changed[linked.slot_numbers // _SLOTS_PER_PAGE] = True
-        self.header = linked.header
+        put = self._slots.put(self.header, entries.first(count))
+        position = unit_position(self._shape.slots, put.first_unit)
+        self._disk.write_all(self._fd, put.units.tobytes(), position)
+        self.header = put.header
         return count
 
     def checkpoint(self) -> None:
@@ -128,7 +107,7 @@ class ActiveFile:
         Not the units that the header counts: it was written after a sync of these.
         """
         self._written = IndexHeader()
-        self._changed[np.flatnonzero(self._slots) // _SLOTS_PER_PAGE] = True
+        self._slots.mark_used()
 
     def compare_slots(self) -> Iterator[int]:
         """Find the slots that are not on disk as they are here; the next checkpoint writes them.
@@ -136,15 +115,15 @@ class ActiveFile:
         Yields now and then, so that others may work in between.
         """
         for first in range(0, self._shape.slots, _SLOTS_PER_STEP):
-            slots = self._slots[first : first + _SLOTS_PER_STEP]
+            count = min(_SLOTS_PER_STEP, self._shape.slots - first)
             at = HEADER_BYTES + first * SLOT_BYTES
-            stored = np.frombuffer(read_whole(self._disk, self._fd, slots.nbytes, at), ">i4")
-            self._changed[(first + np.flatnonzero(stored != slots)) // _SLOTS_PER_PAGE] = True
+            stored = read_whole(self._disk, self._fd, count * SLOT_BYTES, at)
+            self._slots.compare(first, stored)
             yield first
 
     def newest_unit(self, key_hash: int) -> int:
         """Number of the newest unit in a hash's chain, 0 if there is none."""
-        return int(self._slots[key_hash % self._shape.slots])
+        return self._slots.newest(key_hash)
 
     def read_unit(self, unit: int) -> bytes:
         at = unit_position(self._shape.slots, unit)
@@ -155,15 +134,10 @@ class ActiveFile:
         self._disk.close(self._fd)
 
     def _write_slots(self) -> None:
-        changed = np.flatnonzero(self._changed)
-        if len(changed) == 0:
-            return
-        breaks = np.flatnonzero(np.diff(changed) != 1) + 1
-        for run in np.split(changed, breaks):
-            first, last = int(run[0]) * _SLOTS_PER_PAGE, (int(run[-1]) + 1) * _SLOTS_PER_PAGE
-            slots = self._slots[first:last]
-            self._disk.write_all(self._fd, slots.tobytes(), HEADER_BYTES + first * SLOT_BYTES)
-        self._changed[:] = False
+        for first, count in self._slots.changed_runs():
+            at = HEADER_BYTES + first * SLOT_BYTES
+            self._disk.write_all(self._fd, self._slots.stored(first, count), at)
+        self._slots.note_written()
 
     def _sync(self) -> None:
         try:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rockoon_broker.index.active_file import ActiveFile, no_slots
+from rockoon_broker.index.active_file import ActiveFile
 from rockoon_broker.index.directory import (
     UNFINISHED_SUFFIX,
     IndexDirectory,
@@ -23,13 +23,9 @@ from rockoon_broker.index.directory import (
     read_whole,
 )
 from rockoon_broker.index.gaps import keys_of_last_record, offset_of_unit
-from rockoon_format.index_file import (
-    UNIT,
-    UNIT_BYTES,
-    IndexHeader,
-    link_keys,
-    unit_position,
-)
+from rockoon_format.index_entries import KeyEntries
+from rockoon_format.index_file import UNIT, UNIT_BYTES, IndexHeader, unit_position
+from rockoon_format.index_slots import Slots
 
 # Units that one step looks at, so that it keeps nobody else from the processor for long.
 UNITS_PER_STEP = 4096
@@ -124,7 +120,7 @@ class Reopening:
     def _verified(self, file: StoredFile) -> Generator[bool, None, ActiveFile | None]:
         """The file, open, its slots made again; None if its units are not what they were."""
         shape, disk = self._directory.shape, self._directory.disk
-        slots = no_slots(shape)
+        slots = Slots(shape.slots)
         header = IndexHeader()
         fd = disk.open(file.path)
         try:
@@ -134,7 +130,7 @@ class Reopening:
                 units = np.frombuffer(read_whole(disk, fd, count * UNIT_BYTES, at), UNIT)
                 hashes, offsets = units["hash"].astype(np.int64), units["offset"].astype(np.int64)
                 # Offsets stand in for the times, which units have only to the second.
-                linked = link_keys(header, slots, np.maximum(hashes, 0), offsets, offsets)
+                linked = slots.put(header, KeyEntries(np.maximum(hashes, 0), offsets, offsets))
                 if (
                     (hashes < 0).any()
                     or (np.diff(offsets, prepend=header.end_offset) < 0).any()
@@ -142,7 +138,6 @@ class Reopening:
                     or (linked.units["previous"] != units["previous"]).any()
                 ):
                     return None
-                slots[linked.slot_numbers] = linked.slot_values
                 header = linked.header
                 yield True
             found = (header.begin_offset, header.end_offset, header.slots_used)

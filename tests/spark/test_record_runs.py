@@ -1,0 +1,83 @@
+"""What jobs over whole logs read: the same with each kernel, window by window or all at once."""
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rockoon_format.delay_levels import DELAY_LEVELS_MS
+from rockoon_spark.files import LogFile
+from rockoon_spark.records.record_run import LogBroken, RecordRun, queue_runs_of
+from rockoon_spark.source import file_partition
+from rockoon_spark.source.file_partition import FilePartition
+from support.kernels import needs_compiled, of_both
+from support.log_bytes import log_bytes
+from support.seeds import seeds
+
+BASE = 3 << 30
+
+
+@pytest.fixture(autouse=True)
+def small_windows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(file_partition, "WINDOW_BYTES", 5000)
+
+
+def partitions_of(path: Path, content: bytes, split_bytes: int) -> list[FilePartition]:
+    path.write_bytes(content)
+    whole = FilePartition.of(LogFile(str(path), BASE, len(content)))
+    return whole.cut(split_bytes)
+
+
+def read(partitions: list[FilePartition]) -> tuple[bytes, list[int], list[object]]:
+    """All bytes, the places of all keys, and what queues get."""
+    runs: list[RecordRun] = []
+
+    def noted() -> Iterator[RecordRun]:
+        for partition in partitions:
+            for run in partition.runs():
+                runs.append(run)
+                yield run
+
+    queues: dict[tuple[str, int], bytes] = {}
+    for topics, made in queue_runs_of(noted(), {}, DELAY_LEVELS_MS, 300_000):
+        for row in range(len(made.files)):
+            queue = topics[made.topic_numbers[row]], int(made.queue_ids[row])
+            entries = made.entries[made.bounds[row] : made.bounds[row + 1]]
+            queues[queue] = queues.get(queue, b"") + entries
+    content = b"".join(run.content[: run.stop] for run in runs)
+    places = [place for run in runs for place in run.keys().offsets.tolist()]
+    return content, places, sorted(queues.items())
+
+
+@needs_compiled
+@pytest.mark.parametrize("seed", seeds(3))
+def test_jobs_read_a_log_in_windows_as_they_read_it_at_once(seed: int, tmp_path: Path) -> None:
+    chance = random.Random(seed)
+    buffer, starts = log_bytes(chance, BASE, records=300)
+    content = buffer.tobytes()
+    for split_bytes in (len(content), 20_000, 7001):
+        partitions = partitions_of(tmp_path / "log", content, split_bytes)
+        by_numpy, compiled = of_both(lambda partitions=partitions: read(partitions))  # type: ignore[misc]
+        assert compiled == by_numpy
+        assert compiled[0] == content[starts[0] :]
+
+
+@needs_compiled
+@pytest.mark.parametrize("seed", seeds(2))
+def test_a_job_fails_at_damage_wherever_a_window_ends(seed: int, tmp_path: Path) -> None:
+    chance = random.Random(seed)
+    buffer, starts = log_bytes(chance, BASE, records=200)
+    victim = starts[chance.randrange(1, len(starts) - 1)]
+    buffer[victim : victim + 4] = np.frombuffer(b"\0\0\0\x5b", np.uint8)
+    partitions = partitions_of(tmp_path / "log", buffer.tobytes(), len(buffer))
+
+    def broken() -> str:
+        with pytest.raises(LogBroken) as told:
+            read(partitions)
+        return str(told.value)
+
+    by_numpy, compiled = of_both(broken)
+    assert compiled == by_numpy
+    assert str(BASE + victim) in compiled
