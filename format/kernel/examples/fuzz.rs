@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use _native::batch::{append, check, stamp, Piece, Rules, Stamp, ENTRY_BYTES};
 use _native::columns::{code, compare, key_hashes, locate, piece_crc, sequence_end, WRONG};
 use _native::encode::{record, size, Columns, Common};
-use _native::pieces::{gather, maps, offset_id, room, values};
 use _native::index::{keys, Seconds, Slots, UNIT_BYTES};
+use _native::pieces::{gather, maps, offset_id, room, values};
 use _native::runs::{cut, Listed, LogCutter, Rules as Entries};
 use _native::scan::{chain, scan, Checks, Limits};
 
@@ -218,7 +218,10 @@ fn read_all(chance: &mut Chance, frames: &[u8], sizes: &[i64]) {
 fn pass(chance: &mut Chance, frames: &[u8]) {
     if let Some(found) = keys(frames) {
         assert_eq!(found.hashes.len(), found.positions.len());
-        assert!(found.positions.iter().all(|at| (*at as usize) < frames.len()));
+        assert!(found
+            .positions
+            .iter()
+            .all(|at| (*at as usize) < frames.len()));
     }
     let mut cutter = LogCutter::new(Entries {
         marks: vec![(b"T".to_vec(), wild(chance, 9))],
@@ -250,7 +253,9 @@ fn pass(chance: &mut Chance, frames: &[u8]) {
     slots.mark_used();
     let mut out = vec![0; 4 * chance.below(50)];
     slots.stored(wild(chance, 99) as usize, &mut out);
-    assert!(slots.newest(wild(chance, 99) as usize).is_none_or(|_| slots.count() > 0));
+    assert!(slots
+        .newest(wild(chance, 99) as usize)
+        .is_none_or(|_| slots.count() > 0));
 }
 
 /// Together with others a batch is taken where it is by itself, and leaves nothing otherwise.

@@ -31,29 +31,35 @@ pub fn keys(bytes: &[u8]) -> Option<Keys> {
     let mut found = Keys::default();
     let mut topics = Topics::default();
     let mut fronts: Vec<i32> = Vec::new();
-    let (why, _) = records(bytes, None, bytes.len(), bytes.len(), |at, record, parts| {
-        let topic = record
-            .get(parts.topic_start..)?
-            .get(..length(parts.topic_length))?;
-        let number = topics.number(topic) as usize;
-        if number == fronts.len() {
-            fronts.push(hash_behind(hash(topic)?, b"#")?);
-        }
-        // One that was rolled back has none.
-        if parts.sys_flag & TRANSACTION == TRANSACTION {
-            return Some(());
-        }
-        let stored_ms = be_i64(record, AT_STORE_TIMESTAMP + parts.born_extra)?;
-        let front = *fronts.get(number)?;
-        each_key(record.get(parts.properties_start..)?, |key| {
-            // Its absolute value; the one number that has none is zero.
-            let hash = hash_behind(front, key)?.checked_abs().unwrap_or(0);
-            found.hashes.push(i64::from(hash));
-            found.positions.push(at as i64);
-            found.timestamps_ms.push(stored_ms);
-            Some(())
-        })
-    })?;
+    let (why, _) = records(
+        bytes,
+        None,
+        bytes.len(),
+        bytes.len(),
+        |at, record, parts| {
+            let topic = record
+                .get(parts.topic_start..)?
+                .get(..length(parts.topic_length))?;
+            let number = topics.number(topic) as usize;
+            if number == fronts.len() {
+                fronts.push(hash_behind(hash(topic)?, b"#")?);
+            }
+            // One that was rolled back has none.
+            if parts.sys_flag & TRANSACTION == TRANSACTION {
+                return Some(());
+            }
+            let stored_ms = be_i64(record, AT_STORE_TIMESTAMP + parts.born_extra)?;
+            let front = *fronts.get(number)?;
+            each_key(record.get(parts.properties_start..)?, |key| {
+                // Its absolute value; the one number that has none is zero.
+                let hash = hash_behind(front, key)?.checked_abs().unwrap_or(0);
+                found.hashes.push(i64::from(hash));
+                found.positions.push(at as i64);
+                found.timestamps_ms.push(stored_ms);
+                Some(())
+            })
+        },
+    )?;
     matches!(why, ScanEnd::End).then_some(found)
 }
 

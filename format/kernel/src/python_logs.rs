@@ -23,7 +23,11 @@ fn int64s<'py>(py: Python<'py>, items: &[i64]) -> PyResult<Bound<'py, PyBytes>> 
     })
 }
 
-type Keys<'py> = (Bound<'py, PyBytes>, Bound<'py, PyBytes>, Bound<'py, PyBytes>);
+type Keys<'py> = (
+    Bound<'py, PyBytes>,
+    Bound<'py, PyBytes>,
+    Bound<'py, PyBytes>,
+);
 
 /// Index keys of the records in the first `stop` bytes: hashes, positions of their records and store
 /// times, int64 each; None at any doubt.

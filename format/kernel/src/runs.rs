@@ -97,7 +97,10 @@ impl Cutter {
         let queue = &mut self.queues.get_mut(*slot)?.1;
         // A division for a run, not for an entry.
         let goes_on = queue.next_offset == record.queue_offset
-            && queue.runs.last().is_some_and(|run| record.queue_offset < run.end);
+            && queue
+                .runs
+                .last()
+                .is_some_and(|run| record.queue_offset < run.end);
         if !goes_on {
             let file = record.queue_offset.checked_div_euclid(self.file_entries)?;
             queue.runs.push(Run {
@@ -190,29 +193,35 @@ impl LogCutter {
         let mut named = Topics::default();
         // Of each topic its number among all pieces', and its mark.
         let mut told: Vec<(i64, i64)> = Vec::new();
-        let (why, _) = records(bytes, None, bytes.len(), bytes.len(), |at, record, parts| {
-            let topic = record
-                .get(parts.topic_start..)?
-                .get(..length(parts.topic_length))?;
-            let number = named.number(topic) as usize;
-            if number == told.len() {
-                told.push(self.told_of(topic)?);
-            }
-            let (topic, mark) = *told.get(number)?;
-            let tag_code = tags_code(record.get(parts.properties_start..)?)?;
-            let physical_offset = base.checked_add(at as i64)?;
-            if parts.sys_flag & self.rules.unlisted != 0 || physical_offset < mark {
-                return Some(());
-            }
-            self.cutter.add(&Listed {
-                topic,
-                queue: i64::from(be_i32(record, AT_QUEUE_ID)?),
-                queue_offset: be_i64(record, AT_QUEUE_OFFSET)?,
-                physical_offset,
-                size: record.len() as i64,
-                tag_code,
-            })
-        })?;
+        let (why, _) = records(
+            bytes,
+            None,
+            bytes.len(),
+            bytes.len(),
+            |at, record, parts| {
+                let topic = record
+                    .get(parts.topic_start..)?
+                    .get(..length(parts.topic_length))?;
+                let number = named.number(topic) as usize;
+                if number == told.len() {
+                    told.push(self.told_of(topic)?);
+                }
+                let (topic, mark) = *told.get(number)?;
+                let tag_code = tags_code(record.get(parts.properties_start..)?)?;
+                let physical_offset = base.checked_add(at as i64)?;
+                if parts.sys_flag & self.rules.unlisted != 0 || physical_offset < mark {
+                    return Some(());
+                }
+                self.cutter.add(&Listed {
+                    topic,
+                    queue: i64::from(be_i32(record, AT_QUEUE_ID)?),
+                    queue_offset: be_i64(record, AT_QUEUE_OFFSET)?,
+                    physical_offset,
+                    size: record.len() as i64,
+                    tag_code,
+                })
+            },
+        )?;
         matches!(why, ScanEnd::End).then_some(())
     }
 

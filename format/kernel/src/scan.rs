@@ -170,16 +170,22 @@ pub fn records<'a>(
             Ok(record) => record,
             Err(why) => return Some((why, at)),
         };
-        let is_here = base.is_none_or(|base| {
-            be_i64(record, AT_PHYSICAL_OFFSET) == base.checked_add(at as i64)
-        });
+        let is_here = base
+            .is_none_or(|base| be_i64(record, AT_PHYSICAL_OFFSET) == base.checked_add(at as i64));
         let Some(found) = whole(record).filter(|_| is_here) else {
             return Some((ScanEnd::SizeMismatch, at));
         };
         take(at, record, &found)?;
         at += record.len();
     }
-    Some((if at == end { ScanEnd::End } else { ScanEnd::Limit }, at))
+    Some((
+        if at == end {
+            ScanEnd::End
+        } else {
+            ScanEnd::Limit
+        },
+        at,
+    ))
 }
 
 /// Sizes of records as `records` follows them.
