@@ -4,10 +4,16 @@ Nothing heavy is imported before a command needs it: `rockoon --help` must feel 
 status is 0, 1 for a failure (one sentence on standard error says what to do), 2 for wrong usage.
 """
 
+import sys
+
 
 def main() -> None:
     """Run the command line and exit."""
     open_closed_descriptors()
+    from rockoon.cli.single import plain_single, run_plain_single
+
+    if (said := plain_single(sys.argv[1:])) is not None:
+        raise SystemExit(run_plain_single(said))
     try:
         from rockoon.cli.app import run_command_line
     except KeyboardInterrupt:

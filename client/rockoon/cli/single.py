@@ -1,0 +1,68 @@
+"""`rockoon up --single` without the framework of the command line, which takes as long to load as
+the rest of the command: who tries something out waits for it.
+
+Only the plainest form is read here; whatever else is said, help and mistakes too, is the
+framework's, which reads all of it.
+"""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+PORT_MAX = 65_535
+
+
+class PlainSingle(NamedTuple):
+    """What is said; the defaults are those of `up`."""
+
+    directory: Path = Path(".rockoon")
+    port: int = 9876
+    flush: str | None = None
+
+
+def plain_single(arguments: Sequence[str]) -> PlainSingle | None:
+    """What a command line says that is `up --single` with `--dir`, `--port` and `--flush` at most;
+    None for any other one."""
+    if arguments[:1] != ["up"] or "--single" not in arguments or "_ROCKOON_COMPLETE" in os.environ:
+        return None
+    said = PlainSingle()
+    left = iter(arguments[1:])
+    for each in left:
+        if each == "--single":
+            continue
+        name, has_value, value = each.partition("=")
+        value = value if has_value else next(left, "")
+        if name == "--dir" and value and not value.startswith("-"):
+            said = said._replace(directory=Path(value))
+        elif name == "--port" and value.isdecimal() and 1 <= int(value) <= PORT_MAX:
+            said = said._replace(port=int(value))
+        elif name == "--flush" and value in ("sync", "async"):
+            said = said._replace(flush=value)
+        else:
+            return None
+    return said
+
+
+def run_plain_single(said: PlainSingle) -> int:
+    """Become the cluster; returns the exit status if that fails."""
+    try:
+        from rockoon.cli.up import run_up
+
+        return run_up(
+            said.directory,
+            nameservers=None,
+            brokers=None,
+            replicas=None,
+            port=said.port,
+            new_queue_rule=None,
+            flush=said.flush,
+            tls="off",
+            access=False,
+            single=True,
+            gateway=None,
+        )
+    except BaseException as failure:  # noqa: BLE001 - the root: reports, or raises it again
+        from rockoon.cli.failures import report
+
+        return report(failure)
