@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from bench.compare.fetching import NotHere
-from conformance import page
+from conformance import documents, page
 from conformance.known_faults import unexpected
 from conformance.languages import CACHE, LANGUAGES, Prepared
 from conformance.rocketmq_proxy import RocketMqProxy
@@ -68,11 +68,13 @@ def main() -> int:
                 target.start()
                 print(f"{target.name} at {target.endpoint}", flush=True)
                 outcomes = play_all(target, scenarios, clients, folder, given.beside)
+                if name == "rockoon" and not given.only:
+                    wrong += documents.failures(target, clients, folder)
             finally:
                 target.stop()
                 ports.close()
             if name == "rockoon":
-                wrong = unexpected(outcomes)
+                wrong += unexpected(outcomes)
             if not given.only:
                 versions = {client.language: client.version for client in clients}
                 keep(CACHE / f"{name}.json", {**target.versions(), **versions}, outcomes)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from bench.compare.fetching import NotHere
+from conformance import documents
 from conformance.languages import Prepared, python
 from conformance.rockoon_gateway_cluster import RockoonGateway
 from conformance.running import OK, play
@@ -60,6 +61,14 @@ def test_the_python_client_plays(
     target: Target, client: Prepared, scenario: Scenario, tmp_path: Path
 ) -> None:
     outcome = play(target, scenario, client, tmp_path)
+    assert outcome.kind == OK, outcome.said
+
+
+def test_the_documents_program_does_what_it_says(
+    target: Target, client: Prepared, tmp_path: Path
+) -> None:
+    documents.prepare(target)
+    outcome = documents.play(target, client, tmp_path)
     assert outcome.kind == OK, outcome.said
 
 

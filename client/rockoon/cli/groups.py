@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
+from rockoon.cli.arguments import parse_pairs
 from rockoon.cli.group_settings import (
     RETRY_DELAYS,
     Settings,
@@ -54,6 +55,12 @@ def create(
     start: Start = None,
     *,
     settings: Settings,
+    attribute: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=VALUE", help="An attribute, as lite.bind.topic=chat. Repeatable."
+        ),
+    ] = None,
     if_absent: Annotated[
         bool, typer.Option("--if-absent", help="No error if the group exists; it stays as it is.")
     ] = False,
@@ -62,6 +69,7 @@ def create(
 ) -> None:
     """Create a consumer group. One that does not exist is also created by its first consumer."""
     config = group_config(name, start, settings)
+    config.attributes.update(parse_pairs(attribute or (), "NAME=VALUE"))
 
     async def work(cluster: "Cluster") -> "Group":
         return await cluster.admin.create_group(config, if_absent=if_absent)
