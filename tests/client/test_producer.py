@@ -658,6 +658,14 @@ async def test_former_names_work_for_a_version_and_say_what_they_are_called_now(
             producer.send("orders", b"z", key="k", ordering_key="k")
 
 
+async def test_options_of_a_send_are_given_by_name(cluster: Cluster) -> None:
+    async with cluster.producer() as producer:
+        with pytest.raises(TypeError, match="by name"):
+            producer.send("orders", b"x", "key")  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match="colour"):
+            producer.send("orders", b"x", colour="red")  # type: ignore[call-arg]
+
+
 def test_the_defaults_of_the_signature_are_those_of_the_settings() -> None:
     parameters = inspect.signature(Cluster.producer).parameters
     for field in fields(ProducerSettings):
@@ -678,7 +686,7 @@ def test_a_batch_of_the_default_size_is_received_without_being_moved() -> None:
 
 def test_options_that_are_passed_on_are_those_of_what_takes_them() -> None:
     for options, takes, others in [
-        (SendOptions, Producer._send, {"self", "topic", "body"}),
+        (SendOptions, Producer.send, {"self", "topic", "body", "_"}),
         (SendManyOptions, Producer.send_many, {"self", "topic", "bodies"}),
         (HalfMessageOptions, TransactionalProducer.begin, {"self", "topic", "body"}),
         (

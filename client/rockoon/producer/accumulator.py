@@ -398,6 +398,16 @@ class Accumulator:
         # Not completed: a receipt that is woken without an outcome waits for its new batch.
         batch.wake()
 
+    async def wait_pending(self) -> None:
+        """Wait until all that is pending now is acknowledged or given up, or moved."""
+        pending = list(self.pending)
+        for batch in pending:
+            self.flush_now(batch)
+        for batch in pending:
+            # One whose messages were moved into others is never done, and not pending any more.
+            if batch in self.pending:
+                await batch.waiter()
+
     def forget_idle(self, known: Container[str]) -> None:
         """Drop the empty batch queues of topics that are not among the known ones."""
         for batch_queue in self.batch_queues():

@@ -17,7 +17,7 @@ import asyncio
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING
 
 from rockoon.deprecation import renamed_key
 from rockoon.errors import BufferFull, RockoonError
@@ -38,7 +38,6 @@ from rockoon.producer.body_chunks import (
 )
 from rockoon.producer.delay import delay_section
 from rockoon.producer.message_router import MessageRouter
-from rockoon.producer.options import SendOptions
 from rockoon.producer.outgoing import (
     BODY_BYTES_MAX,
     OWN_BYTES_MAX,
@@ -64,8 +63,6 @@ if TYPE_CHECKING:
     from rockoon.net.connection import Connection
 
 __all__ = ["Producer", "ProducerSettings", "Receipt", "SendResults"]
-
-_PLAIN_BYTES_MAX = BODY_BYTES_MAX + MESSAGE_OVERHEAD_BYTES
 
 
 class Producer(ClosedOnExit):
@@ -114,10 +111,23 @@ class Producer(ClosedOnExit):
         self._is_closed = False
         cluster.adopt(self)
 
-    def send(self, topic: str, body: Body, **options: Unpack[SendOptions]) -> Receipt:
-        """Take a message for sending; `await` the receipt to know where it is stored, or why not.
-
-        Without awaiting: `await wait_capacity()` now and then, and `flush()` at the end.
+    def send(
+        self,
+        topic: str,
+        body: Body,
+        _: None = None,
+        keys: str | Sequence[str] | None = None,
+        tags: str | None = None,
+        properties: Mapping[str, str] | None = None,
+        queue: MessageQueue | None = None,
+        ordering_key: str | None = None,
+        delay_level: int | None = None,
+        delay_seconds: float | None = None,
+        deliver_at: datetime | float | None = None,
+        key: str | None = None,
+    ) -> Receipt:
+        """Take a message: `await` the receipt to know where it is stored, or why it is not, or
+        `wait_capacity()` now and then, and `flush()` at the end.
 
         Args:
             topic, body: where to, and at most 4 MiB; empty, it deletes a compacted topic's `keys`.
@@ -132,76 +142,53 @@ class Producer(ClosedOnExit):
             InvalidDelay, QueueNotFound, KeyMissing: this message cannot be sent.
             BufferFull, Closed: too much is buffered that nobody awaits; the producer is closed.
         """
-        # The one path that runs per message: every line of it costs, and keywords with defaults
-        # would be a quarter of it. Whatever is not simply put into a batch goes the other way.
-        if options or type(body) is not bytes or (batch_queue := self._plain.get(topic)) is None:
-            return self._send(topic, body, **options)
-        size = len(body) + MESSAGE_OVERHEAD_BYTES
-        accumulator = self._accumulator
-        unclaimed = accumulator.unclaimed_bytes + size
-        if unclaimed > self._buffer_bytes_max or size > _PLAIN_BYTES_MAX:
-            return self._send(topic, body)
-        batch = batch_queue.batch
-        bodies = batch.bodies
-        index = len(bodies)
-        bodies.append(body)
-        batch.bytes = total = batch.bytes + size
-        accumulator.unclaimed_bytes = unclaimed
-        if total >= batch.close_bytes or index >= self._index_max:
-            self._open_or_close(batch_queue)
-        receipt = Receipt()
-        receipt.batch = batch
-        receipt.index = index
-        if self._hooks is not None:
-            self._note_sent(receipt)
-        return receipt
-
-    def _send(
-        self,
-        topic: str,
-        body: Body,
-        *,
-        keys: str | Sequence[str] | None = None,
-        tags: str | None = None,
-        properties: Mapping[str, str] | None = None,
-        queue: MessageQueue | None = None,
-        ordering_key: str | None = None,
-        delay_level: int | None = None,
-        delay_seconds: float | None = None,
-        deliver_at: datetime | float | None = None,
-        key: str | None = None,
-    ) -> Receipt:
-        """As `send`, for any message."""
-        if key is not None:
-            ordering_key = renamed_key(key, ordering_key)
+        # Runs per message: every line costs. Arguments by name alone would be a seventh of it.
+        if _ is not None or key is not None:
+            ordering_key = _by_name(_, key, ordering_key)
         try:
-            if type(body) is not bytes or len(body) > BODY_BYTES_MAX or topic in self._compacted:
+            batch_queue = self._plain.get(topic)
+            if batch_queue is None or type(body) is not bytes or len(body) > BODY_BYTES_MAX:
                 body = self._checked(topic, body, keys)
             size = len(body) + MESSAGE_OVERHEAD_BYTES
             extras = None
             if tags is not None or keys is not None or properties is not None:
                 extras = encode_extras(keys, tags, properties, self._own_bytes)
                 size += len(extras[0]) + len(extras[1])
-            unclaimed = self._accumulator.unclaimed_bytes + size
+            accumulator = self._accumulator
+            unclaimed = accumulator.unclaimed_bytes + size
             if unclaimed > self._buffer_bytes_max and unclaimed > size:
                 raise BufferFull(limit=self._buffer_bytes_max)
             if delay_level is not None or delay_seconds is not None or deliver_at is not None:
-                delay = delay_section(delay_level, delay_seconds, deliver_at)
-                return self._send_delayed(topic, body, extras, queue, ordering_key, delay)
+                section = delay_section(delay_level, delay_seconds, deliver_at)
+                return self._send_delayed(topic, body, extras, queue, ordering_key, section)
             if queue is not None or ordering_key is not None:
                 if (batch_queue := self._router.batch_queue(topic, queue, ordering_key)) is None:
                     return self._hold(topic, body, extras, ordering_key)
-            else:
-                batch_queue = self._router.round_robin(topic)
-                if topic not in self._compacted:
-                    self._plain[topic] = batch_queue
+            elif batch_queue is None:
+                batch_queue = self._round_robin(topic)
+            batch = batch_queue.batch
+            index = len(bodies := batch.bodies)
+            bodies.append(body)
+            if extras is not None:
+                batch.extras[index] = extras
+            batch.bytes = total = batch.bytes + size
+            accumulator.unclaimed_bytes = unclaimed
+            if total >= batch.close_bytes or index >= self._index_max:
+                self._open_or_close(batch_queue)
             receipt = Receipt()
-            self._append(receipt, batch_queue, body, extras)
-            self._note_sent(receipt)
+            receipt.batch, receipt.index = batch, index
+            return receipt if self._hooks is None else self._note_sent(receipt)
         except RockoonError as failure:
             self._note_refused(topic, failure)
             raise
-        return receipt
+
+    def _round_robin(self, topic: str) -> BatchQueue:
+        """The batch queue of messages that may go to any queue; `send` finds it by itself then,
+        unless it has to look whether messages have keys."""
+        batch_queue = self._router.round_robin(topic)
+        if topic not in self._compacted:
+            self._plain[topic] = batch_queue
+        return batch_queue
 
     async def send_many(
         self,
@@ -344,10 +331,10 @@ class Producer(ClosedOnExit):
             RockoonError: as `wait_capacity`.
         """
         had_unrouted = bool(self._accumulator.unrouted)
-        await self._wait_pending()
+        await self._accumulator.wait_pending()
         if had_unrouted:
             # They were given to their queues meanwhile, in batches that were not pending before.
-            await self._wait_pending()
+            await self._accumulator.wait_pending()
         self._sender.unreported.raise_first()
 
     async def close(self) -> None:
@@ -368,8 +355,8 @@ class Producer(ClosedOnExit):
             # No batch outlives its deadline; the bound is for a loop that is coming down.
             if self._sender.is_running:
                 async with asyncio.timeout(self.settings.delivery_timeout_seconds + 5):
-                    await self._wait_pending()
-                    await self._wait_pending()
+                    await self._accumulator.wait_pending()
+                    await self._accumulator.wait_pending()
         except TimeoutError:
             pass
         finally:
@@ -429,9 +416,10 @@ class Producer(ClosedOnExit):
         self._note_sent(receipt)
         return receipt
 
-    def _note_sent(self, receipt: Receipt) -> None:
+    def _note_sent(self, receipt: Receipt) -> Receipt:
         if self._hooks is not None and self._may_want_send is not None and self._may_want_send():
             self._hooks.on_send(receipt)
+        return receipt
 
     def _note_refused(self, topic: str, failure: RockoonError) -> None:
         if self._hooks is not None and self._may_want_send is not None and self._may_want_send():
@@ -490,11 +478,9 @@ class Producer(ClosedOnExit):
         while self._accumulator.buffered_bytes > self.settings.drain_bytes // 2:
             await completed.wait(completed.count)
 
-    async def _wait_pending(self) -> None:
-        pending = list(self._accumulator.pending)
-        for batch in pending:
-            self._accumulator.flush_now(batch)
-        for batch in pending:
-            # One whose messages were moved into others is never done, and not pending any more.
-            if batch in self._accumulator.pending:
-                await batch.waiter()
+
+def _by_name(given: object, key: str | None, ordering_key: str | None) -> str | None:
+    """The ordering key of a send that has its former name, or is no send."""
+    if given is not None:
+        raise TypeError("send() takes topic and body; what follows is given by name")
+    return ordering_key if key is None else renamed_key(key, ordering_key)
