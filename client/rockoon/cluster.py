@@ -113,7 +113,7 @@ class Cluster(Connection):
         batch_messages_max: int = 16_384,
         in_flight_max: int = 8,
         buffer_bytes_max: int = 64 << 20,
-        drain_bytes: int = 16 << 20,
+        drain_bytes: int = 32 << 20,
         compression: Compression | CompressionName = Compression.NONE,
         compression_bytes_min: int = PACKED_BYTES_MIN,
         compression_level: int = LEVEL_DEFAULT,

@@ -43,6 +43,8 @@ OnOutOfRange = Literal["earliest", "latest", "raise"]
 
 # What the offset service, or the way to it, says while it is restarted.
 _AWAY = (OffsetServiceUnavailable, NotReady, NotLeader, NotEnoughReplicas)
+# Of a pull; an answer of it is received where it will lie (`ClientStream.first_bytes_max`).
+PULL_LIMITS = PullLimits(messages_max=8192, bytes_max=2 << 20)
 
 
 @dataclass(slots=True)
@@ -103,9 +105,7 @@ class PullConsumer(ClosedOnExit):
         self._create_group = create_group
         self._prefetcher = Prefetcher(
             cluster,
-            PullRules(
-                limits or PullLimits(messages_max=8192, bytes_max=2 << 20), check_crcs, group or ""
-            ),
+            PullRules(limits or PULL_LIMITS, check_crcs, group or ""),
             prefetch_batches,
             statistics=self.statistics,
             relocate=self._relocate,

@@ -32,7 +32,7 @@ class ProducerSettings:
     """Messages with batches sent to one broker and not answered; 1 to 256."""
     buffer_bytes_max: int = 64 << 20
     """Messages not acknowledged and not awaited; beyond it `send` raises BufferFull."""
-    drain_bytes: int = 16 << 20
+    drain_bytes: int = 32 << 20
     """`wait_capacity` waits while more than this is not acknowledged."""
     delivery_timeout_seconds: float = 30.0
     """After this a message that could not be delivered fails with the last error."""

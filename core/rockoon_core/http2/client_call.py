@@ -6,7 +6,7 @@ one, or reads it, is told of failures by `grpc.aio.AioRpcError`, as by gRPC's ow
 
 import asyncio
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Generator, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import grpc
 from google.protobuf.message import DecodeError
@@ -47,6 +47,9 @@ class ClientStream(MessageStream):
     """A call's stream on its connection."""
 
     __slots__ = ("call", "has_headers")
+
+    # A pull brings two megabytes; a client asks for what it gets.
+    first_bytes_max: ClassVar[int] = 5 << 19
 
     def __init__(self, connection: "ClientConnection", stream_id: int, call: "ClientCall") -> None:
         super().__init__(connection, stream_id, call.channel.message_bytes_max)

@@ -8,7 +8,7 @@ import asyncio
 import struct
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from rockoon_core.http2 import frames
 
@@ -52,6 +52,8 @@ class MessageStream:
         "_unread_bytes", "_waiting", "connection", "has_ended", "id", "is_closed", "owed_bytes",
         "pending", "receive_window", "room", "send_window", "sent_last", "taker",
     )  # fmt: skip
+
+    first_bytes_max: ClassVar[int] = FIRST_BYTES_MAX
 
     def __init__(self, connection: "Http2Sending", stream_id: int, message_bytes_max: int) -> None:
         self.connection = connection
@@ -110,7 +112,7 @@ class MessageStream:
                     continue
                 # Not all at once: five bytes are no reason to take 64 MiB.
                 self._length = length
-                self._message, self._filled = bytearray(min(length, FIRST_BYTES_MAX)), 0
+                self._message, self._filled = bytearray(min(length, self.first_bytes_max)), 0
             count = min(len(chunk), len(self._message) - self._filled)
             self._message[self._filled : self._filled + count] = chunk[:count]
             chunk = chunk[count:]
