@@ -230,6 +230,14 @@ class Connection:
         """
         await self._questions.learn(topics)
 
+    def forget_routes(self, is_forgotten: Callable[[str], bool]) -> None:
+        """Follow topics no more that do not exist, and that are not expected to come back.
+
+        Args:
+            is_forgotten: says of a topic's name whether it is one of them.
+        """
+        self._watch.forget(is_forgotten)
+
     def note_change(self, topic: str, revision: int) -> None:
         """The topic was created, changed or deleted through this connection."""
         self._questions.note_change(topic, revision)

@@ -6,6 +6,7 @@ the routes stay as they were.
 
 import asyncio
 import logging
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from grpc import RpcError, aio
@@ -63,7 +64,6 @@ class RouteWatch:
         self._nameservers = nameservers
         self._channels = channels
         self._metadata = metadata
-        # It only grows.
         self._followed: set[str] = {_NO_TOPIC}
         self._call: aio.UnaryStreamCall[Any, Any] | None = None
         self._rotation = WatchRotation(nameservers)
@@ -79,6 +79,15 @@ class RouteWatch:
             self._followed.update(topics)
             if self._call is not None:
                 self._call.cancel()
+
+    def forget(self, is_forgotten: Callable[[str], bool]) -> None:
+        """Be told no more of topics that do not exist."""
+        gone = {each for each in self._followed if is_forgotten(each)}
+        gone = {each for each in gone if self.routes.topic(each) is None and each != _NO_TOPIC}
+        # The call goes on to follow them; the next one does not.
+        self._followed -= gone
+        for each in gone:
+            self.routes.drop(each)
 
     def unreachable(self) -> RockoonError:
         """Why no nameserver has answered."""

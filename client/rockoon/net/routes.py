@@ -144,6 +144,11 @@ class Routes:
         self._note_source(update)
         return changed
 
+    def drop(self, name: str) -> None:
+        """Forget that a topic does not exist: it is as if it was never asked for."""
+        if name not in self._topics:
+            self._as_of.pop(name, None)
+
     def topic(self, name: str) -> TopicRoute | None:
         """Return a topic's route; None when it does not exist or was never asked for."""
         return self._topics.get(name)

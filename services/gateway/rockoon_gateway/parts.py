@@ -13,6 +13,7 @@ from rockoon_gateway.consoles.lookups import Lookups
 from rockoon_gateway.consoles.servicer import ConsoleServicer
 from rockoon_gateway.consuming.consuming import Consuming
 from rockoon_gateway.groups import Groups
+from rockoon_gateway.lite.expiry import Expiry
 from rockoon_gateway.lite.lite_topics import LiteTopics
 from rockoon_gateway.metrics import GatewayMetrics
 from rockoon_gateway.producing.message_checks import SendLimits
@@ -33,6 +34,7 @@ class Parts:
     servicer: MessagingServicer
     consoles: ConsoleServicer
     metrics: GatewayMetrics
+    expiry: Expiry
 
 
 def assembled(
@@ -84,4 +86,5 @@ def assembled(
         sending,
         presence,
     )
-    return Parts(services, MessagingServicer(callers, services), consoles, metrics)
+    expiry = Expiry(cluster, lite_topics, consuming.lite_subscriptions, settings.lite_look_seconds)
+    return Parts(services, MessagingServicer(callers, services), consoles, metrics, expiry)

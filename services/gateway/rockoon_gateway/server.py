@@ -71,6 +71,8 @@ async def serve(
 
         forgetting = tasks.create_task(services.presence.run(), name="forget silent clients")
         opened.callback(forgetting.cancel)
+        expiring = tasks.create_task(parts.expiry.run(), name="expire lite topics")
+        opened.callback(expiring.cancel)
         renewing = tasks.create_task(services.consuming.renewer.run(), name="renew")
         opened.callback(renewing.cancel)
         # Behind the servers' end: receives that it cut off have given their messages back.

@@ -96,3 +96,10 @@ class GatewaySettings(ServiceSettings):
         minimum=0,
         maximum=1_000_000,
     )
+    lite_look_seconds: float = setting(
+        60.0,
+        "how often lite topics are looked for that have expired (lite.topic.expiration of their "
+        "parent), seconds",
+        minimum=0.1,
+        maximum=86_400,
+    )

@@ -9,14 +9,15 @@ closed opens it again.
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from itertools import islice
 from zlib import crc32
 
 from rockoon import Cluster
+from rockoon.admin.reads import get_topic
 from rockoon.errors import InvalidTopicName, TopicNotFound
 from rockoon.net.routes import PERMISSION_READ, PERMISSION_WRITE, TopicRoute
-from rockoon_format.names import LITE_TOPIC_PREFIX, lite_topic_of, stored_lite_topic, topic_fault
+from rockoon_format.names import lite_topic_of, stored_lite_topic, topic_fault
 from rockoon_format.topic_attributes import MESSAGE_TYPE
 from rockoon_gateway.codes import Refusal
 from rockoon_gateway.routes import live_queues
@@ -75,6 +76,30 @@ class LiteTopics:
             async with self._making:
                 await self._provide(parent, some)
 
+    async def open_again(self, parent: TopicRoute, lite_topic: str) -> None:
+        """Have a lite topic take messages that has just refused one: it was about to expire.
+
+        Raises:
+            Refusal, RockoonError: as `provide`.
+        """
+        async with self._making:
+            await self._open_again(parent, lite_topic)
+
+    async def _open_again(self, parent: TopicRoute, lite_topic: str) -> None:
+        name = stored_lite_topic(parent.name, lite_topic)
+        # As nameservers have it: what this connection has heard may be of before.
+        now = await get_topic(self._cluster, name)
+        if now is not None and not now.writable:
+            try:
+                now = await self._cluster.admin.update_topic(name, permissions=OPEN)
+            except TopicNotFound:
+                now = None
+        if now is None:
+            await self._make(parent, [lite_topic])
+        else:
+            self._cluster.note_change(name, now.modified_revision)
+        await self._cluster.route(name)
+
     def _is_open(self, parent: str, lite_topic: str) -> bool:
         route = self.known(parent, lite_topic)
         return route is not None and route.writable
@@ -82,22 +107,17 @@ class LiteTopics:
     async def _provide(self, parent: TopicRoute, lite_topics: list[str]) -> None:
         names = [stored_lite_topic(parent.name, each) for each in lite_topics]
         await self._cluster.learn_routes(names)
-        routes = self._cluster.routes
         absent = [each for each in lite_topics if self.known(parent.name, each) is None]
         if absent:
             await self._make(parent, absent)
             await self._cluster.learn_routes(names)
-        for name in names:
-            route = routes.topic(name)
-            if route is None:
-                raise TopicNotFound(topic=name)
-            if not route.writable:
-                await self._cluster.admin.update_topic(name, permissions=OPEN)
-                await self._cluster.route(name)
+        for each in lite_topics:
+            if not self._is_open(parent.name, each):
+                await self._open_again(parent, each)
 
     async def _make(self, parent: TopicRoute, lite_topics: list[str]) -> None:
         if self.count + len(lite_topics) > self._count_max:
-            await self.look()
+            self.noted(await self._cluster.admin.list_topics(include_system=True))
         if self.count + len(lite_topics) > self._count_max:
             raise Refusal(
                 Code.LITE_TOPIC_QUOTA_EXCEEDED,
@@ -114,12 +134,15 @@ class LiteTopics:
             await self._cluster.admin.create_topics(names, placements={broker: 1}, if_absent=True)
             self.count += len(names)
 
-    async def look(self) -> list[TopicRoute]:
-        """All that exist, as a nameserver has them now."""
-        found = [
-            route
-            for route in await self._cluster.admin.list_topics(include_system=True)
-            if route.name.startswith(LITE_TOPIC_PREFIX) and lite_topic_of(route.name)
-        ]
+    def noted(self, topics: Iterable[TopicRoute]) -> list[TopicRoute]:
+        """Lite topics among all topics that there are, whose count is noted."""
+        found = [each for each in topics if lite_topic_of(each.name) is not None]
         self.count = len(found)
         return found
+
+    def forget_deleted(self, found: Iterable[TopicRoute]) -> None:
+        """Follow those no more that there are no more: names of lite topics come only once."""
+        there = {each.name for each in found}
+        self._cluster.forget_routes(
+            lambda name: lite_topic_of(name) is not None and name not in there
+        )

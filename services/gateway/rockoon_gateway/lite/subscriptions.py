@@ -72,6 +72,13 @@ class LiteSubscriptions:
             found = self._by_client[client_id] = LiteSubscription(client_id, group, parent)
         return found
 
+    def has_reader(self, parent: str, lite_topic: str) -> bool:
+        """Whether a client reads a lite topic."""
+        return any(
+            each.parent == parent and lite_topic in each.lite_topics
+            for each in self._by_client.values()
+        )
+
     def others(self, mine: LiteSubscription, lite_topic: str) -> Iterator[LiteSubscription]:
         """Of the same group, who reads a lite topic as well."""
         for each in self._by_client.values():

@@ -11,7 +11,14 @@ import logging
 from collections.abc import Iterable, Sequence
 
 from rockoon import Cluster
-from rockoon.errors import NoWritableQueue, RockoonError, TimedOut, TopicNotWritable
+from rockoon.errors import (
+    NoWritableQueue,
+    RockoonError,
+    TimedOut,
+    TopicNotFound,
+    TopicNotWritable,
+)
+from rockoon.message import SendResult
 from rockoon.net.routes import TopicRoute
 from rockoon.producer.forwarded_batches import ForwardingSettings
 from rockoon.producer.forwarding import ForwardingProducer
@@ -200,7 +207,7 @@ class Sending:
         # First all are handed over, then waited for: so they go together, in their order.
         begun = [self._begun(route, message) for message in messages]
         return [
-            await self._entry(route.name, message, receipt)
+            await self._entry(route, message, receipt)
             for message, receipt in zip(messages, begun, strict=True)
         ]
 
@@ -227,9 +234,19 @@ class Sending:
         except RockoonError as failure:
             return failure
 
+    async def _sent_again(self, route: TopicRoute, message: AcceptedMessage) -> SendResult:
+        """Send to a lite topic that was about to expire."""
+        await self._lite_topics.open_again(route, message.lite_topic)
+        receipt = self._begun(route, message)
+        if isinstance(receipt, RockoonError):
+            raise receipt
+        assert receipt is not None, "no half message"
+        return await receipt
+
     async def _entry(
-        self, topic: str, message: AcceptedMessage, receipt: Receipt | RockoonError | None
+        self, route: TopicRoute, message: AcceptedMessage, receipt: Receipt | RockoonError | None
     ) -> pb.SendResultEntry:
+        topic = route.name
         # Some clients look for a transaction id whatever they have sent.
         entry = pb.SendResultEntry(
             status=OK, message_id=message.message_id, transaction_id=message.message_id
@@ -241,7 +258,12 @@ class Sending:
                 entry.status.CopyFrom(status_of(receipt))
                 return entry
             else:
-                result = await receipt
+                try:
+                    result = await receipt
+                except (TopicNotFound, TopicNotWritable):
+                    if message.message_type != _LITE:
+                        raise
+                    result = await self._sent_again(route, message)
                 entry.offset = result.queue_offset
                 if message.deliver_at_ms:
                     entry.recall_handle = recall_handle(

@@ -1,0 +1,126 @@
+"""Lite topics that nobody sends to are gone after their time, and nothing else is."""
+
+import rockoon
+from gateway.consumers import bodies, handle
+from gateway.lite_consumers import LiteConsumer, lite_parent
+from gateway.wire_client import WireClient
+from rockoon.admin.queue_ends import ask_queue_ends
+from rockoon_core.clock import wall_clock_ms
+from rockoon_format.names import stored_lite_topic
+from rockoon_gateway.lite.expiry import EXPIRATION, MINUTE_MS, Expiry
+from rockoon_gateway.lite.lite_topics import CLOSED, LiteTopics
+from rockoon_gateway.lite.subscriptions import LiteSubscriptions
+
+MINUTES = 30
+
+
+class Later:
+    """A gateway's look, some minutes from now."""
+
+    def __init__(self, cluster: rockoon.Cluster) -> None:
+        self.minutes = 0
+        self.subscriptions = LiteSubscriptions()
+        self._cluster = cluster
+        self._expiry = Expiry(
+            cluster,
+            LiteTopics(cluster, 1000),
+            self.subscriptions,
+            look_seconds=1,
+            clock=lambda: wall_clock_ms() + self.minutes * MINUTE_MS,
+        )
+
+    async def look(self, minutes: int) -> None:
+        self.minutes = minutes
+        await self._expiry.look()
+
+    async def there(self, parent: str) -> dict[str, bool]:
+        """Lite topics of a parent, and whether they are open."""
+        prefix = stored_lite_topic(parent, "")
+        return {
+            each.name.removeprefix(prefix): each.writable
+            for each in await self._cluster.admin.list_topics(include_system=True)
+            if each.name.startswith(prefix)
+        }
+
+
+async def expiring(client: WireClient, cluster: rockoon.Cluster, name: str) -> LiteConsumer:
+    topic = await lite_parent(cluster, name, **{EXPIRATION: str(MINUTES)})
+    return LiteConsumer(client, f"readers-of-{name}", topic)
+
+
+async def test_one_that_is_idle_is_closed_first_and_deleted_later(
+    client: WireClient, cluster: rockoon.Cluster
+) -> None:
+    consumer, later = await expiring(client, cluster, "idle"), Later(cluster)
+    await consumer.send("one", b"1")
+    await later.look(MINUTES - 1)
+    assert await later.there("idle") == {"one": True}
+    await later.look(MINUTES + 1)
+    assert await later.there("idle") == {"one": False}
+    await later.look(MINUTES + 1)
+    assert await later.there("idle") == {}
+    # Who sends makes it anew; who had read it begins anew.
+    await consumer.send("one", b"2")
+    await consumer.subscribe("one")
+    assert bodies(await consumer.receive_all(1)) == [b"2"]
+
+
+async def test_who_sends_to_one_that_is_closed_or_was_deleted_just_now_opens_it(
+    client: WireClient, cluster: rockoon.Cluster
+) -> None:
+    consumer, later = await expiring(client, cluster, "saved"), Later(cluster)
+    stored = stored_lite_topic("saved", "one")
+    await consumer.send("one", b"1")
+    for is_deleted in (False, True, False, True):
+        closed = await cluster.admin.update_topic(stored, permissions=CLOSED)
+        # The broker has heard of it when it answers, as it has when somebody deletes.
+        await ask_queue_ends(cluster, closed)
+        if is_deleted:
+            await cluster.admin.delete_topic(stored)
+        await consumer.send("one", b"saved")
+        assert await later.there("saved") == {"one": True}
+    await consumer.subscribe("one")
+    assert bodies(await consumer.receive_all(1)) == [b"saved"]
+
+
+async def test_a_message_that_came_while_it_was_closed_opens_it_again(
+    client: WireClient, cluster: rockoon.Cluster
+) -> None:
+    consumer, later = await expiring(client, cluster, "late"), Later(cluster)
+    await consumer.send("one", b"1")
+    await later.look(MINUTES + 1)
+    assert await later.there("late") == {"one": False}
+    # As if the message had come between the two looks.
+    await later.look(MINUTES - 1)
+    assert await later.there("late") == {"one": True}
+
+
+async def test_what_is_read_stays_while_there_is_something_left_and_while_it_is_subscribed_to(
+    client: WireClient, cluster: rockoon.Cluster
+) -> None:
+    consumer, later = await expiring(client, cluster, "read"), Later(cluster)
+    await consumer.subscribe("left", "followed", "done")
+    await consumer.send("left", b"1", b"2")
+    (got,) = await consumer.receive_all(1)
+    await consumer.acknowledge(handle(got))
+    followed = later.subscriptions.of("somebody", consumer.group, "read")
+    for _ in range(2):
+        followed.lite_topics = {"followed": None}
+        await later.look(MINUTES + 1)
+        later.minutes += MINUTES + 1
+        # Those without a message are idle from when they were seen first.
+        await later.look(2 * MINUTES + 2)
+    there = await later.there("read")
+    assert there["left"], "somebody has a message to read there"
+    assert there["followed"]
+    assert not there.get("done")
+
+
+async def test_without_an_expiration_none_expires(
+    client: WireClient, cluster: rockoon.Cluster
+) -> None:
+    consumer, later = LiteConsumer(client, "g", await lite_parent(cluster, "kept")), Later(cluster)
+    await consumer.send("one", b"1")
+    for _ in range(3):
+        await later.look(10 * MINUTES)
+    assert await later.there("kept") == {"one": True}
