@@ -9,6 +9,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 import rockoon.sync
+from bench.compare.fetching import run
 from bench.compare.peers.rocketmq import BROKER_OPTIONS
 from conformance.languages import CACHE
 from conformance.rocketmq_proxy import RocketMqProxy
@@ -163,6 +164,7 @@ class ProxySide(Side):
         self._proxy: MeasuredProxy | None = None
 
     def prepare(self) -> Mapping[str, str]:
+        run(["java", "-version"])
         proxy = MeasuredProxy(CACHE, Path(), self._ports, sync=False)
         proxy.prepare()
         return {"RocketMQ": proxy.versions()[self.name]}
