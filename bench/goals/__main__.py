@@ -19,7 +19,8 @@ import uvloop
 from bench.capacity.processes import machine
 from bench.compare.__main__ import used_cpu_seconds
 from bench.compare.fetching import ROOT
-from bench.goals import goal, logs, many, messages, still
+from bench.compare.figures import shown
+from bench.goals import alone, goal, logs, many, messages, still
 from rockoon_format import kernel
 
 PAGE = ROOT / "docs" / "benchmarks.md"
@@ -92,6 +93,9 @@ def main() -> int:
         f"{date}, {machine()}, kernel: {kernel.name()}; {time.monotonic() - began:.0f} s.\n\n"
         f"{goal.table([each for part in only for each in GOALS[part]], results)}"
     )
+    facts = {name: value for each in results for name, value in each.values.items()}
+    if told := [f"{name}: {shown(facts[name])}" for name in alone.FACTS if name in facts]:
+        made += f"\n\nThe machine by itself, between them: {'; '.join(told)}."
     print(made)
     if arguments.write:
         goal.write(PAGE, made)

@@ -10,6 +10,7 @@ from bench.compare.__main__ import Turn
 from bench.compare.figures import CPU, P50, P99, RATE, rows
 from bench.compare.peer import python_client
 from bench.compare.programs import ClientProgram, cpu_seconds
+from bench.goals import alone
 from bench.goals.goal import Goal
 from rockoon.local import LocalCluster
 
@@ -73,6 +74,8 @@ def measure(folder: Path, seconds: float) -> Iterator[tuple[str, float]]:
                     yield name + suffixes[unit], value
                 if row.name == EACH:
                     yield f"{BROKER}, {mode}", share * found[row.name, CPU]
+                    if sync:
+                        yield from alone.measure(folder)
             if not sync:
                 yield CONNECTIONS, _connections(local, seconds)
 

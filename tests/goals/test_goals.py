@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from bench.goals import alone
 from bench.goals.__main__ import GOALS, PAGE
 from bench.goals.goal import BLOCK, Goal, Measured, table, write
 
@@ -50,3 +51,11 @@ def test_a_page_without_markers_is_refused(tmp_path: Path):
 
 def test_the_documentation_has_a_place_for_the_table():
     assert BLOCK.search(PAGE.read_text())
+
+
+def test_what_the_machine_takes_by_itself_is_measured_and_nothing_is_left(tmp_path: Path):
+    found = dict(alone.measure(tmp_path))
+    assert tuple(found) == alone.FACTS
+    assert min(found.values()) >= 0
+    assert found[alone.SYNCED] > 0
+    assert not list(tmp_path.iterdir())

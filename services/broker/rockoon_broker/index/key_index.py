@@ -13,7 +13,7 @@ from rockoon_broker.index.gaps import Gap, GapFiller, gaps_between
 from rockoon_broker.index.lookup import Candidates, Wanted, may_hold, search_files
 from rockoon_broker.index.reopening import Resumption
 from rockoon_broker.store.log.reading import LogChunk
-from rockoon_format.index_entries import KeyEntries, index_entries, joined
+from rockoon_format.index_entries import KeyEntries, index_entries, joined, keys_within
 from rockoon_format.index_file import IndexHeader
 
 
@@ -76,7 +76,7 @@ class KeyIndex:
         Raises:
             OSError: the disk.
         """
-        entries = joined([index_entries(each.frames, each.records, each.start) for each in chunks])
+        entries = joined([_entries(each) for each in chunks])
         with self._lock:
             entries = self._without_taken(entries)
             added = len(entries)
@@ -234,3 +234,9 @@ class KeyIndex:
         active.close()
         if active.sync_failed:
             self._directory.remove(active.path)
+
+
+def _entries(chunk: LogChunk) -> KeyEntries:
+    """The keys of a chunk's records."""
+    found = keys_within(chunk.frames, len(chunk.frames), chunk.start)
+    return index_entries(chunk.frames, chunk.records, chunk.start) if found is None else found
