@@ -354,15 +354,8 @@ class Http2Channel(aio.Channel):
         *,
         sends_stream: bool,
     ) -> Any:
-        # POST by http, or by https.
-        fixed = (b"\x83\x86" if self._tls is None else b"\x83\x87") + block(
-            [
-                (":path", method),
-                (":authority", self.address),
-                ("te", "trailers"),
-                ("content-type", "application/grpc"),
-            ]
-        )
+        # Made with the first call: a stub has many methods, most of which nobody calls.
+        fixed = b""
 
         def called(
             request: Any = None,
@@ -372,6 +365,8 @@ class Http2Channel(aio.Channel):
             wait_for_ready: bool | None = None,
             **_options: object,
         ) -> ClientCall:
+            nonlocal fixed
+            fixed = fixed or self._fixed_head(method)
             head = fixed
             if timeout is not None:
                 head += block([("grpc-timeout", timeout_text(timeout))])
@@ -389,6 +384,17 @@ class Http2Channel(aio.Channel):
             )
 
         return called
+
+    def _fixed_head(self, method: str) -> bytes:
+        """What the headers of a method's calls begin with: POST by http, or by https."""
+        return (b"\x83\x86" if self._tls is None else b"\x83\x87") + block(
+            [
+                (":path", method),
+                (":authority", self.address),
+                ("te", "trailers"),
+                ("content-type", "application/grpc"),
+            ]
+        )
 
     def unary_unary(
         self,
