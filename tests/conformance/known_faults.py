@@ -12,6 +12,10 @@ KNOWN_FAULTS: Mapping[tuple[str, str], str] = {
         "Go's client does not look at the answer to an acknowledgement "
         "(apache/rocketmq-clients issue 804)"
     ),
+    ("Node.js", "priorities"): (
+        "Node.js's client 1.0.8 takes a message of priority 0 for one without a priority "
+        "(PublishingMessage asks whether the number is truthy)"
+    ),
     ("Rust", "signed calls over TLS"): "Rust's client 5.0.0 cannot connect with TLS",
 }
 

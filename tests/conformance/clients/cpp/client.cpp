@@ -74,6 +74,8 @@ static Struct view(const Message& message) {
   for (const auto& key : message.keys()) keys->add_values()->set_string_value(key);
   auto* properties = (*found.mutable_fields())["properties"].mutable_struct_value();
   for (const auto& each : message.properties()) put(*properties, each.first, each.second);
+  auto& priority = (*found.mutable_fields())["priority"];
+  message.priority() < 0 ? priority.set_null_value({}) : priority.set_number_value(message.priority());
   (*found.mutable_fields())["attempt"].set_number_value(message.extension().delivery_attempt);
   return found;
 }
@@ -113,11 +115,17 @@ static void producer(const Struct& given) {
 }
 
 static Struct send(const Struct& given) {
+  if (has(given, "lite")) {
+    Struct answer;
+    put(answer, "unsupported", "lite");
+    return answer;
+  }
   auto builder = Message::newBuilder();
   builder.withTopic(text(given, "topic")).withBody(text(given, "body"));
   if (has(given, "tag")) builder.withTag(text(given, "tag"));
   if (has(given, "keys")) builder.withKeys(texts(given, "keys"));
   if (has(given, "group")) builder.withGroup(text(given, "group"));
+  if (has(given, "priority")) builder.withPriority(static_cast<std::int32_t>(number(given, "priority")));
   if (has(given, "properties")) {
     std::unordered_map<string, string> properties;
     for (const auto& each : given.fields().at("properties").struct_value().fields()) {
