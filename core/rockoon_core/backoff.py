@@ -27,11 +27,13 @@ class Backoff:
         self._first = first_seconds
         self._max = seconds_max
         self._bound = first_seconds
-        self._source = source or random.Random()
+        self._source = source
 
     def next_seconds(self) -> float:
         """Return the next pause: between half its bound and the bound."""
-        pause = self._bound * (0.5 + self._source.random() / 2)
+        # Not a generator for each: seeding one costs more than most calls, which do not fail.
+        source = random if self._source is None else self._source
+        pause = self._bound * (0.5 + source.random() / 2)
         self._bound = min(self._bound * 2, self._max)
         return pause
 

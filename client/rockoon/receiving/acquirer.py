@@ -24,6 +24,7 @@ from rockoon.net.connection import Connection
 from rockoon.receiving.line import Line, ParkedReceiver
 from rockoon.receiving.message_groups import CANDIDATES_MAX
 from rockoon.receiving.offset_reader import OffsetReader
+from rockoon.receiving.reaches import new_reach, reach_of, with_backlog
 from rockoon.receiving.tails import QueueTail, Tails, TopicTails
 from rockoon_core.message_queue import MessageQueue, queue_from_wire
 from rockoon_format.names import retry_topic
@@ -54,6 +55,8 @@ class ReceivingGroup:
     is_fifo: bool = False
     route_revision: int = 0
     lines: set[Line] = field(default_factory=set)
+    reached: dict[MessageQueue, int] = field(default_factory=dict)
+    """One past the largest offset that was acquired here."""
     floors: dict[MessageQueue, int] = field(default_factory=dict)
     """Of a FIFO group: from where on candidates are wanted."""
     joining: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -73,6 +76,8 @@ class Wish:
     """The only one that it is for; None: whoever is first when it is granted."""
     is_behind: bool = False
     """Of a FIFO group: its candidates did not begin where they should."""
+    is_narrow: bool = False
+    """It names only queues of which enough is known to be left."""
     late: int = 0
     """Readings that are to end before it is answered."""
 
@@ -175,6 +180,7 @@ class Acquirer:
             if visible_after_seconds is not None and visible_after_seconds > 0:
                 self.make_due_in(line, group, visible_after_seconds)
             elif visible_after_seconds is not None or group.is_fifo:
+                line.looked_at = -inf
                 self.make_due(line, group)
 
     async def close(self, seconds_max: float) -> None:
@@ -191,6 +197,7 @@ class Acquirer:
 
     def _tick(self, line: Line, group: ReceivingGroup) -> None:
         line.timer = None
+        line.looked_at = -inf
         self.make_due(line, group)
 
     def _feed(self, line: Line, topics: Sequence[TopicTails]) -> None:
@@ -297,6 +304,9 @@ class Acquirer:
         wish.line.backoff.reset()
         found = self._take(wish, granted)
         self._note(wish, granted, as_of_ms)
+        if wish.is_narrow and found < wish.messages_max:
+            wish.line.narrow_from = self._loop.time() + TICK_SECONDS
+            return True
         return found >= wish.messages_max or wish.is_behind
 
     async def _answer(self, lines: dict[Line, ReceivingGroup]) -> tuple[list[Wish], AcquireReply]:
@@ -335,9 +345,13 @@ class Acquirer:
             receivers = list(line.parked)[:FIFO_WISHES_MAX]
             wishes = [Wish(line, group, line.asks, each.messages_max, each) for each in receivers]
         else:
-            reaches = [_reach(tail) for tail in tails]
             wanted = line.messages_wanted
-            wishes = [Wish(line, group, line.asks, wanted, None)] if wanted else []
+            named = with_backlog(tails, group.reached, wanted)
+            if is_narrow := bool(named) and line.may_be_narrow(self._loop.time()):
+                tails = named
+            reaches = [reach_of(tail) for tail in tails]
+            wish = Wish(line, group, line.asks, wanted, None, is_narrow=is_narrow)
+            wishes = [wish] if wanted else []
         first = next(iter(line.parked), None)
         for wish in wishes:
             receiver = wish.receiver or first
@@ -374,7 +388,7 @@ class Acquirer:
         return found[:QUEUES_PER_WISH_MAX]
 
     async def _fifo_reach(self, tail: QueueTail, group: ReceivingGroup) -> QueueReach:
-        reach = _reach(tail)
+        reach = new_reach(tail)
         start = group.floors.get(tail.queue)
         # A queue that was made anew, or has lost its end, must be named although it ends below: the
         # answer says where candidates are wanted now.
@@ -477,12 +491,3 @@ def _learn_floors(group: ReceivingGroup, granted: Granted) -> bool:
 
 def _topics(line: Line) -> list[str]:
     return [retry_topic(line.wanting.group), *line.topics]
-
-
-def _reach(tail: QueueTail) -> QueueReach:
-    return QueueReach(
-        queue=tail.ref,
-        min_offset=tail.min_offset,
-        end_offset=tail.end_offset or 0,
-        create_revision=tail.create_revision,
-    )

@@ -130,8 +130,13 @@ class ReceivingEngine:
         line.park(parked)
         self._acquirer.begin(line, known, wait_seconds)
         loop = asyncio.get_running_loop()
-        over = loop.call_later(wait_seconds, line.time_over, parked)
-        too_late = loop.call_later(wait_seconds + GRACE_SECONDS, line.dismiss, parked)
+
+        def time_over() -> None:
+            line.time_over(parked)
+            if parked in line.parked:
+                loop.call_later(GRACE_SECONDS, line.dismiss, parked)
+
+        over = loop.call_later(wait_seconds, time_over)
         try:
             return await parked.messages
         except asyncio.CancelledError:
@@ -141,7 +146,6 @@ class ReceivingEngine:
             raise
         finally:
             over.cancel()
-            too_late.cancel()
             line.leave(parked)
             self._acquirer.look(line, known)
 

@@ -102,6 +102,8 @@ class Granting:
                 log.info("%d messages of a queue that is gone wait for their time", len(offsets))
                 continue
             self._tails.note_acquired(tail, offsets[-1] + 1)
+            reached = wish.group.reached
+            reached[tail.queue] = max(reached.get(tail.queue, 0), offsets[-1] + 1)
             share = Share(tail, acquired, offsets)
             if acquired.dead:
                 self.start(self._bury(wish.group, share))

@@ -14,6 +14,8 @@ from rockoon.receiving.tails import TopicTails
 from rockoon.subscription import Subscription
 from rockoon_core.backoff import Backoff
 
+# How often an ask names all queues, at least.
+LOOK_SECONDS = 1.0
 # The wire's bound of one wish.
 MESSAGES_MAX = 1024
 
@@ -82,6 +84,10 @@ class Line:
     """How often its queues had grown before that."""
     visible_at: float = float("inf")
     """When something that is in flight becomes visible, loop time."""
+    looked_at: float = float("-inf")
+    """When an ask last named all of its queues, loop time."""
+    narrow_from: float = float("-inf")
+    """Before that every ask names all of them: others take what is known here."""
     factor: int = 1
     """How many messages are acquired for each that is wanted: a filter leaves some out."""
     over: dict[ParkedReceiver, None] = field(default_factory=dict)
@@ -98,6 +104,14 @@ class Line:
         """How many to acquire, 0 to 1024."""
         wanted = self.parked_messages_max * self.factor - self.pending
         return max(0, min(wanted, MESSAGES_MAX))
+
+    def may_be_narrow(self, now: float) -> bool:
+        """Whether an ask may name only queues that are known to hold enough. What was given back,
+        and what others took, shows when all are named: once a second. Notes that, if it may not."""
+        if now >= self.narrow_from and now - self.looked_at < LOOK_SECONDS:
+            return True
+        self.looked_at = now
+        return False
 
     @property
     def is_idle(self) -> bool:

@@ -20,6 +20,7 @@ from rockoon.receiving.kept_batches import KeptBatches
 from rockoon.subscription import ALL, Subscription
 from rockoon_core.changes import Changes
 from rockoon_core.message_queue import MessageQueue, queue_to_wire
+from rockoon_proto.v1.in_flight_pb2 import QueueReach
 from rockoon_proto.v1.offset_pb2 import QueueRef
 
 log = logging.getLogger(__name__)
@@ -58,6 +59,8 @@ class QueueTail:
     failure: RockoonError | None = None
     """Why it cannot be read at the moment."""
     task: asyncio.Task[None] | None = None
+    reach: QueueReach | None = None
+    """As it was named last."""
 
     @property
     def is_readable(self) -> bool:

@@ -123,21 +123,13 @@ class MessagingServicer(MessagingServiceServicer):
         sync = self._services.consuming.sync_lite
         return await self._callers.answered(sync, request, context, pb.SyncLiteSubscriptionResponse)
 
-    async def ReceiveMessage(
-        self, request: pb.ReceiveMessageRequest, context: Any
-    ) -> AsyncIterator[Any]:
+    def ReceiveMessage(self, request: pb.ReceiveMessageRequest, context: Any) -> AsyncIterator[Any]:
         receive = self._services.consuming.receive
-        async with aclosing(
-            self._stream(receive, request, context, pb.ReceiveMessageResponse)
-        ) as each:
-            async for answer in each:
-                yield answer
+        return self._stream(receive, request, context, pb.ReceiveMessageResponse)
 
-    async def PullMessage(self, request: pb.PullMessageRequest, context: Any) -> AsyncIterator[Any]:
+    def PullMessage(self, request: pb.PullMessageRequest, context: Any) -> AsyncIterator[Any]:
         pull = self._services.consuming.pull
-        async with aclosing(self._stream(pull, request, context, pb.PullMessageResponse)) as each:
-            async for answer in each:
-                yield answer
+        return self._stream(pull, request, context, pb.PullMessageResponse)
 
     async def Telemetry(
         self, requests: AsyncIterator[pb.TelemetryCommand], context: Any

@@ -359,6 +359,9 @@ class Receivers:
         if known.config.fifo and wish.attempt_id and self._granted_before(wish, now_ms, outcome):
             return outcome
         for reach in wish.reaches:
+            if outcome.messages >= wish.messages_max and not known.config.fifo:
+                # Who has all asks again for more; of a FIFO group each queue says its candidates.
+                break
             try:
                 error = refused.get((wish.group, reach.queue))
                 if error is not None:
