@@ -13,7 +13,7 @@ from rockoon_proto.v1.errors_pb2 import Error
 ERROR_METADATA_KEY = "rockoon-error-bin"
 
 # Names of grpc.StatusCode, not its members: modules that decide raise these errors, and import no
-# transport for it. The server's interceptor and failed_call.py do the translating.
+# transport for it. The server's guard and failed_call.py do the translating.
 StatusName = Literal[
     "ABORTED",
     "ALREADY_EXISTS",

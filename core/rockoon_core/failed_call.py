@@ -1,6 +1,6 @@
 """From what grpc raises to the error table: the caller's half of the translation.
 
-The server's half is the interceptor of rockoon_runtime.wire.
+The server's half is the guard of rockoon_runtime.wire.
 """
 
 import grpc

@@ -20,6 +20,7 @@ from rockoon.receiving.line import Line, ParkedReceiver, Wanting
 from rockoon.receiving.message_groups import hash_of_nobody
 from rockoon.receiving.offset_bits import mask_of, offsets_of
 from rockoon.receiving.offset_reader import OffsetReader, Reading
+from rockoon.receiving.reaches import new_reach, reach_of, with_backlog
 from rockoon.receiving.received import ReceiptHandle, ReceivedMessage
 from rockoon.receiving.tails import QueueTail
 from rockoon.subscription import Subscription
@@ -298,3 +299,37 @@ async def test_what_is_being_read_is_not_asked_for_again() -> None:
     assert row.line.messages_wanted == 1024
     with pytest.raises(asyncio.InvalidStateError):
         row.receivers[0].messages.result()
+
+
+def test_queues_that_hold_enough_are_named_and_no_others() -> None:
+    queues = [MessageQueue("orders", "broker-a", number) for number in range(5)]
+    tails = [QueueTail(each, 1, queue_to_wire(each), end_offset=10) for each in queues]
+    tails[0].end_offset = 0
+    # The second is read to its end; of the third nothing is known.
+    reached = {queues[1]: 10, queues[3]: 7, queues[4]: 0}
+    assert with_backlog(tails, reached, 3) == tails[2:4]
+    assert with_backlog(tails, reached, 13) == tails[2:]
+    assert with_backlog(tails, reached, 14) == []
+    assert with_backlog(tails, {}, 1) == []
+
+
+async def test_all_queues_are_named_once_a_second() -> None:
+    wanting = Wanting("group", (Subscription.parse("orders", "*"),), 1000, ConsumeFrom.GROUP)
+    line = Line(wanting)
+    assert [line.may_be_narrow(now) for now in (5.0, 5.5, 5.9, 6.1, 6.2)] == [
+        False, True, True, False, True,
+    ]  # fmt: skip
+    line.narrow_from = 7.0
+    assert not line.may_be_narrow(6.3)
+    assert line.may_be_narrow(7.1)
+
+
+def test_a_queue_is_named_anew_when_it_has_grown() -> None:
+    queue = MessageQueue("orders", "broker-a", 0)
+    tail = QueueTail(queue, 1, queue_to_wire(queue), end_offset=10)
+    assert reach_of(tail) is reach_of(tail)
+    tail.end_offset = 11
+    assert reach_of(tail).end_offset == 11
+    tail.min_offset = 4
+    assert reach_of(tail).min_offset == 4
+    assert new_reach(tail) is not reach_of(tail)

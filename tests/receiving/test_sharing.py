@@ -131,3 +131,33 @@ async def test_large_messages_come_whole(orders: Orders) -> None:
     async with orders.consumer() as consumer:
         found = await receive(consumer, 6)
         assert sorted(message.body for message in found) == bodies
+
+
+async def test_what_others_have_taken_hides_nothing_in_other_queues(
+    orders: Orders, local: LocalCluster
+) -> None:
+    cluster, topic = orders.cluster, orders.topic
+    first, second = (await cluster.route(topic)).queues[:2]
+    async with cluster.producer() as producer:
+        for _ in range(8):
+            await producer.send(topic, b"taken", queue=first)
+    async with (
+        rockoon.connect(local.nameservers) as elsewhere,
+        cluster.simple_consumer("sharing-others", {topic: "*"}, consume_from="first") as mine,
+        elsewhere.simple_consumer("sharing-others", {topic: "*"}) as theirs,
+    ):
+        # By now it is known here that the first queue has more.
+        await mine.ack(await mine.receive(1, wait=DEADLINE_SECONDS))
+        await mine.ack(await mine.receive(1, wait=DEADLINE_SECONDS))
+        taken = 0
+        while taken < 6:
+            found = await theirs.receive(6, wait=DEADLINE_SECONDS)
+            taken += len(found)
+        async with cluster.producer() as producer:
+            await producer.send(topic, b"left", queue=second)
+        # Also one that does not wait is asked for at all queues.
+        found = []
+        async with asyncio.timeout(DEADLINE_SECONDS):
+            while not found:
+                found = await mine.receive(1, wait=0)
+        assert [each.body for each in found] == [b"left"]

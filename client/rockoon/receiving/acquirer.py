@@ -78,6 +78,8 @@ class Wish:
     """Of a FIFO group: its candidates did not begin where they should."""
     is_narrow: bool = False
     """It names only queues of which enough is known to be left."""
+    is_missed: bool = False
+    """It was narrow, and others had taken what was known."""
     late: int = 0
     """Readings that are to end before it is answered."""
 
@@ -304,7 +306,7 @@ class Acquirer:
         wish.line.backoff.reset()
         found = self._take(wish, granted)
         self._note(wish, granted, as_of_ms)
-        if wish.is_narrow and found < wish.messages_max:
+        if wish.is_missed:
             wish.line.narrow_from = self._loop.time() + TICK_SECONDS
             return True
         return found >= wish.messages_max or wish.is_behind

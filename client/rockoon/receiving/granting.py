@@ -113,12 +113,18 @@ class Granting:
                 late.append(share)
             else:
                 ready += self._messages(wish, share, reading)
+        wish.is_missed = wish.is_narrow and count < wish.messages_max
         if late:
             self._read_late(wish, ready, late, is_in_order=is_in_order)
         else:
             self._give(wish, ready)
-            wish.line.ask_done(wish.ask)
+            self._ask_done(wish)
         return count
+
+    def _ask_done(self, wish: Wish) -> None:
+        # Who leaves with the answer leaves with that of an ask for all queues.
+        if not wish.is_missed:
+            wish.line.ask_done(wish.ask)
 
     def start(self, work: Coroutine[Any, Any, None]) -> None:
         """Do something beside; failures that are foreseen are logged."""
@@ -182,7 +188,7 @@ class Granting:
             self._give(wish, ready)
             wish.late -= 1
             if not wish.late:
-                line.ask_done(wish.ask)
+                self._ask_done(wish)
             assert self._acquirer is not None
             self._acquirer.look(line, wish.group)
             self._acquirer.make_due(line, wish.group)

@@ -36,14 +36,18 @@ def with_backlog(
 
     Args:
         tails: in the order of preference.
-        reached: one past what a group has acquired of each here. What is not in it says nothing:
-            its progress may be anywhere.
+        reached: one past what a group has acquired of each here. Where it says nothing the group's
+            progress may be anywhere: such a queue is named in its turn, and counts for nothing.
         wanted: how many messages.
     """
     found = []
     for tail in tails:
+        if not tail.end_offset:
+            continue
         at = reached.get(tail.queue)
-        if at is not None and tail.end_offset is not None and tail.end_offset > at:
+        if at is None:
+            found.append(tail)
+        elif tail.end_offset > at:
             found.append(tail)
             wanted -= tail.end_offset - at
             if wanted <= 0:

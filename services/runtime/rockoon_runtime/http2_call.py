@@ -68,7 +68,7 @@ class ServerCall(MessageStream):
         self._code: grpc.StatusCode | None = None
         self._details = ""
         self._trailing: Sequence[tuple[str, str | bytes]] = ()
-        # Asked before each answer that does not pass the interceptor; raises what keeps it back.
+        # Asked before each answer that does not pass the guard; raises what keeps it back.
         self.may_answer: Callable[[], None] = lambda: None
 
     # gRPC's context.
