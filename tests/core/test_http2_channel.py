@@ -112,6 +112,38 @@ async def test_calls_are_answered_one_by_one_at_once_and_in_streams(kind: str) -
 
 
 @SERVERS
+async def test_a_taker_gets_what_it_wants_and_the_reader_the_rest_in_its_order(kind: str) -> None:
+    async with served(kind, Callee()) as port, Http2Channel(f"127.0.0.1:{port}") as channel:
+        call = method(channel, "stream_stream", "Streams")()
+        offered: list[bytes] = []
+
+        def take(message: BytesValue) -> bool:
+            offered.append(message.value)
+            return message.value.startswith(b"taken")
+
+        call.take_by(take)
+        assert not call.write_now(BytesValue(value=b"lost")), "there is no connection yet"
+        await call.wait_for_connection()
+        sent = [b"taken 1", b"taken 2", b"read 3", b"taken 4", b"read 5"]
+        async with asyncio.timeout(DEADLINE_SECONDS):
+            for value in sent[:3]:
+                assert call.write_now(BytesValue(value=value))
+            assert (await call.read()).value == b"read 3"
+            for value in sent[3:]:
+                assert call.write_now(BytesValue(value=value))
+            # What comes while nobody reads is not offered.
+            read = [(await call.read()).value]
+            while read[-1] != b"read 5":
+                read.append((await call.read()).value)
+            await call.done_writing()
+            assert await call.read() is aio.EOF
+        assert offered[:3] == sent[:3]
+        taken = [each for each in offered if each.startswith(b"taken")]
+        assert sorted([*taken, b"read 3", *read]) == sorted(sent)
+        assert not call.write_now(BytesValue(value=b"late"))
+
+
+@SERVERS
 async def test_failures_are_told_as_grpc_tells_them(kind: str) -> None:
     callee = Callee()
     async with served(kind, callee) as port, Http2Channel(f"127.0.0.1:{port}") as channel:
