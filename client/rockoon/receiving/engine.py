@@ -12,6 +12,7 @@ from rockoon.errors import (
     Closed,
     InvalidArgument,
     QueueNotFound,
+    RockoonError,
     TopicNotReadable,
 )
 from rockoon.net.connection import Connection
@@ -33,6 +34,8 @@ VISIBLE_AFTER_MS_MAX = 12 * 3600 * 1000
 # How long a receiver stays whose time is over before it was asked for once.
 GRACE_SECONDS = 10.0
 UNUSED_SECONDS = 30.0
+# Each is a write for a nameserver.
+JOINED_TOGETHER_MAX = 64
 CLEANING_SECONDS = 10.0
 CLOSING_SECONDS_MAX = 2.0
 # How long a message is held while it becomes a dead letter.
@@ -259,12 +262,17 @@ class ReceivingEngine:
         if known.joined.issuperset(topics):
             return known
         async with known.joining:
-            for topic in topics:
-                if topic not in known.joined:
-                    route = await self._cluster.route(topic)
-                    if not route.readable:
-                        raise TopicNotReadable(topic=topic)
-                    await self._subscribe(known, topic, create)
+            missing = [topic for topic in topics if topic not in known.joined]
+            for at in range(0, len(missing), JOINED_TOGETHER_MAX):
+                some = missing[at : at + JOINED_TOGETHER_MAX]
+                async with asyncio.TaskGroup() as tasks:
+                    joining = [
+                        tasks.create_task(self._join_topic(known, topic, create), name="join")
+                        for topic in some
+                    ]
+                for each in joining:
+                    if (failure := each.result()) is not None:
+                        raise failure
             own = retry_topic(group)
             if own not in known.joined:
                 request = ProvideGroupTopicRequest(group=group, topic=GROUP_RETRY)
@@ -273,6 +281,19 @@ class ReceivingEngine:
                 await self._subscribe(known, own, create)
         self._check_open()
         return known
+
+    async def _join_topic(
+        self, group: ReceivingGroup, topic: str, create: bool
+    ) -> RockoonError | None:
+        """Have it recorded that the group reads a topic; returns why it could not be."""
+        try:
+            route = await self._cluster.route(topic)
+            if not route.readable:
+                return TopicNotReadable(topic=topic)
+            await self._subscribe(group, topic, create)
+        except RockoonError as failure:
+            return failure
+        return None
 
     async def _subscribe(self, group: ReceivingGroup, topic: str, create: bool) -> None:
         reply = await self._cluster.call_nameserver(
