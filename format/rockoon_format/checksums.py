@@ -131,13 +131,26 @@ def compare(
 
     The arguments are those of `checks_of`.
     """
-    if kernel.native is not None:
-        found = kernel.native.compare(buffer, parts.starts.tobytes(), sizes.tobytes(), checksums)
-        if found is not None:
-            states = np.frombuffer(found, np.uint8)
-            return states & 1 != 0, states & 2 != 0
+    if (states := _states(buffer, parts.starts, sizes, checksums=checksums)) is not None:
+        return states & 1 != 0, states & 2 != 0
     checks = checks_of(buffer, parts, sizes, checksums=checksums)
     return checks.wrong(crcs(buffer, checks.starts, checks.lengths) & CRC_MASK), checks.whole
+
+
+def compared(buffer: bytes, starts: IntArray, sizes: IntArray) -> NDArray[np.bool_] | None:
+    """What `damaged_records` gives of records at `starts`, without looking for their parts before;
+    None where the compiled kernel leaves it open, or there is none."""
+    states = _states(buffer, starts, sizes, checksums=True)
+    return None if states is None else states & 1 != 0
+
+
+def _states(
+    buffer: bytes, starts: IntArray, sizes: IntArray, *, checksums: bool
+) -> NDArray[np.uint8] | None:
+    if kernel.native is None:
+        return None
+    found = kernel.native.compare(buffer, starts.tobytes(), sizes.tobytes(), checksums)
+    return None if found is None else np.frombuffer(found, np.uint8)
 
 
 def room_of(

@@ -1,4 +1,4 @@
-"""What jobs over whole logs read: the same with each kernel, window by window or all at once."""
+"""What jobs and queries read of a log: the same with each kernel, by windows or all at once."""
 
 import random
 from collections.abc import Iterator
@@ -9,9 +9,12 @@ import pytest
 
 from rockoon_format.delay_levels import DELAY_LEVELS_MS
 from rockoon_spark.files import LogFile
+from rockoon_spark.records.columns import COLUMNS
 from rockoon_spark.records.record_run import LogBroken, RecordRun, queue_runs_of
+from rockoon_spark.records.selection import Selection
 from rockoon_spark.source import file_partition
 from rockoon_spark.source.file_partition import FilePartition
+from rockoon_spark.source.rows import rows
 from support.kernels import needs_compiled, of_both
 from support.log_bytes import log_bytes
 from support.seeds import seeds
@@ -22,6 +25,7 @@ BASE = 3 << 30
 @pytest.fixture(autouse=True)
 def small_windows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(file_partition, "WINDOW_BYTES", 5000)
+    monkeypatch.setattr(file_partition, "TABLE_BYTES", 6000)
 
 
 def partitions_of(path: Path, content: bytes, split_bytes: int) -> list[FilePartition]:
@@ -81,3 +85,34 @@ def test_a_job_fails_at_damage_wherever_a_window_ends(seed: int, tmp_path: Path)
     by_numpy, compiled = of_both(broken)
     assert compiled == by_numpy
     assert str(BASE + victim) in compiled
+
+
+def rows_of(partitions: list[FilePartition]) -> tuple[list[dict[str, object]], list[str]]:
+    """All columns of all records, and the damage that was told."""
+    told: list[str] = []
+    batches = [
+        batch
+        for partition in partitions
+        for batch in rows(
+            partition.read(), Selection(), list(COLUMNS), lambda place: told.append(str(place))
+        )
+    ]
+    return [row for batch in batches for row in batch.to_pylist()], told
+
+
+@needs_compiled
+@pytest.mark.parametrize("seed", seeds(3))
+@pytest.mark.parametrize("harms", [0, 3])
+def test_queries_read_a_log_in_windows_as_they_read_it_at_once(
+    seed: int, harms: int, tmp_path: Path
+) -> None:
+    chance = random.Random(seed)
+    buffer, _ = log_bytes(chance, BASE, records=300)
+    for _ in range(harms):
+        buffer[chance.randrange(len(buffer))] ^= 1 << chance.randrange(8)
+    for split_bytes in (len(buffer), 20_000):
+        partitions = partitions_of(tmp_path / "log", buffer.tobytes(), split_bytes)
+        by_numpy, compiled = of_both(lambda partitions=partitions: rows_of(partitions))  # type: ignore[misc]
+        assert compiled == by_numpy
+        assert compiled[0]
+        assert bool(compiled[1]) <= bool(harms)

@@ -13,6 +13,7 @@ use _native::index::{keys, Seconds, Slots, UNIT_BYTES};
 use _native::pieces::{gather, maps, offset_id, room, values};
 use _native::runs::{cut, Listed, LogCutter, Rules as Entries};
 use _native::scan::{chain, scan, Checks, Limits};
+use _native::table::table;
 
 /// Xorshift: the same bytes for the same seed, everywhere.
 struct Chance(u64);
@@ -148,8 +149,13 @@ fn read_all(chance: &mut Chance, frames: &[u8], sizes: &[i64]) {
             &[b"KEYS".to_vec(), b"TAGS".to_vec()],
         );
         if let Some((rows, names, values)) = maps(frames, places.into_iter()) {
-            assert_eq!(rows.last().map(|it| *it as usize), Some(names.len()));
-            assert_eq!(names.len(), values.len());
+            assert_eq!(
+                rows.last().map(|it| *it as usize),
+                Some(names.bounds.len() - 1)
+            );
+            assert_eq!(names.bounds.len(), values.bounds.len());
+            assert!(!names.content.is_ascii() || names.is_utf8());
+            values.is_utf8();
         }
         room(frames, start, length);
         offset_id(frames, start, length);
@@ -176,6 +182,13 @@ fn read_all(chance: &mut Chance, frames: &[u8], sizes: &[i64]) {
     let (_, stop) = chain(frames, base, end, wild(chance, end) as usize, &mut lengths);
     assert!(stop <= frames.len() && lengths.iter().sum::<i64>() == stop as i64);
 
+    if let Some(found) = table(frames, base, end) {
+        assert!(found.stop <= frames.len() && found.words.len() == found.numbers.len());
+        assert_eq!(
+            found.words.iter().map(|it| it[0]).sum::<i64>(),
+            found.stop as i64
+        );
+    }
     pass(chance, frames);
 
     let rules = Rules {

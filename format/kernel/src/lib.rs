@@ -22,7 +22,8 @@ pub mod reading;
 pub mod record;
 pub mod runs;
 pub mod scan;
+pub mod table;
 pub mod text;
 
 /// Raised with every change of what Python calls; `rockoon_format.kernel` takes only its own.
-pub const INTERFACE: u32 = 10;
+pub const INTERFACE: u32 = 11;

@@ -11,6 +11,7 @@ use crate::text::{segments, NAME_END};
 
 /// Above so many pairs in a record, a table of names is quicker than comparing each with the rest.
 const PAIRS_COMPARED_MAX: usize = 24;
+const PIECE_BYTES_GUESS: usize = 16;
 const HEX: &[u8; 16] = b"0123456789ABCDEF";
 
 /// Each of some pieces; none where one does not lie within the bytes.
@@ -20,53 +21,99 @@ pub fn gather(bytes: &[u8], places: impl Iterator<Item = (i64, i64)>) -> Option<
         .collect()
 }
 
-/// Properties by name of each record, as many pieces a record as there are names: the last value
-/// of each that is not empty, and an empty piece where there is none.
-pub fn values<'a>(
-    bytes: &'a [u8],
+/// Pieces one behind the other, as Arrow has them: where each begins and the last one ends, and all.
+pub struct Laid {
+    pub bounds: Vec<i32>,
+    pub content: Vec<u8>,
+}
+
+impl Laid {
+    fn of(count: usize) -> Self {
+        let mut bounds = Vec::with_capacity(count + 1);
+        bounds.push(0);
+        Laid {
+            bounds,
+            content: Vec::with_capacity(count * PIECE_BYTES_GUESS),
+        }
+    }
+
+    fn push(&mut self, piece: &[u8]) -> Option<()> {
+        self.content.extend_from_slice(piece);
+        self.bounds.push(i32::try_from(self.content.len()).ok()?);
+        Some(())
+    }
+
+    /// Whether each piece is UTF-8.
+    pub fn is_utf8(&self) -> bool {
+        let mut pairs = self.bounds.iter().zip(self.bounds.iter().skip(1));
+        self.content.is_ascii()
+            || pairs.all(|(from, to)| {
+                let piece = self.content.get(*from as usize..*to as usize);
+                piece.is_some_and(|it| std::str::from_utf8(it).is_ok())
+            })
+    }
+}
+
+/// Properties by name of each record: of each name the last value of every record that is not empty,
+/// and an empty piece where there is none.
+pub fn values(
+    bytes: &[u8],
     sections: impl Iterator<Item = (i64, i64)>,
     names: &[Vec<u8>],
-) -> Option<Vec<&'a [u8]>> {
-    let mut found = Vec::with_capacity(sections.size_hint().0 * names.len());
+) -> Option<Vec<Laid>> {
+    let count = sections.size_hint().0;
+    let mut found: Vec<Laid> = names.iter().map(|_| Laid::of(count)).collect();
+    let mut own: Vec<&[u8]> = vec![&[]; names.len()];
     for (start, length) in sections {
-        let first = found.len();
-        found.resize(first + names.len(), &[] as &[u8]);
+        own.fill(&[]);
         for segment in segments(piece(bytes, start, length)?) {
-            for (name, out) in names.iter().zip(found.iter_mut().skip(first)) {
-                let value = segment
-                    .strip_prefix(name.as_slice())
-                    .and_then(|rest| rest.strip_prefix(&[NAME_END]));
-                if let Some(value) = value.filter(|value| !value.is_empty()) {
+            for (name, out) in names.iter().zip(&mut own) {
+                // What has no name's end there is told by one byte.
+                if segment.get(name.len()) != Some(&NAME_END) || !segment.starts_with(name) {
+                    continue;
+                }
+                let value = segment.get(name.len() + 1..).unwrap_or_default();
+                if !value.is_empty() {
                     *out = value;
                 }
             }
+        }
+        for (laid, value) in found.iter_mut().zip(&own) {
+            laid.push(value)?;
         }
     }
     Some(found)
 }
 
 /// All properties of records: how many come before each record's, names, values.
-pub type Maps<'a> = (Vec<i32>, Vec<&'a [u8]>, Vec<&'a [u8]>);
+pub type Maps = (Vec<i32>, Laid, Laid);
 
 /// Pairs with an empty name or value do not count, and of equal names the last does.
-pub fn maps<'a>(bytes: &'a [u8], sections: impl Iterator<Item = (i64, i64)>) -> Option<Maps<'a>> {
-    let mut rows = Vec::with_capacity(sections.size_hint().0 + 1);
-    let (mut names, mut values): (Vec<&[u8]>, Vec<&[u8]>) = (Vec::new(), Vec::new());
+pub fn maps(bytes: &[u8], sections: impl Iterator<Item = (i64, i64)>) -> Option<Maps> {
+    let count = sections.size_hint().0;
+    let mut rows = Vec::with_capacity(count + 1);
+    let (mut names, mut values) = (Laid::of(3 * count), Laid::of(3 * count));
+    let (mut own, mut own_values): (Vec<&[u8]>, Vec<&[u8]>) = (Vec::new(), Vec::new());
     rows.push(0);
     for (start, length) in sections {
-        let first = names.len();
+        own.clear();
+        own_values.clear();
         for segment in segments(piece(bytes, start, length)?) {
             let Some(middle) = segment.iter().position(|byte| *byte == NAME_END) else {
                 continue;
             };
             let (name, value) = (segment.get(..middle)?, segment.get(middle + 1..)?);
             if !name.is_empty() && !value.is_empty() {
-                names.push(name);
-                values.push(value);
+                own.push(name);
+                own_values.push(value);
             }
         }
-        keep_last(&mut names, &mut values, first);
-        rows.push(i32::try_from(names.len()).ok()?);
+        keep_last(&mut own, &mut own_values, 0);
+        for (name, value) in own.iter().zip(&own_values) {
+            names.push(name)?;
+            values.push(value)?;
+        }
+        rows.push(i32::try_from(names.bounds.len() - 1).ok()?);
     }
     Some((rows, names, values))
 }

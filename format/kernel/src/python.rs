@@ -633,7 +633,7 @@ pub fn int32s<'py>(py: Python<'py>, items: &[i32]) -> PyResult<Bound<'py, PyByte
 }
 
 /// Places as they come from NumPy: starts and lengths, int64.
-fn places<'a>(starts: &'a [u8], lengths: &'a [u8]) -> impl Iterator<Item = (i64, i64)> + 'a {
+pub fn places<'a>(starts: &'a [u8], lengths: &'a [u8]) -> impl Iterator<Item = (i64, i64)> + 'a {
     words(starts).zip(words(lengths))
 }
 
@@ -673,43 +673,6 @@ fn distinct<'py>(
     })?;
     let names = known.names.iter().map(|name| PyBytes::new(py, name));
     Ok(is_right.map(|()| (names.collect(), numbers)))
-}
-
-/// Some properties of each section, each laid as `gather` lays: empty where there is none.
-#[pyfunction]
-fn property_values<'py>(
-    py: Python<'py>,
-    data: &[u8],
-    starts: &[u8],
-    lengths: &[u8],
-    names: Vec<Vec<u8>>,
-) -> PyResult<Option<Vec<Laid<'py>>>> {
-    let Some(found) = py.detach(|| pieces::values(data, places(starts, lengths), &names)) else {
-        return Ok(None);
-    };
-    let width = names.len().max(1);
-    (0..names.len())
-        .map(|first| laid(py, found.iter().skip(first).step_by(width)))
-        .collect()
-}
-
-/// All properties of each section: bounds of its pairs, int32, then names and values.
-#[pyfunction]
-fn property_maps<'py>(
-    py: Python<'py>,
-    data: &[u8],
-    starts: &[u8],
-    lengths: &[u8],
-) -> PyResult<Option<(Bound<'py, PyBytes>, Laid<'py>, Laid<'py>)>> {
-    let found = py.detach(|| pieces::maps(data, places(starts, lengths)));
-    let Some((rows, names, values)) = found else {
-        return Ok(None);
-    };
-    let (names, values) = (laid(py, names.iter())?, laid(py, values.iter())?);
-    let rows = int32s(py, &rows)?;
-    Ok(names
-        .zip(values)
-        .map(|(names, values)| (rows, names, values)))
 }
 
 /// See `pieces::room`: a byte for each record that ends at `ends`; None at any doubt.
@@ -833,8 +796,6 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(key_hashes, module)?)?;
     module.add_function(wrap_pyfunction!(locate, module)?)?;
     module.add_function(wrap_pyfunction!(offset_ids, module)?)?;
-    module.add_function(wrap_pyfunction!(property_maps, module)?)?;
-    module.add_function(wrap_pyfunction!(property_values, module)?)?;
     module.add_function(wrap_pyfunction!(queue_runs, module)?)?;
     module.add_function(wrap_pyfunction!(rooms, module)?)?;
     module.add_function(wrap_pyfunction!(scan, module)?)?;

@@ -9,9 +9,12 @@ use pyo3::prelude::*;
 use pyo3::types::{PyByteArray, PyBytes};
 
 use crate::index::{self, Seconds, Slots, UNIT_BYTES};
-use crate::python::{int32s, words, Names, WORD};
+use crate::pieces::{self, Laid};
+use crate::python::{int32s, places, words, Names, WORD};
 use crate::reading::put;
 use crate::runs::{LogCutter, Rules, Runs};
+use crate::scan::ScanEnd;
+use crate::table::{table as columns_in_place, NUMBERS, WORDS};
 
 /// Native int64 items.
 fn int64s<'py>(py: Python<'py>, items: &[i64]) -> PyResult<Bound<'py, PyBytes>> {
@@ -204,8 +207,102 @@ impl QueueCutter {
     }
 }
 
+type Tabled<'py> = (Bound<'py, PyBytes>, Names<'py>, usize, usize, bool);
+
+/// Columns of whole records in their places, as `table::table` has them, the words before the numbers:
+/// columns, topics, how many records, where they end, and whether more bytes are needed to tell what
+/// is there.
+#[pyfunction]
+fn table<'py>(
+    py: Python<'py>,
+    data: &[u8],
+    base: i64,
+    end: usize,
+) -> PyResult<Option<Tabled<'py>>> {
+    let Some(found) = py.detach(|| columns_in_place(data, base, end)) else {
+        return Ok(None);
+    };
+    let count = found.words.len();
+    let words_bytes = count * WORDS * WORD;
+    let columns = PyBytes::new_with(py, words_bytes + count * NUMBERS * 4, |out| {
+        py.detach(|| {
+            let Some((words, numbers)) = out.split_at_mut_checked(words_bytes) else {
+                return;
+            };
+            columns_of(&found.words, words, i64::to_ne_bytes);
+            columns_of(&found.numbers, numbers, i32::to_ne_bytes);
+        });
+        Ok(())
+    })?;
+    let topics = found.topics.names.iter().map(|name| PyBytes::new(py, name));
+    let more = matches!(found.why, ScanEnd::MoreBytes);
+    Ok(Some((columns, topics.collect(), count, found.stop, more)))
+}
+
+/// Rows as columns.
+fn columns_of<T: Copy, const FIELDS: usize, const BYTES: usize>(
+    rows: &[[T; FIELDS]],
+    out: &mut [u8],
+    bytes_of: fn(T) -> [u8; BYTES],
+) {
+    let columns = out.chunks_exact_mut((rows.len() * BYTES).max(1));
+    for (number, column) in columns.enumerate() {
+        for (out, row) in column.chunks_exact_mut(BYTES).zip(rows) {
+            if let Some(field) = row.get(number) {
+                out.copy_from_slice(&bytes_of(*field));
+            }
+        }
+    }
+}
+
+/// Bounds, int32, content, and whether each piece is UTF-8.
+type Text<'py> = (Bound<'py, PyBytes>, Bound<'py, PyBytes>, bool);
+
+fn text<'py>(py: Python<'py>, laid: &Laid) -> PyResult<Text<'py>> {
+    let is_utf8 = py.detach(|| laid.is_utf8());
+    let content = PyBytes::new(py, &laid.content);
+    Ok((int32s(py, &laid.bounds)?, content, is_utf8))
+}
+
+/// Some properties of each section, empty where there is none; None at any doubt.
+#[pyfunction]
+fn property_values<'py>(
+    py: Python<'py>,
+    data: &[u8],
+    starts: &[u8],
+    lengths: &[u8],
+    names: Vec<Vec<u8>>,
+) -> PyResult<Option<Vec<Text<'py>>>> {
+    let found = py.detach(|| pieces::values(data, places(starts, lengths), &names));
+    found
+        .map(|found| found.iter().map(|laid| text(py, laid)).collect())
+        .transpose()
+}
+
+/// All properties of each section: bounds of its pairs, int32, then names and values.
+#[pyfunction]
+fn property_maps<'py>(
+    py: Python<'py>,
+    data: &[u8],
+    starts: &[u8],
+    lengths: &[u8],
+) -> PyResult<Option<(Bound<'py, PyBytes>, Text<'py>, Text<'py>)>> {
+    let Some((rows, names, values)) = py.detach(|| pieces::maps(data, places(starts, lengths)))
+    else {
+        return Ok(None);
+    };
+    Ok(Some((
+        int32s(py, &rows)?,
+        text(py, &names)?,
+        text(py, &values)?,
+    )))
+}
+
 pub fn add_to(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<IndexSlots>()?;
+    module.add_function(wrap_pyfunction!(property_maps, module)?)?;
+    module.add_function(wrap_pyfunction!(property_values, module)?)?;
+    module.add_function(wrap_pyfunction!(table, module)?)?;
     module.add_class::<QueueCutter>()?;
     module.add_function(wrap_pyfunction!(index_keys, module)?)
 }

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from rockoon.compression import unpack
 from rockoon.errors import InvalidArgument
 from rockoon_format import kernel
-from rockoon_format.checksums import checks_of, damaged_records, room_of
+from rockoon_format.checksums import checks_of, compared, damaged_records, room_of
 from rockoon_format.frames import IntArray, Parts, locate, sliding
 from rockoon_format.message_id import encode_offset_id
 from rockoon_format.properties import PROPERTY_KEYS, PROPERTY_TAGS, PROPERTY_UNIQ_KEY
@@ -37,6 +37,7 @@ from rockoon_spark.records.compiled_properties import (
     offset_ids,
 )
 from rockoon_spark.records.properties import Properties, cut, text
+from rockoon_spark.records.table import Table
 from rockoon_spark.records.touch_pages import touch_pages
 
 Bytes = NDArray[np.uint8]
@@ -56,34 +57,45 @@ class LogRecords:
         buffer: the bytes they lie in, uint8[n], at most 2 GiB from the first to the last record.
         base: physical offset of the buffer's first byte.
         starts, sizes: of each record, positions in the buffer and bytes.
-        parts: where their fields are.
         broker: name of the broker whose log it is.
     """
 
     buffer: Bytes
     base: int
+    starts: IntArray
     sizes: IntArray
-    parts: Parts
     broker: str
     content: bytes | None = None
     """The buffer again, for the compiled kernel, which reads bytes that nobody else writes."""
+    table: Table | None = None
+    """Their fields, where the kernel has found them already."""
 
     @classmethod
     def of(
         cls, buffer: Bytes, base: int, starts: IntArray, sizes: IntArray, broker: str
     ) -> "LogRecords":
-        """Find the fields of records at `starts`; see the attributes."""
+        """Records at `starts`; see the attributes."""
         if len(starts):
             first, behind = int(starts[0]), int(starts[-1] + sizes[-1])
             buffer, base, starts = buffer[first:behind], base + first, starts - first
             if kernel.native is not None:
                 content = buffer.tobytes()
-                parts = locate(content, starts)
-                return cls(np.frombuffer(content, np.uint8), base, sizes, parts, broker, content)
+                return cls(np.frombuffer(content, np.uint8), base, starts, sizes, broker, content)
             touch_pages(buffer, len(starts))
         else:
             buffer = np.zeros(128, np.uint8)
-        return cls(buffer, base, sizes, locate(buffer, starts), broker)
+        return cls(buffer, base, starts, sizes, broker)
+
+    @classmethod
+    def of_table(cls, content: bytes, base: int, table: Table, broker: str) -> "LogRecords":
+        """Records whose fields were found in some bytes."""
+        buffer = np.frombuffer(content, np.uint8)
+        return cls(buffer, base, table.starts, table.sizes, broker, content, table)
+
+    @cached_property
+    def parts(self) -> Parts:
+        """Where their fields are."""
+        return locate(self.buffer if self.content is None else self.content, self.starts)
 
     def __len__(self) -> int:
         return len(self.sizes)
@@ -93,11 +105,14 @@ class LogRecords:
         if wanted.all():
             return self
         index = np.flatnonzero(wanted)
-        starts, sizes = self.parts.starts[index], self.sizes[index]
+        starts, sizes = self.starts[index], self.sizes[index]
         return LogRecords.of(self.buffer, self.base, starts, sizes, self.broker)
 
     def prefix(self, name: str) -> IntArray:
         """A field that stands at the same place in all records, int64[n]."""
+        if self.table is not None and (ready := self.table.columns.get(name)) is not None:
+            number: IntArray = ready.to_numpy().astype(np.int64)
+            return number
         column: IntArray = self.parts.prefix[name].astype(np.int64)
         return column
 
@@ -125,6 +140,11 @@ class LogRecords:
     @cached_property
     def properties(self) -> Properties | CompiledProperties:
         """Each record's properties, without its checksum."""
+        if self.table is not None and self.content is not None:
+            table = self.table
+            return CompiledProperties(
+                self.content, table.properties_starts, table.properties_lengths
+            )
         lengths = np.maximum(self.parts.properties_lengths, 0)
         data = self.buffer if self.content is None else self.content
         has_room, _ = room_of(data, self.parts.starts + self.sizes, lengths)
@@ -136,6 +156,8 @@ class LogRecords:
     @cached_property
     def stored_bodies(self) -> pa.BinaryArray:
         """Each record's body as it is stored."""
+        if self.table is not None:
+            return self.pieces(self.table.body_starts, self.table.body_lengths)
         return self.pieces(self.parts.body_starts, np.maximum(self.parts.body_lengths, 0))
 
     def are_damaged(self) -> NDArray[np.bool_]:
@@ -144,12 +166,15 @@ class LogRecords:
         Those without a checksum are compared by their bodies' CRCs.
         """
         if self.content is not None:
-            return damaged_records(self.content, self.parts, self.sizes)
+            found = compared(self.content, self.starts, self.sizes)
+            if found is None:
+                return damaged_records(self.content, self.parts, self.sizes)
+            return found
         checks = checks_of(self.buffer, self.parts, self.sizes)
         # An array of bytes objects comes at a quarter of what a list of them costs.
         covered = self.pieces(checks.starts, checks.lengths).to_numpy(zero_copy_only=False)
-        found = np.fromiter(map(zlib.crc32, covered), np.int64, len(self)) & CRC_MASK
-        return checks.wrong(found)
+        crcs = np.fromiter(map(zlib.crc32, covered), np.int64, len(self)) & CRC_MASK
+        return checks.wrong(crcs)
 
     def few(self, starts: IntArray, lengths: IntArray) -> tuple[list[bytes], pa.Array]:
         """Pieces as `pieces` cuts them: the distinct ones, and which of them each record has."""
@@ -234,7 +259,10 @@ def _unpacked(body: bytes, sys_flag: int) -> bytes:
 
 
 def _topics(records: LogRecords) -> pa.StringArray:
-    found, numbers = records.few(records.parts.topic_starts, records.parts.topic_lengths)
+    if records.table is not None:
+        found, numbers = records.table.topics, records.table.topic_numbers
+    else:
+        found, numbers = records.few(records.parts.topic_starts, records.parts.topic_lengths)
     return text(pa.array(found, pa.binary())).take(numbers)
 
 
@@ -302,5 +330,6 @@ def arrow_schema(columns: Sequence[str]) -> pa.Schema:
 
 def to_batch(records: LogRecords, columns: Sequence[str]) -> pa.RecordBatch:
     """Some columns of records, in the order named."""
-    arrays = [COLUMNS[name].of(records) for name in columns]
+    ready = {} if records.table is None else records.table.columns
+    arrays = [ready[name] if name in ready else COLUMNS[name].of(records) for name in columns]
     return pa.RecordBatch.from_arrays(arrays, schema=arrow_schema(columns))

@@ -81,7 +81,7 @@ class CompiledProperties:
         wanted = [name.encode() for name in names]
         found = kernel.native.property_values(*self._places, wanted)
         assert found is not None, "records are within their bytes"
-        return [text(_laid(self._count, column, may_be_missing=True)) for column in found]
+        return [_text(self._count, column, may_be_missing=True) for column in found]
 
     def maps(self) -> pa.MapArray:
         """All properties of each record."""
@@ -91,20 +91,26 @@ class CompiledProperties:
         rows, names, values = found
         bounds = np.frombuffer(rows, np.int32)
         pairs = int(bounds[-1])
-        return pa.MapArray.from_arrays(
-            pa.array(bounds), text(_laid(pairs, names)), text(_laid(pairs, values))
-        )
+        return pa.MapArray.from_arrays(pa.array(bounds), _text(pairs, names), _text(pairs, values))
 
 
-def _laid(
-    count: int, column: tuple[bytes, bytes], *, may_be_missing: bool = False
-) -> pa.BinaryArray:
-    """Bounds and content as an Arrow array; what is empty is missing, if anything may be."""
-    bounds, data = column
+def _text(
+    count: int, column: tuple[bytes, bytes, bool], *, may_be_missing: bool = False
+) -> pa.StringArray:
+    """Bounds, content and whether all is UTF-8; what is empty is missing, if anything may be."""
+    bounds, data, is_utf8 = column
     valid = None
     if may_be_missing:
         missing = np.diff(np.frombuffer(bounds, np.int32)) == 0
         if missing.any():
             valid = pa.py_buffer(np.packbits(~missing, bitorder="little"))
     buffers = [valid, pa.py_buffer(bounds), pa.py_buffer(data)]
+    if is_utf8:
+        return pa.Array.from_buffers(pa.string(), count, buffers)
+    return text(pa.BinaryArray.from_buffers(pa.binary(), count, buffers))
+
+
+def _laid(count: int, column: tuple[bytes, bytes]) -> pa.BinaryArray:
+    """Bounds and content as an Arrow array."""
+    buffers = [None, *map(pa.py_buffer, column)]
     return pa.BinaryArray.from_buffers(pa.binary(), count, buffers)

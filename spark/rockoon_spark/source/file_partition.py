@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,7 @@ from rockoon_spark.records.partition_scan import Found, find_records
 from rockoon_spark.records.record_run import LogBroken, RecordRun, no_record
 from rockoon_spark.records.selection import Selection
 from rockoon_spark.records.starts import first_record
+from rockoon_spark.records.table import table_of
 from rockoon_spark.source.log_source import (
     FORGED_FAULT,
     ContiguousPartition,
@@ -26,10 +27,14 @@ from rockoon_spark.source.log_source import (
     report_loss,
 )
 
+Proved = TypeVar("Proved")
+
 # What is read behind a partition, so that its last record is whole; more when that is not enough.
 _BEYOND_BYTES = 1 << 20
 # So much is copied at once, and is still in the processor's cache when it is read.
 WINDOW_BYTES = 1 << 19
+# Every batch of columns has its price.
+TABLE_BYTES = 1 << 20
 _RECORD_BYTES_MAX = 64 << 20
 _HEAD_BYTES = 4
 # How far before its end a file's last record is looked for, one after the other.
@@ -110,13 +115,17 @@ class FilePartition(ContiguousPartition):
         if offsets is not None:
             yield from self._records_at(offsets)
             return
-        buffer, found = self.look()
+        at = self.start
+        for content, base, table in self._leading(table_of, TABLE_BYTES):
+            yield LogRecords.of_table(content, base, table, self.broker)
+            at = base + int(table.sizes.sum())
+        buffer, found = self._behind(at).look()
         for damage in found.damages:
             yield DamagedPlace(self.file.uri, damage.start, damage.end)
         if found.forgery is not None:
             forged = found.forgery
             yield DamagedPlace(self.file.uri, forged.start, forged.end, FORGED_FAULT)
-        yield from in_batches(buffer, self.start, found.starts, found.sizes, self.broker)
+        yield from in_batches(buffer, at, found.starts, found.sizes, self.broker)
 
     def _records_at(self, offsets: IntArray) -> Iterator[LogRecords | DamagedPlace]:
         # What lies between is not looked at: the second reading costs what is left, not the log.
@@ -134,9 +143,9 @@ class FilePartition(ContiguousPartition):
         file = self.file
         at = self.start
         try:
-            for run in self._leading_runs():
-                yield run
-                at = run.extent[1]
+            for content, base, size in self._leading(_sizes_of, WINDOW_BYTES):
+                at = base + size
+                yield RecordRun(content, base, size)
             buffer, found = self._behind(at).look()
         except FileNotFoundError as error:
             raise LogBroken(file_gone(file)) from error
@@ -157,11 +166,24 @@ class FilePartition(ContiguousPartition):
         """What of the partition is left behind a record that ends at a physical offset."""
         return self if offset == self.start else replace(self, start=offset, at_record=True)
 
-    def _leading_runs(self) -> Iterator[RecordRun]:
+    def _leading(
+        self,
+        prove: Callable[[bytes, int, int], tuple[Proved | None, int, bool]],
+        window_bytes: int,
+    ) -> Iterator[tuple[bytes, int, Proved]]:
         """The partition's first records, as far as nothing about them is unusual.
 
         Each window is read once, and proved while it is in the processor's cache. Not the records
         near the partition's end: what comes behind them has to be looked at as well.
+
+        Args:
+            prove: of bytes, the physical offset of the first, and how many the file has from there
+                on, gives what they begin with, how long that is, and whether what follows has
+                more bytes.
+            window_bytes: how many at once.
+
+        Yields:
+            A window, the physical offset of its first byte, and what it begins with.
         """
         if kernel.native is None:
             return
@@ -172,15 +194,22 @@ class FilePartition(ContiguousPartition):
         if first and not self.at_record:
             goes_on = first + len(buffer) < self.file.bytes
             at = first_record(buffer, self.start, 0, length, goes_on=goes_on)
-        while at is not None and at + WINDOW_BYTES < length:
-            content = buffer[at : at + WINDOW_BYTES].tobytes()
+        while at is not None and at + window_bytes < length:
+            content = buffer[at : at + window_bytes].tobytes()
             base = self.start + at
-            sizes, more = sizes_in_place(content, base, len(buffer) - at, len(content))
-            if len(sizes):
-                yield RecordRun(content, base, int(sizes.sum()))
-            if not len(sizes) or not more:
+            found, size, more = prove(content, base, len(buffer) - at)
+            if found is not None:
+                yield content, base, found
+            if found is None or not more:
                 return
-            at += int(sizes.sum())
+            at += size
+
+
+def _sizes_of(content: bytes, base: int, end: int) -> tuple[int | None, int, bool]:
+    """How long the records are that some bytes begin with; see `FilePartition._leading`."""
+    sizes, more = sizes_in_place(content, base, end, len(content))
+    size = int(sizes.sum())
+    return size or None, size, more
 
 
 def file_gone(file: LogFile) -> str:
