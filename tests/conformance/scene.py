@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -13,6 +14,7 @@ from conformance.target import Target
 INVISIBLE_MS = 10_000
 AWAIT_MS = 5_000
 ARRIVAL_SECONDS_MAX = 90.0
+SETTINGS_SECONDS_MAX = 30.0
 # How often somebody asks again for what tells nobody that it is there.
 LOOK_SECONDS = 0.5
 
@@ -118,7 +120,9 @@ class LiteReceiver(Receiver):
     """A simple consumer of lite topics."""
 
     def subscribe(self, lite_topic: str) -> None:
-        self._client.ask("subscribe", name=self._name, lite=lite_topic)
+        """Read a lite topic, once the client has its settings: Python's starts before it has."""
+        ask = partial(self._client.ask, "subscribe", name=self._name, lite=lite_topic)
+        until_done(ask, SETTINGS_SECONDS_MAX)
 
 
 class Listener:

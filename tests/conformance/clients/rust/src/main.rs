@@ -86,6 +86,9 @@ impl Clients {
     }
 
     async fn send(&self, given: &Value) -> Answer {
+        if !given["priority"].is_null() {
+            return Ok(json!({"unsupported": "priority"}));
+        }
         let producer = &self.producers[text(given, "name")];
         let (topic, body) = (text(given, "topic"), text(given, "body").as_bytes().to_vec());
         let mut builder = if given["end"].is_string() {
