@@ -157,6 +157,11 @@ def test_files_are_named_after_what_is_in_them_and_fit_a_reading() -> None:
         assert lines <= most, f"{shown(path)}: {lines} lines: split by object and role"
 
 
+def test_no_merge_has_left_its_marks() -> None:
+    for path in (*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")):
+        assert "\n<<<<<<< " not in path.read_text(), f"{shown(path)}: resolve the conflict"
+
+
 def test_functions_fit_a_screen_and_modules_say_what_they_are_for() -> None:
     for path in sources(*SOURCE_FOLDERS):
         tree = tree_of(path)
