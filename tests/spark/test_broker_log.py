@@ -42,8 +42,8 @@ async def read(log: ContiguousLog, stop: int, split_bytes: int) -> bytes:
         for partition in log.partitions(log.start, stop, split_bytes):
             extent: Extent = None
             for run in partition.runs():
-                frames.append(run.buffer[run.start : run.stop].tobytes())
-                extent = (extent[0] if extent else run.base + run.start, run.base + run.stop)
+                frames.append(run.content[: run.stop])
+                extent = (extent[0] if extent else run.base, run.base + run.stop)
             extents.append(extent)
         check_complete(log, log.start, stop, extents)
         return b"".join(frames)

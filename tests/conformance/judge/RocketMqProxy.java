@@ -5,8 +5,10 @@ import java.io.InputStreamReader;
 import java.io.PrintStream;
 import java.nio.charset.StandardCharsets;
 import java.util.Map;
+import java.util.concurrent.TimeUnit;
 import org.apache.rocketmq.acl.common.AclClientRPCHook;
 import org.apache.rocketmq.acl.common.SessionCredentials;
+import org.apache.rocketmq.client.exception.MQClientException;
 import org.apache.rocketmq.common.TopicConfig;
 import org.apache.rocketmq.common.namesrv.NamesrvConfig;
 import org.apache.rocketmq.namesrv.NamesrvController;
@@ -14,6 +16,7 @@ import org.apache.rocketmq.proxy.ProxyStartup;
 import org.apache.rocketmq.remoting.RPCHook;
 import org.apache.rocketmq.remoting.netty.NettyClientConfig;
 import org.apache.rocketmq.remoting.netty.NettyServerConfig;
+import org.apache.rocketmq.remoting.protocol.ResponseCode;
 import org.apache.rocketmq.remoting.protocol.admin.TopicOffset;
 import org.apache.rocketmq.remoting.protocol.subscription.SubscriptionGroupConfig;
 import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
@@ -88,12 +91,26 @@ public class RocketMqProxy {
                 admin.createAndUpdateSubscriptionGroupConfig(broker, group);
                 break;
             case "stored":
-                long stored = admin.examineTopicStats(name).getOffsetTable().values().stream()
-                    .mapToLong(TopicOffset::getMaxOffset).sum();
-                answer.put("stored", stored);
+                answer.put("stored", stored(admin, name));
                 break;
             default:
                 throw new IllegalArgumentException(what.getString("do"));
+        }
+    }
+
+    /** Messages of a topic. Its broker tells the name server of a new one a moment later. */
+    private static long stored(DefaultMQAdminExt admin, String topic) throws Exception {
+        long patience = System.nanoTime() + TimeUnit.SECONDS.toNanos(60);
+        while (true) {
+            try {
+                return admin.examineTopicStats(topic).getOffsetTable().values().stream()
+                    .mapToLong(TopicOffset::getMaxOffset).sum();
+            } catch (MQClientException unknown) {
+                if (unknown.getResponseCode() != ResponseCode.TOPIC_NOT_EXIST || System.nanoTime() > patience) {
+                    throw unknown;
+                }
+                Thread.sleep(100);
+            }
         }
     }
 }
