@@ -26,6 +26,10 @@ JOINED_BYTES_MAX = 16 << 10
 # What is taken for a message before its bytes come: a producer's batch of a megabyte, with what
 # stands around it, is not moved while it grows.
 FIRST_BYTES_MAX = 5 << 18
+# Or, when too much of that is taken already: five bytes on each of some thousand streams cost their
+# sender nothing.
+FIRST_BYTES_MIN = 2 << 10
+UNFILLED_BYTES_MAX = 32 << 20
 # Of a message whose rest is longer, bytes are received where they will lie.
 DIRECT_BYTES_MIN = 8 << 10
 
@@ -38,6 +42,34 @@ class MessageRefused(Exception):
         self.status = status
 
 
+class UnfilledMemory:
+    """Memory that is taken for messages whose bytes have not come, bounded for all who share it.
+
+    Attributes:
+        left: bytes that may still be taken.
+    """
+
+    __slots__ = ("left",)
+
+    def __init__(self, bytes_max: int = UNFILLED_BYTES_MAX) -> None:
+        self.left = bytes_max
+
+    def first_bytes(self, wanted: int, come: int) -> tuple[int, int]:
+        """How long a message's memory is at first, and how much of `left` that takes.
+
+        Args:
+            wanted: what spares the message being moved.
+            come: its bytes that are there.
+        """
+        least = max(come, FIRST_BYTES_MIN)
+        if wanted <= least:
+            return wanted, 0
+        if wanted > self.left:
+            return least, 0
+        self.left -= wanted
+        return wanted, wanted
+
+
 class MessageStream:
     """A stream of one connection; the base of a server's call and of a client's.
 
@@ -48,9 +80,10 @@ class MessageStream:
     """
 
     __slots__ = (
-        "_filled", "_gathered", "_is_held", "_length", "_message", "_message_bytes_max", "_unread",
-        "_unread_bytes", "_waiting", "connection", "has_ended", "id", "is_closed", "owed_bytes",
-        "pending", "receive_window", "room", "send_window", "sent_last", "taker",
+        "_filled", "_gathered", "_is_held", "_length", "_message", "_message_bytes_max",
+        "_unfilled", "_unread", "_unread_bytes", "_waiting", "connection", "has_ended", "id",
+        "is_closed", "owed_bytes", "pending", "receive_window", "room", "send_window", "sent_last",
+        "taker",
     )  # fmt: skip
 
     first_bytes_max: ClassVar[int] = FIRST_BYTES_MAX
@@ -73,6 +106,8 @@ class MessageStream:
         self._gathered = b""
         self._message: bytearray | None = None
         self._filled = self._length = 0
+        # Of the connection's `unfilled`.
+        self._unfilled = 0
         self._unread: deque[bytes | bytearray] = deque()
         self._unread_bytes = 0
         self._waiting: asyncio.Future[None] | None = None
@@ -90,7 +125,7 @@ class MessageStream:
         Raises:
             MessageRefused: a message cannot be taken.
         """
-        while len(chunk):
+        while len(chunk) and not self.is_closed:
             if self._message is None:
                 wanted = PREFIX_BYTES - len(self._gathered)
                 if len(chunk) < wanted:
@@ -111,8 +146,11 @@ class MessageStream:
                     chunk = chunk[length:]
                     continue
                 # Not all at once: five bytes are no reason to take 64 MiB.
-                self._length = length
-                self._message, self._filled = bytearray(min(length, self.first_bytes_max)), 0
+                self._length, self._filled = length, 0
+                first_bytes, self._unfilled = self.connection.unfilled.first_bytes(
+                    min(length, self.first_bytes_max), len(chunk)
+                )
+                self._message = bytearray(first_bytes)
             count = min(len(chunk), len(self._message) - self._filled)
             self._message[self._filled : self._filled + count] = chunk[:count]
             chunk = chunk[count:]
@@ -128,17 +166,25 @@ class MessageStream:
         return memoryview(self._message)[self._filled : self._filled + count]
 
     def filled(self, count: int) -> None:
-        """So many bytes more lie in the message."""
-        assert self._message is not None
+        """So many bytes more lie in the message, unless the stream was closed meanwhile."""
+        if self._message is None:
+            return
         self._filled += count
+        if self._filled < len(self._message):
+            return
+        self._give_unfilled_back()
         if self._filled == self._length:
             message, self._message = self._message, None
             self._complete(message)
-        elif self._filled == len(self._message):
+        else:
             # A new one: views of the one before keep it from growing.
             grown = bytearray(min(2 * self._filled, self._length))
             grown[: self._filled] = self._message
             self._message = grown
+
+    def _give_unfilled_back(self) -> None:
+        self.connection.unfilled.left += self._unfilled
+        self._unfilled = 0
 
     @property
     def is_within_message(self) -> bool:
@@ -266,6 +312,9 @@ class MessageStream:
         """Nothing is sent or received any more."""
         self.is_closed = True
         self.pending.clear()
+        # Whoever has the stream still does not keep what nobody fills.
+        self._message = None
+        self._give_unfilled_back()
         self._wake()
         self.give_room()
 

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 from rockoon_core.http2 import frames
-from rockoon_core.http2.messages import JOINED_BYTES_MAX
+from rockoon_core.http2.messages import JOINED_BYTES_MAX, UnfilledMemory
 
 # What is kept for being written together.
 HELD_BYTES_MAX = 64 << 10
@@ -21,6 +21,7 @@ class Http2Sending:
         peer_frame_bytes: longer frames are not sent.
         peer_window: how much may be sent on a stream that opens.
         own_window: how much may be received on one.
+        unfilled: bounds what is taken for messages that come.
         is_choked: the transport holds as much as it should.
         is_lost: the connection has ended.
         is_broken: the peer has broken the protocol.
@@ -33,6 +34,7 @@ class Http2Sending:
         self.peer_frame_bytes = frames.FRAME_BYTES_MIN
         self.peer_window = frames.WINDOW_DEFAULT
         self.own_window = OWN_STREAM_WINDOW
+        self.unfilled = UnfilledMemory()
         self.is_choked = False
         self.is_lost = False
         self.is_broken = False

@@ -24,7 +24,7 @@ from rockoon_core.http2.connection import Http2Connection
 from rockoon_core.http2.frames import ErrorCode
 from rockoon_core.http2.headers import Header, Metadata, block, metadata
 from rockoon_core.http2.liveness import Liveness
-from rockoon_core.http2.messages import MessageRefused, MessageStream
+from rockoon_core.http2.messages import MessageRefused, MessageStream, UnfilledMemory
 from rockoon_runtime.connections import ConnectionBound
 from rockoon_runtime.http2_call import ServerCall
 from rockoon_runtime.listener import Listener
@@ -147,6 +147,7 @@ class ServerConnection(Http2Connection):
     ) -> None:
         super().__init__(server.message_bytes_max, is_server=True, liveness=server.liveness)
         self._server = server
+        self.unfilled = server.unfilled
         self.address = address
         self._idle_seconds_max = idle_seconds_max
         self._handshake_seconds_max = handshake_seconds_max
@@ -291,6 +292,7 @@ class Http2Server:
     ) -> None:
         self.message_bytes_max = message_bytes_max
         self.liveness = Liveness()
+        self.unfilled = UnfilledMemory()
         self._guard = guard
         self._calls_max = calls_max
         self._connections_max = connections_max
