@@ -11,7 +11,7 @@ from rockoon_core.disk import Disk
 from rockoon_format.index_file import HEADER_BYTES, UNIT_BYTES
 from support.key_index import SHAPE, Indexed, indexed_one_by_one, keyed, small_settings
 from support.seeds import seeds
-from support.store_directory import PowerCutDisk
+from support.store_directory import FailingDisk, PowerCutDisk
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -129,6 +129,27 @@ def test_a_clean_stop_is_gone_on_from_without_a_message_twice(tmp_path: Path) ->
     owner.follow()
     assert len(owner.find("a")) == 10
     owner.close()
+
+
+def test_a_clean_index_is_opened_and_closed_without_a_write(tmp_path: Path) -> None:
+    configured = small_settings(tmp_path / "store")
+    owner = Indexed(configured)
+    owner.open_index()
+    owner.send(keyed("U" * 32, "a b c"), keyed(keys="a"))
+    owner.follow()
+    owner.close()
+    disk, written = FailingDisk(), []
+
+    def note(path: Path, position: int) -> int:
+        written.append((path, position))
+        return 0
+
+    disk.fail_write = note
+    again = Indexed(configured, index_disk=disk)
+    again.open_index()
+    assert len(again.find("a")) == 2
+    again.close()
+    assert (written, disk.syncs) == ([], [])
 
 
 @pytest.mark.parametrize("cut", range(1, 12))

@@ -76,7 +76,7 @@ class ActiveFile:
         """Add keys as long as they fit, and are not older than those before; return how many were.
 
         Raises:
-            OSError: the disk. Nothing was added to the file, but the slots are of no use any more.
+            OSError: the disk. The slots lead to units that the file has not: only `close` it.
         """
         count = min(self.remaining, keys_in_order(self.header, entries.timestamps_ms))
         if count == 0:

@@ -20,6 +20,9 @@ from rockoon_format.index_file import IndexHeader
 class KeyIndex:
     """An open index. After an OSError of `take` or `checkpoint`: `abandon` it and open it again.
 
+    What `take` left half done nobody sees: the file that it added to is not searched any more, and
+    nothing more is written to it.
+
     Args:
         directory: the files.
         resumption: what `Reopening` found.
@@ -58,6 +61,9 @@ class KeyIndex:
         self.gaps: list[Gap] = []
         self.left_gaps: list[Gap] = []
         self._filler: GapFiller | None = None
+        # Why the last `take` failed: the slots in memory lead to units that no file has, and a file
+        # that it filled has keys beyond `position`.
+        self._failure: OSError | None = None
         if resumption.last is not None:
             files = [file for file in directory.files() if file.keys]
             self.gaps = gaps_between(files, log_min_offset, directory)
@@ -74,26 +80,38 @@ class KeyIndex:
             now_ms: epoch milliseconds, for the name of a new file.
 
         Raises:
-            OSError: the disk.
+            OSError: the disk, now or at an earlier call.
         """
         entries = joined([_entries(each) for each in chunks])
         with self._lock:
+            self._raise_failure()
             entries = self._without_taken(entries)
             added = len(entries)
             if added and self.begins_ms is None:
                 self.begins_ms = int(entries.timestamps_ms[0])
-            while len(entries):
-                if self._active is None:
-                    self._active = ActiveFile.create(self._directory, now_ms, self._last)
-                entries = entries.behind(self._active.add(entries))
-                if self._active.remaining == 0 or len(entries):
-                    self._seal(self._active)
+            try:
+                self._add(entries, now_ms)
+            except OSError as failure:
+                self._failure = failure
+                raise
             # Only when all was added: who asks for a key takes it that what lies before is here.
             self.position = chunks[-1].next_offset
             for chunk in chunks:
                 if chunk.records.count:
                     self.until_ms = int(chunk.records.store_timestamps_ms[-1])
         return added
+
+    def _add(self, entries: KeyEntries, now_ms: int) -> None:
+        while len(entries):
+            if self._active is None:
+                self._active = ActiveFile.create(self._directory, now_ms, self._last)
+            entries = entries.behind(self._active.add(entries))
+            if self._active.remaining == 0 or len(entries):
+                self._seal(self._active)
+
+    def _raise_failure(self) -> None:
+        if self._failure is not None:
+            raise self._failure
 
     def _without_taken(self, entries: KeyEntries) -> KeyEntries:
         """Leave out the keys that were in the index when it was opened."""
@@ -152,9 +170,10 @@ class KeyIndex:
         """Make what was added durable.
 
         Raises:
-            OSError: the disk.
+            OSError: the disk, now or in `take`.
         """
         with self._lock:
+            self._raise_failure()
             if self._active is not None:
                 self._active.checkpoint()
 
@@ -187,7 +206,12 @@ class KeyIndex:
             active = self._active
             if active is not None:
                 files = [file for file in files if file.path != active.path]
-                if may_hold(active.header, wanted):
+                if self._failure is not None:
+                    candidates.unserved = (
+                        f"index file {active.path.name} could not be written ({self._failure}), "
+                        "and is opened again: ask again"
+                    )
+                elif may_hold(active.header, wanted):
                     newest = active.newest_unit(wanted.key_hash)
                     slots = self._directory.shape.slots
                     file = StoredFile(active.path, active.header)
@@ -207,13 +231,20 @@ class KeyIndex:
         return ""
 
     def close(self) -> None:
-        """Checkpoint and let go; the index is as if it had been written one key after another."""
+        """Checkpoint and let go; the index is as if it had been written one key after another.
+
+        After a failure of `take` it lets go as `abandon` does.
+
+        Raises:
+            OSError: the disk.
+        """
         with self._lock:
             self._let_filler_go()
             active, self._active = self._active, None
             if active is not None:
                 try:
-                    active.checkpoint()
+                    if self._failure is None:
+                        active.checkpoint()
                 finally:
                     self._let_go(active)
 

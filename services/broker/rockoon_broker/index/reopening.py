@@ -149,6 +149,8 @@ class Reopening:
             disk.write_zeros(fd, end, shape.file_bytes)
         finally:
             disk.close(fd)
+        # What was linked is what the file has, but for the pages found next.
+        slots.note_written()
         active = ActiveFile(file.path, shape, disk, file.header, slots)
         for _ in active.compare_slots():
             yield True

@@ -1,0 +1,107 @@
+"""The disk refuses units, and the index is asked or closed before it could be abandoned."""
+
+import errno
+from pathlib import Path
+
+import pytest
+
+from rockoon_broker.index.follower import IndexFollower
+from rockoon_format.index_file import unit_position
+from rockoon_runtime.waking import Bell
+from support.aside_desk import TwoClocks
+from support.key_index import SHAPE, Indexed, indexed_one_by_one, keyed, small_settings
+from support.store_directory import FailingDisk, healthy
+
+
+class UnitRefusingDisk(FailingDisk):
+    """Refuses units when told to; never slots and headers."""
+
+    def refuse_units(self) -> None:
+        units_at = unit_position(SHAPE.slots, 0)
+        self.fail_write = lambda _, position: errno.ENOSPC if position >= units_at else 0
+
+
+def with_keys(root: Path, disk: FailingDisk) -> Indexed:
+    """A store of which ten messages are in the index, on disk."""
+    owner = Indexed(small_settings(root), index_disk=disk)
+    index = owner.open_index()
+    for number in range(10):
+        owner.send(keyed(keys=f"k{number % 5}"))
+    owner.follow()
+    index.checkpoint()
+    return owner
+
+
+def take_all(owner: Indexed) -> None:
+    """As the follower's thread does it: all that is left in one piece."""
+    assert owner.index is not None
+    owner.index.take([owner.store.read_log(owner.index.position)], owner.clock.time_ms)
+
+
+def test_a_search_between_a_refused_write_and_its_consequence_hears_of_it(tmp_path: Path) -> None:
+    disk = UnitRefusingDisk()
+    owner = with_keys(tmp_path / "store", disk)
+    owner.send(keyed(keys="k3"), keyed(keys="k4 k4"))
+    disk.refuse_units()
+    with pytest.raises(OSError, match="No space"):
+        take_all(owner)
+    for key in ("k0", "k3", "k4"):
+        found = owner.search(key)
+        assert found.offsets == []
+        assert "could not be written" in found.unserved
+    owner.close()
+
+
+@pytest.mark.parametrize("more", [7, SHAPE.units - 11, SHAPE.units + 9])
+@pytest.mark.parametrize("refused", ["before the stop", "by the stop", "by both"])
+async def test_a_stop_with_a_refused_write_leaves_the_index_as_it_was(
+    tmp_path: Path, more: int, refused: str
+) -> None:
+    disk = UnitRefusingDisk()
+    owner = with_keys(tmp_path / "store", disk)
+    follower = IndexFollower(owner.store, owner.directory, TwoClocks(), Bell())
+    follower.index = owner.index
+    before = owner.files()
+    for number in range(more):
+        owner.send(keyed(keys=f"k{number % 5}"))
+    disk.refuse_units()
+    if refused != "by the stop":
+        with pytest.raises(OSError, match="No space"):
+            take_all(owner)
+    if refused == "before the stop":
+        disk.fail_write = healthy
+    follower.close()
+    owner.index = None
+    assert owner.files() == before
+    keys = owner.every_key()
+    owner.close()
+    again = Indexed(small_settings(tmp_path / "store"))
+    again.open_index()
+    again.follow()
+    again.close()
+    assert again.removed == []
+    assert again.files() == indexed_one_by_one(keys)
+
+
+async def test_a_file_that_was_filled_before_a_refusal_has_its_keys_once(tmp_path: Path) -> None:
+    """The piece goes on in another file, which the disk refuses: it is not taken again."""
+    disk = UnitRefusingDisk()
+    owner = with_keys(tmp_path / "store", disk)
+    follower = IndexFollower(owner.store, owner.directory, TwoClocks(), Bell())
+    follower.index = owner.index
+    (first,) = owner.directory.files()
+    for number in range(SHAPE.units):
+        owner.send(keyed(keys=f"k{number % 5}"))
+    disk.fail_write = lambda path, _: 0 if path == first.path else errno.ENOSPC
+    with pytest.raises(OSError, match="No space"):
+        take_all(owner)
+    disk.fail_write = healthy
+    follower.close()
+    owner.index = None
+    keys = owner.every_key()
+    owner.close()
+    again = Indexed(small_settings(tmp_path / "store"))
+    again.open_index()
+    again.follow()
+    again.close()
+    assert again.files() == indexed_one_by_one(keys)
