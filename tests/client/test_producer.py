@@ -501,12 +501,12 @@ async def test_send_many_takes_iterables_and_async_iterables(
     assert len(await producer.send_many("orders", [])) == 0
 
 
+@pytest.mark.parametrize("bounds", [{"drain_bytes": 100_000}, {}])
 async def test_send_many_holds_back_instead_of_filling_the_buffer(
-    cluster: Cluster, broker: FakeAppendBroker
+    cluster: Cluster, broker: FakeAppendBroker, bounds: dict[str, int]
 ) -> None:
-    producer = cluster.producer(
-        buffer_bytes_max=400_000, drain_bytes=100_000, batch_bytes_max=20_000
-    )
+    """By default, too, however small the buffer is."""
+    producer = cluster.producer(buffer_bytes_max=400_000, batch_bytes_max=20_000, **bounds)
     asked = 0
 
     def bodies():  # type: ignore[no-untyped-def]
@@ -519,9 +519,29 @@ async def test_send_many_holds_back_instead_of_filling_the_buffer(
     async with asyncio.TaskGroup() as tasks:
         sending = tasks.create_task(producer.send_many("orders", bodies()))
         await broker.wait_requests(1)
-        assert asked < 200
+        assert asked < (200 if bounds else 400)
         broker.gate.set()
     assert len(sending.result()) == 1000
+
+
+async def test_who_waits_for_capacity_never_finds_a_small_buffer_full(
+    cluster: Cluster, broker: FakeAppendBroker
+) -> None:
+    producer = cluster.producer(buffer_bytes_max=100_000, batch_bytes_max=5_000)
+    broker.gate.clear()
+
+    async def send_all() -> None:
+        for _ in range(300):
+            await producer.wait_capacity()
+            producer.send("orders", bytes(1000))
+
+    async with asyncio.TaskGroup() as tasks:
+        sending = tasks.create_task(send_all())
+        await broker.wait_requests(1)
+        assert not sending.done()
+        broker.gate.set()
+    await producer.flush()
+    assert len(broker.all_bodies("orders")) == 300
 
 
 async def test_send_many_tells_a_wrong_number_of_keys_and_an_unknown_topic(

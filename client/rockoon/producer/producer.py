@@ -107,6 +107,7 @@ class Producer(ClosedOnExit):
         self._compacted: set[str] = set()
         self._index_max = self.settings.batch_messages_max - 1
         self._buffer_bytes_max = self.settings.buffer_bytes_max
+        self._capacity_bytes = self.settings.capacity_bytes
         self._own_bytes = SEQUENCED_BYTES_MAX if self.settings.idempotent else OWN_BYTES_MAX
         self._is_closed = False
         cluster.adopt(self)
@@ -248,7 +249,7 @@ class Producer(ClosedOnExit):
         spans = SentSpans()
         keys_left = None if keys is None else iter(keys)
         async for chunk in body_chunks(bodies):
-            if self._accumulator.buffered_bytes > self.settings.drain_bytes:
+            if self._accumulator.buffered_bytes > self._capacity_bytes:
                 await self._make_room()
             elif self._sender.wants_turn():
                 await asyncio.sleep(0)
@@ -256,7 +257,7 @@ class Producer(ClosedOnExit):
                 spans.note(*self._send_plain(topic, chunk, tags, queue, ordering_key))
                 continue
             for body in chunk.bodies:
-                if self._accumulator.buffered_bytes > self.settings.drain_bytes:
+                if self._accumulator.buffered_bytes > self._capacity_bytes:
                     await self._make_room()
                 own_keys = None if keys_left is None else next_keys(keys_left)
                 receipt = self.send(
@@ -314,7 +315,7 @@ class Producer(ClosedOnExit):
         self._sender.unreported.raise_first()
         if self._sender.wants_turn():
             await asyncio.sleep(0)
-        if self._accumulator.buffered_bytes > self.settings.drain_bytes:
+        if self._accumulator.buffered_bytes > self._capacity_bytes:
             await self._make_room()
 
     async def drain(self) -> None:
@@ -475,7 +476,7 @@ class Producer(ClosedOnExit):
     async def _make_room(self) -> None:
         completed = self._sender.completed
         self._sender.end_pauses()
-        while self._accumulator.buffered_bytes > self.settings.drain_bytes // 2:
+        while self._accumulator.buffered_bytes > self._capacity_bytes // 2:
             await completed.wait(completed.count)
 
 

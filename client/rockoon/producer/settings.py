@@ -33,7 +33,8 @@ class ProducerSettings:
     buffer_bytes_max: int = 64 << 20
     """Messages not acknowledged and not awaited; beyond it `send` raises BufferFull."""
     drain_bytes: int = 32 << 20
-    """`wait_capacity` waits while more than this is not acknowledged."""
+    """`wait_capacity` and `send_many` wait while more than this is not acknowledged, or more than
+    half of `buffer_bytes_max`."""
     delivery_timeout_seconds: float = 30.0
     """After this a message that could not be delivered fails with the last error."""
     reply_timeout_seconds: float = 10.0
@@ -45,6 +46,11 @@ class ProducerSettings:
     """Smaller bodies are sent as they are, and so are those that would not get smaller."""
     compression_level: int = LEVEL_DEFAULT
     """1 (quick) to 9 (small); LZ4 has none."""
+
+    @property
+    def capacity_bytes(self) -> int:
+        """Messages not acknowledged, beyond which is waited: well before `send` raises."""
+        return min(self.drain_bytes, self.buffer_bytes_max // 2)
 
     def __post_init__(self) -> None:
         bounds = {
