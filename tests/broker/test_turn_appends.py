@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from rockoon_broker.append import AppendResult
+from rockoon_broker.clock import SystemClock
 from rockoon_broker.idempotence.ledger import Run
 from rockoon_broker.rpc import service
 from rockoon_broker.rpc.turn_appends import BATCHES_MAX, BYTES_MAX, Placed, TurnAppends
@@ -48,7 +49,7 @@ async def test_a_message_alone_is_written_at_once_and_company_waits_for_the_end_
     None
 ):
     writes = WritesSeen()
-    turn = TurnAppends(writes)
+    turn = TurnAppends(writes, SystemClock())
     for _ in range(3):
         turn.unanswered = 1
         assert turn.place(one(), unanswered=1) == [STORED]
@@ -71,7 +72,7 @@ async def test_a_message_alone_is_written_at_once_and_company_waits_for_the_end_
 
 async def test_what_is_gathered_is_bounded_and_a_failure_reaches_all_that_waited() -> None:
     writes = WritesSeen()
-    turn = TurnAppends(writes)
+    turn = TurnAppends(writes, SystemClock())
     turn.unanswered = 9
     many = [turn.place(one(), unanswered=1) for _ in range(BATCHES_MAX + 1)]
     assert writes.messages == [BATCHES_MAX]
@@ -90,7 +91,7 @@ async def test_what_is_gathered_is_bounded_and_a_failure_reaches_all_that_waited
 
 async def test_large_messages_do_not_wait_for_further_ones() -> None:
     writes = WritesSeen()
-    turn = TurnAppends(writes)
+    turn = TurnAppends(writes, SystemClock())
     turn.unanswered = 9
     large = [RoutedBatch(Batch("T", 0, bytes(BYTES_MAX // 2), b"\1\0\0\0"), 0)]
     many = [turn.place(large, unanswered=1) for _ in range(3)]

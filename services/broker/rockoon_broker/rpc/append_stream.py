@@ -132,6 +132,8 @@ class AppendStream:
         # `take` waits for what it has placed with others; who would be answered has gone.
         self._is_taking = False
         self._is_gone = False
+        # `take` has placed a message in this turn of the loop.
+        self._has_taken = False
         # What `read` gets next is to be placed alone: `take` has tried.
         self._is_left_alone = False
 
@@ -142,8 +144,11 @@ class AppendStream:
             message: it came while `read` waits for one.
             sender: is answered.
         """
-        # Answers follow in their order, and others know better how to wait.
-        if self._unanswered or self._ended or not sender.has_room or len(message) >= LARGE_BYTES:
+        # Answers follow in their order, and others know better how to wait. One in a turn: hundreds
+        # may have come at once, and each would be synced by itself before anybody else has his.
+        if self._unanswered or self._has_taken or self._ended or not sender.has_room:
+            return False
+        if len(message) >= LARGE_BYTES:
             return False
         try:
             request = append_request(message)
@@ -152,6 +157,8 @@ class AppendStream:
             return False
         if request.more:
             return False
+        self._has_taken = True
+        self._loop.call_soon(self._turn_is_over)
         self._unanswered += 1
         self._placing.came()
         came_seconds = self._clock.monotonic_seconds()
@@ -175,6 +182,9 @@ class AppendStream:
         else:
             self._answer_to(sender, request.request_id, placed, came_seconds)
         return True
+
+    def _turn_is_over(self) -> None:
+        self._has_taken = False
 
     def _resume(
         self,
@@ -205,7 +215,7 @@ class AppendStream:
     def _answer_to(
         self, sender: Sender, request_id: int, outcome: Outcome, came_seconds: float
     ) -> None:
-        """Answer at once what need not wait for a sync."""
+        """Answer at once what need not wait for a sync; nothing is raised where nobody looks."""
         waits = isinstance(outcome, AppendResult) and outcome.durable is not None
         try:
             if not (waits or self._is_over):
@@ -218,6 +228,8 @@ class AppendStream:
         except RockoonError:
             # `answers` is told the same.
             pass
+        except Exception as failure:  # noqa: BLE001 - logged and told
+            outcome = unforeseen(failure)
         self._outcomes.append(([(request_id, outcome)], came_seconds))
         self._wake()
 

@@ -94,6 +94,8 @@ class StreamPlacing:
         except RockoonError:
             return None
         if isinstance(found, asyncio.Future):
+            # Who ends in order looks before it is done.
+            self._note_batch()
             return found
         if found[0] is not None:
             self._note_batch()

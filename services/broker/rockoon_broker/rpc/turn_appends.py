@@ -6,10 +6,10 @@ another turn.
 """
 
 import asyncio
-import time
 from collections.abc import Callable, Sequence
 
 from rockoon_broker.append import AppendResult
+from rockoon_broker.clock import Clock
 from rockoon_broker.store.log.batch import RoutedBatch
 
 # Gathered beyond that, a message waits longer for others than it would have for its own write.
@@ -28,12 +28,16 @@ class TurnAppends:
     Args:
         append_joint: puts messages' batches into the log by one write, as far as it can; raises for
             all of them.
+        clock: says what came a moment ago.
     """
 
     def __init__(
-        self, append_joint: Callable[[Sequence[Sequence[RoutedBatch]]], Sequence[Placed]]
+        self,
+        append_joint: Callable[[Sequence[Sequence[RoutedBatch]]], Sequence[Placed]],
+        clock: Clock,
     ) -> None:
         self._append_joint = append_joint
+        self._clock = clock
         self._loop = asyncio.get_running_loop()
         self._gathered: list[tuple[Sequence[RoutedBatch], asyncio.Future[Placed]]] = []
         self._batches = self._bytes = 0
@@ -49,7 +53,7 @@ class TurnAppends:
     def came(self, sender: object) -> None:
         """A message has come, which is unanswered now; `sender`: on whose stream."""
         self.unanswered += 1
-        now = time.monotonic()
+        now = self._clock.monotonic_seconds()
         if sender is not self._last_sender:
             self._last_sender = sender
             self._had_company |= now - self._last_seconds < MOMENT_SECONDS

@@ -1,0 +1,308 @@
+"""A message alone is placed and answered where it comes; who answers what cannot be."""
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rockoon_broker.append import AppendResult
+from rockoon_broker.clock import SystemClock
+from rockoon_broker.idempotence.ledger import Run
+from rockoon_broker.rpc import service
+from rockoon_broker.rpc.append_stream import AppendStream
+from rockoon_broker.rpc.placing import StreamPlacing
+from rockoon_broker.rpc.turn_appends import MOMENT_SECONDS, Placed, TurnAppends
+from rockoon_broker.store.log.batch import RoutedBatch
+from rockoon_core.errors import NotLeader, NotPermitted, RockoonError
+from rockoon_proto.v1 import broker_pb2 as pb
+from rockoon_proto.v1.errors_pb2 import Error
+from rockoon_runtime.access.callers import Caller
+from rockoon_runtime.calls import CallTimes
+from support.broker import running_broker
+from support.broker_routes import BrokerRoutes
+from support.joint_batches import batch, joint
+
+LEASE_LOST = NotLeader("it leads no more")
+STORED = AppendResult((Run(0, 1, 0, 0, 0, b""),), None)
+
+
+class SetClock(SystemClock):
+    """Stands still until it is set."""
+
+    seconds = 1.0
+
+    def monotonic_seconds(self) -> float:
+        return self.seconds
+
+
+class Recipient:
+    """Whose stream it is; notes what he is told, and when others may go on."""
+
+    def __init__(self) -> None:
+        self.told: list[int] = []
+        self.has_room = True
+        self.is_held = False
+        self.left: list[bytes | bytearray] = []
+        # Raised from so many questions on.
+        self.objection: RockoonError | None = None
+        self.asked_max = 0
+        self.failure: Exception | None = None
+
+    def may_answer(self) -> None:
+        self.asked_max -= 1
+        if self.objection is not None and self.asked_max < 0:
+            raise self.objection
+
+    def queue_message(self, message: bytes) -> None:
+        if self.failure is not None:
+            raise self.failure
+        self.told.append(pb.AppendReply.FromString(message).request_id)
+
+    def hold(self) -> None:
+        self.is_held = True
+
+    def release(self, left: bytes | bytearray | None = None) -> None:
+        assert self.is_held
+        self.is_held = False
+        self.left += [] if left is None else [left]
+
+
+class Revocable(Caller):
+    """May do all, until he may not."""
+
+    def __init__(self) -> None:
+        self.is_revoked = False
+
+    def require(self, *_: str) -> None:
+        if self.is_revoked:
+            raise NotPermitted("not any more")
+
+
+class Scene:
+    """A stream, and what its messages come to."""
+
+    def __init__(self, result: AppendResult | None = STORED) -> None:
+        self.result = result
+        self.failure: Exception | None = None
+        self.writes: list[int] = []
+        self.notes = 0
+        self.caller = Revocable()
+        self.recipient = Recipient()
+        self.clock = SetClock()
+        self.turn = TurnAppends(self._append_joint, self.clock)
+        self.stream = self.another()
+
+    def another(self) -> AppendStream:
+        placing = StreamPlacing(self.turn, self._place, self._note, self.caller)
+        return AppendStream(placing, CallTimes(), self.clock)
+
+    def _append_joint(self, messages: Sequence[Sequence[RoutedBatch]]) -> Sequence[Placed]:
+        if self.failure is not None:
+            raise self.failure
+        self.writes.append(len(messages))
+        return [[self.result] * len(batches) for batches in messages]
+
+    async def _place(self, _request: Any) -> AppendResult:
+        raise AssertionError("nobody reads")
+
+    def _note(self) -> None:
+        self.notes += 1
+
+    def has_company(self) -> None:
+        """Somebody else's message came a moment ago."""
+        self.turn.came(self)
+
+    def take(self, request_id: int, *others: Any, topic: str = "T") -> bool:
+        """Offer a message; returns whether it was taken."""
+        message: Any = joint(batch(topic, 0, b"x", request_id=request_id), *others)
+        return self.stream.take(message.SerializeToString(), self.recipient)
+
+    async def others_tell(self) -> list[tuple[int, str]]:
+        """What is left to `answers` by the end of the stream, with the errors' names."""
+        self.stream.end()
+        return [
+            (each.request_id, Error.Code.Name(each.error.code) if each.HasField("error") else "")
+            async for each in self.stream.answers()
+        ]
+
+
+async def test_a_message_alone_is_answered_where_it_comes() -> None:
+    scene = Scene()
+    assert scene.take(7)
+    assert (scene.recipient.told, scene.writes, scene.notes) == ([7], [1], 1)
+    assert scene.turn.unanswered == 0
+    assert await scene.others_tell() == []
+
+
+async def test_what_comes_behind_it_in_the_same_turn_is_for_who_reads() -> None:
+    scene = Scene()
+    assert scene.take(1)
+    assert [scene.take(number) for number in (2, 3)] == [False, False]
+    await asyncio.sleep(0)
+    assert scene.take(4)
+    assert (scene.recipient.told, scene.writes) == ([1, 4], [1, 1])
+
+
+async def test_in_company_it_is_noted_at_once_held_and_answered_at_the_end_of_the_turn() -> None:
+    scene = Scene()
+    other, recipient = scene.another(), Recipient()
+    scene.has_company()
+    assert scene.take(1)
+    assert other.take(batch("T", 0, b"y", request_id=2).SerializeToString(), recipient)
+    assert (scene.notes, scene.writes) == (2, []), "who ends in order knows of both"
+    assert scene.recipient.is_held
+    assert recipient.is_held
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert scene.writes == [2]
+    assert (scene.recipient.told, recipient.told) == ([1], [2])
+    assert not scene.recipient.is_held
+    assert await scene.others_tell() == []
+
+
+async def test_company_is_who_came_a_moment_ago_though_he_is_answered() -> None:
+    for seconds, is_company in ((MOMENT_SECONDS / 2, True), (MOMENT_SECONDS * 2, False)):
+        scene = Scene()
+        scene.has_company()
+        scene.turn.unanswered -= 1
+        scene.clock.seconds += seconds
+        assert scene.take(1)
+        assert scene.recipient.is_held == is_company
+
+
+@pytest.mark.parametrize("why", ["no room", "several", "unreadable", "no lease", "traced"])
+async def test_what_is_special_or_has_to_wait_is_left_untouched(why: str) -> None:
+    scene = Scene()
+    if why == "no room":
+        scene.recipient.has_room = False
+    elif why == "no lease":
+        scene.recipient.objection = LEASE_LOST
+    if why == "unreadable":
+        assert not scene.stream.take(b"\xff\xff", scene.recipient)
+    elif why == "traced":
+        traced = batch("T", 0, b"x", traceparent="00-1-2-01")
+        assert not scene.stream.take(traced.SerializeToString(), scene.recipient)
+    else:
+        more = [batch("T", 1, b"y")] if why == "several" else []
+        assert not scene.take(1, *more)
+    assert (scene.recipient.told, scene.writes, scene.turn.unanswered) == ([], [], 0)
+
+
+@pytest.mark.parametrize("company", [False, True])
+async def test_what_may_not_be_answered_any_more_is_left_to_who_says_why(company: bool) -> None:
+    """The lease was lost while it was written."""
+    scene = Scene()
+    if company:
+        scene.has_company()
+    scene.recipient.objection, scene.recipient.asked_max = LEASE_LOST, 1
+    assert scene.take(1)
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert (scene.recipient.told, scene.recipient.is_held) == ([], False)
+    assert await scene.others_tell() == [(1, "")], "through the guard, which asks again"
+
+
+async def test_what_waits_for_a_sync_is_answered_by_who_can_wait() -> None:
+    durable = asyncio.get_running_loop().create_future()
+    scene = Scene(AppendResult(STORED.runs, durable))
+    assert scene.take(1)
+    assert not scene.take(2), "answers follow in their order"
+    durable.set_result(None)
+    assert scene.recipient.told == []
+    assert await scene.others_tell() == [(1, "")]
+    assert scene.turn.unanswered == 0
+
+
+async def test_the_end_of_a_stream_waits_for_what_it_holds() -> None:
+    scene = Scene()
+    scene.has_company()
+    assert scene.take(1)
+    assert await scene.others_tell() == [(1, "")]
+    assert (scene.recipient.told, scene.writes) == ([], [1])
+    assert scene.turn.unanswered == 1, "somebody else's"
+
+
+async def test_who_has_gone_is_told_nothing() -> None:
+    scene = Scene()
+    scene.has_company()
+
+    async def answered() -> None:
+        async for _ in scene.stream.answers():
+            raise AssertionError("there is nothing to tell")
+
+    async with asyncio.TaskGroup() as tasks:
+        waiting = tasks.create_task(answered(), name="answers")
+        await asyncio.sleep(0)
+        assert scene.take(1)
+        waiting.cancel()
+    await asyncio.sleep(0)
+    assert scene.writes == [1]
+    assert (scene.recipient.told, scene.recipient.is_held) == ([], True)
+    assert scene.turn.unanswered == 1
+
+
+@pytest.mark.parametrize("when", ["refused", "nobody serves"])
+async def test_what_could_not_be_placed_with_others_goes_back_to_who_reads(when: str) -> None:
+    scene = Scene(None)
+    scene.failure = LEASE_LOST if when == "nobody serves" else None
+    scene.has_company()
+    assert scene.take(1)
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert len(scene.recipient.left) == 1
+    assert (scene.recipient.told, scene.recipient.is_held) == ([], False)
+    assert scene.turn.unanswered == 1
+    assert await scene.others_tell() == []
+
+
+async def test_a_key_that_is_revoked_while_a_message_is_held_brings_no_further_one() -> None:
+    scene = Scene()
+    scene.has_company()
+    assert scene.take(1)
+    scene.caller.is_revoked = True
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert scene.recipient.told == [1], "it is stored, and was permitted"
+    assert not scene.take(2)
+    assert scene.writes == [1]
+
+
+@pytest.mark.parametrize("company", [False, True])
+@pytest.mark.parametrize("where", ["placing", "answering"])
+async def test_a_bug_is_told_and_holds_nobody_for_ever(company: bool, where: str) -> None:
+    scene = Scene()
+    bug = RuntimeError("no one foresaw")
+    if company:
+        scene.has_company()
+    if where == "placing":
+        scene.failure = bug
+    scene.recipient.failure = bug
+    assert scene.take(1)
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert not scene.recipient.is_held
+    assert await scene.others_tell() == [(1, "INTERNAL")]
+
+
+async def test_a_broker_takes_what_comes_alone(
+    tmp_path: Path, nameserver: BrokerRoutes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken: list[bool] = []
+
+    class Noting(AppendStream):
+        def take(self, message: Any, sender: Any) -> bool:
+            taken.append(super().take(message, sender))
+            return taken[-1]
+
+    monkeypatch.setattr(service, "AppendStream", Noting)
+    await nameserver.create_topic("T", {"broker-a": 1})
+    async with running_broker(tmp_path, [nameserver.address], flush="async") as broker:
+        call = broker.stub.AppendStream()
+        for number in range(5):
+            await call.write(batch("T", 0, b"%d" % number, request_id=number))
+            assert (await call.read()).request_id == number
+        await call.done_writing()
+        assert sum(taken) >= 4, "the first may come before its reader waits"
+        assert await broker.bodies("T", 0) == [b"%d" % number for number in range(5)]
