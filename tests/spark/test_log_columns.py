@@ -3,7 +3,9 @@
 import random
 import zlib
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -28,10 +30,15 @@ from rockoon_format.record import (
     encode_host,
     encode_record,
 )
+from rockoon_spark.files import LogFile
 from rockoon_spark.records.columns import COLUMNS, LogRecords, arrow_schema, to_batch
 from rockoon_spark.records.compiled_properties import CompiledProperties
 from rockoon_spark.records.partition_scan import find_records
 from rockoon_spark.records.properties import Properties
+from rockoon_spark.records.selection import Selection
+from rockoon_spark.source import file_partition
+from rockoon_spark.source.file_partition import FilePartition
+from rockoon_spark.source.rows import rows
 from support import golden_store
 from support.kernels import BOTH, each_kernel
 from support.log_bytes import log_bytes
@@ -150,6 +157,32 @@ def test_every_column_of_random_records_is_right(seed: int) -> None:
     batch.validate(full=True)
     for record, frame, row in zip(records, frames, batch.to_pylist(), strict=True):
         assert row == as_row(record, len(frame))
+
+
+@pytest.mark.parametrize("seed", seeds(2))
+def test_every_column_of_random_records_is_right_in_a_file_s_windows(
+    seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    choose = random.Random(seed)
+    monkeypatch.setattr(file_partition, "TABLE_BYTES", choose.choice([7000, 20_000, 1 << 20]))
+    base = at = 7 << 30
+    expected, frames = [], []
+    for _ in range(200):
+        record, ending = random_record(choose, at), choose.randrange(3)
+        frames.append(encode_record(record, property_crc=ending == 1, room=ending == 2))
+        expected.append(as_row(record, len(frames[-1])))
+        at += len(frames[-1])
+    path = tmp_path / "log"
+    path.write_bytes(b"".join(frames))
+    whole = FilePartition.of(LogFile(str(path), base, at - base))
+    for partition in replace(whole, broker="broker-a", is_sealed=True).cut(100_000):
+        told: list[object] = []
+        for batch in rows(partition.read(), Selection(), list(COLUMNS), told.append):
+            batch.validate(full=True)
+            for row in batch.to_pylist():
+                assert row == expected.pop(0)
+        assert told == []
+    assert expected == []
 
 
 def zlib_packed(body: bytes) -> bytes:

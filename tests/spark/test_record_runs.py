@@ -2,16 +2,20 @@
 
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from rockoon_format.delay_levels import DELAY_LEVELS_MS
+from rockoon_format.record import Record, encode_record
+from rockoon_format.scan import sizes_in_place
 from rockoon_spark.files import LogFile
 from rockoon_spark.records.columns import COLUMNS
 from rockoon_spark.records.record_run import LogBroken, RecordRun, queue_runs_of
 from rockoon_spark.records.selection import Selection
+from rockoon_spark.records.table import table_of
 from rockoon_spark.source import file_partition
 from rockoon_spark.source.file_partition import FilePartition
 from rockoon_spark.source.rows import rows
@@ -31,7 +35,7 @@ def small_windows(monkeypatch: pytest.MonkeyPatch) -> None:
 def partitions_of(path: Path, content: bytes, split_bytes: int) -> list[FilePartition]:
     path.write_bytes(content)
     whole = FilePartition.of(LogFile(str(path), BASE, len(content)))
-    return whole.cut(split_bytes)
+    return replace(whole, is_sealed=True).cut(split_bytes)
 
 
 def read(partitions: list[FilePartition]) -> tuple[bytes, list[int], list[object]]:
@@ -85,6 +89,26 @@ def test_a_job_fails_at_damage_wherever_a_window_ends(seed: int, tmp_path: Path)
     by_numpy, compiled = of_both(broken)
     assert compiled == by_numpy
     assert str(BASE + victim) in compiled
+
+
+@needs_compiled
+def test_a_window_that_ends_with_a_record_has_more_behind_it(tmp_path: Path) -> None:
+    """Records of 256 bytes; a window that is all there is has none."""
+    frames = [
+        encode_record(Record(topic=b"T", body=bytes(164), physical_offset=BASE + 256 * number))
+        for number in range(20)
+    ]
+    log, window = b"".join(frames), b"".join(frames[:8])
+    assert len(log) == 20 * 256
+    for end, more in ((len(log), True), (len(window), False)):
+        sizes, goes_on = sizes_in_place(window, BASE, end, len(window))
+        table, stop, has_more = table_of(window, BASE, end)
+        assert table is not None
+        assert sizes.tolist() == table.sizes.tolist() == 8 * [256]
+        assert (goes_on, stop, has_more) == (more, len(window), more)
+    (partition,) = partitions_of(tmp_path / "log", log, len(log))
+    by_numpy, compiled = of_both(lambda: (read([partition]), rows_of([partition])))
+    assert compiled == by_numpy
 
 
 def rows_of(partitions: list[FilePartition]) -> tuple[list[dict[str, object]], list[str]]:

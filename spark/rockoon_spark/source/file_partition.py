@@ -53,21 +53,30 @@ class FilePartition(ContiguousPartition):
     """Whose store it is in."""
     store: str | None = None
     """The store directory, which says what topics were deleted."""
+    is_sealed: bool = False
+    """A later file has records: nothing is written to this one any more."""
 
     @classmethod
     def of(cls, file: LogFile) -> "FilePartition":
         """A whole file, of whatever store."""
         return cls(file=file, start=file.start, stop=file.start + file.bytes)
 
-    def look(self, wait: Callable[[float], object] = time.sleep) -> tuple[NDArray[np.uint8], Found]:
+    def look(
+        self,
+        wait: Callable[[float], object] = time.sleep,
+        content: NDArray[np.uint8] | None = None,
+    ) -> tuple[NDArray[np.uint8], Found]:
         """Bytes from `start` on, and the records that start here; positions count from there.
 
         Args:
             wait: spends so many seconds.
+            content: what `_content` gave, if it was asked: the file, which retention may have
+                deleted since, is read again only where these bytes do not do.
         """
         looks = 0
         while True:
-            buffer, found = self._look_once()
+            buffer, found = self._look_once(content)
+            content = None
             looks += 1
             behind = self.start + len(buffer)
             is_last = bool(found.damages) and found.damages[-1].end >= behind
@@ -76,13 +85,14 @@ class FilePartition(ContiguousPartition):
             # Nothing whole stands behind it: a broker may be writing this very record.
             wait(_LOOK_INTERVAL_SECONDS)
 
-    def _look_once(self) -> tuple[NDArray[np.uint8], Found]:
+    def _look_once(self, content: NDArray[np.uint8] | None) -> tuple[NDArray[np.uint8], Found]:
         first, behind = self.start - self.file.start, self.stop - self.file.start
         # A file begins with a record, whoever has cut it.
         proven = self.at_record or not first
         beyond = _BEYOND_BYTES
         while True:
-            buffer = read_range(self.file, first, behind, beyond)
+            buffer = self._content(beyond) if content is None else content
+            content = None
             # No record is longer: what is cut off even then is damage, and reading on would take
             # in the rest of the file for one forged size.
             goes_on = first + len(buffer) < self.file.bytes and beyond < _RECORD_BYTES_MAX
@@ -91,6 +101,11 @@ class FilePartition(ContiguousPartition):
             if not found.is_cut:
                 return buffer, found
             beyond *= 8
+
+    def _content(self, beyond: int = _BEYOND_BYTES) -> NDArray[np.uint8]:
+        """Bytes of the partition, and so many more where the file has them."""
+        first = self.start - self.file.start
+        return read_range(self.file, first, self.stop - self.file.start, beyond)
 
     def read(self) -> Iterator[LogRecords | DamagedPlace]:
         """See `LogPartition`."""
@@ -115,11 +130,14 @@ class FilePartition(ContiguousPartition):
         if offsets is not None:
             yield from self._records_at(offsets)
             return
-        at = self.start
-        for content, base, table in self._leading(table_of, TABLE_BYTES):
+        at, read = self.start, self._content()
+        # What a broker still writes to is looked at all at once: a topic that is deleted and made
+        # anew between two windows would have two records with one queue offset (`read`).
+        tables = self._leading(read, table_of, TABLE_BYTES) if self.is_sealed else ()
+        for content, base, table in tables:
             yield LogRecords.of_table(content, base, table, self.broker)
             at = base + int(table.sizes.sum())
-        buffer, found = self._behind(at).look()
+        buffer, found = self._behind(at).look(content=read[at - self.start :])
         for damage in found.damages:
             yield DamagedPlace(self.file.uri, damage.start, damage.end)
         if found.forgery is not None:
@@ -143,10 +161,11 @@ class FilePartition(ContiguousPartition):
         file = self.file
         at = self.start
         try:
-            for content, base, size in self._leading(_sizes_of, WINDOW_BYTES):
+            read = self._content()
+            for content, base, size in self._leading(read, _sizes_of, WINDOW_BYTES):
                 at = base + size
                 yield RecordRun(content, base, size)
-            buffer, found = self._behind(at).look()
+            buffer, found = self._behind(at).look(content=read[at - self.start :])
         except FileNotFoundError as error:
             raise LogBroken(file_gone(file)) from error
         except (OSError, ValueError) as error:
@@ -168,6 +187,7 @@ class FilePartition(ContiguousPartition):
 
     def _leading(
         self,
+        buffer: NDArray[np.uint8],
         prove: Callable[[bytes, int, int], tuple[Proved | None, int, bool]],
         window_bytes: int,
     ) -> Iterator[tuple[bytes, int, Proved]]:
@@ -177,6 +197,7 @@ class FilePartition(ContiguousPartition):
         near the partition's end: what comes behind them has to be looked at as well.
 
         Args:
+            buffer: the partition's `_content`.
             prove: of bytes, the physical offset of the first, and how many the file has from there
                 on, gives what they begin with, how long that is, and whether what follows has
                 more bytes.
@@ -189,7 +210,6 @@ class FilePartition(ContiguousPartition):
             return
         length = self.stop - self.start
         first = self.start - self.file.start
-        buffer = read_range(self.file, first, first + length, _BEYOND_BYTES)
         at: int | None = 0
         if first and not self.at_record:
             goes_on = first + len(buffer) < self.file.bytes

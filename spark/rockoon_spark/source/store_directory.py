@@ -120,6 +120,9 @@ class DirectoryLog:
     ) -> list[FilePartition]:
         """See `ContiguousLog`."""
         found: list[FilePartition] = []
+        # Brokers make files ahead: the last one that was begun is the one that is written to.
+        begun = (file.start for file in reversed(self.files) if any(_head(file, 0)))
+        written = next(begun, 0)
         for file in self.files:
             first, behind = max(start, file.start), min(stop, file.start + file.bytes)
             whole = FilePartition(
@@ -130,6 +133,7 @@ class DirectoryLog:
                 broker=self.directory.broker,
                 store=self.directory.path,
                 fails_on_data_loss=self.directory.fails_on_data_loss,
+                is_sealed=file.start < written,
             )
             found += whole.cut(split_bytes or SPLIT_BYTES)
         return found
