@@ -22,6 +22,7 @@ from rockoon_format.index_file import (
     link_keys,
 )
 
+HASH_MAX = 2**31 - 1
 SLOTS_PER_PAGE = 1024
 """Of 4 KiB, as file systems have them."""
 
@@ -64,8 +65,13 @@ class Slots:
         Args:
             header: the file's, as it is.
             keys: at least one; they must fit.
+
+        Raises:
+            ValueError: a hash is none of `hashes.index_key_hash`.
         """
         if self._compiled is None:
+            if ((keys.hashes < 0) | (keys.hashes > HASH_MAX)).any():
+                raise ValueError("keys that no index file takes")
             linked = link_keys(header, self._slots, keys.hashes, keys.offsets, keys.timestamps_ms)
             self._slots[linked.slot_numbers] = linked.slot_values
             self._changed[linked.slot_numbers // SLOTS_PER_PAGE] = True

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rockoon_format import kernel
 from rockoon_format.hashes import index_key_hash
 from rockoon_format.index_entries import (
     FEW_RECORDS_MAX,
@@ -14,6 +15,7 @@ from rockoon_format.index_entries import (
     index_entries,
     index_keys,
     key_hashes,
+    keys_within,
 )
 from rockoon_format.properties import decode_text, find_value, split_keys
 from rockoon_format.record import Record, encode_host, encode_record
@@ -161,7 +163,9 @@ def test_thousands_of_records_with_properties_of_all_lengths(seed: int) -> None:
         st.tuples(
             sections,
             st.sampled_from(FLAGS),
-            st.sampled_from([b"T", b"U", 200 * b"t", "テーマ".encode(), b"\xff#"]),
+            st.sampled_from(
+                [b"T", b"U", 200 * b"t", "テーマ".encode(), b"\xff#", b"SCHEDULE_TOPIC_XXXX"]
+            ),
             st.sampled_from(["127.0.0.1", "::1"]),
             st.binary(max_size=20),
         ),
@@ -196,6 +200,43 @@ def test_entries_of_a_stretch_of_log_name_places_and_times(
     columns = (entries.hashes, entries.offsets, entries.timestamps_ms)
     assert list(zip(*(column.tolist() for column in columns), strict=True)) == expected
     assert len(entries) == len(expected)
+    within = keys_within(bytes(frames), len(frames), start)
+    if within is None:
+        texts = b"".join(topic + section for section, _, topic, _, _ in records)
+        assert kernel.native is None or not is_utf8(texts)
+    else:
+        columns = (within.hashes, within.offsets, within.timestamps_ms)
+        assert list(zip(*(column.tolist() for column in columns), strict=True)) == expected
+
+
+def is_utf8(raw: bytes) -> bool:
+    try:
+        raw.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def test_of_a_stretch_of_log_only_what_was_rolled_back_has_no_keys() -> None:
+    flags = [0, 0x4, 0x8, 0xC, 0xD]
+    frames = b"".join(
+        encode_record(
+            Record(
+                topic=topic,
+                properties=b"DELAY\x012\x02UNIQ_KEY\x01u\x02KEYS\x01a b\x02",
+                sys_flag=flag,
+            )
+        )
+        for topic in (b"T", b"SCHEDULE_TOPIC_XXXX", b"rmq_sys_wheel_timer")
+        for flag in flags
+    )
+    found = scan(frames, 0, len(frames), with_tag_codes=False)
+    entries = keys_within(frames, len(frames), 0) or index_entries(frames, found, 0)
+    listed = found.offsets[np.tile([flag & 0xC != 0xC for flag in flags], 3)]
+    assert entries.offsets.tolist() == np.repeat(listed, 3).tolist()
+    assert entries.hashes[-3:].tolist() == [
+        index_key_hash(f"rmq_sys_wheel_timer#{key}") for key in ("u", "a", "b")
+    ]
 
 
 def test_keys_of_a_message_are_its_unique_key_and_then_the_others() -> None:

@@ -15,7 +15,7 @@ from rockoon_format.index_file import (
     unit_position,
 )
 from rockoon_format.index_slots import SLOTS_PER_PAGE, Slots
-from support.kernels import needs_compiled, of_both
+from support.kernels import BOTH, needs_compiled, of_both, using
 from support.seeds import seeds
 
 UNITS = 3000
@@ -104,13 +104,10 @@ def test_pages_count_as_changed_that_a_file_has_otherwise_or_that_have_units() -
     assert len(by_numpy[4]) == 1  # type: ignore[arg-type]
 
 
-@needs_compiled
-def test_hashes_that_no_index_has_are_refused() -> None:
+@pytest.mark.parametrize("choice", BOTH)
+@pytest.mark.parametrize("key_hash", [-1, 2**31])
+def test_a_hash_that_no_index_has_is_refused(choice: str, key_hash: int) -> None:
     one = np.ones(1, np.int64)
-    for key_hash in (-1, 2**31):
-        with pytest.raises(ValueError, match="no index file"):
-            of_both(
-                lambda key_hash=key_hash: Slots(5).put(
-                    IndexHeader(), KeyEntries(one * key_hash, one, one)
-                )
-            )  # type: ignore[misc]
+    keys = KeyEntries(one * key_hash, one, one)
+    with using(choice), pytest.raises(ValueError, match="no index file"):
+        Slots(5).put(IndexHeader(), keys)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from rockoon_format.consume_queue import ENTRY_BYTES, decode_entries
-from rockoon_format.queue_runs import QueueRuns, queue_runs
+from rockoon_format.queue_runs import LogCutter, QueueRuns, queue_runs
 from rockoon_format.record import Record, encode_record
 from rockoon_format.scan import Scan, scan
 from support.kernels import needs_compiled, of_both
@@ -76,6 +76,46 @@ def test_every_entry_is_in_a_run_of_its_queue_and_file(seed: int) -> None:
             assert getattr(runs, name).tolist() == getattr(compiled, name).tolist(), name
         assert runs.entries == compiled.entries
         assert len(runs.entries) == ENTRY_BYTES * int(listed.sum())
+
+
+def frames_of(choose: random.Random, count: int, topics: list[bytes]) -> bytes:
+    return b"".join(
+        encode_record(
+            Record(
+                topic=choose.choice(topics),
+                properties=b"TAGS\x01t%d\x02" % choose.randrange(4),
+                queue_id=choose.randrange(3),
+                queue_offset=number,
+            )
+        )
+        for number in range(count)
+    )
+
+
+@needs_compiled
+@pytest.mark.parametrize("seed", seeds(2))
+def test_a_piece_that_is_left_open_leaves_no_trace_among_the_others(seed: int) -> None:
+    choose = random.Random(seed)
+    many = [b"topic-%d" % number for number in range(300)]
+    pieces = [frames_of(choose, 200, many[:200]), frames_of(choose, 200, many)]
+    marks = {"topic-7": len(pieces[0]) + 999, "topic-250": 1, "topic-8": 1 << 40}
+    cutter = LogCutter(marks, FILE_ENTRIES)
+    for _ in range(2):
+        start = 0
+        for piece in pieces:
+            # Of topics that are new, of known ones, with messages of a delay, and cut off.
+            for ending in (frames_of(choose, 1, [b"SCHEDULE_TOPIC_XXXX"]), bytes(50)):
+                open_piece = frames_of(choose, 60, [*many, b"other-1", b"other-2"]) + ending
+                assert not cutter.add(open_piece, len(open_piece), start)
+            assert cutter.add(piece, len(piece), start)
+            start += len(piece)
+        topics, runs = cutter.taken()
+        records = scan(b"".join(pieces), 0, start)
+        assert topics == records.topics
+        floors = np.array([marks.get(topic.decode(), 0) for topic in topics])
+        listed = records.offsets >= floors[records.topic_numbers]
+        assert told(runs) == expected(records, listed.tolist())
+        assert not listed.all()
 
 
 @needs_compiled

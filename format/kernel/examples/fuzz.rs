@@ -237,8 +237,8 @@ fn pass(chance: &mut Chance, frames: &[u8]) {
             .all(|at| (*at as usize) < frames.len()));
     }
     let mut cutter = LogCutter::new(Entries {
-        marks: vec![(b"T".to_vec(), wild(chance, 9))],
-        others: vec![],
+        marks: [(b"T".to_vec(), wild(chance, 9))].into(),
+        others: [].into(),
         unlisted: if chance.below(2) == 0 { 0 } else { 0xC },
         file_entries: wild(chance, 3),
     });

@@ -3,8 +3,6 @@
 
 #![forbid(unsafe_code)]
 
-use std::hint::black_box;
-
 use crate::columns::Topics;
 use crate::reading::be_i64;
 use crate::record::{length, AT_STORE_TIMESTAMP};
@@ -15,7 +13,6 @@ pub const UNIT_BYTES: usize = 20;
 pub const SLOTS_PER_PAGE: usize = 1024;
 const SECONDS_MAX: i64 = i32::MAX as i64;
 const TRANSACTION: i32 = 0xC;
-const KEYS_AHEAD: usize = 128;
 
 /// Keys in the order in which they are put, and what was last among the records.
 #[derive(Default)]
@@ -112,43 +109,25 @@ impl Slots {
     ) -> Option<i64> {
         let count = u32::try_from(self.units.len()).ok()?;
         let (mut number, mut used, mut first) = (first_unit, 0, Some(seconds.first));
-        let mut keys = keys.zip(units.chunks_exact_mut(UNIT_BYTES));
-        let mut ahead: Vec<(u32, usize)> = Vec::with_capacity(KEYS_AHEAD);
-        let mut places = Vec::with_capacity(KEYS_AHEAD);
-        loop {
-            ahead.clear();
-            places.clear();
-            let mut touched = 0;
-            for ((hash, offset, stored_ms), unit) in keys.by_ref().take(KEYS_AHEAD) {
-                let hash = u32::try_from(i32::try_from(hash).ok()?).ok()?;
-                let slot = hash.checked_rem(count)? as usize;
-                // Slots lie anywhere in megabytes. What does not wait for one, nor branches by it, has
-                // the processor fetch many at a time.
-                touched ^= self.units.get(slot)?;
-                ahead.push((hash, slot));
-                places.push((offset, stored_ms, unit));
-            }
-            if ahead.is_empty() {
-                return Some(used);
-            }
-            black_box(touched);
-            for ((hash, slot), (offset, stored_ms, unit)) in ahead.iter().zip(places.drain(..)) {
-                let newest = self.units.get_mut(*slot)?;
-                let is_known = 0 < *newest && *newest <= number;
-                let previous = if is_known { *newest } else { 0 };
-                used += i64::from(!is_known);
-                *newest = number;
-                *self.changed.get_mut(slot / SLOTS_PER_PAGE)? = true;
-                let seconds = first.take().unwrap_or_else(|| seconds.at(stored_ms));
-                let mut made = [0; UNIT_BYTES];
-                made[..4].copy_from_slice(&hash.to_be_bytes());
-                made[4..12].copy_from_slice(&offset.to_be_bytes());
-                made[12..16].copy_from_slice(&(seconds as i32).to_be_bytes());
-                made[16..].copy_from_slice(&previous.to_be_bytes());
-                unit.copy_from_slice(&made);
-                number = number.checked_add(1)?;
-            }
+        for ((hash, offset, stored_ms), unit) in keys.zip(units.chunks_exact_mut(UNIT_BYTES)) {
+            let hash = u32::try_from(i32::try_from(hash).ok()?).ok()?;
+            let slot = hash.checked_rem(count)? as usize;
+            let newest = self.units.get_mut(slot)?;
+            let is_known = 0 < *newest && *newest <= number;
+            let previous = if is_known { *newest } else { 0 };
+            used += i64::from(!is_known);
+            *newest = number;
+            *self.changed.get_mut(slot / SLOTS_PER_PAGE)? = true;
+            let seconds = first.take().unwrap_or_else(|| seconds.at(stored_ms));
+            let mut made = [0; UNIT_BYTES];
+            made[..4].copy_from_slice(&hash.to_be_bytes());
+            made[4..12].copy_from_slice(&offset.to_be_bytes());
+            made[12..16].copy_from_slice(&(seconds as i32).to_be_bytes());
+            made[16..].copy_from_slice(&previous.to_be_bytes());
+            unit.copy_from_slice(&made);
+            number = number.checked_add(1)?;
         }
+        Some(used)
     }
 
     pub fn newest(&self, slot: usize) -> Option<i32> {

@@ -10,9 +10,9 @@ use crate::batch::{self, Rules, Stamp, ENTRY_BYTES};
 use crate::columns::{self, Topics};
 use crate::encode::{self, Common};
 use crate::pieces;
+use crate::python_logs::{packed_runs, PackedRuns};
 use crate::python_producer::{take_bodies, unique_keys};
 use crate::reading::put;
-use crate::python_logs::{packed_runs, PackedRuns};
 use crate::runs::{self, Listed};
 use crate::scan::{chain as follow, scan as scan_records, Checks, Limits, FIELDS};
 

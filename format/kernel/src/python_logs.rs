@@ -181,8 +181,8 @@ impl QueueCutter {
     ) -> Self {
         QueueCutter {
             cutter: Mutex::new(LogCutter::new(Rules {
-                marks,
-                others,
+                marks: marks.into_iter().collect(),
+                others: others.into_iter().collect(),
                 unlisted,
                 file_entries,
             })),

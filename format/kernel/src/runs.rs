@@ -2,7 +2,7 @@
 
 #![forbid(unsafe_code)]
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use crate::batch::ENTRY_BYTES;
 use crate::columns::Topics;
@@ -152,15 +152,17 @@ pub fn cut(listed: impl Iterator<Item = Listed>, file_entries: i64) -> Option<Ru
 pub struct LogCutter {
     cutter: Cutter,
     topics: Vec<Vec<u8>>,
+    /// Where in `topics` each is.
+    numbers: HashMap<Vec<u8>, usize>,
     rules: Rules,
 }
 
 /// Which records have entries.
 pub struct Rules {
     /// Physical offset below which those of a topic have none.
-    pub marks: Vec<(Vec<u8>, i64)>,
+    pub marks: HashMap<Vec<u8>, i64>,
     /// Topics of which nothing is known here.
-    pub others: Vec<Vec<u8>>,
+    pub others: HashSet<Vec<u8>>,
     /// System flags of records that no queue has.
     pub unlisted: i32,
     pub file_entries: i64,
@@ -171,6 +173,7 @@ impl LogCutter {
         LogCutter {
             cutter: Cutter::new(rules.file_entries),
             topics: Vec::new(),
+            numbers: HashMap::new(),
             rules,
         }
     }
@@ -185,6 +188,7 @@ impl LogCutter {
         if !is_added {
             self.cutter.go_back(&sizes);
             self.topics.truncate(topics);
+            self.numbers.retain(|_, number| *number < topics);
         }
         is_added
     }
@@ -227,21 +231,25 @@ impl LogCutter {
 
     fn told_of(&mut self, topic: &[u8]) -> Option<(i64, i64)> {
         std::str::from_utf8(topic).ok()?;
-        if self.rules.others.iter().any(|other| other == topic) {
+        if self.rules.others.contains(topic) {
             return None;
         }
-        let mark = self.rules.marks.iter().find(|(name, _)| name == topic);
-        let known = self.topics.iter().position(|name| name == topic);
-        let number = known.unwrap_or_else(|| {
-            self.topics.push(topic.to_vec());
-            self.topics.len() - 1
-        });
-        Some((number as i64, mark.map_or(0, |it| it.1)))
+        let mark = self.rules.marks.get(topic).copied().unwrap_or(0);
+        let number = match self.numbers.get(topic) {
+            Some(known) => *known,
+            None => {
+                self.numbers.insert(topic.to_vec(), self.topics.len());
+                self.topics.push(topic.to_vec());
+                self.topics.len() - 1
+            }
+        };
+        Some((number as i64, mark))
     }
 
     /// Topics and runs of all that was added since it was asked last.
     pub fn taken(&mut self) -> Option<(Vec<Vec<u8>>, Runs)> {
         let cutter = std::mem::replace(&mut self.cutter, Cutter::new(self.rules.file_entries));
+        self.numbers.clear();
         Some((std::mem::take(&mut self.topics), cutter.done()?))
     }
 }

@@ -178,14 +178,14 @@ pub fn records<'a>(
         take(at, record, &found)?;
         at += record.len();
     }
-    Some((
-        if at == end {
-            ScanEnd::End
-        } else {
-            ScanEnd::Limit
-        },
-        at,
-    ))
+    let why = if at == end {
+        ScanEnd::End
+    } else if at == bytes.len() {
+        ScanEnd::MoreBytes
+    } else {
+        ScanEnd::Limit
+    };
+    Some((why, at))
 }
 
 /// Sizes of records as `records` follows them.
