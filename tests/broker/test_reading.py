@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from rockoon_broker.topics.topics import PERMISSION_READ
 from rockoon_core import errors
 from rockoon_format.batch import decode_columns
 from rockoon_format.message_id import encode_offset_id
@@ -117,6 +118,14 @@ async def test_the_status_of_queues_tells_ends_times_residency_and_refusals(
         assert not empty.HasField("first_in_memory_by_distance")
         assert not empty.HasField("error")
         assert unknown.error.code == Error.TOPIC_NOT_FOUND
+        assert (filled.next_offset, empty.next_offset) == (2, 0)
+        assert filled.writable
+        assert reply.route_revision > 0
+        closed = await nameserver.permit("T", PERMISSION_READ)
+        asked.route_revision = closed
+        reply = await broker.call("QueueStatus", asked)
+        assert [each.writable for each in reply.queues] == [False] * 3
+        assert reply.route_revision >= closed
 
         too_many = pb.QueueStatusRequest(queues=[queues[0]] * 4097)
         with pytest.raises(errors.InvalidArgument, match="4097 queues"):

@@ -2,6 +2,7 @@
 
 import asyncio
 
+import grpc
 import pytest
 
 import rockoon
@@ -9,10 +10,17 @@ from gateway.consumers import Consumer, bodies, handle
 from gateway.gateways import RunningGateway, running_gateway
 from gateway.lite_consumers import LiteConsumer, lite_consumer, lite_message, lite_parent
 from gateway.wire_client import WireClient, consumer_settings, message
+from rockoon.errors import GroupNotFound
 from rockoon.local.cluster import LocalCluster
+from rockoon_format.names import stored_lite_topic
 from rockoon_proto.apache.rocketmq.v2 import definition_pb2 as d
 from rockoon_proto.apache.rocketmq.v2.definition_pb2 import Code
-from rockoon_proto.v1.nameserver_pb2 import CLASSIC, GroupConfig
+from rockoon_proto.v1.nameserver_pb2 import (
+    CLASSIC,
+    EXACT,
+    NEW_QUEUE_RULE_UNSPECIFIED,
+    GroupConfig,
+)
 
 
 async def test_a_lite_topic_is_sent_to_subscribed_received_and_acknowledged(
@@ -28,6 +36,33 @@ async def test_a_lite_topic_is_sent_to_subscribed_received_and_acknowledged(
     assert dict(first.user_properties) == {}
     assert (await consumer.acknowledge(handle(first))).status.code == Code.OK
     assert await consumer.receive(wait=0) == []
+
+
+async def test_a_group_of_any_rule_reads_a_lite_topic_from_its_first_message(
+    client: WireClient, cluster: rockoon.Cluster
+) -> None:
+    topic = await lite_parent(cluster, "begun-before")
+    for rule in (NEW_QUEUE_RULE_UNSPECIFIED, EXACT, CLASSIC):
+        # As `rockoon group create --fifo yes --attribute lite.bind.topic=...` makes it.
+        config = GroupConfig(name=f"rule-{rule}", fifo=True, new_queue_rule=rule)
+        config.attributes["lite.bind.topic"] = topic
+        await cluster.admin.create_group(config)
+        consumer = LiteConsumer(client, config.name, topic)
+        await consumer.send(f"of-{rule}", b"before")
+        await consumer.subscribe(f"of-{rule}")
+        assert bodies(await consumer.receive_all(1)) == [b"before"]
+
+
+async def test_the_topic_behind_a_lite_topic_is_nobodys_to_name(
+    client: WireClient, cluster: rockoon.Cluster
+) -> None:
+    consumer = await lite_consumer(client, cluster, "hidden")
+    await consumer.send("one", b"1")
+    stored = stored_lite_topic("hidden", "one")
+    assert (await client.send(message(stored))).status.code == Code.ILLEGAL_TOPIC
+    assert (await client.route(stored)).status.code == Code.ILLEGAL_TOPIC
+    (frame,) = await Consumer(client, "others", stored).frames(wait=0)
+    assert frame.status.code == Code.ILLEGAL_TOPIC
 
 
 async def test_messages_of_one_lite_topic_come_in_order_and_one_at_a_time(
@@ -192,7 +227,24 @@ async def test_the_last_subscriber_of_an_exclusive_group_takes_over_and_the_firs
         await first.send("two", b"2")
         assert bodies(await taker.receive_all(1)) == [b"1"]
         assert bodies(await first.receive_all(1)) == [b"2"]
+        # It says all that it reads before it has heard that one of them is another's.
+        await first.subscribe("one", "two", action=d.COMPLETE_ADD, version=1)
+        await first.send("one", b"3")
+        assert await first.receive(wait=0) == []
     await stream.close()
+
+
+async def test_a_group_is_not_bound_to_a_topic_that_has_no_lite_topics(
+    client: WireClient, cluster: rockoon.Cluster
+) -> None:
+    await cluster.admin.create_topic("mistyped", queues_per_broker=1)
+    stream = client.telemetry()
+    settings = consumer_settings("unbound", "mistyped", client_type=d.LITE_PUSH_CONSUMER)
+    with pytest.raises(grpc.aio.AioRpcError) as refused:
+        await stream.tell(settings)
+    assert "has no lite topics" in str(refused.value.details())
+    with pytest.raises(GroupNotFound):
+        await cluster.admin.get_group("unbound")
 
 
 @pytest.mark.parametrize("name", ["", "a b", "x" * 65, "a|b", "ä"])
@@ -241,7 +293,7 @@ async def test_quotas_of_a_client_and_of_the_gateway(
     await cluster.admin.create_group(config)
     there = len(await cluster.admin.list_topics(include_system=True))
     async with (
-        running_gateway(local_cluster, lite_topics_max=there) as bounded,
+        running_gateway(local_cluster, lite_topics_max=2 * there) as bounded,
         WireClient(bounded.address) as client,
     ):
         consumer = LiteConsumer(client, "few", topic)
@@ -250,4 +302,13 @@ async def test_quotas_of_a_client_and_of_the_gateway(
         assert answer.status.code == Code.LITE_SUBSCRIPTION_QUOTA_EXCEEDED
         many = LiteConsumer(client, "many", topic)
         answer = await many.sync(*(f"n{number}" for number in range(there + 1)))
+        assert answer.status.code == Code.LITE_TOPIC_QUOTA_EXCEEDED
+        # Subscriptions leave room for who sends.
+        await many.send("sent", b"1")
+    async with (
+        running_gateway(local_cluster, lite_topics_max=1) as full,
+        WireClient(full.address) as client,
+    ):
+        # Also what other gateways have made counts, from the first one on.
+        answer = await client.send(lite_message(topic, "one-more", b"x"))
         assert answer.status.code == Code.LITE_TOPIC_QUOTA_EXCEEDED

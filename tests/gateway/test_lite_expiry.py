@@ -1,11 +1,18 @@
 """Lite topics that nobody sends to are gone after their time, and nothing else is."""
 
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+
+import pytest
+
 import rockoon
 from gateway.consumers import bodies, handle
 from gateway.lite_consumers import LiteConsumer, lite_parent
 from gateway.wire_client import WireClient
+from rockoon.admin.descriptions import QueueEnds
 from rockoon.admin.queue_ends import ask_queue_ends
-from rockoon_core.clock import wall_clock_ms
+from rockoon.errors import BrokerUnavailable
+from rockoon.net.routes import TopicRoute
 from rockoon_format.names import stored_lite_topic
 from rockoon_gateway.lite.expiry import EXPIRATION, MINUTE_MS, Expiry
 from rockoon_gateway.lite.lite_topics import CLOSED, LiteTopics
@@ -15,10 +22,14 @@ MINUTES = 30
 
 
 class Later:
-    """A gateway's look, some minutes from now."""
+    """A gateway's look, some minutes from now by the brokers' clocks."""
 
     def __init__(self, cluster: rockoon.Cluster) -> None:
         self.minutes = 0
+        self.behind_answers: Callable[[], Awaitable[None]] | None = None
+        """Happens once, when brokers have answered."""
+        self.answer: Callable[[QueueEnds], QueueEnds] = lambda each: each
+        """What a broker says in another case."""
         self.subscriptions = LiteSubscriptions()
         self._cluster = cluster
         self._expiry = Expiry(
@@ -26,8 +37,16 @@ class Later:
             LiteTopics(cluster, 1000),
             self.subscriptions,
             look_seconds=1,
-            clock=lambda: wall_clock_ms() + self.minutes * MINUTE_MS,
+            ask=self._ask,
         )
+
+    async def _ask(self, cluster: rockoon.Cluster, *routes: TopicRoute) -> list[QueueEnds]:
+        found = await ask_queue_ends(cluster, *routes)
+        happening, self.behind_answers = self.behind_answers, None
+        if happening is not None:
+            await happening()
+        ahead_ms = self.minutes * MINUTE_MS
+        return [self.answer(replace(each, as_of_ms=each.as_of_ms + ahead_ms)) for each in found]
 
     async def look(self, minutes: int) -> None:
         self.minutes = minutes
@@ -83,16 +102,92 @@ async def test_who_sends_to_one_that_is_closed_or_was_deleted_just_now_opens_it(
     assert bodies(await consumer.receive_all(1)) == [b"saved"]
 
 
-async def test_a_message_that_came_while_it_was_closed_opens_it_again(
+async def test_one_that_was_sent_to_when_the_broker_had_answered_is_not_deleted(
+    client: WireClient, cluster: rockoon.Cluster
+) -> None:
+    consumer, later = await expiring(client, cluster, "raced"), Later(cluster)
+    await consumer.send("one", b"1")
+    await later.look(MINUTES + 1)
+    later.behind_answers = lambda: consumer.send("one", b"2")
+    await later.look(MINUTES + 1)
+    assert await later.there("raced") == {"one": True}
+    await consumer.subscribe("one")
+    (first,) = await consumer.receive_all(1)
+    await consumer.acknowledge(handle(first))
+    assert bodies([first, *await consumer.receive_all(1)]) == [b"1", b"2"]
+
+
+async def test_a_message_that_came_before_it_was_closed_opens_it_again(
     client: WireClient, cluster: rockoon.Cluster
 ) -> None:
     consumer, later = await expiring(client, cluster, "late"), Later(cluster)
     await consumer.send("one", b"1")
+    await consumer.subscribe("one")
+    (first,) = await consumer.receive_all(1)
+    await consumer.acknowledge(handle(first))
+    later.behind_answers = lambda: consumer.send("one", b"2")
     await later.look(MINUTES + 1)
     assert await later.there("late") == {"one": False}
-    # As if the message had come between the two looks.
-    await later.look(MINUTES - 1)
+    await later.look(MINUTES + 1)
     assert await later.there("late") == {"one": True}
+    assert bodies(await consumer.receive_all(1)) == [b"2"]
+
+
+def silent(ends: QueueEnds) -> QueueEnds:
+    return replace(ends, state=None, error=BrokerUnavailable(broker=ends.queue.broker))
+
+
+def with_message_on_its_way(ends: QueueEnds) -> QueueEnds:
+    assert ends.state is not None
+    ends.state.next_offset += 1
+    return ends
+
+
+def of_old_broker(ends: QueueEnds) -> QueueEnds:
+    assert ends.state is not None
+    ends.state.ClearField("next_offset")
+    ends.state.ClearField("writable")
+    return replace(ends, route_revision=0)
+
+
+def still_open(ends: QueueEnds) -> QueueEnds:
+    assert ends.state is not None
+    ends.state.writable = True
+    return ends
+
+
+def behind(ends: QueueEnds) -> QueueEnds:
+    """As of a broker that knows of an earlier closing, and not yet that it was opened since."""
+    return replace(ends, route_revision=1)
+
+
+@pytest.mark.parametrize(
+    "answer", [silent, with_message_on_its_way, of_old_broker, still_open, behind]
+)
+async def test_only_a_broker_that_takes_no_more_and_has_no_more_lets_it_be_deleted(
+    client: WireClient, cluster: rockoon.Cluster, answer: Callable[[QueueEnds], QueueEnds]
+) -> None:
+    name = f"sure-{answer.__name__.replace('_', '-')}"
+    consumer, later = await expiring(client, cluster, name), Later(cluster)
+    await consumer.send("one", b"1")
+    await later.look(MINUTES + 1)
+    later.answer = answer
+    await later.look(MINUTES + 1)
+    assert set(await later.there(name)) == {"one"}
+
+
+async def test_one_that_was_made_anew_is_not_as_old_as_the_one_before(
+    client: WireClient, cluster: rockoon.Cluster
+) -> None:
+    consumer, later = await expiring(client, cluster, "anew"), Later(cluster)
+    await consumer.subscribe("one")
+    await later.look(0)
+    await cluster.admin.delete_topic(stored_lite_topic("anew", "one"))
+    # Until the gateway has heard of it.
+    while "one" not in await later.there("anew"):
+        await consumer.subscribe("one")
+    await later.look(MINUTES + 1)
+    assert (await later.there("anew"))["one"], "it has been empty for a moment"
 
 
 async def test_what_is_read_stays_while_there_is_something_left_and_while_it_is_subscribed_to(
@@ -105,7 +200,7 @@ async def test_what_is_read_stays_while_there_is_something_left_and_while_it_is_
     await consumer.acknowledge(handle(got))
     followed = later.subscriptions.of("somebody", consumer.group, "read")
     for _ in range(2):
-        followed.lite_topics = {"followed": None}
+        followed.add(["followed"])
         await later.look(MINUTES + 1)
         later.minutes += MINUTES + 1
         # Those without a message are idle from when they were seen first.
@@ -114,6 +209,17 @@ async def test_what_is_read_stays_while_there_is_something_left_and_while_it_is_
     assert there["left"], "somebody has a message to read there"
     assert there["followed"]
     assert not there.get("done")
+
+
+async def test_who_subscribes_leaves_one_that_is_about_to_expire_closed(
+    client: WireClient, cluster: rockoon.Cluster
+) -> None:
+    consumer, later = await expiring(client, cluster, "quiet"), Later(cluster)
+    await consumer.send("one", b"1")
+    await later.look(MINUTES + 1)
+    await consumer.subscribe("one")
+    assert bodies(await consumer.receive_all(1)) == [b"1"]
+    assert await later.there("quiet") == {"one": False}
 
 
 async def test_without_an_expiration_none_expires(

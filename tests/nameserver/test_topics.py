@@ -258,6 +258,22 @@ async def test_attributes_are_set_and_removed_and_permissions_changed(
         assert same.revision == removed.revision
 
 
+async def test_a_topic_that_was_changed_is_not_deleted_as_it_was_seen(
+    shared_etcd: EtcdServer, cluster: str
+) -> None:
+    async with two_nameservers(shared_etcd, cluster, "a") as (one, two):
+        seen = (await create(one)).topic.modified_revision
+        changed = await two.call("UpdateTopic", UpdateTopicRequest(name="t", permissions=4))
+        outdated = DeleteTopicRequest(name="t", expected_modified_revision=seen)
+        with pytest.raises(TopicChanged):
+            await one.call("DeleteTopic", outdated)
+        revision = changed.topic.modified_revision
+        newest = DeleteTopicRequest(name="t", expected_modified_revision=revision)
+        await one.call("DeleteTopic", newest)
+        with pytest.raises(TopicNotFound):
+            await one.call("DeleteTopic", newest)
+
+
 @pytest.mark.parametrize(
     ("request_fields", "failure"),
     [

@@ -23,6 +23,7 @@ def test_durable_is_not_committed(tmp_path: Path, flush: Flush) -> None:
         owner.store.tick(owner.clock.time_ms)
         owner.sync()
         assert owner.store.max_offset(*KEY) == 0
+        assert owner.store.queue_status(*KEY).next_offset == 2
         with pytest.raises(UnknownOffset):
             owner.store.read_at(first.first_physical_offset)
         assert owner.store.confirm(first.end_offset) == [KEY]

@@ -206,13 +206,17 @@ class Admin:
         self._cluster.note_change(route.name, route.modified_revision)
         return route
 
-    async def delete_topic(self, name: str) -> None:
+    async def delete_topic(self, name: str, *, expected_modified_revision: int = 0) -> None:
         """Delete a topic with its queues, messages and everybody's progress on it.
 
         Raises:
             TopicNotFound, EtcdUnavailable.
+            TopicChanged: its `modified_revision` is not the expected one, if one is (not 0).
         """
-        await self._cluster.call_nameserver("DeleteTopic", DeleteTopicRequest(name=name))
+        request = DeleteTopicRequest(
+            name=name, expected_modified_revision=expected_modified_revision
+        )
+        await self._cluster.call_nameserver("DeleteTopic", request)
 
     async def list_topics(self, *, include_system: bool = False) -> list[TopicRoute]:
         """All topics, sorted by name.

@@ -138,7 +138,7 @@ class DeadLetters:
         unknown = []
         for ends in queues:
             state = ends.state
-            if state is None or state.HasField("error"):
+            if state is None:
                 unknown.append(ends.queue)
                 continue
             messages += state.max_offset - state.min_offset

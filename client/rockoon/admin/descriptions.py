@@ -21,6 +21,10 @@ class QueueEnds:
     """etcd revision at which the queue was created."""
     state: QueueState | None
     error: RockoonError | None
+    as_of_ms: int = 0
+    """The broker's clock at its answer, epoch milliseconds; 0 without a state."""
+    route_revision: int = 0
+    """Routes that the broker had heard of; 0 where it does not say."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from rockoon.admin.descriptions import QueueEnds
-from rockoon.errors import BrokerUnavailable, RockoonError
+from rockoon.errors import BrokerUnavailable, RockoonError, from_wire
 from rockoon.net.routes import TopicRoute
 from rockoon_core.message_queue import MessageQueue
 from rockoon_proto.v1.broker_pb2 import BrokerQueue, QueueStatusRequest
@@ -20,7 +20,7 @@ async def ask_queue_ends(
     cluster: "Connection", *routes: TopicRoute, with_residency: bool = False
 ) -> list[QueueEnds]:
     """Ask all brokers of some topics at once; what one does not say is an error beside its queues.
-    A broker answers when it has heard of the routes.
+    A broker answers when it has heard of the routes, or after a while; see `route_revision`.
 
     Args:
         cluster: an open connection.
@@ -68,7 +68,14 @@ async def _ends_at(
             ]
             continue
         found += [
-            QueueEnds(queue, route.create_revisions[queue], state, None)
+            QueueEnds(
+                queue,
+                route.create_revisions[queue],
+                None if state.HasField("error") else state,
+                from_wire(state.error) if state.HasField("error") else None,
+                reply.as_of_ms,
+                reply.route_revision,
+            )
             for (queue, route), state in zip(part, reply.queues, strict=True)
         ]
     return found

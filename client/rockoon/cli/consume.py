@@ -165,10 +165,6 @@ async def ends_of(cluster: "Cluster", topic: str) -> "dict[MessageQueue, int]":
         if each.error is not None:
             raise each.error
         assert each.state is not None
-        if each.state.HasField("error"):
-            from rockoon.errors import from_wire
-
-            raise from_wire(each.state.error)
         ends[each.queue] = each.state.max_offset
     return ends
 

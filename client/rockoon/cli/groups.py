@@ -47,6 +47,11 @@ Start = Annotated[
     ),
 ]
 
+Attributes = Annotated[
+    list[str] | None,
+    typer.Option(metavar="NAME=VALUE", help="An attribute, as lite.bind.topic=chat. Repeatable."),
+]
+
 
 @app.command()
 @takes_settings
@@ -55,12 +60,7 @@ def create(
     start: Start = None,
     *,
     settings: Settings,
-    attribute: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME=VALUE", help="An attribute, as lite.bind.topic=chat. Repeatable."
-        ),
-    ] = None,
+    attribute: Attributes = None,
     if_absent: Annotated[
         bool, typer.Option("--if-absent", help="No error if the group exists; it stays as it is.")
     ] = False,
@@ -88,12 +88,14 @@ def update(
     start: Start = None,
     *,
     settings: Settings,
+    attribute: Attributes = None,
     as_json: AsJson = False,
     nameservers: Nameservers = DEFAULT_NAMESERVERS,
 ) -> None:
-    """Change what is said of a group; the rest stays as it is."""
+    """Change what is said of a group; the rest stays as it is. NAME= takes an attribute away."""
     changes = group_config(name, start, settings)
-    if len(changes.ListFields()) == 1 and not settings:
+    attributes = parse_pairs(attribute or (), "NAME=VALUE")
+    if len(changes.ListFields()) == 1 and not settings and not attributes:
         raise typer.BadParameter("say what to change")
 
     def change(config: "GroupConfig") -> None:
@@ -103,6 +105,10 @@ def update(
         if RETRY_DELAYS in settings:
             config.ClearField("retry_delays_ms")
         config.MergeFrom(changes)
+        for each, value in attributes.items():
+            config.attributes.pop(each, None)
+            if value:
+                config.attributes[each] = value
 
     async def work(cluster: "Cluster") -> "Group":
         return await changed(cluster, name, change)

@@ -329,6 +329,4 @@ def residency_cells(ends: "QueueEnds") -> tuple[str | None, ...]:
 
 
 def why_unknown(ends: "QueueEnds") -> str:
-    if ends.state is None:
-        return str(ends.error)
-    return str(ends.state.error.message) if ends.state.HasField("error") else ""
+    return str(ends.error) if ends.state is None else ""

@@ -317,7 +317,7 @@ class QueueStatusRequest(_message.Message):
     def __init__(self, queues: _Optional[_Iterable[_Union[BrokerQueue, _Mapping]]] = ..., route_revision: _Optional[int] = ..., with_residency: _Optional[bool] = ..., offsets: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class QueueState(_message.Message):
-    __slots__ = ("queue", "min_offset", "max_offset", "first_store_timestamp_ms", "last_store_timestamp_ms", "first_in_memory_by_distance", "first_pages_resident", "error", "asked_store_timestamp_ms", "asked_loss_cause", "asked_loss_at_ms", "compacted_to_offset", "compacted_records")
+    __slots__ = ("queue", "min_offset", "max_offset", "first_store_timestamp_ms", "last_store_timestamp_ms", "first_in_memory_by_distance", "first_pages_resident", "error", "asked_store_timestamp_ms", "asked_loss_cause", "asked_loss_at_ms", "compacted_to_offset", "compacted_records", "writable", "next_offset")
     QUEUE_FIELD_NUMBER: _ClassVar[int]
     MIN_OFFSET_FIELD_NUMBER: _ClassVar[int]
     MAX_OFFSET_FIELD_NUMBER: _ClassVar[int]
@@ -331,6 +331,8 @@ class QueueState(_message.Message):
     ASKED_LOSS_AT_MS_FIELD_NUMBER: _ClassVar[int]
     COMPACTED_TO_OFFSET_FIELD_NUMBER: _ClassVar[int]
     COMPACTED_RECORDS_FIELD_NUMBER: _ClassVar[int]
+    WRITABLE_FIELD_NUMBER: _ClassVar[int]
+    NEXT_OFFSET_FIELD_NUMBER: _ClassVar[int]
     queue: BrokerQueue
     min_offset: int
     max_offset: int
@@ -344,15 +346,19 @@ class QueueState(_message.Message):
     asked_loss_at_ms: int
     compacted_to_offset: int
     compacted_records: int
-    def __init__(self, queue: _Optional[_Union[BrokerQueue, _Mapping]] = ..., min_offset: _Optional[int] = ..., max_offset: _Optional[int] = ..., first_store_timestamp_ms: _Optional[int] = ..., last_store_timestamp_ms: _Optional[int] = ..., first_in_memory_by_distance: _Optional[bool] = ..., first_pages_resident: _Optional[bool] = ..., error: _Optional[_Union[_errors_pb2.Error, _Mapping]] = ..., asked_store_timestamp_ms: _Optional[int] = ..., asked_loss_cause: _Optional[_Union[LossCause, str]] = ..., asked_loss_at_ms: _Optional[int] = ..., compacted_to_offset: _Optional[int] = ..., compacted_records: _Optional[int] = ...) -> None: ...
+    writable: bool
+    next_offset: int
+    def __init__(self, queue: _Optional[_Union[BrokerQueue, _Mapping]] = ..., min_offset: _Optional[int] = ..., max_offset: _Optional[int] = ..., first_store_timestamp_ms: _Optional[int] = ..., last_store_timestamp_ms: _Optional[int] = ..., first_in_memory_by_distance: _Optional[bool] = ..., first_pages_resident: _Optional[bool] = ..., error: _Optional[_Union[_errors_pb2.Error, _Mapping]] = ..., asked_store_timestamp_ms: _Optional[int] = ..., asked_loss_cause: _Optional[_Union[LossCause, str]] = ..., asked_loss_at_ms: _Optional[int] = ..., compacted_to_offset: _Optional[int] = ..., compacted_records: _Optional[int] = ..., writable: _Optional[bool] = ..., next_offset: _Optional[int] = ...) -> None: ...
 
 class QueueStatusReply(_message.Message):
-    __slots__ = ("queues", "as_of_ms")
+    __slots__ = ("queues", "as_of_ms", "route_revision")
     QUEUES_FIELD_NUMBER: _ClassVar[int]
     AS_OF_MS_FIELD_NUMBER: _ClassVar[int]
+    ROUTE_REVISION_FIELD_NUMBER: _ClassVar[int]
     queues: _containers.RepeatedCompositeFieldContainer[QueueState]
     as_of_ms: int
-    def __init__(self, queues: _Optional[_Iterable[_Union[QueueState, _Mapping]]] = ..., as_of_ms: _Optional[int] = ...) -> None: ...
+    route_revision: int
+    def __init__(self, queues: _Optional[_Iterable[_Union[QueueState, _Mapping]]] = ..., as_of_ms: _Optional[int] = ..., route_revision: _Optional[int] = ...) -> None: ...
 
 class SearchOffsetRequest(_message.Message):
     __slots__ = ("queues", "timestamp_ms", "boundary", "route_revision")

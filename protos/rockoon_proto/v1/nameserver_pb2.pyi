@@ -447,10 +447,12 @@ class CreateTopicResult(_message.Message):
     def __init__(self, topic: _Optional[_Union[Topic, _Mapping]] = ..., created: _Optional[bool] = ..., error: _Optional[_Union[_errors_pb2.Error, _Mapping]] = ...) -> None: ...
 
 class DeleteTopicRequest(_message.Message):
-    __slots__ = ("name",)
+    __slots__ = ("name", "expected_modified_revision")
     NAME_FIELD_NUMBER: _ClassVar[int]
+    EXPECTED_MODIFIED_REVISION_FIELD_NUMBER: _ClassVar[int]
     name: str
-    def __init__(self, name: _Optional[str] = ...) -> None: ...
+    expected_modified_revision: int
+    def __init__(self, name: _Optional[str] = ..., expected_modified_revision: _Optional[int] = ...) -> None: ...
 
 class DeleteReply(_message.Message):
     __slots__ = ("revision",)

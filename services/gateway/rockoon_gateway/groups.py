@@ -43,7 +43,8 @@ class Groups:
             GroupNotFound: there is none, and none is to be created.
             RockoonError: nobody can tell.
         """
-        config = await self._config(GroupConfig(name=name))
+        # A young topic from its beginning, an old one from its end, as RocketMQ's proxy does.
+        config = await self._config(GroupConfig(name=name, new_queue_rule=CLASSIC))
         check_plain_group(config)
         return config
 
@@ -110,8 +111,6 @@ class Groups:
         except GroupNotFound:
             if not self._create:
                 raise
-            # A young topic from its beginning, an old one from its end, as RocketMQ's proxy does.
-            wanted.new_queue_rule = CLASSIC
             config = (await admin.create_group(wanted, if_absent=True)).config
         while len(self._known) >= REMEMBERED_MAX:
             del self._known[next(iter(self._known))]

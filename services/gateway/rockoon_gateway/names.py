@@ -3,7 +3,7 @@
 Source: the same rules as RocketMQ's proxy (TopicValidator, its lists of system topics and groups).
 """
 
-from rockoon_format.names import group_fault, is_system_topic, topic_fault
+from rockoon_format.names import LITE_TOPIC_PREFIX, group_fault, is_system_topic, topic_fault
 from rockoon_gateway.codes import Refusal
 from rockoon_proto.apache.rocketmq.v2.definition_pb2 import Code, Resource
 
@@ -16,7 +16,7 @@ def checked_topic(topic: Resource) -> str:
     name = topic.name
     if fault := topic_fault(name):
         raise Refusal(Code.ILLEGAL_TOPIC, fault)
-    if is_system_topic(name) or name in _SYSTEM_TOPICS:
+    if is_system_topic(name) or name in _SYSTEM_TOPICS or name.startswith(LITE_TOPIC_PREFIX):
         raise Refusal(Code.ILLEGAL_TOPIC, f"topic {name!r} belongs to the brokers")
     return name
 

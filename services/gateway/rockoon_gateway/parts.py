@@ -55,7 +55,7 @@ def assembled(
     topics = Topics(cluster, create=settings.create_topics)
     groups = Groups(cluster, create=settings.create_groups)
     lite_topics = LiteTopics(cluster, settings.lite_topics_max)
-    telemetry = Telemetry(presence, groups, settings.body_bytes_max, tasks)
+    telemetry = Telemetry(presence, topics, groups, settings.body_bytes_max, tasks)
     transactions = Transactions(
         cluster, topics, presence, settings.send_seconds_max, settings.checked_topics_max
     )

@@ -134,7 +134,7 @@ class NameServer(NameServerServicer):
         return await self._served(self._topics.update(request))
 
     async def DeleteTopic(self, request: pb.DeleteTopicRequest, context: Any) -> pb.DeleteReply:
-        return await self._served(self._topics.delete(request.name))
+        return await self._served(self._topics.delete(request))
 
     async def ListTopics(self, request: pb.ListTopicsRequest, context: Any) -> pb.ListTopicsReply:
         everything = self._everything()

@@ -51,6 +51,7 @@ from rockoon_proto.v1.nameserver_pb2 import (
     CreateTopicRequest,
     CreateTopicsReply,
     DeleteReply,
+    DeleteTopicRequest,
     Placement,
     QueueBlock,
     Topic,
@@ -217,16 +218,19 @@ class Topics:
                 return TopicReply(topic=topic, revision=outcome.revision)
         raise Busy(reason=f"others keep changing topic {request.name!r}")
 
-    async def delete(self, name: str) -> DeleteReply:
+    async def delete(self, request: DeleteTopicRequest) -> DeleteReply:
         """Delete a topic, its queues and the subscriptions to it, at one revision.
 
         Raises:
             TopicNotFound: there is none.
+            TopicChanged: it is not as the caller has seen it.
         """
+        name, expected = request.name, request.expected_modified_revision
         refuse_impossible_topic(name)
         key = TopicKey(name)
+        place = self._keyspace.key(key)
         outcome = await self._etcd.transaction(
-            [exists(self._keyspace.key(key))],
+            [unchanged(place, expected) if expected else exists(place)],
             [
                 Delete(self._keyspace.one(key)),
                 Delete(self._keyspace.blocks(name)),
@@ -235,6 +239,8 @@ class Topics:
             ],
         )
         if not outcome.succeeded:
+            if expected and (await self._etcd.read_together(self._keyspace.one(key)))[0]:
+                raise TopicChanged(topic=name)
             raise TopicNotFound(topic=name)
         return DeleteReply(revision=outcome.revision)
 

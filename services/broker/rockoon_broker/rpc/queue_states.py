@@ -37,6 +37,7 @@ async def queue_states(
             raise InvalidOffset(offset=offset)
     forecast = _forecast(broker, clock.now_ms()) if offsets else None
     asked = zip(request.queues, offsets or repeat(None), strict=False)
+    route_revision = broker.topics.table.revision
     states = []
     async for queue, of_interest in in_turns(asked, clock):
         state = _state(broker, queue, request)
@@ -47,7 +48,9 @@ async def queue_states(
     for state in states:
         if state.HasField("asked_loss_at_ms"):
             state.asked_loss_at_ms = max(state.asked_loss_at_ms, as_of_ms)
-    return broker_pb2.QueueStatusReply(queues=states, as_of_ms=as_of_ms)
+    return broker_pb2.QueueStatusReply(
+        queues=states, as_of_ms=as_of_ms, route_revision=route_revision
+    )
 
 
 def _forecast(broker: Broker, now_ms: int) -> ExpiryForecast | None:
@@ -61,7 +64,7 @@ def _state(
     broker: Broker, queue: broker_pb2.BrokerQueue, request: broker_pb2.QueueStatusRequest
 ) -> broker_pb2.QueueState:
     try:
-        broker.topics.served(queue.topic, queue.queue_id, request.route_revision)
+        served = broker.topics.served(queue.topic, queue.queue_id, request.route_revision)
     except RockoonError as refusal:
         return broker_pb2.QueueState(queue=queue, error=refusal.to_wire())
     status = broker.store.queue_status(
@@ -79,6 +82,8 @@ def _state(
         first_pages_resident=status.first_entry_pages_resident,
         compacted_to_offset=None if coverage is None else coverage.covered_to,
         compacted_records=None if coverage is None else coverage.records,
+        writable=served.writable,
+        next_offset=status.next_offset,
     )
 
 

@@ -18,7 +18,9 @@ from rockoon_gateway.clients.settings_answer import GroupFacts, answered, is_nod
 from rockoon_gateway.codes import OK, Refusal
 from rockoon_gateway.groups import Groups
 from rockoon_gateway.lite.lite_groups import LITE_CLIENTS
+from rockoon_gateway.lite.subscribing import lite_parent
 from rockoon_gateway.names import checked_group, checked_topic
+from rockoon_gateway.topics import Topics
 from rockoon_proto.apache.rocketmq.v2.definition_pb2 import Code, Settings
 from rockoon_proto.apache.rocketmq.v2.service_pb2 import TelemetryCommand
 
@@ -37,6 +39,7 @@ class Telemetry:
 
     Args:
         presence: is told what clients say.
+        topics: tells parents of lite topics.
         groups: of consumers.
         body_bytes_max: largest body of a message.
         tasks: owns what reads the streams.
@@ -45,11 +48,13 @@ class Telemetry:
     def __init__(
         self,
         presence: Presence,
+        topics: Topics,
         groups: Groups,
         body_bytes_max: int,
         tasks: asyncio.TaskGroup,
     ) -> None:
         self._presence = presence
+        self._topics = topics
         self._groups = groups
         self._body_bytes_max = body_bytes_max
         self._tasks = tasks
@@ -173,6 +178,9 @@ class Telemetry:
             return await self._groups.facts(group)
         if len(parents) != 1:
             raise Refusal(Code.ILLEGAL_TOPIC, "a lite consumer is bound to one topic")
+        # Before the group is made, which is bound to it for good.
+        if await lite_parent(self._topics, parents[0]) is None:
+            raise Refusal(Code.ILLEGAL_TOPIC, f"topic {parents[0]!r} has no lite topics")
         return await self._groups.facts(group, parents[0])
 
     def _note_answer(self, command: TelemetryCommand) -> None:

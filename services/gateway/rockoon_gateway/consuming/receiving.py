@@ -11,9 +11,11 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import AsyncGenerator, Sequence
+from functools import partial
 from typing import Protocol
 
 from rockoon.errors import InvalidArgument, StoreCorrupt
+from rockoon.offsets.start import ConsumeFrom
 from rockoon.receiving.received import ReceivedMessage
 from rockoon.subscription import Subscription
 from rockoon_core.clock import Clock, wall_clock_ms
@@ -54,6 +56,7 @@ class Receives(Protocol):
         wait_seconds: float,
         attempt_id: str = "",
         receiver: str = "",
+        consume_from: ConsumeFrom = ConsumeFrom.GROUP,
         create_group: bool = True,
     ) -> list[ReceivedMessage]:
         """See `ReceivingEngine`."""
@@ -188,7 +191,9 @@ class Receiving:
         self, group: str, subscription: Subscription, wish: Wish, client_id: str, attempt_id: str
     ) -> list[ReceivedMessage]:
         async def receive(
-            subscriptions: Sequence[Subscription], wait_seconds: float
+            subscriptions: Sequence[Subscription],
+            wait_seconds: float,
+            consume_from: ConsumeFrom = ConsumeFrom.GROUP,
         ) -> list[ReceivedMessage]:
             return await self._engine.receive(
                 group,
@@ -198,6 +203,7 @@ class Receiving:
                 wait_seconds=wait_seconds,
                 attempt_id=attempt_id,
                 receiver=client_id,
+                consume_from=consume_from,
                 create_group=False,
             )
 
@@ -207,4 +213,7 @@ class Receiving:
             return await receive([subscription], wait_seconds)
         await self._groups.lite(group, subscription.topic)
         mine = self._lite_subscriptions.of(client_id, group, subscription.topic)
-        return await self._lite.receive(mine, wait_seconds, receive)
+        # Whoever sends makes a lite topic, so there may be messages before its first subscription.
+        return await self._lite.receive(
+            mine, wait_seconds, partial(receive, consume_from=ConsumeFrom.FIRST)
+        )

@@ -4,23 +4,28 @@
       ▲              │ a message had been on its way, or somebody sends
       └──────────────┘
 
-Any gateway looks; what a lite topic has come to is in its permissions. A broker says when the last
-message came only after it has heard that the topic is closed, and takes none from then on: what
-was acknowledged is not deleted before its time.
+Any gateway looks; what a lite topic has come to is in its permissions. What was acknowledged is not
+deleted before its time:
+
+1. Only a broker's answer that came after it had heard of the closing counts: it takes no messages
+   from then on, and none waits there for a sync or for other copies.
+2. The topic is deleted as it was seen: whoever opened it since has changed its revision.
+
+Times are the broker's, never this process's.
 Source of the rule: AbstractLiteLifecycleManager#isLiteTopicExpired.
 """
 
 import asyncio
 import logging
 import random
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
+from typing import NamedTuple
 
 from rockoon import Cluster
 from rockoon.admin.descriptions import QueueEnds
 from rockoon.admin.queue_ends import ask_queue_ends
-from rockoon.errors import RockoonError, TopicNotFound
+from rockoon.errors import RockoonError, TopicChanged, TopicNotFound
 from rockoon.net.routes import TopicRoute
-from rockoon_core.clock import Clock, wall_clock_ms
 from rockoon_format.names import lite_topic_of
 from rockoon_gateway.lite.lite_topics import CLOSED, OPEN, LiteTopics, is_lite
 from rockoon_gateway.lite.subscriptions import LiteSubscriptions
@@ -30,6 +35,18 @@ log = logging.getLogger(__name__)
 EXPIRATION = "lite.topic.expiration"
 """Attribute of a parent, minutes; RocketMQ's name for it. Not above 0, or none: never."""
 MINUTE_MS = 60_000
+# Each look lists all topics: where nothing can expire, one of so many is had.
+LOOKS_UNUSED = 10
+
+
+class Emptiness(NamedTuple):
+    """A lite topic was seen without any message."""
+
+    incarnation: int
+    """Of the topic."""
+    next_offset: int
+    since_ms: int
+    """When it was seen so first, by its broker's clock."""
 
 
 class Expiry:
@@ -40,7 +57,7 @@ class Expiry:
         lite_topics: which there are.
         subscriptions: what clients of this gateway read does not expire.
         look_seconds: from one look to the next, about.
-        clock: epoch milliseconds.
+        ask: asks brokers how queues are, as `ask_queue_ends`.
     """
 
     def __init__(
@@ -49,24 +66,29 @@ class Expiry:
         lite_topics: LiteTopics,
         subscriptions: LiteSubscriptions,
         look_seconds: float,
-        clock: Clock = wall_clock_ms,
+        ask: Callable[..., Awaitable[list[QueueEnds]]] = ask_queue_ends,
     ) -> None:
         self._cluster = cluster
         self._lite_topics = lite_topics
         self._subscriptions = subscriptions
         self._look_seconds = look_seconds
-        self._clock = clock
-        # When those without any message were seen first.
-        self._empty_since_ms: dict[str, int] = {}
+        self._ask = ask
+        self._empty: dict[str, Emptiness] = {}
+        # Whether anything may expire.
+        self._is_used = True
 
     async def run(self) -> None:
         """Look, until cancelled. Several gateways look at different times."""
         while True:
-            await asyncio.sleep(self._look_seconds * random.uniform(0.8, 1.2))
+            rests = 1 if self._is_used else LOOKS_UNUSED
+            await asyncio.sleep(rests * self._look_seconds * random.uniform(0.8, 1.2))
             try:
                 await self.look()
             except RockoonError as failure:
                 log.info("lite topics that are idle are looked for later: %s", failure)
+            except Exception:
+                # The root of a task: it would end the process.
+                log.exception("a look at lite topics failed in a way that no one foresaw")
 
     async def look(self) -> None:
         """Close, open and delete what is to be.
@@ -76,61 +98,73 @@ class Expiry:
         """
         all_topics = await self._cluster.admin.list_topics(include_system=True)
         found = self._lite_topics.noted(all_topics)
-        self._lite_topics.forget_deleted(found)
         minutes = {each.name: expiration(each) for each in all_topics if is_lite(each)}
-        self._empty_since_ms = {
-            name: since
-            for name, since in self._empty_since_ms.items()
-            if name in {each.name for each in found}
-        }
+        self._is_used = any(minutes.values())
+        there = {each.name for each in found}
+        self._lite_topics.forget_deleted(there)
+        self._empty = {name: each for name, each in self._empty.items() if name in there}
+        read = self._subscriptions.read()
         may_expire = [
             (route, limit)
             for route in found
-            if (limit := self._expiration(route, minutes)) and not self._is_subscribed(route)
+            if len(route.queues) == 1
+            and (limit := self._expiration(route, minutes))
+            and lite_topic_of(route.name) not in read
         ]
-        ends = await ask_queue_ends(self._cluster, *(route for route, _ in may_expire))
+        ends = await self._ask(self._cluster, *(route for route, _ in may_expire))
         of_topic = {each.queue.topic: each for each in ends}
         for route, limit in may_expire:
             try:
                 await self._settle(route, of_topic.get(route.name), limit)
-            except TopicNotFound:
-                # Another gateway was first.
+            except (TopicNotFound, TopicChanged):
+                # Another gateway was first, or somebody sends.
                 continue
 
     async def _settle(self, route: TopicRoute, ends: QueueEnds | None, minutes: int) -> None:
+        if ends is None or ends.state is None:
+            # Its broker does not say.
+            return
         admin = self._cluster.admin
-        is_idle = ends is not None and await self._is_idle(ends, minutes)
-        if route.writable and is_idle:
-            await admin.update_topic(route.name, permissions=CLOSED)
-        elif not route.writable and is_idle:
-            await admin.delete_topic(route.name)
-            log.info("%s has expired: nothing came for %d minutes", route.name, minutes)
-        elif not route.writable:
+        is_idle = await self._is_idle(route, ends, minutes)
+        if route.writable:
+            if is_idle:
+                await admin.update_topic(route.name, permissions=CLOSED)
+        elif not is_idle:
             await admin.update_topic(route.name, permissions=OPEN)
+        elif not ends.state.writable and ends.route_revision >= route.modified_revision:
+            # Without the revision it would go with what came since somebody opened it.
+            await admin.delete_topic(route.name, expected_modified_revision=route.modified_revision)
+            log.info("%s has expired: nothing came for %d minutes", route.name, minutes)
 
-    async def _is_idle(self, ends: QueueEnds, minutes: int) -> bool:
+    async def _is_idle(self, route: TopicRoute, ends: QueueEnds, minutes: int) -> bool:
         """Whether nothing came for so long, and nobody who reads it has something left."""
-        if ends.state is None:
+        state = ends.state
+        assert state is not None
+        # A broker that does not say `next_offset` does not say either whether it takes messages.
+        if not state.HasField("next_offset") or state.next_offset != state.max_offset:
             return False
-        topic, state = ends.queue.topic, ends.state
-        now_ms = self._clock()
         if state.HasField("last_store_timestamp_ms"):
+            self._empty.pop(route.name, None)
             since_ms = state.last_store_timestamp_ms
         else:
-            since_ms = self._empty_since_ms.setdefault(topic, now_ms)
-        if now_ms - since_ms < minutes * MINUTE_MS:
+            since_ms = self._empty_since_ms(route, state.next_offset, ends.as_of_ms)
+        if ends.as_of_ms - since_ms < minutes * MINUTE_MS:
             return False
-        progress = await self._cluster.admin.progress(topic=topic)
+        progress = await self._cluster.admin.progress(topic=route.name)
         return all(each.offset >= state.max_offset for each in progress)
+
+    def _empty_since_ms(self, route: TopicRoute, next_offset: int, now_ms: int) -> int:
+        """Since when a topic is known to be empty; one of its name before it does not count, nor
+        what came and was deleted meanwhile."""
+        known = self._empty.get(route.name)
+        if known is None or known[:2] != (route.incarnation, next_offset):
+            known = self._empty[route.name] = Emptiness(route.incarnation, next_offset, now_ms)
+        return known.since_ms
 
     def _expiration(self, route: TopicRoute, minutes: Mapping[str, int]) -> int:
         found = lite_topic_of(route.name)
         # Of a parent that was deleted they never expire: it may be made again.
         return minutes.get(found[0], 0) if found is not None else 0
-
-    def _is_subscribed(self, route: TopicRoute) -> bool:
-        found = lite_topic_of(route.name)
-        return found is not None and self._subscriptions.has_reader(*found)
 
 
 def expiration(parent: TopicRoute) -> int:

@@ -7,7 +7,12 @@ from dataclasses import dataclass
 
 from rockoon_gateway.codes import Refusal
 from rockoon_proto.apache.rocketmq.v2.definition_pb2 import ClientType, Code
-from rockoon_proto.v1.nameserver_pb2 import GroupConfig
+from rockoon_proto.v1.nameserver_pb2 import (
+    CONSUME_FROM_FIRST,
+    EXACT,
+    GroupConfig,
+    StartPolicy,
+)
 
 BIND_TOPIC = "lite.bind.topic"
 SUBSCRIPTION_MODEL = "lite.sub.model"
@@ -82,5 +87,11 @@ def check_plain_group(config: GroupConfig) -> None:
 
 
 def new_lite_group(name: str, parent: str) -> GroupConfig:
-    """A group as it is made when it is first seen, but for its start."""
-    return GroupConfig(name=name, fifo=True, attributes={BIND_TOPIC: parent})
+    """A group as it is made when it is first seen: it reads every lite topic from its beginning."""
+    return GroupConfig(
+        name=name,
+        fifo=True,
+        new_queue_rule=EXACT,
+        start_policy=StartPolicy(consume_from=CONSUME_FROM_FIRST),
+        attributes={BIND_TOPIC: parent},
+    )

@@ -47,6 +47,7 @@ class LiteTopics:
         self._cluster = cluster
         self._count_max = count_max
         self._making = asyncio.Lock()
+        self._is_counted = False
         self.count = 0
         """How many there are, as of the last look and what was made here since."""
 
@@ -54,18 +55,23 @@ class LiteTopics:
         """Its route, from memory."""
         return self._cluster.routes.topic(stored_lite_topic(parent, lite_topic))
 
-    async def provide(self, parent: TopicRoute, lite_topics: Collection[str]) -> None:
-        """Have lite topics exist, open for who sends, with their routes in the cache.
+    async def provide(
+        self, parent: TopicRoute, lite_topics: Collection[str], *, to_send: bool = True
+    ) -> None:
+        """Have lite topics exist, with their routes in the cache.
 
         Args:
             parent: their parent's route.
             lite_topics: names, checked.
+            to_send: have them open, too. Who reads leaves one that is about to expire as it is, or
+                gateways would open and close it in turns.
 
         Raises:
             Refusal: LITE_TOPIC_QUOTA_EXCEEDED, or ILLEGAL_LITE_TOPIC with its parent's name.
             RockoonError: the nameservers cannot tell, or make none.
         """
-        missing = [each for each in lite_topics if not self._is_open(parent.name, each)]
+        is_ready = self._is_open if to_send else self._is_known
+        missing = [each for each in lite_topics if not is_ready(parent.name, each)]
         if not missing:
             return
         for each in missing:
@@ -74,7 +80,7 @@ class LiteTopics:
         rest = iter(missing)
         while some := list(islice(rest, MADE_TOGETHER_MAX)):
             async with self._making:
-                await self._provide(parent, some)
+                await self._provide(parent, some, to_send=to_send)
 
     async def open_again(self, parent: TopicRoute, lite_topic: str) -> None:
         """Have a lite topic take messages that has just refused one: it was about to expire.
@@ -95,7 +101,7 @@ class LiteTopics:
             except TopicNotFound:
                 now = None
         if now is None:
-            await self._make(parent, [lite_topic])
+            await self._make(parent, [lite_topic], to_send=True)
         else:
             self._cluster.note_change(name, now.modified_revision)
         await self._cluster.route(name)
@@ -104,24 +110,30 @@ class LiteTopics:
         route = self.known(parent, lite_topic)
         return route is not None and route.writable
 
-    async def _provide(self, parent: TopicRoute, lite_topics: list[str]) -> None:
+    def _is_known(self, parent: str, lite_topic: str) -> bool:
+        return self.known(parent, lite_topic) is not None
+
+    async def _provide(self, parent: TopicRoute, lite_topics: list[str], *, to_send: bool) -> None:
         names = [stored_lite_topic(parent.name, each) for each in lite_topics]
         await self._cluster.learn_routes(names)
         absent = [each for each in lite_topics if self.known(parent.name, each) is None]
         if absent:
-            await self._make(parent, absent)
+            await self._make(parent, absent, to_send=to_send)
             await self._cluster.learn_routes(names)
-        for each in lite_topics:
+        for each in lite_topics if to_send else ():
             if not self._is_open(parent.name, each):
                 await self._open_again(parent, each)
 
-    async def _make(self, parent: TopicRoute, lite_topics: list[str]) -> None:
-        if self.count + len(lite_topics) > self._count_max:
+    async def _make(self, parent: TopicRoute, lite_topics: list[str], *, to_send: bool) -> None:
+        # Who may only read must not use up what others need to send.
+        most = self._count_max if to_send else self._count_max // 2
+        if not self._is_counted or self.count + len(lite_topics) > most:
             self.noted(await self._cluster.admin.list_topics(include_system=True))
-        if self.count + len(lite_topics) > self._count_max:
+        if self.count + len(lite_topics) > most:
             raise Refusal(
                 Code.LITE_TOPIC_QUOTA_EXCEEDED,
-                f"there are {self.count} lite topics, and lite_topics_max is {self._count_max}",
+                f"there are {self.count} lite topics, and lite_topics_max is {self._count_max}, "
+                "half of it for subscriptions",
             )
         queues = live_queues(self._cluster, parent)
         if not queues:
@@ -137,12 +149,11 @@ class LiteTopics:
     def noted(self, topics: Iterable[TopicRoute]) -> list[TopicRoute]:
         """Lite topics among all topics that there are, whose count is noted."""
         found = [each for each in topics if lite_topic_of(each.name) is not None]
-        self.count = len(found)
+        self.count, self._is_counted = len(found), True
         return found
 
-    def forget_deleted(self, found: Iterable[TopicRoute]) -> None:
+    def forget_deleted(self, there: Collection[str]) -> None:
         """Follow those no more that there are no more: names of lite topics come only once."""
-        there = {each.name for each in found}
         self._cluster.forget_routes(
             lambda name: lite_topic_of(name) is not None and name not in there
         )

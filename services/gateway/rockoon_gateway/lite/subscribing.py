@@ -59,7 +59,7 @@ class LiteSubscribing:
         self._groups = groups
         self._lite_topics = lite_topics
         self._presence = presence
-        self.subscriptions = LiteSubscriptions()
+        self.subscriptions = LiteSubscriptions(lambda each: presence.get(each) is not None)
         presence.on_change.append(self._changed)
 
     async def sync(
@@ -92,16 +92,45 @@ class LiteSubscribing:
                 mine.remove(wanted)
             case LiteSubscriptionAction.COMPLETE_ADD:
                 check_quota(wanted, rules)
-                await self._lite_topics.provide(parent, wanted)
-                mine.replace(wanted, request.version)
+                await self._replace(mine, parent, wanted, request.version, rules)
             case _:
                 check_quota({**mine.lite_topics, **wanted}, rules)
-                await self._lite_topics.provide(parent, wanted)
+                await self._lite_topics.provide(parent, wanted, to_send=False)
                 await self._begin(mine, wanted, request.offset_option, call)
-                if rules.is_exclusive:
+                # It may have said goodbye meanwhile.
+                if rules.is_exclusive and self.subscriptions.is_there(mine.client_id):
                     self._take_over(mine, wanted)
                 mine.add(wanted)
         return SyncLiteSubscriptionResponse(status=OK)
+
+    async def _replace(
+        self,
+        mine: LiteSubscription,
+        parent: TopicRoute,
+        wanted: Collection[str],
+        version: int,
+        rules: LiteGroup,
+    ) -> None:
+        """A client names all that it reads: which is said before anything is waited for, so what it
+        adds or removes meanwhile counts, and what others take over."""
+        if rules.is_exclusive:
+            # Taken over from this one: it has not heard of that yet.
+            taken = {
+                each for other in self.subscriptions.others(mine) for each in other.lite_topics
+            }
+            wanted = [each for each in wanted if each not in taken]
+        mine.replace(wanted, version)
+        if not self._unknown(parent, wanted):
+            return
+        try:
+            await self._lite_topics.provide(parent, wanted, to_send=False)
+        except BaseException:
+            mine.remove(self._unknown(parent, wanted))
+            raise
+        mine.wake()
+
+    def _unknown(self, parent: TopicRoute, lite_topics: Collection[str]) -> list[str]:
+        return [each for each in lite_topics if self._lite_topics.known(parent.name, each) is None]
 
     def _note(self, call: ClientCall, group: str) -> None:
         """It is a lite consumer, whether it has told its settings here or not."""
@@ -128,11 +157,12 @@ class LiteSubscribing:
 
     def _take_over(self, mine: LiteSubscription, wanted: Collection[str]) -> None:
         """Others of the group lose what this one subscribes to, and are told."""
-        for lite_topic in wanted:
-            for other in list(self.subscriptions.others(mine, lite_topic)):
-                other.remove([lite_topic])
-                client = self._presence.get(other.client_id)
-                for outbox in client.outboxes if client is not None else ():
+        for other in self.subscriptions.others(mine):
+            lost = [each for each in wanted if each in other.lite_topics]
+            other.remove(lost)
+            client = self._presence.get(other.client_id)
+            for outbox in client.outboxes if client is not None else ():
+                for lite_topic in lost:
                     outbox.put(
                         TelemetryCommand(
                             status=OK,

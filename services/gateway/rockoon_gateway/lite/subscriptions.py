@@ -5,7 +5,7 @@ this is kept. Nothing here waits, or asks anybody.
 """
 
 import asyncio
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
 
@@ -32,14 +32,15 @@ class LiteSubscription:
         """Read these, too."""
         if not self.lite_topics.keys() >= set(lite_topics):
             self.lite_topics.update(dict.fromkeys(lite_topics))
-            self._changed()
+            self.wake()
 
     def remove(self, lite_topics: Collection[str]) -> None:
         """Read these no more."""
-        left = {each: None for each in self.lite_topics if each not in lite_topics}
+        gone = set(lite_topics)
+        left = {each: None for each in self.lite_topics if each not in gone}
         if len(left) < len(self.lite_topics):
             self.lite_topics = left
-            self._changed()
+            self.wake()
 
     def replace(self, lite_topics: Collection[str], version: int) -> None:
         """Read these and no others, unless something later was said."""
@@ -48,18 +49,24 @@ class LiteSubscription:
         self.version = version
         if self.lite_topics.keys() != set(lite_topics):
             self.lite_topics = dict.fromkeys(lite_topics)
-            self._changed()
+            self.wake()
 
-    def _changed(self) -> None:
+    def wake(self) -> None:
+        """Have receivers look at what there is to read."""
         now = asyncio.get_running_loop().time()
         for each in self.waiting:
             each.reschedule(now)
 
 
 class LiteSubscriptions:
-    """Those of all clients of a gateway."""
+    """Those of all clients of a gateway.
 
-    def __init__(self) -> None:
+    Args:
+        is_there: whether a client is known; what one that has gone says is kept for nobody.
+    """
+
+    def __init__(self, is_there: Callable[[str], bool] = lambda _: True) -> None:
+        self.is_there = is_there
         self._by_client: dict[str, LiteSubscription] = {}
 
     def __len__(self) -> int:
@@ -69,25 +76,26 @@ class LiteSubscriptions:
         """A client's; without lite topics until it names some."""
         found = self._by_client.get(client_id)
         if found is None or (found.group, found.parent) != (group, parent):
-            found = self._by_client[client_id] = LiteSubscription(client_id, group, parent)
+            found = LiteSubscription(client_id, group, parent)
+            if self.is_there(client_id):
+                self._by_client[client_id] = found
         return found
 
-    def has_reader(self, parent: str, lite_topic: str) -> bool:
-        """Whether a client reads a lite topic."""
-        return any(
-            each.parent == parent and lite_topic in each.lite_topics
+    def read(self) -> set[tuple[str, str]]:
+        """What is read by somebody: parents and their lite topics."""
+        return {
+            (each.parent, lite_topic)
             for each in self._by_client.values()
-        )
+            for lite_topic in each.lite_topics
+        }
 
-    def others(self, mine: LiteSubscription, lite_topic: str) -> Iterator[LiteSubscription]:
-        """Of the same group, who reads a lite topic as well."""
-        for each in self._by_client.values():
-            if (
-                each is not mine
-                and (each.group, each.parent) == (mine.group, mine.parent)
-                and lite_topic in each.lite_topics
-            ):
-                yield each
+    def others(self, mine: LiteSubscription) -> list[LiteSubscription]:
+        """Those of the same group."""
+        return [
+            each
+            for each in self._by_client.values()
+            if each is not mine and (each.group, each.parent) == (mine.group, mine.parent)
+        ]
 
     def forget(self, client_id: str) -> None:
         """A client has gone, or reads nothing any more."""

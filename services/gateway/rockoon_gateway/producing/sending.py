@@ -275,7 +275,7 @@ class Sending:
                             message.message_id,
                         )
                     )
-        except RockoonError as failure:
+        except (RockoonError, Refusal) as failure:
             entry.status.CopyFrom(status_of(failure))
             return entry
         self.stored.add(topic, TYPE_LABELS[message.message_type])

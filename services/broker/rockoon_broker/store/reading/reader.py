@@ -98,6 +98,8 @@ class QueueStatus:
     """Physical offset."""
     visible_end: int
     """Physical offset."""
+    next_offset: int
+    """Of the next message; beyond `max_offset` while some are not visible."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,22 +316,25 @@ class Reader:
         log_min = self._log.min_offset
         queue = self._queues.find(topic, queue_id)
         low = max(self.min_offset(topic, queue_id), lowest)
-        if queue is None or low >= queue.max_offset:
-            high = 0 if queue is None else queue.max_offset
-            return QueueStatus(low, high, None, None, None, None, log_min, visible_end)
+        if queue is None:
+            return QueueStatus(low, 0, None, None, None, None, log_min, visible_end, 0)
+        high, following = queue.max_offset, queue.next_offset
+        if low >= high:
+            return QueueStatus(low, high, None, None, None, None, log_min, visible_end, following)
         first = self._queues.read(queue, low, 1)[0]
         position, size = int(first["offset"]), int(first["size"])
         return QueueStatus(
             min_offset=low,
-            max_offset=queue.max_offset,
+            max_offset=high,
             first_store_timestamp_ms=self._store_time_ms(queue, low),
-            last_store_timestamp_ms=self._store_time_ms(queue, queue.max_offset - 1),
+            last_store_timestamp_ms=self._store_time_ms(queue, high - 1),
             first_entry_in_memory_by_distance=visible_end - position <= self._in_memory_bytes,
             first_entry_pages_resident=(
                 self._pages_resident(position, size) if with_residency else None
             ),
             log_min_offset=log_min,
             visible_end=visible_end,
+            next_offset=following,
         )
 
     def stored_at(self, topic: str, queue_id: int, offset: int) -> StoredAt | None:
