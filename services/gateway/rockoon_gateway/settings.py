@@ -92,8 +92,8 @@ class GatewaySettings(ServiceSettings):
     )
     lite_topics_max: int = setting(
         10_000,
-        "lite topics of all parents together, half of them made by subscriptions; beyond it those that "
-        "are not there are refused",
+        "lite topics of all parents together, half of them made by subscriptions; beyond it those "
+        "that are not there are refused",
         minimum=0,
         maximum=1_000_000,
     )
