@@ -1,11 +1,14 @@
 """One stream for the queues of a reader: credit, ends of one queue, and what ends all of them."""
 
 import asyncio
+from collections.abc import AsyncIterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from rockoon_broker.clock import SystemClock
 from rockoon_broker.rpc import pull_stream
 from rockoon_broker.rpc.pull_answers import PullAnswer, stream_reply
 from rockoon_broker.rpc.service import BrokerService
@@ -13,6 +16,11 @@ from rockoon_broker.topics.served_topics import ServedTopics
 from rockoon_core import errors
 from rockoon_format.hashes import java_hash_code
 from rockoon_proto.v1 import broker_pb2 as pb
+from rockoon_runtime.access.callers import Caller
+from rockoon_runtime.access.keys import KeyTable
+from rockoon_runtime.access.open_calls import OpenCall
+from rockoon_runtime.access.rules import Rule, nothing_more
+from rockoon_runtime.calls import CallTimes
 from support.broker import bodies_of, running_broker
 from support.broker_routes import BrokerRoutes
 from support.pull_stream import PLENTY, reading
@@ -317,6 +325,80 @@ async def test_a_bug_met_by_one_stream_ends_that_one(
         monkeypatch.undo()
         await broker.append("T", 0, b"x")
         assert await other.bodies(number) == [b"x"]
+
+
+async def test_a_bug_met_where_what_came_is_sent_ends_the_stream_and_is_told(
+    tmp_path: Path, nameserver: BrokerRoutes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its queues would have no answer, and it would go on giving signs of life."""
+
+    def broken(_: object) -> bytes:
+        raise ZeroDivisionError
+
+    await nameserver.create_topic("T", {"broker-a": 1})
+    async with (
+        running_broker(tmp_path, [nameserver.address]) as broker,
+        reading(broker.stub) as reader,
+    ):
+        await reader.subscribe("T")
+        await reader.answer()
+        monkeypatch.setattr(pull_stream, "stream_reply", broken)
+        await broker.append("T", 0, b"x")
+        with pytest.raises(errors.Internal, match="ZeroDivisionError"):
+            await reader.answer()
+
+
+class Sent:
+    """A reader that takes all, and notes it."""
+
+    has_room = True
+
+    def __init__(self) -> None:
+        self.replies: list[bytes] = []
+
+    def may_answer(self) -> None:
+        pass
+
+    def queue_message(self, message: bytes) -> None:
+        self.replies.append(message)
+
+
+@pytest.mark.parametrize("ends", [False, True])
+async def test_whose_call_has_to_end_is_sent_nothing_that_was_about_to_be_sent(ends: bool) -> None:
+    nothing: Any = SimpleNamespace(topics=SimpleNamespace(table=SimpleNamespace(revision=0)))
+    sent: Any = Sent()
+    open_call = OpenCall(Rule(nothing_more), None, b"")
+
+    async def requests() -> AsyncIterator[pb.PullStreamRequest]:
+        # Refused, for there is no such key, which is sent at the end of the turn.
+        yield pb.PullStreamRequest(subscribe=[pb.PullSubscription(id=1)])
+        if ends:
+            open_call.refusal = errors.NotAuthenticated("no more")
+        await asyncio.Event().wait()
+
+    async def answer(stream: pull_stream.PullStream) -> None:
+        async for _ in stream.answers():
+            pass
+
+    async with asyncio.TaskGroup() as tasks:
+        stream = pull_stream.PullStream(
+            nothing,
+            Caller(KeyTable(()), "shop", open_call),
+            tasks,
+            CallTimes(),
+            SystemClock(),
+            sure=None,
+            room=lambda: 1,
+            tracing=None,
+            reader=sent,
+        )
+        answering = tasks.create_task(answer(stream), name="answers")
+        reading_on = tasks.create_task(stream.read(requests()), name="requests")
+        for _ in range(3):
+            await asyncio.sleep(0)
+        assert len(sent.replies) == (0 if ends else 1)
+        reading_on.cancel()
+        answering.cancel()
 
 
 async def test_a_subscription_too_many_is_told_to_come_again(

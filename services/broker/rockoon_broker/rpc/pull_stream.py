@@ -314,14 +314,19 @@ class PullStream:
             self._wanted.set()
             return
         try:
+            if self._caller is not None:
+                self._caller.require_open()
             reader.may_answer()
         except RockoonError:
             # `answers` is told the same.
             self._wanted.set()
             return
-        if found := self._gather():
-            self._has_sent = True
-            reader.queue_message(stream_reply(found))
+        try:
+            if found := self._gather():
+                self._has_sent = True
+                reader.queue_message(stream_reply(found))
+        except Exception as failure:  # noqa: BLE001 - as in `read`: queues would wait for ever
+            self.end(failure)
         if self._listed or self._answers:
             self._wanted.set()
 

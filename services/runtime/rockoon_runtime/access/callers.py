@@ -32,11 +32,15 @@ class Caller:
         key = self._keys.get(self.key_id)
         return key is not None and key.may(action, resource)
 
-    def require(self, action: Action, resource: str) -> None:
-        """Raises NotPermitted without the permission; why the call has to end, if it has to: it
-        may go on for as long as its caller does not read what he is being sent."""
+    def require_open(self) -> None:
+        """Raises why the call has to end, if it has to: it may go on for as long as its caller does
+        not read what he is being sent."""
         if self._call.refusal is not None:
             raise self._call.refusal
+
+    def require(self, action: Action, resource: str) -> None:
+        """Raises NotPermitted without the permission; otherwise as `require_open`."""
+        self.require_open()
         key = self._keys.get(self.key_id)
         if key is None:
             raise refused("unknown key", f"there is no access key {self.key_id!r} any more")
