@@ -273,6 +273,30 @@ async def test_a_server_that_speaks_something_else_is_unavailable() -> None:
         assert failure.value.code() is grpc.StatusCode.UNAVAILABLE
 
 
+async def test_a_server_that_takes_no_calls_is_called_again_after_pauses() -> None:
+    asked = 0
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal asked
+        asked += 1
+        writer.write(frames.settings({frames.MAX_CONCURRENT_STREAMS: 0 if asked < 4 else 1}))
+        await reader.read()
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    async with server, Http2Channel(f"127.0.0.1:{server.sockets[0].getsockname()[1]}") as channel:
+        with pytest.raises(aio.AioRpcError) as failure:
+            await method(channel, "unary_unary", "Unary")(BytesValue())
+        assert failure.value.code() is grpc.StatusCode.UNAVAILABLE
+        assert "takes no calls" in str(failure.value.details())
+        # Without another try before its time.
+        with pytest.raises(aio.AioRpcError):
+            await method(channel, "unary_unary", "Unary")(BytesValue())
+        assert asked == 1
+        await channel.channel_ready()
+        assert asked == 4
+
+
 def test_a_timeout_has_eight_digits_at_most() -> None:
     assert timeout_text(0.25) == "250000u"
     assert timeout_text(1000.0) == "1000000m"

@@ -245,6 +245,11 @@ class Http2Channel(aio.Channel):
             reason = f"failed to connect to all addresses: {self.address}: Socket closed"
             self._note_failure(f"{reason} {connection.reason}".rstrip())
             return
+        if not connection.is_open:
+            # With a pause: who leaves at once, or has no room, would be called again at once.
+            self._note_failure(f"failed to connect to {self.address}: it takes no calls")
+            connection.close()
+            return
         if self._is_closed:
             connection.close()
             return
