@@ -1,5 +1,6 @@
 """The bound on connections of one address: who has too many loses the newest, nobody else any."""
 
+import asyncio
 import contextlib
 import socket
 from collections.abc import AsyncIterator, Iterator
@@ -9,6 +10,7 @@ import pytest
 
 from rockoon.local.authority import Authority
 from rockoon_runtime.connections import ConnectionBound, one_address
+from rockoon_runtime.listener import Listener
 from rockoon_runtime.tls import ServerTls
 from rockoon_runtime.wire import GrpcServer
 from support.drains import AT_ONCE
@@ -95,6 +97,35 @@ async def test_who_opens_too_many_loses_the_newest_and_nobody_else_any(
     assert not bound.count("127.0.0.2")
     said = [each.getMessage() for each in caplog.records if "127.0.0.1" in each.getMessage()]
     assert len([each for each in said if "connections_per_address_max" in each]) == 1
+
+
+class ClosesAtOnce:
+    """Admits connections, and closes its listener before anything else is done for them."""
+
+    def __init__(self) -> None:
+        self.admitted_count = self.open_count = 0
+        listening = socket.create_server(("127.0.0.1", 0))
+        self.port = listening.getsockname()[1]
+        self.listener: Listener[asyncio.Protocol] = Listener(listening, self, None, 1.0)
+
+    def admitted(self, _address: str) -> asyncio.Protocol:
+        asyncio.get_running_loop().call_soon(self.listener.close)
+        self.admitted_count += 1
+        self.open_count += 1
+        return asyncio.Protocol()
+
+    def disconnected(self, _connection: asyncio.Protocol) -> None:
+        self.open_count -= 1
+
+
+async def test_who_comes_in_the_moment_of_the_end_is_not_counted_for_ever() -> None:
+    """The task that is to greet him is cancelled before its first step."""
+    closing = ClosesAtOnce()
+    with connected(closing.port, "127.0.0.1", 1) as (coming,):
+        await eventually(lambda: closing.admitted_count == 1)
+        await closing.listener.wait_closed()
+        assert closing.open_count == 0
+        await eventually(lambda: not is_open(coming))
 
 
 async def test_no_bound_is_no_bound() -> None:

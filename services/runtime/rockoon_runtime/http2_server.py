@@ -354,6 +354,8 @@ class Http2Server:
             connection.close()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(STOP_SECONDS_MAX):
+                for listener in self._listeners:
+                    await listener.wait_closed()
                 await self._deserted.wait()
         for connection in list(self.connections):
             connection.transport.abort()

@@ -9,6 +9,7 @@ import asyncio
 import logging
 import socket
 import ssl
+from functools import partial
 from typing import Generic, Protocol, TypeVar
 
 log = logging.getLogger(__name__)
@@ -74,6 +75,11 @@ class Listener(Generic[Connection]):
         for task in self._beginning:
             task.cancel()
 
+    async def wait_closed(self) -> None:
+        """After `close`: wait for the end of those that shook hands."""
+        if self._beginning:
+            await asyncio.wait(self._beginning)
+
     def _begin(self) -> None:
         self._pause = None
         self._loop.add_reader(self._listening, self._accept)
@@ -96,7 +102,16 @@ class Listener(Generic[Connection]):
             accepted.setblocking(False)
             task = self._loop.create_task(self._connect(accepted, connection, address[0]))
             self._beginning.add(task)
-            task.add_done_callback(self._beginning.discard)
+            task.add_done_callback(partial(self._begun, accepted, connection))
+
+    def _begun(
+        self, accepted: socket.socket, connection: Connection, task: "asyncio.Task[None]"
+    ) -> None:
+        self._beginning.discard(task)
+        if task.cancelled():
+            # Here: a task that is cancelled before its first step runs none of its own.
+            accepted.close()
+            self._admission.disconnected(connection)
 
     async def _connect(self, accepted: socket.socket, connection: Connection, address: str) -> None:
         try:
@@ -106,7 +121,7 @@ class Listener(Generic[Connection]):
                 ssl=self._tls,
                 ssl_handshake_timeout=None if self._tls is None else self._handshake_seconds_max,
             )
-        except BaseException as failure:
+        except Exception as failure:
             accepted.close()
             self._admission.disconnected(connection)
             if not isinstance(failure, OSError):
