@@ -14,6 +14,7 @@ from rockoon_broker.topics.topics import ServedTopic, TopicPlan, TopicTable
 from rockoon_core.disk import Disk
 from rockoon_core.errors import NotReady, QueueNotFound, TopicNotFound
 from rockoon_format.log_marks import LogTopics
+from rockoon_format.names import stored_lite_topic
 from rockoon_node.nameservers import Nameservers
 from rockoon_node.store_cluster import StoreCluster
 from rockoon_proto.v1 import nameserver_pb2 as pb
@@ -24,7 +25,8 @@ from support.replicas import opened
 from support.waiting import DEADLINE_SECONDS
 
 BROKER = "broker-a"
-CREATED = {"old": 2, "young": 1}
+LITE = stored_lite_topic("chat", "one")
+CREATED = {"old": 2, "young": 1, LITE: 1}
 
 
 async def record(_: TopicPlan) -> None:
@@ -51,7 +53,8 @@ async def test_what_was_created_while_another_copy_led_waits_for_the_routes(
         known = {name: topic.incarnation for name, topic in nameserver.topics.items()}
         history = nameserver.etcd_cluster_id
         # As this copy wrote it down when it led last: one topic, and one queue of it.
-        own = TopicTable(known["old"], history, {"old": ServedTopic("old", 1, known["old"])})
+        served = {each: ServedTopic(each, 1, known[each]) for each in ("old", LITE)}
+        own = TopicTable(known["old"], history, served)
         TopicFile(tmp_path, Disk()).write(own, 0)
         nameservers = Nameservers([nameserver.address], nameserver.cluster)
         topics = ServedTopics(
@@ -72,11 +75,14 @@ async def test_what_was_created_while_another_copy_led_waits_for_the_routes(
                 topics.check_writable(*queue)
             with pytest.raises(NotReady):
                 topics.knows_for_sure(*queue)
+        # It may be about to be deleted, as one that takes no messages.
+        with pytest.raises(NotReady):
+            topics.check_writable(LITE, 0)
         async with asyncio.TaskGroup() as tasks:
             following = tasks.create_task(topics.routes.run(Stop()))
             await topics.routes.loaded.wait()
             following.cancel()
-        for queue in (("young", 0), ("old", 1)):
+        for queue in (("young", 0), ("old", 1), (LITE, 0)):
             topics.check_writable(*queue)
             assert topics.knows_for_sure(*queue)
         with pytest.raises(TopicNotFound):

@@ -352,7 +352,7 @@ class Broker:
 
     def _is_simple(self, batch: Batch, route_revision: int) -> bool:
         """Whether a batch may be written, its queue is surely the one meant, and needs no keys."""
-        if route_revision > self.topics.table.revision:
+        if route_revision > self.topics.table.revision or self.topics.lacks_routes:
             return False
         try:
             found = self.topics.served(batch.topic, batch.queue_id)

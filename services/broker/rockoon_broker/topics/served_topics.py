@@ -39,7 +39,7 @@ from rockoon_core.errors import (
     TopicNotWritable,
 )
 from rockoon_format.log_marks import LogTopics
-from rockoon_format.names import TRANSACTION_CHECK_MAX_TIME_TOPIC
+from rockoon_format.names import LITE_TOPIC_PREFIX, TRANSACTION_CHECK_MAX_TIME_TOPIC
 from rockoon_node.nameservers import Nameservers
 from rockoon_node.route_follower import RouteFollower
 from rockoon_node.store_cluster import StoreCluster
@@ -153,6 +153,9 @@ class ServedTopics:
         """Raise if a queue may not be written; see `served`."""
         if not self.served(topic, queue_id, route_revision).writable:
             raise TopicNotWritable(topic=topic)
+        if topic.startswith(LITE_TOPIC_PREFIX):
+            # Whoever deletes it goes by what the leader before has said: that it is closed.
+            self._require_routes()
 
     def check_readable(self, topic: str, queue_id: int, route_revision: int = 0) -> None:
         """Raise if a queue may not be read; see `served`."""
@@ -200,9 +203,14 @@ class ServedTopics:
                 raise NotReady(service="the broker", reason="it has not seen any routes")
         return known
 
+    @property
+    def lacks_routes(self) -> bool:
+        """Whether this is a copy that leads and has not heard any routes since."""
+        return self._is_in_log and not self.routes.loaded.is_set()
+
     def _require_routes(self) -> None:
         """Of a log with copies, what was written down here is of when this copy led last."""
-        if self._is_in_log and not self.routes.loaded.is_set():
+        if self.lacks_routes:
             raise NotReady(service="the broker", reason="it has seen no routes since it leads")
 
     # What changes.
