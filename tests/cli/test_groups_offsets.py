@@ -175,6 +175,13 @@ def test_a_group_says_what_becomes_of_progress_that_does_not_fit(rockoon: Any) -
     )
 
 
+def test_attributes_of_a_group_are_set_changed_and_taken_away(rockoon: Any) -> None:
+    rockoon("group", "create", "bound", "--attribute", "a=1", "--attribute", "b=2")
+    rockoon("group", "update", "bound", "--attribute", "a=3", "--attribute", "b=")
+    said = rockoon("group", "describe", "bound", "--json").json
+    assert said["attributes"] == {"a": "3"}
+
+
 def test_a_group_says_how_its_receivers_get_messages(rockoon: Any) -> None:
     rockoon("group", "create", "received", "--fifo", "yes", "--retry-delays", "10s,1m30s")
     said = rockoon("group", "describe", "received", "--json").json

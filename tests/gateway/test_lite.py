@@ -13,7 +13,9 @@ from gateway.wire_client import WireClient, consumer_settings, message
 from rockoon.errors import GroupNotFound
 from rockoon.local.cluster import LocalCluster
 from rockoon_format.names import stored_lite_topic
+from rockoon_gateway.lite.subscriptions import LiteSubscriptions
 from rockoon_proto.apache.rocketmq.v2 import definition_pb2 as d
+from rockoon_proto.apache.rocketmq.v2 import service_pb2 as pb
 from rockoon_proto.apache.rocketmq.v2.definition_pb2 import Code
 from rockoon_proto.v1.nameserver_pb2 import (
     CLASSIC,
@@ -135,6 +137,39 @@ async def test_what_is_unsubscribed_from_comes_no_more_and_goes_on_where_it_was(
     assert bodies(await consumer.receive_all(1)) == [b"2"]
     await consumer.subscribe(action=d.COMPLETE_REMOVE)
     assert await consumer.receive(wait=0) == []
+
+
+async def test_what_is_added_while_all_of_them_are_being_made_stays(
+    client: WireClient, cluster: rockoon.Cluster
+) -> None:
+    consumer = await lite_consumer(client, cluster, "overtaken")
+    await consumer.subscribe("known")
+    await consumer.subscribe("known", action=d.PARTIAL_REMOVE)
+    everything = client.stub.SyncLiteSubscription(
+        pb.SyncLiteSubscriptionRequest(
+            action=d.COMPLETE_ADD,
+            topic=d.Resource(name=consumer.topic),
+            group=d.Resource(name=consumer.group),
+            lite_topic_set=[f"made-{number}" for number in range(20)],
+            version=1,
+        ),
+        metadata=client.metadata,
+    )
+    await consumer.subscribe("known")
+    assert (await everything).status.code == Code.OK
+    await consumer.send("known", b"k")
+    await consumer.send("made-7", b"m")
+    assert sorted(bodies(await consumer.receive_all(2))) == [b"k", b"m"]
+
+
+def test_what_a_client_says_that_has_gone_is_not_kept() -> None:
+    there = {"here"}
+    subscriptions = LiteSubscriptions(there.__contains__)
+    assert subscriptions.of("here", "g", "t") is subscriptions.of("here", "g", "t")
+    gone = subscriptions.of("gone", "g", "t")
+    gone.lite_topics["one"] = None
+    assert subscriptions.of("gone", "g", "t") is not gone
+    assert subscriptions.read() == set()
 
 
 async def test_another_gateway_goes_on_from_the_acknowledged_message(

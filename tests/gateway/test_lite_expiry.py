@@ -1,5 +1,6 @@
 """Lite topics that nobody sends to are gone after their time, and nothing else is."""
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
@@ -220,6 +221,29 @@ async def test_who_subscribes_leaves_one_that_is_about_to_expire_closed(
     await consumer.subscribe("one")
     assert bodies(await consumer.receive_all(1)) == [b"1"]
     assert await later.there("quiet") == {"one": False}
+
+
+async def test_a_look_that_fails_in_any_way_is_followed_by_the_next(
+    client: WireClient, cluster: rockoon.Cluster
+) -> None:
+    consumer = await expiring(client, cluster, "looked-at")
+    await consumer.send("one", b"1")
+    looked_again = asyncio.Event()
+    looks = 0
+
+    async def ask(cluster: rockoon.Cluster, *routes: TopicRoute) -> list[QueueEnds]:
+        nonlocal looks
+        looks += 1
+        if looks == 1:
+            raise LookupError("nobody foresaw this")
+        looked_again.set()
+        return []
+
+    expiry = Expiry(cluster, LiteTopics(cluster, 1000), LiteSubscriptions(), 0.01, ask)
+    async with asyncio.TaskGroup() as tasks:
+        looking = tasks.create_task(expiry.run())
+        await looked_again.wait()
+        looking.cancel()
 
 
 async def test_without_an_expiration_none_expires(
