@@ -32,8 +32,6 @@ from rockoon_runtime.wire import ListenError
 Settings = TypeVar("Settings")
 
 log = logging.getLogger(__name__)
-# New objects until the youngest are looked through for garbage.
-GC_OBJECTS = 10_000
 
 
 class ExitStatus(enum.IntEnum):
@@ -180,8 +178,6 @@ def run_loop(
     # What programs are made of is no garbage: to look through it again and again takes tens of
     # milliseconds each time, in which nobody is answered.
     gc.freeze()
-    # By default after every 700 objects that are kept, which a few dozen calls in progress are.
-    gc.set_threshold(GC_OBJECTS, 20, 20)
     try:
         return uvloop.run(supervise(service, serve, stop_with_parent))
     except Exception as failure:
