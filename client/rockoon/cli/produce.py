@@ -204,14 +204,18 @@ async def send_until_interrupted(
                 )
                 progress.show(tally, position)
 
+    trouble: Sequence[BaseException] = ()
     # A second Ctrl-C ends the command at once.
     with Interrupt() as interrupt:
         try:
             await interrupt.unless(send_all())
         except* CommandError as failures:
-            raise failures.exceptions[0] from None
+            # Raised below: here, Python before 3.11.4 would make another group of it.
+            trouble = failures.exceptions
         finally:
             tally.interrupted = interrupt.came
+    if trouble:
+        raise trouble[0] from None
 
 
 async def send_some(
