@@ -56,6 +56,8 @@ class LiteSubscription:
         now = asyncio.get_running_loop().time()
         for each in self.waiting:
             each.reschedule(now)
+        # One that is expiring cannot be rescheduled; who waits again adds another.
+        self.waiting.clear()
 
 
 class LiteSubscriptions:
