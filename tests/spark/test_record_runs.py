@@ -19,7 +19,7 @@ from rockoon_spark.records.table import table_of
 from rockoon_spark.source import file_partition
 from rockoon_spark.source.file_partition import FilePartition
 from rockoon_spark.source.rows import rows
-from support.kernels import needs_compiled, of_both
+from support.kernels import BOTH, needs_compiled, of_both, using
 from support.log_bytes import log_bytes
 from support.seeds import seeds
 
@@ -70,6 +70,28 @@ def test_jobs_read_a_log_in_windows_as_they_read_it_at_once(seed: int, tmp_path:
         by_numpy, compiled = of_both(lambda partitions=partitions: read(partitions))  # type: ignore[misc]
         assert compiled == by_numpy
         assert compiled[0] == content[starts[0] :]
+
+
+@pytest.mark.parametrize("choice", BOTH)
+def test_a_queue_gets_one_run_of_entries_of_many_windows(choice: str, tmp_path: Path) -> None:
+    """The broker's delayed records are among them, which the compiled kernel leaves to NumPy."""
+    frames = bytearray()
+    for number in range(200):
+        record = Record(
+            topic=b"SCHEDULE_TOPIC_XXXX",
+            body=bytes(300),
+            properties=b"DELAY\x012\x02",
+            queue_id=number % 2,
+            queue_offset=number // 2,
+            physical_offset=BASE + len(frames),
+        )
+        frames += encode_record(record)
+    partitions = partitions_of(tmp_path / "log", bytes(frames), len(frames))
+    with using(choice):
+        runs = [run for partition in partitions for run in partition.runs()]
+        (made,) = queue_runs_of(runs, {}, DELAY_LEVELS_MS, 300_000)
+    assert len(runs) > 10
+    assert made[1].queue_ids.tolist() == [0, 1]
 
 
 @needs_compiled

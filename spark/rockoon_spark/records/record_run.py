@@ -92,24 +92,47 @@ def queue_runs_of(
         LogBroken: there is something else among them.
     """
     cutter = None if kernel.native is None else LogCutter(marks, file_entries)
-    held_bytes = 0
+    cut_bytes = 0
+    left: list[RecordRun] = []
     for run in runs:
-        if cutter is not None:
-            is_added = cutter.add(run.content, run.stop, run.base)
-            held_bytes += run.stop if is_added else 0
-            if held_bytes and (not is_added or held_bytes >= _BYTES_TOGETHER):
-                held_bytes = 0
-                yield _named(cutter)
-            if is_added:
-                continue
-        for records in run.scans(with_tag_codes=True, delay_levels_ms=delay_levels_ms):
-            topics = [topic.decode(errors="replace") for topic in records.topics]
-            floors = np.array([marks.get(topic, 0) for topic in topics], np.int64)
-            physical = records.offsets + run.base
-            listed = records.has_queue_entry & (physical >= floors[records.topic_numbers])
-            yield topics, queue_runs(records, physical, listed, file_entries)
-    if cutter is not None and held_bytes:
+        is_cut = cutter is not None and cutter.add(run.content, run.stop, run.base)
+        if left and (is_cut or not _goes_on(left, run)):
+            yield from _scanned(left, marks, delay_levels_ms, file_entries)
+            left = []
+        if is_cut:
+            cut_bytes += run.stop
+        else:
+            left.append(run)
+        if cutter is not None and cut_bytes and (not is_cut or cut_bytes >= _BYTES_TOGETHER):
+            cut_bytes = 0
+            yield _named(cutter)
+    if left:
+        yield from _scanned(left, marks, delay_levels_ms, file_entries)
+    if cutter is not None and cut_bytes:
         yield _named(cutter)
+
+
+def _goes_on(runs: Sequence[RecordRun], run: RecordRun) -> bool:
+    """Whether a run follows some neighbours and they are looked at together."""
+    start, end = run.extent
+    return runs[-1].extent[1] == start and end - runs[0].base <= _BYTES_TOGETHER
+
+
+def _scanned(
+    neighbours: Sequence[RecordRun],
+    marks: Mapping[str, int],
+    delay_levels_ms: Sequence[int],
+    file_entries: int,
+) -> Iterator[tuple[list[str], QueueRuns]]:
+    """As `queue_runs_of`, where the kernel leaves it open, or there is none."""
+    content = b"".join([run.content[: run.stop] for run in neighbours])
+    together = RecordRun(content, neighbours[0].base, len(content))
+    for records in together.scans(with_tag_codes=True, delay_levels_ms=delay_levels_ms):
+        topics = [topic.decode(errors="replace") for topic in records.topics]
+        floors = np.array([marks.get(topic, 0) for topic in topics], np.int64)
+        physical = records.offsets + together.base
+        listed = records.has_queue_entry & (physical >= floors[records.topic_numbers])
+        yield topics, queue_runs(records, physical, listed, file_entries)
 
 
 def _named(cutter: LogCutter) -> tuple[list[str], QueueRuns]:
