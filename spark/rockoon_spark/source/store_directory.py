@@ -71,9 +71,7 @@ class StoreDirectory:
     def log(self) -> "DirectoryLog":
         """See `LogSource`."""
         files = list_log(self.path)
-        # Brokers make files ahead, behind the one that they write.
-        while len(files) > 1 and not any(_head(files[-1], 0)):
-            files.pop()
+        files = files[: max(_begun(files), 1)]
         # After the files: of a topic that is deleted and created again in between, two records
         # would have one queue offset otherwise.
         return DirectoryLog(self, tuple(files), dict(dropped_marks(self.path)))
@@ -109,7 +107,7 @@ class DirectoryLog:
 
     @property
     def sealed_end(self) -> int:
-        return self.files[-1].start if self.files else 0
+        return self.files[max(_begun(self.files), 1) - 1].start if self.files else 0
 
     @property
     def end(self) -> int:
@@ -120,9 +118,7 @@ class DirectoryLog:
     ) -> list[FilePartition]:
         """See `ContiguousLog`."""
         found: list[FilePartition] = []
-        # Brokers make files ahead: the last one that was begun is the one that is written to.
-        begun = (file.start for file in reversed(self.files) if any(_head(file, 0)))
-        written = next(begun, 0)
+        sealed_end = self.sealed_end
         for file in self.files:
             first, behind = max(start, file.start), min(stop, file.start + file.bytes)
             whole = FilePartition(
@@ -133,7 +129,7 @@ class DirectoryLog:
                 broker=self.directory.broker,
                 store=self.directory.path,
                 fails_on_data_loss=self.directory.fails_on_data_loss,
-                is_sealed=file.start < written,
+                is_sealed=file.start < sealed_end,
             )
             found += whole.cut(split_bytes or SPLIT_BYTES)
         return found
@@ -176,6 +172,14 @@ class DirectoryLog:
 
     def _file_of(self, offset: int) -> LogFile:
         return self.files[max(bisect_right(self.files, offset, key=lambda file: file.start), 1) - 1]
+
+
+def _begun(files: Sequence[LogFile]) -> int:
+    """How many files up to the last that has records: brokers make files ahead, behind that."""
+    count = len(files)
+    while count and not any(_head(files[count - 1], 0)):
+        count -= 1
+    return count
 
 
 def _head(file: LogFile, position: int) -> bytes:
