@@ -32,6 +32,7 @@ from bench.compare.figures import (
     figures,
     rows,
 )
+from bench.compare.page_cache import find_pages
 from bench.compare.peer import ClientCommand, Peer
 from bench.compare.peers.kafka import KafkaPeer
 from bench.compare.peers.nats_server import NatsPeer
@@ -68,12 +69,16 @@ class Turn:
         servers: their processes.
         client: the client's program.
         prefix: of its topics' names, since clients share servers.
+        folder: on the disk that the servers write.
     """
 
-    def __init__(self, servers: Sequence[int], client: ClientProgram, prefix: str) -> None:
+    def __init__(
+        self, servers: Sequence[int], client: ClientProgram, prefix: str, folder: Path
+    ) -> None:
         self._servers = servers
         self._client = client
         self._prefix = prefix
+        self._folder = folder
         self._stored = 0
 
     def connect(self, address: str) -> None:
@@ -102,6 +107,8 @@ class Turn:
         if row.do.startswith(("consume_", "push_")):
             given["stored"] = self._stored
         processes = [*self._servers, self._client.pid]
+        if row.do.startswith("produce_"):
+            find_pages(self._folder, seconds * row.times)
         before = cpu_seconds(processes)
         done = self._ask(row.do, seconds * row.times, **given)
         wait_rest(self._servers)
@@ -196,7 +203,7 @@ class Comparison:
         number = peer.columns.index(command.name)
         log = folder / f"client-{number}.log"
         client = ClientProgram(command.command, log, command.environment)
-        turn = Turn(peer.pids(), client, f"c{number}-")
+        turn = Turn(peer.pids(), client, f"c{number}-", folder)
         name = f"{command.name}, {mode(sync)}"
         told(name)
         doing = "start"

@@ -59,7 +59,7 @@ def measure(folder: Path, seconds: float) -> Iterator[tuple[str, float]]:
         mode = SYNC if sync else ASYNC
         with _running(folder / mode.replace(" ", "-"), sync=sync) as (local, client):
             servers = [node.pid for node in local.nodes if node.pid is not None]
-            turn = Turn(servers, client, "")
+            turn = Turn(servers, client, "", folder)
             turn.connect(",".join(local.nameservers))
             turn.warm(seconds)
             for row in rows(sync=sync):
