@@ -1,7 +1,8 @@
 """Rockoon's own HTTP/2 channel: what a caller is told, by gRPC's server and by ours."""
 
 import asyncio
-from collections.abc import AsyncIterator
+import gc
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -13,7 +14,9 @@ from grpc import aio
 from rockoon_core.channels import Dialer
 from rockoon_core.http2 import frames
 from rockoon_core.http2.channel import MESSAGE_BYTES_MAX, Http2Channel, timeout_text
+from rockoon_core.http2.client_call import ClientCall, ClientStream
 from rockoon_core.http2.headers import block
+from rockoon_runtime.http2_call import ServerCall
 from rockoon_runtime.http2_server import Http2Server
 from support.eventually import eventually
 from support.waiting import DEADLINE_SECONDS
@@ -302,3 +305,48 @@ def test_a_timeout_has_eight_digits_at_most() -> None:
     assert timeout_text(1000.0) == "1000000m"
     assert timeout_text(1e9) == "99999999S"
     assert timeout_text(0.0) == "1u"
+
+
+@pytest.fixture
+def no_collector() -> Iterator[None]:
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+def left() -> int:
+    """Calls and streams that have not been freed, of both sides."""
+    kinds = (ClientCall, ClientStream, ServerCall)
+    return sum(isinstance(each, kinds) for each in gc.get_objects())
+
+
+@pytest.mark.usefixtures("no_collector")
+async def test_calls_that_are_answered_refused_given_up_or_streams_are_freed_at_their_end() -> None:
+    before = left()
+    callee = Callee()
+    async with served("ours", callee) as port, Http2Channel(f"127.0.0.1:{port}") as channel:
+        request = BytesValue(value=b"x")
+        for _ in range(3):
+            await method(channel, "unary_unary", "Unary")(request, timeout=60.0)
+            with pytest.raises(grpc.RpcError):
+                await method(channel, "unary_unary", "Refuses")(request)
+            with pytest.raises(grpc.RpcError):
+                await method(channel, "unary_unary", "Unknown")(request)
+            waiting = method(channel, "unary_unary", "Waits")(request)
+            await callee.has_begun.wait()
+            callee.has_begun.clear()
+            waiting.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await waiting
+            del waiting
+            taken: list[BytesValue] = []
+            stream = method(channel, "stream_stream", "Streams")()
+            stream.take_by(lambda message, taken=taken: bool(taken.append(message)))
+            await stream.write(request)
+            assert await stream.read() == request
+            await stream.done_writing()
+            assert [each async for each in stream] == []
+            del stream
+        # The server's tasks end in a turn of their own.
+        await eventually(lambda: left() <= before)

@@ -128,7 +128,7 @@ class ClientConnection(Http2Connection):
     ) -> None:
         assert isinstance(stream, ClientStream)
         stream.headers_came(headers, ends=ends)
-        if stream.call.done() and not ends:
+        if not ends and (stream.call is None or stream.call.done()):
             self.reset(stream, ErrorCode.CANCEL)
             return
         if ends:
@@ -141,7 +141,7 @@ class ClientConnection(Http2Connection):
 
     def drop_if_over(self, stream: MessageStream) -> None:
         assert isinstance(stream, ClientStream)
-        if stream.has_ended and not stream.call.done():
+        if stream.has_ended and stream.call is not None and not stream.call.done():
             stream.call.end(grpc.StatusCode.INTERNAL, "the answer ends without a status")
             self.reset(stream, ErrorCode.CANCEL)
         else:
@@ -149,7 +149,8 @@ class ClientConnection(Http2Connection):
 
     def message_refused(self, stream: MessageStream, refusal: MessageRefused) -> None:
         assert isinstance(stream, ClientStream)
-        stream.call.end(grpc.StatusCode[refusal.status], str(refusal))
+        if stream.call is not None:
+            stream.call.end(grpc.StatusCode[refusal.status], str(refusal))
         self.reset(stream, ErrorCode.CANCEL)
 
     def peer_goes(self, last_stream_id: int, code: int) -> None:  # noqa: ARG002 - as its base
@@ -322,7 +323,7 @@ class Http2Channel(aio.Channel):
         self._connection = None
         for connection in closing:
             for stream in list(connection.streams.values()):
-                if isinstance(stream, ClientStream):
+                if isinstance(stream, ClientStream) and stream.call is not None:
                     stream.call.cancel()
             connection.close()
         # A loop that ends before connections over TLS have ended complains of them.

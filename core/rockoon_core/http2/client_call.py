@@ -53,18 +53,22 @@ class ClientStream(MessageStream):
 
     def __init__(self, connection: "ClientConnection", stream_id: int, call: "ClientCall") -> None:
         super().__init__(connection, stream_id, call.channel.message_bytes_max)
-        self.call = call
+        # None when the stream is over: each would keep the other for the garbage collector.
+        self.call: ClientCall | None = call
         self.has_headers = False
 
     def headers_came(self, headers: tuple[Header, ...], *, ends: bool) -> None:
         """Headers or trailers of the answer."""
+        call = self.call
+        if call is None:
+            return
         found = dict(headers)
         if not self.has_headers:
             self.has_headers = True
             status = found.get(":status", "")
             if status != "200":
                 code = _OF_HTTP.get(status, grpc.StatusCode.UNKNOWN)
-                self.call.end(code, f"the server answers with HTTP status {status}")
+                call.end(code, f"the server answers with HTTP status {status}")
                 return
         if not ends:
             return
@@ -75,16 +79,20 @@ class ClientStream(MessageStream):
             trailing = metadata(headers)
         except ValueError as broken:
             code, details, trailing = grpc.StatusCode.INTERNAL, str(broken), ()
-        self.call.end(code, details, trailing)
+        call.end(code, details, trailing)
 
     def failed(self, code: ErrorCode, reason: str) -> None:
-        if code is ErrorCode.REFUSED_STREAM and not self.has_headers and self.call.refused():
-            super().failed(code, reason)
-            return
-        is_lost = self.connection.is_lost or self.connection.is_closing
-        status = grpc.StatusCode.UNAVAILABLE if is_lost else _OF_RESET.get(code)
-        self.call.end(status or grpc.StatusCode.INTERNAL, reason)
+        call = self.call
+        is_refused = code is ErrorCode.REFUSED_STREAM and not self.has_headers
+        if call is not None and not (is_refused and call.refused()):
+            is_lost = self.connection.is_lost or self.connection.is_closing
+            status = grpc.StatusCode.UNAVAILABLE if is_lost else _OF_RESET.get(code)
+            call.end(status or grpc.StatusCode.INTERNAL, reason)
         super().failed(code, reason)
+
+    def closed(self) -> None:
+        super().closed()
+        self.call = None
 
 
 class ClientCall:
@@ -229,7 +237,8 @@ class ClientCall:
                 future.set_result(None)
         if self.stream is not None:
             self.stream.peer_ended()
-        for callback in self._callbacks:
+        callbacks, self._callbacks = self._callbacks, []
+        for callback in callbacks:
             callback(self)
 
     def _overdue(self) -> None:

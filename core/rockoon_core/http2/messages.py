@@ -312,6 +312,8 @@ class MessageStream:
         """Nothing is sent or received any more."""
         self.is_closed = True
         self.pending.clear()
+        # What it is bound to may have the stream.
+        self.taker = None
         # Whoever has the stream still does not keep what nobody fills.
         self._message = None
         self._give_unfilled_back()
