@@ -61,8 +61,9 @@ check: setup  ## formatting, lint, types, layering, generated code
 	$(BIN)/python tools/generate_settings.py --check
 	$(BIN)/python -m tools.dashboards --check
 
+# Up to three that fail run once more, alone: see tools/once_more.py.
 test: setup  ## every test that a fresh machine can run
-	$(BIN)/python -m pytest -n $(WORKERS)
+	$(BIN)/python -m pytest -n $(WORKERS) -p tools.once_more
 
 # A bug that it finds: put its seed into the test's known ones.
 explore: setup  ## the random tests with SEEDS=20 seeds each that nobody has tried; ONLY=tests/store for some
