@@ -13,13 +13,20 @@ from google.protobuf.message_factory import GetMessageClass
 from grpc import aio
 
 from rockoon_core.errors import ERROR_METADATA_KEY
-from rockoon_proto.v1 import access_pb2, broker_pb2, nameserver_pb2, offset_pb2
+from rockoon_proto.v1 import (
+    access_pb2,
+    broker_pb2,
+    in_flight_pb2,
+    logs_pb2,
+    nameserver_pb2,
+    offset_pb2,
+)
 from rockoon_proto.v1.errors_pb2 import Error
 
 FILES: Mapping[str, Sequence[Any]] = {
-    "nameserver-a": (nameserver_pb2.DESCRIPTOR, access_pb2.DESCRIPTOR),
+    "nameserver-a": (nameserver_pb2.DESCRIPTOR, access_pb2.DESCRIPTOR, logs_pb2.DESCRIPTOR),
     "broker-a": (broker_pb2.DESCRIPTOR,),
-    "offset": (offset_pb2.DESCRIPTOR,),
+    "offset": (offset_pb2.DESCRIPTOR, in_flight_pb2.DESCRIPTOR),
 }
 CALL_SECONDS_MAX = 20.0
 STREAM_SECONDS = 0.3
@@ -68,7 +75,8 @@ class Answer:
 
 
 async def call(channel: Any, method: Method, requests: Sequence[bytes]) -> Answer:
-    """Make a call with bytes as requests; of a stream of answers the first is waited for."""
+    """Make a call with bytes as requests; of a stream of answers the first is waited for that says
+    more than that the service is there."""
     descriptor = method.descriptor
     kind = ("stream" if descriptor.client_streaming else "unary") + (
         "_stream" if descriptor.server_streaming else "_unary"
@@ -85,6 +93,9 @@ async def call(channel: Any, method: Method, requests: Sequence[bytes]) -> Answe
     async def stream() -> Any:
         for request in requests:
             yield request
+        if descriptor.server_streaming:
+            # Who says that nothing more will come reads no queue any more.
+            await asyncio.Event().wait()
 
     given = stream() if descriptor.client_streaming else requests[0]
     seconds = STREAM_SECONDS if descriptor.server_streaming else CALL_SECONDS_MAX
@@ -92,7 +103,9 @@ async def call(channel: Any, method: Method, requests: Sequence[bytes]) -> Answe
     reply = None
     try:
         if descriptor.server_streaming:
-            reply = await anext(aiter(made), None)
+            async for reply in made:
+                if reply.ByteSize():
+                    break
             made.cancel()
         else:
             reply = await made
@@ -102,9 +115,11 @@ async def call(channel: Any, method: Method, requests: Sequence[bytes]) -> Answe
         # The call's own: streams are cancelled above.
         if not made.cancelled():
             raise
+    # Of a stream whose answers are for several requests each, the first one's.
+    told = next(iter(getattr(reply, "answers", ())), reply)
     code = ""
-    if reply is not None and "error" in reply.DESCRIPTOR.fields_by_name and reply.HasField("error"):
-        code = Error.Code.Name(reply.error.code)
+    if told is not None and "error" in told.DESCRIPTOR.fields_by_name and told.HasField("error"):
+        code = Error.Code.Name(told.error.code)
     return Answer("OK", code, "")
 
 
@@ -112,7 +127,7 @@ def answer_of(failure: grpc.RpcError) -> Answer:
     code = ""
     assert isinstance(failure, aio.AioRpcError)
     for key, value in failure.trailing_metadata() or ():
-        if key == ERROR_METADATA_KEY:
+        if key == ERROR_METADATA_KEY and isinstance(value, bytes):
             error = Error()
             error.ParseFromString(value)
             code = Error.Code.Name(error.code)

@@ -12,7 +12,7 @@ from faults.scenario import Task
 
 from rockoon.local import LocalCluster
 from rockoon.local.directory import NodeRecord
-from rockoon.local.process import Kind, LocalClusterError, NodeEnded
+from rockoon.local.process import Kind, LocalClusterError, Node, NodeEnded
 from rockoon.local.programs import MODULES
 
 TESTS = Path(__file__).resolve().parents[1]
@@ -63,6 +63,7 @@ class FaultyCluster(LocalCluster):
         self.controls = {name: library.Control(self.aside / f"{name}.control") for name in watched}
         self._recorded = tuple(recorded)
         paths = os.pathsep.join((str(TESTS), *filter(None, (os.environ.get("PYTHONPATH"),))))
+        environment: dict[str, dict[str, str]]
         environment = {name: {"PYTHONPATH": paths, "GRPC_VERBOSITY": "NONE"} for name in MODULES}
         for name in watched:
             assert task.library is not None
@@ -87,14 +88,14 @@ class FaultyCluster(LocalCluster):
             **more,  # type: ignore[arg-type]
         )
 
-    def _service_command(self, record: NodeRecord) -> Sequence[str]:
-        command = super()._service_command(record)
+    def _make(self, record: NodeRecord) -> Node:
+        node = super()._make(record)
         if self._task.broken and record.kind is not Kind.ETCD:
             module = MODULES[record.kind]
-            at = command.index(module)
+            at = node.command.index(module)
             broken = ("faults.broken_service", self._task.broken, module)
-            return (*command[:at], *broken, *command[at + 1 :])
-        return command
+            node.command = (*node.command[:at], *broken, *node.command[at + 1 :])
+        return node
 
     def store(self, name: str) -> Path:
         return self.directory / name

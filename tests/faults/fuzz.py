@@ -28,10 +28,6 @@ CANARY = "canary"
 CANARY_SECONDS_MAX = 30.0
 WRONG = ("INTERNAL", "UNKNOWN")
 ENDED = "Internal error from Core"
-OPTIONS = (
-    ("grpc.max_send_message_length", 64 << 20),
-    ("grpc.use_local_subchannel_pool", 1),
-)
 
 
 async def fuzz(task: Task) -> Outcome:
@@ -103,7 +99,7 @@ async def channels_of(
     local: FaultyCluster, key: AccessKey | None = None
 ) -> AsyncIterator[dict[str, aio.Channel]]:
     """A channel to each node that takes calls."""
-    dial = dialer(OPTIONS, access=key)
+    dial = dialer(access=key)
     made = {
         name: dial.channel(local.node(name).address) for name in ("nameserver-a", BROKER, OFFSET)
     }
@@ -141,6 +137,7 @@ ROLES: Mapping[str, tuple[str, ...] | None] = {
     "cluster admin": ("cluster=admin",),
 }
 KEYED = frozenset(ROLES) - {"unsigned"}
+NOBODY: frozenset[str] = frozenset()
 READER, WRITER, OWNER = (frozenset([role]) for role in ("reader", "writer", "owner"))
 CLUSTER_READER, CLUSTER_ADMIN = frozenset(["cluster reader"]), frozenset(["cluster admin"])
 SEES = READER | WRITER | OWNER
@@ -169,8 +166,18 @@ MAY: Mapping[str, frozenset[str]] = {
             **dict.fromkeys(("ApplyReset", "UndoReset"), KEYED),
             "Import": CLUSTER_ADMIN,
         },
+        "InFlightService": {
+            **dict.fromkeys(("Acquire", "Acknowledge", "ChangeVisibility"), READER),
+            "ListInFlight": SEES,
+        },
+        "Logs": {
+            **dict.fromkeys(("WatchLogs", "SuspectLeader", "ReportLog", "ConfirmEpoch"), NOBODY),
+            **dict.fromkeys(("ChangeInSync", "HandOver", "Resign", "GoOnAlone"), NOBODY),
+            **dict.fromkeys(("ListLogs", "DescribeLog"), CLUSTER_READER),
+            **dict.fromkeys(("MoveReplica", "SetCopies", "ElectLog", "AdoptLog"), CLUSTER_ADMIN),
+        },
         "NameServer": {
-            **dict.fromkeys(("RegisterNode", "UnregisterNode"), ()),
+            **dict.fromkeys(("RegisterNode", "UnregisterNode"), NOBODY),
             **dict.fromkeys(("GetRoute", "GetGroup"), SEES),
             **dict.fromkeys(("WatchRoutes", "ListTopics", "ListGroups"), KEYED),
             **dict.fromkeys(("CreateTopic", "CreateTopics", "UpdateTopic", "DeleteTopic"), OWNER),
@@ -181,11 +188,14 @@ MAY: Mapping[str, frozenset[str]] = {
         "AccessKeys": {
             **dict.fromkeys(("CreateKey", "ListKeys", "UpdateKey"), CLUSTER_ADMIN),
             **dict.fromkeys(("RotateKey", "DeleteKey"), CLUSTER_ADMIN),
-            "WatchKeys": (),
+            "WatchKeys": NOBODY,
         },
     }.items()
     for name, roles in calls.items()
 }
+PARTS = frozenset(
+    ("queues", "messages", "subscriptions", "entries", "topics", "subscribe", "wanted", "changes")
+)
 REFUSED = ("UNAUTHENTICATED", "PERMISSION_DENIED")
 REFUSED_CODES = ("NOT_AUTHENTICATED", "NOT_PERMITTED")
 
@@ -203,9 +213,9 @@ def _named(message: Message) -> Message:
             if field.type == field.TYPE_STRING:
                 setattr(message, field.name, MINE)
         elif field.message_type is not None and not field.message_type.GetOptions().map_entry:
-            if field.name in ("queues", "messages", "subscriptions", "entries", "topics"):
+            if field.name in PARTS:
                 _named(getattr(message, field.name).add())
-            elif field.name in ("queue", "config", "range"):
+            elif field.name in ("queue", "config", "range", "pull", "delivered"):
                 _named(getattr(message, field.name))
     return message
 
@@ -218,14 +228,12 @@ async def roles(task: Task) -> Outcome:
         await root.admin.create_topic("other")
         keys: dict[str, AccessKey | None] = {}
         for role, permissions in ROLES.items():
-            name = role.replace(" ", "-")
-            keys[role] = (
-                None
-                if permissions is None
-                else await root.admin.access_keys.create(name, map(Permission.parse, permissions))
-            )
-        for key in filter(None, keys.values()):
-            await in_force(local, key)
+            keys[role] = None
+            if permissions is not None:
+                name, allowed = role.replace(" ", "-"), map(Permission.parse, permissions)
+                keys[role] = await root.admin.access_keys.create(name, allowed)
+        for made in filter(None, keys.values()):
+            await in_force(local, made)
         for role, key in keys.items():
             async with channels_of(local, key) as channels:
                 for method in methods():

@@ -69,8 +69,9 @@ async def working(
         try:
             yield
         finally:
-            for each in (*senders, committer):
-                each.end()
+            for sender in senders:
+                sender.end()
+            committer.end()
 
 
 async def failed_syncs(task: Task, node: str) -> Outcome:
