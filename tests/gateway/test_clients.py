@@ -2,13 +2,14 @@
 
 import grpc
 import pytest
+from google.protobuf.duration_pb2 import Duration
 
 import rockoon
 from gateway.gateways import RunningGateway, running_gateway
 from gateway.wire_client import WireClient, consumer_settings, producer_settings
 from rockoon.local.cluster import LocalCluster
 from rockoon_gateway.calls import ClientCall
-from rockoon_gateway.clients.presence import Client, check_owner
+from rockoon_gateway.clients.presence import Client, Presence, check_owner
 from rockoon_gateway.codes import Refusal, enum_name
 from rockoon_proto.apache.rocketmq.v2 import definition_pb2 as d
 from rockoon_proto.apache.rocketmq.v2 import service_pb2 as pb
@@ -157,6 +158,31 @@ async def test_settings_that_are_too_large_are_refused(client: WireClient, count
     stream = client.telemetry()
     with pytest.raises(grpc.aio.AioRpcError, match="more than"):
         await stream.tell(producer_settings(*["t" * (127 if count == 600 else 1)] * count))
+
+
+async def test_settings_of_all_clients_together_have_a_bound() -> None:
+    presence = Presence(30.0, settings_bytes_max=2000)
+    calls = [ClientCall(name, "JAVA", "5", "peer", None, None) for name in "ab"]
+    large = producer_settings("t" * 1000)
+    presence.told(calls[0], large)
+    presence.told(calls[0], large)
+    with pytest.raises(Refusal) as refused:
+        presence.told(calls[1], large)
+    assert refused.value.code == Code.TOO_MANY_REQUESTS
+    await presence.terminate(pb.NotifyClientTerminationRequest(), calls[0])
+    presence.told(calls[1], large)
+
+
+async def test_of_settings_only_what_is_looked_at_is_kept() -> None:
+    presence = Presence(30.0)
+    settings = producer_settings("orders")
+    settings.backoff_policy.customized_backoff.next.extend([Duration()] * 1000)
+    settings.user_agent.hostname = "host"
+    client = presence.told(ClientCall("c", "JAVA", "5", "peer", None, None), settings)
+    assert client.settings is not None
+    assert client.settings.publishing == settings.publishing
+    assert client.settings.user_agent == settings.user_agent
+    assert not client.settings.HasField("backoff_policy")
 
 
 async def test_words_that_the_protocol_does_not_know_are_their_numbers() -> None:

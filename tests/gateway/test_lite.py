@@ -13,6 +13,8 @@ from gateway.wire_client import WireClient, consumer_settings, message
 from rockoon.errors import GroupNotFound
 from rockoon.local.cluster import LocalCluster
 from rockoon_format.names import stored_lite_topic
+from rockoon_gateway.clients.settings_answer import GroupFacts, answered
+from rockoon_gateway.lite.lite_groups import lite_group
 from rockoon_gateway.lite.subscriptions import LiteSubscriptions
 from rockoon_proto.apache.rocketmq.v2 import definition_pb2 as d
 from rockoon_proto.apache.rocketmq.v2 import service_pb2 as pb
@@ -320,6 +322,19 @@ async def test_types_and_groups_that_do_not_fit_are_refused(
     await cluster.admin.create_group(GroupConfig(name="usual", new_queue_rule=CLASSIC))
     usual = LiteConsumer(client, "usual", "typed")
     assert (await usual.sync("one")).status.code == Code.ILLEGAL_CONSUMER_GROUP
+
+
+@pytest.mark.parametrize(
+    ("said", "quota"),
+    [("7", 7), ("-1", 2000), (str(1 << 31), (1 << 31) - 1), ("9" * 5000, (1 << 31) - 1)],
+)
+async def test_a_quota_of_any_size_is_one_that_clients_can_be_told(said: str, quota: int) -> None:
+    attributes = {"lite.bind.topic": "parent", "lite.sub.client.quota": said}
+    found = lite_group(GroupConfig(name="lite", attributes=attributes))
+    assert found is not None
+    facts = GroupFacts(lite_topics_max=found.quota)
+    answer = answered(d.Settings(client_type=d.LITE_PUSH_CONSUMER), 1, facts, is_node=False)
+    assert answer.subscription.lite_subscription_quota == quota
 
 
 async def test_quotas_of_a_client_and_of_the_gateway(

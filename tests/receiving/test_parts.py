@@ -10,10 +10,12 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from rockoon.consumer.pull import Pulled
+from rockoon.errors import QueueHeld
 from rockoon.message import Batch, Message
 from rockoon.offsets.start import ConsumeFrom
 from rockoon.receiving.acquirer import ReceivingGroup
 from rockoon.receiving.dead_lettering import DeadLettering
+from rockoon.receiving.engine import forget_gone
 from rockoon.receiving.granting import Granting, Share, _matches, _sound
 from rockoon.receiving.kept_batches import KeptBatches
 from rockoon.receiving.line import Line, ParkedReceiver, Wanting
@@ -22,6 +24,7 @@ from rockoon.receiving.offset_bits import mask_of, offsets_of
 from rockoon.receiving.offset_reader import OffsetReader, Reading
 from rockoon.receiving.reaches import new_reach, reach_of, with_backlog
 from rockoon.receiving.received import ReceiptHandle, ReceivedMessage
+from rockoon.receiving.settler import by_acquisition
 from rockoon.receiving.tails import QueueTail
 from rockoon.subscription import Subscription
 from rockoon_core.message_queue import MessageQueue, queue_to_wire
@@ -73,6 +76,27 @@ def test_offsets_come_back_from_their_bits_however_often_one_is_named(
 ) -> None:
     offsets = [first + each for each in some]
     assert offsets_of(first, mask_of(offsets, first)) == sorted(set(offsets))
+
+
+@pytest.mark.parametrize("distance", [1 << bits for bits in range(4, 21)])
+def test_made_up_handles_make_no_masks_that_are_much_larger_than_they(distance: int) -> None:
+    pairs = [(at * distance, at * distance + distance - 1) for at in range(512)]
+    receipts = [ReceiptHandle(QUEUE, 7, offset) for pair in pairs for offset in pair]
+    masks = [mask_of(offsets, min(offsets)) for offsets in by_acquisition(receipts).values()]
+    assert sum(map(len, masks)) <= 1 << 20
+
+
+def test_of_queues_that_are_gone_a_group_knows_nothing() -> None:
+    group = ReceivingGroup("billing")
+    gone = QUEUE._replace(topic="gone")
+    for queue in (QUEUE, gone):
+        group.joined.add(queue.topic)
+        group.reached[queue] = group.floors[queue] = 7
+        group.told.add((queue, QueueHeld))
+    forget_gone(group, {QUEUE.topic})
+    assert group.joined == {QUEUE.topic}
+    assert group.reached == group.floors == {QUEUE: 7}
+    assert group.told == {(QUEUE, QueueHeld)}
 
 
 def test_kept_batches_say_what_a_queue_has_and_what_it_does_not_have() -> None:

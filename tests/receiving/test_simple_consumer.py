@@ -334,6 +334,16 @@ async def test_what_cannot_be_received_is_said(orders: Orders) -> None:
         await consumer.receive()
 
 
+async def test_a_group_that_could_not_receive_is_not_remembered(orders: Orders) -> None:
+    engine = orders.cluster.receiving
+    async with orders.cluster.simple_consumer("nobodys", {"nowhere": "*"}) as consumer:
+        with pytest.raises(TopicNotFound):
+            await consumer.receive(wait=0)
+    assert "nobodys" in engine._groups
+    engine.forget_unused()
+    assert "nobodys" not in engine._groups
+
+
 async def test_a_group_that_is_deleted_ends_its_receivers(orders: Orders) -> None:
     async with orders.consumer() as consumer, asyncio.TaskGroup() as tasks:
         assert await consumer.receive(wait=0) == []

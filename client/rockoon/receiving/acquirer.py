@@ -62,6 +62,8 @@ class ReceivingGroup:
     joining: asyncio.Lock = field(default_factory=asyncio.Lock)
     told: set[tuple[MessageQueue, type[RockoonError]]] = field(default_factory=set)
     """Refusals that were logged."""
+    entering: int = 0
+    """Receivers that come to it and are in no line yet."""
 
 
 @dataclass(slots=True, eq=False)

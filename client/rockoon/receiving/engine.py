@@ -5,7 +5,7 @@ read from the brokers once, and what is acknowledged goes together too.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from rockoon.errors import (
     BrokerUnavailable,
@@ -259,8 +259,19 @@ class ReceivingEngine:
         known = self._groups.get(group)
         if known is None:
             known = self._groups[group] = ReceivingGroup(group)
+        known.entering += 1
+        try:
+            await self._join_topics(known, topics, create)
+        finally:
+            known.entering -= 1
+        self._check_open()
+        return known
+
+    async def _join_topics(
+        self, known: ReceivingGroup, topics: Sequence[str], create: bool
+    ) -> None:
         if known.joined.issuperset(topics):
-            return known
+            return
         async with known.joining:
             missing = [topic for topic in topics if topic not in known.joined]
             for at in range(0, len(missing), JOINED_TOGETHER_MAX):
@@ -273,14 +284,12 @@ class ReceivingEngine:
                 for each in joining:
                     if (failure := each.result()) is not None:
                         raise failure
-            own = retry_topic(group)
+            own = retry_topic(known.name)
             if own not in known.joined:
-                request = ProvideGroupTopicRequest(group=group, topic=GROUP_RETRY)
+                request = ProvideGroupTopicRequest(group=known.name, topic=GROUP_RETRY)
                 provided = await self._cluster.call_nameserver("ProvideGroupTopic", request)
                 await self._cluster.route(own, provided.revision)
                 await self._subscribe(known, own, create)
-        self._check_open()
-        return known
 
     async def _join_topic(
         self, group: ReceivingGroup, topic: str, create: bool
@@ -325,9 +334,12 @@ class ReceivingEngine:
             raise Closed(what="the connection to the cluster")
 
     def _clean(self) -> None:
+        self.forget_unused()
+        self._cleaning = asyncio.get_running_loop().call_later(CLEANING_SECONDS, self._clean)
+
+    def forget_unused(self) -> None:
         """Let go of what nobody has wanted for a while."""
-        loop = asyncio.get_running_loop()
-        unused_before = loop.time() - UNUSED_SECONDS
+        unused_before = asyncio.get_running_loop().time() - UNUSED_SECONDS
         self._kept.drop_older(unused_before)
         self._tails.drop_unused(unused_before)
         for wanting, line in list(self._lines.items()):
@@ -335,11 +347,21 @@ class ReceivingEngine:
                 line.was_idle = line.is_idle
             else:
                 del self._lines[wanting]
-                group = self._groups[wanting.group]
-                group.lines.discard(line)
-                if not group.lines and not group.joining.locked():
-                    del self._groups[wanting.group]
-        self._cleaning = loop.call_later(CLEANING_SECONDS, self._clean)
+                self._groups[wanting.group].lines.discard(line)
+        for group in list(self._groups.values()):
+            if group.lines:
+                forget_gone(group, self._tails.topics)
+            elif not group.entering:
+                del self._groups[group.name]
+
+
+def forget_gone(group: ReceivingGroup, topics: Collection[str]) -> None:
+    """Keep what a group knows of some topics only: lite topics come and go."""
+    group.joined.intersection_update(topics)
+    group.told = {each for each in group.told if each[0].topic in topics}
+    for known in (group.reached, group.floors):
+        for queue in [each for each in known if each.topic not in topics]:
+            del known[queue]
 
 
 def _check_visible_after(visible_after_ms: int, least: int) -> None:

@@ -39,9 +39,9 @@ from rockoon_proto.v1.in_flight_pb2 import (
 log = logging.getLogger(__name__)
 
 ENTRIES_PER_CALL_MAX = 4096
-# Of an entry: as far apart as the offset service takes them. Handles come from anywhere, those of
-# one acquisition may say anything, and one that is wrong must not fail the call of all the others.
-BLOCK_OFFSETS = 8 * (128 << 10)
+# Of an entry, whose mask takes a kilobyte: handles come from anywhere, those of one acquisition may
+# say anything, and two that lie far apart must not make a mask of all that is between them.
+BLOCK_OFFSETS = 8 << 10
 # Of a call, at least one entry: its bit masks.
 MASKS_BYTES_MAX = 1 << 20
 # What the offset service, or the way to it, says while another process takes its place. Both calls
@@ -206,7 +206,7 @@ class Settler:
         """See `ReceivingEngine.acknowledge`."""
         if not receipts:
             return []
-        offsets = _by_acquisition(receipts)
+        offsets = by_acquisition(receipts)
         keys = {each: GroupAcquisition(group, *each) for each in offsets}
         found = await self._acknowledged.answer({keys[each]: offsets[each] for each in offsets})
         answers = {each: found[key] for each, key in keys.items()}
@@ -232,7 +232,7 @@ class Settler:
         """As `ReceivingEngine.change_visibility`, each with when it is visible again."""
         if not receipts:
             return []
-        offsets = _by_acquisition(receipts)
+        offsets = by_acquisition(receipts)
         keys = {
             each: Change(GroupAcquisition(group, *each), visible_after_ms, uncounted, extend)
             for each in offsets
@@ -293,9 +293,10 @@ class Settler:
         return reply.results
 
 
-def _by_acquisition(
+def by_acquisition(
     receipts: Iterable[ReceiptHandle],
 ) -> dict[tuple[MessageQueue, int, int], list[int]]:
+    """Offsets by queue, acquisition and block: what one entry of a call says."""
     found: dict[tuple[MessageQueue, int, int], list[int]] = {}
     for queue, acquisition, offset in receipts:
         key = queue, acquisition, offset // BLOCK_OFFSETS

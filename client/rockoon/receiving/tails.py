@@ -7,7 +7,7 @@ while receivers have enough to do further back, and some time after the last one
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 
 from rockoon.consumer.pull import OutOfRange, PullLimits
@@ -141,6 +141,11 @@ class Tails:
     def find(self, queue: MessageQueue) -> QueueTail | None:
         found = self._topics.get(queue.topic)
         return found.queues.get(queue) if found is not None else None
+
+    @property
+    def topics(self) -> Collection[str]:
+        """Those that somebody receives from, or did of late."""
+        return self._topics.keys()
 
     def use(self, topic: TopicTails, lines: int) -> None:
         """More lines have receivers, or fewer."""

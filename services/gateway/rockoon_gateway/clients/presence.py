@@ -26,6 +26,8 @@ CONSUMERS = frozenset(
 )
 LOOK_SECONDS = 5.0
 CLIENTS_MAX = 100_000
+# What all clients' settings may take: one caller may have as many clients as it likes.
+SETTINGS_BYTES_MAX = 64 << 20
 
 
 @dataclass(slots=True, eq=False)
@@ -37,7 +39,7 @@ class Client:
         peer, language, version: as of `ClientCall`.
         client_type: UNSPECIFIED until it has said so.
         group: of a consumer; empty otherwise.
-        settings: what it said of itself last; None if nothing.
+        settings: what it said of itself last, as far as anybody looks at it; None if nothing.
         seen: when it called last, on the event loop's clock.
         outboxes: its open Telemetry streams.
         key_id: the access key that it called with first; nobody else's calls are its own. Empty
@@ -77,13 +79,15 @@ class Presence:
 
     Args:
         seconds_max: how long one that says nothing stays.
+        settings_bytes_max: of all settings that are kept.
 
     Attributes:
         on_change: called with a client when it has come, has changed what it says, or has gone.
     """
 
-    def __init__(self, seconds_max: float) -> None:
+    def __init__(self, seconds_max: float, settings_bytes_max: int = SETTINGS_BYTES_MAX) -> None:
         self._seconds_max = seconds_max
+        self._settings_bytes_left = settings_bytes_max
         self._clients: dict[str, Client] = {}
         self.on_change: list[Callable[[Client], None]] = []
 
@@ -121,11 +125,20 @@ class Presence:
         return client
 
     def told(self, call: ClientCall, settings: Settings) -> Client:
-        """Note what a client says of itself."""
+        """Note what a client says of itself.
+
+        Raises:
+            Refusal: as `seen`; TOO_MANY_REQUESTS also where all clients have said too much.
+        """
         client = self.seen(call)
+        kept = kept_of(settings)
+        left = self._settings_bytes_left + _size(client.settings) - _size(kept)
+        if left < 0:
+            raise Refusal(Code.TOO_MANY_REQUESTS, "settings of all clients take too much memory")
+        self._settings_bytes_left = left
         client.client_type = settings.client_type
         client.group = settings.subscription.group.name
-        client.settings = settings
+        client.settings = kept
         self._changed(client)
         return client
 
@@ -184,6 +197,7 @@ class Presence:
 
     def _forget(self, client: Client) -> None:
         if self._clients.pop(client.client_id, None) is not None:
+            self._settings_bytes_left += _size(client.settings)
             self._changed(client)
 
     def _changed(self, client: Client) -> None:
@@ -192,6 +206,25 @@ class Presence:
 
     def _now(self) -> float:
         return asyncio.get_running_loop().time()
+
+
+def kept_of(settings: Settings) -> Settings:
+    """What of a client's settings is looked at later; a message that holds on to nothing else."""
+    kept = Settings(client_type=settings.client_type)
+    for name in ("user_agent", "request_timeout"):
+        if settings.HasField(name):
+            getattr(kept, name).CopyFrom(getattr(settings, name))
+    if settings.HasField("publishing"):
+        kept.publishing.topics.extend(settings.publishing.topics)
+    if settings.HasField("subscription"):
+        kept.subscription.group.CopyFrom(settings.subscription.group)
+        kept.subscription.subscriptions.extend(settings.subscription.subscriptions)
+    kept.DiscardUnknownFields()
+    return kept
+
+
+def _size(settings: Settings | None) -> int:
+    return 0 if settings is None else settings.ByteSize()
 
 
 def key_id(call: ClientCall) -> str:

@@ -24,6 +24,8 @@ REQUEST_TIMEOUT_SECONDS = 3.0
 """Of a client whose settings are not known."""
 ANSWER_SECONDS = 0.5
 """What of the deadline is left to the answer's way."""
+FILTER_CHARACTERS_MAX = 4096
+"""As long as an SQL92 expression may be. Filters are kept while somebody receives by them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,8 +111,11 @@ def subscription_of(topic: str, expression: FilterExpression) -> Subscription:
         expression: tags joined by `||` (none, or `*`: everything), or SQL92 on properties.
 
     Raises:
-        Refusal: it cannot be compiled.
+        Refusal: it cannot be compiled, or is too long.
     """
+    if len(expression.expression) > FILTER_CHARACTERS_MAX:
+        reason = f"{len(expression.expression)} characters, more than {FILTER_CHARACTERS_MAX}"
+        raise Refusal(Code.ILLEGAL_FILTER_EXPRESSION, reason)
     text = expression.expression.strip()
     try:
         if expression.type == SQL:

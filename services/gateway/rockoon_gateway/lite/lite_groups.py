@@ -19,6 +19,8 @@ SUBSCRIPTION_MODEL = "lite.sub.model"
 EXCLUSIVE = "exclusive"
 CLIENT_QUOTA = "lite.sub.client.quota"
 CLIENT_QUOTA_DEFAULT = 2000
+# What the field holds in which clients are told.
+CLIENT_QUOTA_MAX = (1 << 31) - 1
 
 LITE_CLIENTS = frozenset({ClientType.LITE_PUSH_CONSUMER, ClientType.LITE_SIMPLE_CONSUMER})
 
@@ -46,9 +48,16 @@ def lite_group(config: GroupConfig) -> LiteGroup | None:
     quota = config.attributes.get(CLIENT_QUOTA, "")
     return LiteGroup(
         parent=parent,
-        quota=int(quota) if quota.isascii() and quota.isdecimal() else CLIENT_QUOTA_DEFAULT,
+        quota=_number(quota),
         is_exclusive=config.attributes.get(SUBSCRIPTION_MODEL, "").lower() == EXCLUSIVE,
     )
+
+
+def _number(quota: str) -> int:
+    if not (quota.isascii() and quota.isdecimal()):
+        return CLIENT_QUOTA_DEFAULT
+    is_long = len(quota) > len(str(CLIENT_QUOTA_MAX))
+    return CLIENT_QUOTA_MAX if is_long else min(int(quota), CLIENT_QUOTA_MAX)
 
 
 def checked_lite_group(config: GroupConfig, parent: str) -> LiteGroup:
