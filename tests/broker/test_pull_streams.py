@@ -14,6 +14,8 @@ from rockoon_broker.rpc.pull_answers import PullAnswer, stream_reply
 from rockoon_broker.rpc.service import BrokerService
 from rockoon_broker.topics.served_topics import ServedTopics
 from rockoon_core import errors
+from rockoon_core.http2 import frames
+from rockoon_core.http2.sending import Http2Sending
 from rockoon_format.hashes import java_hash_code
 from rockoon_proto.v1 import broker_pb2 as pb
 from rockoon_runtime.access.callers import Caller
@@ -21,8 +23,10 @@ from rockoon_runtime.access.keys import KeyTable
 from rockoon_runtime.access.open_calls import OpenCall
 from rockoon_runtime.access.rules import Rule, nothing_more
 from rockoon_runtime.calls import CallTimes
+from rockoon_runtime.http2_server import ServerConnection
 from support.broker import bodies_of, running_broker
 from support.broker_routes import BrokerRoutes
+from support.joint_batches import batch
 from support.pull_stream import PLENTY, reading
 
 TAG_B = java_hash_code("TagB")
@@ -46,6 +50,49 @@ async def test_a_subscription_is_answered_at_once_and_then_as_messages_come(
         for serial in range(3):
             await broker.append("T", serial % 2, b"new %d" % serial)
             assert await reader.bodies((old, empty)[serial % 2]) == [b"new %d" % serial]
+
+
+@pytest.mark.parametrize("flush", ["async", "sync"])
+async def test_an_answer_and_the_message_for_a_reader_of_one_connection_are_one_write(
+    tmp_path: Path, nameserver: BrokerRoutes, monkeypatch: pytest.MonkeyPatch, flush: str
+) -> None:
+    writes: list[bytes] = []
+
+    class Noting:
+        def __init__(self, transport: Any) -> None:
+            self._transport = transport
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._transport, name)
+
+        def write(self, data: bytes) -> None:
+            writes.append(bytes(data))
+            self._transport.write(data)
+
+    made = ServerConnection.connection_made
+    monkeypatch.setattr(
+        ServerConnection,
+        "connection_made",
+        lambda connection, transport: made(connection, Noting(transport)),
+    )
+    await nameserver.create_topic("T", {"broker-a": 1})
+    async with (
+        running_broker(tmp_path, [nameserver.address], flush=flush) as broker,
+        reading(broker.stub) as reader,
+    ):
+        number = await reader.subscribe("T")
+        await reader.answer()
+        call = broker.stub.AppendStream()
+        for serial in range(3):
+            # Before the first one nobody waits yet.
+            writes.clear()
+            body = b"%d" % serial
+            await call.write(batch("T", 0, body, request_id=serial))
+            assert (await call.read()).request_id == serial
+            assert await reader.bodies(number) == [body]
+        kinds = [each[3] for each in writes]
+        assert [kind for kind in kinds if kind != frames.PING] == [frames.DATA]
+        await call.done_writing()
 
 
 async def test_credit_bounds_what_comes_of_a_queue_and_holds_no_other_one(
@@ -355,6 +402,7 @@ class Sent:
 
     def __init__(self) -> None:
         self.replies: list[bytes] = []
+        self.connection = Http2Sending()
 
     def may_answer(self) -> None:
         pass

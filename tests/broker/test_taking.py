@@ -1,13 +1,13 @@
 """A message alone is placed and answered where it comes; who answers what cannot be."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from rockoon_broker.append import AppendResult
+from rockoon_broker.append import AppendResult, Durability
 from rockoon_broker.clock import SystemClock
 from rockoon_broker.idempotence.ledger import Run
 from rockoon_broker.rpc import service
@@ -42,6 +42,7 @@ class Recipient:
 
     def __init__(self) -> None:
         self.told: list[int] = []
+        self.refused: list[bool] = []
         self.has_room = True
         self.is_held = False
         self.left: list[bytes | bytearray] = []
@@ -58,7 +59,9 @@ class Recipient:
     def queue_message(self, message: bytes) -> None:
         if self.failure is not None:
             raise self.failure
-        self.told.append(pb.AppendReply.FromString(message).request_id)
+        reply = pb.AppendReply.FromString(message)
+        self.told.append(reply.request_id)
+        self.refused.append(reply.HasField("error"))
 
     def hold(self) -> None:
         self.is_held = True
@@ -205,14 +208,63 @@ async def test_what_may_not_be_answered_any_more_is_left_to_who_says_why(company
 
 
 async def test_what_waits_for_a_sync_is_answered_by_who_can_wait() -> None:
-    durable = asyncio.get_running_loop().create_future()
+    durable = Durability()
     scene = Scene(AppendResult(STORED.runs, durable))
     assert scene.take(1)
     assert not scene.take(2), "answers follow in their order"
-    durable.set_result(None)
+    durable.settle(None)
     assert scene.recipient.told == []
     assert await scene.others_tell() == [(1, "")]
     assert scene.turn.unanswered == 0
+
+
+async def others(scene: Scene, told: list[tuple[int, str]]) -> None:
+    async for each in scene.stream.answers():
+        code = Error.Code.Name(each.error.code) if each.HasField("error") else ""
+        told.append((each.request_id, code))
+
+
+@pytest.mark.parametrize("refusal", [None, LEASE_LOST])
+@pytest.mark.parametrize("hindrance", ["", "room", "lease", "bug"])
+async def test_who_waits_for_a_sync_is_answered_where_it_is_told_unless_that_cannot_be(
+    refusal: RockoonError | None, hindrance: str
+) -> None:
+    durable, told = Durability(), list[tuple[int, str]]()
+    scene = Scene(AppendResult(STORED.runs, durable))
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(others(scene, told), name="answers")
+        await asyncio.sleep(0)
+        assert scene.take(1)
+        await asyncio.sleep(0)
+        scene.recipient.has_room = hindrance != "room"
+        scene.recipient.objection = LEASE_LOST if hindrance == "lease" else None
+        scene.recipient.failure = RuntimeError("no one foresaw") if hindrance == "bug" else None
+        durable.settle(refusal)
+        if not hindrance:
+            assert scene.recipient.told == [1]
+            assert scene.recipient.refused == [refusal is not None]
+            assert scene.turn.unanswered == 0
+        scene.stream.end()
+    expected = "NOT_LEADER" if refusal else ""
+    left = [(1, "INTERNAL" if hindrance == "bug" else expected)] if hindrance else []
+    assert (told, scene.turn.unanswered) == (left, 0)
+
+
+async def test_what_came_behind_one_that_waits_for_a_sync_is_answered_behind_it() -> None:
+    durable, told = Durability(), list[tuple[int, str]]()
+    scene = Scene(AppendResult(STORED.runs, durable))
+
+    async def requests() -> AsyncIterator[pb.AppendRequest]:
+        assert scene.take(1)
+        scene.result = STORED
+        yield batch("T", 0, b"y", request_id=2)
+
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(others(scene, told), name="answers")
+        await asyncio.sleep(0)
+        await scene.stream.read(requests())
+        durable.settle(None)
+    assert (scene.recipient.told, told) == ([], [(1, ""), (2, "")])
 
 
 async def test_the_end_of_a_stream_waits_for_what_it_holds() -> None:

@@ -85,10 +85,15 @@ def test_a_pull_that_overlaps_is_refused(offsets: list[int]) -> None:
 
 def test_each_limit_pauses_pulling_and_finishing_lifts_it() -> None:
     limits = FlowLimits(messages_max=3, bytes_max=1000, span_max=50)
+    assert not queue_of(limits=limits).has_room_behind([0, 1, 2], 1)
+    assert queue_of(limits=limits).has_room_behind([0, 1], 999)
     queue = queue_of([0, 1, 2], limits=limits)
     assert queue.blocked_by() is Limit.COUNT
     queue.done(taken(queue, 2))
     assert queue.blocked_by() is None
+    assert not queue.has_room_behind([3, 4], 1), "one is unfinished"
+    assert not queue.has_room_behind([3], 1000)
+    assert not queue.has_room_behind([52], 1)
     queue.put("big", [3], next_offset=4, size_bytes=1000)
     assert queue.blocked_by() is Limit.BYTES
     queue.done(taken(queue, 2))
@@ -115,6 +120,7 @@ def test_a_dropped_queue_takes_and_gives_nothing() -> None:
     assert queue.done([0, 1]) == 0
     assert not queue.has_waiting
     assert queue.blocked_by() is Limit.DROPPED
+    assert not queue.has_room_behind([3], 1)
     assert (queue.unfinished, queue.bytes_held) == (0, 0)
 
 

@@ -10,6 +10,7 @@ from rockoon.cluster import Cluster
 from rockoon.consumer import pull_stream
 from rockoon.consumer.process_queue import FlowLimits, Limit
 from rockoon.consumer.pull import PullLimits
+from rockoon.consumer.queue_reader import QueueReader
 from rockoon.message import Message
 from rockoon_core.message_queue import MessageQueue
 from rockoon_proto.v1 import nameserver_pb2 as route_wire
@@ -77,6 +78,29 @@ async def test_a_queue_with_a_slow_handler_holds_no_other_one_up_and_is_bounded(
         seen.gate.set()
         await eventually(lambda: len(seen.bodies) == 1000)
     assert fake.brokers["broker-a"].streams == 1
+
+
+async def test_a_message_alone_is_taken_in_where_it_comes(
+    fake: FakeCluster, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken: list[bool] = []
+    take = QueueReader._take
+
+    def noted(reader: QueueReader, *given: Any) -> bool:
+        taken.append(take(reader, *given))
+        return taken[-1]
+
+    monkeypatch.setattr(QueueReader, "_take", noted)
+    fake.create_topic("orders")
+    seen = Seen()
+    async with push(cluster, seen, pull_limits=PullLimits(messages_max=2)) as consumer:
+        await eventually(lambda: consumer.assignment)
+        for body in numbered(20):
+            fake.append("orders", [body])
+            await eventually(lambda body=body: body in seen.bodies)
+        await eventually(lambda: consumer.queues()[Q0].unfinished == 0)
+    assert seen.bodies == numbered(20)
+    assert sum(taken) >= 19, "the first may come before anybody waits for it"
 
 
 async def test_messages_that_come_one_by_one_are_credited_in_halves(

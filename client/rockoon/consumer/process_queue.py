@@ -282,6 +282,16 @@ class ProcessQueue(Generic[Batch]):
             return Limit.SPAN
         return None
 
+    def has_room_behind(self, offsets: Sequence[int], size_bytes: int) -> bool:
+        """Whether another pull may go once these messages, one at least, are taken in."""
+        limits = self.limits
+        first = self.commit_offset if self._held else offsets[0]
+        return not self.retired and (
+            self.unfinished + len(offsets) < limits.messages_max
+            and self.bytes_held + size_bytes < limits.bytes_max
+            and offsets[-1] - first < limits.span_max
+        )
+
     def retire(self) -> None:
         """Take in and hand out nothing more, before the queue is given up."""
         self.retired = True

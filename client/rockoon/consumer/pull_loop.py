@@ -8,6 +8,7 @@ the reader is the reader's: it asks, and then says which of the three it was.
 
 import asyncio
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Protocol, Self
@@ -63,6 +64,8 @@ class PullLoop:
         subscription: what is wanted of it.
         rules: how to pull.
         counts: counted in.
+        taker: is offered messages where they come, while `ask` waits for nothing else; what it
+            returns True for `ask` does not bring, and the queue is read on behind it.
 
     Attributes:
         heard_at: when the queue's broker was heard of last, loop time; at first, when this was
@@ -77,6 +80,7 @@ class PullLoop:
         subscription: Subscription,
         rules: PullRules,
         counts: PullCounts,
+        taker: Callable[[Pulled], bool] | None = None,
     ) -> None:
         self._cluster = cluster
         self._streams = streams
@@ -84,6 +88,8 @@ class PullLoop:
         self._subscription = subscription
         self._rules = rules
         self._counts = counts
+        # Hooks want to know how long each pull took.
+        self._taker = taker if cluster.hooks is None else None
         self._loop = asyncio.get_running_loop()
         self._backoff = Backoff()
         self._empty = EmptyAnswers(rules.limits.wait_ms)
@@ -131,13 +137,34 @@ class PullLoop:
         assert streamed is not None
         # Until the answer is understood it leads nowhere.
         streamed.position = -1
-        found = interpret(
-            self._queue, offset, reply, self._subscription, check_crcs=rules.check_crcs
-        )
+        found = self._interpreted(reply)
         if isinstance(found, Pulled):
             streamed.position = found.next_offset
         tell_pulled(self._cluster, found, rules.group, asked_ns)
         return found
+
+    def _interpreted(self, reply: Reply) -> Pulled | OutOfRange:
+        check_crcs = self._rules.check_crcs
+        return interpret(
+            self._queue, self._offset, reply, self._subscription, check_crcs=check_crcs
+        )
+
+    def _offer(self, reply: Reply) -> bool:
+        """Messages for the taker; whatever else an answer may be is left to `ask`."""
+        streamed, taker = self._streamed, self._taker
+        if streamed is None or taker is None or reply.ended or reply.HasField("error"):
+            return False
+        try:
+            found = self._interpreted(reply)
+            if not isinstance(found, Pulled) or found.batch is None or not taker(found):
+                return False
+        except Exception:  # noqa: BLE001 - `ask` meets the same, and raises it where it is seen
+            return False
+        self._counts.pulls += 1
+        self._offset = streamed.position = found.next_offset
+        self.answered()
+        self.brought_messages()
+        return True
 
     async def _reply(self, offset: int) -> Reply:
         """The next answer on the stream. Raises NoPullStreams where the broker knows none."""
@@ -156,6 +183,8 @@ class PullLoop:
             streamed = self._streamed = self._streams.subscribe(self._queue.broker, request)
             if streamed is None:
                 raise NoPullStreams
+            if self._taker is not None:
+                streamed.taker = self._offer
         try:
             return await streamed.answer()
         finally:

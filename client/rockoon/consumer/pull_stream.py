@@ -9,6 +9,7 @@ A stream that breaks ends its subscriptions, and each queue subscribes again.
 import asyncio
 import logging
 from collections import deque
+from collections.abc import Callable
 
 import numpy as np
 from grpc import RpcError, StatusCode, aio
@@ -44,6 +45,9 @@ class QueueSubscription:
     Attributes:
         position: offset of the next message that `answer` may bring. Written by who reads.
         is_over: nothing more comes.
+        taker: is offered each answer that comes while `answer` waits for one, where it comes: a
+            wakeup less. What it returns True for is dealt with, and there is room for as much as
+            one pull may bring still; `answer` brings the others. It must not raise.
     """
 
     __slots__ = (
@@ -58,11 +62,13 @@ class QueueSubscription:
         "_waiter",
         "is_over",
         "position",
+        "taker",
     )
 
     def __init__(self, stream: "PullStream", number: int, request: PullRequest) -> None:
         self.position = request.offset
         self.is_over = False
+        self.taker: Callable[[Reply], bool] | None = None
         self._number = number
         self._stream = stream
         self._messages_max, self._bytes_max = request.max_messages, request.max_bytes
@@ -98,15 +104,17 @@ class QueueSubscription:
             finally:
                 self._waiter = None
         reply = self._answers.popleft()
-        lengths = reply.record_lengths
-        self._messages -= len(lengths) // 4
-        # Not of `frames`: each look at those copies them.
-        self._bytes -= int.from_bytes(lengths, "little") if len(lengths) == 4 else _sum(lengths)
+        self._use_credit(reply.record_lengths)
         if reply.ended:
             self.is_over = True
         if reply.HasField("error"):
             raise from_wire(reply.error)
         return reply
+
+    def _use_credit(self, lengths: bytes) -> None:
+        self._messages -= len(lengths) // 4
+        # Not of `frames`: each look at those copies them.
+        self._bytes -= int.from_bytes(lengths, "little") if len(lengths) == 4 else _sum(lengths)
 
     def _give_credit(self) -> None:
         messages, size = self._messages_max - self._messages, self._bytes_max - self._bytes
@@ -123,7 +131,12 @@ class QueueSubscription:
 
     def take(self, reply: Reply, *, has_company: bool) -> None:
         """Something has come; `has_company`: in a message with answers of other queues."""
-        if has_company and isinstance(reply, PullReply) and (self._waiter is None or self._answers):
+        is_awaited = not (self._waiter is None or self._waiter.done() or self._answers)
+        if is_awaited and self.taker is not None and self.taker(reply):
+            self._use_credit(reply.record_lengths)
+            self._give_credit()
+            return
+        if has_company and isinstance(reply, PullReply) and not is_awaited:
             # What is not taken at once must not keep the whole message, with other queues' records,
             # in memory.
             own = PullReply()

@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from rockoon.consumer.process_queue import Limit, ProcessQueue
 from rockoon.consumer.pull import OutOfRange, Pulled, pull
@@ -126,7 +127,8 @@ class QueueReader:
                 would bring the same for ever, and going on would lose it in silence.
         """
         where = (cluster, streams, self.queue, self.subscription)
-        with PullLoop(*where, rules.pulls, statistics) as pulls:
+        taker = partial(self._take, on_messages)
+        with PullLoop(*where, rules.pulls, statistics, taker) as pulls:
             return await self._pull_with(pulls, cluster, rules, statistics, on_messages, on_gone)
 
     async def _pull_with(
@@ -170,29 +172,44 @@ class QueueReader:
                 continue
             if isinstance(answer, OutOfRange):
                 return answer
-            self._damaged_in_a_row = 0
-            self.max_offset = answer.max_offset
+            if answer.batch is not None:
+                pulls.brought_messages()
+            self._put(answer)
             if answer.batch is None:
-                self.process_queue.put_nothing(answer.next_offset)
                 await pulls.brought_nothing(answer.next_offset)
             else:
-                pulls.brought_messages()
-                self._put(answer.batch, answer)
                 on_messages(self)
 
-    def _put(self, batch: Batch, pulled: Pulled) -> None:
-        self.process_queue.put(
-            batch, pulled.offsets, next_offset=pulled.next_offset, size_bytes=pulled.size_bytes
-        )
+    def _take(self, on_messages: Callable[["QueueReader"], None], pulled: Pulled) -> bool:
+        """Take messages in where they come, if all are sound and leave room for another pull."""
+        room = self.process_queue.has_room_behind(pulled.offsets, pulled.size_bytes)
+        if not room or pulled.intact() is not pulled:
+            return False
+        self.failure = None
+        self._put(pulled)
+        on_messages(self)
+        return True
+
+    def _put(self, pulled: Pulled) -> None:
+        self._damaged_in_a_row = 0
+        self.max_offset = pulled.max_offset
+        if pulled.batch is None:
+            self.process_queue.put_nothing(pulled.next_offset)
+        else:
+            self.process_queue.put(
+                pulled.batch,
+                pulled.offsets,
+                next_offset=pulled.next_offset,
+                size_bytes=pulled.size_bytes,
+            )
 
     async def _ask(
         self, cluster: Connection, pulls: PullLoop, rules: ReadRules
     ) -> Pulled | OutOfRange | Damage:
         """Pull once. Raises StoreCorrupt for damage that is not to be stepped over."""
-        offset = self.process_queue.next_offset
         answer: Pulled | OutOfRange | None = None
         try:
-            answer = await pulls.ask(offset)
+            answer = await pulls.ask(self.process_queue.next_offset)
             return answer if isinstance(answer, OutOfRange) else answer.intact()
         except StoreCorrupt as error:
             if not rules.skip_damaged or self._damaged_in_a_row >= _DAMAGED_IN_A_ROW_MAX:
@@ -201,6 +218,7 @@ class QueueReader:
                 return Damage(answer.offsets[0], error)
             # The broker means the first message that the subscription selects, or might. Those
             # before it are not selected, and one of them is no damage.
+            offset = self.process_queue.next_offset
             return Damage(offset, error, is_here=await self._is_damaged(cluster, rules, offset))
 
     async def _is_damaged(self, cluster: Connection, rules: ReadRules, offset: int) -> bool:

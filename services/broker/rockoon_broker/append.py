@@ -59,6 +59,26 @@ class AppendLimits:
     properties_bytes_max: int
 
 
+class Durability(asyncio.Future["RockoonError | None"]):
+    """Done when a batch is as durable as was promised: with None, or why it never will be.
+
+    Attributes:
+        told: called with that where it is known, a turn of the loop before who awaits it goes on;
+            must not raise.
+    """
+
+    told: Callable[[RockoonError | None], None] | None = None
+
+    def settle(self, refusal: RockoonError | None) -> None:
+        """Say it, unless whoever waited has gone."""
+        if not self.done():
+            self.set_result(refusal)
+            # It has what has this one.
+            told, self.told = self.told, None
+            if told is not None:
+                told(refusal)
+
+
 @dataclass(frozen=True, slots=True)
 class AppendResult:
     """A batch in the log."""
@@ -66,9 +86,8 @@ class AppendResult:
     runs: Runs
     """Where its messages went, in their order: together unless they are a repeat of such as went
     apart, or wait for something."""
-    durable: "asyncio.Future[RockoonError | None] | None"
-    """Done when the batch is as durable as was promised; None when it is already. The result is
-    None, or why it never will be."""
+    durable: Durability | None
+    """None when it is durable already."""
 
     @property
     def first(self) -> Run:
@@ -113,7 +132,7 @@ class Appends:
         self._store_changed = store_changed
         self._may_append = may_append
         # End of each batch that waits for a sync, who waits, and since when.
-        self._pending: deque[tuple[int, asyncio.Future[RockoonError | None], float]] = deque()
+        self._pending: deque[tuple[int, Durability, float]] = deque()
         self._loop = asyncio.get_running_loop()
         # Set whenever a sync has made room; whoever waits for room clears it first.
         self._room = asyncio.Event()
@@ -177,7 +196,7 @@ class Appends:
         end = max([each.end_offset for each in appended if each is not None], default=0)
         durable = self._durable(end) if end else None
         # One for each: a sender that goes away cancels what it waits for.
-        waits: dict[int, asyncio.Future[RockoonError | None] | None] = {}
+        waits: dict[int, Durability | None] = {}
         for index, where in zip(indices, appended, strict=True):
             if where is not None:
                 batch, sender = batches[index], senders[index]
@@ -250,6 +269,8 @@ class Appends:
         except (store_errors.StoreFailed, store_errors.StoreClosed):
             # A sync has failed since this one: `failed` is on its way, and nobody may be answered.
             return
+        for queue in advanced:
+            self._arrived(queue)
         pending = self._pending
         now = self._clock.monotonic_seconds()
         # Ends ascend: batches are appended one after the other, and repeats wait for the last of
@@ -257,10 +278,7 @@ class Appends:
         while pending and pending[0][0] <= end:
             _, durable, placed_at = pending.popleft()
             self.sync_waits.note(now - placed_at, now)
-            if not durable.done():
-                durable.set_result(None)
-        for queue in advanced:
-            self._arrived(queue)
+            durable.settle(None)
         self._room.set()
 
     def failed(self, reason: RockoonError) -> None:
@@ -268,9 +286,7 @@ class Appends:
         # For good: the next sync would succeed without the pages that this one lost.
         self._failure = reason
         while self._pending:
-            durable = self._pending.popleft()[1]
-            if not durable.done():
-                durable.set_result(self._failure)
+            self._pending.popleft()[1].settle(reason)
         # Those that wait for room wait for a sync, and there will be none: woken, they are refused.
         self._room.set()
 
@@ -375,7 +391,7 @@ class Appends:
         self._sequences.note(sequenced.key, placed.first)
         return replace(placed, runs=(*runs, *placed.runs)) if runs else placed
 
-    def _durable(self, end: int) -> "asyncio.Future[RockoonError | None] | None":
+    def _durable(self, end: int) -> Durability | None:
         """What is done when the log is as durable as was promised up to `end`; None if it is."""
         if not self._waits_for_sync:
             return None
@@ -387,8 +403,8 @@ class Appends:
             return None
         return self._wait_for(end)
 
-    def _wait_for(self, end: int) -> "asyncio.Future[RockoonError | None]":
-        durable: asyncio.Future[RockoonError | None] = self._loop.create_future()
+    def _wait_for(self, end: int) -> Durability:
+        durable = Durability(loop=self._loop)
         self._pending.append((end, durable, self._clock.monotonic_seconds()))
         return durable
 

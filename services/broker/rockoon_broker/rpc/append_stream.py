@@ -215,23 +215,54 @@ class AppendStream:
     def _answer_to(
         self, sender: Sender, request_id: int, outcome: Outcome, came_seconds: float
     ) -> None:
-        """Answer at once what need not wait for a sync; nothing is raised where nobody looks."""
-        waits = isinstance(outcome, AppendResult) and outcome.durable is not None
-        try:
-            if not (waits or self._is_over):
-                sender.may_answer()
-                reply = self._answer_now(request_id, outcome, came_seconds)
-                self._tell_batches_max(reply)
-                sender.queue_message(reply.SerializeToString())
-                self._answered()
+        """Answer at once, or where a sync is told; nothing is raised where nobody looks."""
+        # In its place, if others come behind it.
+        outcomes = [(request_id, outcome)]
+        entry = (outcomes, came_seconds)
+
+        def told(refusal: RockoonError | None) -> None:
+            is_first = bool(self._outcomes) and self._outcomes[0] is entry
+            is_asleep = self._wanted is not None and not self._wanted.done()
+            if is_first and is_asleep and sender.has_room:
+                left = self._left(sender, request_id, refusal or outcome, came_seconds)
+                if left is None:
+                    self._outcomes.popleft()
+                else:
+                    outcomes[0] = (request_id, left)
+            if self._outcomes:
+                self._wake()
+
+        waiting = outcome.durable if isinstance(outcome, AppendResult) else None
+        if waiting is None:
+            left: Outcome | None = outcome
+            if not self._is_over:
+                left = self._left(sender, request_id, outcome, came_seconds)
+            if left is None:
                 return
+            outcomes[0] = (request_id, left)
+        self._outcomes.append(entry)
+        if waiting is None or self._is_over:
+            self._wake()
+        else:
+            # `answers` sleeps on.
+            waiting.told = told
+
+    def _left(
+        self, sender: Sender, request_id: int, outcome: Outcome, came_seconds: float
+    ) -> Outcome | None:
+        """Answer; returns what is left to `answers` where that may not be, or fails."""
+        try:
+            sender.may_answer()
+            reply = self._answer_now(request_id, outcome, came_seconds)
+            self._tell_batches_max(reply)
+            sender.queue_message(reply.SerializeToString())
         except RockoonError:
             # `answers` is told the same.
-            pass
+            return outcome
         except Exception as failure:  # noqa: BLE001 - logged and told
-            outcome = unforeseen(failure)
-        self._outcomes.append(([(request_id, outcome)], came_seconds))
-        self._wake()
+            return unforeseen(failure)
+        self._answered()
+        return None
 
     def _tell_batches_max(self, reply: broker_pb2.AppendReply) -> None:
         if self._batches_max:

@@ -305,12 +305,21 @@ class PullStream:
             self._wanted.set()
         elif self._sending is None:
             self._sending = self._loop.call_soon(self._send)
+            # What else the reader is told in this turn, of its own message it may be, goes with it.
+            self._reader.connection.hold_writes()
 
     def _send(self) -> None:
         """Send what this turn of the loop has brought, unless `answers` is woken anyway."""
         self._sending = None
         reader = self._reader
-        if not self._is_waiting or self._is_over or reader is None or not reader.has_room:
+        assert reader is not None
+        try:
+            self._send_to(reader)
+        finally:
+            reader.connection.release_writes()
+
+    def _send_to(self, reader: ServerCall) -> None:
+        if not self._is_waiting or self._is_over or not reader.has_room:
             self._wanted.set()
             return
         try:
