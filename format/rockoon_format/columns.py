@@ -1,5 +1,6 @@
 """The fields of many stored records as columns, each computed when first asked for."""
 
+from collections.abc import Sequence
 from functools import cached_property
 
 import numpy as np
@@ -174,6 +175,12 @@ class Columns:
         if "properties" in self.__dict__:
             return [properties.get(name) for properties in self.properties]
         return [find_value(raw, name) for raw in self.properties_bytes]
+
+    def places(self, indices: Sequence[int]) -> tuple[bytes, bytes, bytes]:
+        """Bytes that some records lie in, where in them each begins, and its size: native int64."""
+        chosen = slice(indices.start, indices.stop) if isinstance(indices, range) else list(indices)
+        starts, sizes = self._parts.starts[chosen], self.lengths[chosen]
+        return self._frames, starts.astype(np.int64).tobytes(), sizes.tobytes()
 
     def frame(self, index: int) -> bytes:
         """Return one record's bytes."""

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Sequence
 
 from rockoon.net.routes import TopicRoute
-from rockoon.receiving.received import ReceivedMessage
+from rockoon.receiving.received import ReceivedMessages
 from rockoon.subscription import Subscription
 from rockoon_format.names import stored_lite_topic
 from rockoon_gateway.lite.lite_receiving import LiteReceiving
@@ -32,7 +32,7 @@ class Waiting:
 
     async def receive(
         self, subscriptions: Sequence[Subscription], _wait_seconds: float
-    ) -> list[ReceivedMessage]:
+    ) -> ReceivedMessages:
         self.asked.put_nowait([each.topic for each in subscriptions])
         await asyncio.Event().wait()
         raise AssertionError("it is cancelled")

@@ -2,15 +2,20 @@
 
 from typing import Any
 
+import pytest
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
 
 import rockoon
 from gateway.wire_client import WireClient
+from rockoon_gateway.calls import ClientCall
+from rockoon_gateway.consuming.offset_reads import OffsetReads
 from rockoon_proto.apache.rocketmq.v2 import definition_pb2 as d
 from rockoon_proto.apache.rocketmq.v2 import service_pb2 as pb
+from support.fake_cluster import FakeCluster
 
 GROUP = d.Resource(name="readers")
+NOBODY = ClientCall("client", "", "", "", None, None)
 
 
 async def filled(cluster: rockoon.Cluster, topic: str, count: int = 5) -> d.MessageQueue:
@@ -52,6 +57,37 @@ async def test_a_pull_leaves_out_what_the_filter_does(
     )
     frames = await client.frames("PullMessage", request)
     assert bodies(frames) == [b"1", b"3"]
+
+
+@pytest.mark.parametrize("kind", ["body", "record"])
+async def test_damaged_messages_hide_none_of_those_behind_them(
+    kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with FakeCluster() as fake, rockoon.connect(fake.address) as cluster:
+        fake.create_topic("orders")
+        fake.append("orders", [b"<%d>" % each for each in range(6)])
+        damaged = {0, 3, 5}
+        stored = fake.brokers["broker-a"]
+        if kind == "record":
+            stored.damaged = {("orders", 0, offset) for offset in damaged}
+        for offset in damaged:
+            frames = stored.queues["orders", 0].frames
+            frames[offset] = frames[offset].replace(b"<", b"(")
+        queue = d.MessageQueue(topic=d.Resource(name="orders"), broker=d.Broker(name="broker-a"))
+        found: list[bytes] = []
+        offset = 0
+        while offset < 6:
+            request = pb.PullMessageRequest(
+                group=GROUP, message_queue=queue, offset=offset, batch_size=32
+            )
+            answers = [each async for each in OffsetReads(cluster).pull(request, NOBODY)]
+            found += bodies(answers)
+            assert (answers[0].status.code == d.OK) == bool(bodies(answers))
+            assert answers[-1].next_offset > offset
+            offset = answers[-1].next_offset
+    assert found == [b"<1>", b"<2>", b"<4>"]
+    said = [each.getMessage() for each in caplog.records if "left out" in each.getMessage()]
+    assert len(said) == 3
 
 
 async def test_at_the_end_of_a_queue_there_is_no_message_but_a_place_to_go_on(

@@ -58,7 +58,7 @@ async def test_one_whose_messages_cannot_be_given_out_costs_no_other_his(orders:
     broken = dataclasses.replace(whole, sql_expression="(((")
 
     async def received(group: str, wanted: Subscription, wait: float) -> list[Any]:
-        return await engine.receive(
+        got = await engine.receive(
             f"{group}-{orders.topic}",
             [wanted],
             messages_max=1,
@@ -66,6 +66,7 @@ async def test_one_whose_messages_cannot_be_given_out_costs_no_other_his(orders:
             wait_seconds=wait,
             consume_from=rockoon.ConsumeFrom.FIRST,
         )
+        return list(got)
 
     wishes = [("first", broken), ("second", whole)]
     for wish in wishes:

@@ -59,7 +59,7 @@ async def test_a_try_that_is_repeated_gets_the_same_again(fifo: Orders) -> None:
     engine = fifo.cluster.receiving
 
     async def tried(attempt_id: str) -> list[rockoon.ReceivedMessage]:
-        return await engine.receive(
+        got = await engine.receive(
             fifo.group,
             [Subscription.parse(fifo.topic, "*")],
             messages_max=8,
@@ -68,6 +68,7 @@ async def test_a_try_that_is_repeated_gets_the_same_again(fifo: Orders) -> None:
             attempt_id=attempt_id,
             consume_from=rockoon.ConsumeFrom.FIRST,
         )
+        return list(got)
 
     first, again, other = await tried("one"), await tried("one"), await tried("two")
     assert {each.receipt for each in first} == {each.receipt for each in again}

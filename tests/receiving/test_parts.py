@@ -21,9 +21,9 @@ from rockoon.receiving.kept_batches import KeptBatches
 from rockoon.receiving.line import Line, ParkedReceiver, Wanting
 from rockoon.receiving.message_groups import hash_of_nobody
 from rockoon.receiving.offset_bits import mask_of, offsets_of
-from rockoon.receiving.offset_reader import OffsetReader, Reading
+from rockoon.receiving.offset_reader import Found, OffsetReader, Reading
 from rockoon.receiving.reaches import new_reach, reach_of, with_backlog
-from rockoon.receiving.received import ReceiptHandle, ReceivedMessage
+from rockoon.receiving.received import ReceiptHandle, ReceivedMessages, ReceivedRun
 from rockoon.receiving.settler import by_acquisition
 from rockoon.receiving.tails import QueueTail
 from rockoon.subscription import Subscription
@@ -61,12 +61,10 @@ def pulled(offsets: Sequence[int], next_offset: int) -> Pulled:
     return Pulled(batch, places, next_offset, len(whole), next_offset)
 
 
-def messages(count: int) -> list[ReceivedMessage]:
+def messages(count: int) -> ReceivedMessages:
     batch = pulled(range(count), count).batch
     assert batch is not None
-    return [
-        ReceivedMessage(batch, each, 1, ReceiptHandle(QUEUE, 1, each), 0) for each in range(count)
-    ]
+    return ReceivedMessages([ReceivedRun(QUEUE, 1, 1, 0, batch, range(count), range(count))])
 
 
 @given(st.lists(st.integers(0, 5)) | st.lists(st.integers(0, 3000)), st.integers(0, 1 << 40))
@@ -144,7 +142,7 @@ def test_what_is_damaged_is_no_dead_letter_and_is_told(caplog: pytest.LogCapture
     at = len(other) - len("orders") - 4
     whole = sound + other[:at] + b"5" + other[at + 1 :]
     batch = Batch(QUEUE, whole, np.array([len(sound), len(other)], dtype="<u4"))
-    reading = Reading(found=[(3, batch, 0), (4, batch, 1)], damaged=[9])
+    reading = Reading(found=[Found(batch, [3, 4], [0, 1])], damaged=[9])
     tail = QueueTail(QUEUE, 1, queue_to_wire(QUEUE))
     assert _sound("billing", tail, reading) == [(3, batch, 0)]
     assert reading.damaged == [9, 4]
@@ -196,7 +194,7 @@ async def test_what_no_broker_has_stored_as_a_dead_letter_is_not_acknowledged(
     batch = pulled([3, 4], 5).batch
     assert batch is not None
     tail = QueueTail(QUEUE, 1, queue_to_wire(QUEUE))
-    reading = Reading(found=[(3, batch, 0), (4, batch, 1)])
+    reading = Reading(found=[Found(batch, [3, 4], [0, 1])])
     granting, settler = burying(monkeypatch, reading, [3])
     acquired = Acquired(acquisition=1, attempt=17, dead=True)
     await granting._bury(ReceivingGroup("billing"), Share(tail, acquired, [3, 4]))
@@ -209,7 +207,9 @@ async def test_what_cannot_be_read_now_is_no_dead_letter(monkeypatch: pytest.Mon
     batch = pulled([3], 4).batch
     assert batch is not None
     tail = QueueTail(QUEUE, 1, queue_to_wire(QUEUE))
-    granting, settler = burying(monkeypatch, Reading(found=[(3, batch, 0)], unread=[4]), [3])
+    granting, settler = burying(
+        monkeypatch, Reading(found=[Found(batch, [3], [0])], unread=[4]), [3]
+    )
     receipts = [ReceiptHandle(QUEUE, 1, offset) for offset in (3, 4)]
     assert not await granting.dead_letter("billing", tail, receipts, "why")
     acquired = Acquired(acquisition=1, attempt=17, dead=True)
@@ -264,13 +264,13 @@ class Row:
 async def test_the_first_in_line_get_first_and_what_is_left_is_said() -> None:
     row = Row(2, 3, 4)
     assert row.line.messages_wanted == 9
-    assert row.line.offer(messages(3)) == []
+    assert not row.line.offer(messages(3))
     assert row.got == [[0, 1], [2], None]
     assert row.line.messages_wanted == 4
     left = row.line.offer(messages(6))
     assert [each.queue_offset for each in left] == [4, 5]
     assert row.line.messages_wanted == 0
-    assert row.line.offer(messages(1)) != []
+    assert row.line.offer(messages(1))
 
 
 async def test_who_has_left_gets_nothing() -> None:
@@ -280,7 +280,7 @@ async def test_who_has_left_gets_nothing() -> None:
     row.receivers[1].messages.cancel()
     assert len(row.line.offer(messages(2))) == 2
     assert row.line.messages_wanted == 0
-    assert row.line.offer_to(row.receivers[0], messages(1)) != ()
+    assert row.line.offer_to(row.receivers[0], messages(1))
 
 
 async def test_a_receiver_stays_until_it_was_asked_for_once() -> None:
@@ -298,7 +298,7 @@ async def test_a_receiver_stays_until_it_was_asked_for_once() -> None:
     row.line.asks += 1
     row.line.ask_done(2)
     row.line.time_over(late)
-    assert late.messages.result() == []
+    assert not late.messages.result()
 
 
 async def test_a_failure_ends_all_or_those_whose_time_is_over() -> None:

@@ -1,7 +1,6 @@
 """Receiving message by message: acknowledged, given back, extended, forgotten, filtered."""
 
 import asyncio
-from collections.abc import Sequence
 from time import monotonic
 
 import pytest
@@ -12,7 +11,7 @@ from rockoon import sync
 from rockoon.errors import Closed, GroupNotFound, InvalidArgument, NotAcquired, TopicNotFound
 from rockoon.local import LocalCluster
 from rockoon.receiving.line import Line
-from rockoon.receiving.received import ReceiptHandle, ReceivedMessage
+from rockoon.receiving.received import ReceiptHandle, ReceivedMessages
 from rockoon_core.message_queue import MessageQueue
 from rockoon_proto.v1.nameserver_pb2 import GroupConfig
 from support.waiting import DEADLINE_SECONDS
@@ -146,7 +145,7 @@ async def test_who_is_cancelled_in_the_turn_in_which_a_message_comes_gives_it_ba
     async with orders.consumer() as consumer, asyncio.TaskGroup() as tasks:
         waiting = tasks.create_task(consumer.receive(visible_after=1.0, wait=DEADLINE_SECONDS))
 
-        def offered(line: Line, messages: Sequence[ReceivedMessage]) -> Sequence[ReceivedMessage]:
+        def offered(line: Line, messages: ReceivedMessages) -> ReceivedMessages:
             left = offer(line, messages)
             waiting.cancel()
             return left

@@ -22,7 +22,7 @@ from rockoon.receiving.granting import Granting
 from rockoon.receiving.kept_batches import KeptBatches
 from rockoon.receiving.line import MESSAGES_MAX, Line, ParkedReceiver, Wanting
 from rockoon.receiving.offset_reader import OffsetReader
-from rockoon.receiving.received import ReceiptHandle, ReceivedMessage
+from rockoon.receiving.received import ReceiptHandle, ReceivedMessages
 from rockoon.receiving.settler import Settler
 from rockoon.receiving.tails import Tails
 from rockoon.subscription import Subscription
@@ -93,7 +93,7 @@ class ReceivingEngine:
         receiver: str = "",
         consume_from: ConsumeFrom = ConsumeFrom.GROUP,
         create_group: bool = True,
-    ) -> list[ReceivedMessage]:
+    ) -> ReceivedMessages:
         """Acquire messages, and read them. Cancelled, it gives back what it has acquired.
 
         Receivers of a group that want the same get messages in the order in which they came here.
@@ -319,12 +319,10 @@ class ReceivingEngine:
             group.lines.add(line)
         return line
 
-    def _pass_on(
-        self, line: Line, group: ReceivingGroup, messages: Sequence[ReceivedMessage]
-    ) -> None:
+    def _pass_on(self, line: Line, group: ReceivingGroup, messages: ReceivedMessages) -> None:
         """Give messages whose receiver has gone to the next one, or back."""
         left = messages if group.is_fifo else line.offer(messages)
-        self._granting.give_back(group, [each.receipt for each in left])
+        self._granting.give_back(group, left.receipts)
 
     def _note_grown(self, topic: str) -> None:
         self._acquirer.note_grown(topic)

@@ -10,18 +10,18 @@ import asyncio
 import logging
 from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 from rockoon.errors import RockoonError
-from rockoon.message import Batch
+from rockoon.message import Batch, Message
 from rockoon.net.connection import Connection
 from rockoon.receiving.acquirer import Acquirer, ReceivingGroup, Wish
 from rockoon.receiving.dead_lettering import DeadLettering
 from rockoon.receiving.line import MESSAGES_MAX, Line
 from rockoon.receiving.offset_bits import offsets_of
-from rockoon.receiving.offset_reader import OffsetReader, Reading
-from rockoon.receiving.received import ReceiptHandle, ReceivedMessage
+from rockoon.receiving.offset_reader import Found, OffsetReader, Reading
+from rockoon.receiving.received import ReceiptHandle, ReceivedMessages, ReceivedRun
 from rockoon.receiving.settler import Settler
 from rockoon.receiving.tails import QueueTail, Tails
 from rockoon.subscription import Subscription
@@ -51,15 +51,11 @@ class Share:
         acquisition = self.acquired.acquisition
         return [ReceiptHandle(self.tail.queue, acquisition, offset) for offset in offsets]
 
-    def messages(self, found: Sequence[tuple[int, Batch, int]]) -> list[ReceivedMessage]:
-        queue, acquisition = self.tail.queue, self.acquired.acquisition
-        attempt, visible_at_ms = self.acquired.attempt, self.acquired.visible_at_ms
-        return [
-            ReceivedMessage(
-                batch, index, attempt, ReceiptHandle(queue, acquisition, offset), visible_at_ms
-            )
-            for offset, batch, index in found
-        ]
+    def run(self, found: Found) -> ReceivedRun:
+        acquired = self.acquired
+        return ReceivedRun(
+            self.tail.queue, acquired.acquisition, acquired.attempt, acquired.visible_at_ms, *found
+        )
 
 
 class Granting:
@@ -88,7 +84,7 @@ class Granting:
     def take(self, wish: Wish, granted: Granted) -> int:
         """Give out what is in memory, and read the rest beside; returns how many messages."""
         count = 0
-        ready: list[ReceivedMessage] = []
+        ready: list[ReceivedRun] = []
         late: list[Share] = []
         # What is asked for is granted in the order of preference.
         is_in_order = wish.receiver is not None or any(
@@ -160,7 +156,7 @@ class Granting:
     def _read_late(
         self,
         wish: Wish,
-        ready: list[ReceivedMessage],
+        ready: list[ReceivedRun],
         late: list[Share],
         *,
         is_in_order: bool,
@@ -175,7 +171,7 @@ class Granting:
             for share in late:
                 self.start(self._read(wish, [share], []))
 
-    async def _read(self, wish: Wish, late: list[Share], ready: list[ReceivedMessage]) -> None:
+    async def _read(self, wish: Wish, late: list[Share], ready: list[ReceivedRun]) -> None:
         line = wish.line
         count = sum(len(share.offsets) for share in late)
         line.pending += count
@@ -193,30 +189,28 @@ class Granting:
             self._acquirer.look(line, wish.group)
             self._acquirer.make_due(line, wish.group)
 
-    def _messages(self, wish: Wish, share: Share, reading: Reading) -> list[ReceivedMessage]:
+    def _messages(self, wish: Wish, share: Share, reading: Reading) -> list[ReceivedRun]:
         """What receivers get of a share; sees to the rest."""
         group, queue = wish.group.name, share.tail.queue
         line = wish.line
         done = reading.gone
-        messages: list[ReceivedMessage] = []
+        runs = [share.run(found) for found in reading.found]
         if queue.is_retry:
-            for message, at in zip(share.messages(reading.found), reading.found, strict=True):
-                if _is_damaged(*at[1:]) or message.topic in line.topics:
-                    messages.append(message)
-                else:
-                    self._give_elsewhere(wish, message)
+            split = [each.split(partial(_is_of, line.topics)) for each in reading.found]
+            runs = [share.run(own) for own, _ in split if own.offsets]
+            for _, others in split:
+                for number in range(len(others.offsets)):
+                    alone = share.run(others).part(number, number + 1)
+                    self._give_elsewhere(wish, ReceivedMessages([alone]))
         else:
             subscription = next(
                 each for each in line.wanting.subscriptions if each.topic == queue.topic
             )
             if subscription.tags or subscription.sql_expression:
-                matching = [at for at in reading.found if _matches(subscription, *at[1:])]
-                if len(matching) < len(reading.found):
-                    matched = {at[0] for at in matching}
-                    done += [at[0] for at in reading.found if at[0] not in matched]
-                _adapt(line, len(matching), len(share.offsets))
-                reading.found = matching
-            messages = share.messages(reading.found)
+                split = [each.split(partial(_matches, subscription)) for each in reading.found]
+                done += [offset for _, left in split for offset in left.offsets]
+                runs = [share.run(found) for found, _ in split if found.offsets]
+                _adapt(line, sum(len(run.offsets) for run in runs), len(share.offsets))
         if done:
             self.start(self._acknowledge(group, share.receipts(done)))
         if reading.unread:
@@ -227,30 +221,32 @@ class Granting:
                 len(reading.damaged),
                 queue,
             )
-        return messages
+        return runs
 
     # Giving out
 
-    def _give(self, wish: Wish, messages: Sequence[ReceivedMessage]) -> None:
-        if not messages:
+    def _give(self, wish: Wish, runs: Sequence[ReceivedRun]) -> None:
+        if not runs:
             return
+        messages = ReceivedMessages(runs)
         if wish.receiver is not None:
             left = wish.line.offer_to(wish.receiver, messages)
         else:
             left = wish.line.offer(messages)
-        self.give_back(wish.group, [each.receipt for each in left])
+        self.give_back(wish.group, left.receipts)
 
-    def _give_elsewhere(self, wish: Wish, message: ReceivedMessage) -> None:
+    def _give_elsewhere(self, wish: Wish, message: ReceivedMessages) -> None:
         """See to a message of the retry topic whose own topic the line does not read."""
         after_ms = READ_ELSEWHERE_MS
+        topic = message[0].topic
         for line in wish.group.lines:
-            if message.topic in line.topics:
-                if not line.offer([message]):
+            if topic in line.topics:
+                if not line.offer(message):
                     assert self._acquirer is not None
                     self._acquirer.look(line, wish.group)
                     return
                 after_ms = GIVEN_BACK_MS
-        self.give_back(wish.group, [message.receipt], after_ms)
+        self.give_back(wish.group, message.receipts, after_ms)
 
     async def _give_back(
         self, group: ReceivingGroup, receipts: Sequence[ReceiptHandle], visible_after_ms: int
@@ -287,8 +283,8 @@ class Granting:
 def _sound(group: str, tail: QueueTail, reading: Reading) -> list[tuple[int, Batch, int]]:
     """Return what can be a dead letter, and put the rest to what is damaged: no broker stores a
     message whose checksum is wrong, and it must not come for ever."""
-    sound = [at for at in reading.found if not _is_damaged(*at[1:])]
-    reading.damaged += [at[0] for at in reading.found if _is_damaged(*at[1:])]
+    split = [each.split(_is_sound) for each in reading.found]
+    reading.damaged += [offset for _, left in split for offset in left.offsets]
     if reading.damaged:
         log.error(
             "damaged messages of topic %s are given up by group %s and are no dead letters: "
@@ -298,7 +294,15 @@ def _sound(group: str, tail: QueueTail, reading: Reading) -> list[tuple[int, Bat
             tail.queue,
             reading.damaged,
         )
-    return sound
+    return [
+        (offset, found.batch, index)
+        for found, _ in split
+        for offset, index in zip(found.offsets, found.indices, strict=True)
+    ]
+
+
+def _is_of(topics: Sequence[str], batch: Batch, index: int) -> bool:
+    return _is_damaged(batch, index) or Message(batch, index).topic in topics
 
 
 def _matches(subscription: Subscription, batch: Batch, index: int) -> bool:
@@ -313,6 +317,10 @@ def _matches(subscription: Subscription, batch: Batch, index: int) -> bool:
 
 def _is_damaged(batch: Batch, index: int) -> bool:
     return batch.columns.is_damaged(index)
+
+
+def _is_sound(batch: Batch, index: int) -> bool:
+    return not _is_damaged(batch, index)
 
 
 def _adapt(line: Line, matched: int, acquired: int) -> None:

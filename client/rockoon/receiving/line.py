@@ -4,12 +4,12 @@ What is acquired for a line goes to its first receivers. Nothing here knows a cl
 """
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from rockoon.offsets.start import ConsumeFrom
-from rockoon.receiving.received import ReceivedMessage
+from rockoon.receiving.received import ReceivedMessages
 from rockoon.receiving.tails import TopicTails
 from rockoon.subscription import Subscription
 from rockoon_core.backoff import Backoff
@@ -45,9 +45,7 @@ class ParkedReceiver:
         self.messages_max = messages_max
         self.name = name
         self.attempt_id = attempt_id
-        self.messages: asyncio.Future[list[ReceivedMessage]] = (
-            asyncio.get_running_loop().create_future()
-        )
+        self.messages: asyncio.Future[ReceivedMessages] = asyncio.get_running_loop().create_future()
         self.first_ask = 0
         """Number of the line's first ask that is made for it too."""
         self.is_over = False
@@ -130,25 +128,23 @@ class Line:
             self.over.pop(receiver, None)
             self.parked_messages_max -= receiver.messages_max
 
-    def offer(self, messages: Sequence[ReceivedMessage]) -> Sequence[ReceivedMessage]:
+    def offer(self, messages: ReceivedMessages) -> ReceivedMessages:
         """Give messages to the receivers, the first ones first; returns what nobody takes."""
         while messages and self.parked:
             receiver = next(iter(self.parked))
             self.leave(receiver)
             if not receiver.messages.done():
-                receiver.messages.set_result(list(messages[: receiver.messages_max]))
+                receiver.messages.set_result(messages[: receiver.messages_max])
                 messages = messages[receiver.messages_max :]
         return messages
 
-    def offer_to(
-        self, receiver: ParkedReceiver, messages: Sequence[ReceivedMessage]
-    ) -> Sequence[ReceivedMessage]:
+    def offer_to(self, receiver: ParkedReceiver, messages: ReceivedMessages) -> ReceivedMessages:
         """Give messages to one; returns them when it has gone."""
         if receiver not in self.parked or receiver.messages.done():
             return messages
         self.leave(receiver)
-        receiver.messages.set_result(list(messages))
-        return ()
+        receiver.messages.set_result(messages)
+        return ReceivedMessages()
 
     def time_over(self, receiver: ParkedReceiver) -> None:
         """A receiver's time is over: it leaves, as soon as it was asked for once."""
@@ -175,4 +171,4 @@ class Line:
         """It gets nothing."""
         self.leave(receiver)
         if not receiver.messages.done():
-            receiver.messages.set_result([])
+            receiver.messages.set_result(ReceivedMessages())

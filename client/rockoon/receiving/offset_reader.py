@@ -2,14 +2,15 @@
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from rockoon.consumer.pull import OutOfRange, Pulled, PullLimits, pull
 from rockoon.errors import Internal, RockoonError, StoreCorrupt
 from rockoon.message import Batch
 from rockoon.net.connection import Connection
-from rockoon.receiving.kept_batches import KeptBatches
+from rockoon.receiving.kept_batches import KeptBatch, KeptBatches
 from rockoon.receiving.message_groups import hash_of_nobody
 from rockoon.receiving.tails import QueueTail, Tails
 from rockoon.subscription import ALL, Subscription
@@ -24,18 +25,50 @@ ONE = PullLimits(messages_max=1, bytes_max=1, wait_ms=0)
 UNREADABLE = (StoreCorrupt, Internal)
 
 
+class Found(NamedTuple):
+    """Messages of one batch, by their queue offsets and by their indices in it; ascending."""
+
+    batch: Batch
+    offsets: Sequence[int]
+    indices: Sequence[int]
+
+    def split(self, is_chosen: Callable[[Batch, int], bool]) -> tuple["Found", "Found"]:
+        """What is chosen, by batch and index, and the rest."""
+        chosen, rest = Found(self.batch, [], []), Found(self.batch, [], [])
+        for offset, index in zip(self.offsets, self.indices, strict=True):
+            (chosen if is_chosen(self.batch, index) else rest).add(offset, index)
+        return (chosen, rest) if rest.offsets else (self, rest)
+
+    def add(self, offset: int, index: int) -> None:
+        """One more; for who has made it with lists."""
+        assert isinstance(self.offsets, list)
+        assert isinstance(self.indices, list)
+        self.offsets.append(offset)
+        self.indices.append(index)
+
+
 @dataclass(slots=True)
 class Reading:
     """What is at some offsets of a queue."""
 
-    found: list[tuple[int, Batch, int]] = field(default_factory=list)
-    """Offset, batch and index in it; ascending."""
+    found: list[Found] = field(default_factory=list)
+    """Ascending, none of them empty."""
     gone: list[int] = field(default_factory=list)
     """There is no message, and will be none."""
     damaged: list[int] = field(default_factory=list)
     """The broker cannot read what is there."""
     unread: list[int] = field(default_factory=list)
     """Not to be had now."""
+
+    def note(self, kept: KeptBatch, offset: int) -> None:
+        """Something is known of an offset, the next one: there is a message, or none."""
+        index, batch = kept.index(offset), kept.batch
+        if index is None or batch is None:
+            self.gone.append(offset)
+            return
+        if not self.found or self.found[-1].batch is not batch:
+            self.found.append(Found(batch, [], []))
+        self.found[-1].add(offset, index)
 
 
 class OffsetReader:
@@ -107,8 +140,14 @@ class OffsetReader:
         """Move what is kept into the reading; returns and notes what is not."""
         kept = self._kept.find(tail.queue, offsets[0]) if offsets else None
         if kept is not None and (batch := kept.batch) is not None and kept.holds_all(offsets):
-            start = kept.first
-            reading.found += [(offset, batch, offset - start) for offset in offsets]
+            first, last, start = offsets[0], offsets[-1], kept.first
+            if last - first == len(offsets) - 1:
+                whole = range(first, last + 1)
+                reading.found.append(Found(batch, whole, range(first - start, last + 1 - start)))
+            else:
+                reading.found.append(
+                    Found(batch, list(offsets), [each - start for each in offsets])
+                )
             reading.unread = []
             return []
         for at, offset in enumerate(offsets):
@@ -117,11 +156,7 @@ class OffsetReader:
                 if kept is None:
                     reading.unread = list(offsets[at:])
                     return reading.unread
-            index = kept.index(offset)
-            if index is None or kept.batch is None:
-                reading.gone.append(offset)
-            else:
-                reading.found.append((offset, kept.batch, index))
+            reading.note(kept, offset)
         reading.unread = []
         return []
 
@@ -158,9 +193,5 @@ class OffsetReader:
         # Not by way of `kept` alone: it may have had no room for it.
         rest = [each for each in offsets if each >= kept.next_offset]
         for offset in offsets[: len(offsets) - len(rest)]:
-            index = kept.index(offset)
-            if index is None or kept.batch is None:
-                reading.gone.append(offset)
-            else:
-                reading.found.append((offset, kept.batch, index))
+            reading.note(kept, offset)
         return rest

@@ -1,6 +1,8 @@
 """Received messages, and the handles by which they are acknowledged."""
 
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import accumulate
+from typing import Any, NamedTuple, overload
 
 from rockoon.errors import InvalidArgument
 from rockoon.message import Batch, Message
@@ -78,3 +80,89 @@ class ReceivedMessage(Message):
     def attempt(self) -> int:
         """Which delivery this is, from 1, those by way of the group's retry topic included."""
         return self.reconsume_times + self._attempt
+
+
+class ReceivedRun(NamedTuple):
+    """Messages of one delivery that lie in one batch."""
+
+    queue: MessageQueue
+    acquisition: int
+    attempt: int
+    """Which delivery it is, without those by way of the retry topic."""
+    visible_at_ms: int
+    batch: Batch
+    offsets: Sequence[int]
+    """Of the messages; ascending."""
+    indices: Sequence[int]
+    """Where in the batch they are."""
+
+    def part(self, first: int, end: int) -> "ReceivedRun":
+        """Some of them, by number."""
+        return self._replace(offsets=self.offsets[first:end], indices=self.indices[first:end])
+
+    def receipt(self, number: int) -> ReceiptHandle:
+        """What acknowledges one."""
+        return ReceiptHandle(self.queue, self.acquisition, self.offsets[number])
+
+    def message(self, number: int) -> ReceivedMessage:
+        """One of them."""
+        return ReceivedMessage(
+            self.batch, self.indices[number], self.attempt, self.receipt(number), self.visible_at_ms
+        )
+
+
+class ReceivedMessages(Sequence[ReceivedMessage]):
+    """What a receiver got, as runs; a message is an object when somebody asks for it.
+
+    Args:
+        runs: none of them empty.
+    """
+
+    __slots__ = ("_ends", "runs")
+
+    def __init__(self, runs: Iterable[ReceivedRun] = ()) -> None:
+        self.runs = list(runs)
+        self._ends = list(accumulate(len(run.offsets) for run in self.runs))
+
+    def __len__(self) -> int:
+        return self._ends[-1] if self._ends else 0
+
+    def __iter__(self) -> Iterator[ReceivedMessage]:
+        return (run.message(number) for run in self.runs for number in range(len(run.offsets)))
+
+    def __repr__(self) -> str:
+        return f"ReceivedMessages({len(self)})"
+
+    @overload
+    def __getitem__(self, index: int) -> ReceivedMessage: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> "ReceivedMessages": ...
+
+    def __getitem__(self, index: Any) -> Any:
+        if not isinstance(index, slice):
+            return next(iter(self._part(at := range(len(self))[index], at + 1)))
+        first, end, step = index.indices(len(self))
+        if step == 1:
+            return self._part(first, end)
+        single = [self._part(at, at + 1) for at in range(first, end, step)]
+        return ReceivedMessages(run for each in single for run in each.runs)
+
+    def _part(self, first: int, end: int) -> "ReceivedMessages":
+        chosen = []
+        for run, run_end in zip(self.runs, self._ends, strict=True):
+            start = run_end - len(run.offsets)
+            if first <= start and run_end <= end:
+                chosen.append(run)
+            elif start < end and first < run_end:
+                chosen.append(run.part(max(first - start, 0), end - start))
+        return ReceivedMessages(chosen)
+
+    @property
+    def receipts(self) -> list[ReceiptHandle]:
+        """What acknowledges each."""
+        return [
+            ReceiptHandle(run.queue, run.acquisition, offset)
+            for run in self.runs
+            for offset in run.offsets
+        ]

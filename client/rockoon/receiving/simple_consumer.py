@@ -89,7 +89,7 @@ class SimpleConsumer(ClosedOnExit):
         self._timeouts.add(timeout)
         try:
             async with timeout:
-                return await self._engine.receive(
+                got = await self._engine.receive(
                     self.group,
                     self._subscriptions,
                     messages_max=max_messages,
@@ -99,6 +99,7 @@ class SimpleConsumer(ClosedOnExit):
                     consume_from=self._consume_from,
                     create_group=self._create_group,
                 )
+                return list(got)
         except TimeoutError:
             raise Closed(what="the consumer") from None
         finally:

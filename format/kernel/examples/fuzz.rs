@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use _native::batch::{append, check, stamp, Piece, Rules, Stamp, ENTRY_BYTES};
 use _native::columns::{code, compare, key_hashes, locate, piece_crc, sequence_end, WRONG};
+use _native::delivered::{Common as Delivery, Reserved, Writer, FRAME_HEAD_BYTES};
 use _native::encode::{record, size, Columns, Common};
 use _native::index::{keys, Seconds, Slots, UNIT_BYTES};
 use _native::pieces::{gather, maps, offset_id, room, values};
@@ -190,6 +191,7 @@ fn read_all(chance: &mut Chance, frames: &[u8], sizes: &[i64]) {
         );
     }
     pass(chance, frames);
+    deliver(chance, frames, sizes);
 
     let rules = Rules {
         topic: b"T",
@@ -225,6 +227,33 @@ fn read_all(chance: &mut Chance, frames: &[u8], sizes: &[i64]) {
         }
     }
     append_all(chance, frames, sizes, accepted);
+}
+
+/// What receivers get of a record is as long as it says.
+fn deliver(chance: &mut Chance, frames: &[u8], sizes: &[i64]) {
+    let reserved = Reserved::new([b"TAGS".to_vec()].into_iter(), b"__RMQ.");
+    let mut writer = Writer::new(
+        &reserved,
+        Delivery {
+            topic: b"\x0a\x00",
+            broker: b"b",
+            queue_id: chance.next() as i32,
+            attempt: wild(chance, 3),
+            handle_front: b"T@b:0/1/",
+            handle_back: b"/0",
+        },
+    );
+    let mut start = 0;
+    for size in sizes {
+        let mut out = Vec::new();
+        let end = start + usize::try_from(*size).unwrap_or(0);
+        let record = frames.get(start..end).unwrap_or(frames);
+        if writer.add(record, wild(chance, 9), &mut out).is_some() {
+            let told = u32::from_be_bytes([out[1], out[2], out[3], out[4]]);
+            assert_eq!(out.len(), FRAME_HEAD_BYTES + told as usize);
+        }
+        start = end;
+    }
 }
 
 /// What goes over a log once takes records that fill the bytes, or nothing.

@@ -2,6 +2,7 @@
 
 from rockoon_kernel._native import (
     INTERFACE,
+    DeliveredAnswers,
     IndexSlots,
     QueueCutter,
     append_batches,
@@ -33,6 +34,7 @@ from rockoon_kernel._native import (
 
 __all__ = [
     "INTERFACE",
+    "DeliveredAnswers",
     "IndexSlots",
     "QueueCutter",
     "append_batches",

@@ -104,6 +104,22 @@ def take_bodies(
 def unique_keys(front: bytes, counter: int, count: int) -> bytes: ...
 def index_keys(data: bytes, stop: int) -> tuple[bytes, bytes, bytes] | None: ...
 
+class DeliveredAnswers:
+    def __init__(self, reserved: list[bytes], prefix: bytes) -> None: ...
+    def framed(
+        self,
+        data: bytes,
+        starts: bytes,
+        sizes: bytes,
+        offsets: bytes,
+        topic: bytes,
+        broker: bytes,
+        queue_id: int,
+        attempt: int,
+        handle_front: bytes,
+        handle_back: bytes,
+    ) -> tuple[bytes, list[int], int]: ...
+
 class IndexSlots:
     def __init__(self, count: int) -> None: ...
     def link(

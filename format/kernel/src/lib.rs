@@ -9,11 +9,15 @@
 pub mod batch;
 pub mod checksum;
 pub mod columns;
+pub mod delivered;
 pub mod encode;
 pub mod index;
+pub mod md5;
 pub mod pieces;
 #[cfg(feature = "python")]
 mod python;
+#[cfg(feature = "python")]
+mod python_delivered;
 #[cfg(feature = "python")]
 mod python_logs;
 #[cfg(feature = "python")]
@@ -26,4 +30,4 @@ pub mod table;
 pub mod text;
 
 /// Raised with every change of what Python calls; `rockoon_format.kernel` takes only its own.
-pub const INTERFACE: u32 = 11;
+pub const INTERFACE: u32 = 12;

@@ -119,7 +119,7 @@ pub fn maps(bytes: &[u8], sections: impl Iterator<Item = (i64, i64)>) -> Option<
 }
 
 /// Of the pairs from `first` on, drop those whose name comes again.
-fn keep_last<'a>(names: &mut Vec<&'a [u8]>, values: &mut Vec<&'a [u8]>, first: usize) {
+pub fn keep_last<'a>(names: &mut Vec<&'a [u8]>, values: &mut Vec<&'a [u8]>, first: usize) {
     let own = names.get(first..).unwrap_or_default();
     let kept: Vec<bool> = if own.len() > PAIRS_COMPARED_MAX {
         let last: HashMap<&[u8], usize> = own.iter().copied().zip(0..).collect();

@@ -804,5 +804,6 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(tags_codes, module)?)?;
     module.add_function(wrap_pyfunction!(take_bodies, module)?)?;
     module.add_function(wrap_pyfunction!(unique_keys, module)?)?;
+    module.add_class::<crate::python_delivered::DeliveredAnswers>()?;
     crate::python_logs::add_to(module)
 }

@@ -12,7 +12,7 @@ from grpc import aio
 
 from rockoon_core.http2.frames import ErrorCode
 from rockoon_core.http2.headers import Metadata, block, percent_encoded
-from rockoon_core.http2.messages import PREFIX, MessageStream
+from rockoon_core.http2.messages import PREFIX, Framed, MessageStream
 
 if TYPE_CHECKING:
     from rockoon_runtime.http2_server import ServerConnection
@@ -161,7 +161,10 @@ class ServerCall(MessageStream):
                     if reply is _OVER:
                         break
                     connection.hold_writes()
-                    self.queue_message(reply if serialize is None else serialize(reply))
+                    if isinstance(reply, Framed):
+                        self.queue_framed(reply)
+                    else:
+                        self.queue_message(reply if serialize is None else serialize(reply))
                     if self.pending or connection.is_choked:
                         connection.release_writes()
                         await self.wait_room()

@@ -9,6 +9,7 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
 from rockoon import Cluster
+from rockoon_core.http2.messages import Framed
 from rockoon_gateway.calls import ClientCall
 from rockoon_gateway.clients.presence import Client, Presence
 from rockoon_gateway.consuming.assignments import Assignments
@@ -83,7 +84,7 @@ class Consuming:
 
     async def receive(
         self, request: pb.ReceiveMessageRequest, call: ClientCall
-    ) -> AsyncGenerator[pb.ReceiveMessageResponse, None]:
+    ) -> AsyncGenerator[pb.ReceiveMessageResponse | Framed, None]:
         """See `Receiving`; what the request lacks is taken from the client's settings."""
         expression: FilterExpression | None = None
         timeout_seconds = REQUEST_TIMEOUT_SECONDS
@@ -99,8 +100,8 @@ class Consuming:
         async with aclosing(stream) as answers:
             async for answer in answers:
                 yield answer
-                if answer.HasField("message"):
-                    self.delivered.add(topic, request.group.name)
+                if isinstance(answer, Framed):
+                    self.delivered.add(topic, request.group.name, count=answer.count)
 
     @property
     def parked(self) -> Counter[str]:

@@ -4,6 +4,7 @@ RocketMQ's proxy answers none of them and none of its clients calls them; a prog
 queues as the SDK's pull consumer, with the group's committed offset where it wants it kept.
 """
 
+import logging
 from collections.abc import AsyncGenerator
 
 from rockoon.consumer.pull import OutOfRange, Pulled, PullLimits, pull
@@ -12,6 +13,7 @@ from rockoon.net.connection import Connection
 from rockoon.offsets.offset_lookup import OffsetLookup
 from rockoon.offsets.offset_store import RemoteOffsetStore
 from rockoon.offsets.start import ConsumeFrom
+from rockoon.receiving.offset_reader import ONE, UNREADABLE
 from rockoon_core.message_queue import MessageQueue, queue_to_wire
 from rockoon_gateway.calls import ClientCall
 from rockoon_gateway.codes import OK, Refusal, status
@@ -22,13 +24,15 @@ from rockoon_gateway.consuming.receive_rules import (
     require_reader,
     subscription_of,
 )
-from rockoon_gateway.messages.delivered import to_wire
+from rockoon_gateway.messages.delivered import UNDELIVERABLE, to_wire
 from rockoon_gateway.names import checked_group, checked_topic
 from rockoon_proto.apache.rocketmq.v2 import service_pb2 as pb
 from rockoon_proto.apache.rocketmq.v2.definition_pb2 import Code, Message, QueryOffsetPolicy
 from rockoon_proto.apache.rocketmq.v2.definition_pb2 import MessageQueue as WireQueue
 from rockoon_proto.v1.nameserver_pb2 import SubscribeRequest
 from rockoon_proto.v1.offset_pb2 import QueryRequest
+
+log = logging.getLogger(__name__)
 
 
 class OffsetReads:
@@ -47,7 +51,10 @@ class OffsetReads:
     async def pull(
         self, request: pb.PullMessageRequest, call: ClientCall
     ) -> AsyncGenerator[pb.PullMessageResponse, None]:
-        """Status, messages without receipt handles, and where to go on; at most 32 messages."""
+        """Status, messages without receipt handles, and where to go on; at most 32 messages.
+
+        What is damaged is left out, and logged: whoever reads goes on behind it.
+        """
         answer = await self._pull(request, call)
         messages: list[Message] = []
         if isinstance(answer, OutOfRange):
@@ -55,7 +62,11 @@ class OffsetReads:
             told = status(Code.ILLEGAL_OFFSET, str(answer))
         else:
             following = answer.next_offset
-            messages = [to_wire(each, request.message_queue.topic) for each in answer.batch or ()]
+            for each in answer.batch or ():
+                try:
+                    messages.append(to_wire(each, request.message_queue.topic))
+                except UNDELIVERABLE as damage:
+                    _left_out(each.queue, each.queue_offset, damage)
             told = OK if messages else status(Code.MESSAGE_NOT_FOUND, "no new message")
         yield pb.PullMessageResponse(status=told)
         for message in messages:
@@ -75,7 +86,17 @@ class OffsetReads:
             wait_ms=round(1000 * min(max(wait_seconds, 0.0), POLL_SECONDS_MAX)),
         )
         wanted = subscription_of(queue.topic, request.filter_expression)
-        return await pull(self._cluster, queue, request.offset, wanted, limits, group=group)
+        where = self._cluster, queue, request.offset, wanted
+        try:
+            return await pull(*where, limits, group=group)
+        except UNREADABLE:
+            # One behind it may be at fault.
+            pass
+        try:
+            return await pull(*where, ONE, group=group)
+        except UNREADABLE as damage:
+            _left_out(queue, request.offset, damage)
+            return Pulled(None, (), request.offset + 1, 0, request.offset + 1)
 
     async def update_offset(
         self, request: pb.UpdateOffsetRequest, call: ClientCall
@@ -141,6 +162,10 @@ class OffsetReads:
         if named not in route.create_revisions:
             raise QueueNotFound(topic=topic, queue=queue.id, broker=queue.broker.name)
         return named
+
+
+def _left_out(queue: MessageQueue, offset: int, damage: Exception) -> None:
+    log.error("message %d of %s is left out of a pull: %s", offset, queue, damage)
 
 
 def require_offset(offset: int) -> None:

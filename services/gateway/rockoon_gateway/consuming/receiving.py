@@ -8,20 +8,19 @@ at once, and that delivery does not count.
 """
 
 import asyncio
-import logging
 from collections import Counter
 from collections.abc import AsyncGenerator, Sequence
 from functools import partial
 from typing import Protocol
 
-from rockoon.errors import InvalidArgument, StoreCorrupt
 from rockoon.offsets.start import ConsumeFrom
-from rockoon.receiving.received import ReceivedMessage
+from rockoon.receiving.received import ReceivedMessages
 from rockoon.subscription import Subscription
 from rockoon_core.clock import Clock, wall_clock_ms
+from rockoon_core.http2.messages import Framed
 from rockoon_gateway.calls import ClientCall
 from rockoon_gateway.codes import OK, status
-from rockoon_gateway.consuming.handles import RENEWED, Handle
+from rockoon_gateway.consuming.handles import RENEWED
 from rockoon_gateway.consuming.receive_rules import (
     REQUEST_TIMEOUT_SECONDS,
     Wish,
@@ -34,13 +33,12 @@ from rockoon_gateway.groups import Groups
 from rockoon_gateway.lite.lite_receiving import LiteReceiving
 from rockoon_gateway.lite.subscribing import lite_parent
 from rockoon_gateway.lite.subscriptions import LiteSubscriptions
-from rockoon_gateway.messages.delivered import timestamp, to_wire
+from rockoon_gateway.messages.answers import Answers, answers_to
+from rockoon_gateway.messages.delivered import timestamp
 from rockoon_gateway.names import checked_group, checked_topic
 from rockoon_gateway.topics import Topics
 from rockoon_proto.apache.rocketmq.v2 import service_pb2 as pb
-from rockoon_proto.apache.rocketmq.v2.definition_pb2 import Code, FilterExpression, Message
-
-log = logging.getLogger(__name__)
+from rockoon_proto.apache.rocketmq.v2.definition_pb2 import Code, FilterExpression
 
 
 class Receives(Protocol):
@@ -58,7 +56,7 @@ class Receives(Protocol):
         receiver: str = "",
         consume_from: ConsumeFrom = ConsumeFrom.GROUP,
         create_group: bool = True,
-    ) -> list[ReceivedMessage]:
+    ) -> ReceivedMessages:
         """See `ReceivingEngine`."""
         ...
 
@@ -114,7 +112,7 @@ class Receiving:
         call: ClientCall,
         expression: FilterExpression | None = None,
         request_timeout_seconds: float = REQUEST_TIMEOUT_SECONDS,
-    ) -> AsyncGenerator[pb.ReceiveMessageResponse, None]:
+    ) -> AsyncGenerator[pb.ReceiveMessageResponse | Framed, None]:
         """Answer one call. Its generator is to be closed when the client goes.
 
         Args:
@@ -127,11 +125,10 @@ class Receiving:
             Refusal, RockoonError: nothing was received.
         """
         wish = wish_of(request, call.seconds_left, request_timeout_seconds)
-        messages = await self._acquire(request, wish, call, expression)
-        group = request.group.name
-        receipts = [message.receipt for message, _ in messages]
+        answers = await self._acquire(request, wish, call, expression)
+        group, messages = request.group.name, answers.messages
         if wish.is_renewed:
-            self._renewer.add(group, receipts, call.client_id)
+            self._renewer.add(group, messages.receipts, call.client_id)
         taken = 0
         try:
             if messages:
@@ -139,13 +136,13 @@ class Receiving:
             else:
                 empty = status(Code.MESSAGE_NOT_FOUND, "no new message")
                 yield pb.ReceiveMessageResponse(status=empty)
-            for _, wire in messages:
-                yield pb.ReceiveMessageResponse(message=wire)
-                taken += 1
+            for piece in answers.pieces():
+                yield piece
+                taken += piece.count
             yield pb.ReceiveMessageResponse(delivery_timestamp=timestamp(self._clock()))
         finally:
-            if taken < len(receipts):
-                self._renewer.give_back(group, receipts[taken:])
+            if taken < len(messages):
+                self._renewer.give_back(group, messages.receipts[taken:])
 
     async def _acquire(
         self,
@@ -153,7 +150,7 @@ class Receiving:
         wish: Wish,
         call: ClientCall,
         expression: FilterExpression | None,
-    ) -> list[tuple[ReceivedMessage, Message]]:
+    ) -> Answers:
         """Messages, and what they are on the wire."""
         resource = request.message_queue.topic
         group, topic = checked_group(request.group), checked_topic(resource)
@@ -161,7 +158,7 @@ class Receiving:
         # What the request says goes before the settings, which may be of long ago.
         wanted = request.filter_expression if request.HasField("filter_expression") else expression
         subscription = subscription_of(topic, wanted or FilterExpression())
-        received: list[ReceivedMessage] = []
+        received = ReceivedMessages()
         patience = asyncio.timeout(None)
         try:
             async with patience:
@@ -175,26 +172,16 @@ class Receiving:
         finally:
             self._patience.pop(patience, None)
         valid_until_ms = RENEWED if wish.is_renewed else self._clock() + wish.visible_after_ms
-        found = []
-        for message in received:
-            try:
-                handle = Handle(message.receipt, valid_until_ms).text()
-                wire = to_wire(message, resource, attempt=message.attempt, receipt_handle=handle)
-            except (StoreCorrupt, InvalidArgument) as failure:
-                # It comes again when its time is over, and is a dead letter in the end.
-                log.error("a message of %s cannot be delivered: %s", group, failure)  # noqa: TRY400
-                continue
-            found.append((message, wire))
-        return found
+        return answers_to(received, resource, valid_until_ms)
 
     async def _received(
         self, group: str, subscription: Subscription, wish: Wish, client_id: str, attempt_id: str
-    ) -> list[ReceivedMessage]:
+    ) -> ReceivedMessages:
         async def receive(
             subscriptions: Sequence[Subscription],
             wait_seconds: float,
             consume_from: ConsumeFrom = ConsumeFrom.GROUP,
-        ) -> list[ReceivedMessage]:
+        ) -> ReceivedMessages:
             return await self._engine.receive(
                 group,
                 subscriptions,

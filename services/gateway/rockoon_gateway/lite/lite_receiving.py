@@ -4,13 +4,13 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 
 from rockoon.errors import TopicNotFound
-from rockoon.receiving.received import ReceivedMessage
+from rockoon.receiving.received import ReceivedMessages
 from rockoon.subscription import ALL, Subscription
 from rockoon_format.names import stored_lite_topic
 from rockoon_gateway.lite.lite_topics import LiteTopics
 from rockoon_gateway.lite.subscriptions import LiteSubscription
 
-Receive = Callable[[Sequence[Subscription], float], Awaitable[list[ReceivedMessage]]]
+Receive = Callable[[Sequence[Subscription], float], Awaitable[ReceivedMessages]]
 """Receives from topics, for some seconds at most. Cancelled, it gives back what it has."""
 
 
@@ -26,7 +26,7 @@ class LiteReceiving:
 
     async def receive(
         self, subscription: LiteSubscription, wait_seconds: float, receive: Receive
-    ) -> list[ReceivedMessage]:
+    ) -> ReceivedMessages:
         """Messages of a client's lite topics; none when the time is over.
 
         Its lite topics may change while it waits: then it waits for the others. One that has
@@ -52,11 +52,11 @@ class LiteReceiving:
                     if topics := self._stored(subscription):
                         return await receive(topics, left)
                     await asyncio.sleep(left)
-                    return []
+                    return ReceivedMessages()
             except TimeoutError:
                 # It reads others now. Whoever asked only once has had an answer to that.
                 if not left:
-                    return []
+                    return ReceivedMessages()
             except TopicNotFound as expired:
                 if gone == str(expired):
                     raise

@@ -14,6 +14,7 @@ from hashlib import md5
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
+from rockoon.errors import InvalidArgument, StoreCorrupt
 from rockoon.message import Message
 from rockoon_format.names import is_dlq_topic, lite_topic_of
 from rockoon_format.properties import (
@@ -43,9 +44,11 @@ from rockoon_gateway.messages.reserved_names import is_reserved
 from rockoon_gateway.producing.transaction_ids import transaction_id
 from rockoon_proto.apache.rocketmq.v2 import definition_pb2 as v2
 
+UNDELIVERABLE = (StoreCorrupt, InvalidArgument, ValueError)
+"""What `to_wire` raises of a message that no receiver can get: damage, or numbers nobody has."""
 TIME_DIGITS_MAX = 14
-# What the field holds.
-PRIORITY_MAX = (1 << 31) - 1
+# What such fields hold.
+INT32_MAX = (1 << 31) - 1
 _DELAYS = (
     PROPERTY_TIMER_DELIVER_MS,
     PROPERTY_TIMER_DELAY_MS,
@@ -68,6 +71,7 @@ def to_wire(
 
     Raises:
         StoreCorrupt, InvalidArgument: as `Message.body`.
+        ValueError: it has no id, and lies nowhere.
     """
     properties = message.properties
     body = message.body
@@ -85,7 +89,8 @@ def to_wire(
         store_host="{}:{}".format(*message.store_host),
         queue_id=message.queue.queue_id,
         queue_offset=message.queue_offset,
-        delivery_attempt=attempt,
+        # What a record counts may be anything.
+        delivery_attempt=min(attempt, INT32_MAX),
         tag=properties.get(PROPERTY_TAGS),
         message_group=properties.get(PROPERTY_SHARDING_KEY),
         lite_topic=properties.get(PROPERTY_LITE_TOPIC),
@@ -140,8 +145,8 @@ def _time(text: str) -> Timestamp | None:
 
 
 def _priority(text: str) -> int | None:
-    is_priority = text.isascii() and text.isdecimal() and len(text) <= len(str(PRIORITY_MAX))
-    return min(int(text), PRIORITY_MAX) if is_priority else None
+    is_priority = text.isascii() and text.isdecimal() and len(text) <= len(str(INT32_MAX))
+    return min(int(text), INT32_MAX) if is_priority else None
 
 
 def _origin(message: Message, properties: Mapping[str, str]) -> v2.DeadLetterQueue | None:

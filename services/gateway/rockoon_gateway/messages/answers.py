@@ -1,0 +1,131 @@
+"""Answers to a receive, as they go onto the wire: what each message is, behind its five bytes.
+
+The compiled kernel writes what most messages are, a run of them at once; the rest, and all where
+there is no kernel, goes by way of `delivered`. Both say the same.
+"""
+
+import logging
+from bisect import bisect_right
+from collections.abc import Iterator
+from functools import lru_cache
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from rockoon.receiving.received import ReceivedMessages, ReceivedRun
+from rockoon_core.http2.messages import PREFIX, Framed
+from rockoon_format import kernel
+from rockoon_format.names import is_dlq_topic
+from rockoon_format.properties import TRANSIENT_PREFIX
+from rockoon_gateway.consuming.handles import Handle
+from rockoon_gateway.messages.delivered import UNDELIVERABLE, to_wire
+from rockoon_gateway.messages.reserved_names import RESERVED
+from rockoon_proto.apache.rocketmq.v2.definition_pb2 import Message, Resource
+from rockoon_proto.apache.rocketmq.v2.service_pb2 import ReceiveMessageResponse
+
+log = logging.getLogger(__name__)
+
+PIECE_BYTES_MAX = 64 << 10
+"""A client that goes has taken the pieces that were written, and none of the others."""
+
+
+class Answers(NamedTuple):
+    """What a receiver is told of its messages."""
+
+    messages: ReceivedMessages
+    """Those that can be delivered."""
+    frames: bytes
+    """Their answers, back to back: each a message of gRPC."""
+    ends: list[int]
+    """Where each of them ends."""
+
+    def pieces(self, bytes_max: int = PIECE_BYTES_MAX) -> Iterator[Framed]:
+        """The frames, cut between messages where they are more than so many bytes."""
+        first = begin = 0
+        while first < len(self.ends):
+            end = max(bisect_right(self.ends, begin + bytes_max), first + 1)
+            yield Framed(self.frames[begin : self.ends[end - 1]], end - first)
+            first, begin = end, self.ends[end - 1]
+
+
+def answers_to(received: ReceivedMessages, topic: Resource, valid_until_ms: int) -> Answers:
+    """Write answers. What cannot be delivered is left out, and logged.
+
+    Args:
+        received: what the engine gave.
+        topic: what the receiver asked for.
+        valid_until_ms: how long receipt handles count, epoch milliseconds; 0: they are renewed.
+    """
+    field = Message(topic=topic).SerializeToString()
+    runs: list[ReceivedRun] = []
+    pieces: list[bytes] = []
+    ends: list[int] = []
+    size = 0
+    for run in received.runs:
+        frames, own, left = _by_kernel(run, field, valid_until_ms)
+        if left:
+            frames, own, run_parts = _completed(run, frames, own, topic, valid_until_ms)
+            runs += run_parts
+        else:
+            runs.append(run)
+        pieces.append(frames)
+        ends += [size + end for end in own] if size else own
+        size += len(frames)
+    return Answers(ReceivedMessages(runs), b"".join(pieces), ends)
+
+
+def _by_kernel(run: ReceivedRun, topic: bytes, valid_until_ms: int) -> tuple[bytes, list[int], int]:
+    """Answers of a run, where each ends, and how many are left out, which take no bytes."""
+    count = len(run.offsets)
+    is_usual = not (is_dlq_topic(run.queue.topic) or len(run.batch.columns.damaged))
+    if kernel.native is None or not is_usual:
+        return b"", [0] * count, count
+    made: tuple[bytes, list[int], int] = _writer(kernel.native).framed(
+        *run.batch.columns.places(run.indices),
+        np.array(run.offsets, np.int64).tobytes(),
+        topic,
+        run.queue.broker.encode(),
+        run.queue.queue_id,
+        run.attempt,
+        f"{run.queue}/{run.acquisition}/".encode(),
+        f"/{valid_until_ms}".encode(),
+    )
+    return made
+
+
+@lru_cache(maxsize=1)
+def _writer(native: ModuleType) -> Any:
+    return native.DeliveredAnswers([name.encode() for name in RESERVED], TRANSIENT_PREFIX.encode())
+
+
+def _completed(
+    run: ReceivedRun, frames: bytes, ends: list[int], topic: Resource, valid_until_ms: int
+) -> tuple[bytes, list[int], list[ReceivedRun]]:
+    """The same with what the kernel has left out; what cannot be delivered is in none of them."""
+    begin = size = 0
+    pieces: list[bytes] = []
+    own: list[int] = []
+    runs: list[ReceivedRun] = []
+    for number, end in enumerate(ends):
+        piece = frames[begin:end] or _framed(run, number, topic, valid_until_ms)
+        begin = end
+        if piece:
+            size += len(piece)
+            pieces.append(piece)
+            own.append(size)
+            runs.append(run.part(number, number + 1))
+    return b"".join(pieces), own, runs
+
+
+def _framed(run: ReceivedRun, number: int, topic: Resource, valid_until_ms: int) -> bytes:
+    message = run.message(number)
+    handle = Handle(message.receipt, valid_until_ms).text()
+    try:
+        wire = to_wire(message, topic, attempt=message.attempt, receipt_handle=handle)
+    except UNDELIVERABLE as failure:
+        # It comes again when its time is over, and is a dead letter in the end.
+        log.error("%s cannot be delivered: %s", message.receipt.text(), failure)  # noqa: TRY400
+        return b""
+    answer = ReceiveMessageResponse(message=wire).SerializeToString()
+    return PREFIX.pack(0, len(answer)) + answer

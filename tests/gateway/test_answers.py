@@ -1,0 +1,172 @@
+"""What receivers are told of messages: the kernel's answers are those of the protobuf classes."""
+
+import logging
+import zlib
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from rockoon.message import Batch
+from rockoon.receiving.received import ReceivedMessages, ReceivedRun
+from rockoon_core.http2.messages import PREFIX
+from rockoon_core.message_queue import MessageQueue
+from rockoon_format import kernel
+from rockoon_format.properties import NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR, RESERVED_NAMES
+from rockoon_format.record import Record, RecordError, encode_host, encode_record
+from rockoon_gateway.messages.answers import Answers, _by_kernel, answers_to
+from rockoon_proto.apache.rocketmq.v2.definition_pb2 import Message, Resource
+from rockoon_proto.apache.rocketmq.v2.service_pb2 import ReceiveMessageResponse
+from support.kernels import needs_compiled, of_both, using
+from support.random_messages import bodies, int32, int64, many_examples, sections
+
+QUEUE = MessageQueue("orders", "broker-a", 3)
+TOPIC = Resource(name="orders")
+VALID_UNTIL_MS = 1_764_000_000_000
+V4, V6 = encode_host("10.0.0.7", 50_000), encode_host("fd00::2", 10_911)
+
+names = st.sampled_from(
+    [
+        *sorted(name.encode() for name in RESERVED_NAMES),
+        b"__RMQ.TRANSIENT.x",
+        b"__RMQ.TRANSIENT",
+        b"colour",
+        "größe".encode(),
+        b"TAG",
+        b"__transactionId__",
+    ]
+)
+values = st.sampled_from(
+    [
+        *(b"true", b"a b  c", b"1764000000123", b"7", b"007", b"99999999999", b"123456789012345"),
+        *(b"-1", "٣".encode(), b"", b"x\x01y", b"\xff", b"\xed\xa0\x80", 200 * b"v", b"orders"),
+    ]
+) | st.binary(max_size=20)
+pairs = st.lists(st.tuples(names, values), max_size=8).map(
+    lambda some: b"".join(
+        name + NAME_VALUE_SEPARATOR + value + PROPERTY_SEPARATOR for name, value in some
+    )
+)
+records = st.builds(
+    Record,
+    topic=st.just(b"orders"),
+    body=bodies | st.binary(min_size=50, max_size=70) | st.just(bytes(5000)),
+    properties=pairs | sections,
+    queue_id=int32,
+    queue_offset=int64,
+    physical_offset=st.integers(0, 2**63 - 1) | int64,
+    sys_flag=st.sampled_from([0, 0, 0, 8, 1, 0x301]),
+    flag=int32,
+    born_timestamp_ms=st.integers(0, 2**41) | int64,
+    born_host=st.sampled_from([V4, V4, V6]),
+    store_timestamp_ms=st.integers(0, 2**41) | int64,
+    store_host=st.sampled_from([V4, V4, V6]),
+    reconsume_times=st.sampled_from([0, 1]) | int32,
+    prepared_transaction_offset=st.sampled_from([0, 0, 4096]) | int64,
+)
+
+
+def run_of(some: list[Record], queue: MessageQueue = QUEUE, **options: Any) -> ReceivedRun:
+    frames = [encode_record(each) for each in some]
+    batch = Batch(queue, b"".join(frames), np.array([len(frame) for frame in frames]))
+    places = range(len(some))
+    return ReceivedRun(queue, 4711, options.get("attempt", 1), 0, batch, places, places)
+
+
+def told(answers: Answers) -> list[Message]:
+    """What a client reads of the frames."""
+    found, at = [], 0
+    for end in answers.ends:
+        compressed, length = PREFIX.unpack_from(answers.frames, at)
+        at += PREFIX.size
+        assert (compressed, at + length) == (0, end)
+        found.append(ReceiveMessageResponse.FromString(answers.frames[at:end]).message)
+        at = end
+    assert at == len(answers.frames)
+    return found
+
+
+def both(run: ReceivedRun) -> None:
+    received = ReceivedMessages([run])
+    by_classes, by_kernel = of_both(lambda: answers_to(received, TOPIC, VALID_UNTIL_MS))
+    assert told(by_kernel) == told(by_classes)
+    assert by_kernel.messages.receipts == by_classes.messages.receipts
+    assert by_kernel.ends == by_classes.ends
+
+
+@needs_compiled
+@many_examples
+@given(st.lists(records, min_size=1, max_size=5), st.sampled_from([0, 1, 2, 2**32 - 1]))
+@example([Record(topic=b"orders", properties=b"TAGS\x01a\x02TAGS\x01b\x02x\x01y\x02x\x01z")], 1)
+@example([Record(topic=b"orders", reconsume_times=2**31 - 1)], 1)
+def test_what_the_kernel_writes_of_records_is_what_the_classes_write(
+    some: list[Record], attempt: int
+) -> None:
+    both(run_of(some, attempt=attempt))
+
+
+@needs_compiled
+@many_examples
+@given(records, st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.integers(0, 7))))
+def test_of_records_with_wrong_bits_both_tell_the_same_or_nothing(
+    record: Record, wrong: list[tuple[float, int]]
+) -> None:
+    frame = bytearray(encode_record(record))
+    for place, bit in wrong:
+        frame[int(place * len(frame))] ^= 1 << bit
+    try:
+        batch = Batch(QUEUE, bytes(frame), [len(frame)])
+    except RecordError:
+        return
+    both(ReceivedRun(QUEUE, 4711, 1, 0, batch, range(1), range(1)))
+
+
+@needs_compiled
+@pytest.mark.parametrize("topic", ["%RETRY%billing", "%DLQ%billing", "%LITE%parent|child"])
+def test_topics_of_the_systems_own_making_are_told_alike(topic: str) -> None:
+    stored = Record(topic=topic.encode(), body=b"b", properties=b"RETRY_TOPIC\x01orders\x02")
+    both(run_of([stored, stored], MessageQueue(topic, "broker-a", 0)))
+
+
+@needs_compiled
+def test_usual_messages_are_the_kernels_and_rare_ones_among_them_are_in_their_place() -> None:
+    usual = [Record(topic=b"orders", body=b"%d" % each, queue_offset=each) for each in range(3)]
+    packed = Record(topic=b"orders", body=zlib.compress(b"rare"), sys_flag=1, queue_offset=3)
+    run = run_of([*usual, packed])
+    with using(kernel.COMPILED):
+        assert _by_kernel(run, b"", VALID_UNTIL_MS)[2] == 1
+        answers = answers_to(ReceivedMessages([run]), TOPIC, VALID_UNTIL_MS)
+    found = told(answers)
+    assert [each.body for each in found] == [b"0", b"1", b"2", b"rare"]
+    handles = [each.system_properties.receipt_handle for each in found]
+    assert handles == [f"{QUEUE}/4711/{each}/{VALID_UNTIL_MS}" for each in range(4)]
+
+
+@pytest.mark.parametrize("choice", ["numpy", pytest.param("compiled", marks=needs_compiled)])
+def test_one_that_cannot_be_delivered_is_left_out_and_said(
+    choice: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    frames = [
+        encode_record(Record(topic=b"orders", body=b"body %d" % each, queue_offset=each))
+        for each in range(3)
+    ]
+    frames[1] = frames[1].replace(b"body 1", b"ydob 1")
+    batch = Batch(QUEUE, b"".join(frames), [len(frame) for frame in frames])
+    run = ReceivedRun(QUEUE, 4711, 1, 0, batch, range(3), range(3))
+    with using(choice), caplog.at_level(logging.ERROR):
+        answers = answers_to(ReceivedMessages([run, run]), TOPIC, VALID_UNTIL_MS)
+    assert [each.body for each in told(answers)] == 2 * [b"body 0", b"body 2"]
+    assert [each.offset for each in answers.messages.receipts] == [0, 2, 0, 2]
+    assert "orders@broker-a:3/4711/1 cannot be delivered" in caplog.text
+
+
+def test_long_answers_are_cut_between_messages() -> None:
+    some = [Record(topic=b"orders", body=bytes(1000), queue_offset=each) for each in range(9)]
+    answers = answers_to(ReceivedMessages([run_of(some)]), TOPIC, VALID_UNTIL_MS)
+    pieces = list(answers.pieces(bytes_max=3000))
+    assert [piece.count for piece in pieces] == [2, 2, 2, 2, 1]
+    assert b"".join(piece.data for piece in pieces) == answers.frames
+    assert [piece.count for piece in answers.pieces(bytes_max=1)] == 9 * [1]
+    assert list(answers_to(ReceivedMessages(), TOPIC, 0).pieces()) == []
