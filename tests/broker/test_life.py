@@ -137,6 +137,25 @@ async def test_a_broker_tells_what_its_cluster_has_to_have_in_common_with_it(
     assert told.node.shared_settings["tls"] == told.node.shared_settings["access"] == '"off"'
 
 
+async def test_a_nameserver_that_cannot_tell_yet_whose_it_is_gets_no_foreign_store(
+    tmp_path: Path, nameserver: BrokerRoutes
+) -> None:
+    """One that has just started takes every node: it does not know its cluster's identity."""
+    nameserver.cluster_id = 0x1234
+    async with running_broker(tmp_path, [nameserver.address]):
+        await eventually(lambda: nameserver.registrations)
+    before = nameserver.registrations
+    nameserver.cluster_id = 0x4321
+    nameserver.refuse_watch = errors.NotReady(service="the nameserver", reason="waiting for etcd")
+    async with running_broker(tmp_path, [nameserver.address]) as broker:
+        await broker.describe()
+        assert nameserver.registrations == before
+        nameserver.refuse_watch = None
+        await eventually(lambda: broker.stop.requested)
+    assert "belongs to cluster 0000000000001234" in str(broker.stop.fatal)
+    assert nameserver.registrations == before
+
+
 async def test_who_has_not_heard_yet_that_a_broker_leaves_is_served(
     tmp_path: Path, nameserver: BrokerRoutes
 ) -> None:

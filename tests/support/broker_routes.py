@@ -16,7 +16,7 @@ class BrokerRoutes(FakeNameserver):
     Attributes:
         etcd_cluster_id: identity of the etcd it claims to follow.
         cluster_id: identity of the cluster; 0 tells none.
-        refuse_register: raised by RegisterNode while it is set.
+        refuse_register, refuse_watch: raised by RegisterNode and WatchRoutes while they are set.
         registrations: how often nodes have registered or renewed.
         registered: the last request of a node.
         watches: how many watches were opened.
@@ -27,6 +27,7 @@ class BrokerRoutes(FakeNameserver):
         self.etcd_cluster_id = 77
         self.cluster_id = 0
         self.refuse_register: RockoonError | None = None
+        self.refuse_watch: RockoonError | None = None
         self.registrations = 0
         self.registered = pb.RegisterNodeRequest()
         self.watches = 0
@@ -104,6 +105,8 @@ class BrokerRoutes(FakeNameserver):
         self, request: pb.WatchRoutesRequest, context: Any
     ) -> AsyncIterator[pb.RouteUpdate]:
         self.watches += 1
+        if self.refuse_watch is not None:
+            raise self.refuse_watch
         async for update in super().WatchRoutes(request, context):
             update.etcd_cluster_id = self.etcd_cluster_id
             update.cluster_id = self.cluster_id

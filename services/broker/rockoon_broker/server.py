@@ -159,9 +159,15 @@ class BrokerDoors:
             # In the routes last: who finds it there must be answered.
             self.service.serve(broker)
             await self.server.set_serving(True)
-            loops.append(tasks.create_task(self.registration.run(stop), name="registration"))
-            await at_most(first_routes_seconds_max, self.registration.attempted, stop)
+            loops.append(tasks.create_task(self._stay_registered(), name="registration"))
+            if broker.topics.routes.accepted.is_set():
+                await at_most(first_routes_seconds_max, self.registration.attempted, stop)
         return loops
+
+    async def _stay_registered(self) -> None:
+        # A nameserver that has just started may not know whose it is, and then takes any store.
+        await self.broker.topics.routes.accepted.wait()
+        await self.registration.run(self.stop)
 
     async def close(self, quiet_seconds: float) -> None:
         """Be found no more, answer those that had found it before, then refuse."""

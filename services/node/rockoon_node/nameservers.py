@@ -59,7 +59,8 @@ class Nameservers:
         return self._channels.get(address)
 
     def stub(self, address: str) -> "NameServerAsyncStub":
-        return NameServerStub(self._channels.get(address))
+        stub: NameServerAsyncStub = self._channels.stub(address, NameServerStub)
+        return stub
 
     async def call(self, method: Callable[["NameServerAsyncStub"], Awaitable[Reply]]) -> Reply:
         """Call one nameserver after the other until one answers.
@@ -70,14 +71,16 @@ class Nameservers:
         Raises:
             RockoonError: what a nameserver answered, or NameserverUnavailable of the last.
         """
-        return await self.call_channel(lambda channel: method(NameServerStub(channel)))
+        return await self._call_at(lambda address: method(self.stub(address)))
 
     async def call_channel(self, method: Callable[["aio.Channel"], Awaitable[Reply]]) -> Reply:
         """The same for a nameserver's other services: `method` is given the channel."""
+        return await self._call_at(lambda address: method(self._channels.get(address)))
 
+    async def _call_at(self, method: Callable[[str], Awaitable[Reply]]) -> Reply:
         async def ask(address: str) -> Reply:
             try:
-                return await method(self._channels.get(address))
+                return await method(address)
             except grpc.RpcError as failure:
                 error = from_rpc_error(failure, NameserverUnavailable, address=address)
                 if clock_corrected(self.access, error):

@@ -37,6 +37,7 @@ class RouteFollower:
     Attributes:
         revision: all of the routes up to here are in force; 0 at first.
         following: whether a nameserver with a live etcd is telling changes as they happen.
+        accepted: set when routes have been told that can be this service's.
         loaded: set when the first update is in force.
         attempted: set then too, or when every nameserver was asked in vain.
     """
@@ -63,6 +64,7 @@ class RouteFollower:
         self._etcd_cluster_id = 0
         self._history = 0
         self.following = False
+        self.accepted = asyncio.Event()
         self.loaded = asyncio.Event()
 
     @property
@@ -174,6 +176,7 @@ class RouteFollower:
                 if refusal:
                     reading.cancel()
                     break
+                self.accepted.set()
                 await self._take(update)
                 self._etcd_cluster_id = update.etcd_cluster_id or self._etcd_cluster_id
                 self._history = update.history or self._history

@@ -223,6 +223,10 @@ class ServedTopics:
             return ""
 
     async def _take(self, update: RouteUpdate) -> None:
+        is_news = update.snapshot or update.revision != self._applied.revision
+        if not is_news and not self._revision_is_stale(self._applied):
+            # A sign of life. Whoever is told of a change is woken by it.
+            return
         await self.apply(change_from_wire(update, self._broker))
         self.group_rules.take(update)
 
