@@ -84,6 +84,7 @@ async def every_call_fails(etcd: Etcd) -> None:
         etcd.header,
         lambda: etcd.read(under("k/")),
         lambda: etcd.read_together(only("k")),
+        lambda: etcd.read_with_others(only("k")),
         lambda: etcd.transaction([], [Put("k", b"v")]),
         lambda: etcd.grant_lease(10),
         lambda: etcd.renew_lease(1),
@@ -93,6 +94,32 @@ async def every_call_fails(etcd: Etcd) -> None:
         async with asyncio.timeout(DEADLINE_SECONDS):
             with pytest.raises(EtcdUnavailable):
                 await call()
+
+
+async def test_what_is_asked_now_and_then_within_a_moment_is_one_call(
+    shared_etcd: EtcdServer, cluster: str
+) -> None:
+    keys = [f"{cluster}/{number}" for number in range(100)]
+    async with Etcd([shared_etcd.endpoint]) as etcd, asyncio.TaskGroup() as tasks:
+        revision = (await etcd.transaction([], [Put(key, key.encode()) for key in keys])).revision
+        leases = [(await etcd.grant_lease(60 + number))[0] for number in range(3)]
+        etcd.request_times.clear()
+        # Whoever came first does not answer for the others.
+        gone = tasks.create_task(etcd.read_with_others(only(keys[0])))
+        reads = [
+            tasks.create_task(etcd.read_with_others(only(key), under("none/"))) for key in keys
+        ]
+        renewals = [tasks.create_task(etcd.renew_lease(each)) for each in (*leases, 1)]
+        await asyncio.sleep(0)
+        gone.cancel()
+        for key, read in zip(keys, reads, strict=True):
+            header, found = await read
+            assert [[item.value for item in items] for items in found] == [[key.encode()], []]
+            assert header.revision >= revision
+        assert [await each for each in renewals] == [60, 61, 62, 0]
+        calls = {what: sum(times.counts) for (what, _), times in etcd.request_times.items()}
+        # etcd refuses more operations at once.
+        assert (calls["txn"], calls["lease_keep_alive"]) == (3, 1)
 
 
 async def test_the_next_member_is_asked_after_one_that_does_not_answer(

@@ -21,10 +21,13 @@ from rockoon_core.etcd_versions import RECOMMENDED, is_recommended
 # would need code between fork and exec, which is unsafe in a process that has gRPC's threads, and
 # fires when the forking thread ends rather than the process. `kill 0` signals the watcher's own
 # process group, which is this child's: no process id that somebody else might have by now.
+# An etcd at rest wakes a hundred times a second, and with several processors of Go's each wakes
+# others to look for work: with one it takes half (ADR 72).
 ENDS_WITH_US = """
 exec 3<&0
 ( cat <&3 >/dev/null 2>&1; kill -TERM 0 ) >/dev/null 2>&1 &
 exec 3<&- </dev/null
+export GOMAXPROCS="${GOMAXPROCS:-1}"
 exec "$@"
 """
 

@@ -144,7 +144,10 @@ class EmbeddedStore:
         return header, len(items), sum(item.mod_revision > after_revision for item in items)
 
     async def read_together(self, *spans: Span) -> list[list[KeyValue]]:
-        found = [self._keys.range(span) for span in spans]
+        return (await self.read_with_others(*spans))[1]
+
+    async def read_with_others(self, *spans: Span) -> tuple[Header, list[list[KeyValue]]]:
+        found = self._header(), [self._keys.range(span) for span in spans]
         await self._on_disk()
         return found
 

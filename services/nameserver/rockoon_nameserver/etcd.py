@@ -36,6 +36,7 @@ from rockoon_nameserver.etcd_data import (
     Span,
     WatchBatch,
 )
+from rockoon_nameserver.joint_requests import JointRequests
 from rockoon_nameserver.route_store import REQUEST_BOUNDS_MS, Compacted, LeaseGone
 from rockoon_runtime.calls import method_name
 from rockoon_runtime.telemetry.metrics import Times
@@ -50,6 +51,12 @@ UNBOUNDED_BYTES = (1 << 32) - 1
 
 # Asks a member without a leader to say so, where it would otherwise wait or fall silent.
 REQUIRE_LEADER = ("hasleader", "true")
+
+# How long what is done now and then waits for others of its kind: nodes wake a little apart.
+GATHER_SECONDS = 0.02
+# Of one of the calls of `read_with_others`.
+SPANS_MAX = 3
+LEASES_MAX = 1_000
 
 NO_ANSWER = frozenset({grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED})
 
@@ -104,9 +111,15 @@ class Etcd:
         self._current = 0
         # Written by `_attempt` only: by what was asked, and whether etcd answered.
         self.request_times: dict[tuple[str, bool], Times] = {}
+        self._tasks = asyncio.TaskGroup()
+        self._reads = JointRequests(
+            self._read_all, self._tasks, GATHER_SECONDS, TRANSACTION_OPERATIONS_MAX // SPANS_MAX
+        )
+        self._renewals = JointRequests(self._renew_all, self._tasks, 0.0, LEASES_MAX)
 
     async def __aenter__(self) -> "Etcd":
         self._endpoints = [Endpoint(address, self._dialer) for address in self._addresses]
+        await self._tasks.__aenter__()
         return self
 
     async def __aexit__(
@@ -117,6 +130,8 @@ class Etcd:
     ) -> None:
         for endpoint in self._endpoints:
             await endpoint.channel.close()
+        # Not told of a failure, which it would wrap.
+        await self._tasks.__aexit__(None, None, None)
 
     async def header(self) -> Header:
         """The latest revision, agreed by a majority of the members.
@@ -177,6 +192,25 @@ class Etcd:
         request = rpc.TxnRequest(success=[range_operation(span) for span in spans])
         return ranges_found(await self._call("kv", "Txn", request))
 
+    async def read_with_others(self, *spans: Span) -> tuple[Header, list[list[KeyValue]]]:
+        """As `read_together`, a moment later, for what is read now and then: all who ask within
+        that moment are one call. Also tells where etcd is, as `header` does.
+
+        Args:
+            spans: one to `SPANS_MAX`.
+        """
+        return await self._reads.ask(spans)
+
+    async def _read_all(
+        self, asked: Sequence[tuple[Span, ...]]
+    ) -> list[tuple[Header, list[list[KeyValue]]]]:
+        spans = [span for each in asked for span in each]
+        reply = await self._call(
+            "kv", "Txn", rpc.TxnRequest(success=[range_operation(span) for span in spans])
+        )
+        header, found = header_of(reply), iter(ranges_found(reply))
+        return [(header, [next(found) for _ in each]) for each in asked]
+
     async def transaction(
         self,
         conditions: Sequence[Compare],
@@ -205,17 +239,27 @@ class Etcd:
         return reply.ID, float(reply.TTL)
 
     async def renew_lease(self, lease_id: int) -> float:
-        """Start a lease's time again; returns the seconds it lives, 0 when it is gone."""
+        """Start a lease's time again; returns the seconds it lives, 0 when it is gone.
 
-        async def keep_alive(endpoint: Endpoint) -> float:
+        All that are renewed in one turn of the loop are one call.
+        """
+        return await self._renewals.ask(lease_id)
+
+    async def _renew_all(self, lease_ids: Sequence[int]) -> list[float]:
+        async def keep_alive(endpoint: Endpoint) -> list[float]:
             call = endpoint.lease.LeaseKeepAlive(
                 timeout=self._timeout_seconds, metadata=metadata(endpoint)
             )
+            left: dict[int, float] = {}
             try:
-                reply = await first_reply(call, rpc.LeaseKeepAliveRequest(ID=lease_id))
+                for lease_id in lease_ids:
+                    await call.write(rpc.LeaseKeepAliveRequest(ID=lease_id))
+                for _ in lease_ids:
+                    reply = await read_reply(call)
+                    left[reply.ID] = float(reply.TTL)
             finally:
                 call.cancel()
-            return float(reply.TTL)
+            return [left.get(lease_id, 0.0) for lease_id in lease_ids]
 
         return await self._attempt("lease_keep_alive", keep_alive)
 
@@ -373,6 +417,10 @@ def metadata(endpoint: Endpoint) -> tuple[tuple[str, str], ...]:
 async def first_reply(call: Any, request: Any) -> Any:
     """Send one request into a stream and wait for one reply."""
     await call.write(request)
+    return await read_reply(call)
+
+
+async def read_reply(call: Any) -> Any:
     reply = await call.read()
     if reply is aio.EOF:
         raise EtcdUnavailable("etcd ended a stream without an answer")

@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import suppress
 
 from rockoon_core.errors import EtcdUnavailable, NotReady, RouteNotReached
-from rockoon_nameserver.etcd_data import Header, KeyValue, Put, WatchBatch, absent, only
+from rockoon_nameserver.etcd_data import Header, KeyValue, Put, Span, WatchBatch, absent, only
 from rockoon_nameserver.keyspace import (
     DeletionKey,
     Keyspace,
@@ -33,6 +33,8 @@ log = logging.getLogger(__name__)
 
 # How long an answer to a change waits for the watch, which is usually there within milliseconds.
 SERVED_SECONDS_MAX = 1.0
+# No such key: read for what else the answer says.
+NOTHING = Span(b"\0")
 
 
 class AnotherEtcd(Exception):
@@ -362,7 +364,11 @@ class RouteFollower:
             # Before the question: who wants a probe from here on has seen more than its answer.
             is_wanted = self._probe_wanted.is_set()
             self._probe_wanted.clear()
-            header = await self._etcd.header()
+            if is_wanted:
+                header = await self._etcd.header()
+            else:
+                # When leases are renewed too.
+                header, _ = await self._etcd.read_with_others(NOTHING)
             self._check_same(header, at_least=before)
             self._etcd_revision = header.revision
             if header.revision <= self.table.revision:

@@ -58,6 +58,8 @@ class RouteStore(Protocol):
 
     async def read_together(self, *spans: Span) -> list[list[KeyValue]]: ...
 
+    async def read_with_others(self, *spans: Span) -> tuple[Header, list[list[KeyValue]]]: ...
+
     async def transaction(
         self,
         conditions: Sequence[Compare],
