@@ -20,6 +20,7 @@ revisions are etcd's own and are written nowhere.
 import json
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TypeVar
 
 import google.protobuf.message
@@ -44,6 +45,8 @@ FOLDER_KINDS = {folder: kind for kind, folder in KIND_FOLDERS.items()}
 
 # What may stand between two slashes. Topics and groups have stricter rules of their own.
 PATH_PART = re.compile(r"[A-Za-z0-9._%|-]{1,255}")
+# Of nodes and logs, which are read again with each renewal of a lease.
+VALUES_PARSED_MAX = 1_000
 
 
 class UnreadableKey(ValueError):
@@ -244,7 +247,7 @@ def node_value(node: Node) -> bytes:
 
 
 def read_node(key: NodeKey | ReplicaKey, value: bytes) -> Node:
-    node = parse_json(value, Node())
+    node = Node.FromString(as_binary(Node, value))
     node.kind, node.name = key.kind, key.name if isinstance(key, NodeKey) else key.log
     return node
 
@@ -257,7 +260,7 @@ def log_value(state: LogState) -> bytes:
 
 
 def read_log(key: LogKey, value: bytes) -> LogState:
-    state = parse_json(value, LogState())
+    state = LogState.FromString(as_binary(LogState, value))
     state.kind, state.log = key.kind, key.log
     return state
 
@@ -324,6 +327,12 @@ def read_access_key(key: AccessKeyName, value: bytes, modified_revision: int) ->
 
 def json_value(fields: dict[str, object]) -> bytes:
     return json.dumps(fields, sort_keys=True, separators=(",", ":")).encode()
+
+
+@lru_cache(maxsize=VALUES_PARSED_MAX)
+def as_binary(kind: type[Message], value: bytes) -> bytes:
+    """A value's message in its binary form: what is read with each renewal is parsed once."""
+    return parse_json(value, kind()).SerializeToString()
 
 
 def parse_json(value: bytes, message: Message) -> Message:
