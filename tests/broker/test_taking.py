@@ -11,7 +11,8 @@ from rockoon_broker.append import AppendResult, Durability
 from rockoon_broker.clock import SystemClock
 from rockoon_broker.idempotence.ledger import Run
 from rockoon_broker.rpc import service
-from rockoon_broker.rpc.append_stream import AppendStream
+from rockoon_broker.rpc.append_stream import UNANSWERED_MAX, AppendStream
+from rockoon_broker.rpc.large_requests import LARGE_BYTES, Request
 from rockoon_broker.rpc.placing import StreamPlacing
 from rockoon_broker.rpc.turn_appends import MOMENT_SECONDS, Placed, TurnAppends
 from rockoon_broker.store.log.batch import RoutedBatch
@@ -22,6 +23,7 @@ from rockoon_runtime.access.callers import Caller
 from rockoon_runtime.calls import CallTimes
 from support.broker import running_broker
 from support.broker_routes import BrokerRoutes
+from support.eventually import eventually
 from support.joint_batches import batch, joint
 
 LEASE_LOST = NotLeader("it leads no more")
@@ -73,14 +75,16 @@ class Recipient:
 
 
 class Revocable(Caller):
-    """May do all, until he may not."""
+    """May do all, until he may not, but for what concerns topic `Secret`."""
 
     def __init__(self) -> None:
         self.is_revoked = False
 
-    def require(self, *_: str) -> None:
+    def require(self, *needs: str) -> None:
         if self.is_revoked:
             raise NotPermitted("not any more")
+        if "topic:Secret" in needs:
+            raise NotPermitted("not this one")
 
 
 class Scene:
@@ -175,18 +179,25 @@ async def test_company_is_who_came_a_moment_ago_though_he_is_answered() -> None:
         assert scene.recipient.is_held == is_company
 
 
-@pytest.mark.parametrize("why", ["no room", "several", "unreadable", "no lease", "traced"])
+@pytest.mark.parametrize(
+    "why", ["no room", "several", "unreadable", "no lease", "traced", "large", "at its end"]
+)
 async def test_what_is_special_or_has_to_wait_is_left_untouched(why: str) -> None:
     scene = Scene()
     if why == "no room":
         scene.recipient.has_room = False
     elif why == "no lease":
         scene.recipient.objection = LEASE_LOST
+    elif why == "at its end":
+        scene.stream.end()
     if why == "unreadable":
         assert not scene.stream.take(b"\xff\xff", scene.recipient)
     elif why == "traced":
         traced = batch("T", 0, b"x", traceparent="00-1-2-01")
         assert not scene.stream.take(traced.SerializeToString(), scene.recipient)
+    elif why == "large":
+        large = batch("T", 0, bytes(LARGE_BYTES)).SerializeToString()
+        assert not scene.stream.take(large, scene.recipient)
     else:
         more = [batch("T", 1, b"y")] if why == "several" else []
         assert not scene.take(1, *more)
@@ -295,6 +306,29 @@ async def test_who_has_gone_is_told_nothing() -> None:
     assert scene.turn.unanswered == 1
 
 
+async def test_a_sender_that_is_far_ahead_is_read_again_when_he_is_answered() -> None:
+    durable = asyncio.get_running_loop().create_future()
+    scene = Scene(AppendResult(STORED.runs, durable))
+    read = 0
+
+    async def requests() -> AsyncIterator[Request]:
+        nonlocal read
+        for read in range(1, 2 * UNANSWERED_MAX + 1):
+            yield batch("T", 0, b"x", request_id=read)
+
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(scene.stream.read(requests()), name="reads")
+        await eventually(lambda: read >= UNANSWERED_MAX)
+        for _ in range(UNANSWERED_MAX):
+            await asyncio.sleep(0)
+        assert read == UNANSWERED_MAX
+        durable.set_result(None)
+        answers = [each async for each in scene.stream.answers()]
+    assert [each.request_id for each in answers] == list(range(1, 2 * UNANSWERED_MAX + 1))
+    assert sum(each.batches_max > 0 for each in answers) == 1, "it is told once"
+    assert scene.turn.unanswered == 0
+
+
 @pytest.mark.parametrize("when", ["refused", "nobody serves"])
 async def test_what_could_not_be_placed_with_others_goes_back_to_who_reads(when: str) -> None:
     scene = Scene(None)
@@ -319,6 +353,25 @@ async def test_a_key_that_is_revoked_while_a_message_is_held_brings_no_further_o
     assert scene.recipient.told == [1], "it is stored, and was permitted"
     assert not scene.take(2)
     assert scene.writes == [1]
+
+
+async def test_what_a_sender_may_not_send_is_refused_on_each_way_and_the_rest_is_stored() -> None:
+    scene = Scene()
+    secret, traced = batch("Secret", 0, b"x"), "00-1-2-01"
+    assert not scene.take(1, topic="Secret")
+
+    async def requests() -> AsyncIterator[Request]:
+        yield secret
+        yield joint(batch("T", 0, b"x"), secret, batch("T", 1, b"x"))
+        yield batch("Secret", 0, b"x", traceparent=traced)
+
+    await scene.stream.read(requests())
+    assert scene.writes == [1], "the two of T; `_place` knows no caller"
+    told = [
+        [Error.Code.Name(each.error.code) if each.HasField("error") else "" for each in replies]
+        for replies in [[each, *each.more] async for each in scene.stream.answers()]
+    ]
+    assert told == [["NOT_PERMITTED"], ["", "NOT_PERMITTED", ""], ["NOT_PERMITTED"]]
 
 
 @pytest.mark.parametrize("company", [False, True])

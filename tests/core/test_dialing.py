@@ -115,6 +115,65 @@ async def test_one_that_is_not_wanted_any_more_leaves_no_socket() -> None:
     # The suite fails on a socket that nobody closed: ResourceWarning is an error.
 
 
+async def test_of_two_addresses_that_answer_at_once_one_is_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(dialing, "STAGGER_SECONDS", 0.0)
+    loop: Any = asyncio.get_running_loop()
+    connect, both, waiting = loop.sock_connect, asyncio.Event(), 0
+
+    async def together(connecting: socket.socket, address: Any) -> None:
+        nonlocal waiting
+        waiting += 1
+        if waiting == 2:
+            both.set()
+        await both.wait()
+        await connect(connecting, address)
+
+    with ExitStack() as stack, named() as names:
+        monkeypatch.setattr(loop, "sock_connect", together, raising=False)
+        first = stack.enter_context(socket.create_server(("127.0.0.2", 0)))
+        port = first.getsockname()[1]
+        second = stack.enter_context(socket.create_server(("127.0.0.3", port)))
+        names["pod.test"] = ["127.0.0.2", "127.0.0.3"]
+        with await dialing.connected_socket("pod.test", port) as kept:
+            taken, other = first, second
+            if kept.getpeername()[0] == "127.0.0.3":
+                taken, other = second, first
+            unwanted = stack.enter_context(other.accept()[0])
+            unwanted.settimeout(DEADLINE_SECONDS)
+            assert await asyncio.to_thread(unwanted.recv, 1) == b""
+            wanted = stack.enter_context(taken.accept()[0])
+            kept.send(b"x")
+            wanted.settimeout(DEADLINE_SECONDS)
+            assert await asyncio.to_thread(wanted.recv, 1) == b"x"
+
+
+async def test_addresses_are_tried_in_turns_of_their_families(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # Any two families, which need not be the machine's.
+    one, other = socket.AF_UNIX, socket.AF_INET
+    found = [
+        (family, 1, 6, "", (host, 1)) for family, host in ((one, "a"), (one, "b"), (other, "c"))
+    ]
+    tried: list[str] = []
+    loop: Any = asyncio.get_running_loop()
+
+    async def getaddrinfo(*_: Any, **_options: Any) -> list[Any]:
+        return found
+
+    async def sock_connect(_connecting: socket.socket, address: Any) -> None:
+        tried.append(address[0])
+        raise OSError(f"{address[0]} is away")
+
+    monkeypatch.setattr(loop, "getaddrinfo", getaddrinfo, raising=False)
+    monkeypatch.setattr(loop, "sock_connect", sock_connect, raising=False)
+    with pytest.raises(OSError, match="a is away, c is away, b is away"):
+        await dialing.connected_socket("pod.test", 1)
+    assert tried == ["a", "c", "b"]
+
+
 @pytest.mark.parametrize("mutual", [False, True])
 async def test_a_server_of_grpc_is_called_over_tls(authority: Authority, mutual: bool) -> None:
     own = authority.issue("client")

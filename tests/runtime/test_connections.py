@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import errno
 import socket
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -9,7 +10,9 @@ from pathlib import Path
 import pytest
 
 from rockoon.local.authority import Authority
+from rockoon_runtime import listener
 from rockoon_runtime.connections import ConnectionBound, one_address
+from rockoon_runtime.http2_server import Http2Server
 from rockoon_runtime.listener import Listener
 from rockoon_runtime.tls import ServerTls
 from rockoon_runtime.wire import GrpcServer
@@ -30,6 +33,11 @@ PER_ADDRESS_MAX = 20
 )
 def test_an_ipv4_address_within_ipv6_is_the_same(host: str, address: str) -> None:
     assert one_address(host) == address
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    return Authority(tmp_path / "authority", "Rockoon test")
 
 
 def is_open(connection: socket.socket) -> bool:
@@ -126,6 +134,100 @@ async def test_who_comes_in_the_moment_of_the_end_is_not_counted_for_ever() -> N
         await closing.listener.wait_closed()
         assert closing.open_count == 0
         await eventually(lambda: not is_open(coming))
+
+
+class NoDescriptors(socket.socket):
+    """Connections come, and no file is left for them."""
+
+    are_left = False
+
+    def accept(self) -> tuple[socket.socket, object]:
+        if not self.are_left:
+            raise OSError(errno.EMFILE, "Too many open files")
+        return super().accept()
+
+
+class AdmitsAll:
+    """Counts who was admitted."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def admitted(self, _address: str) -> asyncio.Protocol:
+        self.count += 1
+        return asyncio.Protocol()
+
+    def disconnected(self, _connection: asyncio.Protocol) -> None:
+        pass
+
+
+@contextlib.contextmanager
+def without_descriptors() -> Iterator[NoDescriptors]:
+    with NoDescriptors() as listening:
+        listening.bind(("127.0.0.1", 0))
+        listening.listen()
+        yield listening
+
+
+async def test_who_comes_while_no_file_is_left_is_taken_after_a_pause(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(listener, "PAUSE_SECONDS", 0.01)
+    admits = AdmitsAll()
+    with without_descriptors() as listening:
+        listens: Listener[asyncio.Protocol] = Listener(listening, admits, None, 1.0)
+        with connected(listening.getsockname()[1], "127.0.0.1", 1):
+            await eventually(lambda: caplog.text.count("no connection can be taken") >= 2)
+            listening.are_left = True
+            await eventually(lambda: admits.count == 1)
+        listens.close()
+        await listens.wait_closed()
+
+
+@pytest.mark.parametrize("pause_seconds", [0.01, 1e6])
+async def test_a_listener_that_pauses_can_be_closed_and_says_once_why_it_does(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, pause_seconds: float
+) -> None:
+    monkeypatch.setattr(listener, "PAUSE_SECONDS", pause_seconds)
+    loop, failed = asyncio.get_running_loop(), list[object]()
+    loop.set_exception_handler(lambda _, context: failed.append(context))
+    with without_descriptors() as listening:
+        listens: Listener[asyncio.Protocol] = Listener(listening, AdmitsAll(), None, 1.0)
+        with connected(listening.getsockname()[1], "127.0.0.1", 1):
+            await eventually(lambda: "no connection can be taken" in caplog.text)
+            if pause_seconds > 1:
+                for _ in range(100):
+                    await asyncio.sleep(0)
+                assert caplog.text.count("no connection can be taken") == 1
+        listens.close()
+        over = asyncio.Event()
+        # Behind where the pause would have ended.
+        loop.call_later(0.02, over.set)
+        await over.wait()
+    assert not failed
+
+
+async def test_an_address_that_has_gone_leaves_nothing_behind() -> None:
+    bound = ConnectionBound(2)
+    before = repr(vars(bound))
+    for _ in range(2):
+        assert bound.enter("127.0.0.1")
+    for _ in range(2):
+        bound.leave("::ffff:127.0.0.1")
+    assert repr(vars(bound)) == before
+
+
+@pytest.mark.parametrize("over_tls", [False, True])
+async def test_who_says_nothing_is_closed(authority: Authority, over_tls: bool) -> None:
+    issued = authority.issue("server")
+    tls = ServerTls(issued.certificate, issued.key, None).context() if over_tls else None
+    server = Http2Server(handshake_seconds_max=0.05)
+    port = await server.listen("127.0.0.1", 0, tls)
+    try:
+        with connected(port, "127.0.0.1", 1) as (silent,):
+            await eventually(lambda: not is_open(silent))
+    finally:
+        await server.stop(None)
 
 
 async def test_no_bound_is_no_bound() -> None:

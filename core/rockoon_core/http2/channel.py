@@ -102,7 +102,6 @@ class ClientConnection(Http2Connection):
         return not (
             self.is_lost
             or self.is_closing
-            or self._peer_leaves
             or self.is_leaving
             or self._last_own_stream >= frames.STREAM_ID_MAX - 2
             or len(self.streams) >= self.peer_streams_max
@@ -249,9 +248,6 @@ class Http2Channel(aio.Channel):
         if not connection.is_open:
             # With a pause: who leaves at once, or has no room, would be called again at once.
             self._note_failure(f"failed to connect to {self.address}: it takes no calls")
-            connection.close()
-            return
-        if self._is_closed:
             connection.close()
             return
         self._failure = ""

@@ -29,7 +29,6 @@ class ControlFrames(Http2Sending):
         self._last_peer_stream = 0
         self._last_own_stream = 0
         self.peer_streams_max = 1 << 31
-        self._peer_leaves = False
 
     def settings_came(self) -> None:
         """The peer has said its settings."""
@@ -103,7 +102,6 @@ class ControlFrames(Http2Sending):
         if len(payload) < 8:
             raise ConnectionBroken(ErrorCode.FRAME_SIZE_ERROR, "going away takes eight bytes")
         last, code = frames.TWO_NUMBERS.unpack_from(payload)
-        self._peer_leaves = True
         self.peer_goes(last & frames.STREAM_ID_MAX, code)
 
     def _window_update(self, _flags: int, stream_id: int, payload: bytes) -> None:

@@ -1,0 +1,234 @@
+"""How a channel's connections end: a server leaves or refuses, or the channel is closed."""
+
+import asyncio
+import gc
+import socket
+import weakref
+from typing import Any
+
+import grpc
+import pytest
+from grpc import aio
+
+from rockoon_core.http2 import channel as http2_channel
+from rockoon_core.http2 import frames
+from rockoon_core.http2.channel import Http2Channel
+from rockoon_core.http2.frames import ErrorCode
+from rockoon_core.http2.liveness import Liveness
+from support.eventually import eventually
+from support.raw_server import raw_server
+from support.waiting import DEADLINE_SECONDS
+
+NEVER_SECONDS = 1e6
+LEAVES = frames.goaway(1, ErrorCode.NO_ERROR)
+
+
+@pytest.fixture(autouse=True)
+def no_questions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server's end answers no pings: what does not end by itself would end by that."""
+    monkeypatch.setattr(http2_channel, "LIVENESS", Liveness(NEVER_SECONDS, NEVER_SECONDS))
+
+
+def unary(channel: Http2Channel, request: bytes = b"x", **options: Any) -> Any:
+    return channel.unary_unary("/test.Callee/Unary")(request, **options)
+
+
+async def code_of(call: Any) -> grpc.StatusCode:
+    with pytest.raises(aio.AioRpcError) as failure:
+        await call
+    return failure.value.code()
+
+
+async def test_a_call_that_a_leaving_server_has_taken_is_answered_there_and_made_once() -> None:
+    async with raw_server() as (address, came), Http2Channel(address) as channel:
+        taken = unary(channel)
+        leaving = await came.get()
+        await leaving.next_call()
+        await leaving.send(LEAVES)
+        await eventually(lambda: channel.live() is None)
+        later = unary(channel)
+        other = await came.get()
+        await other.answer(await other.next_call(), b"elsewhere")
+        assert await later == b"elsewhere"
+        await leaving.answer(1, b"there")
+        assert await taken == b"there"
+        assert await leaving.has_ended(), "with its last call"
+        assert came.empty()
+
+
+async def test_a_connection_without_calls_ends_when_its_server_leaves() -> None:
+    async with raw_server() as (address, came), Http2Channel(address) as channel:
+        call = unary(channel)
+        leaving = await came.get()
+        await leaving.answer(await leaving.next_call(), b"y")
+        assert await call == b"y"
+        known = weakref.ref(channel.live())
+        await leaving.send(LEAVES)
+        assert await leaving.has_ended()
+        # It is looked for anew: what ended is in nobody's way, and is not kept.
+        further = unary(channel)
+        server = await came.get()
+        await server.answer(await server.next_call(), b"z")
+        assert await further == b"z"
+        del call
+        gc.collect()
+        assert known() is None
+
+
+@pytest.mark.parametrize("end", ["cut", "given up", "refused behind its headers"])
+async def test_a_call_that_may_have_been_done_is_not_made_again(end: str) -> None:
+    async with raw_server() as (address, came), Http2Channel(address) as channel:
+        call = unary(channel)
+        server = await came.get()
+        await server.next_call()
+        if end == "cut":
+            await server.send(LEAVES)
+            server.writer.transport.abort()
+        elif end == "given up":
+            await server.send(frames.rst_stream(1, ErrorCode.INTERNAL_ERROR))
+        else:
+            await server.begin(1)
+            await server.send(frames.rst_stream(1, ErrorCode.REFUSED_STREAM))
+        wanted = grpc.StatusCode.INTERNAL if end == "given up" else grpc.StatusCode.UNAVAILABLE
+        assert await code_of(call) is wanted
+        if end == "cut":
+            assert came.empty()
+        else:
+            further = unary(channel)
+            assert await server.next_call() == 3
+            await server.answer(3, b"y")
+            assert await further == b"y"
+
+
+async def test_a_call_that_is_refused_is_made_once_more_and_not_for_ever() -> None:
+    async with raw_server() as (address, came), Http2Channel(address) as channel:
+        call = unary(channel)
+        server = await came.get()
+        for _ in range(2):
+            await server.send(frames.rst_stream(await server.next_call(), ErrorCode.REFUSED_STREAM))
+        assert await code_of(call) is grpc.StatusCode.UNAVAILABLE
+
+
+async def test_a_stream_of_requests_that_is_refused_is_not_made_again() -> None:
+    async with raw_server() as (address, came), Http2Channel(address) as channel:
+        call: Any = channel.stream_unary("/test.Callee/Unary")(iter([b"1", b"2"]))
+        server = await came.get()
+        await server.send(frames.rst_stream(await server.next_call(), ErrorCode.REFUSED_STREAM))
+        assert await code_of(call) is grpc.StatusCode.UNAVAILABLE
+
+
+async def test_who_reads_a_stream_that_is_refused_gets_the_answers_of_the_second_try() -> None:
+    async with raw_server() as (address, came), Http2Channel(address) as channel:
+        call: Any = channel.unary_stream("/test.Callee/Many")(b"x")
+        server = await came.get()
+        first = await server.next_call()
+        async with asyncio.timeout(DEADLINE_SECONDS), asyncio.TaskGroup() as tasks:
+            reading = tasks.create_task(call.read())
+            await asyncio.sleep(0)
+            await server.send(frames.rst_stream(first, ErrorCode.REFUSED_STREAM))
+            await server.answer(await server.next_call(), b"y")
+            assert await reading == b"y"
+            assert await call.read() is aio.EOF
+
+
+@pytest.mark.parametrize("leaves", [False, True])
+async def test_a_channel_that_is_closed_ends_its_calls_as_cancelled(leaves: bool) -> None:
+    async with raw_server() as (address, came):
+        channel = Http2Channel(address)
+        call = unary(channel)
+        server = await came.get()
+        await server.next_call()
+        if leaves:
+            await server.send(LEAVES)
+            await eventually(lambda: channel.live() is None)
+        await channel.close()
+        assert call.done()
+        assert await call.code() is grpc.StatusCode.CANCELLED
+        assert await server.has_ended()
+
+
+async def test_a_connection_that_is_full_ends_with_its_last_call_or_with_the_channel() -> None:
+    one = frames.settings({frames.MAX_CONCURRENT_STREAMS: 1})
+    async with raw_server(one) as (address, came):
+        channel = Http2Channel(address)
+        calls, servers = [], []
+        for _ in range(3):
+            calls.append(unary(channel))
+            servers.append(await came.get())
+            assert await servers[-1].next_call() == 1
+        assert came.empty()
+        await servers[0].answer(1, b"y")
+        assert await calls[0] == b"y"
+        assert await servers[0].has_ended()
+        await channel.close()
+        for call, server in zip(calls[1:], servers[1:], strict=True):
+            assert await call.code() is grpc.StatusCode.CANCELLED
+            assert await server.has_ended()
+
+
+async def test_a_channel_that_is_closed_while_it_connects_keeps_nobody(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(http2_channel, "CONNECT_SECONDS_MAX", NEVER_SECONDS)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        # It is connected, and never told any settings.
+        channel = Http2Channel(f"127.0.0.1:{silent.getsockname()[1]}")
+        call = unary(channel, wait_for_ready=True)
+        silent.setblocking(False)
+        loop = asyncio.get_running_loop()
+        async with asyncio.timeout(DEADLINE_SECONDS):
+            accepted, _ = await loop.sock_accept(silent)
+            with accepted:
+                assert await loop.sock_recv(accepted, 1 << 10)
+                await channel.close()
+                assert await call.code() is grpc.StatusCode.CANCELLED
+                while await loop.sock_recv(accepted, 1 << 10):
+                    pass
+
+
+async def test_who_gives_up_while_the_channel_connects_ends_nobody_elses_call() -> None:
+    async with raw_server(b"") as (address, came), Http2Channel(address) as channel:
+        first, second = unary(channel), unary(channel)
+        server = await came.get()
+        first.cancel()
+        await asyncio.sleep(0)
+        await server.send(frames.settings({}))
+        await server.answer(await server.next_call(), b"y")
+        assert await second == b"y"
+        assert came.empty()
+
+
+async def test_a_server_that_does_not_read_does_not_keep_a_channel_from_closing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(http2_channel, "CLOSE_SECONDS_MAX", 0.01)
+    wide = frames.settings({frames.INITIAL_WINDOW_SIZE: frames.WINDOW_MAX})
+    async with raw_server(wide + frames.window_update(0, 1 << 30)) as (address, came):
+        channel = Http2Channel(address)
+        await channel.channel_ready()
+        server = await came.get()
+        server.writer.transport.pause_reading()
+        call = unary(channel, bytes(64 << 20))
+        async with asyncio.timeout(DEADLINE_SECONDS):
+            await channel.close()
+        assert await call.code() is grpc.StatusCode.CANCELLED
+
+
+async def test_a_pause_between_tries_ends_with_the_channel_and_not_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(http2_channel, "PAUSE_SECONDS_FIRST", NEVER_SECONDS)
+    monkeypatch.setattr(http2_channel, "PAUSE_SECONDS_MAX", NEVER_SECONDS)
+    none = frames.settings({frames.MAX_CONCURRENT_STREAMS: 0})
+    async with raw_server(none) as (address, came):
+        channel = Http2Channel(address)
+        assert await code_of(unary(channel)) is grpc.StatusCode.UNAVAILABLE
+        assert await came.get_nowait().has_ended()
+        waits = unary(channel, wait_for_ready=True)
+        for _ in range(100):
+            await asyncio.sleep(0)
+        assert channel.get_state() is grpc.ChannelConnectivity.CONNECTING
+        await channel.close()
+        async with asyncio.timeout(DEADLINE_SECONDS):
+            assert await waits.code() is grpc.StatusCode.CANCELLED
+        assert came.empty()

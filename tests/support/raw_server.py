@@ -1,0 +1,59 @@
+"""A server whose connections a test plays itself, frame by frame."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from rockoon_core.http2 import frames
+from rockoon_core.http2.headers import block
+from support.raw_http2 import RawPeer, data
+
+HEAD = b"\x88"
+
+
+class ServerEnd(RawPeer):
+    """The server's end of a connection."""
+
+    async def next_call(self) -> int:
+        """The number of the next call's stream, when its headers have come."""
+        head = await self.until(lambda each: each.kind == frames.HEADERS)
+        assert head is not None
+        return head.stream_id
+
+    async def begin(self, stream_id: int) -> None:
+        """Say that a call's answer follows."""
+        await self.send(frames.frame(frames.HEADERS, frames.END_HEADERS, stream_id, HEAD))
+
+    async def answer(self, stream_id: int, message: bytes) -> None:
+        """All of a good answer."""
+        ends = frames.END_HEADERS | frames.END_STREAM
+        status = frames.frame(frames.HEADERS, ends, stream_id, block([("grpc-status", "0")]))
+        await self.begin(stream_id)
+        await self.send(data(stream_id, message) + status)
+
+    async def has_ended(self) -> bool:
+        """Returns when the other side has ended it."""
+        return await self.until(lambda _: False) is None
+
+
+@asynccontextmanager
+async def raw_server(
+    settings: bytes = frames.settings({}),
+) -> AsyncIterator[tuple[str, "asyncio.Queue[ServerEnd]"]]:
+    """The address of a server, and the connections that have come to it, each greeted."""
+    came = asyncio.Queue[ServerEnd]()
+    writers: list[asyncio.StreamWriter] = []
+
+    async def greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writers.append(writer)
+        writer.write(settings)
+        await reader.readexactly(len(frames.PREFACE))
+        came.put_nowait(ServerEnd(reader, writer))
+
+    server = await asyncio.start_server(greet, "127.0.0.1", 0)
+    try:
+        yield f"127.0.0.1:{server.sockets[0].getsockname()[1]}", came
+    finally:
+        server.close()
+        for writer in writers:
+            writer.transport.abort()
