@@ -250,6 +250,26 @@ async def test_large_batches_are_stored_as_small_ones(
         assert await broker.bodies("T", 2) == many
 
 
+async def test_batches_are_as_large_as_the_bounds_and_no_larger_alone_and_with_others(
+    tmp_path: Path, nameserver: BrokerRoutes
+) -> None:
+    await nameserver.create_topic("T", {"broker-a": 2})
+    fits, small = batch("T", 0, *[b"x" * 900] * 4), batch("T", 1, b"x")
+    many, long = batch("T", 0, *[b"x"] * 5), batch("T", 0, *[b"x" * 900] * 3, b"x" * 901)
+    bounds = {"batch_messages_max": 4, "batch_bytes_max": len(fits.frames)}
+    async with running_broker(tmp_path, [nameserver.address], **bounds) as broker:
+        assert await told(
+            broker, fits, many, long, joint(small, fits), joint(small, many), joint(small, long)
+        ) == [
+            [0],
+            ["MALFORMED_BATCH"],
+            ["MALFORMED_BATCH"],
+            [0, 4],
+            [1, "MALFORMED_BATCH"],
+            [2, "MALFORMED_BATCH"],
+        ]
+
+
 class FailsBehindWrite:
     """A way into a log that fails when all is written."""
 

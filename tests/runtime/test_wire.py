@@ -123,19 +123,27 @@ async def test_what_may_not_be_answered_is_not_done_and_methods_may_take_bytes_a
 ):
     done: list[bytes] = []
     objections: list[NotReady] = []
+    contexts: list[Any] = []
 
     def may_answer() -> None:
         if objections:
             raise objections[0]
 
-    async def unary(request: bytes, _: Any) -> bytes:
+    def do(request: bytes) -> bytes:
         done.append(request)
+        if b"meanwhile" in request:
+            objections.append(NotReady(service="the sample", reason="its lease is over"))
+        if b"wrong" in request:
+            raise InvalidArgument(reason="nobody is told so")
         return request
 
-    async def stream(requests: AsyncIterator[bytes], _: Any) -> AsyncIterator[bytes]:
+    async def unary(request: bytes, _: Any) -> bytes:
+        return do(request)
+
+    async def stream(requests: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
+        contexts.append(context)
         async for request in requests:
-            done.append(request)
-            yield request
+            yield do(request)
 
     def register(server: aio.Server) -> None:
         # Without a deserialiser, as a proxy's methods are.
@@ -161,7 +169,19 @@ async def test_what_may_not_be_answered_is_not_done_and_methods_may_take_bytes_a
         await open_stream.write(b"not done")
         with pytest.raises(grpc.RpcError, match="its lease is over"):
             await open_stream.read()
-    assert done == [b"one", b"two"]
+        # Who passes the guard by asks for himself.
+        with pytest.raises(NotReady):
+            contexts[0].may_answer()
+        assert done == [b"one", b"two"]
+        for request in (b"lost meanwhile", b"lost meanwhile, and wrong"):
+            objections.clear()
+            with pytest.raises(grpc.RpcError, match="its lease is over"):
+                await call(request)
+            objections.clear()
+            last = channel.stream_stream("/Raw/Stream")()
+            await last.write(request)
+            with pytest.raises(grpc.RpcError, match="its lease is over"):
+                await last.read()
 
 
 async def test_every_detail_of_an_error_is_cut_however_many_there_are() -> None:

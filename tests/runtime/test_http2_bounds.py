@@ -1,0 +1,184 @@
+"""How much Rockoon's HTTP/2 server takes at once, and how it leaves those whom it serves."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import grpc
+import pytest
+
+from rockoon_core.http2 import frames
+from rockoon_core.http2.frames import ErrorCode
+from rockoon_core.http2.headers import percent_encoded
+from rockoon_runtime import http2_server
+from rockoon_runtime.http2_server import Http2Server
+from support.eventually import eventually
+from support.raw_http2 import Frame, RawPeer, call, head, raw_peer
+from support.waiting import DEADLINE_SECONDS
+
+LONG = bytes(200_000)
+WIDE = frames.window_update(0, 1 << 24) + frames.window_update(1, 1 << 24)
+
+
+class Callee:
+    """What is called, with bytes."""
+
+    def __init__(self) -> None:
+        self.begun = 0
+        self.cancelled = 0
+        self.may_answer = asyncio.Event()
+
+    async def unary(self, request: bytes, _context: Any) -> bytes:
+        return request
+
+    async def waits(self, request: bytes, _context: Any) -> bytes:
+        self.begun += 1
+        await self.may_answer.wait()
+        return request
+
+    async def reads(self, requests: Any, _context: Any) -> bytes:
+        self.begun += 1
+        try:
+            return b"".join([each async for each in requests])
+        except asyncio.CancelledError:
+            self.cancelled += 1
+            raise
+
+
+@asynccontextmanager
+async def served(callee: Callee, **bounds: Any) -> AsyncIterator[tuple[Http2Server, int]]:
+    server = Http2Server(**bounds)
+    unary = grpc.unary_unary_rpc_method_handler
+    handlers: dict[str, Any] = {
+        "Unary": unary(callee.unary),
+        "Waits": unary(callee.waits),
+        "Reads": grpc.stream_unary_rpc_method_handler(callee.reads),
+    }
+    server.add_registered_method_handlers("test.Echo", handlers)
+    port = await server.listen("127.0.0.1", 0)
+    try:
+        yield server, port
+    finally:
+        await server.stop(None)
+
+
+def waits(stream_id: int) -> bytes:
+    return call(stream_id, path="/test.Echo/Waits")
+
+
+async def end_of(peer: RawPeer, stream_id: int) -> Frame:
+    """The frame that ends a stream."""
+    found = await peer.until(
+        lambda each: (
+            each.stream_id == stream_id
+            and (each.kind == frames.RST_STREAM or bool(each.flags & frames.END_STREAM))
+        )
+    )
+    assert found is not None
+    return found
+
+
+async def test_a_connection_has_so_many_streams_and_takes_more_when_some_have_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(http2_server, "STREAMS_MAX", 2)
+    callee = Callee()
+    async with served(callee) as (_, port), raw_peer(port) as peer:
+        await peer.send(waits(1) + waits(3) + call(5))
+        assert (await end_of(peer, 5)).error is ErrorCode.REFUSED_STREAM
+        callee.may_answer.set()
+        assert await peer.is_answered(3)
+        await peer.send(call(7))
+        assert await peer.is_answered(7)
+
+
+async def test_a_server_has_so_many_calls_in_progress() -> None:
+    callee = Callee()
+    async with served(callee, calls_max=2) as (_, port), raw_peer(port) as peer:
+        await peer.send(waits(1) + waits(3) + call(5))
+        refused = await end_of(peer, 5)
+        assert percent_encoded("Concurrent RPC limit exceeded!").encode() in refused.payload
+        callee.may_answer.set()
+        assert await peer.is_answered(3)
+        await peer.send(call(7))
+        assert await peer.is_answered(7)
+
+
+async def test_a_server_has_so_many_connections() -> None:
+    async with served(Callee(), connections_max=1) as (server, port):
+        async with raw_peer(port) as peer:
+            await peer.send(call(1))
+            assert await peer.is_answered(1)
+            async with raw_peer(port) as further:
+                assert await further.until(lambda _: False) is None
+            await peer.send(call(3))
+            assert await peer.is_answered(3)
+        await eventually(lambda: not server.connections)
+        async with raw_peer(port) as again:
+            await again.send(call(1))
+            assert await again.is_answered(1)
+
+
+async def test_a_server_that_leaves_refuses_new_calls_and_answers_those_it_has() -> None:
+    callee = Callee()
+    async with served(callee) as (server, port), raw_peer(port) as peer:
+        await peer.send(waits(1))
+        await eventually(lambda: callee.begun == 1)
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(server.stop(DEADLINE_SECONDS))
+            leaves = await peer.until(lambda each: each.kind == frames.GOAWAY)
+            assert leaves is not None
+            assert frames.TWO_NUMBERS.unpack(leaves.payload) == (1, ErrorCode.NO_ERROR)
+            # It was on its way already: its caller may take it elsewhere.
+            await peer.send(waits(3))
+            assert (await end_of(peer, 3)).error is ErrorCode.REFUSED_STREAM
+            callee.may_answer.set()
+            assert await peer.is_answered(1)
+        assert callee.begun == 1
+
+
+async def test_a_server_that_stops_waits_for_who_takes_a_long_answer() -> None:
+    async with served(Callee()) as (server, port), raw_peer(port) as peer:
+        await peer.send(head(1))
+        rest = b"\0" + frames.NUMBER.pack(len(LONG)) + LONG
+        while rest:
+            piece, rest = rest[:16_384], rest[16_384:]
+            flags = 0 if rest else frames.END_STREAM
+            await peer.send(frames.frame(frames.DATA, flags, 1, piece))
+        assert await peer.until(lambda each: each.kind == frames.DATA)
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(server.stop(DEADLINE_SECONDS))
+            assert await peer.until(lambda each: each.kind == frames.GOAWAY)
+            await peer.send(WIDE)
+            assert await peer.is_answered(1)
+        sent = [each.payload for each in peer.seen if each.kind == frames.DATA]
+        assert b"".join(sent)[5:] == LONG
+
+
+async def test_a_connection_with_a_call_is_not_idle_however_long_that_takes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(http2_server, "_IDLE_LOOK_SECONDS_MIN", 0.001)
+    callee, looks = Callee(), asyncio.Event()
+    async with served(callee, idle_seconds_max=0.01) as (_, port), raw_peer(port) as peer:
+        # With its first bytes: it is never without a call.
+        await peer.send(waits(1))
+        asyncio.get_running_loop().call_later(0.1, looks.set)
+        await looks.wait()
+        await peer.send(frames.frame(frames.PING, 0, 0, b"are you?"))
+        assert await peer.until(lambda each: each.kind == frames.PING)
+        assert not [each for each in peer.seen if each.kind == frames.GOAWAY]
+        callee.may_answer.set()
+        assert await peer.is_answered(1)
+        assert await peer.until(lambda each: each.kind == frames.GOAWAY)
+
+
+async def test_a_message_that_is_refused_ends_who_reads_it() -> None:
+    callee = Callee()
+    async with served(callee) as (_, port), raw_peer(port) as peer:
+        await peer.send(head(1, "/test.Echo/Reads"))
+        await eventually(lambda: callee.begun == 1)
+        await peer.send(frames.frame(frames.DATA, 0, 1, b"\0\x7f\xff\xff\xff"))
+        assert b"grpc-status" in (await end_of(peer, 1)).payload
+        await eventually(lambda: callee.cancelled == 1)
