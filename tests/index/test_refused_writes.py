@@ -105,3 +105,49 @@ async def test_a_file_that_was_filled_before_a_refusal_has_its_keys_once(tmp_pat
     again.follow()
     again.close()
     assert again.files() == indexed_one_by_one(keys)
+
+
+@pytest.mark.parametrize("end", ["abandoned", "closed"])
+def test_a_file_whose_sync_failed_is_deleted_and_made_again(tmp_path: Path, end: str) -> None:
+    """A later sync would succeed without the pages that this one lost."""
+    disk = FailingDisk()
+    owner = with_keys(tmp_path / "store", disk)
+    assert owner.index is not None
+    owner.send(keyed(keys="k3"))
+    take_all(owner)
+    disk.fail_sync = lambda _: errno.EIO
+    with pytest.raises(OSError, match="Input/output"):
+        owner.index.checkpoint()
+    disk.fail_sync = healthy
+    if end == "closed":
+        owner.index.close()
+    else:
+        owner.index.abandon()
+    owner.index = None
+    assert owner.files() == []
+    keys = owner.every_key()
+    opened = owner.open_index()
+    owner.follow()
+    opened.close()
+    owner.index = None
+    assert owner.files() == indexed_one_by_one(keys)
+    owner.close()
+
+
+def test_a_file_that_cannot_be_written_again_after_a_crash_is_deleted(tmp_path: Path) -> None:
+    disk = FailingDisk()
+    owner = with_keys(tmp_path / "store", disk)
+    owner.close()
+    again = Indexed(small_settings(tmp_path / "store"), index_disk=disk)
+    disk.fail_sync = lambda _: errno.EIO
+    with pytest.raises(OSError, match="Input/output"):
+        again.open_index(was_clean=False)
+    disk.fail_sync = healthy
+    assert again.files() == []
+    opened = again.open_index(was_clean=False)
+    again.follow()
+    keys = again.every_key()
+    opened.close()
+    again.index = None
+    assert again.files() == indexed_one_by_one(keys)
+    again.close()
