@@ -11,18 +11,21 @@ from google.protobuf.duration_pb2 import Duration
 import rockoon
 from gateway.consumers import Consumer, handle, send
 from gateway.gateways import RunningGateway, running_gateway
+from gateway.lite_consumers import LiteConsumer, lite_parent
 from gateway.wire_client import WireClient, consumer_settings, message, producer_settings
 from rockoon.admin.access_keys import Permission
 from rockoon.local.authority import Authority
 from rockoon.local.cluster import LocalCluster
 from rockoon.local.ports import choose_port
 from rockoon.net.access import AccessKey
+from rockoon_format.names import stored_lite_topic
 from rockoon_gateway.producing.recall_handles import Recall, recall_handle
 from rockoon_gateway.producing.transaction_ids import transaction_id
 from rockoon_gateway.signatures import parsed, signature_of
 from rockoon_proto.apache.rocketmq.v2 import definition_pb2 as d
 from rockoon_proto.apache.rocketmq.v2 import service_pb2 as pb
 from rockoon_proto.apache.rocketmq.v2.definition_pb2 import Code
+from rockoon_proto.v1.nameserver_pb2 import CLASSIC, GroupConfig
 from support.eventually import answered
 
 DATE = "20261120T154601Z"
@@ -284,3 +287,52 @@ async def test_clients_may_come_by_tls_or_plainly_to_a_cluster_of_its_own_kind(
                 assert (await client.send(message("orders"))).status.code == Code.OK
             async with WireClient(plain) as client:
                 assert (await client.send(message("orders"))).status.code == Code.OK
+
+
+async def test_who_may_not_write_a_group_moves_none_of_its_progress_by_subscribing(
+    cluster: rockoon.Cluster, guarded: Open
+) -> None:
+    topic = await lite_parent(cluster, "private-chat")
+    attributes = {"lite.bind.topic": topic}
+    config = GroupConfig(name="talkers", fifo=True, new_queue_rule=CLASSIC, attributes=attributes)
+    await cluster.admin.create_group(config)
+    texts = {
+        "talker": ["topic:private-chat=read,write", "group:talkers=read,write"],
+        "listener": ["topic:private-chat=read", "group:talkers=read"],
+        "eavesdropper": ["topic:private-chat=read", "group:others=read,write"],
+    }
+    keys = [
+        await cluster.admin.access_keys.create(name, permissions=[*map(Permission.parse, granted)])
+        for name, granted in texts.items()
+    ]
+    stored = stored_lite_topic(topic, "one")
+    from_first = d.OffsetOption(policy=d.OffsetOption.MIN)
+    async with (
+        guarded(*keys) as gateway,
+        WireClient(gateway.address, "talker", headers=signed(keys[0])) as talks,
+        WireClient(gateway.address, "listener", headers=signed(keys[1])) as listens,
+        WireClient(gateway.address, "eavesdropper", headers=signed(keys[2])) as eavesdrops,
+    ):
+        talker, listener = (LiteConsumer(each, "talkers", topic) for each in (talks, listens))
+        await talker.send("one", b"1", b"2")
+        await talker.subscribe("one")
+        (first,) = await talker.receive_all(1)
+        assert (await talker.acknowledge(handle(first))).status.code == Code.OK
+        before = await cluster.admin.progress(topic=stored)
+        for action in (d.PARTIAL_ADD, d.COMPLETE_ADD, d.PARTIAL_REMOVE, d.COMPLETE_REMOVE):
+            answer = await LiteConsumer(eavesdrops, "talkers", topic).sync("one", action=action)
+            assert answer.status.code == Code.UNAUTHORIZED
+        answer = await listener.sync("one", offset_option=from_first)
+        assert answer.status.code == Code.UNAUTHORIZED
+        assert await cluster.admin.progress(topic=stored) == before
+        assert await listener.receive(wait=0) == [], "nor is it subscribed"
+        # It may read on where the group is.
+        await listener.subscribe("one")
+        await talker.subscribe("one", action=d.PARTIAL_REMOVE)
+        (second,) = await listener.receive_all(1)
+        assert second.body == b"2"
+        assert (await listener.acknowledge(handle(second))).status.code == Code.OK
+        await talker.subscribe("one", offset_option=from_first)
+        await listener.subscribe("one", action=d.PARTIAL_REMOVE)
+        (again,) = await talker.receive_all(1)
+        assert again.body == b"1"
