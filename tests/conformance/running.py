@@ -52,8 +52,9 @@ def play(
     if scenario.is_guarded:
         target = target.guarded()
     slug = "".join(letter if letter.isalnum() else "-" for letter in scenario.name)[:40]
-    # Topics outlive a run of scenarios on the same target.
-    prefix = f"{language.language[:2].lower()}{time.monotonic_ns() % 10**9}-{slug[:20]}".strip("-")
+    # Topics outlive a run of scenarios on the same target; their names have no "+".
+    short = "".join(filter(str.isalnum, language.language))[:2].lower()
+    prefix = f"{short}{time.monotonic_ns() % 10**9}-{slug[:20]}".strip("-")
     scene = Scene(target, language, prefix, folder / f"{language.language}-{slug}", others)
     began = time.monotonic()
     kind, said = OK, ""

@@ -2,7 +2,6 @@
 
 import asyncio
 import gc
-import socket
 import weakref
 from typing import Any
 
@@ -170,20 +169,14 @@ async def test_a_channel_that_is_closed_while_it_connects_keeps_nobody(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(http2_channel, "CONNECT_SECONDS_MAX", NEVER_SECONDS)
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        # It is connected, and never told any settings.
-        channel = Http2Channel(f"127.0.0.1:{silent.getsockname()[1]}")
+    # It is connected, and never told any settings.
+    async with raw_server(b"") as (address, came), asyncio.timeout(DEADLINE_SECONDS):
+        channel = Http2Channel(address)
         call = unary(channel, wait_for_ready=True)
-        silent.setblocking(False)
-        loop = asyncio.get_running_loop()
-        async with asyncio.timeout(DEADLINE_SECONDS):
-            accepted, _ = await loop.sock_accept(silent)
-            with accepted:
-                assert await loop.sock_recv(accepted, 1 << 10)
-                await channel.close()
-                assert await call.code() is grpc.StatusCode.CANCELLED
-                while await loop.sock_recv(accepted, 1 << 10):
-                    pass
+        server = await came.get()
+        await channel.close()
+        assert await call.code() is grpc.StatusCode.CANCELLED
+        assert await server.has_ended()
 
 
 async def test_who_gives_up_while_the_channel_connects_ends_nobody_elses_call() -> None:
