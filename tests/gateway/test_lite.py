@@ -12,7 +12,7 @@ from gateway.lite_consumers import LiteConsumer, lite_consumer, lite_message, li
 from gateway.wire_client import WireClient, consumer_settings, message
 from rockoon.errors import GroupNotFound
 from rockoon.local.cluster import LocalCluster
-from rockoon_format.names import stored_lite_topic
+from rockoon_format.names import lite_topic_of, stored_lite_topic
 from rockoon_gateway.clients.settings_answer import GroupFacts, answered
 from rockoon_gateway.lite.lite_groups import lite_group
 from rockoon_gateway.lite.subscriptions import LiteSubscriptions
@@ -122,6 +122,34 @@ async def test_a_receiver_that_waits_gets_what_is_subscribed_to_meanwhile(
         waiting = tasks.create_task(consumer.receive(wait=20))
         await consumer.subscribe("late")
     assert bodies(waiting.result()) == [b"l"]
+
+
+async def test_a_receiver_that_waits_gets_what_is_made_for_all_that_it_names_meanwhile(
+    client: WireClient, cluster: rockoon.Cluster
+) -> None:
+    consumer = await lite_consumer(client, cluster, "made-meanwhile")
+    await consumer.subscribe("known")
+    async with asyncio.TaskGroup() as tasks:
+        waiting = tasks.create_task(consumer.receive(wait=20))
+        await consumer.subscribe("known", "unknown", action=d.COMPLETE_ADD, version=1)
+        await consumer.send("unknown", b"u")
+    assert bodies(waiting.result()) == [b"u"]
+
+
+async def test_who_has_said_goodbye_and_comes_again_has_to_subscribe_again(
+    client: WireClient, gateway: RunningGateway, cluster: rockoon.Cluster
+) -> None:
+    consumer = await lite_consumer(client, cluster, "goodbye")
+    async with WireClient(gateway.address, "leaves@2@0@test") as leaves:
+        leaving = LiteConsumer(leaves, consumer.group, consumer.topic)
+        await leaving.subscribe("one")
+        goodbye = pb.NotifyClientTerminationRequest(group=d.Resource(name=consumer.group))
+        assert (await leaves.call("NotifyClientTermination", goodbye)).status.code == Code.OK
+        await leaving.subscribe("two")
+        await consumer.send("one", b"1")
+        await consumer.send("two", b"2")
+        assert bodies(await leaving.receive_all(1)) == [b"2"]
+        assert await leaving.receive(wait=0) == []
 
 
 async def test_what_is_unsubscribed_from_comes_no_more_and_goes_on_where_it_was(
@@ -353,11 +381,24 @@ async def test_quotas_of_a_client_and_of_the_gateway(
         await consumer.subscribe("a", "b")
         answer = await consumer.sync("c")
         assert answer.status.code == Code.LITE_SUBSCRIPTION_QUOTA_EXCEEDED
+        answer = await consumer.sync("c", "d", "e", action=d.COMPLETE_ADD, version=1)
+        assert answer.status.code == Code.LITE_SUBSCRIPTION_QUOTA_EXCEEDED
         many = LiteConsumer(client, "many", topic)
         answer = await many.sync(*(f"n{number}" for number in range(there + 1)))
         assert answer.status.code == Code.LITE_TOPIC_QUOTA_EXCEEDED
         # Subscriptions leave room for who sends.
         await many.send("sent", b"1")
+    every = await cluster.admin.list_topics(include_system=True)
+    lite = sum(lite_topic_of(each.name) is not None for each in every)
+    async with (
+        running_gateway(local_cluster, lite_topics_max=lite + 2) as nearly,
+        WireClient(nearly.address) as client,
+    ):
+        codes = [
+            (await client.send(lite_message(topic, f"last-{number}", b"x"))).status.code
+            for number in range(3)
+        ]
+        assert codes == [Code.OK, Code.OK, Code.LITE_TOPIC_QUOTA_EXCEEDED]
     async with (
         running_gateway(local_cluster, lite_topics_max=1) as full,
         WireClient(full.address) as client,
