@@ -261,6 +261,47 @@ class Row:
         ]
 
 
+def test_received_messages_are_a_sequence_that_is_cut_without_making_any() -> None:
+    batch = pulled(range(9), 9).batch
+    assert batch is not None
+    bounds = ((0, 4), (4, 5), (5, 9))
+    runs = [
+        ReceivedRun(QUEUE, first, 1, 0, batch, range(first, end), list(range(first, end)))
+        for first, end in bounds
+    ]
+    every, plain = ReceivedMessages(runs), list(range(9))
+    cuts = [slice(*each) for each in [(None, None), (3, 6), (4, 5), (9,), (-2, None), (7, 2)]]
+    for cut in [*cuts, slice(None, None, 3), slice(None, None, -1)]:
+        part = every[cut]
+        assert [each.queue_offset for each in part] == plain[cut]
+        assert [each.offset for each in part.receipts] == plain[cut]
+        assert len(part) == len(plain[cut])
+    assert every[:4].runs == runs[:1]
+    assert [every[at].queue_offset for at in (0, 4, -1)] == [0, 4, 8]
+    assert [each.receipt for each in every] == every.receipts
+    for at in (9, -10):
+        with pytest.raises(IndexError):
+            every[at]
+
+
+def test_a_reading_knows_messages_by_kept_ranges_and_what_is_gone_between_them() -> None:
+    kept = KeptBatches()
+    kept.put(QUEUE, 0, pulled([0, 1, 2], 3), 1.0)
+    kept.put(QUEUE, 3, pulled([4, 6], 8), 1.0)
+    kept.put(QUEUE, 8, pulled([], 9), 1.0)
+    nobody: Any = None
+    reading = OffsetReader(nobody, kept, nobody).kept(
+        QueueTail(QUEUE, 1, queue_to_wire(QUEUE)), [0, 2, 3, 4, 5, 6, 8, 9, 10]
+    )
+    assert [(list(each.offsets), list(each.indices)) for each in reading.found] == [
+        ([0, 2], [0, 2]),
+        ([4, 6], [0, 1]),
+    ]
+    assert (reading.gone, reading.unread) == ([3, 5, 8], [9, 10])
+    chosen, rest = reading.found[1].split(lambda _, index: index == 1)
+    assert (chosen.offsets, chosen.indices, rest.offsets, rest.indices) == ([6], [1], [4], [0])
+
+
 async def test_the_first_in_line_get_first_and_what_is_left_is_said() -> None:
     row = Row(2, 3, 4)
     assert row.line.messages_wanted == 9

@@ -2,8 +2,10 @@
 
 import asyncio
 import logging
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import compress
 from typing import NamedTuple
 
 from rockoon.consumer.pull import OutOfRange, Pulled, PullLimits, pull
@@ -34,17 +36,12 @@ class Found(NamedTuple):
 
     def split(self, is_chosen: Callable[[Batch, int], bool]) -> tuple["Found", "Found"]:
         """What is chosen, by batch and index, and the rest."""
-        chosen, rest = Found(self.batch, [], []), Found(self.batch, [], [])
-        for offset, index in zip(self.offsets, self.indices, strict=True):
-            (chosen if is_chosen(self.batch, index) else rest).add(offset, index)
-        return (chosen, rest) if rest.offsets else (self, rest)
+        flags = [is_chosen(self.batch, index) for index in self.indices]
+        return self._part(flags), self._part([not flag for flag in flags])
 
-    def add(self, offset: int, index: int) -> None:
-        """One more; for who has made it with lists."""
-        assert isinstance(self.offsets, list)
-        assert isinstance(self.indices, list)
-        self.offsets.append(offset)
-        self.indices.append(index)
+    def _part(self, flags: Sequence[bool]) -> "Found":
+        both = list(compress(self.offsets, flags)), list(compress(self.indices, flags))
+        return Found(self.batch, *both)
 
 
 @dataclass(slots=True)
@@ -60,15 +57,26 @@ class Reading:
     unread: list[int] = field(default_factory=list)
     """Not to be had now."""
 
-    def note(self, kept: KeptBatch, offset: int) -> None:
-        """Something is known of an offset, the next one: there is a message, or none."""
-        index, batch = kept.index(offset), kept.batch
-        if index is None or batch is None:
-            self.gone.append(offset)
-            return
-        if not self.found or self.found[-1].batch is not batch:
-            self.found.append(Found(batch, [], []))
-        self.found[-1].add(offset, index)
+    def take(self, kept: KeptBatch, offsets: Sequence[int]) -> None:
+        """Note what is known of some offsets, ascending, all of them in one kept range."""
+        batch, start = kept.batch, kept.first
+        if batch is None:
+            self.gone += offsets
+        elif not offsets:
+            pass
+        elif kept.holds_all(offsets):
+            first, last = offsets[0], offsets[-1]
+            if last - first == len(offsets) - 1:
+                indices: Sequence[int] = range(first - start, last + 1 - start)
+                offsets = range(first, last + 1)
+            else:
+                indices = [each - start for each in offsets]
+            self.found.append(Found(batch, offsets, indices))
+        else:
+            places = [(offset, kept.index(offset)) for offset in offsets]
+            self.gone += [offset for offset, index in places if index is None]
+            if there := [(offset, index) for offset, index in places if index is not None]:
+                self.found.append(Found(batch, *map(list, zip(*there, strict=True))))
 
 
 class OffsetReader:
@@ -138,27 +146,13 @@ class OffsetReader:
 
     def _take_kept(self, tail: QueueTail, offsets: Sequence[int], reading: Reading) -> list[int]:
         """Move what is kept into the reading; returns and notes what is not."""
-        kept = self._kept.find(tail.queue, offsets[0]) if offsets else None
-        if kept is not None and (batch := kept.batch) is not None and kept.holds_all(offsets):
-            first, last, start = offsets[0], offsets[-1], kept.first
-            if last - first == len(offsets) - 1:
-                whole = range(first, last + 1)
-                reading.found.append(Found(batch, whole, range(first - start, last + 1 - start)))
-            else:
-                reading.found.append(
-                    Found(batch, list(offsets), [each - start for each in offsets])
-                )
-            reading.unread = []
-            return []
-        for at, offset in enumerate(offsets):
-            if kept is None or not kept.first <= offset < kept.next_offset:
-                kept = self._kept.find(tail.queue, offset)
-                if kept is None:
-                    reading.unread = list(offsets[at:])
-                    return reading.unread
-            reading.note(kept, offset)
-        reading.unread = []
-        return []
+        at = 0
+        while at < len(offsets) and (kept := self._kept.find(tail.queue, offsets[at])) is not None:
+            end = bisect_left(offsets, kept.next_offset, at)
+            reading.take(kept, offsets[at:end])
+            at = end
+        reading.unread = list(offsets[at:])
+        return reading.unread
 
     async def _pulled(self, queue: MessageQueue, first: int) -> Pulled | OutOfRange:
         """Pull from an offset on. Raises one of UNREADABLE where not even it alone can be had."""
@@ -192,6 +186,5 @@ class OffsetReader:
             raise OutOfRange(queue, first, tail.min_offset, answer.max_offset).to_error()
         # Not by way of `kept` alone: it may have had no room for it.
         rest = [each for each in offsets if each >= kept.next_offset]
-        for offset in offsets[: len(offsets) - len(rest)]:
-            reading.note(kept, offset)
+        reading.take(kept, offsets[: len(offsets) - len(rest)])
         return rest

@@ -1,7 +1,6 @@
 """Received messages, and the handles by which they are acknowledged."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import accumulate
 from typing import Any, NamedTuple, overload
 
 from rockoon.errors import InvalidArgument
@@ -118,14 +117,16 @@ class ReceivedMessages(Sequence[ReceivedMessage]):
         runs: none of them empty.
     """
 
-    __slots__ = ("_ends", "runs")
+    __slots__ = ("_count", "runs")
 
     def __init__(self, runs: Iterable[ReceivedRun] = ()) -> None:
         self.runs = list(runs)
-        self._ends = list(accumulate(len(run.offsets) for run in self.runs))
+        self._count = 0
+        for run in self.runs:
+            self._count += len(run.offsets)
 
     def __len__(self) -> int:
-        return self._ends[-1] if self._ends else 0
+        return self._count
 
     def __iter__(self) -> Iterator[ReceivedMessage]:
         return (run.message(number) for run in self.runs for number in range(len(run.offsets)))
@@ -149,9 +150,12 @@ class ReceivedMessages(Sequence[ReceivedMessage]):
         return ReceivedMessages(run for each in single for run in each.runs)
 
     def _part(self, first: int, end: int) -> "ReceivedMessages":
+        if first == 0 and end >= self._count:
+            return self
         chosen = []
-        for run, run_end in zip(self.runs, self._ends, strict=True):
-            start = run_end - len(run.offsets)
+        run_end = 0
+        for run in self.runs:
+            start, run_end = run_end, run_end + len(run.offsets)
             if first <= start and run_end <= end:
                 chosen.append(run)
             elif start < end and first < run_end:

@@ -5,13 +5,12 @@ there is no kernel, goes by way of `delivered`. Both say the same.
 """
 
 import logging
+from array import array
 from bisect import bisect_right
 from collections.abc import Iterator
 from functools import lru_cache
 from types import ModuleType
 from typing import Any, NamedTuple
-
-import numpy as np
 
 from rockoon.receiving.received import ReceivedMessages, ReceivedRun
 from rockoon_core.http2.messages import PREFIX, Framed
@@ -42,6 +41,9 @@ class Answers(NamedTuple):
 
     def pieces(self, bytes_max: int = PIECE_BYTES_MAX) -> Iterator[Framed]:
         """The frames, cut between messages where they are more than so many bytes."""
+        if len(self.frames) <= bytes_max and self.ends:
+            yield Framed(self.frames, len(self.ends))
+            return
         first = begin = 0
         while first < len(self.ends):
             end = max(bisect_right(self.ends, begin + bytes_max), first + 1)
@@ -64,11 +66,10 @@ def answers_to(received: ReceivedMessages, topic: Resource, valid_until_ms: int)
     size = 0
     for run in received.runs:
         frames, own, left = _by_kernel(run, field, valid_until_ms)
+        parts = [run]
         if left:
-            frames, own, run_parts = _completed(run, frames, own, topic, valid_until_ms)
-            runs += run_parts
-        else:
-            runs.append(run)
+            frames, own, parts = _completed(run, frames, own, topic, valid_until_ms)
+        runs += parts
         pieces.append(frames)
         ends += [size + end for end in own] if size else own
         size += len(frames)
@@ -83,7 +84,7 @@ def _by_kernel(run: ReceivedRun, topic: bytes, valid_until_ms: int) -> tuple[byt
         return b"", [0] * count, count
     made: tuple[bytes, list[int], int] = _writer(kernel.native).framed(
         *run.batch.columns.places(run.indices),
-        np.array(run.offsets, np.int64).tobytes(),
+        array("q", run.offsets).tobytes(),
         topic,
         run.queue.broker.encode(),
         run.queue.queue_id,
