@@ -112,6 +112,11 @@ class Batch(Sequence["Message"]):
         return Batch(self.queue, self._source, chosen, check_crcs=self.check_crcs, bounds=bounds)
 
     @property
+    def size_bytes(self) -> int:
+        """How long all records are."""
+        return self._bounds[1] - self._bounds[0]
+
+    @property
     def frames(self) -> bytes:
         """The records, back to back: a copy, when other bytes came with them."""
         return self._source[slice(*self._bounds)]
@@ -135,7 +140,8 @@ class Batch(Sequence["Message"]):
         Asked once a batch, so that `Message.body` has nothing else to ask.
         """
         columns = self._columns
-        if (columns.sys_flags & SYS_FLAG_COMPRESSED).any():
+        flags = columns.sys_flags & SYS_FLAG_COMPRESSED
+        if flags[0] if len(flags) == 1 else flags.any():
             return None
         return None if self.check_crcs and len(columns.damaged) else columns.bodies
 

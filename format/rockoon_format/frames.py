@@ -139,6 +139,9 @@ def slices(buffer: bytes, starts: IntArray, lengths: IntArray) -> list[bytes]:
     if len(starts) == 0:
         return []
     length = int(lengths[0])
+    if len(starts) == 1:
+        start = int(starts[0])
+        return [buffer[start : start + length]]
     if length > 0 and (lengths == length).all():
         # Items of one width leave NumPy as bytes without a slice object each. As V: items of type
         # S would lose the zero bytes that they end with.

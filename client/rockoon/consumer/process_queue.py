@@ -243,6 +243,12 @@ class ProcessQueue(Generic[Batch]):
         return (held, index) if is_within else None
 
     def _forget_finished(self) -> None:
+        if len(self._held) == 1 and not self._held[0].unfinished:
+            # A queue whose messages come one by one holds nothing else.
+            self._taking, self.bytes_held = 0, 0
+            self._held.clear()
+            self._firsts.clear()
+            return
         # Asked after each call: nearly always no batch has just come to its end.
         whole = [held for held in self._held if not held.unfinished]
         if whole:

@@ -121,7 +121,7 @@ class Pulled:
             batch=before,
             offsets=self.offsets[:count],
             next_offset=self.offsets[count],
-            size_bytes=int(before.columns.lengths.sum()),
+            size_bytes=before.size_bytes,
         )
 
 
@@ -297,6 +297,6 @@ def _messages(
         batch,
         range(first, last + 1) if last - first == count - 1 else column.tolist(),
         reply.next_offset,
-        int(batch.columns.lengths.sum()),
+        batch.size_bytes,
         reply.max_offset,
     )

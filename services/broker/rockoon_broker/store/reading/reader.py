@@ -42,6 +42,9 @@ _REPAIRS_PER_GET = 3
 class GetStatus(Enum):
     """What a read by queue offset found, in the order in which it is checked."""
 
+    # Python's own for an enum is a function in Python, asked three times for each answer.
+    __hash__ = object.__hash__
+
     NO_MATCHED_LOGIC_QUEUE = "no such queue"
     NO_MESSAGE_IN_QUEUE = "nothing was ever stored in the queue"
     OFFSET_TOO_SMALL = "below the queue's min offset"
