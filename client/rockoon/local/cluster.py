@@ -8,9 +8,11 @@ the left, each column at once.
 """
 
 import asyncio
+import importlib
 import os
 import queue
 import signal
+import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -213,7 +215,8 @@ class LocalCluster(Startable):
             raise
 
     def become(self, ready_text: Callable[[], str]) -> NoReturn:
-        """Start a `single` cluster in the place of this program, which is over.
+        """Be a `single` cluster in the place of this program, which is over: another interpreter
+        would load once more what this one has.
 
         Args:
             ready_text: makes what the cluster's process prints when it serves.
@@ -227,11 +230,10 @@ class LocalCluster(Startable):
             (node,) = self.nodes
             node.log_path.parent.mkdir(parents=True, exist_ok=True)
             own = (f"--log-file={node.log_path}", f"--ready-text={ready_text()}")
-            command = [*node.command[:3], *own, *node.command[4:]]
-            self._directory.hand_on()
-            if self._ports is not None:
-                self._ports.hand_on()
-            os.execve(command[0], command, os.environ | node.environment)
+            _, _, program, _, *options = node.command
+            os.environ.update(node.environment)
+            sys.argv = [program, *own, *options]
+            sys.exit(importlib.import_module(program).main())
         except BaseException:
             self._close()
             raise

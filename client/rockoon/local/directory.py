@@ -77,11 +77,6 @@ class ClusterDirectory:
         os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
         self._lock = lock
 
-    def hand_on(self) -> None:
-        """Leave the lock to the program that takes the place of this one."""
-        if self._lock is not None:
-            os.set_inheritable(self._lock, True)
-
     def close(self) -> None:
         """Let go of the directory; a temporary one is removed. May be called twice."""
         if self._lock is None:

@@ -70,10 +70,6 @@ class PortBlock:
                     return port
         raise OSError(f"no free port between {min(self._ports)} and {max(self._ports)}")
 
-    def hand_on(self) -> None:
-        """Leave it to the program that takes the place of this one."""
-        self._guard.set_inheritable(True)
-
     def close(self) -> None:
         """Leave the block to others. May be called twice."""
         self._guard.close()
