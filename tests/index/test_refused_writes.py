@@ -49,6 +49,10 @@ def test_a_search_between_a_refused_write_and_its_consequence_hears_of_it(tmp_pa
         found = owner.search(key)
         assert found.offsets == []
         assert "could not be written" in found.unserved
+    disk.fail_write = healthy
+    assert owner.index is not None
+    with pytest.raises(OSError, match="No space"):
+        owner.index.checkpoint()
     owner.close()
 
 

@@ -10,11 +10,11 @@ import pytest
 
 from rockoon_core.http2 import frames
 from rockoon_core.http2.frames import ErrorCode
-from rockoon_core.http2.headers import percent_encoded
+from rockoon_core.http2.headers import block, percent_encoded
 from rockoon_runtime import http2_server
 from rockoon_runtime.http2_server import Http2Server
 from support.eventually import eventually
-from support.raw_http2 import Frame, RawPeer, call, head, raw_peer
+from support.raw_http2 import CALL, Frame, RawPeer, call, data, head, raw_peer
 from support.waiting import DEADLINE_SECONDS
 
 LONG = bytes(200_000)
@@ -37,6 +37,11 @@ class Callee:
         await self.may_answer.wait()
         return request
 
+    async def endless(self, request: bytes, _context: Any) -> AsyncIterator[bytes]:
+        while True:
+            self.begun += 1
+            yield request
+
     async def reads(self, requests: Any, _context: Any) -> bytes:
         self.begun += 1
         try:
@@ -53,6 +58,7 @@ async def served(callee: Callee, **bounds: Any) -> AsyncIterator[tuple[Http2Serv
     handlers: dict[str, Any] = {
         "Unary": unary(callee.unary),
         "Waits": unary(callee.waits),
+        "Endless": grpc.unary_stream_rpc_method_handler(callee.endless),
         "Reads": grpc.stream_unary_rpc_method_handler(callee.reads),
     }
     server.add_registered_method_handlers("test.Echo", handlers)
@@ -65,6 +71,13 @@ async def served(callee: Callee, **bounds: Any) -> AsyncIterator[tuple[Http2Serv
 
 def waits(stream_id: int) -> bytes:
     return call(stream_id, path="/test.Echo/Waits")
+
+
+def within(timeout: str, stream_id: int, path: str) -> bytes:
+    """Headers of a call that its caller waits so long for."""
+    headers = [(name, path if name == ":path" else value) for name, value in CALL]
+    sent = block([*headers, ("grpc-timeout", timeout)])
+    return frames.frame(frames.HEADERS, frames.END_HEADERS, stream_id, sent)
 
 
 async def end_of(peer: RawPeer, stream_id: int) -> Frame:
@@ -182,3 +195,53 @@ async def test_a_message_that_is_refused_ends_who_reads_it() -> None:
         await peer.send(frames.frame(frames.DATA, 0, 1, b"\0\x7f\xff\xff\xff"))
         assert b"grpc-status" in (await end_of(peer, 1)).payload
         await eventually(lambda: callee.cancelled == 1)
+
+
+async def test_short_answers_together_are_no_more_than_the_connections_window() -> None:
+    wide = frames.settings({frames.INITIAL_WINDOW_SIZE: 1 << 20})
+    async with served(Callee()) as (_, port), raw_peer(port, wide) as peer:
+        for stream_id in (1, 3, 5, 7, 9):
+            await peer.send(call(stream_id, bytes(16_000)))
+
+        def received() -> int:
+            return sum(len(each.payload) for each in peer.seen if each.kind == frames.DATA)
+
+        while received() < frames.WINDOW_DEFAULT:
+            assert await peer.until(lambda each: each.kind == frames.DATA)
+        await peer.send(frames.frame(frames.PING, 0, 0, b"no more?"))
+        assert await peer.until(lambda each: each.payload == b"no more?")
+        assert received() == frames.WINDOW_DEFAULT
+        await peer.send(WIDE)
+        assert await peer.is_answered(9)
+        assert received() == 5 * 16_005
+
+
+async def test_a_stream_of_answers_goes_on_as_far_as_its_caller_takes_them() -> None:
+    callee = Callee()
+    async with served(callee) as (_, port), raw_peer(port) as peer:
+        await peer.send(call(1, bytes(16_000), "/test.Echo/Endless"))
+        received = 0
+        while received < frames.WINDOW_DEFAULT:
+            taken = await peer.until(lambda each: each.kind == frames.DATA)
+            assert taken is not None
+            received += len(taken.payload)
+        begun = callee.begun
+        # What was said and not taken is one message.
+        assert begun == frames.WINDOW_DEFAULT // 16_005 + 1
+        await peer.send(WIDE)
+        await eventually(lambda: callee.begun > begun)
+        await peer.send(frames.rst_stream(1, ErrorCode.CANCEL))
+
+
+@pytest.mark.parametrize("what", ["not answered", "not taken"])
+async def test_a_call_whose_time_is_over_ends(what: str) -> None:
+    async with served(Callee()) as (server, port), raw_peer(port) as peer:
+        if what == "not answered":
+            await peer.send(within("50m", 1, "/test.Echo/Waits") + data(1, b"x", ends=True))
+            assert b"grpc-status\x014" in (await end_of(peer, 1)).payload
+        else:
+            narrow = frames.settings({frames.INITIAL_WINDOW_SIZE: 0})
+            await peer.send(narrow + within("50m", 1, "/test.Echo/Unary"))
+            await peer.send(data(1, b"x", ends=True))
+            assert (await end_of(peer, 1)).error is ErrorCode.CANCEL
+        assert all(not each.streams for each in server.connections)
