@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import weakref
+from collections.abc import AsyncIterator
 from typing import Any
 
 import grpc
@@ -114,6 +115,26 @@ async def test_a_stream_of_requests_that_is_refused_is_not_made_again() -> None:
         server = await came.get()
         await server.send(frames.rst_stream(await server.next_call(), ErrorCode.REFUSED_STREAM))
         assert await code_of(call) is grpc.StatusCode.UNAVAILABLE
+
+
+async def test_who_yields_requests_is_ended_with_the_call() -> None:
+    ended = asyncio.Event()
+
+    async def requests() -> AsyncIterator[bytes]:
+        try:
+            yield b"1"
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+
+    async with raw_server() as (address, came), Http2Channel(address) as channel:
+        call: Any = channel.stream_unary("/test.Callee/Unary")(requests())
+        server = await came.get()
+        await server.next_call()
+        assert await server.until(lambda each: each.kind == frames.DATA)
+        call.cancel()
+        async with asyncio.timeout(DEADLINE_SECONDS):
+            await ended.wait()
 
 
 async def test_who_reads_a_stream_that_is_refused_gets_the_answers_of_the_second_try() -> None:
