@@ -14,7 +14,27 @@ from rockoon.receiving.received import ReceivedMessages, ReceivedRun
 from rockoon_core.http2.messages import PREFIX
 from rockoon_core.message_queue import MessageQueue
 from rockoon_format import kernel
-from rockoon_format.properties import NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR, RESERVED_NAMES
+from rockoon_format.properties import (
+    NAME_VALUE_SEPARATOR,
+    PROPERTY_BORN_HOST,
+    PROPERTY_BORN_TIMESTAMP,
+    PROPERTY_DELAY_TIME_LEVEL,
+    PROPERTY_KEYS,
+    PROPERTY_LITE_TOPIC,
+    PROPERTY_PRIORITY,
+    PROPERTY_SEPARATOR,
+    PROPERTY_SHARDING_KEY,
+    PROPERTY_TAGS,
+    PROPERTY_TIMER_DELAY_MS,
+    PROPERTY_TIMER_DELAY_SEC,
+    PROPERTY_TIMER_DELIVER_MS,
+    PROPERTY_TIMER_OUT_MS,
+    PROPERTY_TRACE_CONTEXT,
+    PROPERTY_TRANSACTION_ID,
+    PROPERTY_TRANSACTION_PREPARED,
+    PROPERTY_UNIQ_KEY,
+    RESERVED_NAMES,
+)
 from rockoon_format.record import Record, RecordError, encode_host, encode_record
 from rockoon_gateway.messages.answers import Answers, _by_kernel, answers_to
 from rockoon_proto.apache.rocketmq.v2.definition_pb2 import Message, Resource
@@ -27,23 +47,21 @@ TOPIC = Resource(name="orders")
 VALID_UNTIL_MS = 1_764_000_000_000
 V4, V6 = encode_host("10.0.0.7", 50_000), encode_host("fd00::2", 10_911)
 
-names = st.sampled_from(
-    [
-        *sorted(name.encode() for name in RESERVED_NAMES),
-        b"__RMQ.TRANSIENT.x",
-        b"__RMQ.TRANSIENT",
-        b"colour",
-        "größe".encode(),
-        b"TAG",
-        b"__transactionId__",
-    ]
+SHOWN = (
+    *(PROPERTY_TAGS, PROPERTY_KEYS, PROPERTY_UNIQ_KEY, PROPERTY_BORN_TIMESTAMP, PROPERTY_BORN_HOST),
+    *(PROPERTY_TIMER_DELIVER_MS, PROPERTY_TIMER_OUT_MS, PROPERTY_TIMER_DELAY_MS, PROPERTY_PRIORITY),
+    *(PROPERTY_TIMER_DELAY_SEC, PROPERTY_DELAY_TIME_LEVEL, PROPERTY_SHARDING_KEY),
+    *(PROPERTY_TRACE_CONTEXT, PROPERTY_LITE_TOPIC, PROPERTY_TRANSACTION_PREPARED),
+    *(PROPERTY_TRANSACTION_ID, "__RMQ.TRANSIENT.x", "__RMQ.TRANSIENT", "größe", "TAG", "TAGS2"),
 )
-values = st.sampled_from(
-    [
-        *(b"true", b"a b  c", b"1764000000123", b"7", b"007", b"99999999999", b"123456789012345"),
-        *(b"-1", "٣".encode(), b"", b"x\x01y", b"\xff", b"\xed\xa0\x80", 200 * b"v", b"orders"),
-    ]
-) | st.binary(max_size=20)
+names = st.sampled_from([name.encode() for name in (*SHOWN, *SHOWN, *sorted(RESERVED_NAMES))])
+texts = st.sampled_from(
+    [b"true", b"a b  c\td", b"1764000000123", b"12345678901234", b"123456789012345", b"7", b"007"]
+    * 3
+    + ["٣".encode(), b"99999999999", b"2147483648", b"-1", b"x\x01y", 200 * b"v", b""]
+)
+wrong = st.sampled_from([b"\xff", b"\xed\xa0\x80"]) | st.binary(max_size=20)
+values = st.integers(0, 39).flatmap(lambda chance: texts if chance else wrong)
 pairs = st.lists(st.tuples(names, values), max_size=8).map(
     lambda some: b"".join(
         name + NAME_VALUE_SEPARATOR + value + PROPERTY_SEPARATOR for name, value in some
@@ -53,16 +71,16 @@ records = st.builds(
     Record,
     topic=st.just(b"orders"),
     body=bodies | st.binary(min_size=50, max_size=70) | st.just(bytes(5000)),
-    properties=pairs | sections,
+    properties=st.integers(0, 7).flatmap(lambda chance: pairs if chance else sections),
     queue_id=int32,
     queue_offset=int64,
     physical_offset=st.integers(0, 2**63 - 1) | int64,
-    sys_flag=st.sampled_from([0, 0, 0, 8, 1, 0x301]),
+    sys_flag=st.sampled_from([*12 * [0, 8], 1, 0x301]),
     flag=int32,
     born_timestamp_ms=st.integers(0, 2**41) | int64,
-    born_host=st.sampled_from([V4, V4, V6]),
+    born_host=st.sampled_from([*12 * [V4], V6]),
     store_timestamp_ms=st.integers(0, 2**41) | int64,
-    store_host=st.sampled_from([V4, V4, V6]),
+    store_host=st.sampled_from([*12 * [V4], V6]),
     reconsume_times=st.sampled_from([0, 1]) | int32,
     prepared_transaction_offset=st.sampled_from([0, 0, 4096]) | int64,
 )
