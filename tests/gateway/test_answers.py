@@ -34,6 +34,7 @@ from rockoon_format.properties import (
     PROPERTY_TRANSACTION_PREPARED,
     PROPERTY_UNIQ_KEY,
     RESERVED_NAMES,
+    encode,
 )
 from rockoon_format.record import Record, RecordError, encode_host, encode_record
 from rockoon_gateway.messages.answers import Answers, _by_kernel, answers_to
@@ -123,6 +124,41 @@ def test_what_the_kernel_writes_of_records_is_what_the_classes_write(
     some: list[Record], attempt: int
 ) -> None:
     both(run_of(some, attempt=attempt))
+
+
+INTERPLAYS = [
+    {"TIMER_DELIVER_MS": "1764000000123", "TIMER_OUT_MS": "7"},
+    {"TIMER_OUT_MS": "7", "_SYS_MSG_PRIORITY_": "99999999999", "__LITE_TOPIC": "child"},
+    {"_SYS_MSG_PRIORITY_": "2147483648", "__SHARDINGKEY": "g", "TRACE_CONTEXT": "t"},
+    {"_SYS_MSG_PRIORITY_": "007", "__LITE_TOPIC": "child", "__SHARDINGKEY": "g"},
+    {"__SHARDINGKEY": "g", "TRAN_MSG": "false", "BORN_TIMESTAMP": "٣", "__BORNHOST": "host-a"},
+    {
+        "TRAN_MSG": "true",
+        "DELAY": "3",
+        "BORN_TIMESTAMP": "0",
+        "UNIQ_KEY": "01ABC",
+        "KEYS": "a\tb  c",
+    },
+    {"TIMER_DELAY_SEC": "1", "__LITE_TOPIC": "child", "BORN_TIMESTAMP": "12345678901234"},
+    {"TIMER_DELAY_MS": "1", "__transactionId__": "01ABC", "BORN_TIMESTAMP": "123456789012345"},
+    dict.fromkeys(RESERVED_NAMES, "0") | {"größe": "größe", "TAG": "x", "__RMQ.TRANSIENT": "y"},
+    {"__RMQ.TRANSIENT.x": "y", "WAIT": "true", "TAGS": "t", "TIMER_DELIVER_MS": "soon"},
+]
+
+
+@needs_compiled
+@pytest.mark.parametrize("half_message", [-1, 0, 4096])
+def test_properties_that_bear_on_one_another_are_told_alike(half_message: int) -> None:
+    some = [
+        Record(
+            topic=b"orders",
+            properties=encode(properties),
+            queue_offset=offset,
+            prepared_transaction_offset=half_message,
+        )
+        for offset, properties in enumerate(INTERPLAYS)
+    ]
+    both(run_of(some))
 
 
 @needs_compiled
