@@ -32,10 +32,10 @@ from rockoon_format.record import (
 )
 from rockoon_spark.files import LogFile
 from rockoon_spark.records.columns import COLUMNS, LogRecords, arrow_schema, to_batch
-from rockoon_spark.records.compiled_properties import CompiledProperties
 from rockoon_spark.records.partition_scan import find_records
 from rockoon_spark.records.properties import Properties
 from rockoon_spark.records.selection import Selection
+from rockoon_spark.records.window import Window
 from rockoon_spark.source import file_partition
 from rockoon_spark.source.file_partition import FilePartition
 from rockoon_spark.source.rows import rows
@@ -61,11 +61,18 @@ PIECES = [
 ]
 
 
-def properties_of(raw: list[bytes]) -> Properties | CompiledProperties:
+def properties_of(raw: list[bytes]) -> Properties | Window:
     if kernel.native is None:
         return Properties(pa.array(raw, pa.binary()))
-    lengths = np.array([len(each) for each in raw], np.int64)
-    return CompiledProperties(b"".join(raw), np.cumsum(lengths) - lengths, lengths)
+    # Of two topics in turns: names of one are not expected of the other.
+    frames = [
+        encode_record(Record(topic=b"AB"[number % 2 :][:1], body=b"", properties=each))
+        for number, each in enumerate(raw)
+    ]
+    sizes = np.array([len(each) for each in frames], np.int64)
+    found = Window.at(b"".join(frames), np.cumsum(sizes) - sizes, sizes)
+    assert found is not None
+    return found
 
 
 @given(st.lists(st.lists(st.sampled_from(PIECES), max_size=8).map(b"".join), max_size=6))

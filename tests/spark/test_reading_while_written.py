@@ -92,6 +92,33 @@ def test_a_topic_made_anew_between_two_windows_has_no_offset_twice(
     assert seen == [*range(100)]
 
 
+@pytest.mark.parametrize("ends", ["nothing", "records"])
+def test_what_was_rolled_back_behind_the_reader_ends_what_it_reads(
+    tmp_path: Path, ends: str
+) -> None:
+    """A broker takes back records of its last file, and writes longer ones over them."""
+    former = records_of_topic(0, 160, b"former")
+    store = store_of(tmp_path / "store", former)
+    (partition,) = store.partitions(Selection(), FILE_BYTES)
+
+    def read() -> Iterator[tuple[int, bytes]]:
+        for found in partition.read():
+            assert isinstance(found, LogRecords)
+            for row in to_batch(found, ["queue_offset", "body"]).to_pylist():
+                yield row["queue_offset"], row["body"]
+
+    rows = read()
+    seen = [next(rows)]
+    with (tmp_path / "store" / "commitlog" / f"{0:020d}").open("r+b") as log:
+        begin = len(records_of_topic(0, 20, b"former"))
+        anew = records_of_topic(begin, 100 if ends == "records" else 0, b"others" * 9)
+        log.seek(begin)
+        log.write(anew.ljust(len(former) - begin, b"\0"))
+    seen += rows
+    assert seen == [(number, b"former") for number in range(len(seen))]
+    assert len(seen) >= 20
+
+
 def test_only_files_that_another_follows_are_sealed(tmp_path: Path) -> None:
     files = [records_of_topic(number * FILE_BYTES, 3, b"") for number in range(3)]
     for count in range(4):

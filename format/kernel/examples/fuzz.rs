@@ -11,10 +11,11 @@ use _native::columns::{code, compare, key_hashes, locate, piece_crc, sequence_en
 use _native::delivered::{Common as Delivery, Reserved, Writer, FRAME_HEAD_BYTES};
 use _native::encode::{record, size, Columns, Common};
 use _native::index::{keys, Seconds, Slots, UNIT_BYTES};
-use _native::pieces::{gather, maps, offset_id, room, values};
+use _native::pieces::{is_utf8, lay, offset_id, properties, room, Span};
+use _native::reading::{chunk, put};
 use _native::runs::{cut, Listed, LogCutter, Rules as Entries};
 use _native::scan::{chain, scan, Checks, Limits};
-use _native::table::table;
+use _native::window::{Field, Window};
 
 /// Xorshift: the same bytes for the same seed, everywhere.
 struct Chance(u64);
@@ -36,9 +37,14 @@ impl Chance {
         (0..count).map(|_| self.next() as u8).collect()
     }
 
-    fn of<'a>(&mut self, choices: &[&'a [u8]]) -> &'a [u8] {
-        choices[self.below(choices.len())]
+    fn of<T: Copy>(&mut self, choices: &[T]) -> T {
+        at(choices, self.below(choices.len()))
     }
+}
+
+/// An item that is there; this is no code that reads what others sent.
+fn at<T: Copy>(items: &[T], index: usize) -> T {
+    *items.get(index).unwrap_or_else(|| unreachable!())
 }
 
 const TAILS: [&[u8]; 5] = [
@@ -75,8 +81,10 @@ const EDGES: [i32; 10] = [
 fn batch(chance: &mut Chance) -> (Vec<u8>, Vec<i64>) {
     let mut head = vec![0; if chance.below(2) == 0 { 88 } else { 100 }];
     let is_long = chance.below(4) == 0;
-    head[4..8].copy_from_slice(&(if is_long { -626843477i32 } else { -626843481 }).to_be_bytes());
-    head[39] = if head.len() == 100 { 0x10 } else { 0 };
+    let magic = if is_long { -626843477i32 } else { -626843481 };
+    put(&mut head, 4, &magic.to_be_bytes());
+    let sys_flag = if head.len() == 100 { 0x10 } else { 0 };
+    put(&mut head, 39, &[sys_flag]);
     let topic: &[u8] = if is_long { b"\x00\x01T" } else { b"\x01T" };
     let (mut frames, mut sizes) = (Vec::new(), Vec::new());
     for number in 0..=chance.below(6) {
@@ -114,12 +122,16 @@ fn batch(chance: &mut Chance) -> (Vec<u8>, Vec<i64>) {
 /// Damage a few places.
 fn harm(chance: &mut Chance, bytes: &mut [u8]) {
     for _ in 0..chance.below(4) {
-        let at = chance.below(bytes.len());
+        let place = chance.below(bytes.len());
         if chance.below(2) == 0 {
-            bytes[at] ^= 1 << chance.below(8);
-        } else if at + 4 <= bytes.len() {
-            let edge = EDGES[chance.below(EDGES.len())];
-            bytes[at..at + 4].copy_from_slice(&edge.to_be_bytes());
+            let bit = 1 << chance.below(8);
+            bytes
+                .iter_mut()
+                .skip(place)
+                .take(1)
+                .for_each(|it| *it ^= bit);
+        } else {
+            put(bytes, place, &chance.of(&EDGES).to_be_bytes());
         }
     }
 }
@@ -142,22 +154,10 @@ fn read_all(chance: &mut Chance, frames: &[u8], sizes: &[i64]) {
         piece_crc(frames, start, length);
         sequence_end(frames, start);
         key_hashes(frames, start, length, 7, |_| {});
-        let places = [(start, length), (0, 1)];
-        gather(frames, places.into_iter());
-        values(
-            frames,
-            places.into_iter(),
-            &[b"KEYS".to_vec(), b"TAGS".to_vec()],
-        );
-        if let Some((rows, names, values)) = maps(frames, places.into_iter()) {
-            assert_eq!(
-                rows.last().map(|it| *it as usize),
-                Some(names.bounds.len() - 1)
-            );
-            assert_eq!(names.bounds.len(), values.bounds.len());
-            assert!(!names.content.is_ascii() || names.is_utf8());
-            values.is_utf8();
-        }
+        let spans = [(start, length), (0, 1)].map(|(start, length)| {
+            Span::new(start.max(0) as usize, length.max(0) as usize).unwrap_or_default()
+        });
+        pieces(chance, frames, &spans);
         room(frames, start, length);
         offset_id(frames, start, length);
     }
@@ -175,7 +175,7 @@ fn read_all(chance: &mut Chance, frames: &[u8], sizes: &[i64]) {
     if let Some(found) = scan(frames, &limits, compared, chance.below(2) == 0) {
         assert!(found.stop <= frames.len());
         assert_eq!(
-            found.rows.iter().map(|row| row[1]).sum::<i64>(),
+            found.rows.iter().map(|row| at(row, 1)).sum::<i64>(),
             found.stop as i64
         );
     }
@@ -183,12 +183,18 @@ fn read_all(chance: &mut Chance, frames: &[u8], sizes: &[i64]) {
     let (_, stop) = chain(frames, base, end, wild(chance, end) as usize, &mut lengths);
     assert!(stop <= frames.len() && lengths.iter().sum::<i64>() == stop as i64);
 
-    if let Some(found) = table(frames, base, end) {
-        assert!(found.stop <= frames.len() && found.words.len() == found.numbers.len());
-        assert_eq!(
-            found.words.iter().map(|it| it[0]).sum::<i64>(),
-            found.stop as i64
-        );
+    let windows = [
+        Window::following(frames, base, end),
+        Window::at(frames, [(0, wild(chance, end)), (base, 91)].into_iter()),
+        Window::at(
+            frames,
+            lengths
+                .iter()
+                .scan(0, |at, it| Some((std::mem::replace(at, *at + it), *it))),
+        ),
+    ];
+    for found in windows.iter().flatten() {
+        columns(chance, frames, found);
     }
     pass(chance, frames);
     deliver(chance, frames, sizes);
@@ -249,10 +255,63 @@ fn deliver(chance: &mut Chance, frames: &[u8], sizes: &[i64]) {
         let end = start + usize::try_from(*size).unwrap_or(0);
         let record = frames.get(start..end).unwrap_or(frames);
         if writer.add(record, wild(chance, 9), &mut out).is_some() {
-            let told = u32::from_be_bytes([out[1], out[2], out[3], out[4]]);
+            let told = u32::from_be_bytes(chunk(&out, 1).unwrap_or_default());
             assert_eq!(out.len(), FRAME_HEAD_BYTES + told as usize);
         }
         start = end;
+    }
+}
+
+/// Columns of records that were found are there, whatever the records hold.
+fn columns(chance: &mut Chance, frames: &[u8], found: &Window) {
+    assert!(found.stop <= frames.len());
+    for field in Field::ALL {
+        let mut out = vec![0; found.count() * field.bytes()];
+        assert!(found.field(frames, field, &mut out).is_some());
+    }
+    let damaged = found.damaged(frames);
+    assert!(damaged.is_some_and(|it| it.is_empty() || it.len() == found.count()));
+    for spans in [found.topics().collect::<Vec<_>>(), found.bodies().collect()] {
+        pieces(chance, frames, &spans);
+    }
+    let sections: Vec<Span> = found.properties().map(|it| it.0).collect();
+    pieces(chance, frames, &sections);
+}
+
+/// Pieces of bytes are laid as they are, and looked into; none may lie outside.
+fn pieces(chance: &mut Chance, frames: &[u8], spans: &[Span]) {
+    let total = spans.iter().map(|it| it.len()).sum::<usize>();
+    if total <= 2 * frames.len() {
+        let (mut bounds, mut content) = (vec![0; 4 * spans.len() + 4], vec![0; total]);
+        let is_laid = lay(frames, spans.iter().copied(), &mut bounds, &mut content).is_some();
+        let pieces: Option<Vec<&[u8]>> = spans.iter().map(|it| it.of(frames)).collect();
+        assert_eq!(is_laid, pieces.is_some());
+        if let Some(pieces) = pieces {
+            assert_eq!(content, pieces.concat());
+            let utf8 = pieces.iter().all(|it| std::str::from_utf8(it).is_ok());
+            assert_eq!(is_utf8(&bounds, &content), utf8);
+        }
+    }
+    let asked = [b"KEYS".to_vec(), b"TAGS".to_vec()];
+    let sections = spans.iter().map(|it| (*it, chance.below(2)));
+    let Some(found) = properties(frames, sections, &asked, true) else {
+        return;
+    };
+    assert_eq!(
+        found.rows.last().map(|it| *it as usize),
+        Some(found.names.len())
+    );
+    assert_eq!(found.names.len(), found.values.len());
+    assert!(found.asked.iter().all(|it| it.len() == spans.len()));
+    for (bounds, section) in found.rows.windows(2).zip(spans) {
+        let (from, to) = (at(bounds, 0) as usize, at(bounds, 1) as usize);
+        let names = found.names.get(from..to).unwrap_or_default();
+        let values = found.values.get(from..to).unwrap_or_default();
+        for (name, value) in names.iter().zip(values) {
+            assert!(!name.is_empty() && !value.is_empty());
+            assert!(section.start() <= name.start() && value.end() <= section.end());
+            assert!(name.end() < value.start());
+        }
     }
 }
 
@@ -278,7 +337,7 @@ fn pass(chance: &mut Chance, frames: &[u8]) {
     assert!(made.is_some());
     if let Some((topics, (heads, bounds, entries))) = made {
         assert_eq!(bounds.last().map(|it| *it as usize), Some(entries.len()));
-        assert!(heads.iter().all(|it| (it[0] as usize) < topics.len()));
+        assert!(heads.iter().all(|it| (at(it, 0) as usize) < topics.len()));
         assert!(added.contains(&true) || entries.is_empty() && topics.is_empty());
     }
     let (count, mut units) = (chance.below(300), vec![0; 200 * UNIT_BYTES]);
@@ -360,7 +419,7 @@ fn cut_runs(chance: &mut Chance) {
         assert_eq!(entries.len(), listed.len() * ENTRY_BYTES);
         assert_eq!(bounds.len(), heads.len() + 1);
         assert_eq!(bounds.last().map(|it| *it as usize), Some(entries.len()));
-        assert!(bounds.windows(2).all(|it| it[0] < it[1]));
+        assert!(bounds.windows(2).all(|it| at(it, 0) < at(it, 1)));
     }
 }
 

@@ -92,21 +92,37 @@ pub fn compare_parts(record: &[u8], found: &Parts, checksums: bool) -> Option<u8
     } else {
         Tail::Other
     };
-    match ending {
-        Tail::Mangled => return Some(WRONG | WHOLE),
-        Tail::Property(digits) if digits != [b'-'; DIGITS] => {
-            let covered = record.get(..record.len() - PROPERTY_BYTES)?;
-            let right = number(&digits) == Some(u64::from(crc(covered)));
-            return Some(WHOLE | if right { 0 } else { WRONG });
-        }
-        _ => {}
-    }
     let body = record
         .get(found.body_start..)?
         .get(..length(found.body_length))?;
-    // An empty body's CRC is not looked at, as in CommitLog#checkMessageAndReturnSize.
-    let right = body.is_empty() || crc(body) as i32 == be_i32(record, AT_BODY_CRC)?;
-    Some(if right { 0 } else { WRONG })
+    let wrong = if is_wrong(record, body, ending)? {
+        WRONG
+    } else {
+        0
+    };
+    Some(wrong | if is_whole(ending) { WHOLE } else { 0 })
+}
+
+/// Whether a record that ends so has a checksum of the whole, right or wrong.
+fn is_whole(ending: Tail) -> bool {
+    match ending {
+        Tail::Mangled => true,
+        Tail::Property(digits) => digits != [b'-'; DIGITS],
+        Tail::Other => false,
+    }
+}
+
+/// Whether a whole record is not what was stored.
+pub fn is_wrong(record: &[u8], body: &[u8], ending: Tail) -> Option<bool> {
+    match ending {
+        Tail::Mangled => Some(true),
+        Tail::Property(digits) if is_whole(ending) => {
+            let covered = record.get(..record.len() - PROPERTY_BYTES)?;
+            Some(number(&digits) != Some(u64::from(crc(covered))))
+        }
+        // An empty body's CRC is not looked at, as in CommitLog#checkMessageAndReturnSize.
+        _ => Some(!body.is_empty() && crc(body) as i32 != be_i32(record, AT_BODY_CRC)?),
+    }
 }
 
 /// Decimal digits, the least significant first.

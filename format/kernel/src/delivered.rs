@@ -206,7 +206,7 @@ impl<'a> Writer<'a> {
                 self.values.push(value);
             }
         }
-        keep_last(&mut self.names, &mut self.values, 0);
+        keep_last(&mut self.names, &mut self.values);
         Some(known)
     }
 

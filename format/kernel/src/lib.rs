@@ -26,8 +26,8 @@ pub mod reading;
 pub mod record;
 pub mod runs;
 pub mod scan;
-pub mod table;
 pub mod text;
+pub mod window;
 
 /// Raised with every change of what Python calls; `rockoon_format.kernel` takes only its own.
-pub const INTERFACE: u32 = 12;
+pub const INTERFACE: u32 = 13;

@@ -588,40 +588,6 @@ fn chain<'py>(
     Ok((packed, why as u8, at))
 }
 
-type Laid<'py> = (Bound<'py, PyBytes>, Bound<'py, PyBytes>);
-
-/// Pieces one behind the other: their bounds, int32, and content; none above 2 GiB.
-fn laid<'py, 'a>(
-    py: Python<'py>,
-    pieces: impl ExactSizeIterator<Item = &'a &'a [u8]> + Clone + Send,
-) -> PyResult<Option<Laid<'py>>> {
-    let total: usize = pieces.clone().map(|piece| piece.len()).sum();
-    if i32::try_from(total).is_err() {
-        return Ok(None);
-    }
-    let mut bounds = None;
-    let content = PyBytes::new_with(py, total, |content| {
-        bounds = Some(PyBytes::new_with(py, (pieces.len() + 1) * 4, |bounds| {
-            py.detach(|| {
-                let (mut rest, mut at) = (content, 0i32);
-                let mut ends = bounds.chunks_exact_mut(4).skip(1);
-                for (piece, end) in pieces.zip(&mut ends) {
-                    let Some((out, behind)) = rest.split_at_mut_checked(piece.len()) else {
-                        return;
-                    };
-                    out.copy_from_slice(piece);
-                    rest = behind;
-                    at += piece.len() as i32;
-                    end.copy_from_slice(&at.to_ne_bytes());
-                }
-            });
-            Ok(())
-        })?);
-        Ok(())
-    })?;
-    Ok(bounds.map(|bounds| (bounds, content)))
-}
-
 /// Native int32 items.
 pub fn int32s<'py>(py: Python<'py>, items: &[i32]) -> PyResult<Bound<'py, PyBytes>> {
     PyBytes::new_with(py, items.len() * 4, |out| {
@@ -635,20 +601,6 @@ pub fn int32s<'py>(py: Python<'py>, items: &[i32]) -> PyResult<Bound<'py, PyByte
 /// Places as they come from NumPy: starts and lengths, int64.
 pub fn places<'a>(starts: &'a [u8], lengths: &'a [u8]) -> impl Iterator<Item = (i64, i64)> + 'a {
     words(starts).zip(words(lengths))
-}
-
-/// Pieces one behind the other: bounds, int32, and content; None at any doubt.
-#[pyfunction]
-fn gather<'py>(
-    py: Python<'py>,
-    data: &[u8],
-    starts: &[u8],
-    lengths: &[u8],
-) -> PyResult<Option<Laid<'py>>> {
-    match py.detach(|| pieces::gather(data, places(starts, lengths))) {
-        Some(found) => laid(py, found.iter()),
-        None => Ok(None),
-    }
 }
 
 /// Distinct pieces, and which of them each one is, int64; None at any doubt.
@@ -792,7 +744,6 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(distinct, module)?)?;
     module.add_function(wrap_pyfunction!(encode_batch, module)?)?;
     module.add_function(wrap_pyfunction!(encode_messages, module)?)?;
-    module.add_function(wrap_pyfunction!(gather, module)?)?;
     module.add_function(wrap_pyfunction!(key_hashes, module)?)?;
     module.add_function(wrap_pyfunction!(locate, module)?)?;
     module.add_function(wrap_pyfunction!(offset_ids, module)?)?;

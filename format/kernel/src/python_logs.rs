@@ -9,12 +9,12 @@ use pyo3::prelude::*;
 use pyo3::types::{PyByteArray, PyBytes};
 
 use crate::index::{self, Seconds, Slots, UNIT_BYTES};
-use crate::pieces::{self, Laid};
+use crate::pieces::{self, Span};
 use crate::python::{int32s, places, words, Names, WORD};
 use crate::reading::put;
 use crate::runs::{LogCutter, Rules, Runs};
 use crate::scan::ScanEnd;
-use crate::table::{table as columns_in_place, NUMBERS, WORDS};
+use crate::window::{self, Field};
 
 /// Native int64 items.
 fn int64s<'py>(py: Python<'py>, items: &[i64]) -> PyResult<Bound<'py, PyBytes>> {
@@ -207,102 +207,139 @@ impl QueueCutter {
     }
 }
 
-type Tabled<'py> = (Bound<'py, PyBytes>, Names<'py>, usize, usize, bool);
-
-/// Columns of whole records in their places, as `table::table` has them, the words before the numbers:
-/// columns, topics, how many records, where they end, and whether more bytes are needed to tell what
-/// is there.
-#[pyfunction]
-fn table<'py>(
-    py: Python<'py>,
-    data: &[u8],
-    base: i64,
-    end: usize,
-) -> PyResult<Option<Tabled<'py>>> {
-    let Some(found) = py.detach(|| columns_in_place(data, base, end)) else {
-        return Ok(None);
-    };
-    let count = found.words.len();
-    let words_bytes = count * WORDS * WORD;
-    let columns = PyBytes::new_with(py, words_bytes + count * NUMBERS * 4, |out| {
-        py.detach(|| {
-            let Some((words, numbers)) = out.split_at_mut_checked(words_bytes) else {
-                return;
-            };
-            columns_of(&found.words, words, i64::to_ne_bytes);
-            columns_of(&found.numbers, numbers, i32::to_ne_bytes);
-        });
-        Ok(())
-    })?;
-    let topics = found.topics.names.iter().map(|name| PyBytes::new(py, name));
-    let more = matches!(found.why, ScanEnd::MoreBytes);
-    Ok(Some((columns, topics.collect(), count, found.stop, more)))
-}
-
-/// Rows as columns.
-fn columns_of<T: Copy, const FIELDS: usize, const BYTES: usize>(
-    rows: &[[T; FIELDS]],
-    out: &mut [u8],
-    bytes_of: fn(T) -> [u8; BYTES],
-) {
-    let columns = out.chunks_exact_mut((rows.len() * BYTES).max(1));
-    for (number, column) in columns.enumerate() {
-        for (out, row) in column.chunks_exact_mut(BYTES).zip(rows) {
-            if let Some(field) = row.get(number) {
-                out.copy_from_slice(&bytes_of(*field));
-            }
-        }
-    }
-}
-
 /// Bounds, int32, content, and whether each piece is UTF-8.
 type Text<'py> = (Bound<'py, PyBytes>, Bound<'py, PyBytes>, bool);
 
-fn text<'py>(py: Python<'py>, laid: &Laid) -> PyResult<Text<'py>> {
-    let is_utf8 = py.detach(|| laid.is_utf8());
-    let content = PyBytes::new(py, &laid.content);
-    Ok((int32s(py, &laid.bounds)?, content, is_utf8))
+/// Pieces of bytes one behind the other.
+fn laid<'py>(
+    py: Python<'py>,
+    bytes: &[u8],
+    spans: impl ExactSizeIterator<Item = Span> + Clone + Send,
+    as_text: bool,
+) -> PyResult<Text<'py>> {
+    let total: usize = spans.clone().map(Span::len).sum();
+    let (mut bounds, mut is_utf8) = (None, false);
+    let content = PyBytes::new_with(py, total, |content| {
+        let made = PyBytes::new_with(py, (spans.len() + 1) * 4, |bounds| {
+            let done = py.detach(|| {
+                pieces::lay(bytes, spans, bounds, content)?;
+                is_utf8 = as_text && pieces::is_utf8(bounds, content);
+                Some(())
+            });
+            done.ok_or_else(|| PyValueError::new_err("2 GiB of pieces"))
+        });
+        bounds = Some(made?);
+        Ok(())
+    })?;
+    let bounds = bounds.ok_or_else(|| PyValueError::new_err("no bounds"))?;
+    Ok((bounds, content, is_utf8))
 }
 
-/// Some properties of each section, empty where there is none; None at any doubt.
-#[pyfunction]
-fn property_values<'py>(
-    py: Python<'py>,
-    data: &[u8],
-    starts: &[u8],
-    lengths: &[u8],
-    names: Vec<Vec<u8>>,
-) -> PyResult<Option<Vec<Text<'py>>>> {
-    let found = py.detach(|| pieces::values(data, places(starts, lengths), &names));
-    found
-        .map(|found| found.iter().map(|laid| text(py, laid)).collect())
-        .transpose()
+type Properties<'py> = (
+    Vec<Text<'py>>,
+    Option<(Bound<'py, PyBytes>, Text<'py>, Text<'py>)>,
+);
+
+/// Records of some bytes; see `window::Window`. Any thread may call anything.
+#[pyclass(frozen, module = "rockoon_kernel")]
+struct Window {
+    data: Py<PyBytes>,
+    window: window::Window,
 }
 
-/// All properties of each section: bounds of its pairs, int32, then names and values.
-#[pyfunction]
-fn property_maps<'py>(
-    py: Python<'py>,
-    data: &[u8],
-    starts: &[u8],
-    lengths: &[u8],
-) -> PyResult<Option<(Bound<'py, PyBytes>, Text<'py>, Text<'py>)>> {
-    let Some((rows, names, values)) = py.detach(|| pieces::maps(data, places(starts, lengths)))
-    else {
-        return Ok(None);
-    };
-    Ok(Some((
-        int32s(py, &rows)?,
-        text(py, &names)?,
-        text(py, &values)?,
-    )))
+#[pymethods]
+impl Window {
+    /// The whole records in their places that the bytes begin with; None at any doubt.
+    #[staticmethod]
+    fn following(py: Python<'_>, data: Bound<'_, PyBytes>, base: i64, end: usize) -> Option<Self> {
+        let bytes = data.as_bytes();
+        let window = py.detach(|| window::Window::following(bytes, base, end))?;
+        let data = data.unbind();
+        Some(Window { data, window })
+    }
+
+    /// Records at `starts`, of `sizes`, int64 both; None if one is not whole.
+    #[staticmethod]
+    fn at(py: Python<'_>, data: Bound<'_, PyBytes>, starts: &[u8], sizes: &[u8]) -> Option<Self> {
+        let bytes = data.as_bytes();
+        let window = py.detach(|| window::Window::at(bytes, places(starts, sizes)))?;
+        let data = data.unbind();
+        Some(Window { data, window })
+    }
+
+    /// How many records there are, where they end, and whether more bytes are needed to tell what is
+    /// there.
+    fn extent(&self) -> (usize, usize, bool) {
+        let more = matches!(self.window.why, ScanEnd::MoreBytes);
+        (self.window.count(), self.window.stop, more)
+    }
+
+    /// A column of `window::Field::ALL`, int64 or int32.
+    fn field<'py>(&self, py: Python<'py>, number: usize) -> PyResult<Bound<'py, PyBytes>> {
+        let bytes = self.data.as_bytes(py);
+        let field = Field::ALL.get(number).copied().ok_or_else(unknown)?;
+        PyBytes::new_with(py, self.window.count() * field.bytes(), |out| {
+            let done = py.detach(|| self.window.field(bytes, field, out));
+            done.ok_or_else(unknown)
+        })
+    }
+
+    /// Distinct topics, in order of appearance.
+    fn topics<'py>(&self, py: Python<'py>) -> Names<'py> {
+        let names = self.window.topics.iter();
+        names.map(|name| PyBytes::new(py, name)).collect()
+    }
+
+    /// Each record's topic.
+    fn topic_names<'py>(&self, py: Python<'py>) -> PyResult<Text<'py>> {
+        laid(py, self.data.as_bytes(py), self.window.topics(), true)
+    }
+
+    /// Each record's body as it is stored.
+    fn bodies<'py>(&self, py: Python<'py>) -> PyResult<Text<'py>> {
+        laid(py, self.data.as_bytes(py), self.window.bodies(), false)
+    }
+
+    /// Some properties of each record, empty where there is none, and all: bounds of its pairs,
+    /// int32, names and values.
+    fn properties<'py>(
+        &self,
+        py: Python<'py>,
+        names: Vec<Vec<u8>>,
+        with_maps: bool,
+    ) -> PyResult<Properties<'py>> {
+        let bytes = self.data.as_bytes(py);
+        let sections = self.window.properties();
+        let found = py.detach(|| pieces::properties(bytes, sections, &names, with_maps));
+        let found = found.ok_or_else(unknown)?;
+        let text = |spans: &Vec<Span>| laid(py, bytes, spans.iter().copied(), true);
+        let values = found.asked.iter().map(text).collect::<PyResult<_>>()?;
+        if !with_maps {
+            return Ok((values, None));
+        }
+        let maps = (
+            int32s(py, &found.rows)?,
+            text(&found.names)?,
+            text(&found.values)?,
+        );
+        Ok((values, Some(maps)))
+    }
+
+    /// A byte for each record, 1 if it is not what was stored; empty if all are.
+    fn damaged<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
+        let bytes = self.data.as_bytes(py);
+        let found = py.detach(|| self.window.damaged(bytes));
+        Ok(PyBytes::new(py, &found.ok_or_else(unknown)?))
+    }
+}
+
+fn unknown() -> PyErr {
+    PyValueError::new_err("there is no such column")
 }
 
 pub fn add_to(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<IndexSlots>()?;
-    module.add_function(wrap_pyfunction!(property_maps, module)?)?;
-    module.add_function(wrap_pyfunction!(property_values, module)?)?;
-    module.add_function(wrap_pyfunction!(table, module)?)?;
+    module.add_class::<Window>()?;
     module.add_class::<QueueCutter>()?;
     module.add_function(wrap_pyfunction!(index_keys, module)?)
 }

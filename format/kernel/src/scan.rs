@@ -85,7 +85,7 @@ fn next(bytes: &[u8], at: usize, end: usize) -> Result<&[u8], ScanEnd> {
 }
 
 /// The parts of a record, if they add up to its size.
-fn whole(record: &[u8]) -> Option<Parts> {
+pub fn whole(record: &[u8]) -> Option<Parts> {
     parts(record).filter(|found| found.end == record.len() && found.topic_length >= 0)
 }
 

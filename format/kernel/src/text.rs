@@ -2,6 +2,8 @@
 
 #![forbid(unsafe_code)]
 
+use crate::reading::chunk;
+
 pub const NAME_END: u8 = 1;
 const PROPERTY_END: u8 = 2;
 const WORD: usize = 8;
@@ -35,31 +37,38 @@ pub fn hash_behind(front: i32, text: &[u8]) -> Option<i32> {
     Some(units.fold(front, |code, unit| step(code, i32::from(unit))))
 }
 
-/// What stands before the first end of a property, and what behind it, if there is one.
-fn split_first(bytes: &[u8]) -> (&[u8], Option<&[u8]>) {
-    let mut words = bytes.chunks_exact(WORD);
-    let mut at = 0;
-    while let Some(word) = words.next().and_then(|it| it.first_chunk()) {
+/// Where the first end of a property is in some bytes from `at` on, before `end`; `end` if there is none.
+#[inline]
+pub fn property_end(bytes: &[u8], at: usize, end: usize) -> usize {
+    let mut at = at;
+    while at < end {
+        let Some(word) = chunk(bytes, at) else {
+            let rest = bytes.get(at..end).unwrap_or_default();
+            return at
+                + rest
+                    .iter()
+                    .position(|byte| *byte == PROPERTY_END)
+                    .unwrap_or(end - at);
+        };
         // The lowest byte that is an end gets its highest bit set; those above it may, wrongly.
-        let zeros = u64::from_le_bytes(*word) ^ (ONES * PROPERTY_END as u64);
+        let zeros = u64::from_le_bytes(word) ^ (ONES * PROPERTY_END as u64);
         let marks = zeros.wrapping_sub(ONES) & !zeros & (ONES << 7);
         if marks != 0 {
-            return split_at(bytes, at + marks.trailing_zeros() as usize / 8);
+            return end.min(at + marks.trailing_zeros() as usize / 8);
         }
         at += WORD;
     }
-    match words
-        .remainder()
-        .iter()
-        .position(|byte| *byte == PROPERTY_END)
-    {
-        Some(position) => split_at(bytes, at + position),
-        None => (bytes, None),
-    }
+    end
+}
+
+/// What stands before the first end of a property, and what behind it, if there is one.
+fn split_first(bytes: &[u8]) -> (&[u8], Option<&[u8]>) {
+    split_at(bytes, property_end(bytes, 0, bytes.len()))
 }
 
 fn split_at(bytes: &[u8], at: usize) -> (&[u8], Option<&[u8]>) {
     match bytes.split_at_checked(at) {
+        // Where there is no end, it is all, and nothing is behind.
         Some((front, behind)) => (front, behind.get(1..)),
         None => (bytes, None),
     }

@@ -8,7 +8,7 @@ taken.
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 
 import numpy as np
 import pyarrow as pa
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from rockoon.compression import unpack
 from rockoon.errors import InvalidArgument
 from rockoon_format import kernel
-from rockoon_format.checksums import checks_of, compared, damaged_records, room_of
+from rockoon_format.checksums import checks_of, room_of
 from rockoon_format.frames import IntArray, Parts, locate, sliding
 from rockoon_format.message_id import encode_offset_id
 from rockoon_format.properties import PROPERTY_KEYS, PROPERTY_TAGS, PROPERTY_UNIQ_KEY
@@ -30,15 +30,9 @@ from rockoon_format.record import (
     SYS_FLAG_COMPRESSED,
     decode_host,
 )
-from rockoon_spark.records.compiled_properties import (
-    CompiledProperties,
-    distinct,
-    gathered,
-    offset_ids,
-)
 from rockoon_spark.records.properties import Properties, cut, text
-from rockoon_spark.records.table import Table
 from rockoon_spark.records.touch_pages import touch_pages
+from rockoon_spark.records.window import Window
 
 Bytes = NDArray[np.uint8]
 
@@ -67,8 +61,8 @@ class LogRecords:
     broker: str
     content: bytes | None = None
     """The buffer again, for the compiled kernel, which reads bytes that nobody else writes."""
-    table: Table | None = None
-    """Their fields, where the kernel has found them already."""
+    window: Window | None = None
+    """The records as the kernel has found them: in `content`."""
 
     @classmethod
     def of(
@@ -80,17 +74,19 @@ class LogRecords:
             buffer, base, starts = buffer[first:behind], base + first, starts - first
             if kernel.native is not None:
                 content = buffer.tobytes()
-                return cls(np.frombuffer(content, np.uint8), base, starts, sizes, broker, content)
+                window = Window.at(content, starts, sizes)
+                own = np.frombuffer(content, np.uint8)
+                return cls(own, base, starts, sizes, broker, content, window)
             touch_pages(buffer, len(starts))
         else:
             buffer = np.zeros(128, np.uint8)
         return cls(buffer, base, starts, sizes, broker)
 
     @classmethod
-    def of_table(cls, content: bytes, base: int, table: Table, broker: str) -> "LogRecords":
-        """Records whose fields were found in some bytes."""
+    def of_window(cls, content: bytes, base: int, window: Window, broker: str) -> "LogRecords":
+        """Records that were found in some bytes."""
         buffer = np.frombuffer(content, np.uint8)
-        return cls(buffer, base, table.starts, table.sizes, broker, content, table)
+        return cls(buffer, base, window.starts, window.sizes, broker, content, window)
 
     @cached_property
     def parts(self) -> Parts:
@@ -110,9 +106,6 @@ class LogRecords:
 
     def prefix(self, name: str) -> IntArray:
         """A field that stands at the same place in all records, int64[n]."""
-        if self.table is not None and (ready := self.table.columns.get(name)) is not None:
-            number: IntArray = ready.to_numpy().astype(np.int64)
-            return number
         column: IntArray = self.parts.prefix[name].astype(np.int64)
         return column
 
@@ -131,33 +124,24 @@ class LogRecords:
 
     def pieces(self, starts: IntArray, lengths: IntArray) -> pa.BinaryArray:
         """Cut one piece out of each record, int64[n] each."""
-        if self.content is not None:
-            found = gathered(self.content, starts, lengths)
-            if found is not None:
-                return found
         return cut(self.buffer, starts, starts + lengths)
 
     @cached_property
-    def properties(self) -> Properties | CompiledProperties:
+    def properties(self) -> Properties | Window:
         """Each record's properties, without its checksum."""
-        if self.table is not None and self.content is not None:
-            table = self.table
-            return CompiledProperties(
-                self.content, table.properties_starts, table.properties_lengths
-            )
+        if self.window is not None:
+            return self.window
         lengths = np.maximum(self.parts.properties_lengths, 0)
         data = self.buffer if self.content is None else self.content
         has_room, _ = room_of(data, self.parts.starts + self.sizes, lengths)
         lengths = lengths - PROPERTY_CRC_BYTES * has_room
-        if self.content is not None:
-            return CompiledProperties(self.content, self.parts.properties_starts, lengths)
         return Properties(self.pieces(self.parts.properties_starts, lengths))
 
     @cached_property
     def stored_bodies(self) -> pa.BinaryArray:
         """Each record's body as it is stored."""
-        if self.table is not None:
-            return self.pieces(self.table.body_starts, self.table.body_lengths)
+        if self.window is not None:
+            return self.window.bodies()
         return self.pieces(self.parts.body_starts, np.maximum(self.parts.body_lengths, 0))
 
     def are_damaged(self) -> NDArray[np.bool_]:
@@ -165,11 +149,8 @@ class LogRecords:
 
         Those without a checksum are compared by their bodies' CRCs.
         """
-        if self.content is not None:
-            found = compared(self.content, self.starts, self.sizes)
-            if found is None:
-                return damaged_records(self.content, self.parts, self.sizes)
-            return found
+        if self.window is not None:
+            return self.window.are_damaged()
         checks = checks_of(self.buffer, self.parts, self.sizes)
         # An array of bytes objects comes at a quarter of what a list of them costs.
         covered = self.pieces(checks.starts, checks.lengths).to_numpy(zero_copy_only=False)
@@ -178,15 +159,18 @@ class LogRecords:
 
     def few(self, starts: IntArray, lengths: IntArray) -> tuple[list[bytes], pa.Array]:
         """Pieces as `pieces` cuts them: the distinct ones, and which of them each record has."""
-        if self.content is not None:
-            found = distinct(self.content, starts, lengths)
+        if self.window is not None and kernel.native is not None:
+            found = kernel.native.distinct(self.content, starts.tobytes(), lengths.tobytes())
             if found is not None:
-                return found
+                return found[0], pa.array(np.frombuffer(found[1], np.int64))
         encoded = self.pieces(starts, lengths).dictionary_encode()
         return encoded.dictionary.to_pylist(), encoded.indices
 
     def topics(self) -> pa.BinaryArray:
         """Each record's topic as it is stored."""
+        if self.window is not None:
+            found, numbers = self.window.topics()
+            return pa.array(found, pa.binary()).take(pa.array(numbers))
         return self.pieces(self.parts.topic_starts, self.parts.topic_lengths)
 
 
@@ -223,17 +207,18 @@ def _message_ids(records: LogRecords) -> pa.StringArray:
     if (lengths != HOST_V4_BYTES).any():
         raw = records.pieces(at, lengths).to_pylist()
         return pa.array(list(map(encode_offset_id, raw, positions.tolist())), pa.string())
-    if records.content is not None:
-        ids = offset_ids(records.content, at, positions)
-        if ids is not None:
-            return ids
     count = len(records)
+    bounds = np.arange(0, 32 * count + 1, 32, dtype=np.int32)
+    if records.window is not None and kernel.native is not None:
+        ids = kernel.native.offset_ids(records.content, at.tobytes(), positions.tobytes())
+        if ids is not None:
+            buffers = pa.py_buffer(bounds), pa.py_buffer(ids)
+            return pa.StringArray.from_buffers(count, *buffers)
     content = np.empty((count, 16), np.uint8)
     content[:, :8] = sliding(records.buffer, "V8")[at].view(np.uint8).reshape(count, 8)
     content[:, 8:] = positions.astype(">i8").view(np.uint8).reshape(count, 8)
     digits = np.empty((count, 32), np.uint8)
     digits[:, 0::2], digits[:, 1::2] = _HEX[content >> 4], _HEX[content & 15]
-    bounds = np.arange(0, 32 * count + 1, 32, dtype=np.int32)
     return pa.StringArray.from_buffers(count, pa.py_buffer(bounds), pa.py_buffer(digits))
 
 
@@ -259,10 +244,7 @@ def _unpacked(body: bytes, sys_flag: int) -> bytes:
 
 
 def _topics(records: LogRecords) -> pa.StringArray:
-    if records.table is not None:
-        found, numbers = records.table.topics, records.table.topic_numbers
-    else:
-        found, numbers = records.few(records.parts.topic_starts, records.parts.topic_lengths)
+    found, numbers = records.few(records.parts.topic_starts, records.parts.topic_lengths)
     return text(pa.array(found, pa.binary())).take(numbers)
 
 
@@ -325,11 +307,16 @@ CHECKED = frozenset({"body", "properties", "keys", "tags", "unique_key"})
 
 def arrow_schema(columns: Sequence[str]) -> pa.Schema:
     """The Arrow schema of some columns of COLUMNS."""
+    return _schema(tuple(columns))
+
+
+@cache
+def _schema(columns: tuple[str, ...]) -> pa.Schema:
     return pa.schema([pa.field(name, COLUMNS[name].type) for name in columns])
 
 
 def to_batch(records: LogRecords, columns: Sequence[str]) -> pa.RecordBatch:
     """Some columns of records, in the order named."""
-    ready = {} if records.table is None else records.table.columns
+    ready = {} if records.window is None else records.window.columns(columns)
     arrays = [ready[name] if name in ready else COLUMNS[name].of(records) for name in columns]
     return pa.RecordBatch.from_arrays(arrays, schema=arrow_schema(columns))

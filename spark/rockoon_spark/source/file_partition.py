@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,9 +16,9 @@ from rockoon_spark.files import LogFile, dropped_marks, read_range
 from rockoon_spark.records.columns import LogRecords
 from rockoon_spark.records.partition_scan import Found, find_records
 from rockoon_spark.records.record_run import LogBroken, RecordRun, no_record
-from rockoon_spark.records.selection import Selection
+from rockoon_spark.records.selection import Mask, Selection
 from rockoon_spark.records.starts import first_record
-from rockoon_spark.records.table import table_of
+from rockoon_spark.records.window import Window
 from rockoon_spark.source.log_source import (
     FORGED_FAULT,
     ContiguousPartition,
@@ -109,17 +109,22 @@ class FilePartition(ContiguousPartition):
 
     def read(self) -> Iterator[LogRecords | DamagedPlace]:
         """See `LogPartition`."""
-        marks = None
+        marks: Mapping[str, int] | None = None
+        anew: dict[str, int] = {}
         try:
             for found in self.records():
                 if isinstance(found, DamagedPlace):
                     yield found
                     continue
-                if marks is None:
+                if self.store and (marks is None or not self.is_sealed):
                     # After the records: a mark is there before any record of a topic that was
                     # created again, so messages of the former topic never come with its own.
-                    marks = dropped_marks(self.store) if self.store else {}
-                kept = found.chosen(_kept(found, marks))
+                    now = dropped_marks(self.store)
+                    marks = now if marks is None else marks
+                    # What is read of a topic is what it was when this began, not its next life.
+                    changed = {topic: at for topic, at in now.items() if at != marks.get(topic)}
+                    anew = changed | anew
+                kept = found.chosen(_kept(found, marks or {}) & ~_behind_marks(found, anew))
                 yield kept if self.coverage is None else self.coverage.left(kept)
         except FileNotFoundError:
             sentence = f"{self.file.uri} was deleted, as retention does, after the read was planned"
@@ -130,20 +135,32 @@ class FilePartition(ContiguousPartition):
         if offsets is not None:
             yield from self._records_at(offsets)
             return
-        at, read = self.start, self._content()
-        # What a broker still writes to is looked at all at once: a topic that is deleted and made
-        # anew between two windows would have two records with one queue offset (`read`).
-        tables = self._leading(read, table_of, TABLE_BYTES) if self.is_sealed else ()
-        for content, base, table in tables:
-            yield LogRecords.of_table(content, base, table, self.broker)
-            at = base + int(table.sizes.sum())
+        at, read, last = self.start, self._content(), b""
+        for content, base, window in self._leading(read, _window_of, TABLE_BYTES):
+            if self._was_rolled_back(read, last, at):
+                return
+            at = base + window.stop
+            last = content[window.stop - int(window.sizes[-1]) : window.stop]
+            yield LogRecords.of_window(content, base, window, self.broker)
         buffer, found = self._behind(at).look(content=read[at - self.start :])
+        if self._was_rolled_back(read, last, at):
+            return
         for damage in found.damages:
             yield DamagedPlace(self.file.uri, damage.start, damage.end)
         if found.forgery is not None:
             forged = found.forgery
             yield DamagedPlace(self.file.uri, forged.start, forged.end, FORGED_FAULT)
         yield from in_batches(buffer, at, found.starts, found.sizes, self.broker)
+
+    def _was_rolled_back(self, read: NDArray[np.uint8], last: bytes, behind: int) -> bool:
+        """Whether a broker took back the record `last`, which ended at a physical offset, as it does
+        with what it had not yet synced when it stopped.
+
+        What was read behind it afterwards is newer than this reading then, and need not begin where
+        a record did: there is nothing more to read.
+        """
+        end = behind - self.start
+        return not self.is_sealed and read[end - len(last) : end].tobytes() != last
 
     def _records_at(self, offsets: IntArray) -> Iterator[LogRecords | DamagedPlace]:
         # What lies between is not looked at: the second reading costs what is left, not the log.
@@ -232,19 +249,38 @@ def _sizes_of(content: bytes, base: int, end: int) -> tuple[int | None, int, boo
     return size or None, size, more
 
 
+def _window_of(content: bytes, base: int, end: int) -> tuple[Window | None, int, bool]:
+    """The records that some bytes begin with; see `FilePartition._leading`."""
+    found = Window.following(content, base, end)
+    if found is None:
+        return None, 0, False
+    return found if len(found) else None, found.stop, found.has_more
+
+
 def file_gone(file: LogFile) -> str:
     """What is wrong where a file is missing, in one sentence."""
     return f"{file.uri} went while it was read: retention deleted it; run again"
 
 
-def _kept(records: LogRecords, marks: Mapping[str, int]) -> np.ndarray[Any, np.dtype[np.bool_]]:
+def _kept(records: LogRecords, marks: Mapping[str, int]) -> Mask:
     """Which records did not go with their topic."""
     kept = np.ones(len(records), np.bool_)
     for topic, mark in marks.items():
         if records.base < mark:
-            of_topic = Selection().among("topic", frozenset({topic})).mask(records)
-            kept &= ~(of_topic & (records.prefix("physical_offset") < mark))
+            kept &= ~(_of_topic(records, topic) & (records.prefix("physical_offset") < mark))
     return kept
+
+
+def _behind_marks(records: LogRecords, marks: Mapping[str, int]) -> Mask:
+    """Which records came after their topic was made anew."""
+    behind = np.zeros(len(records), np.bool_)
+    for topic, mark in marks.items():
+        behind |= _of_topic(records, topic) & (records.prefix("physical_offset") >= mark)
+    return behind
+
+
+def _of_topic(records: LogRecords, topic: str) -> Mask:
+    return Selection().among("topic", frozenset({topic})).mask(records)
 
 
 def files_of_times(files: Sequence[LogFile], least_ms: int, most_ms: int) -> list[LogFile]:

@@ -1,0 +1,235 @@
+//! Records of one piece of a log: found once, then columns of them as Arrow has them.
+
+#![forbid(unsafe_code)]
+
+use crate::checksum::{tail, Tail, PROPERTY_BYTES};
+use crate::columns::{is_wrong, piece, Topics};
+use crate::pieces::Span;
+use crate::reading::{chunk, put};
+use crate::record::{
+    length, Parts, AT_PHYSICAL_OFFSET, AT_PREPARED_OFFSET, AT_QUEUE_ID, AT_QUEUE_OFFSET,
+    AT_STORE_TIMESTAMP, AT_SYS_FLAG,
+};
+use crate::scan::{records, whole, ScanEnd};
+
+const AT_FLAG: usize = 16;
+const AT_BORN_TIMESTAMP: usize = 40;
+const AT_RECONSUME_TIMES: usize = AT_PREPARED_OFFSET - 4;
+const RECORD_BYTES_GUESS: usize = 256;
+
+/// Where a record and its parts lie; a window has less than 4 GiB.
+struct Place {
+    all: Span,
+    body: Span,
+    name: Span,
+    /// Without a checksum.
+    properties: Span,
+    topic: u32,
+    born_extra: u8,
+    hosts_extra: u8,
+    tail: Tail,
+}
+
+impl Place {
+    fn of(at: usize, size: usize, parts: &Parts, tail: Tail, topic: i64) -> Option<Place> {
+        let checked = match tail {
+            Tail::Property(_) => PROPERTY_BYTES,
+            _ => 0,
+        };
+        let properties = length(parts.properties_length).checked_sub(checked)?;
+        Some(Place {
+            all: Span::new(at, size)?,
+            body: Span::new(at + parts.body_start, length(parts.body_length))?,
+            name: Span::new(at + parts.topic_start, length(parts.topic_length))?,
+            properties: Span::new(at + parts.properties_start, properties)?,
+            topic: u32::try_from(topic).ok()?,
+            born_extra: parts.born_extra as u8,
+            hosts_extra: parts.hosts_extra as u8,
+            tail,
+        })
+    }
+
+    fn at(&self, at_v4: usize, extra: u8) -> usize {
+        self.all.start() + at_v4 + usize::from(extra)
+    }
+}
+
+/// A field of one length, as `rockoon_spark.records.window` numbers them.
+#[derive(Clone, Copy)]
+pub enum Field {
+    // Eight bytes.
+    Start,
+    Size,
+    PhysicalOffset,
+    QueueOffset,
+    /// Times are in microseconds.
+    BornTime,
+    StoreTime,
+    PreparedOffset,
+    // Four.
+    Queue,
+    Flag,
+    SysFlag,
+    ReconsumeTimes,
+    ShortSize,
+    Topic,
+}
+
+impl Field {
+    pub const ALL: [Field; 13] = [
+        Field::Start,
+        Field::Size,
+        Field::PhysicalOffset,
+        Field::QueueOffset,
+        Field::BornTime,
+        Field::StoreTime,
+        Field::PreparedOffset,
+        Field::Queue,
+        Field::Flag,
+        Field::SysFlag,
+        Field::ReconsumeTimes,
+        Field::ShortSize,
+        Field::Topic,
+    ];
+
+    pub fn bytes(self) -> usize {
+        if (self as usize) < Field::Queue as usize {
+            8
+        } else {
+            4
+        }
+    }
+}
+
+/// Records of some bytes, which whoever asks has to give again.
+pub struct Window {
+    places: Vec<Place>,
+    /// Distinct topics, in order of appearance.
+    pub topics: Vec<Vec<u8>>,
+    pub why: ScanEnd,
+    pub stop: usize,
+}
+
+impl Window {
+    /// Whole records in their places, as `scan::records` follows them to the last one that `bytes`
+    /// hold.
+    pub fn following(bytes: &[u8], base: i64, end: usize) -> Option<Window> {
+        let mut places = Vec::with_capacity(bytes.len() / RECORD_BYTES_GUESS);
+        let mut topics = Topics::default();
+        let (why, stop) = records(bytes, Some(base), end, bytes.len(), |at, record, parts| {
+            places.push(place(at, record, parts, &mut topics)?);
+            Some(())
+        })?;
+        Some(Window::of(places, topics, why, stop))
+    }
+
+    /// Records at positions, of sizes; none if one is not whole.
+    pub fn at(bytes: &[u8], given: impl Iterator<Item = (i64, i64)>) -> Option<Window> {
+        let mut places = Vec::with_capacity(given.size_hint().0);
+        let mut topics = Topics::default();
+        for (start, size) in given {
+            let record = piece(bytes, start, size)?;
+            places.push(place(start as usize, record, &whole(record)?, &mut topics)?);
+        }
+        Some(Window::of(places, topics, ScanEnd::End, bytes.len()))
+    }
+
+    fn of(places: Vec<Place>, topics: Topics, why: ScanEnd, stop: usize) -> Window {
+        let topics = topics.names.iter().map(|name| name.to_vec()).collect();
+        Window {
+            places,
+            topics,
+            why,
+            stop,
+        }
+    }
+
+    pub fn count(&self) -> usize {
+        self.places.len()
+    }
+
+    /// Write a field of each record.
+    pub fn field(&self, bytes: &[u8], field: Field, out: &mut [u8]) -> Option<()> {
+        let word = |at: usize| chunk(bytes, at).map(i64::from_be_bytes);
+        let time = |at: usize| word(at).map(|ms| ms.wrapping_mul(1000));
+        let number = |at: usize| chunk(bytes, at).map(i32::from_be_bytes);
+        match field {
+            Field::Start => self.each(out, |it| Some((it.all.start() as i64).to_ne_bytes())),
+            Field::Size => self.each(out, |it| Some((it.all.len() as i64).to_ne_bytes())),
+            Field::PhysicalOffset => self.words(out, |it| word(it.at(AT_PHYSICAL_OFFSET, 0))),
+            Field::QueueOffset => self.words(out, |it| word(it.at(AT_QUEUE_OFFSET, 0))),
+            Field::BornTime => self.words(out, |it| time(it.at(AT_BORN_TIMESTAMP, 0))),
+            Field::StoreTime => {
+                self.words(out, |it| time(it.at(AT_STORE_TIMESTAMP, it.born_extra)))
+            }
+            Field::PreparedOffset => {
+                self.words(out, |it| word(it.at(AT_PREPARED_OFFSET, it.hosts_extra)))
+            }
+            Field::Queue => self.numbers(out, |it| number(it.at(AT_QUEUE_ID, 0))),
+            Field::Flag => self.numbers(out, |it| number(it.at(AT_FLAG, 0))),
+            Field::SysFlag => self.numbers(out, |it| number(it.at(AT_SYS_FLAG, 0))),
+            Field::ReconsumeTimes => {
+                self.numbers(out, |it| number(it.at(AT_RECONSUME_TIMES, it.hosts_extra)))
+            }
+            Field::ShortSize => self.numbers(out, |it| Some(it.all.len() as i32)),
+            Field::Topic => self.numbers(out, |it| Some(it.topic as i32)),
+        }
+    }
+
+    fn words(&self, out: &mut [u8], of: impl Fn(&Place) -> Option<i64>) -> Option<()> {
+        self.each(out, |it| of(it).map(i64::to_ne_bytes))
+    }
+
+    fn numbers(&self, out: &mut [u8], of: impl Fn(&Place) -> Option<i32>) -> Option<()> {
+        self.each(out, |it| of(it).map(i32::to_ne_bytes))
+    }
+
+    fn each<const N: usize>(
+        &self,
+        out: &mut [u8],
+        of: impl Fn(&Place) -> Option<[u8; N]>,
+    ) -> Option<()> {
+        for (out, place) in out.chunks_exact_mut(N).zip(&self.places) {
+            put(out, 0, &of(place)?)?;
+        }
+        Some(())
+    }
+
+    /// Where each record's topic is.
+    pub fn topics(&self) -> impl ExactSizeIterator<Item = Span> + Clone + '_ {
+        self.places.iter().map(|it| it.name)
+    }
+
+    /// Where each record's body is, as it is stored.
+    pub fn bodies(&self) -> impl ExactSizeIterator<Item = Span> + Clone + '_ {
+        self.places.iter().map(|it| it.body)
+    }
+
+    /// Where each record's properties are, and the number of its topic.
+    pub fn properties(&self) -> impl ExactSizeIterator<Item = (Span, usize)> + '_ {
+        let places = self.places.iter();
+        places.map(|it| (it.properties, it.topic as usize))
+    }
+
+    /// A byte for each record, 1 if it is not what was stored; none at all if all are.
+    pub fn damaged(&self, bytes: &[u8]) -> Option<Vec<u8>> {
+        let mut wrong = Vec::new();
+        for (number, place) in self.places.iter().enumerate() {
+            let record = place.all.of(bytes)?;
+            let body = place.body.of(bytes)?;
+            if is_wrong(record, body, place.tail)? {
+                wrong.resize(self.places.len(), 0);
+                put(&mut wrong, number, &[1])?;
+            }
+        }
+        Some(wrong)
+    }
+}
+
+fn place<'a>(at: usize, record: &'a [u8], parts: &Parts, topics: &mut Topics<'a>) -> Option<Place> {
+    let topic = record
+        .get(parts.topic_start..)?
+        .get(..length(parts.topic_length))?;
+    let tail = tail(record, parts.properties_length);
+    Place::of(at, record.len(), parts, tail, topics.number(topic))
+}
