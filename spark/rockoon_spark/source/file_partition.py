@@ -153,8 +153,8 @@ class FilePartition(ContiguousPartition):
         yield from in_batches(buffer, at, found.starts, found.sizes, self.broker)
 
     def _was_rolled_back(self, read: NDArray[np.uint8], last: bytes, behind: int) -> bool:
-        """Whether a broker took back the record `last`, which ended at a physical offset, as it does
-        with what it had not yet synced when it stopped.
+        """Whether a broker took back the record `last`, which ended at a physical offset, as it
+        does with what it had not yet synced when it stopped.
 
         What was read behind it afterwards is newer than this reading then, and need not begin where
         a record did: there is nothing more to read.
