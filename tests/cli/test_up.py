@@ -64,7 +64,7 @@ def test_one_process_is_the_command_itself_and_ends_with_it(tmp_path: Path) -> N
         finally:
             for variable, _ in re.findall(r"export (\w+)=(\S+)", running.shown):
                 del os.environ[variable]
-        # The lock is the new program's too, and so are the ports.
+        # It keeps the lock, and the ports.
         said = refused("--single", "--dir", str(tmp_path / "data"), "--port", str(choose_port()))
         assert f"already (process {running.process.pid})" in said
         said = refused("--single", "--dir", str(tmp_path / "other"), "--port", str(port))
