@@ -409,7 +409,7 @@ def test_rockoons_turn_measures_everything(tmp_path: Path) -> None:
         (command,) = peer.clients()
         client = ClientProgram(command.command, tmp_path / "log", command.environment)
         try:
-            turn = Turn(peer.pids(), client, "t-")
+            turn = Turn(peer.pids(), client, "t-", tmp_path)
             turn.connect(address)
             turn.warm(0.02)
             found = turn.memory()
