@@ -88,6 +88,13 @@ class Cluster:
         await self.stop_service()
         await self.start_service()
 
+    async def hold_next_status(self) -> asyncio.Event:
+        """Keep the broker's next QueueStatus reply until the event is set; however long that takes
+        here, the service waits for it."""
+        self.more_settings["broker_timeout_seconds"] = DEADLINE_SECONDS
+        await self.restart_service()
+        return self.broker.hold_next_status()
+
     async def create_topic(self, topic: str = TOPIC, queues: int = 1, **more: Any) -> None:
         request = ns.CreateTopicRequest(
             config=ns.TopicConfig(name=topic, **more),
