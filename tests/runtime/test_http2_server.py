@@ -17,6 +17,7 @@ from grpc import aio
 from rockoon_core.http2 import connection, frames
 from rockoon_core.http2.frames import ErrorCode
 from rockoon_core.http2.headers import block
+from rockoon_core.http2.messages import framed
 from rockoon_runtime.http2_server import Http2Server
 from support.eventually import eventually
 from support.raw_http2 import Frame, call, data, head, raw_peer
@@ -31,7 +32,7 @@ class Echo:
 
     def __init__(self) -> None:
         self.cancelled = 0
-        self.read = 0
+        self.read = self.written = 0
         self.may_read = asyncio.Event()
         self.may_answer = asyncio.Event()
         self.has_begun = asyncio.Event()
@@ -58,6 +59,16 @@ class Echo:
             grpc.StatusCode.NOT_FOUND, "kein Wasser: 5 % Öl", (("x-bin", b"\0\xff"),)
         )
 
+    async def writes(self, request: BytesValue, context: Any) -> None:
+        answer = framed(request.SerializeToString())
+        try:
+            for left in range(2, -1, -1):
+                await context.write_framed(2 * answer, last=not left)
+                self.written += 2
+        except asyncio.CancelledError:
+            self.cancelled += 1
+            raise
+
     async def waits(self, request: BytesValue, context: Any) -> BytesValue:
         self.has_begun.set()
         try:
@@ -83,6 +94,7 @@ async def served(echo: Echo, **bounds: Any) -> AsyncIterator[tuple[Http2Server, 
         "Streams": (grpc.stream_stream_rpc_method_handler, echo.streams),
         "Many": (grpc.unary_stream_rpc_method_handler, echo.many),
         "Pauses": (grpc.unary_stream_rpc_method_handler, echo.pauses),
+        "Writes": (grpc.unary_stream_rpc_method_handler, echo.writes),
         "Refuses": (grpc.unary_unary_rpc_method_handler, echo.refuses),
         "Waits": (grpc.unary_unary_rpc_method_handler, echo.waits),
         "ReadsLate": (grpc.stream_unary_rpc_method_handler, echo.reads_late),
@@ -119,6 +131,26 @@ async def test_grpcs_client_is_answered_in_all_four_ways() -> None:
             iter([BytesValue(value=body) for body in bodies])
         )
         assert [each.value async for each in streams] == bodies
+
+
+@pytest.mark.parametrize("size", [10, 100_000, 3 * MIB])
+async def test_a_method_may_write_its_answers_itself(size: int) -> None:
+    echo = Echo()
+    async with served(echo) as (_, port), aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+        writes = method(channel, "unary_stream", "Writes")
+        got = [each async for each in writes(BytesValue(value=bytes(size)))]
+        assert [len(each.value) for each in got] == 6 * [size]
+        assert echo.written == 6
+
+
+async def test_who_goes_while_answers_are_written_ends_the_method() -> None:
+    echo = Echo()
+    async with served(echo) as (_, port), aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+        call = method(channel, "unary_stream", "Writes")(BytesValue(value=bytes(3 * MIB)))
+        await call.read()
+        call.cancel()
+        await eventually(lambda: echo.cancelled == 1)
+        assert echo.written < 6
 
 
 async def test_an_abort_brings_its_status_its_text_and_its_metadata() -> None:

@@ -42,19 +42,9 @@ class MessageRefused(Exception):
         self.status = status
 
 
-class Framed:
-    """Messages as they are on the wire, each behind its five bytes, back to back.
-
-    Args:
-        data: the bytes.
-        count: how many messages they are.
-    """
-
-    __slots__ = ("count", "data")
-
-    def __init__(self, data: bytes, count: int) -> None:
-        self.data = data
-        self.count = count
+def framed(message: bytes) -> bytes:
+    """A message as it is on the wire."""
+    return PREFIX.pack(0, len(message)) + message
 
 
 class UnfilledMemory:
@@ -291,10 +281,6 @@ class MessageStream:
         """
         self.sent_last = last
         self.connection.send_data(self, PREFIX.pack(0, len(message)), message, last=last)
-
-    def queue_framed(self, framed: Framed) -> None:
-        """Likewise, for several that have their beginnings already."""
-        self.connection.send_data(self, b"", framed.data, last=False)
 
     async def send_message(self, message: bytes) -> None:
         """Likewise, and return when another one may be queued."""

@@ -13,6 +13,7 @@ from typing import Any
 import grpc
 
 from rockoon_core.errors import RockoonError
+from rockoon_core.http2.messages import framed
 from rockoon_gateway.calls import Callers, ClientCall
 from rockoon_gateway.clients.presence import Presence
 from rockoon_gateway.clients.telemetry import Telemetry
@@ -123,9 +124,14 @@ class MessagingServicer(MessagingServiceServicer):
         sync = self._services.consuming.sync_lite
         return await self._callers.answered(sync, request, context, pb.SyncLiteSubscriptionResponse)
 
-    def ReceiveMessage(self, request: pb.ReceiveMessageRequest, context: Any) -> AsyncIterator[Any]:
-        receive = self._services.consuming.receive
-        return self._stream(receive, request, context, pb.ReceiveMessageResponse)
+    async def ReceiveMessage(self, request: pb.ReceiveMessageRequest, context: Any) -> None:
+        try:
+            caller = self._callers.caller(context)
+            await self._services.consuming.receive(request, caller, context)
+        except Exception as failure:  # noqa: BLE001 - logged there
+            refused = self._refused(failure, pb.ReceiveMessageResponse)
+            if not context.done():
+                await context.write_framed(framed(refused.SerializeToString()), last=True)
 
     def PullMessage(self, request: pb.PullMessageRequest, context: Any) -> AsyncIterator[Any]:
         pull = self._services.consuming.pull
@@ -159,12 +165,14 @@ class MessagingServicer(MessagingServiceServicer):
             async with aclosing(method(request, self._callers.caller(context))) as each:
                 async for one in each:
                     yield one
-        except (Refusal, RockoonError) as error:
-            refused = status_of(error)
-        except Exception as failure:
-            log.exception("a stream failed in a way that no one foresaw")
-            refused = status(Code.INTERNAL_SERVER_ERROR, repr(failure))
+        except Exception as failure:  # noqa: BLE001 - logged there
+            yield self._refused(failure, answer)
+
+    def _refused(self, failure: Exception, answer: type[Any]) -> Any:
+        if isinstance(failure, Refusal | RockoonError):
+            refused = status_of(failure)
         else:
-            return
+            log.error("a stream failed in a way that no one foresaw", exc_info=failure)
+            refused = status(Code.INTERNAL_SERVER_ERROR, repr(failure))
         self._callers.note_refused(answer.__name__, refused)
-        yield answer(status=refused)
+        return answer(status=refused)

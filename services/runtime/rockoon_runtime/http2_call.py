@@ -12,7 +12,7 @@ from grpc import aio
 
 from rockoon_core.http2.frames import ErrorCode
 from rockoon_core.http2.headers import Metadata, block, percent_encoded
-from rockoon_core.http2.messages import PREFIX, Framed, MessageStream
+from rockoon_core.http2.messages import PREFIX, MessageStream
 
 if TYPE_CHECKING:
     from rockoon_runtime.http2_server import ServerConnection
@@ -146,6 +146,28 @@ class ServerCall(MessageStream):
                 self, ANSWER_HEADERS, PREFIX.pack(0, len(message)), message, trailers
             )
 
+    async def write_framed(self, data: bytes, *, last: bool = False) -> None:
+        """Send answers of a method that writes them itself, as gRPC's do with `write`; return when
+        they are with the transport.
+
+        Args:
+            data: their bytes, each answer behind its five; none may be cut.
+            last: none follows: they and a good end go out in one write when windows have room.
+        """
+        self.may_answer()
+        if last and not (self.has_begun or self.is_closed):
+            self.has_begun = True
+            self.connection.send_answer(self, ANSWER_HEADERS, b"", data, SUCCESS)
+        else:
+            self.connection.hold_writes()
+            self.begin()
+            self.connection.send_data(self, b"", data, last=False)
+            if last:
+                self.end()
+            self.connection.release_writes()
+        if self.pending or self.connection.is_choked:
+            await self.wait_room()
+
     async def answer_stream(
         self, stream: AsyncGenerator[Any, None], serialize: Callable[[Any], bytes] | None
     ) -> None:
@@ -161,10 +183,7 @@ class ServerCall(MessageStream):
                     if reply is _OVER:
                         break
                     connection.hold_writes()
-                    if isinstance(reply, Framed):
-                        self.queue_framed(reply)
-                    else:
-                        self.queue_message(reply if serialize is None else serialize(reply))
+                    self.queue_message(reply if serialize is None else serialize(reply))
                     if self.pending or connection.is_choked:
                         connection.release_writes()
                         await self.wait_room()

@@ -8,6 +8,7 @@ It leaves out what no servicer here uses: compression, reflection of channels, i
 
 import asyncio
 import contextlib
+import inspect
 import logging
 import socket
 import ssl
@@ -472,7 +473,13 @@ class Http2Server:
                     await call.send_message(reply if serialize is None else serialize(reply))
             call.end()
         else:
-            await call.answer_stream(handler.unary_stream(request, call), serialize)
+            answers = handler.unary_stream(request, call)
+            if inspect.iscoroutine(answers):
+                # It writes them itself.
+                await answers
+                call.end()
+            else:
+                await call.answer_stream(answers, serialize)
 
 
 def certificate_context(connection: ssl.SSLObject | None) -> Mapping[str, list[bytes]]:

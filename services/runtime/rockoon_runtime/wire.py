@@ -6,6 +6,7 @@ table is a bug: it is logged with its traceback, and the caller is told INTERNAL
 """
 
 import asyncio
+import inspect
 import logging
 import math
 import resource
@@ -222,7 +223,9 @@ class ErrorTableGuard:
             unary = self._guard(unary or handler.unary_unary, method_name(method))
             return grpc.unary_unary_rpc_method_handler(unary, **serializers)
         if handler.unary_stream:
-            stream = self._guard_stream(handler.unary_stream)
+            is_written = inspect.iscoroutinefunction(handler.unary_stream)
+            guard = self._guard if is_written else self._guard_stream
+            stream = guard(handler.unary_stream)
             return grpc.unary_stream_rpc_method_handler(stream, **serializers)
         if handler.stream_stream:
             stream = self._guard_stream(readable_ones(handler.stream_stream, self._may_answer))
@@ -249,6 +252,8 @@ class ErrorTableGuard:
                 break
         refuse_unreadable(request)
         self._may_answer()
+        if isinstance(context, ServerCall):
+            context.may_answer = self._may_answer
 
     def _guard(self, behaviour: Handler, timed_as: str = "") -> Handler:
         def note(request: Any, answer: str, began_seconds: float) -> None:
@@ -292,8 +297,6 @@ class ErrorTableGuard:
         async def guarded(request: Any, context: Any) -> AsyncIterator[Any]:
             try:
                 self._check_call(request, context)
-                if isinstance(context, ServerCall):
-                    context.may_answer = self._may_answer
                 async for reply in behaviour(request, context):
                     self._may_answer()
                     yield reply

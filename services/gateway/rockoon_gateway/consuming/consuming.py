@@ -5,24 +5,20 @@ go together.
 """
 
 from collections import Counter
-from collections.abc import AsyncGenerator
-from contextlib import aclosing
 
 from rockoon import Cluster
-from rockoon_core.http2.messages import Framed
 from rockoon_gateway.calls import ClientCall
 from rockoon_gateway.clients.presence import Client, Presence
 from rockoon_gateway.consuming.assignments import Assignments
 from rockoon_gateway.consuming.offset_reads import OffsetReads
 from rockoon_gateway.consuming.receive_rules import REQUEST_TIMEOUT_SECONDS
-from rockoon_gateway.consuming.receiving import Receiving
+from rockoon_gateway.consuming.receiving import Receiving, Writer
 from rockoon_gateway.consuming.renewals import Renewer
 from rockoon_gateway.consuming.settling import Settling
 from rockoon_gateway.groups import Groups
 from rockoon_gateway.lite.lite_receiving import LiteReceiving
 from rockoon_gateway.lite.lite_topics import LiteTopics
 from rockoon_gateway.lite.subscribing import LiteSubscribing
-from rockoon_gateway.series_counts import SeriesCounts
 from rockoon_gateway.topics import Topics
 from rockoon_proto.apache.rocketmq.v2 import service_pb2 as pb
 from rockoon_proto.apache.rocketmq.v2.definition_pb2 import FilterExpression
@@ -59,7 +55,6 @@ class Consuming:
         create_groups: bool,
     ) -> None:
         self._presence = presence
-        self.delivered = SeriesCounts()
         self.renewer = Renewer(cluster.receiving, self._is_gone)
         lite = LiteSubscribing(cluster, topics, groups, lite_topics, presence)
         self.sync_lite = lite.sync
@@ -72,6 +67,7 @@ class Consuming:
             lite.subscriptions,
             self.renewer,
         )
+        self.delivered = self._receiving.delivered
         self._settling = Settling(cluster.receiving, self.renewer)
         offsets = OffsetReads(cluster, create_groups=create_groups)
         self.pull = offsets.pull
@@ -83,8 +79,8 @@ class Consuming:
         self.close = self._receiving.close
 
     async def receive(
-        self, request: pb.ReceiveMessageRequest, call: ClientCall
-    ) -> AsyncGenerator[pb.ReceiveMessageResponse | Framed, None]:
+        self, request: pb.ReceiveMessageRequest, call: ClientCall, answers: Writer
+    ) -> None:
         """See `Receiving`; what the request lacks is taken from the client's settings."""
         expression: FilterExpression | None = None
         timeout_seconds = REQUEST_TIMEOUT_SECONDS
@@ -96,12 +92,7 @@ class Consuming:
             for each in settings.subscription.subscriptions:
                 if each.topic.name == topic:
                     expression = each.expression
-        stream = self._receiving.receive(request, call, expression, timeout_seconds)
-        async with aclosing(stream) as answers:
-            async for answer in answers:
-                yield answer
-                if isinstance(answer, Framed):
-                    self.delivered.add(topic, request.group.name, count=answer.count)
+        await self._receiving.receive(request, call, answers, expression, timeout_seconds)
 
     @property
     def parked(self) -> Counter[str]:

@@ -1,4 +1,4 @@
-"""ReceiveMessage: what a parked receiver gets, frame by frame.
+"""ReceiveMessage: what a parked receiver gets, mostly in one write.
 
     status OK, message, message, ..., delivery_timestamp        or        status, delivery_timestamp
 
@@ -9,7 +9,7 @@ at once, and that delivery does not count.
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Protocol
 
@@ -17,7 +17,7 @@ from rockoon.offsets.start import ConsumeFrom
 from rockoon.receiving.received import ReceivedMessages
 from rockoon.subscription import Subscription
 from rockoon_core.clock import Clock, wall_clock_ms
-from rockoon_core.http2.messages import Framed
+from rockoon_core.http2.messages import framed
 from rockoon_gateway.calls import ClientCall
 from rockoon_gateway.codes import OK, status
 from rockoon_gateway.consuming.handles import RENEWED
@@ -36,6 +36,7 @@ from rockoon_gateway.lite.subscriptions import LiteSubscriptions
 from rockoon_gateway.messages.answers import Answers, answers_to
 from rockoon_gateway.messages.delivered import timestamp
 from rockoon_gateway.names import checked_group, checked_topic
+from rockoon_gateway.series_counts import SeriesCounts
 from rockoon_gateway.topics import Topics
 from rockoon_proto.apache.rocketmq.v2 import service_pb2 as pb
 from rockoon_proto.apache.rocketmq.v2.definition_pb2 import Code, FilterExpression
@@ -61,6 +62,22 @@ class Receives(Protocol):
         ...
 
 
+class Writer(Protocol):
+    """Where answers go: a call of our own server."""
+
+    async def write_framed(self, data: bytes, *, last: bool = False) -> None:
+        """See `ServerCall`."""
+        ...
+
+
+_SOME = framed(pb.ReceiveMessageResponse(status=OK).SerializeToString())
+_NONE = framed(
+    pb.ReceiveMessageResponse(
+        status=status(Code.MESSAGE_NOT_FOUND, "no new message")
+    ).SerializeToString()
+)
+
+
 class Receiving:
     """Answers ReceiveMessage.
 
@@ -72,6 +89,9 @@ class Receiving:
         lite_subscriptions: what those read.
         renewer: renews what push consumers get.
         clock: stamps answers.
+
+    Attributes:
+        delivered: how many messages were handed out, by topic and group.
     """
 
     def __init__(
@@ -91,6 +111,7 @@ class Receiving:
         self._lite_subscriptions = lite_subscriptions
         self._renewer = renewer
         self._clock = clock
+        self.delivered = SeriesCounts()
         # Of receivers that wait now, with their groups.
         self._patience: dict[asyncio.Timeout, str] = {}
         self._is_closed = False
@@ -110,14 +131,16 @@ class Receiving:
         self,
         request: pb.ReceiveMessageRequest,
         call: ClientCall,
+        writer: Writer,
         expression: FilterExpression | None = None,
         request_timeout_seconds: float = REQUEST_TIMEOUT_SECONDS,
-    ) -> AsyncGenerator[pb.ReceiveMessageResponse | Framed, None]:
-        """Answer one call. Its generator is to be closed when the client goes.
+    ) -> None:
+        """Answer one call. Cancelled, it gives back what the client has not taken.
 
         Args:
             request: the client's. Which queue it names does not matter: it gets messages of all.
             call: who asks.
+            writer: takes the answers.
             expression: the filter of the client's settings, for a request that has none.
             request_timeout_seconds: of the client's settings.
 
@@ -129,18 +152,20 @@ class Receiving:
         group, messages = request.group.name, answers.messages
         if wish.is_renewed:
             self._renewer.add(group, messages.receipts, call.client_id)
-        taken = 0
+        data, written, taken = (_SOME if messages else _NONE), 0, 0
         try:
-            if messages:
-                yield pb.ReceiveMessageResponse(status=OK)
-            else:
-                empty = status(Code.MESSAGE_NOT_FOUND, "no new message")
-                yield pb.ReceiveMessageResponse(status=empty)
-            for piece in answers.pieces():
-                yield piece
-                taken += piece.count
-            yield pb.ReceiveMessageResponse(delivery_timestamp=timestamp(self._clock()))
+            for frames, count in answers.pieces():
+                if written:
+                    await writer.write_framed(data)
+                    data, taken = b"", written
+                data += frames
+                written += count
+            end = pb.ReceiveMessageResponse(delivery_timestamp=timestamp(self._clock()))
+            await writer.write_framed(data + framed(end.SerializeToString()), last=True)
+            taken = written
         finally:
+            if taken:
+                self.delivered.add(request.message_queue.topic.name, group, count=taken)
             if taken < len(messages):
                 self._renewer.give_back(group, messages.receipts[taken:])
 

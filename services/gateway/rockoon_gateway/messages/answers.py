@@ -13,7 +13,7 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 from rockoon.receiving.received import ReceivedMessages, ReceivedRun
-from rockoon_core.http2.messages import PREFIX, Framed
+from rockoon_core.http2.messages import framed
 from rockoon_format import kernel
 from rockoon_format.names import is_dlq_topic
 from rockoon_format.properties import TRANSIENT_PREFIX
@@ -39,15 +39,16 @@ class Answers(NamedTuple):
     ends: list[int]
     """Where each of them ends."""
 
-    def pieces(self, bytes_max: int = PIECE_BYTES_MAX) -> Iterator[Framed]:
-        """The frames, cut between messages where they are more than so many bytes."""
+    def pieces(self, bytes_max: int = PIECE_BYTES_MAX) -> Iterator[tuple[bytes, int]]:
+        """The frames, cut between messages where they are more than so many bytes; and how many
+        each piece has."""
         if len(self.frames) <= bytes_max and self.ends:
-            yield Framed(self.frames, len(self.ends))
+            yield self.frames, len(self.ends)
             return
         first = begin = 0
         while first < len(self.ends):
             end = max(bisect_right(self.ends, begin + bytes_max), first + 1)
-            yield Framed(self.frames[begin : self.ends[end - 1]], end - first)
+            yield self.frames[begin : self.ends[end - 1]], end - first
             first, begin = end, self.ends[end - 1]
 
 
@@ -128,5 +129,4 @@ def _framed(run: ReceivedRun, number: int, topic: Resource, valid_until_ms: int)
         # It comes again when its time is over, and is a dead letter in the end.
         log.error("%s cannot be delivered: %s", message.receipt.text(), failure)  # noqa: TRY400
         return b""
-    answer = ReceiveMessageResponse(message=wire).SerializeToString()
-    return PREFIX.pack(0, len(answer)) + answer
+    return framed(ReceiveMessageResponse(message=wire).SerializeToString())

@@ -4,6 +4,7 @@ Requests come as bytes, because signatures are over bytes, and because what stra
 parsed before they have shown who they are.
 """
 
+import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractContextManager
 from functools import partial
@@ -41,21 +42,30 @@ def gated(gate: Gate, handler: Any, details: grpc.HandlerCallDetails, abort: Abo
 
 
 def one_to_one(passing: Passing, handler: Any, abort: Abort) -> Any:
+    answer = awaited(passing, handler, handler.unary_unary, abort)
+    serialize = handler.response_serializer
+    return grpc.unary_unary_rpc_method_handler(answer, response_serializer=serialize)
+
+
+def awaited(passing: Passing, handler: Any, behaviour: Any, abort: Abort) -> Any:
+    """A method with one request that is awaited."""
     parse = handler.request_deserializer
 
     async def answer(raw: bytes, context: Any) -> Any:
         try:
             with passing(raw, partial(parsed, parse, raw)) as call:
-                return await handler.unary_unary(call.request, context)
+                return await behaviour(call.request, context)
         except RockoonError as refusal:
             await abort(context, refusal)
 
-    serialize = handler.response_serializer
-    return grpc.unary_unary_rpc_method_handler(answer, response_serializer=serialize)
+    return answer
 
 
 def one_to_many(passing: Passing, handler: Any, abort: Abort) -> Any:
-    parse = handler.request_deserializer
+    parse, serialize = handler.request_deserializer, handler.response_serializer
+    if inspect.iscoroutinefunction(handler.unary_stream):
+        written = awaited(passing, handler, handler.unary_stream, abort)
+        return grpc.unary_stream_rpc_method_handler(written, response_serializer=serialize)
 
     def enter(raw: bytes) -> AbstractContextManager[OpenCall]:
         return passing(raw, partial(parsed, parse, raw))
@@ -64,7 +74,6 @@ def one_to_many(passing: Passing, handler: Any, abort: Abort) -> Any:
         found: AsyncIterator[Any] = handler.unary_stream(call.request, context)
         return found
 
-    serialize = handler.response_serializer
     answer = sending(enter, replies, abort)
     return grpc.unary_stream_rpc_method_handler(answer, response_serializer=serialize)
 
