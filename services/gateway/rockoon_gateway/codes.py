@@ -1,5 +1,6 @@
 """Codes of the protocol: which one says what of Rockoon's error table. Pure."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from rockoon_core import errors
@@ -84,9 +85,9 @@ def status_of(error: Refusal | RockoonError) -> Status:
     return status(BY_ERROR.get(type(error), Code.INTERNAL_SERVER_ERROR), str(error))
 
 
-def common_status(each: "list[Status]") -> Status:
+def common_status(each: Sequence[Status]) -> Status:
     """The status of a call, of those of its entries: theirs if they agree, MULTIPLE_RESULTS
     otherwise."""
-    if len(each) == 1 or len({one.code for one in each}) == 1:
+    if all(one is each[0] for one in each) or len({one.code for one in each}) == 1:
         return each[0]
     return status(Code.MULTIPLE_RESULTS)

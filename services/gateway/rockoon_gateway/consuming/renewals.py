@@ -82,8 +82,9 @@ class Renewals:
 
     def forget(self, group: str, receipts: Iterable[ReceiptHandle]) -> None:
         """The client has settled them, or chosen a time of its own."""
-        for receipt in receipts:
-            self._held.pop((group, receipt), None)
+        if self._held:
+            for receipt in receipts:
+                self._held.pop((group, receipt), None)
 
     def left(self, is_gone: Callable[[str], bool]) -> list[Key]:
         """What clients have that are gone; forgotten here."""
