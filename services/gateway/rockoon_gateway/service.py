@@ -124,7 +124,10 @@ class MessagingServicer(MessagingServiceServicer):
         sync = self._services.consuming.sync_lite
         return await self._callers.answered(sync, request, context, pb.SyncLiteSubscriptionResponse)
 
-    async def ReceiveMessage(self, request: pb.ReceiveMessageRequest, context: Any) -> None:
+    # Generated code knows generators only.
+    async def ReceiveMessage(  # type: ignore[override]
+        self, request: pb.ReceiveMessageRequest, context: Any
+    ) -> None:
         try:
             caller = self._callers.caller(context)
             await self._services.consuming.receive(request, caller, context)
