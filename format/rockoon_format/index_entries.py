@@ -9,6 +9,7 @@ Source: IndexService#buildIndex.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +27,7 @@ from rockoon_format.properties import (
     split_keys,
 )
 from rockoon_format.record import SYS_FLAG_TRANSACTION, TRANSACTION_ROLLBACK
-from rockoon_format.scan import Scan
+from rockoon_format.scan import Scan, scan
 
 FEW_RECORDS_MAX = 24
 """Up to here a loop over the records is faster than the columns' fixed costs."""
@@ -66,6 +67,31 @@ class KeyEntries:
     def behind(self, count: int) -> "KeyEntries":
         """All but the first `count`."""
         return KeyEntries(self.hashes[count:], self.offsets[count:], self.timestamps_ms[count:])
+
+
+class PackedKeys(NamedTuple):
+    """Keys as they are kept in memory until they are put."""
+
+    hashes: bytes
+    """int64[k]."""
+    offsets: bytes
+    """Physical offset of each key's record, int64[k]."""
+
+
+def packed_keys(frames: bytes, start: int) -> PackedKeys | None:
+    """Return the keys of whole records of one store time; None where it is left to `index_entries`.
+
+    Args:
+        frames: bytes, one record behind the other.
+        start: physical offset of the first byte.
+    """
+    found = keys_within(frames, len(frames), start)
+    if found is None and kernel.native is None:
+        records = scan(frames, 0, len(frames), check_crc=False, with_tag_codes=False)
+        found = index_entries(frames, records, start)
+    if found is None:
+        return None
+    return PackedKeys(found.hashes.tobytes(), found.offsets.tobytes())
 
 
 def joined(parts: Sequence[KeyEntries]) -> KeyEntries:

@@ -14,6 +14,7 @@ from rockoon_format.batch import stamp_batch
 from rockoon_format.batch_checking import DELAYED_TOPICS, check_batch
 from rockoon_format.batch_rules import SYS_FLAGS_ALLOWED, BatchError
 from rockoon_format.consume_queue import ENTRY, ENTRY_BYTES, EntryArray
+from rockoon_format.index_entries import PackedKeys, packed_keys
 
 
 class GivenBatch(NamedTuple):
@@ -47,6 +48,8 @@ class Joint(NamedTuple):
     """The bytes of all that were taken."""
     entries: list[EntryArray | None]
     """Queue entries of each batch given, None for one that was not taken."""
+    keys: PackedKeys | None
+    """What the index by key holds of them; None where nobody asked, or it is left open."""
 
 
 def stamp_batches(
@@ -56,6 +59,7 @@ def stamp_batches(
     properties_bytes_max: int,
     record_bytes_max: int,
     with_room: bool,
+    with_keys: bool = False,
     first_physical_offset: int,
     store_timestamp_ms: int,
     store_host: bytes,
@@ -66,17 +70,20 @@ def stamp_batches(
         batches: of different queues, none of a topic of delayed messages.
         body_bytes_max, properties_bytes_max, record_bytes_max: as of `check_batch`.
         with_room: take only batches whose records all have room for a checksum.
+        with_keys: look for keys, too.
         first_physical_offset, store_timestamp_ms, store_host: as of `stamp_batch`, of the first.
     """
     assert all(batch.topic not in DELAYED_TOPICS for batch in batches)
     limits = (body_bytes_max, properties_bytes_max, record_bytes_max)
     place = (first_physical_offset, store_timestamp_ms, store_host)
     if kernel.native is None:
-        return _stamp_by_numpy(batches, limits, place, with_room=with_room)
-    stored, packed, counts = kernel.native.append_batches(
-        list(batches), *limits, SYS_FLAGS_ALLOWED, with_room, *place
+        stored, entries = _stamp_by_numpy(batches, limits, place, with_room=with_room)
+        keys = packed_keys(bytes(stored), first_physical_offset) if with_keys else None
+        return Joint(memoryview(stored), entries, keys)
+    stored, packed, counts, found = kernel.native.append_batches(
+        list(batches), *limits, SYS_FLAGS_ALLOWED, with_room, with_keys, *place
     )
-    entries: list[EntryArray | None] = []
+    entries = []
     used = at = 0
     for batch, count in zip(batches, counts, strict=True):
         if not count:
@@ -85,7 +92,8 @@ def stamp_batches(
         entries.append(np.frombuffer(packed, ENTRY, count, at))
         at += count * ENTRY_BYTES
         used += batch.frames_bytes
-    return Joint(memoryview(stored)[:used], entries)
+    keys = None if found is None else PackedKeys(*found)
+    return Joint(memoryview(stored)[:used], entries, keys)
 
 
 def _stamp_by_numpy(
@@ -94,7 +102,7 @@ def _stamp_by_numpy(
     place: tuple[int, int, bytes],
     *,
     with_room: bool,
-) -> Joint:
+) -> tuple[bytearray, list[EntryArray | None]]:
     offset, store_timestamp_ms, store_host = place
     body_bytes_max, properties_bytes_max, record_bytes_max = limits
     stored = bytearray()
@@ -127,4 +135,4 @@ def _stamp_by_numpy(
             store_host=store_host,
         )
         stored += made.data
-    return Joint(memoryview(stored), entries)
+    return stored, entries

@@ -8,7 +8,9 @@ from hypothesis import strategies as st
 from rockoon_format import kernel
 from rockoon_format.batch import BatchError, check_batch, encode_batch, stamp_batch
 from rockoon_format.batch_rules import SYS_FLAGS_ALLOWED
+from rockoon_format.index_entries import packed_keys
 from rockoon_format.joint_batches import GivenBatch, stamp_batches
+from rockoon_format.kernel import COMPILED
 from rockoon_format.message_encoding import (
     Envelope,
     FirstSequence,
@@ -99,10 +101,15 @@ def test_batches_in_one_go_are_stored_as_one_after_the_other(
             given_batches,
             **LIMITS,
             with_room=with_room,
+            with_keys=True,
             first_physical_offset=FIRST_OFFSET,
             store_timestamp_ms=NOW_MS,
             store_host=HOST,
         )
+    with using("numpy"):
+        keys = packed_keys(stored, FIRST_OFFSET)
+    assert joint.keys in (keys, None)
+    assert joint.keys is not None or choice == COMPILED
     assert joint.stored.tobytes() == stored
     assert [None if each is None else each.tobytes() for each in joint.entries] == expected
 

@@ -8,6 +8,7 @@ from typing import Any
 from rockoon_broker.index.directory import IndexDirectory, IndexShape
 from rockoon_broker.index.key_index import KeyIndex
 from rockoon_broker.index.lookup import CANDIDATES_MAX, Candidates, Wanted
+from rockoon_broker.index.pieces import next_pieces
 from rockoon_broker.index.reopening import Reopening
 from rockoon_broker.store.settings import StoreSettings
 from rockoon_core.disk import Disk
@@ -105,8 +106,8 @@ class Indexed(Owner):
         assert self.index is not None
         pieces = 0
         while self.index.position < self.store.visible_end and pieces != pieces_max:
-            chunk = self.store.read_log(self.index.position, bytes_max)
-            self.index.take([chunk], self.clock.time_ms)
+            found = next_pieces(self.store, self.index.position, bytes_max)
+            self.index.take(found, self.clock.time_ms)
             pieces += 1
 
     def mend(self, *, bytes_max: int = 1024) -> None:

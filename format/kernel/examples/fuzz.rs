@@ -388,14 +388,23 @@ fn append_all(chance: &mut Chance, frames: &[u8], sizes: &[i64], accepted: bool)
         piece(b"", b""),
         piece(frames, &packed[..]),
     ];
-    let (mut out, mut entries) = (vec![0; 2 * frames.len()], Vec::new());
     let place = (chance.next() as i64, 7, &[1u8, 2, 3, 4, 5, 6, 7, 8]);
-    let counts = append(&pieces, false, place, &mut out, &mut entries);
+    let mut out = Vec::new();
+    let made = append(&pieces, false, true, place, &mut out);
     let count = if accepted && !is_odd { sizes.len() } else { 0 };
-    assert_eq!(counts, [count, 0, count]);
-    assert_eq!(entries.len(), 2 * count * ENTRY_BYTES);
-    let with_room = append(&pieces, true, place, &mut out, &mut entries);
-    assert!(with_room.iter().all(|found| *found == 0 || *found == count));
+    assert_eq!(made.counts, [count, 0, count]);
+    assert_eq!(made.entries.len(), 2 * count * ENTRY_BYTES);
+    assert_eq!(out.len(), if count > 0 { 2 * frames.len() } else { 0 });
+    let found = keys(&out);
+    let (hashes, offsets) = made.keys.unwrap_or_default();
+    assert_eq!(hashes.len(), offsets.len());
+    if let Some(found) = found.filter(|_| count > 0) {
+        let packed = found.hashes.iter().flat_map(|it| it.to_ne_bytes());
+        assert!(packed.eq(hashes));
+    }
+    let with_room = append(&pieces, true, false, place, &mut out);
+    assert!(with_room.counts.iter().all(|it| *it == 0 || *it == count));
+    assert!(with_room.keys.is_none());
 }
 
 /// Entries of any records are cut into runs that hold all of them.

@@ -6,10 +6,9 @@ use crate::checksum::{crc, tail, write, Tail, PROPERTY_BYTES};
 use crate::reading::{be_i32, be_i64, put};
 use crate::record::{
     length, parts, AT_BODY_CRC, AT_PREPARED_OFFSET, AT_QUEUE_ID, AT_QUEUE_OFFSET,
-    AT_STORE_TIMESTAMP, AT_SYS_FLAG, BORN_HOST_V6, HOST_V6_EXTRA_BYTES, MAGIC_V1, MAGIC_V2,
-    RECORD_BYTES_MIN, STORE_HOST_V6,
+    AT_STORE_TIMESTAMP, MAGIC_V1, MAGIC_V2, RECORD_BYTES_MIN, STORE_HOST_V6,
 };
-use crate::text::tags_code;
+use crate::text::{front, ListedBy};
 
 pub const ENTRY_BYTES: usize = 20;
 
@@ -28,10 +27,16 @@ pub struct Rules<'a> {
 pub struct Checked {
     pub start: usize,
     pub size: usize,
-    pub tag_code: i64,
     pub store_position: usize,
+    pub properties_start: usize,
     pub properties_length: i32,
     pub has_room: bool,
+}
+
+impl Checked {
+    pub fn properties(&self) -> std::ops::Range<usize> {
+        self.properties_start..self.start + self.size
+    }
 }
 
 /// Check one record; none at any doubt, for the columns to name the reason.
@@ -70,7 +75,7 @@ fn check_record(record: &[u8], start: usize, rules: &Rules) -> Option<Checked> {
     Some(Checked {
         start,
         size,
-        tag_code: tags_code(record.get(found.properties_start..)?)?,
+        properties_start: start + found.properties_start,
         store_position: start + AT_STORE_TIMESTAMP + found.born_extra,
         properties_length: found.properties_length,
         has_room,
@@ -112,6 +117,38 @@ pub struct Stamp<'a> {
     pub store_host: &'a [u8; 8],
 }
 
+impl Stamp<'_> {
+    /// Write it into a record of the batch, which has a number in it.
+    #[inline]
+    fn write(
+        &self,
+        record: &mut [u8],
+        number: i64,
+        offset: i64,
+        store_at: usize,
+        has_room: bool,
+    ) -> Option<()> {
+        let queue_offset = self.first_queue_offset.wrapping_add(number);
+        put(record, AT_QUEUE_OFFSET, &queue_offset.to_be_bytes())?;
+        put(record, AT_QUEUE_OFFSET + 8, &offset.to_be_bytes())?;
+        put(record, store_at, &self.store_timestamp_ms.to_be_bytes())?;
+        put(record, store_at + 8, self.store_host)?;
+        // Last: the checksum covers what was just written.
+        if has_room {
+            write(record)?;
+        }
+        Some(())
+    }
+}
+
+fn entry_of(offset: i64, size: usize, code: i64) -> Option<[u8; ENTRY_BYTES]> {
+    let mut entry = [0; ENTRY_BYTES];
+    put(&mut entry, 0, &offset.to_be_bytes())?;
+    put(&mut entry, 8, &i32::try_from(size).ok()?.to_be_bytes())?;
+    put(&mut entry, 12, &code.to_be_bytes())?;
+    Some(entry)
+}
+
 /// Copy a batch that was checked, stamp every record, and write its queue entries.
 ///
 /// None if the frames are no batch of so many records, or there is too little room for the copy.
@@ -137,21 +174,12 @@ pub fn stamp(
         let source = frames.get(start..)?.get(..size)?;
         let record = copy.get_mut(start..)?.get_mut(..size)?;
         record.copy_from_slice(source);
+        let found = parts(record)?;
+        let has_room = matches!(tail(record, found.properties_length), Tail::Property(_));
         let offset = stamp.first_physical_offset.wrapping_add(start as i64);
-        let queue_offset = stamp.first_queue_offset.wrapping_add(number);
-        put(record, AT_QUEUE_OFFSET, &queue_offset.to_be_bytes())?;
-        put(record, AT_QUEUE_OFFSET + 8, &offset.to_be_bytes())?;
-        let is_born_v6 = be_i32(record, AT_SYS_FLAG)? & BORN_HOST_V6 != 0;
-        let at = AT_STORE_TIMESTAMP + if is_born_v6 { HOST_V6_EXTRA_BYTES } else { 0 };
-        put(record, at, &stamp.store_timestamp_ms.to_be_bytes())?;
-        put(record, at + 8, stamp.store_host)?;
-        // Last: the checksum covers what was just written.
-        if let Tail::Property(_) = tail(record, parts(record)?.properties_length) {
-            write(record)?;
-        }
-        put(entry, 0, &offset.to_be_bytes())?;
-        put(entry, 8, &i32::try_from(size).ok()?.to_be_bytes())?;
-        put(entry, 12, &code.to_be_bytes())?;
+        let at = AT_STORE_TIMESTAMP + found.born_extra;
+        stamp.write(record, number, offset, at, has_room)?;
+        entry.copy_from_slice(&entry_of(offset, size, code)?);
         start += size;
     }
     (start == frames.len()).then_some(())
@@ -168,76 +196,118 @@ pub struct Piece<'a> {
 
 const SIZE_BYTES: usize = 4;
 
-/// Check and stamp batches, one behind the other; returns how many records each has, 0 for one that
-/// is left out because of any doubt.
+/// Bytes that grow by what is copied to their end, as `Vec` does.
+pub trait Out {
+    fn len(&self) -> usize;
+    /// What was copied, where it is now; none where there is no room.
+    fn copy(&mut self, bytes: &[u8]) -> Option<&mut [u8]>;
+    fn truncate(&mut self, len: usize);
+}
+
+impl Out for Vec<u8> {
+    fn len(&self) -> usize {
+        Vec::len(self)
+    }
+
+    fn copy(&mut self, bytes: &[u8]) -> Option<&mut [u8]> {
+        let at = Vec::len(self);
+        self.extend_from_slice(bytes);
+        self.get_mut(at..)
+    }
+
+    fn truncate(&mut self, len: usize) {
+        Vec::truncate(self, len);
+    }
+}
+
+/// What is made of batches that are appended together, besides their bytes.
+#[derive(Default)]
+pub struct Made {
+    /// How many records each has, 0 for one that is left out because of any doubt.
+    pub counts: Vec<usize>,
+    pub entries: Vec<u8>,
+    /// Index hashes of the records' keys, and where each one's record starts: native int64. None if
+    /// nobody wants them, or a text is not UTF-8.
+    pub keys: Option<(Vec<u8>, Vec<u8>)>,
+}
+
+/// Check, copy and stamp batches, one behind the other, each record while it is in the cache.
 ///
 /// `place` is the first one's physical offset, and store time and host of all.
 pub fn append(
     pieces: &[Piece],
     with_room: bool,
+    with_keys: bool,
     place: (i64, i64, &[u8; 8]),
-    out: &mut [u8],
-    entries: &mut Vec<u8>,
-) -> Vec<usize> {
-    let mut used = 0;
-    pieces
-        .iter()
-        .map(|piece| {
-            let listed = entries.len();
-            match append_one(piece, with_room, place, used, out, entries) {
-                Some(count) => {
-                    used += piece.frames.len();
-                    count
-                }
-                None => {
-                    entries.truncate(listed);
-                    0
-                }
+    out: &mut impl Out,
+) -> Made {
+    let mut made = Made {
+        keys: with_keys.then(Default::default),
+        ..Default::default()
+    };
+    for piece in pieces {
+        let (used, listed) = (out.len(), made.entries.len());
+        let known = made.keys.as_ref().map_or(0, |(hashes, _)| hashes.len());
+        let count = append_one(piece, with_room, place, out, &mut made).unwrap_or_else(|| {
+            out.truncate(used);
+            made.entries.truncate(listed);
+            if let Some((hashes, offsets)) = &mut made.keys {
+                hashes.truncate(known);
+                offsets.truncate(known);
             }
-        })
-        .collect()
+            0
+        });
+        made.counts.push(count);
+    }
+    made
 }
 
 fn append_one(
     piece: &Piece,
     with_room: bool,
     (first_physical_offset, store_timestamp_ms, store_host): (i64, i64, &[u8; 8]),
-    used: usize,
-    out: &mut [u8],
-    entries: &mut Vec<u8>,
+    out: &mut impl Out,
+    made: &mut Made,
 ) -> Option<usize> {
     let sizes = piece.sizes.chunks_exact(SIZE_BYTES);
     if sizes.len() == 0 || !sizes.remainder().is_empty() {
         return None;
     }
-    let mut codes = Vec::with_capacity(sizes.len());
+    let count = sizes.len();
     let sizes = sizes.filter_map(|size| {
         size.first_chunk()
             .map(|it| i64::from(u32::from_le_bytes(*it)))
     });
-    let is_right = check(piece.frames, sizes, &piece.rules, |found| {
-        codes.push(found.tag_code);
-        (found.has_room || !with_room).then_some(())
-    });
-    if !is_right {
-        return None;
-    }
-    let count = codes.len();
-    let listed = entries.len();
-    entries.resize(listed + count * ENTRY_BYTES, 0);
-    let given = Stamp {
+    let stamp = Stamp {
         first_queue_offset: piece.first_queue_offset,
-        first_physical_offset: first_physical_offset.wrapping_add(used as i64),
+        first_physical_offset: first_physical_offset.wrapping_add(out.len() as i64),
         store_timestamp_ms,
         store_host,
     };
-    let copy = out.get_mut(used..)?.get_mut(..piece.frames.len())?;
-    stamp(
-        piece.frames,
-        codes.into_iter(),
-        &given,
-        copy,
-        entries.get_mut(listed..)?,
-    )?;
-    Some(count)
+    let topic = front(piece.rules.topic);
+    let mut number = 0;
+    let is_right = check(piece.frames, sizes, &piece.rules, |found| {
+        if with_room && !found.has_room {
+            return None;
+        }
+        let source = piece.frames.get(found.start..)?.get(..found.size)?;
+        let listed = ListedBy::of(piece.frames.get(found.properties())?);
+        let offset = stamp.first_physical_offset.wrapping_add(found.start as i64);
+        let entry = entry_of(offset, found.size, listed.tags_code()?)?;
+        made.entries.extend_from_slice(&entry);
+        if let Some((hashes, offsets)) = &mut made.keys {
+            let is_known = listed.each_hash(topic.unwrap_or(0), |hash| {
+                hashes.extend_from_slice(&hash.to_ne_bytes());
+                offsets.extend_from_slice(&offset.to_ne_bytes());
+            });
+            if is_known.and(topic).is_none() {
+                made.keys = None;
+            }
+        }
+        let store_at = found.store_position - found.start;
+        stamp.write(out.copy(source)?, number, offset, store_at, found.has_room)?;
+        number += 1;
+        Some(())
+    });
+    is_right.then_some(count)
 }

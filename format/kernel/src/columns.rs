@@ -10,7 +10,7 @@ use crate::record::{
     length, parts, Parts, AT_BODY_CRC, AT_BODY_LENGTH, AT_MAGIC, AT_SYS_FLAG, BORN_HOST_V6,
     HOST_V6_EXTRA_BYTES, MAGIC_V2, RECORD_BYTES_MIN, STORE_HOST_V6,
 };
-use crate::text::{each_key, hash_behind, tags_code};
+use crate::text::{tags_code, ListedBy};
 
 pub const PREFIX_BYTES: usize = 48;
 pub const PARTS: usize = 9;
@@ -214,15 +214,7 @@ pub fn key_hashes(
     start: i64,
     length: i64,
     front: i32,
-    mut take: impl FnMut(i64),
+    take: impl FnMut(i64),
 ) -> Option<()> {
-    let properties = piece(bytes, start, length)?;
-    // Its absolute value; the one number that has none is zero: IndexFile#indexKeyHashMethod.
-    let put = |key: &[u8]| -> Option<()> {
-        take(i64::from(
-            hash_behind(front, key)?.checked_abs().unwrap_or(0),
-        ));
-        Some(())
-    };
-    each_key(properties, put)
+    ListedBy::of(piece(bytes, start, length)?).each_hash(front, take)
 }

@@ -7,12 +7,12 @@ use crate::columns::Topics;
 use crate::reading::be_i64;
 use crate::record::{length, AT_STORE_TIMESTAMP};
 use crate::scan::{records, ScanEnd};
-use crate::text::{each_key, hash, hash_behind};
+use crate::text::{front, ListedBy};
 
 pub const UNIT_BYTES: usize = 20;
 pub const SLOTS_PER_PAGE: usize = 1024;
 const SECONDS_MAX: i64 = i32::MAX as i64;
-const TRANSACTION: i32 = 0xC;
+pub const TRANSACTION: i32 = 0xC;
 
 /// Keys in the order in which they are put, and what was last among the records.
 #[derive(Default)]
@@ -39,7 +39,7 @@ pub fn keys(bytes: &[u8]) -> Option<Keys> {
                 .get(..length(parts.topic_length))?;
             let number = topics.number(topic) as usize;
             if number == fronts.len() {
-                fronts.push(hash_behind(hash(topic)?, b"#")?);
+                fronts.push(front(topic)?);
             }
             // One that was rolled back has none.
             if parts.sys_flag & TRANSACTION == TRANSACTION {
@@ -47,13 +47,11 @@ pub fn keys(bytes: &[u8]) -> Option<Keys> {
             }
             let stored_ms = be_i64(record, AT_STORE_TIMESTAMP + parts.born_extra)?;
             let front = *fronts.get(number)?;
-            each_key(record.get(parts.properties_start..)?, |key| {
-                // Its absolute value; the one number that has none is zero.
-                let hash = hash_behind(front, key)?.checked_abs().unwrap_or(0);
-                found.hashes.push(i64::from(hash));
+            let listed = ListedBy::of(record.get(parts.properties_start..)?);
+            listed.each_hash(front, |hash| {
+                found.hashes.push(hash);
                 found.positions.push(at as i64);
                 found.timestamps_ms.push(stored_ms);
-                Some(())
             })
         },
     )?;

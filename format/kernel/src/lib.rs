@@ -2,7 +2,7 @@
 //!
 //! 1. What NumPy decides it decides alike, or says that it does not know: then NumPy does it.
 //!    Nothing here names a reason for a refusal.
-//! 2. No module but the binding has unsafe code, and that one only what PyO3's macros make.
+//! 2. No module but the binding has unsafe code: what PyO3's macros make, and `fresh`, which is short.
 //! 3. A position that comes from bytes is asked for (`get`), never indexed with: there is no
 //!    panic, which would be no `Exception` in Python.
 
@@ -11,6 +11,8 @@ pub mod checksum;
 pub mod columns;
 pub mod delivered;
 pub mod encode;
+#[cfg(feature = "python")]
+mod fresh;
 pub mod index;
 pub mod md5;
 pub mod pieces;

@@ -9,12 +9,14 @@ use pyo3::types::{PyByteArray, PyBytes, PyDict, PyList};
 use crate::batch::{self, Rules, Stamp, ENTRY_BYTES};
 use crate::columns::{self, Topics};
 use crate::encode::{self, Common};
+use crate::fresh::filled;
 use crate::pieces;
 use crate::python_logs::{packed_runs, PackedRuns};
 use crate::python_producer::{take_bodies, unique_keys};
 use crate::reading::put;
 use crate::runs::{self, Listed};
 use crate::scan::{chain as follow, scan as scan_records, Checks, Limits, FIELDS};
+use crate::text::tags_code;
 
 pub const WORD: usize = 8;
 
@@ -57,10 +59,11 @@ fn check_batch<'py>(
         is_right = py.detach(|| {
             let mut row = 0;
             batch::check(frames, words(sizes), &rules, |found| {
+                let tag_code = tags_code(frames.get(found.properties())?)?;
                 let fields = [
                     found.start as i64,
                     found.size as i64,
-                    found.tag_code,
+                    tag_code,
                     found.store_position as i64,
                     i64::from(found.properties_length),
                 ];
@@ -118,7 +121,16 @@ type Given<'py> = (
     Option<(usize, usize)>,
 );
 
-/// Check and stamp batches, one behind the other: bytes, queue entries and the records of each.
+/// Bytes of each: those to be written, queue entries, the records of each batch, and of the keys of
+/// all the hashes and where their records start, int64, if they are known.
+type Appended<'py> = (
+    Bound<'py, PyBytes>,
+    Bound<'py, PyBytes>,
+    Vec<usize>,
+    Option<(Bound<'py, PyBytes>, Bound<'py, PyBytes>)>,
+);
+
+/// Check, copy and stamp batches, one behind the other.
 ///
 /// A batch with any doubt has 0 records and leaves nothing, neither bytes nor entries; bytes behind
 /// those of the others are zeros. `with_room`: a record without room for a checksum is one.
@@ -132,10 +144,11 @@ fn append_batches<'py>(
     record_bytes_max: i64,
     sys_flags_allowed: i32,
     with_room: bool,
+    with_keys: bool,
     first_physical_offset: i64,
     store_timestamp_ms: i64,
     store_host: &[u8],
-) -> PyResult<(Bound<'py, PyBytes>, Bound<'py, PyBytes>, Vec<usize>)> {
+) -> PyResult<Appended<'py>> {
     let store_host: &[u8; 8] = store_host
         .try_into()
         .map_err(|_| PyValueError::new_err("a store host that is not 8 bytes"))?;
@@ -164,16 +177,18 @@ fn append_batches<'py>(
         )
         .collect();
     let total = pieces.iter().map(|piece| piece.frames.len()).sum();
-    let mut entries = Vec::new();
-    let mut counts = Vec::new();
-    let stored = PyBytes::new_with(py, total, |out| {
-        counts = py.detach(|| {
-            let place = (first_physical_offset, store_timestamp_ms, store_host);
-            batch::append(&pieces, with_room, place, out, &mut entries)
-        });
-        Ok(())
+    let place = (first_physical_offset, store_timestamp_ms, store_host);
+    let (stored, made) = filled(py, total, |out| {
+        py.detach(|| batch::append(&pieces, with_room, with_keys, place, out))
     })?;
-    Ok((stored, PyBytes::new(py, &entries), counts))
+    let bytes = |of: &[u8]| PyBytes::new(py, of);
+    let keys = made.keys.as_ref();
+    Ok((
+        stored,
+        bytes(&made.entries),
+        made.counts,
+        keys.map(|(hashes, offsets)| (bytes(hashes), bytes(offsets))),
+    ))
 }
 
 /// Items of 4 or 8 bytes, native.

@@ -100,25 +100,64 @@ pub fn last_value<'a, const N: usize>(properties: &'a [u8], name: &[u8; N]) -> &
     values.last().unwrap_or_default()
 }
 
+/// What of its properties a record is listed by: the last values that are not empty.
+#[derive(Default)]
+pub struct ListedBy<'a> {
+    tags: &'a [u8],
+    unique: &'a [u8],
+    keys: &'a [u8],
+}
+
+impl<'a> ListedBy<'a> {
+    #[inline]
+    pub fn of(properties: &'a [u8]) -> Self {
+        let mut found = ListedBy::default();
+        for segment in segments(properties) {
+            if let Some(value) = value_of(segment, b"UNIQ_KEY") {
+                found.unique = value;
+            } else if let Some(value) = value_of(segment, b"KEYS") {
+                found.keys = value;
+            } else if let Some(value) = value_of(segment, b"TAGS") {
+                found.tags = value;
+            }
+        }
+        found
+    }
+
+    /// The code that a queue entry holds of a record's tags; none where `hash` has none.
+    pub fn tags_code(&self) -> Option<i64> {
+        hash(self.tags).map(i64::from)
+    }
+
+    /// Call `take` with the unique key, then those of KEYS.
+    fn each_key(&self, mut take: impl FnMut(&[u8]) -> Option<()>) -> Option<()> {
+        if !self.unique.is_empty() {
+            take(self.unique)?;
+        }
+        self.keys
+            .split(|byte| *byte == b' ')
+            .filter(|key| !key.is_empty())
+            .try_for_each(take)
+    }
+
+    /// Call `take` with the index hash of each key; `front` is that of the topic and `#`.
+    pub fn each_hash(&self, front: i32, mut take: impl FnMut(i64)) -> Option<()> {
+        self.each_key(|key| {
+            // Its absolute value; the one number that has none is zero: IndexFile#indexKeyHashMethod.
+            take(i64::from(
+                hash_behind(front, key)?.checked_abs().unwrap_or(0),
+            ));
+            Some(())
+        })
+    }
+}
+
+/// What stands before the keys of a topic in what is hashed of them, by its hash.
+pub fn front(topic: &[u8]) -> Option<i32> {
+    hash_behind(hash(topic)?, b"#")
+}
+
 /// The code that a queue entry holds of a record's tags; none where `hash` has none.
 pub fn tags_code(properties: &[u8]) -> Option<i64> {
     hash(last_value(properties, b"TAGS")).map(i64::from)
-}
-
-/// Call `take` with the unique key, then those of KEYS.
-pub fn each_key(properties: &[u8], mut take: impl FnMut(&[u8]) -> Option<()>) -> Option<()> {
-    let (mut unique, mut all): (&[u8], &[u8]) = (&[], &[]);
-    for segment in segments(properties) {
-        if let Some(value) = value_of(segment, b"UNIQ_KEY") {
-            unique = value;
-        } else if let Some(value) = value_of(segment, b"KEYS") {
-            all = value;
-        }
-    }
-    if !unique.is_empty() {
-        take(unique)?;
-    }
-    all.split(|byte| *byte == b' ')
-        .filter(|key| !key.is_empty())
-        .try_for_each(take)
 }

@@ -1,8 +1,8 @@
 """Keeps the index behind the log, off the append path: small pieces, in another thread.
 
-The loop reads a piece of the log; a thread works out its keys and writes them; then a pause, as
-`pace` says. A disk that refuses is tried again later, from what it holds: appends and pulls never
-notice.
+The loop takes the keys of a piece of the log that were found when it was appended, or reads it; a
+thread works out what was read, and writes; then a pause, as `pace` says. A disk that refuses is
+tried again later, from what it holds: appends and pulls never notice.
 """
 
 import asyncio
@@ -23,6 +23,7 @@ from rockoon_broker.index.pace import (
     pause_seconds,
     piece_bytes,
 )
+from rockoon_broker.index.pieces import next_pieces
 from rockoon_broker.index.reopening import Reopening
 from rockoon_broker.store.errors import StoreClosed, StoreFailed
 from rockoon_broker.store.log.reading import LogChunk
@@ -102,6 +103,7 @@ class IndexFollower:
                 return
             except OSError as failure:
                 self.failure = failure
+                self._store.found_keys.forget()
                 self._complain(failure)
                 if self.index is not None:
                     index, self.index = self.index, None
@@ -127,6 +129,7 @@ class IndexFollower:
         self.index = await self._in_thread(
             partial(KeyIndex, self._directory, reopening.result, log_min, self._full)
         )
+        self._store.found_keys.wanted = True
         return self.index
 
     async def _remove_foreign(self) -> None:
@@ -263,27 +266,18 @@ class IndexFollower:
         if behind_bytes <= 0:
             return 0.0
         began = self._clock.monotonic_seconds()
-        chunks = self._next_chunks(index.position, piece_bytes(behind_bytes))
+        pieces = next_pieces(self._store, index.position, piece_bytes(behind_bytes))
+        last = pieces[-1]
+        self._is_copied = isinstance(last, LogChunk) and last.checked
         read_seconds = self._clock.monotonic_seconds() - began
         now_ms = self._clock.now_ms()
 
         def take() -> float:
             began = time.thread_time()
-            index.take(chunks, now_ms)
+            index.take(pieces, now_ms)
             return time.thread_time() - began
 
         return read_seconds + await self._in_thread(take)
-
-    def _next_chunks(self, position: int, bytes_max: int) -> list[LogChunk]:
-        """What the log has at a position; of what was copied several, if they are short."""
-        chunks = [self._store.next_chunk(position, bytes_max)]
-        while chunks[-1].checked and chunks[-1].next_offset < self._store.visible_end:
-            bytes_max -= len(chunks[-1].frames)
-            if bytes_max <= 0:
-                break
-            chunks.append(self._store.next_chunk(chunks[-1].next_offset, bytes_max))
-        self._is_copied = chunks[-1].checked
-        return chunks
 
     async def _pause(self, seconds: float) -> None:
         if seconds == 0:

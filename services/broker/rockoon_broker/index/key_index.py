@@ -12,6 +12,7 @@ from rockoon_broker.index.directory import IndexDirectory, StoredFile
 from rockoon_broker.index.gaps import Gap, GapFiller, gaps_between
 from rockoon_broker.index.lookup import Candidates, Wanted, may_hold, search_files
 from rockoon_broker.index.reopening import Resumption
+from rockoon_broker.store.log.found_keys import KeyRun
 from rockoon_broker.store.log.reading import LogChunk
 from rockoon_format.index_entries import KeyEntries, index_entries, joined, keys_within
 from rockoon_format.index_file import IndexHeader
@@ -72,17 +73,17 @@ class KeyIndex:
             self.until_ms = resumption.last.end_timestamp_ms
             self.begins_ms, self.covered_from = first.begin_timestamp_ms, first.begin_offset
 
-    def take(self, chunks: Sequence[LogChunk], now_ms: int) -> int:
+    def take(self, pieces: Sequence[LogChunk | KeyRun], now_ms: int) -> int:
         """Add the keys of some records, those at `position`; return how many were added.
 
         Args:
-            chunks: what the log has there, one behind the other, at least one.
+            pieces: what the log has there, one behind the other, at least one.
             now_ms: epoch milliseconds, for the name of a new file.
 
         Raises:
             OSError: the disk, now or at an earlier call.
         """
-        entries = joined([_entries(each) for each in chunks])
+        entries = joined([_entries(each) for each in pieces])
         with self._lock:
             self._raise_failure()
             entries = self._without_taken(entries)
@@ -95,10 +96,8 @@ class KeyIndex:
                 self._failure = failure
                 raise
             # Only when all was added: who asks for a key takes it that what lies before is here.
-            self.position = chunks[-1].next_offset
-            for chunk in chunks:
-                if chunk.records.count:
-                    self.until_ms = int(chunk.records.store_timestamps_ms[-1])
+            self.position = pieces[-1].next_offset
+            self.until_ms = next(filter(None, map(_newest_ms, reversed(pieces))), self.until_ms)
         return added
 
     def _add(self, entries: KeyEntries, now_ms: int) -> None:
@@ -267,7 +266,16 @@ class KeyIndex:
             self._directory.remove(active.path)
 
 
-def _entries(chunk: LogChunk) -> KeyEntries:
-    """The keys of a chunk's records."""
-    found = keys_within(chunk.frames, len(chunk.frames), chunk.start)
-    return index_entries(chunk.frames, chunk.records, chunk.start) if found is None else found
+def _entries(piece: LogChunk | KeyRun) -> KeyEntries:
+    """The keys of a piece's records."""
+    if isinstance(piece, KeyRun):
+        return piece.entries()
+    found = keys_within(piece.frames, len(piece.frames), piece.start)
+    return index_entries(piece.frames, piece.records, piece.start) if found is None else found
+
+
+def _newest_ms(piece: LogChunk | KeyRun) -> int | None:
+    """Store time of its last record, None if it has none."""
+    if isinstance(piece, KeyRun):
+        return piece.newest_ms
+    return int(piece.records.store_timestamps_ms[-1]) if piece.records.count else None

@@ -7,6 +7,7 @@ from rockoon_broker.store.errors import BatchTooLarge
 from rockoon_broker.store.log.batch import Batch
 from rockoon_broker.store.log.commit_log import CommitLog
 from rockoon_broker.store.log.epochs import Epochs, Mark, Renewal
+from rockoon_broker.store.log.found_keys import FoundKeys, KeyStretch
 from rockoon_broker.store.log.time_runs import TimeRuns
 from rockoon_broker.store.queues.consume_queue import ConsumeQueue, ConsumeQueues
 from rockoon_broker.store.queues.dispatch_queue import DispatchQueue, Undispatched
@@ -23,6 +24,7 @@ from rockoon_format.batch import (
     with_checksums,
 )
 from rockoon_format.batch_checking import DELAYED_TOPICS
+from rockoon_format.index_entries import PackedKeys, packed_keys
 from rockoon_format.joint_batches import GivenBatch, stamp_batches
 from rockoon_format.log_marks import (
     EPOCH_PROPERTIES,
@@ -66,6 +68,7 @@ class Appender:
         points: without its cap they may not.
         undispatched: gets the entries of each batch.
         epochs: told of marks; once there are some, each file begins with one.
+        found_keys: gets those of each batch, if they are wanted.
     """
 
     def __init__(
@@ -77,6 +80,7 @@ class Appender:
         points: RecoveryPoints,
         undispatched: DispatchQueue,
         epochs: Epochs,
+        found_keys: FoundKeys,
     ) -> None:
         self._settings = settings
         self._store_host = encode_host(*settings.store_host)
@@ -87,6 +91,7 @@ class Appender:
         self._points = points
         self._undispatched = undispatched
         self._epochs = epochs
+        self._found_keys = found_keys
 
     def append(self, batch: Batch, now_ms: int) -> Appended:
         """See `Store.append`; whether the store takes anything is the caller's to know."""
@@ -103,10 +108,11 @@ class Appender:
         if not given or not fits(total, self._log.file_bytes // 2):
             return placed
         offset, stored_ms = self._place(total, now_ms)
-        stored, entries = stamp_batches(
+        stored, entries, keys = stamp_batches(
             list(given.values()),
             **self._record_limits,
             with_room=self._settings.record_checksums,
+            with_keys=self._found_keys.wanted,
             first_physical_offset=offset,
             store_timestamp_ms=stored_ms,
             store_host=self._store_host,
@@ -123,7 +129,7 @@ class Appender:
             return placed
         self._log.write(offset, stored)
         # Not before the write: a refused one uses up no numbers. Nothing below may refuse.
-        self._note_written(offset, stored_ms)
+        self._note_written(offset, stored_ms, keys)
         start = offset
         for index, queue, own in zip(given, queues, entries, strict=True):
             if own is not None:
@@ -269,7 +275,9 @@ class Appender:
         self._log.write(offset, stored.data)
         # Not before the write: a refused one uses up no numbers. Nothing below may refuse.
         queue.next_offset = first + layout.count
-        self._note_written(offset, stored_ms)
+        has_reader = self._found_keys.wanted
+        keys = packed_keys(stored.tobytes(), offset) if has_reader else None
+        self._note_written(offset, stored_ms, keys)
         end = self._log.end
         if anew:
             self._undispatched.add(Renewal(offset, end, anew))
@@ -277,8 +285,10 @@ class Appender:
         self._undispatched.add(Undispatched(queue, first, entries, end, stored_ms, kept))
         return Appended(first, offset, end, layout.count, stored_ms)
 
-    def _note_written(self, offset: int, stored_ms: int) -> None:
-        """Something was written at a physical offset, where the log ended."""
+    def _note_written(self, offset: int, stored_ms: int, keys: PackedKeys | None) -> None:
+        """Something with these keys was written at a physical offset, where the log ended."""
         if stored_ms < self._runs.newest_ms:
             self._points.lift_cap(offset)
         self._runs.note(offset, stored_ms)
+        if keys is not None:
+            self._found_keys.add(KeyStretch(offset, self._log.end, keys, stored_ms))

@@ -32,6 +32,7 @@ from rockoon_broker.store.errors import (
     StoreNotWritable,
 )
 from rockoon_broker.store.log.batch import Batch
+from rockoon_broker.store.log.found_keys import FoundKeys
 from rockoon_broker.store.log.removals import DoomedDirectory
 from rockoon_broker.store.log.syncer import finish_removals
 from rockoon_broker.store.log.time_runs import TimeRuns
@@ -72,6 +73,7 @@ class Store(VisibleStore):
         points: what the next start will rely on.
         runs: over which parts of the log store times ascend.
         compaction: what is left of compacted topics, and what the log keeps for them.
+        found_keys: of what was appended lately.
         inline_bytes_max: so many bytes an append may sync by itself, and hold its caller up for
             it; `durable_end` tells whether it has.
         retain_from: physical offset from which on the log stays, whatever its age and the disk's
@@ -108,10 +110,8 @@ class Store(VisibleStore):
             settings.open_queue_files_max,
             disk,
         )
-        parts_to_recover = (self._queues, self._dropped, self._abort)
-        self.recovery = Recoverer(
-            settings, disk, *parts_to_recover, on_loss, by_quorum=by_quorum
-        ).run()
+        found_by = (settings, disk, self._queues, self._dropped, self._abort, on_loss)
+        self.recovery = Recoverer(*found_by, by_quorum=by_quorum).run()
         self._markers, self._syncer, self._log = open_log(
             settings, disk, self.recovery, on_synced, on_failed
         )
@@ -121,14 +121,8 @@ class Store(VisibleStore):
         tails = QueueTails(settings.tails_bytes_max)
         log_reader = Reader(self._log, self._queues, self.runs, repair, settings, tails)
         self._reader = CompactedReader(log_reader, self.compaction)
-        self.points = RecoveryPoints(
-            self.recovery.lineage,
-            read_checkpoint(root),
-            self._queues,
-            self._markers,
-            self._syncer,
-            disk,
-        )
+        written = (self._queues, self._markers, self._syncer, disk)
+        self.points = RecoveryPoints(self.recovery.lineage, read_checkpoint(root), *written)
         listed = self.recovery.dispatched_end
         self._committed_end = listed if by_quorum else self.recovery.log_end
         self._epochs = find_epochs(self._log, self._queues, self.recovery.own_records)
@@ -142,6 +136,7 @@ class Store(VisibleStore):
             lambda renewal: self._deletion.renew(renewal),
             tails,
         )
+        self.found_keys = FoundKeys()
         self._appender, self._raw = self._make_writers()
         self._closed = False
         parts = (self._log, self.runs, self._queues, self._dropped, self._syncer)
@@ -156,7 +151,7 @@ class Store(VisibleStore):
         log, queues, settings = self._log, self._queues, self.settings
         rest = (self.runs, self.points, self._undispatched, self._epochs)
         raw = RawLog(log, queues, self._dropped, *rest, settings.delay_levels_ms)
-        return Appender(settings, log, queues, *rest), raw
+        return Appender(settings, log, queues, *rest, self.found_keys), raw
 
     def _begin(self) -> None:
         self._undispatched.add_unread(self._log.end, self.recovery.renewals)

@@ -1,0 +1,69 @@
+//! Bytes for Python that are filled without being zeroed before, which PyO3 does with its own.
+//!
+//! The one place with unsafe code of ours. Nobody else has the object before it is returned, nothing
+//! is read of it that was not copied there first, and what was not filled is zeroed.
+
+use std::mem::MaybeUninit;
+use std::ptr::copy_nonoverlapping;
+use std::slice::from_raw_parts_mut;
+
+use pyo3::exceptions::PyMemoryError;
+use pyo3::ffi;
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+
+use crate::batch::Out;
+
+/// Bytes of which the first `used` are filled.
+pub struct Fresh<'a> {
+    bytes: &'a mut [MaybeUninit<u8>],
+    used: usize,
+}
+
+impl Out for Fresh<'_> {
+    fn len(&self) -> usize {
+        self.used
+    }
+
+    fn copy(&mut self, bytes: &[u8]) -> Option<&mut [u8]> {
+        let room = self.bytes.get_mut(self.used..)?.get_mut(..bytes.len())?;
+        self.used += bytes.len();
+        // SAFETY: both are as long as `bytes`, they are of two objects, and all that is returned was
+        // written in the line before.
+        Some(unsafe {
+            copy_nonoverlapping(bytes.as_ptr(), room.as_mut_ptr().cast(), bytes.len());
+            from_raw_parts_mut(room.as_mut_ptr().cast(), bytes.len())
+        })
+    }
+
+    fn truncate(&mut self, len: usize) {
+        self.used = self.used.min(len);
+    }
+}
+
+/// New bytes, filled from their beginning on; what is left is zeros. And what filling returns.
+pub fn filled<'py, T>(
+    py: Python<'py>,
+    len: usize,
+    fill: impl FnOnce(&mut Fresh) -> T,
+) -> PyResult<(Bound<'py, PyBytes>, T)> {
+    let size = isize::try_from(len).map_err(|_| PyMemoryError::new_err("too many bytes"))?;
+    // SAFETY: a new object that is ours, or none and an error. It has `len` bytes behind its address,
+    // which nobody else knows before this returns; they are written to as what may hold anything.
+    let (made, bytes) = unsafe {
+        let made = ffi::PyBytes_FromStringAndSize(std::ptr::null(), size);
+        let made = Bound::from_owned_ptr_or_err(py, made)?;
+        let start = ffi::PyBytes_AsString(made.as_ptr());
+        (
+            made,
+            from_raw_parts_mut(start.cast::<MaybeUninit<u8>>(), len),
+        )
+    };
+    let mut fresh = Fresh { bytes, used: 0 };
+    let found = fill(&mut fresh);
+    let used = fresh.used;
+    for byte in fresh.bytes.iter_mut().skip(used) {
+        byte.write(0);
+    }
+    Ok((made.cast_into::<PyBytes>()?, found))
+}
