@@ -210,7 +210,7 @@ fn read_all(chance: &mut Chance, frames: &[u8], sizes: &[i64]) {
     };
     let mut codes = Vec::new();
     let accepted = check(frames, sizes.iter().copied(), &rules, |it| {
-        codes.push(it.tag_code);
+        codes.push(tags_code(frames.get(it.properties())?)?);
         Some(())
     });
     let said = Stamp {

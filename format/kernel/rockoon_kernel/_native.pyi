@@ -21,10 +21,11 @@ def append_batches(
     record_bytes_max: int,
     sys_flags_allowed: int,
     with_room: bool,
+    with_keys: bool,
     first_physical_offset: int,
     store_timestamp_ms: int,
     store_host: bytes,
-) -> tuple[bytes, bytes, list[int]]: ...
+) -> tuple[bytes, bytes, list[int], tuple[bytes, bytes] | None]: ...
 def stamp_batch(
     frames: bytes,
     codes: bytes,

@@ -198,14 +198,14 @@ const SIZE_BYTES: usize = 4;
 
 /// Bytes that grow by what is copied to their end, as `Vec` does.
 pub trait Out {
-    fn len(&self) -> usize;
+    fn used(&self) -> usize;
     /// What was copied, where it is now; none where there is no room.
     fn copy(&mut self, bytes: &[u8]) -> Option<&mut [u8]>;
     fn truncate(&mut self, len: usize);
 }
 
 impl Out for Vec<u8> {
-    fn len(&self) -> usize {
+    fn used(&self) -> usize {
         Vec::len(self)
     }
 
@@ -246,7 +246,7 @@ pub fn append(
         ..Default::default()
     };
     for piece in pieces {
-        let (used, listed) = (out.len(), made.entries.len());
+        let (used, listed) = (out.used(), made.entries.len());
         let known = made.keys.as_ref().map_or(0, |(hashes, _)| hashes.len());
         let count = append_one(piece, with_room, place, out, &mut made).unwrap_or_else(|| {
             out.truncate(used);
@@ -280,10 +280,11 @@ fn append_one(
     });
     let stamp = Stamp {
         first_queue_offset: piece.first_queue_offset,
-        first_physical_offset: first_physical_offset.wrapping_add(out.len() as i64),
+        first_physical_offset: first_physical_offset.wrapping_add(out.used() as i64),
         store_timestamp_ms,
         store_host,
     };
+    made.entries.reserve(count * ENTRY_BYTES);
     let topic = front(piece.rules.topic);
     let mut number = 0;
     let is_right = check(piece.frames, sizes, &piece.rules, |found| {

@@ -21,7 +21,7 @@ pub struct Fresh<'a> {
 }
 
 impl Out for Fresh<'_> {
-    fn len(&self) -> usize {
+    fn used(&self) -> usize {
         self.used
     }
 
