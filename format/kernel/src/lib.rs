@@ -32,4 +32,4 @@ pub mod text;
 pub mod window;
 
 /// Raised with every change of what Python calls; `rockoon_format.kernel` takes only its own.
-pub const INTERFACE: u32 = 13;
+pub const INTERFACE: u32 = 14;
