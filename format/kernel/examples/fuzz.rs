@@ -16,7 +16,6 @@ use _native::reading::{chunk, put};
 use _native::runs::{cut, Listed, LogCutter, Rules as Entries};
 use _native::scan::{chain, scan, Checks, Limits};
 use _native::window::{Field, Window};
-use _native::table::table;
 use _native::text::tags_code;
 
 /// Xorshift: the same bytes for the same seed, everywhere.
