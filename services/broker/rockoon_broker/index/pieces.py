@@ -1,4 +1,4 @@
-"""What the index takes of the log at once: keys that are known, and records that are read."""
+"""Pieces of the log that the index takes at once: known keys, and records that are read."""
 
 from rockoon_broker.store.log.found_keys import KeyRun
 from rockoon_broker.store.log.reading import LogChunk
