@@ -94,8 +94,8 @@ rocketmq: cluster  ## stores back and forth between Rockoon and a real RocketMQ 
 		tests/rocketmq $(if $(ONLY),-k "$(ONLY)")
 
 # Clients come from their registries into .conformance, RocketMQ from Maven; what cannot be had here is skipped by name.
-# C++'s is in no registry: ROCKETMQ_CLIENTS=folder of a checkout of rocketmq-clients with cpp/proto filled (Debian: cmake libgrpc++-dev
-# protobuf-compiler-grpc libssl-dev), half an hour's compiling, once. A quarter of an hour.
+# C++'s is in no registry: ROCKETMQ_CPP=where it is installed, with include/rocketmq and lib/librocketmq.so (a link to librocketmq.so.VERSION).
+# A quarter of an hour.
 conformance: cluster  ## RocketMQ's official clients, unmodified, against the gateway and RocketMQ's own proxy: TARGET=rockoon LANGUAGE=Java ONLY=delay; writes docs/gateway-matrix.md
 	@PYTHONPATH=tests $(BIN)/python -m conformance $(if $(TARGET),--target $(TARGET)) $(if $(LANGUAGE),--language $(LANGUAGE)) $(if $(ONLY),--only "$(ONLY)")
 
