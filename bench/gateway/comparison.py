@@ -50,7 +50,7 @@ RECEIVES = ((1, 3.0, 5_000), (32, 1.0, 50_000))
 CLIENTS_TIMES = 3.0
 FILL_MESSAGES = 32
 # More than a turn reads at the rate of the one before.
-FILL_SPARE = 4.0
+FILL_SPARE = 6.0
 FLOOR_WARM_CALLS = SECOND_WARM_CALLS = 5_000
 IDLE_SECONDS = 20.0
 STORED_SECONDS_MAX = 20.0
