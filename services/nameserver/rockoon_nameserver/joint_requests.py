@@ -49,16 +49,16 @@ class JointRequests(Generic[Request, Reply]):
             self._tasks.create_task(self._answer(some), name="joint request")
 
     async def _answer(self, some: Sequence[tuple[Request, asyncio.Future[Reply]]]) -> None:
-        replies: Sequence[Reply] = ()
-        failure: Exception | None = None
         try:
             replies = await self._ask([request for request, _ in some])
-        except Exception as raised:  # noqa: BLE001 - raised by who waits
-            failure = raised
-        for at, (_, replied) in enumerate(some):
-            if replied.done():
-                continue
-            if failure is None:
-                replied.set_result(replies[at])
-            else:
-                replied.set_exception(failure)
+            for (_, replied), reply in zip(some, replies, strict=True):
+                if not replied.done():
+                    replied.set_result(reply)
+        except Exception as failure:  # noqa: BLE001 - raised by who waits
+            for _, replied in some:
+                if not replied.done():
+                    replied.set_exception(failure)
+        finally:
+            # This one is cancelled: nobody else would end the waits.
+            for _, replied in some:
+                replied.cancel()

@@ -28,6 +28,7 @@ from rockoon_broker.index.reopening import Reopening
 from rockoon_broker.store.errors import StoreClosed, StoreFailed
 from rockoon_broker.store.log.reading import LogChunk
 from rockoon_broker.store.store import Store
+from rockoon_format import kernel
 from rockoon_format.index_file import IndexHeader
 from rockoon_runtime.waking import Bell
 
@@ -129,7 +130,8 @@ class IndexFollower:
         self.index = await self._in_thread(
             partial(KeyIndex, self._directory, reopening.result, log_min, self._full)
         )
-        self._store.found_keys.wanted = True
+        # NumPy would look for them a second time, on the event loop: then the log is read.
+        self._store.found_keys.wanted = kernel.native is not None
         return self.index
 
     async def _remove_foreign(self) -> None:

@@ -272,11 +272,11 @@ class Appender:
             store_timestamp_ms=stored_ms,
             store_host=self._store_host,
         )
+        has_reader = self._found_keys.wanted
+        keys = packed_keys(stored.tobytes(), offset) if has_reader else None
         self._log.write(offset, stored.data)
         # Not before the write: a refused one uses up no numbers. Nothing below may refuse.
         queue.next_offset = first + layout.count
-        has_reader = self._found_keys.wanted
-        keys = packed_keys(stored.tobytes(), offset) if has_reader else None
         self._note_written(offset, stored_ms, keys)
         end = self._log.end
         if anew:
