@@ -8,6 +8,7 @@ import pytest
 
 from rockoon.cluster import Cluster
 from rockoon.consumer import pull_stream
+from rockoon.consumer.delivery import Delivery
 from rockoon.consumer.process_queue import FlowLimits, Limit
 from rockoon.consumer.pull import PullLimits
 from rockoon.consumer.queue_reader import QueueReader
@@ -80,9 +81,9 @@ async def test_a_queue_with_a_slow_handler_holds_no_other_one_up_and_is_bounded(
     assert fake.brokers["broker-a"].streams == 1
 
 
-async def test_a_message_alone_is_taken_in_where_it_comes(
-    fake: FakeCluster, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def taken(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Whether each answer that was offered where it came was taken in there."""
     taken: list[bool] = []
     take = QueueReader._take
 
@@ -91,6 +92,12 @@ async def test_a_message_alone_is_taken_in_where_it_comes(
         return taken[-1]
 
     monkeypatch.setattr(QueueReader, "_take", noted)
+    return taken
+
+
+async def test_a_message_alone_is_taken_in_where_it_comes(
+    fake: FakeCluster, cluster: Cluster, taken: list[bool]
+) -> None:
     fake.create_topic("orders")
     seen = Seen()
     async with push(cluster, seen, pull_limits=PullLimits(messages_max=2)) as consumer:
@@ -101,6 +108,51 @@ async def test_a_message_alone_is_taken_in_where_it_comes(
         await eventually(lambda: consumer.queues()[Q0].unfinished == 0)
     assert seen.bodies == numbered(20)
     assert sum(taken) >= 19, "the first may come before anybody waits for it"
+
+
+async def test_a_queue_whose_stream_is_not_known_any_more_goes_on_behind_what_was_taken_in(
+    fake: FakeCluster, cluster: Cluster, taken: list[bool]
+) -> None:
+    fake.create_topic("orders")
+    seen = Seen()
+    async with push(cluster, seen) as consumer:
+        await eventually(lambda: consumer.assignment)
+        for body in numbered(5):
+            fake.append("orders", [body])
+            await eventually(lambda body=body: body in seen.bodies)
+        assert any(taken)
+        # As of an older version in its place.
+        fake.brokers["broker-a"].knows_streams = False
+        fake.append("orders", numbered(5, 5))
+        await eventually(lambda: len(seen.bodies) == 10)
+    assert seen.bodies == numbered(10)
+
+
+async def test_what_fails_where_messages_are_taken_in_ends_the_consumer_as_it_is(
+    fake: FakeCluster, cluster: Cluster, taken: list[bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_broken = False
+    offer = Delivery.offer
+
+    def may_fail(delivery: Delivery, source: Any) -> None:
+        if is_broken:
+            raise ZeroDivisionError
+        offer(delivery, source)
+
+    monkeypatch.setattr(Delivery, "offer", may_fail)
+    fake.create_topic("orders")
+    seen = Seen()
+    async with push(cluster, seen) as consumer:
+        await eventually(lambda: consumer.assignment)
+        for body in numbered(3):
+            fake.append("orders", [body])
+            await eventually(lambda body=body: body in seen.bodies)
+        assert any(taken)
+        is_broken = True
+        fake.append("orders", [b"x"])
+        with pytest.raises(ZeroDivisionError):
+            async with asyncio.timeout(DEADLINE_SECONDS):
+                await consumer.wait()
 
 
 async def test_messages_that_come_one_by_one_are_credited_in_halves(

@@ -143,6 +143,22 @@ async def test_a_method_may_write_its_answers_itself(size: int) -> None:
         assert echo.written == 6
 
 
+async def test_what_a_method_writes_itself_brings_no_empty_frames() -> None:
+    request = BytesValue(value=bytes(100_000)).SerializeToString()
+    wide = frames.settings({frames.INITIAL_WINDOW_SIZE: 4 * MIB})
+    async with served(Echo()) as (_, port), raw_peer(port, wide) as peer:
+        window = frames.window_update(0, 4 * MIB)
+        raw = framed(request)
+        pieces = [raw[at : at + 16_000] for at in range(0, len(raw), 16_000)]
+        sent = b"".join(frames.frame(frames.DATA, 0, 1, piece) for piece in pieces)
+        end = frames.frame(frames.DATA, frames.END_STREAM, 1, b"")
+        await peer.send(window + head(1, "/test.Echo/Writes") + sent + end)
+        assert await peer.is_answered(1)
+        brought = [len(each.payload) for each in peer.seen if each.kind == frames.DATA]
+        assert sum(brought) == 6 * len(raw)
+        assert 0 not in brought
+
+
 async def test_who_goes_while_answers_are_written_ends_the_method() -> None:
     echo = Echo()
     async with served(echo) as (_, port), aio.insecure_channel(f"127.0.0.1:{port}") as channel:

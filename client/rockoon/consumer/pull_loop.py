@@ -65,7 +65,8 @@ class PullLoop:
         rules: how to pull.
         counts: counted in.
         taker: is offered messages where they come, while `ask` waits for nothing else; what it
-            returns True for `ask` does not bring, and the queue is read on behind it.
+            returns True for `ask` does not bring, and the queue is read on behind it; what it
+            raises `ask` raises.
 
     Attributes:
         heard_at: when the queue's broker was heard of last, loop time; at first, when this was
@@ -125,7 +126,8 @@ class PullLoop:
             answer = await pull(
                 self._cluster,
                 self._queue,
-                offset,
+                # The taker may have had messages meanwhile.
+                self._offset,
                 self._subscription,
                 rules.limits,
                 check_crcs=rules.check_crcs,
@@ -156,10 +158,17 @@ class PullLoop:
             return False
         try:
             found = self._interpreted(reply)
-            if not isinstance(found, Pulled) or found.batch is None or not taker(found):
-                return False
         except Exception:  # noqa: BLE001 - `ask` meets the same, and raises it where it is seen
             return False
+        if not isinstance(found, Pulled) or found.batch is None:
+            return False
+        try:
+            if not taker(found):
+                return False
+        except Exception as failure:
+            log.exception("messages of %s cannot be taken in", self._queue)
+            # Not left to `ask`: they may be in already.
+            streamed.fail(failure)
         self._counts.pulls += 1
         self._offset = streamed.position = found.next_offset
         self.answered()

@@ -182,8 +182,12 @@ class QueueReader:
 
     def _take(self, on_messages: Callable[["QueueReader"], None], pulled: Pulled) -> bool:
         """Take messages in where they come, if all are sound and leave room for another pull."""
-        room = self.process_queue.has_room_behind(pulled.offsets, pulled.size_bytes)
-        if not room or pulled.intact() is not pulled:
+        if not self.process_queue.has_room_behind(pulled.offsets, pulled.size_bytes):
+            return False
+        try:
+            if pulled.intact() is not pulled:
+                return False
+        except StoreCorrupt:
             return False
         self.failure = None
         self._put(pulled)

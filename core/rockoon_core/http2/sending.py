@@ -132,7 +132,7 @@ class Http2Sending:
                 return
             pieces = [data]
         else:
-            pieces = [prefix, message]
+            pieces = [prefix, message] if prefix else [message]
         if before:
             self._write(before)
         for piece in pieces[:-1]:

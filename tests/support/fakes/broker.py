@@ -196,6 +196,8 @@ class FakeBroker(BrokerServicer):
                 with suppress(TimeoutError):
                     async with asyncio.timeout(BEAT_SECONDS):
                         found.append(await stream.answers.get())
+                if not self.knows_streams:
+                    await context.abort(StatusCode.UNIMPLEMENTED, "Method not found!")
                 if found or not self.is_silent:
                     yield broker_wire.PullStreamReply(answers=found)
         finally:
