@@ -2,6 +2,7 @@
 
 import logging
 import zlib
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -38,6 +39,7 @@ from rockoon_format.properties import (
 )
 from rockoon_format.record import Record, RecordError, encode_host, encode_record
 from rockoon_gateway.messages.answers import Answers, _by_kernel, answers_to
+from rockoon_gateway.messages.delivered import to_wire
 from rockoon_proto.apache.rocketmq.v2.definition_pb2 import Message, Resource
 from rockoon_proto.apache.rocketmq.v2.service_pb2 import ReceiveMessageResponse
 from support.kernels import needs_compiled, of_both, using
@@ -214,6 +216,42 @@ def test_one_that_cannot_be_delivered_is_left_out_and_said(
     assert [each.body for each in told(answers)] == 2 * [b"body 0", b"body 2"]
     assert [each.offset for each in answers.messages.receipts] == [0, 2, 0, 2]
     assert "orders@broker-a:3/4711/1 cannot be delivered" in caplog.text
+
+
+@pytest.mark.parametrize("choice", ["numpy", pytest.param("compiled", marks=needs_compiled)])
+@pytest.mark.parametrize("kind", ["plain", "packed"])
+def test_what_is_too_much_for_one_answer_is_left(choice: str, kind: str) -> None:
+    big = bytes(1000)
+    one = Record(topic=b"orders", body=big)
+    if kind == "packed":
+        one = replace(one, body=zlib.compress(big), sys_flag=1)
+    some = [replace(one, queue_offset=each) for each in range(4)]
+    received = ReceivedMessages([run_of(some), run_of(some)])
+    with using(choice):
+        for bytes_max in (1, 1000, 3200, 6000, 20_000):
+            answers = answers_to(received, TOPIC, VALID_UNTIL_MS, bytes_max)
+            assert len(told(answers)) == len(answers.messages)
+            assert len(answers.frames) <= bytes_max + 2000
+            assert len(answers.messages) >= min(max(bytes_max // 1300, 1), 8)
+            both = [*answers.messages.receipts, *answers.left.receipts]
+            assert both == received.receipts
+
+
+def test_one_that_fails_as_no_one_foresaw_keeps_none_from_others(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def written(message: Any, *rest: Any, **options: Any) -> Message:
+        if message.body == b"1":
+            raise KeyError("a bug")
+        return to_wire(message, *rest, **options)
+
+    monkeypatch.setattr("rockoon_gateway.messages.answers.to_wire", written)
+    some = [Record(topic=b"orders", body=b"%d" % each, queue_offset=each) for each in range(3)]
+    with using("numpy"):
+        answers = answers_to(ReceivedMessages([run_of(some)]), TOPIC, VALID_UNTIL_MS)
+    assert [each.body for each in told(answers)] == [b"0", b"2"]
+    assert [each.offset for each in answers.messages.receipts] == [0, 2]
+    assert "no one foresaw" in caplog.text
 
 
 def test_long_answers_are_cut_between_messages() -> None:

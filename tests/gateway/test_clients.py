@@ -166,11 +166,11 @@ async def test_settings_of_all_clients_together_have_a_bound() -> None:
     large = producer_settings("t" * 1000)
     presence.told(calls[0], large)
     presence.told(calls[0], large)
-    with pytest.raises(Refusal) as refused:
-        presence.told(calls[1], large)
-    assert refused.value.code == Code.TOO_MANY_REQUESTS
+    client = presence.told(calls[1], large)
+    # Not shut out by the first: known by what else it says.
+    assert (client.settings, client.client_type) == (None, d.PRODUCER)
     await presence.terminate(pb.NotifyClientTerminationRequest(), calls[0])
-    presence.told(calls[1], large)
+    assert presence.told(calls[1], large).settings is not None
 
 
 async def test_of_settings_only_what_is_looked_at_is_kept() -> None:
@@ -178,10 +178,16 @@ async def test_of_settings_only_what_is_looked_at_is_kept() -> None:
     settings = producer_settings("orders")
     settings.backoff_policy.customized_backoff.next.extend([Duration()] * 1000)
     settings.user_agent.hostname = "host"
+    settings.user_agent.version = 9 * "version"
+    settings.subscription.group.name = 10_000 * "g"
     client = presence.told(ClientCall("c", "JAVA", "5", "peer", None, None), settings)
     assert client.settings is not None
     assert client.settings.publishing == settings.publishing
     assert client.settings.user_agent == settings.user_agent
+    settings.user_agent.platform = 1000 * "p"
+    client = presence.told(ClientCall("c", "JAVA", "5", "peer", None, None), settings)
+    assert client.settings is not None
+    assert (client.settings.ByteSize() < 1000, client.group) == (True, "")
     assert not client.settings.HasField("backoff_policy")
 
 

@@ -1,5 +1,7 @@
 """Reading by offset, which RocketMQ's protocol has and its proxy does not answer."""
 
+import zlib
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -8,6 +10,8 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 import rockoon
 from gateway.wire_client import WireClient
+from rockoon.errors import Internal
+from rockoon_format.record import Record, encode_record
 from rockoon_gateway.calls import ClientCall
 from rockoon_gateway.consuming.offset_reads import OffsetReads
 from rockoon_proto.apache.rocketmq.v2 import definition_pb2 as d
@@ -88,6 +92,64 @@ async def test_damaged_messages_hide_none_of_those_behind_them(
     assert found == [b"<1>", b"<2>", b"<4>"]
     said = [each.getMessage() for each in caplog.records if "left out" in each.getMessage()]
     assert len(said) == 3
+
+
+ORDERS = d.MessageQueue(topic=d.Resource(name="orders"), broker=d.Broker(name="broker-a"))
+
+
+async def test_a_disk_that_fails_for_a_while_hides_no_message() -> None:
+    async with FakeCluster() as fake, rockoon.connect(fake.address) as cluster:
+        fake.create_topic("orders")
+        fake.append("orders", [b"0", b"1"])
+        request = pb.PullMessageRequest(group=GROUP, message_queue=ORDERS, batch_size=32)
+        reads = OffsetReads(cluster)
+        fake.brokers["broker-a"].refused = {("orders", 0, 0)}
+        with pytest.raises(Internal):
+            [each async for each in reads.pull(request, NOBODY)]
+        fake.brokers["broker-a"].refused = {("orders", 0, 1)}
+        assert bodies([each async for each in reads.pull(request, NOBODY)]) == [b"0"]
+        fake.brokers["broker-a"].refused = set()
+        assert bodies([each async for each in reads.pull(request, NOBODY)]) == [b"0", b"1"]
+
+
+async def test_only_what_is_damaged_is_said_to_be_where_a_filter_looks_further(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with FakeCluster() as fake, rockoon.connect(fake.address) as cluster:
+        fake.create_topic("orders")
+        fake.append("orders", [b"0", b"1"], tags=["no", "no"])
+        fake.append("orders", [b"2", b"3"], tags=["yes", "yes"])
+        fake.brokers["broker-a"].damaged = {("orders", 0, 2)}
+        found: list[bytes] = []
+        request = pb.PullMessageRequest(
+            group=GROUP,
+            message_queue=ORDERS,
+            batch_size=32,
+            filter_expression=d.FilterExpression(type=d.TAG, expression="yes"),
+        )
+        while request.offset < 4:
+            answers = [each async for each in OffsetReads(cluster).pull(request, NOBODY)]
+            found += bodies(answers)
+            request.offset = answers[-1].next_offset
+    assert found == [b"3"]
+    said = [each.getMessage() for each in caplog.records if "left out" in each.getMessage()]
+    assert len(said) == 1
+    assert said[0].startswith("message 2 of")
+
+
+async def test_a_pull_of_much_goes_on_where_it_ended() -> None:
+    async with FakeCluster() as fake, rockoon.connect(fake.address) as cluster:
+        fake.create_topic("orders")
+        big = bytes(5 << 20)
+        packed = Record(topic=b"orders", body=zlib.compress(big), sys_flag=1)
+        for offset in range(3):
+            frames = fake.brokers["broker-a"].queues["orders", 0].frames
+            fake.append("orders", [b""])
+            frames[offset] = encode_record(replace(packed, queue_offset=offset))
+        request = pb.PullMessageRequest(group=GROUP, message_queue=ORDERS, batch_size=32)
+        answers = [each async for each in OffsetReads(cluster).pull(request, NOBODY)]
+    assert bodies(answers) == [big, big]
+    assert answers[-1].next_offset == 2
 
 
 async def test_at_the_end_of_a_queue_there_is_no_message_but_a_place_to_go_on(

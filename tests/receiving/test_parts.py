@@ -9,8 +9,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+import rockoon
 from rockoon.consumer.pull import Pulled
-from rockoon.errors import QueueHeld
+from rockoon.errors import Internal, QueueHeld
 from rockoon.message import Batch, Message
 from rockoon.offsets.start import ConsumeFrom
 from rockoon.receiving.acquirer import ReceivingGroup
@@ -21,15 +22,16 @@ from rockoon.receiving.kept_batches import KeptBatches
 from rockoon.receiving.line import Line, ParkedReceiver, Wanting
 from rockoon.receiving.message_groups import hash_of_nobody
 from rockoon.receiving.offset_bits import mask_of, offsets_of
-from rockoon.receiving.offset_reader import Found, OffsetReader, Reading
+from rockoon.receiving.offset_reader import REFUSED_MAX, Found, OffsetReader, Reading
 from rockoon.receiving.reaches import new_reach, reach_of, with_backlog
 from rockoon.receiving.received import ReceiptHandle, ReceivedMessages, ReceivedRun
 from rockoon.receiving.settler import by_acquisition
-from rockoon.receiving.tails import QueueTail
+from rockoon.receiving.tails import QueueTail, Tails
 from rockoon.subscription import Subscription
 from rockoon_core.message_queue import MessageQueue, queue_to_wire
 from rockoon_format.record import Record, encode_host, encode_record
 from rockoon_proto.v1.in_flight_pb2 import Acquired
+from support.fake_cluster import FakeCluster
 
 QUEUE = MessageQueue("orders", "broker-a", 0)
 HOST = encode_host("127.0.0.1", 10911)
@@ -201,6 +203,33 @@ async def test_what_no_broker_has_stored_as_a_dead_letter_is_not_acknowledged(
     assert settler.offsets == [3]
     receipts = [ReceiptHandle(QUEUE, 1, offset) for offset in (3, 4)]
     assert not await granting.dead_letter("billing", tail, receipts, "why")
+
+
+async def test_where_a_disk_fails_nothing_is_damaged_and_what_lies_behind_is_read() -> None:
+    tail = QueueTail(QUEUE, 1, queue_to_wire(QUEUE), min_offset=0, end_offset=12)
+    async with FakeCluster() as fake, rockoon.connect(fake.address) as cluster:
+        fake.create_topic("orders")
+        fake.append("orders", [b"%d" % each for each in range(12)])
+        broker = fake.brokers["broker-a"]
+
+        async def read(offsets: Sequence[int]) -> Reading:
+            kept = KeptBatches()
+            tails = Tails(cluster, kept, lambda _: None)
+            tails.of("orders")
+            return await OffsetReader(cluster, kept, tails).read(tail, offsets)
+
+        broker.refused = {("orders", 0, 1)}
+        broker.damaged = {("orders", 0, 2)}
+        reading = await read(range(4))
+        assert [each for found in reading.found for each in found.offsets] == [0, 3]
+        assert (reading.unread, reading.damaged) == ([1], [2])
+        assert tail.failure is None
+
+        broker.refused = {("orders", 0, each) for each in range(12)}
+        reading = await read(range(12))
+        assert (reading.unread, reading.damaged) == (list(range(12)), [])
+        assert isinstance(tail.failure, Internal)
+        assert broker.pulls[-1] == ("orders", 0, REFUSED_MAX)
 
 
 async def test_what_cannot_be_read_now_is_no_dead_letter(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -61,6 +61,10 @@ class EmptyAnswers:
         self._backoff.reset()
 
 
+class NoSuchRecords(Internal):
+    """What a broker sent for a place cannot be decoded, or is of another place."""
+
+
 @dataclass(frozen=True, slots=True)
 class PullLimits:
     """How much one pull may bring and how long it may wait.
@@ -247,7 +251,7 @@ def interpret(
     """Say what a broker's answer to a pull from `offset` means.
 
     Raises:
-        Internal: the answer contradicts itself.
+        NoSuchRecords: the answer contradicts itself.
     """
     status = reply.status
     if status == FOUND:
@@ -272,7 +276,9 @@ def _messages(
     try:
         batch = Batch(queue, source, lengths, check_crcs=check_crcs, bounds=bounds)
     except RecordError as error:
-        raise Internal(service=f"broker {queue.broker}", reason=f"its batch: {error}") from error
+        raise NoSuchRecords(
+            service=f"broker {queue.broker}", reason=f"its batch: {error}"
+        ) from error
     wanted = subscription.matching(batch.columns.tags) if subscription.tags else None
     if wanted is not None and check_crcs:
         # What the tag of a damaged one was nobody can say: to leave it out would be to lose it.
@@ -289,7 +295,7 @@ def _messages(
     first, last = int(column[0]), int(column[-1])
     in_order = count == 1 or (last - first >= count - 1 and bool((column[1:] > column[:-1]).all()))
     if first < offset or last >= reply.next_offset or not in_order:
-        raise Internal(
+        raise NoSuchRecords(
             service=f"broker {queue.broker}",
             reason=f"asked for {offset} it sent [{first}, {last}], next {reply.next_offset}",
         )

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from itertools import compress
 from typing import NamedTuple
 
-from rockoon.consumer.pull import OutOfRange, Pulled, PullLimits, pull
+from rockoon.consumer.pull import NoSuchRecords, OutOfRange, Pulled, PullLimits, pull
 from rockoon.errors import Internal, RockoonError, StoreCorrupt
 from rockoon.message import Batch
 from rockoon.net.connection import Connection
@@ -23,8 +23,13 @@ log = logging.getLogger(__name__)
 # More than is asked for: what comes next is mostly wanted next.
 LIMITS = PullLimits(messages_max=1024, bytes_max=1 << 20, wait_ms=0)
 ONE = PullLimits(messages_max=1, bytes_max=1, wait_ms=0)
-# Answers to a pull of a record that cannot be decoded: it is tried no more than others.
-UNREADABLE = (StoreCorrupt, Internal)
+# Answers to a pull of a record that is not what was stored.
+DAMAGE = (StoreCorrupt, NoSuchRecords)
+# Those, and of a broker that fails, for now or in one place: its disk may be well again.
+UNREADABLE = (*DAMAGE, Internal)
+# Of one reading, each asked for alone: one bad place hides nothing behind it, and of a disk that
+# refuses everything not every place is tried.
+REFUSED_MAX = 8
 
 
 class Found(NamedTuple):
@@ -53,7 +58,7 @@ class Reading:
     gone: list[int] = field(default_factory=list)
     """There is no message, and will be none."""
     damaged: list[int] = field(default_factory=list)
-    """The broker cannot read what is there."""
+    """What is there is not what was stored."""
     unread: list[int] = field(default_factory=list)
     """Not to be had now."""
 
@@ -108,16 +113,23 @@ class OffsetReader:
         left = self._take_kept(tail, offsets, reading)
         if not left:
             return reading
+        refused: list[int] = []
         lock = self._pulling.setdefault(tail, asyncio.Lock())
         try:
             async with lock:
                 while left := self._take_kept(tail, left, reading):
-                    left = await self._pull(tail, left, reading)
+                    try:
+                        left = await self._pull(tail, left, reading)
+                    except Internal as error:
+                        if len(refused) == REFUSED_MAX:
+                            raise
+                        log.warning("%s cannot be read at %d now: %s", tail.queue, left[0], error)
+                        refused.append(left.pop(0))
         except RockoonError as error:
             log.info("%s cannot be read at %d now: %s", tail.queue, left[0], error)
             self._tails.note_unreadable(tail, error)
-            reading.unread = left
         finally:
+            reading.unread = refused + left
             if not lock.locked():
                 self._pulling.pop(tail, None)
         return reading
@@ -168,7 +180,7 @@ class OffsetReader:
         queue, first = tail.queue, offsets[0]
         try:
             answer = await self._pulled(queue, first)
-        except UNREADABLE as damage:
+        except DAMAGE as damage:
             log.error("message %d of %s cannot be read: %s", first, queue, damage)  # noqa: TRY400
             reading.damaged.append(first)
             return offsets[1:]

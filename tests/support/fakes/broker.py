@@ -144,6 +144,8 @@ class FakeBroker(BrokerServicer):
         """True: streams give no signs of life."""
         self.damaged: set[tuple[str, int, int]] = set()
         """Topic, queue id, offset of messages that the disk does not give."""
+        self.refused: set[tuple[str, int, int]] = set()
+        """Of messages at which the disk fails, and with it each pull that comes so far."""
         self.damaged_tags: set[tuple[str, int, int]] = set()
         """Of messages whose tags are not what they were: who filters by tags is told so."""
         self.sent_back: list[tuple[broker_wire.SendBackRequest, broker_wire.SendBackReply]] = []
@@ -215,6 +217,8 @@ class FakeBroker(BrokerServicer):
             if wanted and queue.codes[index] not in wanted:
                 continue
             place = (request.topic, request.queue_id, queue.min_offset + index)
+            if place in self.refused:
+                raise errors.Internal(service="broker", reason="OSError(5, 'Input/output error')")
             if place in self.damaged or (wanted and place in self.damaged_tags):
                 if not found:
                     raise errors.StoreCorrupt(path="commitlog/0", reason="no record")

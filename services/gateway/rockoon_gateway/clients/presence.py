@@ -28,6 +28,7 @@ LOOK_SECONDS = 5.0
 CLIENTS_MAX = 100_000
 # What all clients' settings may take: one caller may have as many clients as it likes.
 SETTINGS_BYTES_MAX = 64 << 20
+AGENT_CHARACTERS_MAX = 255
 
 
 @dataclass(slots=True, eq=False)
@@ -39,7 +40,8 @@ class Client:
         peer, language, version: as of `ClientCall`.
         client_type: UNSPECIFIED until it has said so.
         group: of a consumer; empty otherwise.
-        settings: what it said of itself last, as far as anybody looks at it; None if nothing.
+        settings: what it said of itself last, as far as anybody looks at it; None if nothing, or
+            if all clients have said too much.
         seen: when it called last, on the event loop's clock.
         outboxes: its open Telemetry streams.
         key_id: the access key that it called with first; nobody else's calls are its own. Empty
@@ -125,19 +127,20 @@ class Presence:
         return client
 
     def told(self, call: ClientCall, settings: Settings) -> Client:
-        """Note what a client says of itself.
+        """Note what a client says of itself; its settings only while there is room for them.
 
         Raises:
-            Refusal: as `seen`; TOO_MANY_REQUESTS also where all clients have said too much.
+            Refusal: as `seen`.
         """
         client = self.seen(call)
-        kept = kept_of(settings)
-        left = self._settings_bytes_left + _size(client.settings) - _size(kept)
-        if left < 0:
-            raise Refusal(Code.TOO_MANY_REQUESTS, "settings of all clients take too much memory")
-        self._settings_bytes_left = left
+        kept: Settings | None = kept_of(settings)
+        self._settings_bytes_left += _size(client.settings)
+        if _size(kept) > self._settings_bytes_left:
+            # Calls go without, as after a restart of the gateway; nobody is shut out by others.
+            kept = None
+        self._settings_bytes_left -= _size(kept)
         client.client_type = settings.client_type
-        client.group = settings.subscription.group.name
+        client.group = settings.subscription.group.name if client.is_consumer else ""
         client.settings = kept
         self._changed(client)
         return client
@@ -217,8 +220,12 @@ def kept_of(settings: Settings) -> Settings:
     if settings.HasField("publishing"):
         kept.publishing.topics.extend(settings.publishing.topics)
     if settings.HasField("subscription"):
-        kept.subscription.group.CopyFrom(settings.subscription.group)
         kept.subscription.subscriptions.extend(settings.subscription.subscriptions)
+    if kept.HasField("user_agent"):
+        agent = kept.user_agent
+        agent.version = agent.version[:AGENT_CHARACTERS_MAX]
+        agent.platform = agent.platform[:AGENT_CHARACTERS_MAX]
+        agent.hostname = agent.hostname[:AGENT_CHARACTERS_MAX]
     kept.DiscardUnknownFields()
     return kept
 

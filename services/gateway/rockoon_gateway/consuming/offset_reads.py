@@ -13,7 +13,8 @@ from rockoon.net.connection import Connection
 from rockoon.offsets.offset_lookup import OffsetLookup
 from rockoon.offsets.offset_store import RemoteOffsetStore
 from rockoon.offsets.start import ConsumeFrom
-from rockoon.receiving.offset_reader import ONE, UNREADABLE
+from rockoon.receiving.offset_reader import DAMAGE, ONE, UNREADABLE
+from rockoon.subscription import ALL, Subscription
 from rockoon_core.message_queue import MessageQueue, queue_to_wire
 from rockoon_gateway.calls import ClientCall
 from rockoon_gateway.codes import OK, Refusal, status
@@ -24,6 +25,7 @@ from rockoon_gateway.consuming.receive_rules import (
     require_reader,
     subscription_of,
 )
+from rockoon_gateway.messages.answers import ANSWER_BYTES_MAX
 from rockoon_gateway.messages.delivered import UNDELIVERABLE, to_wire
 from rockoon_gateway.names import checked_group, checked_topic
 from rockoon_proto.apache.rocketmq.v2 import service_pb2 as pb
@@ -62,9 +64,14 @@ class OffsetReads:
             told = status(Code.ILLEGAL_OFFSET, str(answer))
         else:
             following = answer.next_offset
+            size = 0
             for each in answer.batch or ():
+                if size >= ANSWER_BYTES_MAX:
+                    following = each.queue_offset
+                    break
                 try:
                     messages.append(to_wire(each, request.message_queue.topic))
+                    size += len(messages[-1].body)
                 except UNDELIVERABLE as damage:
                     _left_out(each.queue, each.queue_offset, damage)
             told = OK if messages else status(Code.MESSAGE_NOT_FOUND, "no new message")
@@ -94,9 +101,21 @@ class OffsetReads:
             pass
         try:
             return await pull(*where, ONE, group=group)
-        except UNREADABLE as damage:
-            _left_out(queue, request.offset, damage)
+        except DAMAGE:
+            # It is the first message that the filter selects, or might: maybe one behind this.
+            await self._look(queue, request.offset)
             return Pulled(None, (), request.offset + 1, 0, request.offset + 1)
+
+    async def _look(self, queue: MessageQueue, offset: int) -> None:
+        """Log a message if it is damaged."""
+        everything = Subscription.parse(queue.topic, ALL)
+        try:
+            answer = await pull(self._cluster, queue, offset, everything, ONE)
+            if isinstance(answer, Pulled):
+                # Damaged tags are met by a filter alone.
+                answer.intact()
+        except DAMAGE as damage:
+            _left_out(queue, offset, damage)
 
     async def update_offset(
         self, request: pb.UpdateOffsetRequest, call: ClientCall

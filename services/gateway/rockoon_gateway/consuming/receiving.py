@@ -197,7 +197,14 @@ class Receiving:
         finally:
             self._patience.pop(patience, None)
         valid_until_ms = RENEWED if wish.is_renewed else self._clock() + wish.visible_after_ms
-        return answers_to(received, resource, valid_until_ms)
+        try:
+            answers = answers_to(received, resource, valid_until_ms)
+        except BaseException:
+            self._renewer.give_back(group, received.receipts)
+            raise
+        if answers.left:
+            self._renewer.give_back(group, answers.left.receipts)
+        return answers
 
     async def _received(
         self, group: str, subscription: Subscription, wish: Wish, client_id: str, attempt_id: str

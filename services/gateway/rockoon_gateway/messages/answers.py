@@ -12,6 +12,8 @@ from functools import lru_cache
 from types import ModuleType
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from rockoon.receiving.received import ReceivedMessages, ReceivedRun
 from rockoon_core.http2.messages import framed
 from rockoon_format import kernel
@@ -25,6 +27,8 @@ from rockoon_proto.apache.rocketmq.v2.service_pb2 import ReceiveMessageResponse
 
 log = logging.getLogger(__name__)
 
+ANSWER_BYTES_MAX = 8 << 20
+"""Of one receive, which has at least one message: all are in memory, with unpacked bodies."""
 PIECE_BYTES_MAX = 64 << 10
 """A client that goes has taken the pieces that were written, and none of the others."""
 
@@ -38,6 +42,8 @@ class Answers(NamedTuple):
     """Their answers, back to back: each a message of gRPC."""
     ends: list[int]
     """Where each of them ends."""
+    left: ReceivedMessages
+    """Those for which there was no room."""
 
     def pieces(self, bytes_max: int = PIECE_BYTES_MAX) -> Iterator[tuple[bytes, int]]:
         """The frames, cut between messages where they are more than so many bytes; and how many
@@ -52,29 +58,50 @@ class Answers(NamedTuple):
             first, begin = end, self.ends[end - 1]
 
 
-def answers_to(received: ReceivedMessages, topic: Resource, valid_until_ms: int) -> Answers:
+def answers_to(
+    received: ReceivedMessages,
+    topic: Resource,
+    valid_until_ms: int,
+    bytes_max: int = ANSWER_BYTES_MAX,
+) -> Answers:
     """Write answers. What cannot be delivered is left out, and logged.
 
     Args:
         received: what the engine gave.
         topic: what the receiver asked for.
         valid_until_ms: how long receipt handles count, epoch milliseconds; 0: they are renewed.
+        bytes_max: what is written behind so many bytes is one message at most.
     """
     field = Message(topic=topic).SerializeToString()
     runs: list[ReceivedRun] = []
     pieces: list[bytes] = []
     ends: list[int] = []
-    size = 0
-    for run in received.runs:
-        frames, own, left = _by_kernel(run, field, valid_until_ms)
+    size = done = 0
+    for each in received.runs:
+        room = bytes_max - size
+        fitting = _fitting(each, room) or (0 if ends else 1)
+        run = each if fitting == len(each.offsets) else each.part(0, fitting)
+        frames, own, rare = _by_kernel(run, field, valid_until_ms)
         parts = [run]
-        if left:
-            frames, own, parts = _completed(run, frames, own, topic, valid_until_ms)
+        if rare:
+            frames, own, parts, fitting = _completed(run, frames, own, topic, valid_until_ms, room)
         runs += parts
         pieces.append(frames)
         ends += [size + end for end in own] if size else own
         size += len(frames)
-    return Answers(ReceivedMessages(runs), b"".join(pieces), ends)
+        done += fitting
+        if fitting < len(each.offsets):
+            break
+    left = received[done:] if done < len(received) else ReceivedMessages()
+    return Answers(ReceivedMessages(runs), b"".join(pieces), ends, left)
+
+
+def _fitting(run: ReceivedRun, room: int) -> int:
+    """How many of a run there is room for, by what is stored of them."""
+    if run.batch.size_bytes <= room:
+        return len(run.offsets)
+    stored = run.batch.columns.lengths[np.asarray(run.indices)]
+    return int(np.searchsorted(np.cumsum(stored, dtype=np.int64), room, side="right"))
 
 
 def _by_kernel(run: ReceivedRun, topic: bytes, valid_until_ms: int) -> tuple[bytes, list[int], int]:
@@ -102,14 +129,22 @@ def _writer(native: ModuleType) -> Any:
 
 
 def _completed(
-    run: ReceivedRun, frames: bytes, ends: list[int], topic: Resource, valid_until_ms: int
-) -> tuple[bytes, list[int], list[ReceivedRun]]:
-    """The same with what the kernel has left out; what cannot be delivered is in none of them."""
+    run: ReceivedRun,
+    frames: bytes,
+    ends: list[int],
+    topic: Resource,
+    valid_until_ms: int,
+    room: int,
+) -> tuple[bytes, list[int], list[ReceivedRun], int]:
+    """The same with what the kernel has left out, while there is room, and how many of the run that
+    are; what cannot be delivered is in none of the others."""
     begin = size = 0
     pieces: list[bytes] = []
     own: list[int] = []
     runs: list[ReceivedRun] = []
     for number, end in enumerate(ends):
+        if size >= room:
+            return b"".join(pieces), own, runs, number
         piece = frames[begin:end] or _framed(run, number, topic, valid_until_ms)
         begin = end
         if piece:
@@ -117,7 +152,7 @@ def _completed(
             pieces.append(piece)
             own.append(size)
             runs.append(run.part(number, number + 1))
-    return b"".join(pieces), own, runs
+    return b"".join(pieces), own, runs, len(ends)
 
 
 def _framed(run: ReceivedRun, number: int, topic: Resource, valid_until_ms: int) -> bytes:
@@ -128,5 +163,9 @@ def _framed(run: ReceivedRun, number: int, topic: Resource, valid_until_ms: int)
     except UNDELIVERABLE as failure:
         # It comes again when its time is over, and is a dead letter in the end.
         log.error("%s cannot be delivered: %s", message.receipt.text(), failure)  # noqa: TRY400
+        return b""
+    except Exception:
+        # One message, whatever it is, keeps none from others.
+        log.exception("%s cannot be delivered, for a reason no one foresaw", message.receipt.text())
         return b""
     return framed(ReceiveMessageResponse(message=wire).SerializeToString())
