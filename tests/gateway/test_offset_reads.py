@@ -63,7 +63,7 @@ async def test_a_pull_leaves_out_what_the_filter_does(
     assert bodies(frames) == [b"1", b"3"]
 
 
-@pytest.mark.parametrize("kind", ["body", "record"])
+@pytest.mark.parametrize("kind", ["body", "record", "place"])
 async def test_damaged_messages_hide_none_of_those_behind_them(
     kind: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -77,6 +77,8 @@ async def test_damaged_messages_hide_none_of_those_behind_them(
         for offset in damaged:
             frames = stored.queues["orders", 0].frames
             frames[offset] = frames[offset].replace(b"<", b"(")
+            if kind == "place":
+                frames[offset] = encode_record(Record(topic=b"orders", queue_offset=77))
         queue = d.MessageQueue(topic=d.Resource(name="orders"), broker=d.Broker(name="broker-a"))
         found: list[bytes] = []
         offset = 0

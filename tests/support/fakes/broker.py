@@ -209,13 +209,18 @@ class FakeBroker(BrokerServicer):
 
     def _fill(self, reply: broker_wire.PullReply, queue: FakeQueue, request: Any) -> None:
         start = request.offset - queue.min_offset
-        stop = min(start + (request.max_messages or 1024), len(queue.frames))
+        most = request.max_messages or 1024
         wanted = set(request.tag_hashes)
+        # A filter looks further for as many.
+        stop = len(queue.frames) if wanted else min(start + most, len(queue.frames))
         selects = sql92.compile(request.sql_expression or "TRUE").matches_encoded
         found: list[bytes] = []
         for index in range(start, stop):
             if wanted and queue.codes[index] not in wanted:
                 continue
+            if len(found) == most:
+                stop = index
+                break
             place = (request.topic, request.queue_id, queue.min_offset + index)
             if place in self.refused:
                 raise errors.Internal(service="broker", reason="OSError(5, 'Input/output error')")
