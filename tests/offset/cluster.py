@@ -46,8 +46,9 @@ class Cluster:
             "listen": "127.0.0.1:0",
             "nameservers": (self.nameserver.listen,),
             "store_path": self.store_path,
-            "broker_timeout_seconds": 1.0,
-            "route_wait_seconds": 1.0,
+            # What comes is waited for, however long it takes here.
+            "broker_timeout_seconds": DEADLINE_SECONDS,
+            "route_wait_seconds": DEADLINE_SECONDS,
         }
         return OffsetSettings(**{**given, **self.more_settings, **more})
 
@@ -87,13 +88,6 @@ class Cluster:
     async def restart_service(self) -> None:
         await self.stop_service()
         await self.start_service()
-
-    async def hold_next_status(self) -> asyncio.Event:
-        """Keep the broker's next QueueStatus reply until the event is set; however long that takes
-        here, the service waits for it."""
-        self.more_settings["broker_timeout_seconds"] = DEADLINE_SECONDS
-        await self.restart_service()
-        return self.broker.hold_next_status()
 
     async def create_topic(self, topic: str = TOPIC, queues: int = 1, **more: Any) -> None:
         request = ns.CreateTopicRequest(

@@ -105,6 +105,8 @@ async def test_while_the_broker_is_away_commits_are_taken(cluster: Cluster) -> N
 
 
 async def test_a_broker_that_hangs_holds_commits_up_once_not_every_time(cluster: Cluster) -> None:
+    cluster.more_settings["broker_timeout_seconds"] = 1.0
+    await cluster.restart_service()
     epoch = await started(cluster, messages=10)
     cluster.broker.answering.clear()
     # Half of what it takes when each of them waits for the broker.

@@ -229,7 +229,7 @@ async def test_nothing_is_imported_into_a_queue_created_again_while_its_broker_a
     cluster: Cluster,
 ) -> None:
     cluster.broker.queue(TOPIC).append(10)
-    release = await cluster.hold_next_status()
+    release = cluster.broker.hold_next_status()
     async with asyncio.TaskGroup() as tasks:
         importing = tasks.create_task(import_(cluster, pb.JSON_LINES, LINE % b"8"))
         await cluster.until(lambda: cluster.broker.held)

@@ -336,6 +336,8 @@ async def test_a_broker_that_hangs_costs_only_its_queues_and_a_bounded_time(
         await cluster.nameserver.UpdateTopic(request, None)
         other.queue(TOPIC)
         other.answering.clear()
+        cluster.more_settings["broker_timeout_seconds"] = 1.0
+        await cluster.restart_service()
         async with asyncio.timeout(DEADLINE_SECONDS):
             hanging, here = await cluster.stub_resolve_both()
         assert hanging.error.retriable
@@ -412,7 +414,7 @@ async def test_progress_that_moved_while_the_broker_answered_is_not_taken_for_a_
     queue.append(10)
     epoch = (await cluster.start_of()).epoch
     # The broker's answer says 10, and is held back until 20 is stored.
-    release = await cluster.hold_next_status()
+    release = cluster.broker.hold_next_status()
     async with asyncio.TaskGroup() as tasks:
         resolving = tasks.create_task(cluster.start_of(member="m2"))
         await cluster.until(lambda: cluster.broker.held)
@@ -427,7 +429,7 @@ async def test_a_topic_created_again_while_its_broker_answers_is_decided_on_as_i
     cluster: Cluster,
 ) -> None:
     cluster.broker.queue(TOPIC).append(10)
-    release = await cluster.hold_next_status()
+    release = cluster.broker.hold_next_status()
     async with asyncio.TaskGroup() as tasks:
         resolving = tasks.create_task(cluster.start_of())
         await cluster.until(lambda: cluster.broker.held)
@@ -446,7 +448,7 @@ async def test_a_group_created_again_while_a_broker_answers_starts_by_its_own_po
     cluster: Cluster,
 ) -> None:
     cluster.broker.queue(TOPIC).append(10)
-    release = await cluster.hold_next_status()
+    release = cluster.broker.hold_next_status()
     async with asyncio.TaskGroup() as tasks:
         resolving = tasks.create_task(cluster.start_of())
         await cluster.until(lambda: cluster.broker.held)
@@ -463,7 +465,7 @@ async def test_a_group_created_again_while_a_broker_answers_starts_by_its_own_po
 async def test_a_group_deleted_while_a_broker_answers_leaves_nothing_behind(
     cluster: Cluster,
 ) -> None:
-    release = await cluster.hold_next_status()
+    release = cluster.broker.hold_next_status()
     async with asyncio.TaskGroup() as tasks:
         resolving = tasks.create_task(cluster.start_of())
         await cluster.until(lambda: cluster.broker.held)
