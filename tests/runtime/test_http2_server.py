@@ -69,6 +69,9 @@ class Echo:
             self.cancelled += 1
             raise
 
+    async def fails(self, _request: BytesValue, context: Any) -> None:
+        await context.write_framed("no bytes")
+
     async def waits(self, request: BytesValue, context: Any) -> BytesValue:
         self.has_begun.set()
         try:
@@ -95,6 +98,7 @@ async def served(echo: Echo, **bounds: Any) -> AsyncIterator[tuple[Http2Server, 
         "Many": (grpc.unary_stream_rpc_method_handler, echo.many),
         "Pauses": (grpc.unary_stream_rpc_method_handler, echo.pauses),
         "Writes": (grpc.unary_stream_rpc_method_handler, echo.writes),
+        "Fails": (grpc.unary_stream_rpc_method_handler, echo.fails),
         "Refuses": (grpc.unary_unary_rpc_method_handler, echo.refuses),
         "Waits": (grpc.unary_unary_rpc_method_handler, echo.waits),
         "ReadsLate": (grpc.stream_unary_rpc_method_handler, echo.reads_late),
@@ -157,6 +161,14 @@ async def test_what_a_method_writes_itself_brings_no_empty_frames() -> None:
         brought = [len(each.payload) for each in peer.seen if each.kind == frames.DATA]
         assert sum(brought) == 6 * len(raw)
         assert 0 not in brought
+
+
+async def test_a_method_that_fails_to_write_holds_up_nobody() -> None:
+    async with served(Echo()) as (_, port), aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+        fails = method(channel, "unary_stream", "Fails")
+        with pytest.raises(aio.AioRpcError) as failure:
+            await fails(BytesValue(), timeout=DEADLINE_SECONDS).read()
+        assert failure.value.code() is grpc.StatusCode.UNKNOWN
 
 
 async def test_who_goes_while_answers_are_written_ends_the_method() -> None:

@@ -160,11 +160,13 @@ class ServerCall(MessageStream):
             self.connection.send_answer(self, ANSWER_HEADERS, b"", data, SUCCESS)
         else:
             self.connection.hold_writes()
-            self.begin()
-            self.connection.send_data(self, b"", data, last=False)
-            if last:
-                self.end()
-            self.connection.release_writes()
+            try:
+                self.begin()
+                self.connection.send_data(self, b"", data, last=False)
+                if last:
+                    self.end()
+            finally:
+                self.connection.release_writes()
         if self.pending or self.connection.is_choked:
             await self.wait_room()
 
