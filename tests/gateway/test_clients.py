@@ -51,6 +51,11 @@ async def test_a_topic_that_is_not_there_or_cannot_be(client: WireClient) -> Non
         assert (await client.route(name)).status.code == Code.ILLEGAL_TOPIC, name
     request = pb.QueryRouteRequest(topic=d.Resource(name="orders"))
     assert (await client.call("QueryRoute", request)).status.code == Code.ILLEGAL_ACCESS_POINT
+    # The answer repeats them for each queue.
+    for host, times in (("h" * 256, 1), ("h", 65)):
+        del request.endpoints.addresses[:]
+        request.endpoints.addresses.extend([d.Address(host=host, port=1)] * times)
+        assert (await client.call("QueryRoute", request)).status.code == Code.ILLEGAL_ACCESS_POINT
 
 
 async def test_topics_are_created_where_a_setting_says_so(local_cluster: LocalCluster) -> None:

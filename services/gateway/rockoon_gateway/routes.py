@@ -18,13 +18,18 @@ from rockoon_proto.apache.rocketmq.v2 import definition_pb2 as pb
 from rockoon_proto.apache.rocketmq.v2.definition_pb2 import Code, Permission
 from rockoon_proto.apache.rocketmq.v2.service_pb2 import QueryRouteRequest, QueryRouteResponse
 
+ADDRESSES_MAX = 64
+HOST_CHARACTERS_MAX = 255
+
 
 def checked_endpoints(endpoints: pb.Endpoints) -> pb.Endpoints:
-    """What is to be echoed; raises Refusal with ILLEGAL_ACCESS_POINT."""
-    if not endpoints.addresses or any(
-        not each.host or not 0 < each.port < 1 << 16 for each in endpoints.addresses
+    """What is to be echoed, for each queue; raises Refusal with ILLEGAL_ACCESS_POINT."""
+    if not 0 < len(endpoints.addresses) <= ADDRESSES_MAX or any(
+        not 0 < len(each.host) <= HOST_CHARACTERS_MAX or not 0 < each.port < 1 << 16
+        for each in endpoints.addresses
     ):
         raise Refusal(Code.ILLEGAL_ACCESS_POINT, "the request names no usable endpoints")
+    endpoints.DiscardUnknownFields()
     return endpoints
 
 
