@@ -34,6 +34,11 @@ from rockoon_core.message_queue import MessageQueue
 
 log = logging.getLogger(__name__)
 
+# Messages of one answer that are taken in where they come. More are `ask`'s: what a full reader
+# refuses is understood and checked twice, and in the callback nothing else is read meanwhile.
+TAKEN_MAX = 32
+LENGTH_BYTES = 4
+
 
 class PullCounts(Protocol):
     """What is counted."""
@@ -155,6 +160,8 @@ class PullLoop:
         """Messages for the taker; whatever else an answer may be is left to `ask`."""
         streamed, taker = self._streamed, self._taker
         if streamed is None or taker is None or reply.ended or reply.HasField("error"):
+            return False
+        if len(reply.record_lengths) > TAKEN_MAX * LENGTH_BYTES:
             return False
         try:
             found = self._interpreted(reply)
