@@ -3,12 +3,14 @@
 import random
 import time
 from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 import pytest
 from faults import page
 from faults.broken_service import MECHANISMS
 from faults.calls import Maker, methods
+from faults.copies import ALONE, Adversary
 from faults.disk_model import Deed, DiskModel, Kind
 from faults.flips import Truth, facts
 from faults.fuzz import MAY, ROLES
@@ -149,6 +151,15 @@ def test_every_call_has_its_callers_and_every_mechanism_its_scenarios() -> None:
         assert mechanism.noticed_by
         for name in mechanism.noticed_by:
             assert named(name)
+
+
+def test_alone_is_among_the_acts_of_every_length() -> None:
+    adversary = Adversary(cast(Any, None), cast(Any, None), random.Random(1))
+    for count in (1, 2, len(adversary.acts), 3 * len(adversary.acts)):
+        chosen = adversary.choose(count)
+        assert len(chosen) == count
+        assert ALONE in chosen
+        assert count < len(adversary.acts) or set(chosen) == {*adversary.acts}
 
 
 def test_any_request_can_be_made() -> None:
