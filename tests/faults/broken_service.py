@@ -120,7 +120,7 @@ MECHANISMS = {
     "sequences": Mechanism("rockoon_broker", broker_appends_repeats, ("kills",), 2.0),
     "lock": Mechanism("rockoon_broker", anybody_locks, ("doubles",)),
     "permissions": Mechanism("rockoon_broker", everybody_may, ("roles",)),
-    "quorum": Mechanism("rockoon_broker", leader_counts_itself, ("copies",), 1.0),
+    "quorum": Mechanism("rockoon_broker", leader_counts_itself, ("copies",)),
     "errors": Mechanism("rockoon_broker", a_call_fails, ("fuzz",)),
 }
 
