@@ -1,6 +1,5 @@
 """The etcd of a local cluster: which binary, with which flags."""
 
-import http.client
 import importlib.util
 import json
 import os
@@ -203,6 +202,9 @@ def etcd_command(
 
 def etcd_healthy(port: int, context: ssl.SSLContext | None = None, host: str = "127.0.0.1") -> bool:
     """Whether the etcd on this port has a leader and takes writes; a context means TLS."""
+    # With what reads its headers some 5 ms, which a cluster without etcd need not take.
+    import http.client
+
     connection = (
         http.client.HTTPConnection(host, port, timeout=1.0)
         if context is None
