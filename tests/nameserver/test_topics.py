@@ -386,10 +386,13 @@ async def test_without_a_live_broker_a_topic_has_no_place(
 async def test_a_topic_waits_for_the_first_broker_of_a_cluster_that_starts(
     shared_etcd: EtcdServer, cluster: str, call: str
 ) -> None:
-    async with running_nameserver(etcd=(shared_etcd.endpoint,), cluster=cluster) as nameserver:
-        one = CreateTopicRequest(config=TopicConfig(name="t"))
-        request = one if call == "CreateTopic" else CreateTopicsRequest(topics=[one])
-        creating = asyncio.create_task(nameserver.call(call, request))
+    one = CreateTopicRequest(config=TopicConfig(name="t"))
+    request = one if call == "CreateTopic" else CreateTopicsRequest(topics=[one])
+    async with (
+        running_nameserver(etcd=(shared_etcd.endpoint,), cluster=cluster) as nameserver,
+        asyncio.TaskGroup() as tasks,
+    ):
+        creating = tasks.create_task(nameserver.call(call, request))
         listed = await nameserver.call("ListTopics", ListTopicsRequest())
         assert not listed.topics
         await nameserver.call("RegisterNode", RegisterNodeRequest(node=broker_node()))
