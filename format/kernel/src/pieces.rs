@@ -12,6 +12,8 @@ use crate::text::{property_end, NAME_END};
 const PAIRS_COMPARED_MAX: usize = 24;
 /// So many topics' names of properties are remembered.
 const KINDS: usize = 64;
+/// Pairs of a record, of which there are mostly no more.
+const PAIRS_GUESS: usize = 4;
 const WORD: usize = 8;
 const SHORT_BYTES: usize = 32;
 const HEX: &[u8; 16] = b"0123456789ABCDEF";
@@ -277,7 +279,11 @@ pub fn properties(
     let column = || Vec::with_capacity(count);
     let mut found: Vec<Vec<Span>> = asked.iter().map(|_| column()).collect();
     let mut rows = Vec::with_capacity(count + 1);
-    let mut pairs = Pairs::default();
+    let room = || Vec::with_capacity(count * PAIRS_GUESS);
+    let mut pairs = Pairs {
+        names: room(),
+        values: room(),
+    };
     let unknown = || Kind {
         asked: vec![None; asked.len()],
         ..Kind::default()
