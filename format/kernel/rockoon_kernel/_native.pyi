@@ -1,6 +1,8 @@
 from collections.abc import Iterator
 from typing import Any
 
+from typing_extensions import Buffer
+
 INTERFACE: int
 
 def check_batch(
@@ -139,6 +141,11 @@ class QueueCutter:
     def add(self, data: bytes, stop: int, base: int) -> bool: ...
     def taken(self) -> tuple[list[bytes], tuple[bytearray, bytes, bytes]] | None: ...
 
+class Shared(Buffer):
+    def __len__(self) -> int: ...
+
+_Text = tuple[Shared, Shared, bool, bytes | None]
+
 class Window:
     @staticmethod
     def following(data: bytes, base: int, end: int) -> Window | None: ...
@@ -147,12 +154,14 @@ class Window:
     def extent(self) -> tuple[int, int, bool]: ...
     def field(self, number: int) -> bytes: ...
     def topics(self) -> list[bytes]: ...
-    def topic_names(self) -> tuple[bytes, bytes, bool]: ...
-    def bodies(self) -> tuple[bytes, bytes, bool]: ...
-    def properties(
-        self, names: list[bytes], with_maps: bool
+    def sys_flags(self) -> int: ...
+    def columns(
+        self, fields: list[int], topics: bool, bodies: bool, names: list[bytes], maps: bool
     ) -> tuple[
-        list[tuple[bytes, bytes, bool]],
-        tuple[bytes, tuple[bytes, bytes, bool], tuple[bytes, bytes, bool]] | None,
+        list[Shared],
+        _Text | None,
+        _Text | None,
+        list[_Text],
+        tuple[Shared, _Text, _Text] | None,
     ]: ...
     def damaged(self) -> bytes: ...
