@@ -7,13 +7,15 @@ use std::collections::HashMap;
 use crate::checksum::{tail, Tail};
 use crate::laid::{Growing, Pieces, Progress, WIDE};
 use crate::reading::{chunk, put};
-use crate::text::{property_end, NAME_END};
+use crate::text::{property_end, NAME_END, PROPERTY_END};
 
 /// Above so many pairs in a record, a table of names is quicker than comparing each with the rest.
 const PAIRS_COMPARED_MAX: usize = 24;
 /// So many topics' names of properties are remembered.
 const KINDS: usize = 64;
 const WORD: usize = 16;
+/// Longer sections are read name by name.
+const LAYOUT_BYTES_MAX: usize = 256;
 /// A column's first room: how much it needs is known when some of it is there.
 const FIRST_BYTES: usize = 4096;
 const HEX: &[u8; 16] = b"0123456789ABCDEF";
@@ -57,11 +59,11 @@ impl Span {
     }
 }
 
-/// The first bytes of a name with its end, and which of them count.
+/// The first sixteen bytes of a name with its end, and which of them count.
 struct Head {
-    word: u128,
-    mask: u128,
-    /// What is left of it behind that word.
+    words: [u64; 2],
+    masks: [u64; 2],
+    /// What is left of it behind those.
     rest: Vec<u8>,
     /// The name's.
     length: usize,
@@ -77,7 +79,98 @@ struct Kind {
     /// All names one behind the other, and where each ends; behind them is room for a wide copy.
     joined: Vec<u8>,
     ends: Vec<i32>,
+    /// Of the section that was read last.
+    values: Vec<Span>,
+    layout: Layout,
     misses: u32,
+    layout_misses: u32,
+}
+
+/// How a section was laid out: where another one has the same bytes around its values, and in these no
+/// end of a property, its values are in the same places. That is found out for sixteen bytes at once, and
+/// not with one place after the other.
+#[derive(Default)]
+struct Layout {
+    /// The section's, if one was learnt.
+    length: Option<usize>,
+    blocks: Vec<Block>,
+    /// Counted from the section's start.
+    values: Vec<Span>,
+}
+
+#[derive(Clone, Copy)]
+struct Block {
+    bytes: [u8; WORD],
+    /// All bits of the bytes that have to be the same.
+    same: [u8; WORD],
+    /// All bits of the bytes of values.
+    inner: [u8; WORD],
+}
+
+impl Layout {
+    /// Learn that of a section of which the values are known.
+    fn learn(&mut self, bytes: &[u8], section: Span, values: &[Span]) -> Option<()> {
+        self.length = None;
+        self.blocks.clear();
+        self.values.clear();
+        if section.len() > LAYOUT_BYTES_MAX {
+            return None;
+        }
+        let section_bytes = section.of(bytes)?;
+        let mut inner = [0; LAYOUT_BYTES_MAX];
+        for value in values {
+            let from = value.start().checked_sub(section.start())?;
+            let own = inner.get_mut(from..from + value.len())?;
+            own.fill(u8::MAX);
+            self.values.push(Span::new(from, value.len())?);
+        }
+        for (bytes, inner) in section_bytes.chunks(WORD).zip(inner.chunks(WORD)) {
+            let mut block = Block {
+                bytes: [0; WORD],
+                same: [0; WORD],
+                inner: [0; WORD],
+            };
+            put(&mut block.bytes, 0, bytes)?;
+            let outer = block.same.iter_mut().zip(inner).take(bytes.len());
+            outer.for_each(|(same, inner)| *same = !inner);
+            put(&mut block.inner, 0, inner)?;
+            self.blocks.push(block);
+        }
+        self.length = Some(section.len());
+        Some(())
+    }
+
+    /// Find the values of a section that is laid out so; whether it is.
+    #[inline]
+    fn read(&self, bytes: &[u8], section: Span, values: &mut [Span]) -> bool {
+        if self.length != Some(section.len()) {
+            return false;
+        }
+        let mut differs = [0; WORD];
+        let mut at = section.start();
+        for block in &self.blocks {
+            let Some(found) = chunk::<WORD>(bytes, at) else {
+                return false;
+            };
+            let expected = block.bytes.iter().zip(block.same.iter().zip(&block.inner));
+            let both = found.iter().zip(expected);
+            for (differs, (found, (bytes, (same, inner)))) in differs.iter_mut().zip(both) {
+                let is_end = if *found == PROPERTY_END { u8::MAX } else { 0 };
+                *differs |= (found ^ bytes) & same | is_end & inner;
+            }
+            at += WORD;
+        }
+        if differs != [0; WORD] {
+            return false;
+        }
+        for (value, own) in values.iter_mut().zip(&self.values) {
+            *value = Span {
+                start: own.start + section.start,
+                length: own.length,
+            };
+        }
+        true
+    }
 }
 
 impl Kind {
@@ -93,9 +186,13 @@ impl Kind {
             for ((word, mask), byte) in word.iter_mut().zip(&mut mask).zip(head) {
                 (*word, *mask) = (*byte, u8::MAX);
             }
+            let halves = |bytes: &[u8; WORD]| {
+                [chunk(bytes, 0), chunk(bytes, WORD / 2)]
+                    .map(|half| half.map_or(0, u64::from_le_bytes))
+            };
             self.heads.push(Head {
-                word: u128::from_le_bytes(word),
-                mask: u128::from_le_bytes(mask),
+                words: halves(&word),
+                masks: halves(&mask),
                 rest: head.get(WORD..).unwrap_or_default().to_vec(),
                 length: name.len(),
             });
@@ -103,22 +200,43 @@ impl Kind {
             self.ends.push(i32::try_from(self.joined.len()).ok()?);
         }
         self.joined.extend([0; 4 * WIDE]);
+        self.values = vec![Span::default(); names.len()];
+        self.layout = Layout::default();
+        self.layout_misses = 0;
         let own = |name: &Vec<u8>| names.iter().position(|it| it.of(bytes) == Some(name));
         self.asked = asked.iter().map(own).collect();
         Some(())
     }
 
-    /// Add the values of a section with these names and no others; whether it is one. If not, some
-    /// may have been added.
+    /// Find the values of a section with these names and no others; whether it is one. If not, some
+    /// may have been found.
     #[inline]
-    fn read(&self, bytes: &[u8], section: Span, values: &mut Vec<Span>) -> bool {
+    fn read(&mut self, bytes: &[u8], section: Span) -> bool {
+        if self.layout.read(bytes, section, &mut self.values) {
+            return true;
+        }
+        if !self.read_names(bytes, section) {
+            return false;
+        }
+        self.layout_misses += 1;
+        // As with names: where lengths differ from record to record, to learn all is in vain.
+        if self.layout_misses.is_power_of_two() {
+            self.layout.learn(bytes, section, &self.values);
+        }
+        true
+    }
+
+    fn read_names(&mut self, bytes: &[u8], section: Span) -> bool {
         let (mut at, end) = (section.start(), section.end());
-        for head in &self.heads {
-            let Some(word) = chunk(bytes, at) else {
+        for (head, found) in self.heads.iter().zip(&mut self.values) {
+            let (Some(first), Some(second)) = (chunk(bytes, at), chunk(bytes, at + WORD / 2))
+            else {
                 return false;
             };
             let value = at + head.length + 1;
-            let is_here = u128::from_le_bytes(word) & head.mask == head.word
+            let differs = (u64::from_le_bytes(first) & head.masks[0]) ^ head.words[0];
+            let differs = differs | (u64::from_le_bytes(second) & head.masks[1]) ^ head.words[1];
+            let is_here = differs == 0
                 && (head.rest.is_empty() || bytes.get(at + WORD..value) == Some(&head.rest));
             if !is_here || value >= end {
                 return false;
@@ -127,7 +245,7 @@ impl Kind {
             let Some(span) = Span::new(value, behind - value).filter(|it| !it.is_empty()) else {
                 return false;
             };
-            values.push(span);
+            *found = span;
             at = behind + 1;
         }
         at >= end
@@ -228,7 +346,6 @@ pub struct Maps {
 pub struct Properties<'a> {
     names: &'a [Vec<u8>],
     kinds: Vec<Kind>,
-    values: Vec<Span>,
     pairs: Pairs,
     /// By name, of each record, empty where there is none.
     pub asked: Vec<Pieces>,
@@ -255,7 +372,6 @@ impl<'a> Properties<'a> {
         Some(Properties {
             names,
             kinds: (0..KINDS).map(|_| unknown()).collect(),
-            values: Vec::new(),
             pairs: Pairs::default(),
             asked: names.iter().map(pieces).collect::<Option<_>>()?,
             maps: if with_maps { Some(maps()?) } else { None },
@@ -273,18 +389,17 @@ impl<'a> Properties<'a> {
         progress: Progress,
     ) -> Option<()> {
         let kind = self.kinds.get_mut(topic % KINDS)?;
-        self.values.clear();
-        if !kind.read(bytes, section, &mut self.values) {
+        if !kind.read(bytes, section) {
             return self.add_other(bytes, section, topic, progress);
         }
         for (column, place) in self.asked.iter_mut().zip(&kind.asked) {
-            let value = place.and_then(|place| self.values.get(place));
+            let value = place.and_then(|place| kind.values.get(place));
             column.push(bytes, value.copied().unwrap_or_default(), progress)?;
         }
         if let Some(maps) = &mut self.maps {
             maps.names
                 .push_joined(&kind.joined, kind.names()?, &kind.ends, progress)?;
-            for value in &self.values {
+            for value in &kind.values {
                 maps.values.push(bytes, *value, progress)?;
             }
             let pairs = i32::try_from(maps.values.count()).ok()?;

@@ -109,23 +109,25 @@ impl Field {
         let time = |at: usize| word(at).map(|ms| ms.wrapping_mul(1000));
         let number = |at: usize| chunk(bytes, at).map(i32::from_be_bytes);
         match self {
-            Field::Start => each(places, out, |it| Some((it.all.start() as i64).to_ne_bytes())),
+            Field::Start => each(places, out, |it| {
+                Some((it.all.start() as i64).to_ne_bytes())
+            }),
             Field::Size => each(places, out, |it| Some((it.all.len() as i64).to_ne_bytes())),
             Field::PhysicalOffset => words(places, out, |it| word(it.at(AT_PHYSICAL_OFFSET, 0))),
             Field::QueueOffset => words(places, out, |it| word(it.at(AT_QUEUE_OFFSET, 0))),
             Field::BornTime => words(places, out, |it| time(it.at(AT_BORN_TIMESTAMP, 0))),
-            Field::StoreTime => {
-                words(places, out, |it| time(it.at(AT_STORE_TIMESTAMP, it.born_extra)))
-            }
-            Field::PreparedOffset => {
-                words(places, out, |it| word(it.at(AT_PREPARED_OFFSET, it.hosts_extra)))
-            }
+            Field::StoreTime => words(places, out, |it| {
+                time(it.at(AT_STORE_TIMESTAMP, it.born_extra))
+            }),
+            Field::PreparedOffset => words(places, out, |it| {
+                word(it.at(AT_PREPARED_OFFSET, it.hosts_extra))
+            }),
             Field::Queue => numbers(places, out, |it| number(it.at(AT_QUEUE_ID, 0))),
             Field::Flag => numbers(places, out, |it| number(it.at(AT_FLAG, 0))),
             Field::SysFlag => numbers(places, out, |it| number(it.at(AT_SYS_FLAG, 0))),
-            Field::ReconsumeTimes => {
-                numbers(places, out, |it| number(it.at(AT_RECONSUME_TIMES, it.hosts_extra)))
-            }
+            Field::ReconsumeTimes => numbers(places, out, |it| {
+                number(it.at(AT_RECONSUME_TIMES, it.hosts_extra))
+            }),
             Field::ShortSize => numbers(places, out, |it| Some(it.all.len() as i32)),
             Field::Topic => numbers(places, out, |it| Some(it.topic as i32)),
         }
@@ -210,13 +212,7 @@ impl Window {
         Some(Window::of(places, topics, sys_flags, why, stop))
     }
 
-    fn of(
-        places: Vec<Place>,
-        topics: Topics,
-        sys_flags: i32,
-        why: ScanEnd,
-        stop: usize,
-    ) -> Window {
+    fn of(places: Vec<Place>, topics: Topics, sys_flags: i32, why: ScanEnd, stop: usize) -> Window {
         let topics = topics.names.iter().map(|name| name.to_vec()).collect();
         Window {
             places,
