@@ -2,11 +2,12 @@
 //!
 //! 1. What NumPy decides it decides alike, or says that it does not know: then NumPy does it.
 //!    Nothing here names a reason for a refusal.
-//! 2. No module but the binding has unsafe code: what PyO3's macros make, and `fresh` and `shared`,
-//!    which are short.
+//! 2. No module but the binding has unsafe code: what PyO3's macros make, `fresh` and `shared`, which are
+//!    short; and one line of `ahead`.
 //! 3. A position that comes from bytes is asked for (`get`), never indexed with: there is no
 //!    panic, which would be no `Exception` in Python.
 
+pub mod ahead;
 pub mod batch;
 pub mod checksum;
 pub mod columns;

@@ -8,8 +8,9 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyByteArray, PyBytes};
 
+use crate::fresh::filled;
 use crate::index::{self, Seconds, Slots, UNIT_BYTES};
-use crate::laid::Pieces;
+use crate::laid::{Growing, Pieces};
 use crate::python::{int32s, places, words, Names, WORD};
 use crate::reading::put;
 use crate::runs::{LogCutter, Rules, Runs};
@@ -17,34 +18,24 @@ use crate::scan::ScanEnd;
 use crate::shared::Shared;
 use crate::window::{self, Field, Wanted};
 
-/// Native int64 items.
-fn int64s<'py>(py: Python<'py>, items: &[i64]) -> PyResult<Bound<'py, PyBytes>> {
-    PyBytes::new_with(py, items.len() * WORD, |out| {
-        for (out, item) in out.chunks_exact_mut(WORD).zip(items) {
-            out.copy_from_slice(&item.to_ne_bytes());
-        }
-        Ok(())
-    })
-}
-
 type Keys<'py> = (
     Bound<'py, PyBytes>,
     Bound<'py, PyBytes>,
     Bound<'py, PyBytes>,
 );
 
-/// Index keys of the records in the first `stop` bytes: hashes, positions of their records and store
-/// times, int64 each; None at any doubt.
+/// Index keys of the records in the first `stop` bytes: hashes, physical offsets of their records and
+/// store times, int64 each; None at any doubt.
 #[pyfunction]
-fn index_keys<'py>(py: Python<'py>, data: &[u8], stop: usize) -> PyResult<Option<Keys<'py>>> {
-    let Some(found) = py.detach(|| index::keys(data.get(..stop)?)) else {
-        return Ok(None);
-    };
-    Ok(Some((
-        int64s(py, &found.hashes)?,
-        int64s(py, &found.positions)?,
-        int64s(py, &found.timestamps_ms)?,
-    )))
+fn index_keys<'py>(py: Python<'py>, data: &[u8], stop: usize, base: i64) -> Option<Keys<'py>> {
+    let found = py.detach(|| index::keys(data.get(..stop)?, base))?;
+    // They are kept for long: in as much memory as they need.
+    let column = |it: &Growing| PyBytes::new(py, it.filled());
+    Some((
+        column(&found.hashes),
+        column(&found.offsets),
+        column(&found.timestamps_ms),
+    ))
 }
 
 /// Slots of an index file, in memory. Any thread may call anything.
@@ -89,10 +80,8 @@ impl IndexSlots {
         };
         let keys = words(hashes).zip(words(offsets)).zip(words(timestamps_ms));
         let keys = keys.map(|((hash, offset), stored_ms)| (hash, offset, stored_ms));
-        let mut used = None;
-        let units = PyBytes::new_with(py, hashes.len() / WORD * UNIT_BYTES, |units| {
-            used = py.detach(|| held(&self.slots).link(first_unit, &seconds, keys, units));
-            Ok(())
+        let (units, used) = filled(py, hashes.len() / WORD * UNIT_BYTES, |units| {
+            py.detach(|| held(&self.slots).link(first_unit, &seconds, keys, units))
         })?;
         let used = used.ok_or_else(|| PyValueError::new_err("keys that no index file takes"))?;
         Ok((units, used))
