@@ -107,13 +107,26 @@ class Disk:
     def pread(self, fd: int, count: int, position: int) -> bytes:
         """Up to `count` bytes; fewer only at the end of the file.
 
+        Not where a sector cannot be read: the system gives what lies before it, and says what is
+        wrong when it is asked for the rest.
+
         Raises:
             StartInterrupted: see `interrupt`.
             OSError: the disk.
         """
         if self._is_interrupted:
             raise StartInterrupted
-        return os.pread(fd, count, position)
+        data = os.pread(fd, count, position)
+        while 0 < len(data) < count:
+            rest = os.pread(fd, count - len(data), position + len(data))
+            if not rest:
+                break
+            data += rest
+        return data
+
+    def size(self, fd: int) -> int:
+        """Bytes of an open file."""
+        return os.fstat(fd).st_size
 
     def map_reading(self, path: Path) -> memoryview:
         """A whole file as memory, for as long as anything refers to it.

@@ -41,7 +41,7 @@ def bytes_tag(number: int) -> bytes:
     return varint(number << 3 | _BYTES)
 
 
-def fields(source: bytes | bytearray, start: int, end: int) -> Iterator[Field]:
+def fields(source: bytes, start: int, end: int) -> Iterator[Field]:
     """Fields of the message in `source[start:end]`, in their order.
 
     Raises:
@@ -66,7 +66,7 @@ def fields(source: bytes | bytearray, start: int, end: int) -> Iterator[Field]:
         at += size
 
 
-def _read_varint(source: bytes | bytearray, at: int) -> tuple[int, int]:
+def _read_varint(source: bytes, at: int) -> tuple[int, int]:
     """A number, and where it ends."""
     number = 0
     for place, byte in enumerate(source[at : at + _VARINT_BYTES_MAX]):

@@ -1,6 +1,7 @@
 """Files that go, or are not what they were: what a reader is told, and what the next start does."""
 
 import itertools
+import os
 import random
 from pathlib import Path
 from typing import Any
@@ -164,6 +165,44 @@ async def test_a_record_with_a_damaged_length_is_told_as_damage_and_can_be_stepp
             assert (bodies_of(reply), reply.next_offset) == ([b"123"], 3)
             flip(log, size + length)
         assert await broker.bodies("T") == [b"123"] * 3
+
+
+@pytest.mark.parametrize("wish", FILTERS, ids=["all", "tag", "expression"])
+@pytest.mark.parametrize("file_number", [1, -1], ids=["a full file", "the newest file"])
+@pytest.mark.parametrize("left_bytes", [0, 150])
+async def test_a_log_file_that_is_cut_short_in_use_is_told_as_damage_and_can_be_stepped_over(
+    tmp_path: Path,
+    nameserver: BrokerRoutes,
+    wish: dict[str, Any],
+    file_number: int,
+    left_bytes: int,
+) -> None:
+    await nameserver.create_topic("T", {"broker-a": 1})
+    small = {"commit_log_file_bytes": 4096}
+    async with running_broker(tmp_path, [nameserver.address], **small) as broker:
+        for number in range(100):
+            await broker.append("T", 0, b"%d" % number)
+    async with running_broker(tmp_path, [nameserver.address], **small) as broker:
+        file = sorted((tmp_path / "commitlog").iterdir())[file_number]
+        os.truncate(file, left_bytes)
+        found, lost, offset = [], [], 0
+        while offset < 100:
+            try:
+                reply = await broker.pull("T", 0, offset, **wish)
+            except StoreCorrupt as damage:
+                assert str(file) in str(damage)
+                assert f"message {offset} of queue 0 of T is lost" in str(damage)
+                lost.append(offset)
+                offset += 1
+                continue
+            found += bodies_of(reply)
+            offset = reply.next_offset
+        assert lost == [*range(lost[0], lost[0] + len(lost))]
+        assert (lost[-1] == 99) == (file_number == -1)
+        assert found == [b"%d" % number for number in range(100) if number not in lost]
+        # What is sent next is there.
+        await broker.append("T", 0, b"100")
+        assert await broker.bodies("T", 0, 100) == [b"100"]
 
 
 def flip(path: Path, position: int) -> None:

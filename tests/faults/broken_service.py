@@ -87,11 +87,13 @@ def a_call_fails() -> None:
     replace("rockoon_broker.rpc.service:BrokerService.SearchOffset", lambda _: fails)
 
 
-def leader_counts_itself() -> None:
-    def alone(_: object, ends: dict[str, int], epoch_start: int, before: int) -> int:
-        furthest = max(ends.values())
-        return max(before, furthest) if furthest > epoch_start else before
+def alone(_: object, ends: dict[str, int], epoch_start: int, before: int) -> int:
+    """As `committed_end`: what a leader has alone is committed."""
+    furthest = max(ends.values())
+    return max(before, furthest) if furthest > epoch_start else before
 
+
+def leader_counts_itself() -> None:
     replace("rockoon_replica.leadership:committed_end", lambda _: alone)
 
 
@@ -118,7 +120,7 @@ MECHANISMS = {
     "sequences": Mechanism("rockoon_broker", broker_appends_repeats, ("kills",), 2.0),
     "lock": Mechanism("rockoon_broker", anybody_locks, ("doubles",)),
     "permissions": Mechanism("rockoon_broker", everybody_may, ("roles",)),
-    "quorum": Mechanism("rockoon_broker", leader_counts_itself, ("copies",), 1.0),
+    "quorum": Mechanism("rockoon_broker", leader_counts_itself, ("copies",)),
     "errors": Mechanism("rockoon_broker", a_call_fails, ("fuzz",)),
 }
 

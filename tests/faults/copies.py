@@ -38,6 +38,8 @@ ACTS = 9
 CONSUMERS = "everything"
 # Longer than a follower waits for a silent leader, and than a lease.
 PAUSE_SECONDS = (3.0, 10.0)
+# Always among the acts: no other one shows a leader that counts itself alone.
+ALONE = "leader killed, the others behind"
 
 Act = Callable[[], Coroutine[Any, Any, list[str]]]
 """Does something to processes; returns what should not be."""
@@ -149,6 +151,10 @@ class Topics:
         return faults
 
 
+class EndedByItself(Exception):
+    """A process that something was to be done to is no more."""
+
+
 class Adversary:
     """What is done to the processes."""
 
@@ -163,7 +169,7 @@ class Adversary:
             "all killed": lambda: self._kill(COPIES),
             "leader paused": self._pause_leader,
             "one paused, one killed": self._pause_and_kill,
-            "leader killed, the others paused": self._kill_leader_alone,
+            ALONE: self._kill_leader_alone,
             "one ended in order": self._end_in_order,
             "nameserver killed": self._kill_nameserver,
             "offset leader killed": lambda: self._kill_leader(OFFSET),
@@ -172,6 +178,15 @@ class Adversary:
                 *self._local.replicas_of(OFFSET)
             ),
         }
+
+    def choose(self, count: int) -> list[str]:
+        """So many acts, ALONE among them; each once before one comes again."""
+        acts = [name for name in self.acts if name != ALONE]
+        chosen: list[str] = []
+        while len(chosen) < count - 1:
+            chosen += self._chance.sample(acts, min(len(acts), count - 1 - len(chosen)))
+        chosen.insert(self._chance.randrange(count), ALONE)
+        return chosen
 
     async def _leader(self, log: str = LOG) -> str:
         while True:
@@ -202,10 +217,16 @@ class Adversary:
     async def _kill_nameserver(self) -> list[str]:
         return await self._down_and_up("nameserver-a")
 
-    async def _pause(self, name: str, meanwhile: Act) -> list[str]:
+    def _stop(self, name: str) -> int:
+        """Stop a process where it is; returns its pid."""
         pid = self._local.node(name).pid
-        assert pid is not None
+        if pid is None:
+            raise EndedByItself(name)
         os.kill(pid, signal.SIGSTOP)
+        return pid
+
+    async def _pause(self, name: str, meanwhile: Act) -> list[str]:
+        pid = self._stop(name)
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(asyncio.sleep(self._chance.uniform(*PAUSE_SECONDS)))
@@ -225,16 +246,20 @@ class Adversary:
         return await self._pause(paused, lambda: self._down_and_up(killed))
 
     async def _kill_leader_alone(self) -> list[str]:
-        """What the leader takes last, the others do not have when they go on."""
+        """What the leader takes last, nobody has who goes on without it.
+
+        The others are killed while they are stopped: if they went on, they would find in their
+        sockets what it had sent them. It comes back behind their election, which it would win.
+        """
         leader = await self._leader()
-        first, second = (name for name in self._local.replicas_of(LOG) if name != leader)
-
-        async def kill() -> list[str]:
-            await asyncio.sleep(AFTERWARDS_SECONDS)
-            await self._local.down(leader)
-            return []
-
-        faults = await self._pause(first, lambda: self._pause(second, kill))
+        others = [name for name in self._local.replicas_of(LOG) if name != leader]
+        for name in others:
+            self._stop(name)
+        await asyncio.sleep(AFTERWARDS_SECONDS)
+        await self._local.down(leader)
+        faults = await self._down_and_up(*others)
+        while not faults and await self._leader() == leader:
+            await asyncio.sleep(AFTERWARDS_SECONDS / 50)
         refusal = await self._local.up(leader)
         return [*faults, f"{leader} does not start: {refusal}"] if refusal else faults
 
@@ -268,8 +293,6 @@ async def copies(task: Task) -> Outcome:
         reader = Reader(cluster, queues, history, task.chance("reader"))
         topics = Topics(cluster, task.chance("topics"))
         adversary = Adversary(local, cluster, chance)
-        chosen = [*adversary.acts] * -(-task.count(ACTS) // len(adversary.acts))
-        chance.shuffle(chosen)
         async with (
             asyncio.TaskGroup() as tasks,
             cluster.push_consumer(CONSUMERS, {TOPIC: "*"}, consume, consume_from="first"),
@@ -278,12 +301,16 @@ async def copies(task: Task) -> Outcome:
             tasks.create_task(topics.run(), name="topics")
             try:
                 async with working(cluster, books, committer, 0, chance):
-                    for name in chosen[: task.count(ACTS)]:
+                    for name in adversary.choose(task.count(ACTS)):
                         await asyncio.sleep(AFTERWARDS_SECONDS * chance.random())
                         outcome.runs += 1
                         outcome.injected += 1
-                        outcome.breaks(name, await adversary.acts[name]())
+                        try:
+                            outcome.breaks(name, await adversary.acts[name]())
+                        except EndedByItself as ended:
+                            outcome.breaks(name, [f"{ended} is no more"])
                         outcome.breaks(name, await goes_on(books, committer))
+                        outcome.breaks(name, local.unexpected_ends())
                         if outcome.broken:
                             break
                 with suppress(TimeoutError):

@@ -1,14 +1,18 @@
 """The checkers of `make faults` find what they are there for; so do its page and its cuts."""
 
+import ast
 import random
 import time
+from importlib import import_module
 from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 import pytest
-from faults import page
+from faults import broken_service, page
 from faults.broken_service import MECHANISMS
 from faults.calls import Maker, methods
+from faults.copies import ALONE, Adversary
 from faults.disk_model import Deed, DiskModel, Kind
 from faults.flips import Truth, facts
 from faults.fuzz import MAY, ROLES
@@ -149,6 +153,58 @@ def test_every_call_has_its_callers_and_every_mechanism_its_scenarios() -> None:
         assert mechanism.noticed_by
         for name in mechanism.noticed_by:
             assert named(name)
+
+
+def used_names() -> dict[str, set[str]]:
+    """By module of the services: the names that it uses, of its own or of an object's."""
+    root, used = Path(__file__).parents[2], {}
+    for packages in ("core", "services/*", "protos"):
+        for path in root.glob(f"{packages}/rockoon_*/**/*.py"):
+            parts = path.with_suffix("").parts
+            first = next(at for at, part in enumerate(parts) if part.startswith("rockoon_"))
+            used[".".join(parts[first:])] = {
+                node.id if isinstance(node, ast.Name) else node.attr
+                for node in ast.walk(ast.parse(path.read_text()))
+                if isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Load)
+            }
+    return used
+
+
+USED = used_names()
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_what_is_broken_on_purpose_is_what_services_use(
+    mechanism: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the place of something that nobody uses any more it would be noticed by nothing."""
+    replaced: list[tuple[str, Any]] = []
+    monkeypatch.setattr(broken_service, "replace", lambda path, made: replaced.append((path, made)))
+    MECHANISMS[mechanism].break_it()
+    assert replaced
+    for path, made in replaced:
+        module, _, name = path.partition(":")
+        *owners, last = name.split(".")
+        owner: Any = import_module(module)
+        for each in owners:
+            owner = getattr(owner, each)
+        assert callable(made(getattr(owner, last)))
+        if module in USED and not owners:
+            # Only what this module calls so is another: those that import it from elsewhere have
+            # the real one.
+            assert last in USED[module], f"{path} is not used there"
+        else:
+            wanted = owners[-1] if last == "__init__" else last
+            assert any(wanted in names for names in USED.values()), f"{path} is used nowhere"
+
+
+def test_alone_is_among_the_acts_of_every_length() -> None:
+    adversary = Adversary(cast(Any, None), cast(Any, None), random.Random(1))
+    for count in (1, 2, len(adversary.acts), 3 * len(adversary.acts)):
+        chosen = adversary.choose(count)
+        assert len(chosen) == count
+        assert ALONE in chosen
+        assert count < len(adversary.acts) or set(chosen) == {*adversary.acts}
 
 
 def test_any_request_can_be_made() -> None:

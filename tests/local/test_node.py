@@ -198,6 +198,20 @@ os.kill(os.getpid(), signal.SIGKILL)
     wait_until(lambda: gone(int(ended.stdout)), "etcd to end")
 
 
+@pytest.mark.skipif(not Path("/proc/self/timerslack_ns").exists(), reason="Linux only")
+def test_etcd_s_timers_may_run_out_together(tmp_path: Path) -> None:
+    told = tmp_path / "told"
+    program = tmp_path / "program"
+    program.write_text(
+        f"#!/bin/sh\ncat /proc/$$/timerslack_ns >{told}.new && mv {told}.new {told}\n"
+    )
+    program.chmod(0o755)
+    command = etcd_command(program, tmp_path / "data", 1, durable=True)
+    with subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True) as process:
+        assert process.wait(DEADLINE_SECONDS) == 0
+    assert int(told.read_text()) == 50_000_000
+
+
 def test_the_packaged_etcd_is_found_when_there_is_no_other(tmp_path: Path) -> None:
     found = find_etcd(search_path=str(tmp_path), cache_directory=tmp_path)
     assert found.parts[-2:] == ("etcdbin", "etcd")

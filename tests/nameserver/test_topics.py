@@ -18,9 +18,11 @@ from rockoon_core.errors import (
     TopicExists,
     TopicNotFound,
 )
+from rockoon_nameserver.follower import BROKER_SECONDS_MAX
 from rockoon_nameserver.request_checks import changed_topic
 from rockoon_proto.v1.nameserver_pb2 import (
     CreateTopicRequest,
+    CreateTopicsRequest,
     DeleteTopicRequest,
     GetRouteRequest,
     ListTopicsRequest,
@@ -378,6 +380,35 @@ async def test_without_a_live_broker_a_topic_has_no_place(
     async with running_nameserver(etcd=(shared_etcd.endpoint,), cluster=cluster) as nameserver:
         with pytest.raises(NoWritableQueue, match="start one"):
             await create(nameserver)
+
+
+@pytest.mark.parametrize("call", ["CreateTopic", "CreateTopics"])
+async def test_a_topic_waits_for_the_first_broker_of_a_cluster_that_starts(
+    shared_etcd: EtcdServer, cluster: str, call: str
+) -> None:
+    one = CreateTopicRequest(config=TopicConfig(name="t"))
+    request = one if call == "CreateTopic" else CreateTopicsRequest(topics=[one])
+    async with (
+        running_nameserver(etcd=(shared_etcd.endpoint,), cluster=cluster) as nameserver,
+        asyncio.TaskGroup() as tasks,
+    ):
+        creating = tasks.create_task(nameserver.call(call, request))
+        listed = await nameserver.call("ListTopics", ListTopicsRequest())
+        assert not listed.topics
+        await nameserver.call("RegisterNode", RegisterNodeRequest(node=broker_node()))
+        reply = await creating
+        topic = reply.topic if call == "CreateTopic" else reply.results[0].topic
+        assert [block.broker for block in topic.blocks] == ["broker-a"]
+
+
+async def test_many_topics_wait_for_a_broker_once_and_not_each(
+    shared_etcd: EtcdServer, cluster: str
+) -> None:
+    async with running_nameserver(etcd=(shared_etcd.endpoint,), cluster=cluster) as nameserver:
+        topics = [CreateTopicRequest(config=TopicConfig(name=f"t{n}")) for n in range(20)]
+        async with asyncio.timeout(10 * BROKER_SECONDS_MAX):
+            reply = await nameserver.call("CreateTopics", CreateTopicsRequest(topics=topics))
+        assert all(each.HasField("error") for each in reply.results)
 
 
 async def test_a_revision_that_others_keys_made_is_reached_all_the_same(

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from faults.broken_service import alone
 from store import test_committed as committed
 
 from replica import test_bugs_of_others as bugs
@@ -26,12 +27,7 @@ Patch = pytest.MonkeyPatch
 
 
 def counts_itself(patch: Patch) -> None:
-    """What a leader has alone is committed."""
-
-    def alone(_: object, ends: dict[str, int], epoch_start: int, before: int) -> int:
-        furthest = max(ends.values())
-        return max(before, furthest) if furthest > epoch_start else before
-
+    """What a leader has alone is committed: `make faults BREAK=quorum`."""
     patch.setattr(leadership, "committed_end", alone)
 
 

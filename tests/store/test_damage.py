@@ -1,14 +1,28 @@
-"""Files of the right size whose bytes changed: told from what a crash tears, found and named."""
+"""Files whose bytes changed or are gone: told from what a crash tears, found and named."""
 
+import errno
+import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from rockoon_broker.store.errors import StoreDamaged
 from rockoon_broker.store.settings import StoreSettings
-from support.store_directory import Owner, crashed_copy, recovered, settings
+from rockoon_format.hashes import tags_code
+from support.replicas import opened
+from support.store_directory import (
+    NOW_MS,
+    FailingDisk,
+    Owner,
+    crashed_copy,
+    healthy,
+    in_log,
+    recovered,
+    settings,
+)
 
 BODIES = [b"body %03d" % number for number in range(100)]
 LOG_FILE_BYTES = 1 << 20
@@ -65,6 +79,50 @@ def test_a_flipped_byte_before_durable_records_refuses_the_start_and_changes_not
         record = log_of(tmp_path).read_bytes()[refused.value.position :]
         assert record[88:96] == b"Xody 030"
         assert tree(tmp_path) == before
+
+
+def test_a_disk_that_cannot_read_is_not_told_as_damage(tmp_path: Path) -> None:
+    """Whoever steps over damage would pass over a queue that is whole."""
+    configured, disk = closed(tmp_path), FailingDisk()
+    owner = Owner(configured, disk)
+    disk.fail_read = lambda path: errno.EIO if in_log(path) else 0
+    for wish in (None, np.array([tags_code("TagA")], np.int64)):
+        with pytest.raises(OSError, match=os.strerror(errno.EIO)):
+            owner.store.get("T", 0, 0, tag_codes=wish)
+    disk.fail_read = healthy
+    assert owner.bodies() == BODIES
+    owner.store.close()
+
+
+@pytest.mark.parametrize("left_bytes", [0, 3, 1000])
+def test_nobody_stumbles_over_a_log_file_that_is_cut_short_in_use(
+    tmp_path: Path, left_bytes: int
+) -> None:
+    with opened(tmp_path / "s") as leader, opened(tmp_path / "copy") as copy:
+        for body in BODIES:
+            leader.clock.time_ms += 1
+            leader.append("T", 0, [body])
+        leader.store.confirm(leader.store.appended_end)
+        store = leader.store
+        first, cut, following, *_ = sorted((tmp_path / "s/commitlog").iterdir())
+        os.truncate(cut, left_bytes)
+        # Who follows the log is told what is gone, and goes on behind it.
+        chunks, at = [], 0
+        while at < store.visible_end:
+            chunks.append(store.read_log(at))
+            at = chunks[-1].next_offset
+        (gone,) = (chunk for chunk in chunks if chunk.skipped_bytes)
+        assert gone.next_offset == int(following.name)
+        assert chunks[0].start == int(first.name)
+        # Another copy of the log gets all before it, and nothing of it.
+        with pytest.raises(ValueError, match=r"nothing (whole )?begins"):
+            copy.copy_from(leader)
+        assert copy.store.appended_end == gone.start
+        assert store.blank_at(int(following.name) - 1) is None
+        for time_ms in range(NOW_MS, NOW_MS + len(BODIES), 7):
+            assert 0 <= store.search_offset("T", 0, time_ms) <= len(BODIES)
+        status = store.queue_status("T", 0)
+        assert (status.min_offset, status.max_offset) == (0, len(BODIES))
 
 
 def test_damage_below_the_recovery_point_refuses_the_start(tmp_path: Path) -> None:

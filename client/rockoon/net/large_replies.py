@@ -50,14 +50,14 @@ def records_of(reply: Reply) -> Records:
     return reply.records if isinstance(reply, LargeReply) else Records(reply.frames, None)
 
 
-def pull_stream_reply(message: bytes | bytearray) -> PullStreamReply | Replies:
+def pull_stream_reply(message: bytes) -> PullStreamReply | Replies:
     """What a message of a pull stream answers.
 
     Raises:
         DecodeError: nothing.
     """
     if len(message) < LARGE_BYTES:
-        return PullStreamReply.FromString(bytes(message))
+        return PullStreamReply.FromString(message)
     try:
         found, rest = [], []
         for field in fields(message, 0, len(message)):
@@ -70,21 +70,20 @@ def pull_stream_reply(message: bytes | bytearray) -> PullStreamReply | Replies:
         return Replies([_answer(message, *place, alone=len(found) == 1) for place in found])
     except ValueError:
         # No message, or one that is put together in a way that only the library knows.
-        return PullStreamReply.FromString(bytes(message))
+        return PullStreamReply.FromString(message)
 
 
-def _answer(message: bytes | bytearray, start: int, end: int, *, alone: bool) -> Reply:
+def _answer(message: bytes, start: int, end: int, *, alone: bool) -> Reply:
     """The answer in a part of a message; with others in it records are copied out: while they wait
     they must not keep those of other queues in memory."""
     if end - start < LARGE_BYTES:
-        return PullReply.FromString(bytes(message[start:end]))
+        return PullReply.FromString(message[start:end])
     records, rest = Records(b"", None), []
     for field in fields(message, start, end):
         if not field.is_bytes or field.number != _FRAMES:
             rest.append(message[field.begin : field.end])
-        elif alone and isinstance(message, bytes):
+        elif alone:
             records = Records(message, (field.start, field.end))
         else:
-            with memoryview(message) as view:
-                records = Records(bytes(view[field.start : field.end]), None)
+            records = Records(message[field.start : field.end], None)
     return LargeReply(PullReply.FromString(b"".join(rest)), records)

@@ -326,12 +326,12 @@ class ClientCall:
         if self.stream is not None:
             self.stream.taker = self._offer
 
-    def _offer(self, raw: bytes | bytearray) -> bool:
+    def _offer(self, raw: bytes) -> bool:
         assert self._taker is not None
         if self._code is not None:
             return False
         try:
-            message = raw if self._parse is None else self._parse(raw)  # type: ignore[arg-type]
+            message = raw if self._parse is None else self._parse(raw)
         except DecodeError:
             # The reader is told.
             return False
@@ -372,12 +372,12 @@ class ClientCall:
             self._raise()
             return aio.EOF
         try:
-            return raw if self._parse is None else self._parse(raw)  # type: ignore[arg-type]
+            return raw if self._parse is None else self._parse(raw)
         except DecodeError as error:
             self._give_up(grpc.StatusCode.INTERNAL, f"the answer cannot be read: {error}")
             self._raise()
 
-    async def _next(self) -> bytes | bytearray | None:
+    async def _next(self) -> bytes | None:
         while True:
             await self._wait_opened()
             stream = self.stream

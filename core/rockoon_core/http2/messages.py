@@ -8,6 +8,7 @@ import asyncio
 import struct
 from collections import deque
 from collections.abc import Callable
+from io import BytesIO
 from typing import TYPE_CHECKING, ClassVar
 
 from rockoon_core.http2 import frames
@@ -75,6 +76,56 @@ class UnfilledMemory:
         return wanted, wanted
 
 
+class GrowingMessage:
+    """A message of which a part has come. A BytesIO gives its bytes away without copying them,
+    once nobody has a view of it; where it cannot, it copies.
+
+    Args:
+        first_bytes: of its memory at first.
+        length: of all of it.
+    """
+
+    __slots__ = ("_bytes", "_filled", "_view", "length")
+
+    def __init__(self, first_bytes: int, length: int) -> None:
+        self.length = length
+        self._filled = 0
+        self._bytes, self._view = _reserved(first_bytes)
+
+    def target(self, bytes_max: int) -> memoryview:
+        """Where the next bytes may be put, at most so many; `note_filled` says that they were."""
+        return self._view[self._filled : self._filled + bytes_max]
+
+    def note_filled(self, count: int) -> bool:
+        """Returns whether its memory was full with them; there is more then, if more is to come."""
+        self._filled += count
+        if self._filled < len(self._view):
+            return False
+        if self.is_whole:
+            self._view.release()
+        else:
+            # A new one: views of the one before keep it from growing.
+            grown, view = _reserved(min(2 * self._filled, self.length))
+            view[: self._filled] = self._view
+            self._bytes, self._view = grown, view
+        return True
+
+    @property
+    def is_whole(self) -> bool:
+        return self._filled == self.length
+
+    def to_bytes(self) -> bytes:
+        """The message, which is whole."""
+        return self._bytes.getvalue()
+
+
+def _reserved(count: int) -> tuple[BytesIO, memoryview]:
+    memory = BytesIO()
+    memory.seek(count - 1)
+    memory.write(b"\0")
+    return memory, memory.getbuffer()
+
+
 class MessageStream:
     """A stream of one connection; the base of a server's call and of a client's.
 
@@ -85,10 +136,9 @@ class MessageStream:
     """
 
     __slots__ = (
-        "_filled", "_gathered", "_is_held", "_length", "_message", "_message_bytes_max",
-        "_unfilled", "_unread", "_unread_bytes", "_waiting", "connection", "has_ended", "id",
-        "is_closed", "owed_bytes", "pending", "receive_window", "room", "send_window", "sent_last",
-        "taker",
+        "_gathered", "_is_held", "_message", "_message_bytes_max", "_unfilled", "_unread",
+        "_unread_bytes", "_waiting", "connection", "has_ended", "id", "is_closed", "owed_bytes",
+        "pending", "receive_window", "room", "send_window", "sent_last", "taker",
     )  # fmt: skip
 
     first_bytes_max: ClassVar[int] = FIRST_BYTES_MAX
@@ -109,18 +159,17 @@ class MessageStream:
         self.room: asyncio.Future[None] | None = None
         self._message_bytes_max = message_bytes_max
         self._gathered = b""
-        self._message: bytearray | None = None
-        self._filled = self._length = 0
+        self._message: GrowingMessage | None = None
         # Of the connection's `unfilled`.
         self._unfilled = 0
-        self._unread: deque[bytes | bytearray] = deque()
+        self._unread: deque[bytes | GrowingMessage] = deque()
         self._unread_bytes = 0
         self._waiting: asyncio.Future[None] | None = None
         self._is_held = False
         # Is offered each message that comes while the reader waits for one, where it comes: a turn
         # of the loop and a wakeup less. What it returns True for is dealt with; the reader gets the
         # others. It must not raise.
-        self.taker: Callable[[bytes | bytearray], bool] | None = None
+        self.taker: Callable[[bytes], bool] | None = None
 
     # Receiving.
 
@@ -151,41 +200,45 @@ class MessageStream:
                     chunk = chunk[length:]
                     continue
                 # Not all at once: five bytes are no reason to take 64 MiB.
-                self._length, self._filled = length, 0
                 first_bytes, self._unfilled = self.connection.unfilled.first_bytes(
                     min(length, self.first_bytes_max), len(chunk)
                 )
-                self._message = bytearray(first_bytes)
-            count = min(len(chunk), len(self._message) - self._filled)
-            self._message[self._filled : self._filled + count] = chunk[:count]
+                self._message = GrowingMessage(first_bytes, length)
+            with self._message.target(len(chunk)) as target:
+                count = len(target)
+                target[:] = chunk[:count]
             chunk = chunk[count:]
-            self.filled(count)
+            if self._note_filled(count) and (message := self._whole()) is not None:
+                self._complete(message.to_bytes())
 
     def direct_target(self, bytes_max: int) -> memoryview | None:
         """Where the next bytes may be received, at most so many; None when that is not worth it."""
         if self._message is None or self.is_closed:
             return None
-        count = min(len(self._message) - self._filled, bytes_max)
-        if count < DIRECT_BYTES_MIN:
-            return None
-        return memoryview(self._message)[self._filled : self._filled + count]
+        target = self._message.target(bytes_max)
+        return target if len(target) >= DIRECT_BYTES_MIN else None
 
     def filled(self, count: int) -> None:
-        """So many bytes more lie in the message, unless the stream was closed meanwhile."""
-        if self._message is None:
-            return
-        self._filled += count
-        if self._filled < len(self._message):
-            return
+        """So many bytes more were received into the message, unless the stream was closed
+        meanwhile."""
+        if self._note_filled(count) and (message := self._whole()) is not None:
+            # Not its bytes: the transport has a view of them until the callback is over.
+            self._add_unread(message, message.length)
+
+    def _note_filled(self, count: int) -> bool:
+        """Whether the message's memory was full."""
+        if self._message is None or not self._message.note_filled(count):
+            return False
         self._give_unfilled_back()
-        if self._filled == self._length:
-            message, self._message = self._message, None
-            self._complete(message)
-        else:
-            # A new one: views of the one before keep it from growing.
-            grown = bytearray(min(2 * self._filled, self._length))
-            grown[: self._filled] = self._message
-            self._message = grown
+        return True
+
+    def _whole(self) -> GrowingMessage | None:
+        """Take the message out, if all of it has come."""
+        message = self._message
+        if message is None or not message.is_whole:
+            return None
+        self._message = None
+        return message
 
     def _give_unfilled_back(self) -> None:
         self.connection.unfilled.left += self._unfilled
@@ -200,12 +253,15 @@ class MessageStream:
         """Whether the peer may go on sending."""
         return self._unread_bytes < UNREAD_BYTES_MAX
 
-    def _complete(self, message: bytes | bytearray) -> None:
+    def _complete(self, message: bytes) -> None:
         if self.taker is not None and self._is_awaited and self.taker(message):
             self._give_back()
-            return
+        else:
+            self._add_unread(message, len(message))
+
+    def _add_unread(self, message: bytes | GrowingMessage, length: int) -> None:
         self._unread.append(message)
-        self._unread_bytes += len(message) + PREFIX_BYTES
+        self._unread_bytes += length + PREFIX_BYTES
         if not self._is_held:
             self._wake()
 
@@ -219,7 +275,7 @@ class MessageStream:
         """The taker needs time for a message: the reader gets none behind it before `release`."""
         self._is_held = True
 
-    def release(self, left: bytes | bytearray | None = None) -> None:
+    def release(self, left: bytes | None = None) -> None:
         """The message that was held for is dealt with; or `left`, and the reader gets it."""
         self._is_held = False
         if left is not None:
@@ -237,11 +293,12 @@ class MessageStream:
         if self._waiting is not None and not self._waiting.done():
             self._waiting.set_result(None)
 
-    def taken(self) -> bytes | bytearray | None:
+    def taken(self) -> bytes | None:
         """The next message that is there; None when none is."""
         if self._is_held or not self._unread:
             return None
-        message = self._unread.popleft()
+        unread = self._unread.popleft()
+        message = unread.to_bytes() if isinstance(unread, GrowingMessage) else unread
         self._unread_bytes -= len(message) + PREFIX_BYTES
         self._give_back()
         return message
@@ -252,7 +309,7 @@ class MessageStream:
         if is_due and not (self.has_ended or self.is_closed):
             self.connection.give_back(self)
 
-    async def read(self) -> bytes | bytearray | None:
+    async def read(self) -> bytes | None:
         """The next message, for one reader; None at the end of the stream."""
         while self._is_held or not self._unread:
             if self.is_closed or (self.has_ended and not self._is_held):

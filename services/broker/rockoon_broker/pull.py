@@ -4,6 +4,7 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +18,9 @@ from rockoon_broker.store.reading.reader import GetResult, GetStatus
 from rockoon_broker.store.store import Store
 from rockoon_broker.traffic import Flow
 from rockoon_core.errors import StoreCorrupt
-from rockoon_format.sql92 import Expression
+
+if TYPE_CHECKING:
+    from rockoon_format.sql92 import Expression
 
 MESSAGES_DEFAULT = 1024
 MESSAGES_MAX = 65_536
@@ -49,7 +52,7 @@ class PullQuery:
     wait_ms: int
     tag_codes: NDArray[np.int64] | None = None
     """None selects every message."""
-    expression: Expression | None = None
+    expression: "Expression | None" = None
     """Likewise; not together with `tag_codes`."""
     group: str = ""
     """Whose reader; empty outside groups. For counting only."""

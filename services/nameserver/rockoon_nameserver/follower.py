@@ -31,6 +31,9 @@ from rockoon_proto.v1.nameserver_pb2 import RouteUpdate
 
 log = logging.getLogger(__name__)
 
+# How long a new topic waits for a first broker: that of a cluster which starts is there within a
+# moment, and who has to come again comes late.
+BROKER_SECONDS_MAX = 1.0
 # How long an answer to a change waits for the watch, which is usually there within milliseconds.
 SERVED_SECONDS_MAX = 1.0
 # No such key: read for what else the answer says.
@@ -176,6 +179,13 @@ class RouteFollower:
         with suppress(TimeoutError):
             async with asyncio.timeout(SERVED_SECONDS_MAX):
                 while self.table.revision < revision and not self._closing:
+                    await self._changed.wait()
+
+    async def wait_broker(self) -> None:
+        """Wait until some broker is live, `BROKER_SECONDS_MAX` at most; not an error after that."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(BROKER_SECONDS_MAX):
+                while not self.table.has_broker and not self._closing:
                     await self._changed.wait()
 
     def refuse_unloaded(self) -> None:

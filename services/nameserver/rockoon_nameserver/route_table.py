@@ -182,6 +182,11 @@ class RouteTable:
             log.nodes.append(node)
         return log
 
+    @property
+    def has_broker(self) -> bool:
+        """Whether one is live."""
+        return any(node.kind == BROKER for node in self._nodes.values())
+
     def has_queues(self, broker: str) -> bool:
         return self._block_counts[broker] > 0
 

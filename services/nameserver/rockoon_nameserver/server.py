@@ -60,8 +60,8 @@ async def serve(
 ) -> None:
     """Run a nameserver until `stop` is requested.
 
-    It listens at once, answers NOT_SERVING while it waits for etcd, and is announced when it has
-    read the routes.
+    It listens at once, or when it has read its own file; answers NOT_SERVING while it waits for
+    etcd, and is announced when it has read the routes.
 
     Args:
         settings: see there.
@@ -124,6 +124,9 @@ async def run_with(
         if settings.external_listen:
             servers.append(listener(telemetry.tracer, settings.external_listen))
         following = tasks.create_task(follower.run(), name="follow etcd")
+        if settings.routes_path is not None:
+            # A file is read in no time: who comes is not told to come again.
+            await wait_loaded(settings, follower, stop)
         async with AsyncExitStack() as listening:
             for server in servers:
                 await listening.enter_async_context(server)
@@ -155,7 +158,7 @@ def registration(
 ) -> Callable[..., None]:
     """A function that adds the services to a server; `external` is what NameServer takes."""
     forgotten = follower.table.forgotten_next
-    topics = Topics(etcd, keyspace, forgotten)
+    topics = Topics(etcd, keyspace, forgotten, follower.wait_broker)
     has_queues = follower.table.has_queues
     lease_seconds = settings.node_lease_seconds
     rounds = Rounds(lease_seconds * RENEW_SHARE, time.monotonic)

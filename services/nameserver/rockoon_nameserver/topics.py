@@ -4,7 +4,7 @@ A topic's key is put again with every change of its queues: its modification rev
 concurrent changes are decided by.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from rockoon_core.errors import (
@@ -86,14 +86,23 @@ class Topics:
     """Changes topics in etcd; the answers are made from what etcd said, not from the cache."""
 
     def __init__(
-        self, etcd: RouteStore, keyspace: Keyspace, forgotten: Forgotten = lambda _: ()
+        self,
+        etcd: RouteStore,
+        keyspace: Keyspace,
+        forgotten: Forgotten,
+        wait_broker: Callable[[], Awaitable[None]],
     ) -> None:
         self._etcd = etcd
         self._keyspace = keyspace
         self._forgotten = forgotten
+        self._wait_broker = wait_broker
 
-    async def create(self, request: CreateTopicRequest) -> TopicReply:
+    async def create(self, request: CreateTopicRequest, *, wait: bool = True) -> TopicReply:
         """Create a topic and its queues at one revision.
+
+        Args:
+            request: any.
+            wait: for a first broker, a moment, if none is alive: the cluster may have just started.
 
         Raises:
             InvalidTopicName, InvalidArgument: as the text says.
@@ -108,7 +117,7 @@ class Topics:
             found = await self._etcd.read_together(self._keyspace.one(key), blocks)
             if found[0]:
                 return existing(self.stored(key, found))
-        new = planned(request, await self.live_brokers())
+        new = planned(request, await self.live_brokers(wait=wait))
         outcome = await self._etcd.transaction(
             [absent(self._keyspace.one(key))],
             self._puts_of(new),
@@ -132,7 +141,7 @@ class Topics:
                 reason=f"{len(requests)} topics at once: name at most {TOPICS_AT_ONCE_MAX}"
             )
         reply = CreateTopicsReply()
-        alive = await self.live_brokers()
+        alive = await self.live_brokers(wait=True)
         for part in in_transactions(requests, alive):
             for answer in await self._create_part(part):
                 if isinstance(answer, RockoonError):
@@ -168,7 +177,7 @@ class Topics:
         answers: list[TopicReply | RockoonError] = []
         for request, _ in part:
             try:
-                answers.append(await self.create(request))
+                answers.append(await self.create(request, wait=False))
             except EtcdUnavailable:
                 raise
             except RockoonError as refusal:
@@ -248,7 +257,15 @@ class Topics:
         key = self._keyspace.key(TopicKey(new.config.name))
         return [Put(key, topic_value(new.config)), *self.puts(new.blocks, new.placements)]
 
-    async def live_brokers(self) -> set[str]:
+    async def live_brokers(self, *, wait: bool = False) -> set[str]:
+        """Names of those that are alive; with `wait` as `create`."""
+        alive = await self._live_brokers()
+        if wait and not alive:
+            await self._wait_broker()
+            alive = await self._live_brokers()
+        return alive
+
+    async def _live_brokers(self) -> set[str]:
         # From etcd and not from the cache: a broker that has just registered counts.
         nodes, replicas = await self._etcd.read_together(
             self._keyspace.nodes(BROKER), self._keyspace.replicas(BROKER)

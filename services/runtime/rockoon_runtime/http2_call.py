@@ -128,7 +128,7 @@ class ServerCall(MessageStream):
     async def requests(self, parse: Callable[[bytes], Any] | None) -> AsyncIterator[Any]:
         """The messages of a stream of requests."""
         while (raw := await self.read()) is not None:
-            yield raw if parse is None else parse(raw)  # type: ignore[arg-type]
+            yield raw if parse is None else parse(raw)
 
     def answer(self, message: bytes) -> None:
         """The only answer, and a good end: all in one write when windows have room."""

@@ -5,6 +5,9 @@
 Each package is followed by the options of its program, written with "=". Each service is what it
 would be in a process of its own, and they meet on the wire. The first is started first and stopped
 last, since the others look for it. When one ends, all do, and the exit status is its own.
+
+A start is mostly the loading of Python modules, by one core, and else waiting for a disk. So each
+program is loaded, in a thread, while those before it open their stores and find one another.
 """
 
 import argparse
@@ -13,7 +16,7 @@ import contextlib
 import gc
 import importlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -31,6 +34,9 @@ from rockoon_runtime.settings import SettingsError, command_line
 from rockoon_runtime.telemetry.logs import set_up_logging
 
 SERVICE = "single"
+# So long a thread that loads a program keeps the interpreter from the loop: a start changes between
+# its threads a hundred times, and Python's 5 ms each would be most of it.
+SWITCH_SECONDS = 0.0005
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,19 +49,22 @@ class Member:
     ready: asyncio.Event = field(default_factory=asyncio.Event)
 
 
-async def serve_together(members: Sequence[Member], stop: Stop, ready_text: str) -> None:
+async def serve_together(
+    first: Member, packages: Iterable[Sequence[str]], stop: Stop, ready_text: str
+) -> None:
     """Run services until `stop` is requested, or one of them ends.
 
     Args:
-        members: the first one is there for the others.
+        first: there for the others.
+        packages: the others, each with its options; loaded here.
         stop: the wish to stop.
         ready_text: printed when all serve; empty means the line for programs.
 
     Raises:
-        Exception: what the first one raised that failed.
+        Exception: what the first one raised that failed, or could not be loaded.
     """
     failures: list[Exception] = []
-    first, *others = members
+    others: list[Member] = []
 
     async def live(member: Member) -> None:
         def announced(*_: str) -> None:
@@ -69,26 +78,52 @@ async def serve_together(members: Sequence[Member], stop: Stop, ready_text: str)
             stop.fail(member.stop.fatal)
         stop.request(f"the {member.program.service} has ended")
 
+    async def start(later: asyncio.TaskGroup) -> None:
+        for package, *options in packages:
+            try:
+                other = await asyncio.to_thread(member, package, options)
+            except Exception as failure:  # noqa: BLE001 - raised when the others have ended in order
+                failures.append(failure)
+                stop.request(f"{package} cannot be started")
+                return
+            if not await stop.or_event(first.ready):
+                return
+            others.append(other)
+            later.create_task(live(other), name=other.program.service)
+
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(live(first), name=first.program.service)
-        await stop.or_event(first.ready)
         async with asyncio.TaskGroup() as later:
-            if not stop.requested:
-                for member in others:
-                    later.create_task(live(member), name=member.program.service)
-                for member in others:
-                    await stop.or_event(member.ready)
+            with loading():
+                await start(later)
+            for other in others:
+                await stop.or_event(other.ready)
             if ready_text and not stop.requested:
                 sys.stdout.write(ready_text + "\n")
                 sys.stdout.flush()
             elif not stop.requested:
                 announce(SERVICE, first.settings.name, first.settings.listen)
             await stop.wait()
-            for member in others:
-                member.stop.request(stop.reason)
+            for other in others:
+                other.stop.request(stop.reason)
         first.stop.request(stop.reason)
     if failures:
         raise failures[0]
+
+
+@contextlib.contextmanager
+def loading() -> Iterator[None]:
+    """While programs are loaded: a thread that does so gives way to the loop sooner, and what they
+    are made of, which is no garbage, is not looked through."""
+    gc.disable()
+    usual = sys.getswitchinterval()
+    sys.setswitchinterval(SWITCH_SECONDS)
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(usual)
+        gc.freeze()
+        gc.enable()
 
 
 def main() -> int:
@@ -105,21 +140,18 @@ def main() -> int:
     given = parser.parse_args(own)
     if not rest:
         parser.error("name the services")
-    # A tenth of a start, otherwise: what programs are made of is no garbage.
-    gc.disable()
+    (package, *options), *others = rest
     try:
-        members = [member(package, options) for package, *options in rest]
+        with loading():
+            first = member(package, options)
     except SettingsError as failure:
         return complain(SERVICE, ExitStatus.CONFIGURATION, failure)
-    gc.freeze()
-    gc.enable()
     with contextlib.ExitStack() as opened:
-        log_format = members[0].settings.log_format
         file = opened.enter_context(open(given.log_file, "a")) if given.log_file else None
-        set_up_logging(SERVICE, log_format, members[0].settings.cluster, file)
+        set_up_logging(SERVICE, first.settings.log_format, first.settings.cluster, file)
         return run_loop(
             SERVICE,
-            lambda stop: serve_together(members, stop, given.ready_text),
+            lambda stop: serve_together(first, others, stop, given.ready_text),
             stop_with_parent=given.stop_with_parent,
         )
 

@@ -9,6 +9,7 @@ import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -108,6 +109,11 @@ class LogRecords:
         """A field that stands at the same place in all records, int64[n]."""
         column: IntArray = self.parts.prefix[name].astype(np.int64)
         return column
+
+    @property
+    def sys_flags(self) -> NDArray[np.integer[Any]]:
+        """System flags, int[n]."""
+        return self.prefix("sys_flag") if self.window is None else self.window.sys_flags()
 
     @property
     def store_timestamps_ms(self) -> IntArray:
@@ -225,7 +231,7 @@ def _message_ids(records: LogRecords) -> pa.StringArray:
 def _bodies(records: LogRecords) -> pa.BinaryArray:
     """Bodies as they were sent: compressed ones are unpacked."""
     stored = records.stored_bodies
-    flags = records.prefix("sys_flag")
+    flags = records.sys_flags
     compressed = np.flatnonzero(flags & SYS_FLAG_COMPRESSED)
     if not len(compressed):
         return stored

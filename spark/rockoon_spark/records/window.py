@@ -92,6 +92,10 @@ class Window:
         """Distinct topics, and which of them each record names, int32[n]."""
         return self._native.topics(), np.frombuffer(self._native.field(_TOPIC), np.int32)
 
+    def sys_flags(self) -> NDArray[np.int32]:
+        """System flags, int32[n]."""
+        return np.frombuffer(self._native.field(_FIELDS["sys_flag"][0]), np.int32)
+
     def are_damaged(self) -> NDArray[np.bool_]:
         """Which records are not what was stored, bool[n]."""
         found = self._native.damaged()

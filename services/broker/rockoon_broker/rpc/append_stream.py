@@ -75,7 +75,7 @@ class Sender(Protocol):
 
     def hold(self) -> None: ...
 
-    def release(self, left: bytes | bytearray | None = None) -> None: ...
+    def release(self, left: bytes | None = None) -> None: ...
 
 
 def reply_to(request_id: int, placed: AppendResult) -> broker_pb2.AppendReply:
@@ -137,7 +137,7 @@ class AppendStream:
         # What `read` gets next is to be placed alone: `take` has tried.
         self._is_left_alone = False
 
-    def take(self, message: bytes | bytearray, sender: Sender) -> bool:
+    def take(self, message: bytes, sender: Sender) -> bool:
         """Place a message, and answer it as soon as it is; False when `read` is to have it.
 
         Args:
@@ -189,7 +189,7 @@ class AppendStream:
     def _resume(
         self,
         found: "asyncio.Future[Placed]",
-        message: bytes | bytearray,
+        message: bytes,
         request_id: int,
         sender: Sender,
         came_seconds: float,

@@ -56,7 +56,7 @@ class LargeRequest:
 Request = AppendRequest | LargeRequest
 
 
-def append_request(message: bytes | bytearray) -> Request:
+def append_request(message: bytes) -> Request:
     """What a message of an append stream asks for.
 
     Raises:
@@ -65,7 +65,7 @@ def append_request(message: bytes | bytearray) -> Request:
             makes gigabytes of them.
     """
     if len(message) < LARGE_BYTES:
-        return AppendRequest.FromString(bytes(message))
+        return AppendRequest.FromString(message)
     try:
         return _taken_apart(message, 0, len(message), is_further=False)
     except ValueError as failure:
@@ -79,15 +79,7 @@ def records_of(request: Request) -> Records:
     return Records(request.frames, None)
 
 
-def _records(message: bytes | bytearray, field: Field) -> Records:
-    """Where a field is: in the message, or by itself if that may change: the kernel wants bytes."""
-    if isinstance(message, bytes):
-        return Records(message, (field.start, field.end))
-    with memoryview(message) as view:
-        return Records(bytes(view[field.start : field.end]), None)
-
-
-def _taken_apart(message: bytes | bytearray, start: int, end: int, *, is_further: bool) -> Request:
+def _taken_apart(message: bytes, start: int, end: int, *, is_further: bool) -> Request:
     """The request in a part of a message; `is_further`: it is one of another's `more`."""
     records = Records(b"", None)
     more: list[Request] = []
@@ -100,7 +92,7 @@ def _taken_apart(message: bytes | bytearray, start: int, end: int, *, is_further
             rest.append(message[field.begin : field.end])
         elif field.number == _FRAMES:
             # Of several the last one counts, as protobuf has it.
-            records = _records(message, field)
+            records = Records(message, (field.start, field.end))
         elif is_further:
             raise ValueError("batches in batches")
         else:
@@ -108,11 +100,11 @@ def _taken_apart(message: bytes | bytearray, start: int, end: int, *, is_further
     return LargeRequest(AppendRequest.FromString(b"".join(rest)), records, more)
 
 
-def _further(message: bytes | bytearray, field: Field) -> Request:
+def _further(message: bytes, field: Field) -> Request:
     """One of the batches behind a message's first."""
     if field.end - field.start >= LARGE_BYTES:
         return _taken_apart(message, field.start, field.end, is_further=True)
-    request = AppendRequest.FromString(bytes(message[field.start : field.end]))
+    request = AppendRequest.FromString(message[field.start : field.end])
     if request.more:
         raise ValueError("batches in batches")
     return request

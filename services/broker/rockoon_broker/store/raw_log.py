@@ -152,6 +152,8 @@ class RawLog:
                 size, magic = _SIZE_AND_MAGIC.unpack_from(data, found.position)
                 if magic == MAGIC_BLANK:
                     return at if at <= position else None
+                if magic not in (MAGIC_V1, MAGIC_V2):
+                    return None
                 # A record that is longer than what was read.
                 at += max(size, RECORD_BYTES_MIN)
         return None

@@ -173,7 +173,8 @@ class CommitLog:
 
         Empty if the offset is outside the log. Read with pread, not through a mapping: a bad
         sector is then an OSError and not a signal that kills the process, and the copy is needed
-        anyway.
+        anyway. What a file lacks that was cut short is zeros, as if it were a hole: whoever reads
+        it finds no record there.
         """
         # Bytes behind `end` are zeros or what a failed write left: nobody may take them for a
         # record.
@@ -181,7 +182,17 @@ class CommitLog:
             return b""
         file = self.file_at(offset)
         count = min(count, self.end - offset, file.start + self.file_bytes - offset)
-        return self._disk.pread(file.fd, count, offset - file.start)
+        return self._disk.pread(file.fd, count, offset - file.start).ljust(count, b"\0")
+
+    def cut_end(self, offset: int) -> int | None:
+        """Where the file that holds the byte at a physical offset ends, if somebody cut it short.
+
+        Raises:
+            OSError: the disk.
+        """
+        file = self.file_at(offset)
+        found = self._disk.size(file.fd)
+        return file.start + found if found < self.file_bytes else None
 
     def reserve_ahead(self, request_file: Callable[[Path], None]) -> None:
         """Have the next file made, once, when the last is half full."""

@@ -20,11 +20,11 @@ def gather(
     Args:
         positions: where each of n >= 1 records starts, ascending, int64[n].
         sizes: bytes of each, int64[n].
-        read: gives up to so many bytes from a position.
+        read: gives so many bytes from a position.
         same_file: whether one read can give the bytes at both positions.
 
     Raises:
-        OSError: the disk, or a run is cut short.
+        OSError: the disk.
     """
     ends = positions + sizes
     # Where a new run of adjacent records begins, and where a new read does.
@@ -43,8 +43,7 @@ def gather(
             last += 1
         base = run_starts[index]
         data = read(base, run_ends[last] - base)
-        if len(data) != run_ends[last] - base:
-            raise OSError(f"what is stored at {base} is shorter than its entries say")
+        assert len(data) == run_ends[last] - base
         if last == index:
             pieces.append(data)
         else:

@@ -92,7 +92,8 @@ class LogScan:
         try:
             while True:
                 count = min(window, self._file_bytes - position)
-                data = self._disk.pread(fd, count, position)
+                # A file that was cut short in use goes on with zeros, as for all other readers.
+                data = self._disk.pread(fd, count, position).ljust(count, b"\0")
                 base = start + position
                 since = self._checksums_from
                 records = scan(

@@ -54,6 +54,7 @@ class QueueRepair:
             StoreDamaged: its record is damaged itself, or is not found nearby.
             OSError: the disk.
         """
+        self._check_cut(queue, offset)
         begin = at = self._behind_last_good(queue, offset)
         while True:
             walk = LogScan(
@@ -108,13 +109,31 @@ class QueueRepair:
         # Its parts add up to this size.
         return 0 if is_wanted else walk.end + int(head["size"])
 
-    def _damage(self, queue: ConsumeQueue, offset: int, walk: LogScan) -> StoreDamaged:
+    def _check_cut(self, queue: ConsumeQueue, offset: int) -> None:
+        """Raise StoreDamaged where a file was cut short before the record's end.
+
+        Its neighbours' places would not say so: all that the file has lost may be between them.
+        """
+        entries = self._queues.read(queue, offset, 1)
+        if len(entries) == 0:
+            return
+        position, size = int(entries["offset"][0]), int(entries["size"][0])
+        if self._log.min_offset <= position < self._log.end:
+            end = self._log.cut_end(position)
+            if end is not None and position + size > end:
+                raise self._lost(queue, offset, position)
+
+    def _lost(self, queue: ConsumeQueue, offset: int, position: int) -> StoreDamaged:
         which = f"message {offset} of queue {queue.queue_id} of {queue.topic}"
+        reason = f"no whole record is there, so {which} is lost; reading can go on behind it"
+        file = self._log.file_at(position)
+        return StoreDamaged(file.path, position - file.start, reason)
+
+    def _damage(self, queue: ConsumeQueue, offset: int, walk: LogScan) -> StoreDamaged:
         ordinary = (ScanEnd.LIMIT, ScanEnd.END, ScanEnd.BLANK)
         if walk.end < self._log.end and walk.stopped_by not in ordinary:
-            file = self._log.file_at(walk.end)
-            reason = f"no whole record is there, so {which} is lost; reading can go on behind it"
-            return StoreDamaged(file.path, walk.end - file.start, reason)
+            return self._lost(queue, offset, walk.end)
+        which = f"message {offset} of queue {queue.queue_id} of {queue.topic}"
         path, position = self._queues.place_of(queue, offset)
         return StoreDamaged(
             path,

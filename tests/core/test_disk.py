@@ -1,0 +1,45 @@
+"""The one file layer, where the system's own calls do not say all."""
+
+import ctypes
+import errno
+import mmap
+import sys
+from pathlib import Path
+
+import pytest
+
+from rockoon_core.disk import Disk
+
+
+def test_a_read_that_is_short_at_the_end_of_a_file_gives_what_is_there(tmp_path: Path) -> None:
+    path, disk = tmp_path / "file", Disk()
+    path.write_bytes(b"12345")
+    fd = disk.open_reading(path)
+    assert (disk.pread(fd, 9, 0), disk.pread(fd, 9, 3), disk.pread(fd, 9, 5)) == (
+        b"12345",
+        b"45",
+        b"",
+    )
+    assert disk.size(fd) == 5
+    disk.close(fd)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="of Linux's memory file")
+def test_a_read_that_is_short_because_the_rest_cannot_be_read_fails() -> None:
+    """A page that is no more is to the memory's file what a bad sector is to a disk's: the system
+    gives what lies before it, and fails when it is asked for it."""
+    libc, page = ctypes.CDLL(None, use_errno=True), mmap.PAGESIZE
+    libc.mmap.restype = ctypes.c_void_p
+    libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
+    libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+    start = libc.mmap(None, 2 * page, mmap.PROT_READ, flags, -1, 0)
+    assert libc.munmap(start + page, page) == 0
+    disk = Disk()
+    fd = disk.open_reading(Path("/proc/self/mem"))
+    assert disk.pread(fd, page, start) == bytes(page)
+    with pytest.raises(OSError) as failed:  # noqa: PT011 - the number says which
+        disk.pread(fd, 2 * page, start)
+    assert failed.value.errno == errno.EIO
+    disk.close(fd)
+    libc.munmap(start, page)
