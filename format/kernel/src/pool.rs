@@ -1,8 +1,8 @@
 //! Memory that is used again.
 //!
 //! Columns of a piece of a log are about a megabyte, and the next piece's as much. Given back to the
-//! system and asked for again, each page of it would be zeroed and mapped anew, which costs a quarter of
-//! what decoding does. What is taken holds whatever was in it before: who takes it writes all that
+//! system and asked for again, each page of it would be zeroed and mapped anew, which costs up to a
+//! quarter of what decoding does. What is taken holds whatever was in it before: who takes it writes all that
 //! others get to see.
 
 #![forbid(unsafe_code)]
@@ -48,9 +48,11 @@ pub fn take(len: usize) -> Vec<u8> {
 
 /// What nobody looks at any more.
 pub fn give(bytes: Vec<u8>) {
+    if bytes.len() < PIECE_BYTES_MIN {
+        return;
+    }
     let mut pool = pool();
-    let fits = bytes.len() <= BYTES_MAX - pool.bytes && pool.free.len() < PIECES_MAX;
-    if bytes.len() >= PIECE_BYTES_MIN && fits {
+    if bytes.len() <= BYTES_MAX - pool.bytes && pool.free.len() < PIECES_MAX {
         pool.bytes += bytes.len();
         pool.free.push(bytes);
     }
