@@ -153,10 +153,9 @@ def keys_within(frames: bytes, stop: int, start: int) -> KeyEntries | None:
         stop: where in them the last record ends.
         start: physical offset of the first byte.
     """
-    if kernel.native is None or (found := kernel.native.index_keys(frames, stop)) is None:
+    if kernel.native is None or (found := kernel.native.index_keys(frames, stop, start)) is None:
         return None
-    hashes, positions, times = (np.frombuffer(column, np.int64) for column in found)
-    return KeyEntries(hashes, positions + start, times)
+    return KeyEntries(*(np.frombuffer(column, np.int64) for column in found))
 
 
 def key_hashes(

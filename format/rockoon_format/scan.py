@@ -320,6 +320,17 @@ def sizes_in_place(window: bytes, base: int, end: int, stop: int) -> tuple[NDArr
     return np.frombuffer(packed, np.int64), _COMPILED_ENDS[number] is None
 
 
+def extent_in_place(window: bytes, base: int, end: int) -> tuple[int, bool]:
+    """Follow records as `sizes_in_place` does, to the last one that is whole in the window.
+
+    Returns:
+        Where it ends; whether what follows has more bytes than the window.
+    """
+    assert kernel.native is not None
+    position, more = kernel.native.extent(window, base, end)
+    return position, more
+
+
 def _ended_by_delay_level(records: Scan, bad: int) -> Scan:
     """The records before one whose delay level is no number."""
     position = int(records.offsets[bad])

@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rockoon_format import kernel
 from rockoon_format.hashes import index_key_hash, java_hash_code, java_hash_codes, tags_code
 from rockoon_format.properties import decode_text
 from support.random_messages import many_examples
@@ -60,3 +61,14 @@ def test_hashing_in_bulk_says_what_hashing_one_by_one_says(texts: list[bytes], g
     starts = 256 * gap + np.cumsum(lengths + gap) - lengths - gap
     codes = java_hash_codes(np.frombuffer(data, np.uint8), starts, lengths)
     assert codes.tolist() == [java_hash_code(decode_text(text)) for text in texts]
+
+
+@pytest.mark.skipif(kernel.native is None, reason="there is no compiled kernel")
+@given(st.text(st.characters(exclude_characters="\x02", codec="utf-8"), max_size=40))
+def test_the_compiled_hash_is_that_of_java(text: str) -> None:
+    assert kernel.native is not None
+    for cut in range(len(text) + 1):
+        stored = f"TAGS\x01{text[cut:]}\x02".encode()
+        start, length = np.array([0]), np.array([len(stored)])
+        codes = kernel.native.tags_codes(stored, start.tobytes(), length.tobytes())
+        assert np.frombuffer(codes, np.int64).tolist() == [java_hash_code(text[cut:])]

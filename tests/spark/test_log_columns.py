@@ -86,6 +86,37 @@ def test_properties_of_many_records_are_those_of_each(raw: list[bytes]) -> None:
     assert found.values("KEYS").to_pylist() == [find_value(each, "KEYS") for each in raw]
 
 
+LENGTHS = st.lists(st.integers(1, 9), min_size=1, max_size=4)
+
+
+@given(
+    st.lists(LENGTHS, min_size=1, max_size=2),
+    st.lists(
+        st.tuples(st.integers(0, 1), st.integers(0, 60), st.sampled_from(b"v\x01\x02\xff")),
+        max_size=9,
+    ),
+)
+def test_properties_that_are_laid_out_alike_are_those_of_each(
+    lengths: list[list[int]], changes: list[tuple[int, int, int]]
+) -> None:
+    # Whoever remembers where values were has to notice the one byte that is another.
+    alike = [
+        b"".join(b"%s\x01%s\x02" % (b"name" * (length % 6 + 1), b"v" * length) for length in each)
+        for each in lengths
+    ]
+    raw = [each for each in alike for _ in range(4)]
+    for which, place, byte in changes:
+        changed = bytearray(alike[which % len(alike)])
+        changed[place % len(changed)] = byte
+        raw += [bytes(changed), alike[0]]
+    # Both topics of `properties_of` get each.
+    raw = [each for each in raw for _ in range(2)]
+    found = properties_of(raw)
+    assert [dict(pairs) for pairs in found.maps().to_pylist()] == [decode(each) for each in raw]
+    name = "name" * (lengths[0][0] % 6 + 1)
+    assert found.values(name).to_pylist() == [find_value(each, name) for each in raw]
+
+
 def random_record(choose: random.Random, physical_offset: int) -> Record:
     """A record of which every field has a value of its own."""
     hosts = [

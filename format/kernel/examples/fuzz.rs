@@ -11,12 +11,13 @@ use _native::columns::{code, compare, key_hashes, locate, piece_crc, sequence_en
 use _native::delivered::{Common as Delivery, Reserved, Writer, FRAME_HEAD_BYTES};
 use _native::encode::{record, size, Columns, Common};
 use _native::index::{keys, Seconds, Slots, UNIT_BYTES};
-use _native::pieces::{is_utf8, lay, offset_id, properties, room, Span};
+use _native::laid::{Pieces, Progress};
+use _native::pieces::{offset_id, room, Properties, Span};
 use _native::reading::{chunk, put};
 use _native::runs::{cut, Listed, LogCutter, Rules as Entries};
-use _native::scan::{chain, scan, Checks, Limits};
-use _native::window::{Field, Window};
+use _native::scan::{chain, extent, scan, Checks, Limits};
 use _native::text::tags_code;
+use _native::window::{Field, Wanted, Window};
 
 /// Xorshift: the same bytes for the same seed, everywhere.
 struct Chance(u64);
@@ -184,6 +185,9 @@ fn read_all(chance: &mut Chance, frames: &[u8], sizes: &[i64]) {
     let (_, stop) = chain(frames, base, end, wild(chance, end) as usize, &mut lengths);
     assert!(stop <= frames.len() && lengths.iter().sum::<i64>() == stop as i64);
 
+    let (_, behind) = extent(frames, base, end);
+    assert!(stop <= behind && behind <= frames.len());
+
     let windows = [
         Window::following(frames, base, end),
         Window::at(frames, [(0, wild(chance, end)), (base, 91)].into_iter()),
@@ -272,58 +276,117 @@ fn columns(chance: &mut Chance, frames: &[u8], found: &Window) {
     }
     let damaged = found.damaged(frames);
     assert!(damaged.is_some_and(|it| it.is_empty() || it.len() == found.count()));
-    for spans in [found.topics().collect::<Vec<_>>(), found.bodies().collect()] {
-        pieces(chance, frames, &spans);
-    }
-    let sections: Vec<Span> = found.properties().map(|it| it.0).collect();
+    let parts: Vec<(Span, Span, usize)> = found.parts().collect();
+    let bodies: Vec<Span> = parts.iter().map(|it| it.0).collect();
+    let sections: Vec<Span> = parts.iter().map(|it| it.1).collect();
+    pieces(chance, frames, &bodies);
     pieces(chance, frames, &sections);
+    let names = [b"KEYS".to_vec(), b"TAGS".to_vec()];
+    let made = found.columns(
+        frames,
+        &Wanted {
+            fields: &Field::ALL,
+            topics: true,
+            bodies: true,
+            names: &names,
+            maps: true,
+        },
+    );
+    let Some(made) = made else {
+        panic!("no columns of records that are whole");
+    };
+    for (field, column) in Field::ALL.into_iter().zip(&made.fields) {
+        let mut out = vec![0; found.count() * field.bytes()];
+        assert!(found.field(frames, field, &mut out).is_some());
+        assert_eq!(out, column.filled());
+    }
+    let laid: Vec<&[u8]> = made.bodies.iter().flat_map(Pieces::each).collect();
+    let own: Option<Vec<&[u8]>> = bodies.iter().map(|it| it.of(frames)).collect();
+    assert_eq!(Some(laid), own);
+    let counts = made.asked.iter().chain(&made.topics).map(Pieces::count);
+    assert!(counts.into_iter().all(|it| it == found.count()));
 }
 
 /// Pieces of bytes are laid as they are, and looked into; none may lie outside.
 fn pieces(chance: &mut Chance, frames: &[u8], spans: &[Span]) {
+    let count = spans.len();
+    let at = |done: usize| Progress { done, count };
     let total = spans.iter().map(|it| it.len()).sum::<usize>();
-    if total <= 2 * frames.len() {
-        let (mut bounds, mut content) = (vec![0; 4 * spans.len() + 4], vec![0; total]);
-        let is_laid = lay(frames, spans.iter().copied(), &mut bounds, &mut content).is_some();
+    let guess = chance.below(2 * frames.len() + 1);
+    if let Some(mut laid) = (total <= 2 * frames.len())
+        .then(|| Pieces::new(count, guess))
+        .flatten()
+    {
+        let mut each = spans.iter().enumerate();
+        let is_laid = each.all(|(done, it)| laid.push(frames, *it, at(done)).is_some());
         let pieces: Option<Vec<&[u8]>> = spans.iter().map(|it| it.of(frames)).collect();
         assert_eq!(is_laid, pieces.is_some());
         if let Some(pieces) = pieces {
-            assert_eq!(content, pieces.concat());
+            assert_eq!(laid.each().collect::<Vec<_>>(), pieces);
             let utf8 = pieces.iter().all(|it| std::str::from_utf8(it).is_ok());
-            assert_eq!(is_utf8(&bounds, &content), utf8);
+            assert_eq!(laid.is_utf8(), utf8);
+            let valid = laid.validity().unwrap_or(vec![u8::MAX; count.div_ceil(8)]);
+            for (number, piece) in pieces.iter().enumerate() {
+                let bit = valid.get(number / 8).map(|it| it >> (number % 8) & 1);
+                assert_eq!(bit, Some(u8::from(!piece.is_empty())));
+            }
         }
     }
     let asked = [b"KEYS".to_vec(), b"TAGS".to_vec()];
-    let sections = spans.iter().map(|it| (*it, chance.below(2)));
-    let Some(found) = properties(frames, sections, &asked, true) else {
-        return;
+    let Some(mut found) = Properties::new(count, &asked, true) else {
+        panic!("no columns without records");
     };
-    assert_eq!(
-        found.rows.last().map(|it| *it as usize),
-        Some(found.names.len())
-    );
-    assert_eq!(found.names.len(), found.values.len());
-    assert!(found.asked.iter().all(|it| it.len() == spans.len()));
-    for (bounds, section) in found.rows.windows(2).zip(spans) {
-        let (from, to) = (at(bounds, 0) as usize, at(bounds, 1) as usize);
-        let names = found.names.get(from..to).unwrap_or_default();
-        let values = found.values.get(from..to).unwrap_or_default();
-        for (name, value) in names.iter().zip(values) {
-            assert!(!name.is_empty() && !value.is_empty());
-            assert!(section.start() <= name.start() && value.end() <= section.end());
-            assert!(name.end() < value.start());
+    let topic = chance.below(2);
+    for (done, section) in spans.iter().enumerate() {
+        // Most are of one topic: with names and lengths that are known, and others among them.
+        let is_there = section.of(frames).is_some();
+        let topic = if chance.below(4) == 0 { done } else { topic };
+        let added = found.add(frames, *section, topic, at(done));
+        if !is_there {
+            return;
+        }
+        assert!(added.is_some());
+        let mut alone = Properties::new(1, &asked, true);
+        let one = alone
+            .as_mut()
+            .and_then(|it| it.add(frames, *section, 0, at(0)));
+        assert!(one.is_some());
+        if let (Some(alone), Some(maps)) = (alone, &found.maps) {
+            let last = |it: &Pieces, count: usize| -> Vec<Vec<u8>> {
+                it.each()
+                    .skip(it.count() - count)
+                    .map(<[u8]>::to_vec)
+                    .collect()
+            };
+            for (column, own) in found.asked.iter().zip(&alone.asked) {
+                assert_eq!(last(column, 1), last(own, 1));
+            }
+            if let Some(own) = alone.maps {
+                let count = own.names.count();
+                assert_eq!(last(&maps.names, count), last(&own.names, count));
+                assert_eq!(last(&maps.values, count), last(&own.values, count));
+                assert!(own
+                    .names
+                    .each()
+                    .chain(own.values.each())
+                    .all(|it| !it.is_empty()));
+            }
+            assert_eq!(maps.names.count(), maps.values.count());
+            assert_eq!(maps.rows.filled().len(), 4 * (done + 2));
         }
     }
 }
 
 /// What goes over a log once takes records that fill the bytes, or nothing.
 fn pass(chance: &mut Chance, frames: &[u8]) {
-    if let Some(found) = keys(frames) {
-        assert_eq!(found.hashes.len(), found.positions.len());
-        assert!(found
-            .positions
-            .iter()
-            .all(|at| (*at as usize) < frames.len()));
+    if let Some(found) = keys(frames, 7) {
+        let offsets = found.offsets.filled();
+        assert_eq!(found.hashes.filled().len(), offsets.len());
+        assert_eq!(found.timestamps_ms.filled().len(), offsets.len());
+        let offsets = offsets.chunks_exact(8).filter_map(|it| it.first_chunk());
+        assert!(offsets
+            .map(|it| i64::from_ne_bytes(*it) as usize)
+            .all(|it| (7..7 + frames.len()).contains(&it)));
     }
     let mut cutter = LogCutter::new(Entries {
         marks: [(b"T".to_vec(), wild(chance, 9))].into(),
@@ -341,7 +404,7 @@ fn pass(chance: &mut Chance, frames: &[u8]) {
         assert!(heads.iter().all(|it| (at(it, 0) as usize) < topics.len()));
         assert!(added.contains(&true) || entries.is_empty() && topics.is_empty());
     }
-    let (count, mut units) = (chance.below(300), vec![0; 200 * UNIT_BYTES]);
+    let (count, mut units) = (chance.below(300), Vec::new());
     let mut slots = Slots::new(chance.below(3000));
     slots.load(wild(chance, 99) as usize, frames);
     let said = Seconds {
@@ -351,6 +414,7 @@ fn pass(chance: &mut Chance, frames: &[u8]) {
     let keys = (0..count).map(|_| (wild(chance, 5000), 7, wild(chance, 9)));
     let keys: Vec<(i64, i64, i64)> = keys.collect();
     slots.link(wild(chance, 99) as i32, &said, keys.into_iter(), &mut units);
+    assert!(units.len() <= count * UNIT_BYTES);
     slots.compare(wild(chance, 99) as usize, frames);
     slots.mark_used();
     let mut out = vec![0; 4 * chance.below(50)];
@@ -396,12 +460,12 @@ fn append_all(chance: &mut Chance, frames: &[u8], sizes: &[i64], accepted: bool)
     assert_eq!(made.counts, [count, 0, count]);
     assert_eq!(made.entries.len(), 2 * count * ENTRY_BYTES);
     assert_eq!(out.len(), if count > 0 { 2 * frames.len() } else { 0 });
-    let found = keys(&out);
+    let found = keys(&out, place.0);
     let (hashes, offsets) = made.keys.unwrap_or_default();
     assert_eq!(hashes.len(), offsets.len());
     if let Some(found) = found.filter(|_| count > 0) {
-        let packed = found.hashes.iter().flat_map(|it| it.to_ne_bytes());
-        assert!(packed.eq(hashes));
+        assert_eq!(found.hashes.filled(), hashes);
+        assert_eq!(found.offsets.filled(), offsets);
     }
     let with_room = append(&pieces, true, false, place, &mut out);
     assert!(with_room.counts.iter().all(|it| *it == 0 || *it == count));

@@ -28,6 +28,7 @@ pub fn is_property(end: &[u8; PROPERTY_BYTES]) -> bool {
 }
 
 /// Look at the end of a whole record.
+#[inline]
 pub fn tail(record: &[u8], properties_length: i32) -> Tail {
     if properties_length < PROPERTY_BYTES as i32 {
         return Tail::Other;

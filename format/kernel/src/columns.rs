@@ -150,6 +150,8 @@ pub struct Topics<'a> {
     numbers: HashMap<&'a [u8], i64>,
     /// Names that came lately, by `slot`: most are found here, without a hash of all their bytes.
     recent: [(&'a [u8], i64); SLOTS],
+    /// What came last mostly comes again.
+    last: (&'a [u8], i64),
 }
 
 const SLOTS: usize = 256;
@@ -160,13 +162,22 @@ impl Default for Topics<'_> {
             names: Vec::new(),
             numbers: HashMap::new(),
             recent: [(&[], -1); SLOTS],
+            last: (&[], -1),
         }
     }
 }
 
 impl<'a> Topics<'a> {
     /// Which of them this one is.
+    #[inline]
     pub fn number(&mut self, name: &'a [u8]) -> i64 {
+        if self.last.0 != name || self.last.1 < 0 {
+            self.last = (name, self.other(name));
+        }
+        self.last.1
+    }
+
+    fn other(&mut self, name: &'a [u8]) -> i64 {
         let recent = self.recent.get_mut(slot(name));
         if let Some((_, number)) = recent.as_ref().filter(|it| it.0 == name && it.1 >= 0) {
             return *number;

@@ -1,6 +1,6 @@
 //! Bytes for Python that are filled without being zeroed before, which PyO3 does with its own.
 //!
-//! The one place with unsafe code of ours. Nobody else has the object before it is returned, nothing
+//! Nobody else has the object before it is returned, nothing
 //! is read of it that was not copied there first, and what was not filled is zeroed.
 
 use std::mem::MaybeUninit;

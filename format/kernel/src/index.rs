@@ -3,29 +3,40 @@
 
 #![forbid(unsafe_code)]
 
+use crate::ahead::fetch;
+use crate::batch::Out;
 use crate::columns::Topics;
+use crate::laid::{Growing, Progress};
 use crate::reading::be_i64;
 use crate::record::{length, AT_STORE_TIMESTAMP};
 use crate::scan::{records, ScanEnd};
 use crate::text::{front, ListedBy};
 
+const RECORD_BYTES_GUESS: usize = 256;
 pub const UNIT_BYTES: usize = 20;
 pub const SLOTS_PER_PAGE: usize = 1024;
+/// Slots lie anywhere in 20 MB: so many keys before its turn, a slot is asked for.
+const KEYS_AHEAD: usize = 24;
 const SECONDS_MAX: i64 = i32::MAX as i64;
 pub const TRANSACTION: i32 = 0xC;
 
-/// Keys in the order in which they are put, and what was last among the records.
-#[derive(Default)]
+/// Keys in the order in which they are put; native int64 items, as NumPy has them.
 pub struct Keys {
-    pub hashes: Vec<i64>,
-    /// Where each key's record starts.
-    pub positions: Vec<i64>,
-    pub timestamps_ms: Vec<i64>,
+    pub hashes: Growing,
+    /// Physical offset of each key's record.
+    pub offsets: Growing,
+    pub timestamps_ms: Growing,
 }
 
-/// The keys of records that fill some bytes; none where they do not, or a text is not UTF-8.
-pub fn keys(bytes: &[u8]) -> Option<Keys> {
-    let mut found = Keys::default();
+/// The keys of records that fill some bytes, of which the first one's physical offset is `base`; none
+/// where they do not, or a text is not UTF-8.
+pub fn keys(bytes: &[u8], base: i64) -> Option<Keys> {
+    let column = || Growing::new(bytes.len() / RECORD_BYTES_GUESS * 2 * 8);
+    let mut found = Keys {
+        hashes: column(),
+        offsets: column(),
+        timestamps_ms: column(),
+    };
     let mut topics = Topics::default();
     let mut fronts: Vec<i32> = Vec::new();
     let (why, _) = records(
@@ -48,11 +59,20 @@ pub fn keys(bytes: &[u8]) -> Option<Keys> {
             let stored_ms = be_i64(record, AT_STORE_TIMESTAMP + parts.born_extra)?;
             let front = *fronts.get(number)?;
             let listed = ListedBy::of(record.get(parts.properties_start..)?);
+            let (count, done) = (bytes.len(), at);
+            let (offset, progress) = (base.wrapping_add(at as i64), Progress { done, count });
+            let mut is_full = false;
             listed.each_hash(front, |hash| {
-                found.hashes.push(hash);
-                found.positions.push(at as i64);
-                found.timestamps_ms.push(stored_ms);
-            })
+                let added = found
+                    .hashes
+                    .put(hash.to_ne_bytes(), progress)
+                    .and_then(|()| {
+                        found.offsets.put(offset.to_ne_bytes(), progress)?;
+                        found.timestamps_ms.put(stored_ms.to_ne_bytes(), progress)
+                    });
+                is_full |= added.is_none();
+            })?;
+            (!is_full).then_some(())
         },
     )?;
     matches!(why, ScanEnd::End).then_some(found)
@@ -83,6 +103,12 @@ impl Seconds {
     }
 }
 
+/// A hash as a unit has it, and its slot among so many; none where it is no index hash.
+fn slot_of(hash: i64, count: u32) -> Option<(u32, usize)> {
+    let hash = u32::try_from(i32::try_from(hash).ok()?).ok()?;
+    Some((hash, hash.checked_rem(count)? as usize))
+}
+
 impl Slots {
     pub fn new(count: usize) -> Self {
         Slots {
@@ -95,24 +121,27 @@ impl Slots {
         self.units.len()
     }
 
-    /// Give keys their places: writes a unit of each, and returns how many slots had none.
+    /// Give keys their places: adds a unit of each, and returns how many slots had none.
     ///
     /// None where a hash is no index hash, or numbers go beyond what a file has: some are put then.
     pub fn link(
         &mut self,
         first_unit: i32,
         seconds: &Seconds,
-        keys: impl Iterator<Item = (i64, i64, i64)>,
-        units: &mut [u8],
+        keys: impl Iterator<Item = (i64, i64, i64)> + Clone,
+        units: &mut impl Out,
     ) -> Option<i64> {
         let count = u32::try_from(self.units.len()).ok()?;
         let (mut number, mut used, mut first) = (first_unit, 0, Some(seconds.first));
-        for ((hash, offset, stored_ms), unit) in keys.zip(units.chunks_exact_mut(UNIT_BYTES)) {
-            let hash = u32::try_from(i32::try_from(hash).ok()?).ok()?;
-            let slot = hash.checked_rem(count)? as usize;
+        let mut next = keys.clone().map(|it| it.0).skip(KEYS_AHEAD);
+        for (hash, offset, stored_ms) in keys {
+            let soon = next.next().and_then(|hash| slot_of(hash, count));
+            fetch(soon.and_then(|(_, slot)| self.units.get(slot)));
+            let (hash, slot) = slot_of(hash, count)?;
             let newest = self.units.get_mut(slot)?;
-            let is_known = 0 < *newest && *newest <= number;
-            let previous = if is_known { *newest } else { 0 };
+            // Not `&&`: what a slot holds cannot be foreseen, and a wrong guess costs more than the work.
+            let is_known = (0 < *newest) & (*newest <= number);
+            let previous = *newest * i32::from(is_known);
             used += i64::from(!is_known);
             *newest = number;
             *self.changed.get_mut(slot / SLOTS_PER_PAGE)? = true;
@@ -122,7 +151,7 @@ impl Slots {
             made[4..12].copy_from_slice(&offset.to_be_bytes());
             made[12..16].copy_from_slice(&(seconds as i32).to_be_bytes());
             made[16..].copy_from_slice(&previous.to_be_bytes());
-            unit.copy_from_slice(&made);
+            units.copy(&made)?;
             number = number.checked_add(1)?;
         }
         Some(used)

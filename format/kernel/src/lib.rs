@@ -2,10 +2,12 @@
 //!
 //! 1. What NumPy decides it decides alike, or says that it does not know: then NumPy does it.
 //!    Nothing here names a reason for a refusal.
-//! 2. No module but the binding has unsafe code: what PyO3's macros make, and `fresh`, which is short.
+//! 2. No module but the binding has unsafe code: what PyO3's macros make, `fresh` and `shared`, which are
+//!    short; and one line of `ahead`.
 //! 3. A position that comes from bytes is asked for (`get`), never indexed with: there is no
 //!    panic, which would be no `Exception` in Python.
 
+pub mod ahead;
 pub mod batch;
 pub mod checksum;
 pub mod columns;
@@ -14,8 +16,10 @@ pub mod encode;
 #[cfg(feature = "python")]
 mod fresh;
 pub mod index;
+pub mod laid;
 pub mod md5;
 pub mod pieces;
+pub mod pool;
 #[cfg(feature = "python")]
 mod python;
 #[cfg(feature = "python")]
@@ -28,8 +32,10 @@ pub mod reading;
 pub mod record;
 pub mod runs;
 pub mod scan;
+#[cfg(feature = "python")]
+mod shared;
 pub mod text;
 pub mod window;
 
 /// Raised with every change of what Python calls; `rockoon_format.kernel` takes only its own.
-pub const INTERFACE: u32 = 14;
+pub const INTERFACE: u32 = 15;

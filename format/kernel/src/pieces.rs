@@ -5,17 +5,19 @@
 use std::collections::HashMap;
 
 use crate::checksum::{tail, Tail};
+use crate::laid::{Growing, Pieces, Progress, WIDE};
 use crate::reading::{chunk, put};
-use crate::text::{property_end, NAME_END};
+use crate::text::{property_end, NAME_END, PROPERTY_END};
 
 /// Above so many pairs in a record, a table of names is quicker than comparing each with the rest.
 const PAIRS_COMPARED_MAX: usize = 24;
 /// So many topics' names of properties are remembered.
 const KINDS: usize = 64;
-/// Pairs of a record, of which there are mostly no more.
-const PAIRS_GUESS: usize = 4;
-const WORD: usize = 8;
-const SHORT_BYTES: usize = 32;
+const WORD: usize = 16;
+/// Longer sections are read name by name.
+const LAYOUT_BYTES_MAX: usize = 256;
+/// A column's first room: how much it needs is known when some of it is there.
+const FIRST_BYTES: usize = 4096;
 const HEX: &[u8; 16] = b"0123456789ABCDEF";
 
 /// Where a piece lies in some bytes of less than 4 GiB.
@@ -57,70 +59,12 @@ impl Span {
     }
 }
 
-/// Lay pieces one behind the other, as Arrow has them: where each begins and the last one ends, int32,
-/// and all. `content` is as long as they are together.
-pub fn lay(
-    bytes: &[u8],
-    pieces: impl Iterator<Item = Span>,
-    bounds: &mut [u8],
-    content: &mut [u8],
-) -> Option<()> {
-    let mut at = 0;
-    put(bounds, 0, &0i32.to_ne_bytes())?;
-    for (piece, end) in pieces.zip(bounds.chunks_exact_mut(4).skip(1)) {
-        let behind = at + piece.len();
-        // So many bytes at once are quicker than exactly as many as there are; the next one writes
-        // over what is too much.
-        let short = if piece.len() <= SHORT_BYTES {
-            chunk::<SHORT_BYTES>(bytes, piece.start())
-        } else {
-            None
-        };
-        match (short, content.get_mut(at..at + SHORT_BYTES)) {
-            (Some(short), Some(out)) => out.copy_from_slice(&short),
-            _ => content
-                .get_mut(at..behind)?
-                .copy_from_slice(piece.of(bytes)?),
-        }
-        at = behind;
-        end.copy_from_slice(&i32::try_from(at).ok()?.to_ne_bytes());
-    }
-    Some(())
-}
-
-/// Whether each piece of what `lay` made is UTF-8.
-pub fn is_utf8(bounds: &[u8], content: &[u8]) -> bool {
-    let ends = bounds.chunks_exact(4).filter_map(|it| it.first_chunk());
-    let mut rest = content;
-    let mut at = 0;
-    content.is_ascii()
-        || ends.skip(1).all(|end| {
-            let end = i32::from_ne_bytes(*end) as usize;
-            let split = rest.split_at_checked(end.saturating_sub(at));
-            let Some((piece, behind)) = split else {
-                return false;
-            };
-            (rest, at) = (behind, end);
-            std::str::from_utf8(piece).is_ok()
-        })
-}
-
-/// Properties of records.
-pub struct Properties {
-    /// By name, of each record, empty where there is none.
-    pub asked: Vec<Vec<Span>>,
-    /// How many pairs come before those of each record.
-    pub rows: Vec<i32>,
-    pub names: Vec<Span>,
-    pub values: Vec<Span>,
-}
-
-/// The first bytes of a name with its end, and which of them count.
-struct Head<'a> {
-    word: u64,
-    mask: u64,
-    /// What is left of it behind that word.
-    rest: &'a [u8],
+/// The first sixteen bytes of a name with its end, and which of them count.
+struct Head {
+    words: [u64; 2],
+    masks: [u64; 2],
+    /// What is left of it behind those.
+    rest: Vec<u8>,
     /// The name's.
     length: usize,
 }
@@ -128,17 +72,113 @@ struct Head<'a> {
 /// Names that records of one producer have, in their order: what those of the next record are
 /// expected to be.
 #[derive(Default)]
-struct Kind<'a> {
-    heads: Vec<Head<'a>>,
+struct Kind {
+    heads: Vec<Head>,
     /// Which of them each name is that was asked for.
     asked: Vec<Option<usize>>,
+    /// All names one behind the other, and where each ends; behind them is room for a wide copy.
+    joined: Vec<u8>,
+    ends: Vec<i32>,
+    /// Of the section that was read last.
+    values: Vec<Span>,
+    layout: Layout,
     misses: u32,
+    layout_misses: u32,
 }
 
-impl<'a> Kind<'a> {
+/// How a section was laid out: where another one has the same bytes around its values, and in these no
+/// end of a property, its values are in the same places. That is found out for sixteen bytes at once, and
+/// not with one place after the other.
+#[derive(Default)]
+struct Layout {
+    /// The section's, if one was learnt.
+    length: Option<usize>,
+    blocks: Vec<Block>,
+    /// Counted from the section's start.
+    values: Vec<Span>,
+}
+
+#[derive(Clone, Copy)]
+struct Block {
+    bytes: [u8; WORD],
+    /// All bits of the bytes that have to be the same.
+    same: [u8; WORD],
+    /// All bits of the bytes of values.
+    inner: [u8; WORD],
+}
+
+impl Layout {
+    /// Learn that of a section of which the values are known.
+    fn learn(&mut self, bytes: &[u8], section: Span, values: &[Span]) -> Option<()> {
+        self.length = None;
+        self.blocks.clear();
+        self.values.clear();
+        if section.len() > LAYOUT_BYTES_MAX {
+            return None;
+        }
+        let section_bytes = section.of(bytes)?;
+        let mut inner = [0; LAYOUT_BYTES_MAX];
+        for value in values {
+            let from = value.start().checked_sub(section.start())?;
+            let own = inner.get_mut(from..from + value.len())?;
+            own.fill(u8::MAX);
+            self.values.push(Span::new(from, value.len())?);
+        }
+        for (bytes, inner) in section_bytes.chunks(WORD).zip(inner.chunks(WORD)) {
+            let mut block = Block {
+                bytes: [0; WORD],
+                same: [0; WORD],
+                inner: [0; WORD],
+            };
+            put(&mut block.bytes, 0, bytes)?;
+            let outer = block.same.iter_mut().zip(inner).take(bytes.len());
+            outer.for_each(|(same, inner)| *same = !inner);
+            put(&mut block.inner, 0, inner)?;
+            self.blocks.push(block);
+        }
+        self.length = Some(section.len());
+        Some(())
+    }
+
+    /// Find the values of a section that is laid out so; whether it is.
+    #[inline]
+    fn read(&self, bytes: &[u8], section: Span, values: &mut [Span]) -> bool {
+        if self.length != Some(section.len()) {
+            return false;
+        }
+        let mut differs = [0; WORD];
+        let mut at = section.start();
+        for block in &self.blocks {
+            let Some(found) = chunk::<WORD>(bytes, at) else {
+                return false;
+            };
+            let expected = block.bytes.iter().zip(block.same.iter().zip(&block.inner));
+            let both = found.iter().zip(expected);
+            for (differs, (found, (bytes, (same, inner)))) in differs.iter_mut().zip(both) {
+                let is_end = if *found == PROPERTY_END { u8::MAX } else { 0 };
+                *differs |= (found ^ bytes) & same | is_end & inner;
+            }
+            at += WORD;
+        }
+        if differs != [0; WORD] {
+            return false;
+        }
+        for (value, own) in values.iter_mut().zip(&self.values) {
+            *value = Span {
+                start: own.start + section.start,
+                length: own.length,
+            };
+        }
+        true
+    }
+}
+
+impl Kind {
     /// None for bytes that are no pair's.
-    fn learn(&mut self, bytes: &'a [u8], names: &[Span], asked: &[Vec<u8>]) -> Option<()> {
+    fn learn(&mut self, bytes: &[u8], names: &[Span], asked: &[Vec<u8>]) -> Option<()> {
         self.heads.clear();
+        self.joined.clear();
+        self.ends.clear();
         for name in names {
             let mut word = [0; WORD];
             let mut mask = [0; WORD];
@@ -146,39 +186,73 @@ impl<'a> Kind<'a> {
             for ((word, mask), byte) in word.iter_mut().zip(&mut mask).zip(head) {
                 (*word, *mask) = (*byte, u8::MAX);
             }
+            let halves = |bytes: &[u8; WORD]| {
+                [chunk(bytes, 0), chunk(bytes, WORD / 2)]
+                    .map(|half| half.map_or(0, u64::from_le_bytes))
+            };
             self.heads.push(Head {
-                word: u64::from_le_bytes(word),
-                mask: u64::from_le_bytes(mask),
-                rest: head.get(WORD..).unwrap_or_default(),
+                words: halves(&word),
+                masks: halves(&mask),
+                rest: head.get(WORD..).unwrap_or_default().to_vec(),
                 length: name.len(),
             });
+            self.joined.extend(name.of(bytes)?);
+            self.ends.push(i32::try_from(self.joined.len()).ok()?);
         }
+        self.joined.extend([0; 4 * WIDE]);
+        self.values = vec![Span::default(); names.len()];
+        self.layout = Layout::default();
+        self.layout_misses = 0;
         let own = |name: &Vec<u8>| names.iter().position(|it| it.of(bytes) == Some(name));
         self.asked = asked.iter().map(own).collect();
         Some(())
     }
 
-    /// Add the pairs of a section with these names and no others; whether it is one. If not, some
-    /// may have been added.
-    fn read(&self, bytes: &[u8], section: Span, pairs: &mut Pairs) -> bool {
+    /// Find the values of a section with these names and no others; whether it is one. If not, some
+    /// may have been found.
+    #[inline]
+    fn read(&mut self, bytes: &[u8], section: Span) -> bool {
+        if self.layout.read(bytes, section, &mut self.values) {
+            return true;
+        }
+        if !self.read_names(bytes, section) {
+            return false;
+        }
+        self.layout_misses += 1;
+        // As with names: where lengths differ from record to record, to learn all is in vain.
+        if self.layout_misses.is_power_of_two() {
+            self.layout.learn(bytes, section, &self.values);
+        }
+        true
+    }
+
+    fn read_names(&mut self, bytes: &[u8], section: Span) -> bool {
         let (mut at, end) = (section.start(), section.end());
-        for head in &self.heads {
-            let Some(word) = chunk(bytes, at) else {
+        for (head, found) in self.heads.iter().zip(&mut self.values) {
+            let (Some(first), Some(second)) = (chunk(bytes, at), chunk(bytes, at + WORD / 2))
+            else {
                 return false;
             };
             let value = at + head.length + 1;
-            let is_here = u64::from_le_bytes(word) & head.mask == head.word
-                && (head.rest.is_empty() || bytes.get(at + WORD..value) == Some(head.rest));
+            let differs = (u64::from_le_bytes(first) & head.masks[0]) ^ head.words[0];
+            let differs = differs | (u64::from_le_bytes(second) & head.masks[1]) ^ head.words[1];
+            let is_here = differs == 0
+                && (head.rest.is_empty() || bytes.get(at + WORD..value) == Some(&head.rest));
             if !is_here || value >= end {
                 return false;
             }
             let behind = property_end(bytes, value, end);
-            if behind == value || pairs.push(at, value, behind).is_none() {
+            let Some(span) = Span::new(value, behind - value).filter(|it| !it.is_empty()) else {
                 return false;
-            }
+            };
+            *found = span;
             at = behind + 1;
         }
         at >= end
+    }
+
+    fn names(&self) -> Option<Span> {
+        Span::new(0, self.ends.last().map_or(0, |it| *it as usize))
     }
 }
 
@@ -224,14 +298,10 @@ impl Pairs {
         Some(())
     }
 
-    fn truncate(&mut self, count: usize) {
-        self.names.truncate(count);
-        self.values.truncate(count);
-    }
-
-    /// Add the pairs of a section, whatever it is like.
+    /// Become the pairs of a section, whatever it is like.
     fn read(&mut self, bytes: &[u8], section: Span) -> Option<()> {
-        let first = self.names.len();
+        self.names.clear();
+        self.values.clear();
         let mut at = section.start();
         while at < section.end() {
             let end = property_end(bytes, at, section.end());
@@ -243,23 +313,29 @@ impl Pairs {
             }
             at = end + 1;
         }
-        self.keep_last(bytes, first)
+        self.keep_last(bytes)
     }
 
-    /// Of the pairs from `first` on, drop those whose name comes again.
-    fn keep_last(&mut self, bytes: &[u8], first: usize) -> Option<()> {
-        let names = self.names.get(first..)?;
-        let own: Vec<&[u8]> = names.iter().filter_map(|it| it.of(bytes)).collect();
+    /// Drop pairs whose name comes again.
+    fn keep_last(&mut self, bytes: &[u8]) -> Option<()> {
+        let own: Vec<&[u8]> = self.names.iter().filter_map(|it| it.of(bytes)).collect();
         let Some(kept) = last_ones(&own) else {
             return Some(());
         };
         for list in [&mut self.names, &mut self.values] {
             let mut keep = kept.iter();
-            let own: Vec<Span> = list.drain(first..).collect();
-            list.extend(own.into_iter().filter(|_| keep.next() == Some(&true)));
+            list.retain(|_| keep.next() == Some(&true));
         }
         Some(())
     }
+}
+
+/// All pairs of records.
+pub struct Maps {
+    /// How many pairs come before those of each record, int32.
+    pub rows: Growing,
+    pub names: Pieces,
+    pub values: Pieces,
 }
 
 /// Properties of records: some by name, of each the last value that is not empty, and all pairs if
@@ -267,65 +343,103 @@ impl Pairs {
 ///
 /// Pairs with an empty name or value do not count, and of equal names the last does. Records of a
 /// topic mostly have the same names in the same order: then those are only compared.
-///
-/// `sections` come with their topics' numbers. None where there is more than Arrow takes.
-pub fn properties(
-    bytes: &[u8],
-    sections: impl ExactSizeIterator<Item = (Span, usize)>,
-    asked: &[Vec<u8>],
-    with_pairs: bool,
-) -> Option<Properties> {
-    let count = sections.len();
-    let column = || Vec::with_capacity(count);
-    let mut found: Vec<Vec<Span>> = asked.iter().map(|_| column()).collect();
-    let mut rows = Vec::with_capacity(count + 1);
-    let room = || Vec::with_capacity(count * PAIRS_GUESS);
-    let mut pairs = Pairs {
-        names: room(),
-        values: room(),
-    };
-    let unknown = || Kind {
-        asked: vec![None; asked.len()],
-        ..Kind::default()
-    };
-    let mut kinds: Vec<Kind> = (0..KINDS).map(|_| unknown()).collect();
-    rows.push(0);
-    for (section, topic) in sections {
-        let kind = kinds.get_mut(topic % KINDS)?;
-        let first = pairs.names.len();
-        let mut is_known = kind.read(bytes, section, &mut pairs);
-        if !is_known {
-            pairs.truncate(first);
-            pairs.read(bytes, section)?;
-            kind.misses += 1;
-            // Where each record has other names, to learn them all would be in vain.
-            if kind.misses.is_power_of_two() {
-                kind.learn(bytes, pairs.names.get(first..)?, asked)?;
-                is_known = true;
-            }
-        }
-        let (names, values) = (pairs.names.get(first..)?, pairs.values.get(first..)?);
-        for (number, (found, name)) in found.iter_mut().zip(asked).enumerate() {
-            let place = if is_known {
-                kind.asked.get(number).copied()?
-            } else {
-                names.iter().position(|it| it.of(bytes) == Some(name))
-            };
-            let value = place.and_then(|place| values.get(place));
-            found.push(value.copied().unwrap_or_default());
-        }
-        if with_pairs {
-            rows.push(i32::try_from(pairs.names.len()).ok()?);
-        } else {
-            pairs.truncate(0);
-        }
+pub struct Properties<'a> {
+    names: &'a [Vec<u8>],
+    kinds: Vec<Kind>,
+    pairs: Pairs,
+    /// By name, of each record, empty where there is none.
+    pub asked: Vec<Pieces>,
+    pub maps: Option<Maps>,
+}
+
+impl<'a> Properties<'a> {
+    /// Of so many records, the values of `names`.
+    pub fn new(count: usize, names: &'a [Vec<u8>], with_maps: bool) -> Option<Self> {
+        let unknown = || Kind {
+            asked: vec![None; names.len()],
+            ..Kind::default()
+        };
+        let pieces = |_| Pieces::new(count, FIRST_BYTES);
+        let maps = || {
+            let mut rows = Growing::new(4 * (count + 1));
+            rows.put([0; 4], Progress { done: 0, count })?;
+            Some(Maps {
+                rows,
+                names: Pieces::new(count, FIRST_BYTES)?,
+                values: Pieces::new(count, FIRST_BYTES)?,
+            })
+        };
+        Some(Properties {
+            names,
+            kinds: (0..KINDS).map(|_| unknown()).collect(),
+            pairs: Pairs::default(),
+            asked: names.iter().map(pieces).collect::<Option<_>>()?,
+            maps: if with_maps { Some(maps()?) } else { None },
+        })
     }
-    Some(Properties {
-        asked: found,
-        rows,
-        names: pairs.names,
-        values: pairs.values,
-    })
+
+    /// Add those of the next record, by the number of its topic. None where there is more than Arrow
+    /// takes.
+    #[inline]
+    pub fn add(
+        &mut self,
+        bytes: &[u8],
+        section: Span,
+        topic: usize,
+        progress: Progress,
+    ) -> Option<()> {
+        let kind = self.kinds.get_mut(topic % KINDS)?;
+        if !kind.read(bytes, section) {
+            return self.add_other(bytes, section, topic, progress);
+        }
+        for (column, place) in self.asked.iter_mut().zip(&kind.asked) {
+            let value = place.and_then(|place| kind.values.get(place));
+            column.push(bytes, value.copied().unwrap_or_default(), progress)?;
+        }
+        if let Some(maps) = &mut self.maps {
+            maps.names
+                .push_joined(&kind.joined, kind.names()?, &kind.ends, progress)?;
+            for value in &kind.values {
+                maps.values.push(bytes, *value, progress)?;
+            }
+            let pairs = i32::try_from(maps.values.count()).ok()?;
+            maps.rows.put(pairs.to_ne_bytes(), progress)?;
+        }
+        Some(())
+    }
+
+    /// The same of a record with other names than are expected.
+    #[cold]
+    fn add_other(
+        &mut self,
+        bytes: &[u8],
+        section: Span,
+        topic: usize,
+        progress: Progress,
+    ) -> Option<()> {
+        self.pairs.read(bytes, section)?;
+        let (names, values) = (&self.pairs.names, &self.pairs.values);
+        let kind = self.kinds.get_mut(topic % KINDS)?;
+        kind.misses += 1;
+        // Where each record has other names, to learn them all would be in vain.
+        if kind.misses.is_power_of_two() {
+            kind.learn(bytes, names, self.names)?;
+        }
+        for (column, name) in self.asked.iter_mut().zip(self.names) {
+            let place = names.iter().position(|it| it.of(bytes) == Some(name));
+            let value = place.and_then(|place| values.get(place));
+            column.push(bytes, value.copied().unwrap_or_default(), progress)?;
+        }
+        if let Some(maps) = &mut self.maps {
+            for (name, value) in names.iter().zip(values) {
+                maps.names.push(bytes, *name, progress)?;
+                maps.values.push(bytes, *value, progress)?;
+            }
+            let pairs = i32::try_from(maps.values.count()).ok()?;
+            maps.rows.put(pairs.to_ne_bytes(), progress)?;
+        }
+        Some(())
+    }
 }
 
 /// Of each record one byte: 1 it ends with room for a checksum, written or not, 2 with what resembles

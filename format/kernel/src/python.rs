@@ -15,13 +15,15 @@ use crate::python_logs::{packed_runs, PackedRuns};
 use crate::python_producer::{take_bodies, unique_keys};
 use crate::reading::put;
 use crate::runs::{self, Listed};
-use crate::scan::{chain as follow, scan as scan_records, Checks, Limits, FIELDS};
+use crate::scan::{
+    chain as follow, extent as follow_all, scan as scan_records, Checks, Limits, ScanEnd, FIELDS,
+};
 use crate::text::tags_code;
 
 pub const WORD: usize = 8;
 
 /// Native int64 items; NumPy's `tobytes()` of them.
-pub fn words(bytes: &[u8]) -> impl ExactSizeIterator<Item = i64> + '_ {
+pub fn words(bytes: &[u8]) -> impl ExactSizeIterator<Item = i64> + Clone + '_ {
     bytes
         .chunks_exact(WORD)
         .map(|word| word.first_chunk().map_or(0, |it| i64::from_ne_bytes(*it)))
@@ -603,6 +605,14 @@ fn chain<'py>(
     Ok((packed, why as u8, at))
 }
 
+/// Where the records end that `chain` follows to the end of the data, and whether more bytes are needed
+/// to tell what is there.
+#[pyfunction]
+fn extent(py: Python<'_>, data: &[u8], base: i64, end: usize) -> (usize, bool) {
+    let (why, at) = py.detach(|| follow_all(data, base, end));
+    (at, matches!(why, ScanEnd::MoreBytes))
+}
+
 /// Native int32 items.
 pub fn int32s<'py>(py: Python<'py>, items: &[i32]) -> PyResult<Bound<'py, PyBytes>> {
     PyBytes::new_with(py, items.len() * 4, |out| {
@@ -759,6 +769,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(distinct, module)?)?;
     module.add_function(wrap_pyfunction!(encode_batch, module)?)?;
     module.add_function(wrap_pyfunction!(encode_messages, module)?)?;
+    module.add_function(wrap_pyfunction!(extent, module)?)?;
     module.add_function(wrap_pyfunction!(key_hashes, module)?)?;
     module.add_function(wrap_pyfunction!(locate, module)?)?;
     module.add_function(wrap_pyfunction!(offset_ids, module)?)?;

@@ -8,23 +8,15 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyByteArray, PyBytes};
 
+use crate::fresh::filled;
 use crate::index::{self, Seconds, Slots, UNIT_BYTES};
-use crate::pieces::{self, Span};
+use crate::laid::{Growing, Pieces};
 use crate::python::{int32s, places, words, Names, WORD};
 use crate::reading::put;
 use crate::runs::{LogCutter, Rules, Runs};
 use crate::scan::ScanEnd;
-use crate::window::{self, Field};
-
-/// Native int64 items.
-fn int64s<'py>(py: Python<'py>, items: &[i64]) -> PyResult<Bound<'py, PyBytes>> {
-    PyBytes::new_with(py, items.len() * WORD, |out| {
-        for (out, item) in out.chunks_exact_mut(WORD).zip(items) {
-            out.copy_from_slice(&item.to_ne_bytes());
-        }
-        Ok(())
-    })
-}
+use crate::shared::Shared;
+use crate::window::{self, Field, Wanted};
 
 type Keys<'py> = (
     Bound<'py, PyBytes>,
@@ -32,18 +24,18 @@ type Keys<'py> = (
     Bound<'py, PyBytes>,
 );
 
-/// Index keys of the records in the first `stop` bytes: hashes, positions of their records and store
-/// times, int64 each; None at any doubt.
+/// Index keys of the records in the first `stop` bytes: hashes, physical offsets of their records and
+/// store times, int64 each; None at any doubt.
 #[pyfunction]
-fn index_keys<'py>(py: Python<'py>, data: &[u8], stop: usize) -> PyResult<Option<Keys<'py>>> {
-    let Some(found) = py.detach(|| index::keys(data.get(..stop)?)) else {
-        return Ok(None);
-    };
-    Ok(Some((
-        int64s(py, &found.hashes)?,
-        int64s(py, &found.positions)?,
-        int64s(py, &found.timestamps_ms)?,
-    )))
+fn index_keys<'py>(py: Python<'py>, data: &[u8], stop: usize, base: i64) -> Option<Keys<'py>> {
+    let found = py.detach(|| index::keys(data.get(..stop)?, base))?;
+    // They are kept for long: in as much memory as they need.
+    let column = |it: &Growing| PyBytes::new(py, it.filled());
+    Some((
+        column(&found.hashes),
+        column(&found.offsets),
+        column(&found.timestamps_ms),
+    ))
 }
 
 /// Slots of an index file, in memory. Any thread may call anything.
@@ -88,10 +80,8 @@ impl IndexSlots {
         };
         let keys = words(hashes).zip(words(offsets)).zip(words(timestamps_ms));
         let keys = keys.map(|((hash, offset), stored_ms)| (hash, offset, stored_ms));
-        let mut used = None;
-        let units = PyBytes::new_with(py, hashes.len() / WORD * UNIT_BYTES, |units| {
-            used = py.detach(|| held(&self.slots).link(first_unit, &seconds, keys, units));
-            Ok(())
+        let (units, used) = filled(py, hashes.len() / WORD * UNIT_BYTES, |units| {
+            py.detach(|| held(&self.slots).link(first_unit, &seconds, keys, units))
         })?;
         let used = used.ok_or_else(|| PyValueError::new_err("keys that no index file takes"))?;
         Ok((units, used))
@@ -207,38 +197,30 @@ impl QueueCutter {
     }
 }
 
-/// Bounds, int32, content, and whether each piece is UTF-8.
-type Text<'py> = (Bound<'py, PyBytes>, Bound<'py, PyBytes>, bool);
+/// Bounds, int32, content, whether each piece is UTF-8, and a bit for each that is not empty, if any is.
+type Text = (Shared, Shared, bool, Option<Vec<u8>>);
 
-/// Pieces of bytes one behind the other.
-fn laid<'py>(
-    py: Python<'py>,
-    bytes: &[u8],
-    spans: impl ExactSizeIterator<Item = Span> + Clone + Send,
-    as_text: bool,
-) -> PyResult<Text<'py>> {
-    let total: usize = spans.clone().map(Span::len).sum();
-    let (mut bounds, mut is_utf8) = (None, false);
-    let content = PyBytes::new_with(py, total, |content| {
-        let made = PyBytes::new_with(py, (spans.len() + 1) * 4, |bounds| {
-            let done = py.detach(|| {
-                pieces::lay(bytes, spans, bounds, content)?;
-                is_utf8 = as_text && pieces::is_utf8(bounds, content);
-                Some(())
-            });
-            done.ok_or_else(|| PyValueError::new_err("2 GiB of pieces"))
-        });
-        bounds = Some(made?);
-        Ok(())
-    })?;
-    let bounds = bounds.ok_or_else(|| PyValueError::new_err("no bounds"))?;
-    Ok((bounds, content, is_utf8))
+/// Columns that are asked for, in their order: fields, topics, bodies, properties by name, and all:
+/// bounds of a record's pairs, int32, names and values.
+type Columns = (
+    Vec<Shared>,
+    Option<Text>,
+    Option<Text>,
+    Vec<Text>,
+    Option<(Shared, Text, Text)>,
+);
+
+fn text(pieces: Pieces, may_be_missing: bool) -> Text {
+    let is_utf8 = pieces.is_utf8();
+    let valid = may_be_missing.then(|| pieces.validity()).flatten();
+    let (bounds, content) = (pieces.bounds.into(), pieces.content.into());
+    (bounds, content, is_utf8, valid)
 }
 
-type Properties<'py> = (
-    Vec<Text<'py>>,
-    Option<(Bound<'py, PyBytes>, Text<'py>, Text<'py>)>,
-);
+/// What is not looked at as text.
+fn raw(pieces: Pieces) -> Text {
+    (pieces.bounds.into(), pieces.content.into(), false, None)
+}
 
 /// Records of some bytes; see `window::Window`. Any thread may call anything.
 #[pyclass(frozen, module = "rockoon_kernel")]
@@ -290,39 +272,46 @@ impl Window {
         names.map(|name| PyBytes::new(py, name)).collect()
     }
 
-    /// Each record's topic.
-    fn topic_names<'py>(&self, py: Python<'py>) -> PyResult<Text<'py>> {
-        laid(py, self.data.as_bytes(py), self.window.topics(), true)
+    /// All bits that any record's system flag has.
+    fn sys_flags(&self) -> i32 {
+        self.window.sys_flags
     }
 
-    /// Each record's body as it is stored.
-    fn bodies<'py>(&self, py: Python<'py>) -> PyResult<Text<'py>> {
-        laid(py, self.data.as_bytes(py), self.window.bodies(), false)
-    }
-
-    /// Some properties of each record, empty where there is none, and all: bounds of its pairs,
-    /// int32, names and values.
-    fn properties<'py>(
+    /// Columns of `window::Field::ALL` by number, each record's topic, its body as it is stored, some
+    /// properties, empty where there is none, and all.
+    fn columns(
         &self,
-        py: Python<'py>,
+        py: Python<'_>,
+        fields: Vec<usize>,
+        topics: bool,
+        bodies: bool,
         names: Vec<Vec<u8>>,
-        with_maps: bool,
-    ) -> PyResult<Properties<'py>> {
+        maps: bool,
+    ) -> PyResult<Columns> {
         let bytes = self.data.as_bytes(py);
-        let sections = self.window.properties();
-        let found = py.detach(|| pieces::properties(bytes, sections, &names, with_maps));
-        let found = found.ok_or_else(unknown)?;
-        let text = |spans: &Vec<Span>| laid(py, bytes, spans.iter().copied(), true);
-        let values = found.asked.iter().map(text).collect::<PyResult<_>>()?;
-        if !with_maps {
-            return Ok((values, None));
-        }
-        let maps = (
-            int32s(py, &found.rows)?,
-            text(&found.names)?,
-            text(&found.values)?,
-        );
-        Ok((values, Some(maps)))
+        let fields = fields.iter().map(|it| Field::ALL.get(*it).copied());
+        let fields: Vec<Field> = fields.collect::<Option<_>>().ok_or_else(unknown)?;
+        let wanted = Wanted {
+            fields: &fields,
+            topics,
+            bodies,
+            names: &names,
+            maps,
+        };
+        let laid = py.detach(|| {
+            let found = self.window.columns(bytes, &wanted)?;
+            Some((
+                found.fields.into_iter().map(Shared::from).collect(),
+                found.topics.map(|it| text(it, false)),
+                found.bodies.map(raw),
+                found.asked.into_iter().map(|it| text(it, true)).collect(),
+                found.maps.map(|it| {
+                    let (names, values) = (text(it.names, false), text(it.values, false));
+                    (it.rows.into(), names, values)
+                }),
+            ))
+        });
+        laid.ok_or_else(|| PyValueError::new_err("2 GiB of pieces"))
     }
 
     /// A byte for each record, 1 if it is not what was stored; empty if all are.
@@ -340,6 +329,7 @@ fn unknown() -> PyErr {
 pub fn add_to(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<IndexSlots>()?;
     module.add_class::<Window>()?;
+    module.add_class::<Shared>()?;
     module.add_class::<QueueCutter>()?;
     module.add_function(wrap_pyfunction!(index_keys, module)?)
 }

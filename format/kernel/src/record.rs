@@ -48,6 +48,7 @@ pub fn length(stored: i32) -> usize {
 }
 
 /// Find the parts of the record that `bytes` begin with; none if one would lie behind them.
+#[inline]
 pub fn parts(bytes: &[u8]) -> Option<Parts> {
     let magic = be_i32(bytes, AT_MAGIC)?;
     let sys_flag = be_i32(bytes, AT_SYS_FLAG)?;

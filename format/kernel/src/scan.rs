@@ -85,6 +85,7 @@ fn next(bytes: &[u8], at: usize, end: usize) -> Result<&[u8], ScanEnd> {
 }
 
 /// The parts of a record, if they add up to its size.
+#[inline]
 pub fn whole(record: &[u8]) -> Option<Parts> {
     parts(record).filter(|found| found.end == record.len() && found.topic_length >= 0)
 }
@@ -186,6 +187,13 @@ pub fn records<'a>(
         ScanEnd::Limit
     };
     Some((why, at))
+}
+
+/// Where records end that are in their places, as `records` follows them to the last one that `bytes`
+/// hold.
+pub fn extent(bytes: &[u8], base: i64, end: usize) -> (ScanEnd, usize) {
+    let all = records(bytes, Some(base), end, bytes.len(), |_, _, _| Some(()));
+    all.unwrap_or((ScanEnd::Limit, 0))
 }
 
 /// Sizes of records as `records` follows them.

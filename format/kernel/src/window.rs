@@ -4,7 +4,8 @@
 
 use crate::checksum::{tail, Tail, PROPERTY_BYTES};
 use crate::columns::{is_wrong, piece, Topics};
-use crate::pieces::Span;
+use crate::laid::{Growing, Pieces, Progress};
+use crate::pieces::{Maps, Properties, Span};
 use crate::reading::{chunk, put};
 use crate::record::{
     length, Parts, AT_PHYSICAL_OFFSET, AT_PREPARED_OFFSET, AT_QUEUE_ID, AT_QUEUE_OFFSET,
@@ -16,6 +17,8 @@ const AT_FLAG: usize = 16;
 const AT_BORN_TIMESTAMP: usize = 40;
 const AT_RECONSUME_TIMES: usize = AT_PREPARED_OFFSET - 4;
 const RECORD_BYTES_GUESS: usize = 256;
+/// So many records are in the nearest cache together.
+const TOGETHER: usize = 64;
 
 /// Where a record and its parts lie; a window has less than 4 GiB.
 struct Place {
@@ -99,6 +102,55 @@ impl Field {
             4
         }
     }
+
+    /// Write it of each record.
+    fn of(self, bytes: &[u8], places: &[Place], out: &mut [u8]) -> Option<()> {
+        let word = |at: usize| chunk(bytes, at).map(i64::from_be_bytes);
+        let time = |at: usize| word(at).map(|ms| ms.wrapping_mul(1000));
+        let number = |at: usize| chunk(bytes, at).map(i32::from_be_bytes);
+        match self {
+            Field::Start => each(places, out, |it| {
+                Some((it.all.start() as i64).to_ne_bytes())
+            }),
+            Field::Size => each(places, out, |it| Some((it.all.len() as i64).to_ne_bytes())),
+            Field::PhysicalOffset => words(places, out, |it| word(it.at(AT_PHYSICAL_OFFSET, 0))),
+            Field::QueueOffset => words(places, out, |it| word(it.at(AT_QUEUE_OFFSET, 0))),
+            Field::BornTime => words(places, out, |it| time(it.at(AT_BORN_TIMESTAMP, 0))),
+            Field::StoreTime => words(places, out, |it| {
+                time(it.at(AT_STORE_TIMESTAMP, it.born_extra))
+            }),
+            Field::PreparedOffset => words(places, out, |it| {
+                word(it.at(AT_PREPARED_OFFSET, it.hosts_extra))
+            }),
+            Field::Queue => numbers(places, out, |it| number(it.at(AT_QUEUE_ID, 0))),
+            Field::Flag => numbers(places, out, |it| number(it.at(AT_FLAG, 0))),
+            Field::SysFlag => numbers(places, out, |it| number(it.at(AT_SYS_FLAG, 0))),
+            Field::ReconsumeTimes => numbers(places, out, |it| {
+                number(it.at(AT_RECONSUME_TIMES, it.hosts_extra))
+            }),
+            Field::ShortSize => numbers(places, out, |it| Some(it.all.len() as i32)),
+            Field::Topic => numbers(places, out, |it| Some(it.topic as i32)),
+        }
+    }
+}
+
+fn words(places: &[Place], out: &mut [u8], of: impl Fn(&Place) -> Option<i64>) -> Option<()> {
+    each(places, out, |it| of(it).map(i64::to_ne_bytes))
+}
+
+fn numbers(places: &[Place], out: &mut [u8], of: impl Fn(&Place) -> Option<i32>) -> Option<()> {
+    each(places, out, |it| of(it).map(i32::to_ne_bytes))
+}
+
+fn each<const N: usize>(
+    places: &[Place],
+    out: &mut [u8],
+    of: impl Fn(&Place) -> Option<[u8; N]>,
+) -> Option<()> {
+    for (out, place) in out.chunks_exact_mut(N).zip(places) {
+        put(out, 0, &of(place)?)?;
+    }
+    Some(())
 }
 
 /// Records of some bytes, which whoever asks has to give again.
@@ -108,6 +160,28 @@ pub struct Window {
     pub topics: Vec<Vec<u8>>,
     pub why: ScanEnd,
     pub stop: usize,
+    /// All bits that any record's system flag has.
+    pub sys_flags: i32,
+}
+
+/// Columns that are asked for.
+pub struct Wanted<'a> {
+    pub fields: &'a [Field],
+    pub topics: bool,
+    pub bodies: bool,
+    /// Properties by name.
+    pub names: &'a [Vec<u8>],
+    /// All properties.
+    pub maps: bool,
+}
+
+/// Columns as Arrow has them.
+pub struct Columns {
+    pub fields: Vec<Growing>,
+    pub topics: Option<Pieces>,
+    pub bodies: Option<Pieces>,
+    pub asked: Vec<Pieces>,
+    pub maps: Option<Maps>,
 }
 
 impl Window {
@@ -115,32 +189,37 @@ impl Window {
     /// hold.
     pub fn following(bytes: &[u8], base: i64, end: usize) -> Option<Window> {
         let mut places = Vec::with_capacity(bytes.len() / RECORD_BYTES_GUESS);
-        let mut topics = Topics::default();
+        let (mut topics, mut sys_flags) = (Topics::default(), 0);
         let (why, stop) = records(bytes, Some(base), end, bytes.len(), |at, record, parts| {
+            sys_flags |= parts.sys_flag;
             places.push(place(at, record, parts, &mut topics)?);
             Some(())
         })?;
-        Some(Window::of(places, topics, why, stop))
+        Some(Window::of(places, topics, sys_flags, why, stop))
     }
 
     /// Records at positions, of sizes; none if one is not whole.
     pub fn at(bytes: &[u8], given: impl Iterator<Item = (i64, i64)>) -> Option<Window> {
         let mut places = Vec::with_capacity(given.size_hint().0);
-        let mut topics = Topics::default();
+        let (mut topics, mut sys_flags) = (Topics::default(), 0);
         for (start, size) in given {
             let record = piece(bytes, start, size)?;
-            places.push(place(start as usize, record, &whole(record)?, &mut topics)?);
+            let parts = whole(record)?;
+            sys_flags |= parts.sys_flag;
+            places.push(place(start as usize, record, &parts, &mut topics)?);
         }
-        Some(Window::of(places, topics, ScanEnd::End, bytes.len()))
+        let (why, stop) = (ScanEnd::End, bytes.len());
+        Some(Window::of(places, topics, sys_flags, why, stop))
     }
 
-    fn of(places: Vec<Place>, topics: Topics, why: ScanEnd, stop: usize) -> Window {
+    fn of(places: Vec<Place>, topics: Topics, sys_flags: i32, why: ScanEnd, stop: usize) -> Window {
         let topics = topics.names.iter().map(|name| name.to_vec()).collect();
         Window {
             places,
             topics,
             why,
             stop,
+            sys_flags,
         }
     }
 
@@ -150,65 +229,63 @@ impl Window {
 
     /// Write a field of each record.
     pub fn field(&self, bytes: &[u8], field: Field, out: &mut [u8]) -> Option<()> {
-        let word = |at: usize| chunk(bytes, at).map(i64::from_be_bytes);
-        let time = |at: usize| word(at).map(|ms| ms.wrapping_mul(1000));
-        let number = |at: usize| chunk(bytes, at).map(i32::from_be_bytes);
-        match field {
-            Field::Start => self.each(out, |it| Some((it.all.start() as i64).to_ne_bytes())),
-            Field::Size => self.each(out, |it| Some((it.all.len() as i64).to_ne_bytes())),
-            Field::PhysicalOffset => self.words(out, |it| word(it.at(AT_PHYSICAL_OFFSET, 0))),
-            Field::QueueOffset => self.words(out, |it| word(it.at(AT_QUEUE_OFFSET, 0))),
-            Field::BornTime => self.words(out, |it| time(it.at(AT_BORN_TIMESTAMP, 0))),
-            Field::StoreTime => {
-                self.words(out, |it| time(it.at(AT_STORE_TIMESTAMP, it.born_extra)))
-            }
-            Field::PreparedOffset => {
-                self.words(out, |it| word(it.at(AT_PREPARED_OFFSET, it.hosts_extra)))
-            }
-            Field::Queue => self.numbers(out, |it| number(it.at(AT_QUEUE_ID, 0))),
-            Field::Flag => self.numbers(out, |it| number(it.at(AT_FLAG, 0))),
-            Field::SysFlag => self.numbers(out, |it| number(it.at(AT_SYS_FLAG, 0))),
-            Field::ReconsumeTimes => {
-                self.numbers(out, |it| number(it.at(AT_RECONSUME_TIMES, it.hosts_extra)))
-            }
-            Field::ShortSize => self.numbers(out, |it| Some(it.all.len() as i32)),
-            Field::Topic => self.numbers(out, |it| Some(it.topic as i32)),
+        field.of(bytes, &self.places, out)
+    }
+
+    /// Columns of all records, of a few records after the other: while these are in the nearest cache.
+    pub fn columns(&self, bytes: &[u8], wanted: &Wanted) -> Option<Columns> {
+        let count = self.count();
+        let room = |field: &Field| Growing::new(count * field.bytes());
+        let pieces = |span: fn(&Place) -> Span| {
+            let total = self.places.iter().map(|it| span(it).len()).sum();
+            Pieces::new(count, total)
+        };
+        let mut found = Columns {
+            fields: wanted.fields.iter().map(room).collect(),
+            topics: None,
+            bodies: None,
+            asked: Vec::new(),
+            maps: None,
+        };
+        if wanted.topics {
+            found.topics = Some(pieces(|it| it.name)?);
         }
-    }
-
-    fn words(&self, out: &mut [u8], of: impl Fn(&Place) -> Option<i64>) -> Option<()> {
-        self.each(out, |it| of(it).map(i64::to_ne_bytes))
-    }
-
-    fn numbers(&self, out: &mut [u8], of: impl Fn(&Place) -> Option<i32>) -> Option<()> {
-        self.each(out, |it| of(it).map(i32::to_ne_bytes))
-    }
-
-    fn each<const N: usize>(
-        &self,
-        out: &mut [u8],
-        of: impl Fn(&Place) -> Option<[u8; N]>,
-    ) -> Option<()> {
-        for (out, place) in out.chunks_exact_mut(N).zip(&self.places) {
-            put(out, 0, &of(place)?)?;
+        if wanted.bodies {
+            found.bodies = Some(pieces(|it| it.body)?);
         }
-        Some(())
+        let mut properties = Properties::new(count, wanted.names, wanted.maps)?;
+        let has_properties = wanted.maps || !wanted.names.is_empty();
+        for (number, block) in self.places.chunks(TOGETHER).enumerate() {
+            let done = number * TOGETHER;
+            for (field, out) in wanted.fields.iter().zip(&mut found.fields) {
+                let out = out.whole(count * field.bytes())?;
+                field.of(bytes, block, out.get_mut(done * field.bytes()..)?)?;
+            }
+            let progress = Progress { done, count };
+            if let Some(out) = &mut found.topics {
+                for it in block {
+                    out.push(bytes, it.name, progress)?;
+                }
+            }
+            if let Some(out) = &mut found.bodies {
+                for it in block {
+                    out.push(bytes, it.body, progress)?;
+                }
+            }
+            if has_properties {
+                for it in block {
+                    properties.add(bytes, it.properties, it.topic as usize, progress)?;
+                }
+            }
+        }
+        (found.asked, found.maps) = (properties.asked, properties.maps);
+        Some(found)
     }
 
-    /// Where each record's topic is.
-    pub fn topics(&self) -> impl ExactSizeIterator<Item = Span> + Clone + '_ {
-        self.places.iter().map(|it| it.name)
-    }
-
-    /// Where each record's body is, as it is stored.
-    pub fn bodies(&self) -> impl ExactSizeIterator<Item = Span> + Clone + '_ {
-        self.places.iter().map(|it| it.body)
-    }
-
-    /// Where each record's properties are, and the number of its topic.
-    pub fn properties(&self) -> impl ExactSizeIterator<Item = (Span, usize)> + '_ {
+    /// Where each record's body is, as it is stored, and its properties, with the number of its topic.
+    pub fn parts(&self) -> impl ExactSizeIterator<Item = (Span, Span, usize)> + '_ {
         let places = self.places.iter();
-        places.map(|it| (it.properties, it.topic as usize))
+        places.map(|it| (it.body, it.properties, it.topic as usize))
     }
 
     /// A byte for each record, 1 if it is not what was stored; none at all if all are.

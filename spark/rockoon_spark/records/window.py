@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from rockoon_format import kernel
 from rockoon_format.frames import IntArray
 from rockoon_format.properties import PROPERTY_KEYS, PROPERTY_TAGS, PROPERTY_UNIQ_KEY
+from rockoon_format.record import SYS_FLAG_COMPRESSED
 from rockoon_spark.records.properties import text
 
 _TIME = pa.timestamp("us", tz="UTC")
@@ -32,7 +33,11 @@ _FIELDS: Mapping[str, tuple[int, pa.DataType]] = {
     "size": (11, pa.int32()),
 }
 _START, _SIZE, _TOPIC = 0, 1, 12
-_PROPERTIES = {"keys": PROPERTY_KEYS, "tags": PROPERTY_TAGS, "unique_key": PROPERTY_UNIQ_KEY}
+_PROPERTIES = {
+    "keys": PROPERTY_KEYS.encode(),
+    "tags": PROPERTY_TAGS.encode(),
+    "unique_key": PROPERTY_UNIQ_KEY.encode(),
+}
 _MAPS = "properties"
 
 
@@ -98,61 +103,61 @@ class Window:
 
     def bodies(self) -> pa.BinaryArray:
         """Each record's body as it is stored."""
-        bounds, data, _ = self._native.bodies()
-        buffers = [None, pa.py_buffer(bounds), pa.py_buffer(data)]
-        return pa.BinaryArray.from_buffers(pa.binary(), len(self), buffers)
+        _, _, bodies, _, _ = self._native.columns([], False, True, [], False)
+        return _binary(len(self), bodies)
 
     def values(self, name: str) -> pa.StringArray:
         """A property of each record, null where there is none."""
-        return self._properties((name,), with_maps=False)[0][0]
+        _, _, _, (values,), _ = self._native.columns([], False, False, [name.encode()], False)
+        return _text(len(self), values)
 
     def maps(self) -> pa.MapArray:
         """All properties of each record."""
-        return self._properties((), with_maps=True)[1]
+        return self.columns([_MAPS])[_MAPS]
 
     def columns(self, wanted: Sequence[str]) -> Mapping[str, pa.Array]:
         """Those of some columns that are had here, by their names."""
-        found: dict[str, pa.Array] = {}
-        for name in wanted:
-            if name in _FIELDS:
-                number, kind = _FIELDS[name]
-                buffers = [None, pa.py_buffer(self._native.field(number))]
-                found[name] = pa.Array.from_buffers(kind, len(self), buffers)
-        if "topic" in wanted:
-            found["topic"] = _text(len(self), self._native.topic_names())
+        fields = [name for name in wanted if name in _FIELDS]
         named = [name for name in wanted if name in _PROPERTIES]
-        if named or _MAPS in wanted:
-            names = tuple(_PROPERTIES[name] for name in named)
-            values, maps = self._properties(names, with_maps=_MAPS in wanted)
-            found |= zip(named, values, strict=True)
-            if _MAPS in wanted:
-                found[_MAPS] = maps
+        # What is compressed is unpacked elsewhere.
+        with_bodies = "body" in wanted and not self._native.sys_flags() & SYS_FLAG_COMPRESSED
+        count = len(self)
+        laid, topics, bodies, values, maps = self._native.columns(
+            [_FIELDS[name][0] for name in fields],
+            "topic" in wanted,
+            with_bodies,
+            [_PROPERTIES[name] for name in named],
+            _MAPS in wanted,
+        )
+        found: dict[str, pa.Array] = {}
+        for name, column in zip(fields, laid, strict=True):
+            kind = _FIELDS[name][1]
+            found[name] = pa.Array.from_buffers(kind, count, [None, pa.py_buffer(column)])
+        if topics is not None:
+            found["topic"] = _text(count, topics)
+        if bodies is not None:
+            found["body"] = _binary(count, bodies)
+        for name, column in zip(named, values, strict=True):
+            found[name] = _text(count, column)
+        if maps is not None:
+            rows, *pairs = maps
+            names, texts = (_text(len(column[0]) // 4 - 1, column) for column in pairs)
+            bounds = pa.Array.from_buffers(pa.int32(), count + 1, [None, pa.py_buffer(rows)])
+            found[_MAPS] = pa.MapArray.from_arrays(bounds, names, texts)
         return found
 
-    def _properties(
-        self, names: tuple[str, ...], *, with_maps: bool
-    ) -> tuple[list[pa.StringArray], pa.MapArray]:
-        columns, maps = self._native.properties([name.encode() for name in names], with_maps)
-        values = [_text(len(self), column, may_be_missing=True) for column in columns]
-        if maps is None:
-            return values, None
-        rows, *pairs = maps
-        bounds = np.frombuffer(rows, np.int32)
-        inner = [_text(int(bounds[-1]), column) for column in pairs]
-        return values, pa.MapArray.from_arrays(pa.array(bounds), *inner)
+
+def _binary(count: int, column: tuple[Any, ...]) -> pa.BinaryArray:
+    bounds, data, *_ = column
+    buffers = [None, pa.py_buffer(bounds), pa.py_buffer(data)]
+    return pa.Array.from_buffers(pa.binary(), count, buffers)
 
 
-def _text(
-    count: int, column: tuple[bytes, bytes, bool], *, may_be_missing: bool = False
-) -> pa.StringArray:
-    """Bounds, content and whether all is UTF-8; what is empty is missing, if anything may be."""
-    bounds, data, is_utf8 = column
-    valid = None
-    if may_be_missing:
-        missing = np.diff(np.frombuffer(bounds, np.int32)) == 0
-        if missing.any():
-            valid = pa.py_buffer(np.packbits(~missing, bitorder="little"))
-    buffers = [valid, pa.py_buffer(bounds), pa.py_buffer(data)]
+def _text(count: int, column: tuple[Any, ...]) -> pa.StringArray:
+    """Bounds, content, whether all is UTF-8, and which are there, if any is missing."""
+    bounds, data, is_utf8, valid = column
+    there = None if valid is None else pa.py_buffer(valid)
+    buffers = [there, pa.py_buffer(bounds), pa.py_buffer(data)]
     if is_utf8:
         return pa.Array.from_buffers(pa.string(), count, buffers)
-    return text(pa.BinaryArray.from_buffers(pa.binary(), count, buffers))
+    return text(pa.Array.from_buffers(pa.binary(), count, buffers))

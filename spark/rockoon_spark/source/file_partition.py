@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from rockoon_format import kernel
 from rockoon_format.frames import IntArray, sliding
 from rockoon_format.record import RECORD_BYTES_MIN
-from rockoon_format.scan import sizes_in_place
+from rockoon_format.scan import extent_in_place
 from rockoon_spark.files import LogFile, dropped_marks, read_range
 from rockoon_spark.records.columns import LogRecords
 from rockoon_spark.records.partition_scan import Found, find_records
@@ -33,8 +33,9 @@ Proved = TypeVar("Proved")
 _BEYOND_BYTES = 1 << 20
 # So much is copied at once, and is still in the processor's cache when it is read.
 WINDOW_BYTES = 1 << 19
-# Every batch of columns has its price.
-TABLE_BYTES = 1 << 20
+# Every batch of columns has its price: Python's part of it runs in a cache that was filled by the
+# columns before.
+TABLE_BYTES = 1 << 21
 _RECORD_BYTES_MAX = 64 << 20
 _HEAD_BYTES = 4
 # How far before its end a file's last record is looked for, one after the other.
@@ -124,7 +125,9 @@ class FilePartition(ContiguousPartition):
                     # What is read of a topic is what it was when this began, not its next life.
                     changed = {topic: at for topic, at in now.items() if at != marks.get(topic)}
                     anew = changed | anew
-                kept = found.chosen(_kept(found, marks or {}) & ~_behind_marks(found, anew))
+                kept = found
+                if marks or anew:
+                    kept = found.chosen(_kept(found, marks or {}) & ~_behind_marks(found, anew))
                 yield kept if self.coverage is None else self.coverage.left(kept)
         except FileNotFoundError:
             sentence = f"{self.file.uri} was deleted, as retention does, after the read was planned"
@@ -179,7 +182,7 @@ class FilePartition(ContiguousPartition):
         at = self.start
         try:
             read = self._content()
-            for content, base, size in self._leading(read, _sizes_of, WINDOW_BYTES):
+            for content, base, size in self._leading(read, _extent_of, WINDOW_BYTES):
                 at = base + size
                 yield RecordRun(content, base, size)
             buffer, found = self._behind(at).look(content=read[at - self.start :])
@@ -231,6 +234,8 @@ class FilePartition(ContiguousPartition):
         if first and not self.at_record:
             goes_on = first + len(buffer) < self.file.bytes
             at = first_record(buffer, self.start, 0, length, goes_on=goes_on)
+        # A mapped file's own class takes its time over each slice.
+        buffer = buffer.view(np.ndarray)
         while at is not None and at + window_bytes < length:
             content = buffer[at : at + window_bytes].tobytes()
             base = self.start + at
@@ -242,10 +247,9 @@ class FilePartition(ContiguousPartition):
             at += size
 
 
-def _sizes_of(content: bytes, base: int, end: int) -> tuple[int | None, int, bool]:
+def _extent_of(content: bytes, base: int, end: int) -> tuple[int | None, int, bool]:
     """How long the records are that some bytes begin with; see `FilePartition._leading`."""
-    sizes, more = sizes_in_place(content, base, end, len(content))
-    size = int(sizes.sum())
+    size, more = extent_in_place(content, base, end)
     return size or None, size, more
 
 
