@@ -338,6 +338,14 @@ pub struct Maps {
     pub values: Pieces,
 }
 
+impl Maps {
+    /// All pairs of a record are there.
+    fn end_row(&mut self, progress: Progress) -> Option<()> {
+        let pairs = i32::try_from(self.values.count()).ok()?;
+        self.rows.put(pairs.to_ne_bytes(), progress)
+    }
+}
+
 /// Properties of records: some by name, of each the last value that is not empty, and all pairs if
 /// they are wanted.
 ///
@@ -402,8 +410,7 @@ impl<'a> Properties<'a> {
             for value in &kind.values {
                 maps.values.push(bytes, *value, progress)?;
             }
-            let pairs = i32::try_from(maps.values.count()).ok()?;
-            maps.rows.put(pairs.to_ne_bytes(), progress)?;
+            maps.end_row(progress)?;
         }
         Some(())
     }
@@ -435,8 +442,7 @@ impl<'a> Properties<'a> {
                 maps.names.push(bytes, *name, progress)?;
                 maps.values.push(bytes, *value, progress)?;
             }
-            let pairs = i32::try_from(maps.values.count()).ok()?;
-            maps.rows.put(pairs.to_ne_bytes(), progress)?;
+            maps.end_row(progress)?;
         }
         Some(())
     }
