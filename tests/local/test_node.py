@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from rockoon.local import LocalCluster
 from rockoon.local.etcd import (
     CAREFUL_FLAGS,
     built_etcd,
@@ -259,3 +260,17 @@ def test_versions_that_lose_writes_or_differ_are_not_recommended() -> None:
     wrong = ["3.5.0", "3.5.1", "3.5.5", "3.4.21", "3.3.27", "", "main"]
     right = ["3.4.22", "3.4.37", "3.5.6", "3.5.21", "3.6.0", "4.0.0-rc.1"]
     assert [each for each in wrong + right if is_recommended(each)] == right
+
+
+@pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="Linux tells it")
+@pytest.mark.parametrize(("given", "wanted"), [(None, "1"), ("2", "2")])
+def test_services_start_without_threads_that_calculate_unless_somebody_wants_them(
+    given: str | None, wanted: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OPENBLAS_NUM_THREADS", raising=False)
+    if given is not None:
+        monkeypatch.setenv("OPENBLAS_NUM_THREADS", given)
+    with LocalCluster(tmp_path, single=True) as local:
+        (node,) = local.nodes
+        variables = Path(f"/proc/{node.pid}/environ").read_bytes().split(b"\0")
+    assert f"OPENBLAS_NUM_THREADS={wanted}".encode() in variables

@@ -1,5 +1,6 @@
 """Nodes of a local cluster, made of their records: each a process of its own, or all in one."""
 
+import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -127,7 +128,9 @@ class NodeMaker:
 
     def _variables(self, record: NodeRecord) -> dict[str, str]:
         name, kind = record.name, record.kind
-        found = {} if kind is Kind.ETCD else THREADS
+        found = {}
+        if kind is not Kind.ETCD:
+            found = {each: os.environ.get(each, usual) for each, usual in THREADS.items()}
         if self._access is not None and kind is not Kind.ETCD:
             found = found | {f"ROCKOON_{kind.upper()}_CLUSTER_SECRET": self._access.secret}
         return {**found, **self._environment.get(kind, {}), **self._environment.get(name, {})}
