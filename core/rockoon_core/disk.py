@@ -204,8 +204,11 @@ class Disk:
 
     def write_all(self, fd: int, data: "ReadableBuffer", position: int) -> None:
         """Write all of `data`. On an OSError any prefix of it may have been written."""
+        written = self.pwrite(fd, data, position)
+        # A view costs as much as the rest.
+        if isinstance(data, bytes) and written == len(data):
+            return
         view = memoryview(data)
-        written = self.pwrite(fd, view, position)
         while written < view.nbytes:
             written += self.pwrite(fd, view.cast("B")[written:], position + written)
 

@@ -52,36 +52,43 @@ class Joint(NamedTuple):
     """What the index by key holds of them; None where nobody asked, or it is left open."""
 
 
+class JointRules(NamedTuple):
+    """What all batches of one store have in common."""
+
+    body_bytes_max: int
+    properties_bytes_max: int
+    record_bytes_max: int
+    """As of `check_batch`, like the two before."""
+    with_room: bool
+    """Take only batches whose records all have room for a checksum."""
+    store_host: bytes
+    """As of `stamp_batch`."""
+
+
 def stamp_batches(
     batches: Sequence[GivenBatch],
+    rules: JointRules,
     *,
-    body_bytes_max: int,
-    properties_bytes_max: int,
-    record_bytes_max: int,
-    with_room: bool,
     with_keys: bool = False,
     first_physical_offset: int,
     store_timestamp_ms: int,
-    store_host: bytes,
 ) -> Joint:
     """Check batches and stamp those that are right, in their order.
 
     Args:
         batches: of different queues, none of a topic of delayed messages.
-        body_bytes_max, properties_bytes_max, record_bytes_max: as of `check_batch`.
-        with_room: take only batches whose records all have room for a checksum.
+        rules: the store's.
         with_keys: look for keys, too.
-        first_physical_offset, store_timestamp_ms, store_host: as of `stamp_batch`, of the first.
+        first_physical_offset, store_timestamp_ms: as of `stamp_batch`, of the first.
     """
     assert all(batch.topic not in DELAYED_TOPICS for batch in batches)
-    limits = (body_bytes_max, properties_bytes_max, record_bytes_max)
-    place = (first_physical_offset, store_timestamp_ms, store_host)
     if kernel.native is None:
-        stored, entries = _stamp_by_numpy(batches, limits, place, with_room=with_room)
-        keys = packed_keys(bytes(stored), first_physical_offset) if with_keys else None
-        return Joint(memoryview(stored), entries, keys)
-    stored, packed, counts, found = kernel.native.append_batches(
-        list(batches), *limits, SYS_FLAGS_ALLOWED, with_room, with_keys, *place
+        place = (first_physical_offset, store_timestamp_ms)
+        made, entries = _stamp_by_numpy(batches, rules, place)
+        keys = packed_keys(bytes(made), first_physical_offset) if with_keys else None
+        return Joint(memoryview(made), entries, keys)
+    stored, packed, counts, found = _stamp_by_kernel(
+        list(batches), rules, with_keys, first_physical_offset, store_timestamp_ms
     )
     entries = []
     used = at = 0
@@ -96,15 +103,62 @@ def stamp_batches(
     return Joint(memoryview(stored)[:used], entries, keys)
 
 
-def _stamp_by_numpy(
-    batches: Sequence[GivenBatch],
-    limits: tuple[int, int, int],
-    place: tuple[int, int, bytes],
+def stamp_alone(
+    batch: GivenBatch,
+    rules: JointRules,
     *,
-    with_room: bool,
+    with_keys: bool,
+    first_physical_offset: int,
+    store_timestamp_ms: int,
+) -> tuple[bytes, EntryArray, PackedKeys | None] | None:
+    """As `stamp_batches` of one batch, in fewer steps: its bytes, entries and keys, or None."""
+    if kernel.native is None:
+        joint = stamp_batches(
+            [batch],
+            rules,
+            with_keys=with_keys,
+            first_physical_offset=first_physical_offset,
+            store_timestamp_ms=store_timestamp_ms,
+        )
+        (entries,) = joint.entries
+        return None if entries is None else (bytes(joint.stored), entries, joint.keys)
+    stored, packed, _, found = _stamp_by_kernel(
+        [batch], rules, with_keys, first_physical_offset, store_timestamp_ms
+    )
+    if not packed:
+        return None
+    return stored, np.frombuffer(packed, ENTRY), None if found is None else PackedKeys(*found)
+
+
+def _stamp_by_kernel(
+    batches: list[GivenBatch],
+    rules: JointRules,
+    with_keys: bool,
+    first_physical_offset: int,
+    store_timestamp_ms: int,
+) -> tuple[bytes, bytes, list[int], tuple[bytes, bytes] | None]:
+    assert kernel.native is not None
+    body_bytes_max, properties_bytes_max, record_bytes_max, with_room, store_host = rules
+    made: tuple[bytes, bytes, list[int], tuple[bytes, bytes] | None]
+    made = kernel.native.append_batches(
+        batches,
+        body_bytes_max,
+        properties_bytes_max,
+        record_bytes_max,
+        SYS_FLAGS_ALLOWED,
+        with_room,
+        with_keys,
+        first_physical_offset,
+        store_timestamp_ms,
+        store_host,
+    )
+    return made
+
+
+def _stamp_by_numpy(
+    batches: Sequence[GivenBatch], rules: JointRules, place: tuple[int, int]
 ) -> tuple[bytearray, list[EntryArray | None]]:
-    offset, store_timestamp_ms, store_host = place
-    body_bytes_max, properties_bytes_max, record_bytes_max = limits
+    offset, store_timestamp_ms = place
     stored = bytearray()
     entries: list[EntryArray | None] = []
     for batch in batches:
@@ -118,13 +172,13 @@ def _stamp_by_numpy(
                 np.frombuffer(batch.lengths, "<u4"),
                 topic=batch.topic,
                 queue_id=batch.queue_id,
-                body_bytes_max=body_bytes_max,
-                properties_bytes_max=properties_bytes_max,
-                record_bytes_max=record_bytes_max,
+                body_bytes_max=rules.body_bytes_max,
+                properties_bytes_max=rules.properties_bytes_max,
+                record_bytes_max=rules.record_bytes_max,
             )
         except BatchError:
             continue
-        if with_room and not layout.has_room.all():
+        if rules.with_room and not layout.has_room.all():
             continue
         made, entries[-1] = stamp_batch(
             frames,
@@ -132,7 +186,7 @@ def _stamp_by_numpy(
             first_queue_offset=batch.first_queue_offset,
             first_physical_offset=offset + len(stored),
             store_timestamp_ms=store_timestamp_ms,
-            store_host=store_host,
+            store_host=rules.store_host,
         )
         stored += made.data
     return stored, entries

@@ -9,7 +9,7 @@ from rockoon_format import kernel
 from rockoon_format.batch import BatchError, check_batch, encode_batch, stamp_batch
 from rockoon_format.batch_rules import SYS_FLAGS_ALLOWED
 from rockoon_format.index_entries import packed_keys
-from rockoon_format.joint_batches import GivenBatch, stamp_batches
+from rockoon_format.joint_batches import GivenBatch, JointRules, stamp_alone, stamp_batches
 from rockoon_format.kernel import COMPILED
 from rockoon_format.message_encoding import (
     Envelope,
@@ -91,6 +91,7 @@ def test_batches_in_one_go_are_stored_as_one_after_the_other(
             within = (3, 3 + len(harmed))
             given_batches[-1] = one._replace(source=b"abc" + one.source + b"d", bounds=within)
     expected, stored = [], b""
+    rules = JointRules(**LIMITS, with_room=with_room, store_host=HOST)
     with using(choice):
         for batch in given_batches:
             made = alone(batch, FIRST_OFFSET + len(stored), with_room=with_room)
@@ -99,15 +100,24 @@ def test_batches_in_one_go_are_stored_as_one_after_the_other(
     with using(choice):
         joint = stamp_batches(
             given_batches,
-            **LIMITS,
-            with_room=with_room,
+            rules,
             with_keys=True,
             first_physical_offset=FIRST_OFFSET,
             store_timestamp_ms=NOW_MS,
-            store_host=HOST,
+        )
+        lone = stamp_alone(
+            given_batches[0],
+            rules,
+            with_keys=True,
+            first_physical_offset=FIRST_OFFSET,
+            store_timestamp_ms=NOW_MS,
         )
     with using("numpy"):
         keys = packed_keys(stored, FIRST_OFFSET)
+        own_keys = None if lone is None else packed_keys(lone[0], FIRST_OFFSET)
+    found = None if lone is None else (lone[0], lone[1].tobytes())
+    assert found == (None if expected[0] is None else (stored[: len(found[0])], expected[0]))
+    assert lone is None or lone[2] in (own_keys, None)
     assert joint.keys in (keys, None)
     assert joint.keys is not None or choice == COMPILED
     assert joint.stored.tobytes() == stored
@@ -120,11 +130,9 @@ def test_no_batches_and_empty_ones_leave_nothing(choice: str) -> None:
         for given_batches in ([], [GivenBatch(b"", b"", b"T", 0, 0)] * 2):
             joint = stamp_batches(
                 given_batches,
-                **LIMITS,
-                with_room=True,
+                JointRules(**LIMITS, with_room=True, store_host=HOST),
                 first_physical_offset=0,
                 store_timestamp_ms=0,
-                store_host=HOST,
             )
             assert joint.stored.tobytes() == b""
             assert joint.entries == [None] * len(given_batches)

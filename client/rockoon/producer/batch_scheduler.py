@@ -18,7 +18,6 @@ import itertools
 import math
 from collections import deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 from rockoon.errors import (
     BrokerUnavailable,
@@ -32,11 +31,12 @@ from rockoon.producer.queue_selectors import RoundRobin
 from rockoon.producer.sequences import SequenceBook
 from rockoon.producer.shipment import Shipment
 from rockoon_core.backoff import Backoff
+from rockoon_core.light_dataclass import light_dataclass
 from rockoon_core.message_queue import MessageQueue
 from rockoon_proto.v1.broker_pb2 import Appended
 
 
-@dataclass(frozen=True, slots=True)
+@light_dataclass
 class AssignedBatch:
     """A batch that is to go to a queue now."""
 

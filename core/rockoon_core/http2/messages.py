@@ -196,7 +196,7 @@ class MessageStream:
                         f"a message of {length} bytes is longer than {self._message_bytes_max}",
                     )
                 if len(chunk) >= length:
-                    self._complete(bytes(chunk[:length]))
+                    self.complete(bytes(chunk[:length]))
                     chunk = chunk[length:]
                     continue
                 # Not all at once: five bytes are no reason to take 64 MiB.
@@ -209,7 +209,7 @@ class MessageStream:
                 target[:] = chunk[:count]
             chunk = chunk[count:]
             if self._note_filled(count) and (message := self._whole()) is not None:
-                self._complete(message.to_bytes())
+                self.complete(message.to_bytes())
 
     def direct_target(self, bytes_max: int) -> memoryview | None:
         """Where the next bytes may be received, at most so many; None when that is not worth it."""
@@ -253,7 +253,18 @@ class MessageStream:
         """Whether the peer may go on sending."""
         return self._unread_bytes < UNREAD_BYTES_MAX
 
-    def _complete(self, message: bytes) -> None:
+    def takes_whole(self, length: int) -> bool:
+        """Whether DATA of this length may be one whole message, with nothing to give back then."""
+        return (
+            length - PREFIX_BYTES <= self._message_bytes_max
+            and length <= self.receive_window
+            and self.owed_bytes + length < GIVEN_BACK_BYTES_MIN
+            and self._message is None
+            and not (self._gathered or self.has_ended or self.is_closed)
+        )
+
+    def complete(self, message: bytes) -> None:
+        """A message has come."""
         if self.taker is not None and self._is_awaited and self.taker(message):
             self._give_back()
         else:

@@ -12,7 +12,6 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import TypeVar
 
 import numpy as np
@@ -39,6 +38,7 @@ from rockoon_core.errors import (
     StoreFailed,
     StoreNotWritable,
 )
+from rockoon_core.light_dataclass import light_dataclass
 from rockoon_format.batch import BatchError, BatchFault
 from rockoon_format.index_entries import have_keys
 from rockoon_format.log_marks import TopicChange
@@ -46,6 +46,7 @@ from rockoon_format.record import RECORD_BYTES_MIN, encode_host
 from rockoon_format.sequences import first_without_sequence
 from rockoon_runtime.waking import Bell
 
+What = TypeVar("What")
 Placed = TypeVar("Placed")
 
 
@@ -79,7 +80,7 @@ class Durability(asyncio.Future["RockoonError | None"]):
                 told(refusal)
 
 
-@dataclass(frozen=True, slots=True)
+@light_dataclass
 class AppendResult:
     """A batch in the log."""
 
@@ -173,6 +174,19 @@ class Appends:
                 self._room.clear()
                 await self._room.wait()
 
+    def place_alone(self, batch: Batch) -> AppendResult | None:
+        """As `place_joint`, of one batch."""
+        if not self._is_fit(batch):
+            return None
+        try:
+            self._may_append()
+            appended = self._appended(self._store.append_alone, batch)
+        except (RockoonError, store_errors.StoreError):
+            return None
+        if appended is None:
+            return None
+        return self._placed(batch, appended, self._durable(appended.end_offset))
+
     def place_joint(
         self, batches: Sequence[Batch], senders: Sequence[int]
     ) -> list[AppendResult | None]:
@@ -189,8 +203,8 @@ class Appends:
         indices = self._new_ones(batches)
         try:
             self._may_append()
-            joint = partial(self._store.append_joint, [batches[index] for index in indices])
-            appended = self._appended(joint)
+            fit = [batches[index] for index in indices]
+            appended = self._appended(self._store.append_joint, fit)
         except (RockoonError, store_errors.StoreError):
             return placed
         end = max([each.end_offset for each in appended if each is not None], default=0)
@@ -202,33 +216,42 @@ class Appends:
                 batch, sender = batches[index], senders[index]
                 if sender not in waits:
                     waits[sender] = self._wait_for(end) if waits and durable else durable
-                first = 0 if batch.sequenced is None else batch.sequenced.first_sequence
-                run = self._note_appended(batch, where, first)
-                if batch.sequenced is not None:
-                    self._sequences.note(batch.sequenced.key, run)
-                placed[index] = AppendResult((run,), waits[sender])
+                placed[index] = self._placed(batch, where, waits[sender])
         return placed
+
+    def _placed(self, batch: Batch, appended: Appended, durable: Durability | None) -> AppendResult:
+        """A batch that is new is in the log."""
+        sequenced = batch.sequenced
+        if sequenced is None:
+            return AppendResult((self._note_appended(batch, appended, 0),), durable)
+        run = self._note_appended(batch, appended, sequenced.first_sequence)
+        self._sequences.note(sequenced.key, run)
+        return AppendResult((run,), durable)
 
     def _new_ones(self, batches: Sequence[Batch]) -> list[int]:
         """Those that may be written as they are, by their index."""
-        limits = self._limits
         numbered: set[SequenceKey] = set()
         indices: list[int] = []
         for index, batch in enumerate(batches):
-            length_bytes = len(batch.lengths)
-            if (
-                0 < length_bytes <= 4 * limits.batch_messages_max
-                and length_bytes % 4 == 0
-                and batch.frames_bytes <= limits.batch_bytes_max
-            ):
-                if batch.sequenced is not None:
-                    # What comes first may be what another one repeats, which is not known before
-                    # it is noted.
-                    if batch.sequenced.key in numbered or not self._is_new(batch.sequenced, batch):
-                        continue
-                    numbered.add(batch.sequenced.key)
+            if batch.sequenced is not None:
+                # What comes first may be what another one repeats, which is not known before it is
+                # noted.
+                if batch.sequenced.key in numbered:
+                    continue
+                numbered.add(batch.sequenced.key)
+            if self._is_fit(batch):
                 indices.append(index)
         return indices
+
+    def _is_fit(self, batch: Batch) -> bool:
+        """Whether a batch may be written as it is."""
+        length_bytes, limits = len(batch.lengths), self._limits
+        return (
+            0 < length_bytes <= 4 * limits.batch_messages_max
+            and length_bytes % 4 == 0
+            and batch.frames_bytes <= limits.batch_bytes_max
+            and (batch.sequenced is None or self._is_new(batch.sequenced, batch))
+        )
 
     def _is_new(self, sequenced: SequencedBatch, batch: Batch) -> bool:
         """Whether a batch has right sequence numbers, and nothing of it is stored."""
@@ -253,7 +276,7 @@ class Appends:
         """
         self._may_append()
         try:
-            appended = self._appended(partial(self._store.change_topics, change))
+            appended = self._appended(self._store.change_topics, change)
         except store_errors.BatchTooLarge as failure:
             raise StoreNotWritable(reason=str(failure)) from failure
         return appended.end_offset, self._wait_for(appended.end_offset)
@@ -321,7 +344,7 @@ class Appends:
 
     def _place(self, batch: Batch, first_sequence: int = 0) -> AppendResult:
         try:
-            appended = self._appended(partial(self._store.append, batch))
+            appended = self._appended(self._store.append, batch)
         except BatchError as failure:
             raise self._refusal(failure) from failure
         except store_errors.BatchTooLarge as failure:
@@ -349,8 +372,8 @@ class Appends:
             store_host=self._store_host,
         )
 
-    def _appended(self, append: Callable[[int], Placed]) -> Placed:
-        """Append at the store's time.
+    def _appended(self, append: Callable[[What, int], Placed], what: What) -> Placed:
+        """Append something at the store's time.
 
         Raises:
             RockoonError: the store takes nothing.
@@ -358,7 +381,7 @@ class Appends:
         if self._failure is not None:
             raise self._failure
         try:
-            appended = append(self.store_clock.now_ms())
+            appended = append(what, self.store_clock.now_ms())
         except (store_errors.StoreNotWritable, store_errors.AppendFailed) as failure:
             raise StoreNotWritable(reason=str(failure)) from failure
         except store_errors.StoreFailed as failure:

@@ -332,7 +332,7 @@ class Broker:
         if len(messages) == len(messages[0]) == 1:
             ((batch, revision),) = messages[0]
             simple = self._is_simple(batch, revision)
-            return [self.appends.place_joint((batch,), (0,)) if simple else [None]]
+            return [[self.appends.place_alone(batch) if simple else None]]
         placed: list[list[AppendResult | None]] = [[None] * len(batches) for batches in messages]
         places: list[tuple[int, int]] = []
         for sender, batches in enumerate(messages):

@@ -97,14 +97,13 @@ class Flow:
     def _count_waiting(self) -> None:
         if not self._waiting:
             return
-        counts, lengths = zip(*self._waiting, strict=True)
+        by_count: dict[int, tuple[Count, list[bytes]]] = {}
+        for count, lengths in self._waiting:
+            by_count.setdefault(id(count), (count, []))[1].append(lengths)
         self._waiting.clear()
-        sizes = np.frombuffer(b"".join(lengths), "<u4")
-        buckets = np.searchsorted(SIZE_BOUNDS, sizes, side="left")
-        rows = np.repeat(np.arange(len(lengths)), [len(each) // 4 for each in lengths])
-        found = np.bincount(rows * SIZE_BUCKETS + buckets, minlength=len(lengths) * SIZE_BUCKETS)
-        for count, own in zip(counts, found.reshape(-1, SIZE_BUCKETS), strict=True):
-            count.by_size += own
+        for count, each in by_count.values():
+            buckets = np.searchsorted(SIZE_BOUNDS, np.frombuffer(b"".join(each), "<u4"))
+            count.by_size += np.bincount(buckets, minlength=SIZE_BUCKETS)
 
 
 @dataclass(slots=True)

@@ -14,11 +14,12 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
+from functools import partial
 from typing import Protocol
 
 from google.protobuf.message import DecodeError
 
-from rockoon_broker.append import AppendResult
+from rockoon_broker.append import AppendResult, Durability
 from rockoon_broker.clock import Clock
 from rockoon_broker.idempotence.ledger import Run
 from rockoon_broker.rpc.large_requests import LARGE_BYTES, Request, append_request
@@ -174,10 +175,7 @@ class AppendStream:
         if isinstance(placed, asyncio.Future):
             sender.hold()
             self._is_taking = True
-
-            def resume(found: "asyncio.Future[Placed]") -> None:
-                self._resume(found, message, request.request_id, sender, came_seconds)
-
+            resume = partial(self._resume, message, request.request_id, sender, came_seconds)
             placed.add_done_callback(resume)
         else:
             self._answer_to(sender, request.request_id, placed, came_seconds)
@@ -188,11 +186,11 @@ class AppendStream:
 
     def _resume(
         self,
-        found: "asyncio.Future[Placed]",
         message: bytes,
         request_id: int,
         sender: Sender,
         came_seconds: float,
+        found: "asyncio.Future[Placed]",
     ) -> None:
         """A message of `take` has been placed with others, or is left to `read`."""
         self._is_taking = False
@@ -216,6 +214,25 @@ class AppendStream:
         self, sender: Sender, request_id: int, outcome: Outcome, came_seconds: float
     ) -> None:
         """Answer at once, or where a sync is told; nothing is raised where nobody looks."""
+        waiting = outcome.durable if isinstance(outcome, AppendResult) else None
+        if waiting is not None:
+            self._answer_when_told(sender, request_id, outcome, waiting, came_seconds)
+            return
+        left: Outcome | None = outcome
+        if not self._is_over:
+            left = self._left(sender, request_id, outcome, came_seconds)
+        if left is not None:
+            self._outcomes.append(([(request_id, left)], came_seconds))
+            self._wake()
+
+    def _answer_when_told(
+        self,
+        sender: Sender,
+        request_id: int,
+        outcome: Outcome,
+        waiting: Durability,
+        came_seconds: float,
+    ) -> None:
         # In its place, if others come behind it.
         outcomes = [(request_id, outcome)]
         entry = (outcomes, came_seconds)
@@ -232,16 +249,8 @@ class AppendStream:
             if self._outcomes:
                 self._wake()
 
-        waiting = outcome.durable if isinstance(outcome, AppendResult) else None
-        if waiting is None:
-            left: Outcome | None = outcome
-            if not self._is_over:
-                left = self._left(sender, request_id, outcome, came_seconds)
-            if left is None:
-                return
-            outcomes[0] = (request_id, left)
         self._outcomes.append(entry)
-        if waiting is None or self._is_over:
+        if self._is_over:
             self._wake()
         else:
             # `answers` sleeps on.

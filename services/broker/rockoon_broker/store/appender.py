@@ -1,7 +1,6 @@
 """Appender: a batch is checked, numbered, stamped with its place and time, and written."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from rockoon_broker.store.errors import BatchTooLarge
 from rockoon_broker.store.log.batch import Batch
@@ -15,6 +14,7 @@ from rockoon_broker.store.queues.queue_numbers import numbers_of
 from rockoon_broker.store.queues.tails import TAIL_BYTES_MAX
 from rockoon_broker.store.recovery.recovery_points import RecoveryPoints
 from rockoon_broker.store.settings import NO_LIMITS, StoreSettings
+from rockoon_core.light_dataclass import light_dataclass
 from rockoon_format.batch import (
     SYS_FLAGS_ALLOWED,
     BatchLayout,
@@ -24,8 +24,9 @@ from rockoon_format.batch import (
     with_checksums,
 )
 from rockoon_format.batch_checking import DELAYED_TOPICS
+from rockoon_format.consume_queue import EntryArray
 from rockoon_format.index_entries import PackedKeys, packed_keys
-from rockoon_format.joint_batches import GivenBatch, stamp_batches
+from rockoon_format.joint_batches import GivenBatch, JointRules, stamp_alone, stamp_batches
 from rockoon_format.log_marks import (
     EPOCH_PROPERTIES,
     LOG_QUEUE,
@@ -46,7 +47,7 @@ TABLE_BYTES_MAX = 32 << 20
 _FLAGS_MADE_HERE = SYS_FLAGS_ALLOWED | TRANSACTION_COMMIT
 
 
-@dataclass(frozen=True, slots=True)
+@light_dataclass
 class Appended:
     """Where a batch went."""
 
@@ -85,6 +86,11 @@ class Appender:
         self._settings = settings
         self._store_host = encode_host(*settings.store_host)
         self._record_limits = settings.record_limits
+        self._joint_rules = JointRules(
+            **self._record_limits,
+            with_room=settings.record_checksums,
+            store_host=self._store_host,
+        )
         self._log = log
         self._queues = queues
         self._runs = runs
@@ -100,6 +106,35 @@ class Appender:
         offset, stored_ms = self._place(layout.total_bytes, now_ms)
         return self._write(queue, frames, layout, offset, stored_ms)
 
+    def append_alone(self, batch: Batch, now_ms: int) -> Appended | None:
+        """As `append_joint` of one batch, in fewer steps: what is awaited mostly comes so."""
+        queue = self._queues.find(batch.topic, batch.queue_id)
+        topic, size = batch.topic.encode(), batch.frames_bytes
+        # A new queue is made when its first batch is known to be right.
+        is_half = not fits(size, self._log.file_bytes // 2)
+        if queue is None or topic in DELAYED_TOPICS or is_half:
+            return None
+        offset, stored_ms = self._place(size, now_ms)
+        given = GivenBatch(
+            batch.source, batch.lengths, topic, batch.queue_id, queue.next_offset, batch.bounds
+        )
+        made = stamp_alone(
+            given,
+            self._joint_rules,
+            with_keys=self._found_keys.wanted,
+            first_physical_offset=offset,
+            store_timestamp_ms=stored_ms,
+        )
+        if made is None:
+            return None
+        stored, entries, keys = made
+        self._log.write(offset, stored)
+        # Not before the write: a refused one uses up no numbers. Nothing below may refuse.
+        self._note_written(offset, stored_ms, keys)
+        return self._listed(
+            queue, entries, offset, stored_ms, stored if size <= TAIL_BYTES_MAX else b""
+        )
+
     def append_joint(self, batches: Sequence[Batch], now_ms: int) -> list[Appended | None]:
         """See `Store.append_joint`; whether the store takes anything is the caller's to know."""
         placed: list[Appended | None] = [None] * len(batches)
@@ -110,12 +145,10 @@ class Appender:
         offset, stored_ms = self._place(total, now_ms)
         stored, entries, keys = stamp_batches(
             list(given.values()),
-            **self._record_limits,
-            with_room=self._settings.record_checksums,
+            self._joint_rules,
             with_keys=self._found_keys.wanted,
             first_physical_offset=offset,
             store_timestamp_ms=stored_ms,
-            store_host=self._store_host,
         )
         taken = [index for index, own in zip(given, entries, strict=True) if own is not None]
         if len(taken) < len(given) and len(set(queues)) < len(given):
@@ -133,16 +166,11 @@ class Appender:
         start = offset
         for index, queue, own in zip(given, queues, entries, strict=True):
             if own is not None:
-                one = given[index]
-                first, count = one.first_queue_offset, len(own)
-                queue.next_offset = first + count
-                end, kept = offset + one.frames_bytes, b""
-                if one.frames_bytes <= TAIL_BYTES_MAX:
+                end, kept = offset + given[index].frames_bytes, b""
+                if end - offset <= TAIL_BYTES_MAX:
                     # What is kept must not keep the whole message in memory.
-                    kept = bytes(stored[offset - start : end - start])
-                    own = own if len(given) == 1 else own.copy()
-                self._undispatched.add(Undispatched(queue, first, own, end, stored_ms, kept))
-                placed[index] = Appended(first, offset, end, count, stored_ms)
+                    kept, own = bytes(stored[offset - start : end - start]), own.copy()
+                placed[index] = self._listed(queue, own, offset, stored_ms, kept, end)
                 offset = end
         return placed
 
@@ -263,11 +291,10 @@ class Appender:
         stored_ms: int,
         anew: tuple[str, ...] = (),
     ) -> Appended:
-        first = queue.next_offset
         stored, entries = stamp_batch(
             frames,
             layout,
-            first_queue_offset=first,
+            first_queue_offset=queue.next_offset,
             first_physical_offset=offset,
             store_timestamp_ms=stored_ms,
             store_host=self._store_host,
@@ -276,14 +303,33 @@ class Appender:
         keys = packed_keys(stored.tobytes(), offset) if has_reader else None
         self._log.write(offset, stored.data)
         # Not before the write: a refused one uses up no numbers. Nothing below may refuse.
-        queue.next_offset = first + layout.count
         self._note_written(offset, stored_ms, keys)
-        end = self._log.end
         if anew:
-            self._undispatched.add(Renewal(offset, end, anew))
+            self._undispatched.add(Renewal(offset, self._log.end, anew))
         kept = stored.tobytes() if len(stored) <= TAIL_BYTES_MAX else b""
+        return self._listed(queue, entries, offset, stored_ms, kept)
+
+    def _listed(
+        self,
+        queue: ConsumeQueue,
+        entries: EntryArray,
+        offset: int,
+        stored_ms: int,
+        kept: bytes,
+        end: int | None = None,
+    ) -> Appended:
+        """A batch was written: its numbers are used up, and its entries are to be written.
+
+        Args:
+            offset: its physical offset.
+            kept: its bytes, or none if they are too many.
+            end: behind it; None: the log's end.
+        """
+        end = self._log.end if end is None else end
+        first, count = queue.next_offset, len(entries)
+        queue.next_offset = first + count
         self._undispatched.add(Undispatched(queue, first, entries, end, stored_ms, kept))
-        return Appended(first, offset, end, layout.count, stored_ms)
+        return Appended(first, offset, end, count, stored_ms)
 
     def _note_written(self, offset: int, stored_ms: int, keys: PackedKeys | None) -> None:
         """Something with these keys was written at a physical offset, where the log ended."""

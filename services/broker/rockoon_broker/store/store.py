@@ -260,6 +260,14 @@ class Store(VisibleStore):
             self._written()
         return appended
 
+    def append_alone(self, batch: Batch, now_ms: int) -> Appended | None:
+        """As `append_joint`, of one batch."""
+        self._check_room()
+        appended = self._appender.append_alone(batch, now_ms)
+        if appended is not None:
+            self._written()
+        return appended
+
     def _check_room(self) -> None:
         self._check_writable()
         # With one copy and `flush=async` nothing waits.

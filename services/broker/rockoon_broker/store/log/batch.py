@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rockoon_broker.store.queues.consume_queue import QueueKey
+from rockoon_core.light_dataclass import light_dataclass
 
 
 class SequenceKey(NamedTuple):
@@ -28,7 +29,7 @@ class SequencedBatch:
     """How long ago it was first sent; 0 when this is the first time."""
 
 
-@dataclass(frozen=True, slots=True)
+@light_dataclass
 class Batch:
     """Records for one queue, as a request brought them or the broker made them."""
 

@@ -125,7 +125,7 @@ class CommitLog:
             ) from error
         return self.files[-1].start
 
-    def write(self, offset: int, batch: memoryview) -> None:
+    def write(self, offset: int, batch: memoryview | bytes) -> None:
         """Write a patched batch, bytes, at the offset that `place` gave for its size.
 
         Raises:

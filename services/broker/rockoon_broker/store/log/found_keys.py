@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from rockoon_core.light_dataclass import light_dataclass
 from rockoon_format.index_entries import KeyEntries, PackedKeys
 
 # Sixteen a key: of 100,000 messages a second with two keys each, what comes in two seconds.
@@ -16,7 +17,7 @@ KEPT_BYTES_MAX = 8 << 20
 STRETCH_BYTES = 256
 
 
-@dataclass(frozen=True, slots=True)
+@light_dataclass
 class KeyStretch:
     """The keys of all records between two physical offsets, which were stored at one time."""
 

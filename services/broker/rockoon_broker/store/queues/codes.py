@@ -50,12 +50,21 @@ class QueueCodes:
             offset: of the first.
             data: their bytes.
         """
-        for block, begin, end in _blocks(offset, offset + len(data) // ENTRY_BYTES):
+        count = len(data) // ENTRY_BYTES
+        block = offset // BLOCK_ENTRIES
+        if offset + count <= (block + 1) * BLOCK_ENTRIES:
+            self._written(key, block, offset, offset + count, data)
+            return
+        for block, begin, end in _blocks(offset, offset + count):
             part = data[(begin - offset) * ENTRY_BYTES : (end - offset) * ENTRY_BYTES]
-            first, behind, crc = self._proved.get((key, block), (begin, begin, 0))
-            if behind != begin:
-                first, crc = begin, 0
-            self._note(key, block, first, end, zlib.crc32(part, crc))
+            self._written(key, block, begin, end, part)
+
+    def _written(
+        self, key: QueueKey, block: int, begin: int, end: int, part: bytes | memoryview
+    ) -> None:
+        known = self._proved.get((key, block))
+        first, crc = (known[0], known[2]) if known and known[1] == begin else (begin, 0)
+        self._note(key, block, first, end, zlib.crc32(part, crc))
 
     def forget(self, key: QueueKey, offset: int, count: int) -> None:
         """Entries are written again: what was known of them is of no use."""
@@ -159,8 +168,6 @@ def proved_count(
 
 def _blocks(begin: int, end: int) -> list[tuple[int, int, int]]:
     """Cut [begin, end) at the ends of blocks: the number of each with what lies in it."""
-    if end == begin + 1:
-        return [(begin // BLOCK_ENTRIES, begin, end)]
     return [
         (block, max(begin, block * BLOCK_ENTRIES), min(end, (block + 1) * BLOCK_ENTRIES))
         for block in range(begin // BLOCK_ENTRIES, -(-end // BLOCK_ENTRIES))

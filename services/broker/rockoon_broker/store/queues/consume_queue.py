@@ -472,19 +472,26 @@ class ConsumeQueues:
             return True
         return size > 0 and 0 <= position < boundary
 
-    def _write_bytes(self, queue: ConsumeQueue, first_offset: int, data: bytes) -> None:
+    def _write_bytes(
+        self, queue: ConsumeQueue, first_offset: int, data: bytes | memoryview
+    ) -> None:
         """Write whole entries, into as many files as they need."""
-        view = data if len(data) == ENTRY_BYTES else memoryview(data)
-        while len(view):
+        left = len(data) // ENTRY_BYTES
+        while left:
             number, index = divmod(first_offset, self._file_entries)
+            key = (queue.topic, queue.queue_id, number)
             if number > queue.file_last:
-                self._files.create((*queue.key, number))
+                self._files.create(key)
                 queue.file_last = number
-            count = min(len(view) // ENTRY_BYTES, self._file_entries - index)
-            part = view[: count * ENTRY_BYTES]
-            self._files.write((*queue.key, number), part, index * ENTRY_BYTES)
+            count = min(left, self._file_entries - index)
+            part: bytes | memoryview = data
+            if count < left:
+                # Without a copy of what may be a whole log's.
+                view = memoryview(data)
+                part, data = view[: count * ENTRY_BYTES], view[count * ENTRY_BYTES :]
+            self._files.write(key, part, index * ENTRY_BYTES)
             self.codes.written(queue.key, first_offset, part)
-            view = view[len(part) :]
+            left -= count
             first_offset += count
 
     def _delete_files(self, queue: ConsumeQueue) -> None:

@@ -19,13 +19,14 @@ from rockoon_broker.store.queues.consume_queue import ConsumeQueue, ConsumeQueue
 from rockoon_broker.store.queues.dispatch import EntryRun, dispatch_runs, entry_runs
 from rockoon_broker.store.queues.dropped_topics import DroppedTopics
 from rockoon_broker.store.queues.tails import QueueTails
+from rockoon_core.light_dataclass import light_dataclass
 from rockoon_format.consume_queue import EntryArray
 
 # Each is a file to be made, which takes some tenths of a millisecond of the loop.
 NUMBERS_A_TICK_MAX = 100
 
 
-@dataclass(frozen=True, slots=True)
+@light_dataclass
 class Undispatched:
     """A batch in the log whose queue entries are not written yet."""
 
@@ -174,34 +175,32 @@ class DispatchQueue:
         try:
             while waiting and self.end < end:
                 batch = waiting[0]
-                if isinstance(batch, Renewal):
+                if isinstance(batch, Undispatched):
+                    if batch.end_offset > end:
+                        break
+                    if batch.queue is not None:
+                        self._write(batch.queue, batch)
+                        advanced[batch.queue.key] = None
+                    # After its entries are written: where that fails the batch stays, and is
+                    # written again.
+                    waiting.popleft()
+                    # Readers see the log up to here, so never past entries that are not written.
+                    self.end = batch.end_offset
+                    self.store_timestamp_ms = batch.store_timestamp_ms
+                elif isinstance(batch, Renewal):
                     if batch.end > end or not self._renew(batch):
                         break
                     self._tails.forget(batch.topics)
                     waiting.popleft()
-                    continue
-                if isinstance(batch, Unread):
+                elif isinstance(batch, Unread):
                     self._dispatch_unread(min(batch.end_offset, end), advanced)
                     if self.end == batch.end_offset:
                         waiting.popleft()
-                    continue
-                if isinstance(batch, Copied):
+                else:
                     committed = batch.below(end)
                     if committed is None:
                         break
                     self._dispatch_copied(batch, committed, advanced)
-                    continue
-                if batch.end_offset > end:
-                    break
-                if batch.queue is not None:
-                    self._write(batch.queue, batch)
-                    advanced[batch.queue.key] = None
-                # After its entries are written: where that fails the batch stays, and is written
-                # again.
-                waiting.popleft()
-                # Readers see the log up to here, so never past entries that are not written.
-                self.end = batch.end_offset
-                self.store_timestamp_ms = batch.store_timestamp_ms
         except OSError as error:
             self.failure = error
         else:
