@@ -30,6 +30,8 @@ from rockoon_format.record import (
 
 SIZE_MAX = 2**31 - 1
 
+# Zeros: the broker fills in its own fields only.
+_BROKERS_OWN = bytes(AT_BODY_V4 - AT_STORE_TIMESTAMP_V4)
 _PREFIX = struct.Struct(">iiiiiqqiq")
 assert _PREFIX.size == PREFIX.itemsize
 
@@ -159,21 +161,18 @@ def compiled_fields(fields: Fields) -> tuple[bytes, list[bytes | None]] | None:
     sys_flags = sys_flags & ~(SYS_FLAG_BORN_HOST_V6 | SYS_FLAG_STORE_HOST_V6)
     if len(born_host) == HOST_V6_BYTES:
         sys_flags = sys_flags | SYS_FLAG_BORN_HOST_V6
-    alike: list[int] = []
-    columns: list[bytes | None] = []
-    for values, dtype in ((flags, np.int32), (sys_flags, np.int32), (born_ms, np.int64)):
-        if isinstance(values, np.ndarray):
-            alike.append(0)
-            columns.append(values.astype(dtype).tobytes())
-        else:
-            alike.append(values)
-            columns.append(None)
+    columns: list[bytes | None] = [None, None, None]
+    if isinstance(flags, np.ndarray):
+        columns[0], flags = flags.astype(np.int32).tobytes(), 0
+    if isinstance(sys_flags, np.ndarray):
+        columns[1], sys_flags = sys_flags.astype(np.int32).tobytes(), 0
+    if isinstance(born_ms, np.ndarray):
+        columns[2], born_ms = born_ms.astype(np.int64).tobytes(), 0
     try:
-        head = _PREFIX.pack(0, magic, 0, queue_id, alike[0], 0, 0, alike[1], alike[2])
+        head = _PREFIX.pack(0, magic, 0, queue_id, flags, 0, 0, sys_flags, born_ms)
     except struct.error:
         return None
-    # Zeros: the broker fills in its own fields only.
-    return head + born_host + bytes(AT_BODY_V4 - AT_STORE_TIMESTAMP_V4), columns
+    return head + born_host + _BROKERS_OWN, columns
 
 
 def _heads(

@@ -22,6 +22,7 @@ import struct
 import zlib
 from dataclasses import dataclass
 from enum import Enum
+from functools import lru_cache
 
 from rockoon_format.properties import (
     NAME_VALUE_SEPARATOR,
@@ -199,6 +200,8 @@ def record_bytes(
     )
 
 
+# A batch of a message asks for what the one before asked for.
+@lru_cache(maxsize=1024)
 def encode_topic(topic: bytes, magic: int) -> bytes:
     """Return the topic with its length in front, as a record of the given magic holds it.
 

@@ -162,10 +162,10 @@ class ProducerBatch:
                 starts = self._starts = (cumsum(lengths, dtype=int64) - lengths).tolist()
         digits = len(self.ids) // self.count
         run, first = outcome, 0
-        if len(outcome.more) == self.count - 1:
+        if index and len(outcome.more) == self.count - 1:
             # Delayed messages: one by one.
-            run, first = (outcome.more[index - 1] if index else outcome), index
-        elif outcome.more:
+            run, first = outcome.more[index - 1], index
+        elif index and outcome.more:
             run, first = self._run_of(outcome, index)
         return SendResult(
             queue=self.queue,

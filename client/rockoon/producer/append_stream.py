@@ -169,14 +169,16 @@ class AppendStream:
         # what was sent: a guess would tell a sender that another's batch is stored.
         if not self._unanswered or self._unanswered[0][1] != reply.request_id:
             return False
-        batches = self._unanswered[0][0]
-        if len(reply.more) != len(batches) - 1:
+        batches, more = self._unanswered[0][0], reply.more
+        if len(more) != len(batches) - 1:
             return False
         self._unanswered.popleft()
         if reply.batches_max and not self._is_left:
             self._events.takes_batches(self.broker, reply.batches_max)
-        for batch, own in zip(batches, (reply, *reply.more), strict=True):
-            self._events.answered(batch, own)
+        self._events.answered(batches[0], reply)
+        if more:
+            for batch, own in zip(batches[1:], more, strict=True):
+                self._events.answered(batch, own)
         return True
 
     def _break(self, error: RockoonError) -> None:

@@ -97,6 +97,25 @@ def _where(run: Run) -> broker_pb2.Appended:
     )
 
 
+class PlainReply:
+    """The answer to one batch that was stored together, for who needs its bytes alone: in a message
+    that is used again, since a new one costs twice as much."""
+
+    def __init__(self) -> None:
+        self._reply = broker_pb2.AppendReply()
+        self._appended = self._reply.appended
+
+    def to_bytes(self, request_id: int, run: Run) -> bytes:
+        self._reply.request_id = request_id
+        appended = self._appended
+        appended.first_queue_offset = run.first_queue_offset
+        appended.first_physical_offset = run.first_physical_offset
+        appended.messages = run.messages
+        appended.store_timestamp_ms = run.store_timestamp_ms
+        appended.store_host = run.store_host
+        return self._reply.SerializeToString()
+
+
 def unforeseen(failure: BaseException) -> RockoonError:
     """What a sender is told of a bug, which the log tells."""
     log.error("batches failed in a way that no one foresaw", exc_info=failure)
@@ -130,6 +149,7 @@ class AppendStream:
         self._failure: Exception | None = None
         # Told with the first answer.
         self._batches_max = BATCHES_MAX
+        self._plain_reply = PlainReply()
         # `take` waits for what it has placed with others; who would be answered has gone.
         self._is_taking = False
         self._is_gone = False
@@ -262,9 +282,14 @@ class AppendStream:
         """Answer; returns what is left to `answers` where that may not be, or fails."""
         try:
             sender.may_answer()
-            reply = self._answer_now(request_id, outcome, came_seconds)
-            self._tell_batches_max(reply)
-            sender.queue_message(reply.SerializeToString())
+            stored = outcome.runs if isinstance(outcome, AppendResult) else ()
+            if len(stored) == 1 and not self._batches_max:
+                self._calls.note(STORED, self._clock.monotonic_seconds() - came_seconds)
+                sender.queue_message(self._plain_reply.to_bytes(request_id, stored[0]))
+            else:
+                reply = self._answer_now(request_id, outcome, came_seconds)
+                self._tell_batches_max(reply)
+                sender.queue_message(reply.SerializeToString())
         except RockoonError:
             # `answers` is told the same.
             return outcome
