@@ -21,6 +21,7 @@ from enum import Enum
 from typing import Any, Generic, TypeVar
 
 from rockoon.errors import InvalidArgument
+from rockoon_core.light_dataclass import light_dataclass
 
 Batch = TypeVar("Batch")
 
@@ -57,7 +58,7 @@ class FlowLimits:
                 raise InvalidArgument(reason=f"{name} must be 1 or more")
 
 
-@dataclass(frozen=True, slots=True)
+@light_dataclass
 class Run(Generic[Batch]):
     """Neighbouring messages of one pulled batch, handed out together."""
 
@@ -131,22 +132,24 @@ class ProcessQueue(Generic[Batch]):
         if self.retired:
             return
         count = len(offsets)
+        # Python's own: they are compared and kept, and a column's items are dear at both.
+        first, last = (int(offsets[0]), int(offsets[-1])) if count else (next_offset, next_offset)
         # What overlaps would be handled twice, and finishing it once would commit past the other.
-        if not (count and self.next_offset <= offsets[0] <= offsets[-1] < next_offset):
+        if not self.next_offset <= first <= last < next_offset:
             raise ValueError(
                 f"a pull from {self.next_offset} brought {count} messages and goes on at "
                 f"{next_offset}: it overlaps"
             )
-        if offsets[-1] - offsets[0] == count - 1:
+        if last - first == count - 1:
             # Finishing a message is then arithmetic and not a search, and a thousand offsets need
             # no list.
-            offsets = range(offsets[0], offsets[0] + count)
+            offsets = range(first, first + count)
         held = _Held(batch, offsets, size_bytes, bytearray(_OPEN * count), count)
         self._held.append(held)
-        self._firsts.append(offsets[0])
+        self._firsts.append(first)
         self.unfinished += count
         self.bytes_held += size_bytes
-        self._newest = offsets[-1]
+        self._newest = last
         # Not `offsets[-1] + 1`: a filter may have left out messages behind the last one, and they
         # would be pulled for ever.
         self.next_offset = next_offset

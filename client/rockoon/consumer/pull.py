@@ -13,6 +13,7 @@ from rockoon.net.connection import CALL_SECONDS_MAX, Connection
 from rockoon.net.large_replies import Reply, records_of
 from rockoon.subscription import Subscription
 from rockoon_core.backoff import Backoff
+from rockoon_core.light_dataclass import light_dataclass
 from rockoon_core.message_queue import MessageQueue
 from rockoon_format.record import RecordError
 from rockoon_proto.v1.broker_pb2 import (
@@ -85,7 +86,7 @@ class PullLimits:
         check_bounds(self, bounds)
 
 
-@dataclass(frozen=True, slots=True)
+@light_dataclass
 class Pulled:
     """Messages to read, maybe none, and where to go on."""
 

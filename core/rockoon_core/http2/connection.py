@@ -194,9 +194,10 @@ class Http2Connection(ControlFrames, asyncio.BufferedProtocol):
                     self._data_came()
                 return
             end = len(self._rest) + count
-            if self._rest or not self._took_alone(end):
-                at = self._handle(end)
-                self._rest = bytes(self._buffer.view[at:end]) if at < end else b""
+            at = 0 if self._rest else self._take_whole(end)
+            if at < end:
+                at = self._handle(at, end)
+            self._rest = bytes(self._buffer.view[at:end]) if at < end else b""
         except ConnectionBroken as failure:
             self.broken(failure)
         # Not a client: of two sides that wait for one another to read, none would.
@@ -209,10 +210,9 @@ class Http2Connection(ControlFrames, asyncio.BufferedProtocol):
 
     # Frames.
 
-    def _handle(self, end: int) -> int:
-        """Handle what has come whole of the buffer's first `end` bytes; returns where the rest
-        begins."""
-        at = 0
+    def _handle(self, at: int, end: int) -> int:
+        """Handle what has come whole of the buffer's bytes from one place to another; returns where
+        the rest begins."""
         raw, view = self._buffer.bytes, self._buffer.view
         if self._awaits_preface:
             at = len(frames.PREFACE)
@@ -254,37 +254,35 @@ class Http2Connection(ControlFrames, asyncio.BufferedProtocol):
                     self._stream_broken(failure)
         return at
 
-    def _took_alone(self, end: int) -> bool:
-        """Take what a message alone is, one DATA frame with all of it, in a fraction of the steps.
-
-        False where anything else is to be looked at, or done: nothing was done then.
+    def _take_whole(self, end: int) -> int:
+        """Take the DATA frames with a whole message each that the buffer begins with: what is not
+        in bulk comes so, and this is a fraction of the steps. Returns where anything else begins.
         """
-        if end < frames.HEAD_BYTES + PREFIX_BYTES or self._data_left or self.is_lost:
-            return False
-        length = end - frames.HEAD_BYTES
-        word, flags, stream_id, compressed, message_bytes = _HEAD_AND_PREFIX.unpack_from(
-            self._buffer.bytes
-        )
-        if word != (length << 8 | frames.DATA) or flags or compressed:
-            return False
-        stream = self.streams.get(stream_id)
-        if (
-            stream is None
-            or message_bytes != length - PREFIX_BYTES
-            or not stream.takes_whole(length)
-            or length > self._receive_window
-            or self._owed_bytes + length >= OWN_CONNECTION_WINDOW // 4
-            or self._headers is not None
-            or self.awaits_settings
-            or self._awaits_preface
-        ):
-            return False
-        self._receive_window -= length
-        self._owed_bytes += length
-        stream.receive_window -= length
-        stream.owed_bytes += length
-        stream.complete(bytes(self._buffer.view[frames.HEAD_BYTES + PREFIX_BYTES : end]))
-        return True
+        at = 0
+        raw, head_bytes = self._buffer.bytes, frames.HEAD_BYTES
+        if self._data_left or self._headers is not None or self._awaits_preface:
+            return at
+        while at + head_bytes + PREFIX_BYTES <= end and not (self.is_lost or self.awaits_settings):
+            word, flags, stream_id, compressed, count = _HEAD_AND_PREFIX.unpack_from(raw, at)
+            length = count + PREFIX_BYTES
+            behind = at + head_bytes + length
+            if word != (length << 8 | frames.DATA) or flags or compressed or behind > end:
+                break
+            stream = self.streams.get(stream_id)
+            if (
+                stream is None
+                or not stream.takes_whole(length)
+                or length > self._receive_window
+                or self._owed_bytes + length >= OWN_CONNECTION_WINDOW // 4
+            ):
+                break
+            self._receive_window -= length
+            self._owed_bytes += length
+            stream.receive_window -= length
+            stream.owed_bytes += length
+            stream.complete(bytes(self._buffer.view[behind - count : behind]))
+            at = behind
+        return at
 
     def _check_head(self, length: int, kind: int, flags: int) -> None:
         if length > OWN_FRAME_BYTES_MAX:

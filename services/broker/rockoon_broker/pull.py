@@ -18,6 +18,7 @@ from rockoon_broker.store.reading.reader import GetResult, GetStatus
 from rockoon_broker.store.store import Store
 from rockoon_broker.traffic import Flow
 from rockoon_core.errors import StoreCorrupt
+from rockoon_core.light_dataclass import light_dataclass
 
 if TYPE_CHECKING:
     from rockoon_format.sql92 import Expression
@@ -58,7 +59,7 @@ class PullQuery:
     """Whose reader; empty outside groups. For counting only."""
 
 
-@dataclass(frozen=True, slots=True)
+@light_dataclass
 class Pulled:
     """What a pull is answered with."""
 

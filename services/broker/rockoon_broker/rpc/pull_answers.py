@@ -1,7 +1,6 @@
 """Pull on the wire: the query that a request asks, and the answer, serialised without a copy."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -10,6 +9,7 @@ from rockoon_broker.pull import Pulled, PullQuery
 from rockoon_broker.rpc.message_reads import check_offset, packed
 from rockoon_broker.store.reading.reader import GetStatus
 from rockoon_core.errors import InvalidArgument, RockoonError
+from rockoon_core.light_dataclass import light_dataclass
 from rockoon_core.wire_fields import bytes_tag, varint
 from rockoon_proto.v1 import broker_pb2
 
@@ -23,7 +23,7 @@ STATUSES: dict[GetStatus, broker_pb2.PullStatus] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@light_dataclass
 class PullAnswer:
     """A PullReply whose frames go out as they are: protobuf would copy them twice."""
 

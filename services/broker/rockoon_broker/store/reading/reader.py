@@ -23,6 +23,7 @@ from rockoon_broker.store.queues.consume_queue import ConsumeQueue, ConsumeQueue
 from rockoon_broker.store.queues.repair import QueueRepair
 from rockoon_broker.store.queues.tails import QueueTails
 from rockoon_broker.store.settings import StoreSettings
+from rockoon_core.light_dataclass import light_dataclass
 from rockoon_format.consume_queue import FILLER_SIZE, EntryArray
 from rockoon_format.frames import slices
 from rockoon_format.record import (
@@ -63,7 +64,7 @@ class Boundary(Enum):
     UPPER = "the last at or before it"
 
 
-@dataclass(frozen=True, slots=True)
+@light_dataclass
 class GetResult:
     """Messages of one queue."""
 
