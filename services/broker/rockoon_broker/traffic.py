@@ -1,5 +1,6 @@
 """Traffic counters by topic: a few additions per batch, none per message. Pure."""
 
+from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -16,6 +17,7 @@ WINDOW_SECONDS = 10.0
 # Of message sizes, bytes: BrokerMetricsManager of RocketMQ 5.
 SIZE_BOUNDS = (1 << 10, 4 << 10, 512 << 10, 1 << 20, 2 << 20, 4 << 20)
 SIZE_BUCKETS = len(SIZE_BOUNDS) + 1
+_LENGTH_BYTES = 4
 # Batches, of all series together, whose sizes wait to be counted: that takes as long as two or
 # three alone, whatever their series.
 SIZES_WAITING_MAX = 64
@@ -79,7 +81,10 @@ class Flow:
             count = self._counts.setdefault(series, Count())
         count.messages += messages
         count.bytes += size_bytes
-        if lengths:
+        if len(lengths) == _LENGTH_BYTES:
+            # Of one message, that costs less than to wait with others.
+            count.by_size[bisect_left(SIZE_BOUNDS, int.from_bytes(lengths, "little"))] += 1
+        elif lengths:
             self._waiting.append((count, lengths))
             if len(self._waiting) >= SIZES_WAITING_MAX:
                 self._count_waiting()
@@ -97,13 +102,14 @@ class Flow:
     def _count_waiting(self) -> None:
         if not self._waiting:
             return
-        by_count: dict[int, tuple[Count, list[bytes]]] = {}
-        for count, lengths in self._waiting:
-            by_count.setdefault(id(count), (count, []))[1].append(lengths)
+        counts, lengths = zip(*self._waiting, strict=True)
         self._waiting.clear()
-        for count, each in by_count.values():
-            buckets = np.searchsorted(SIZE_BOUNDS, np.frombuffer(b"".join(each), "<u4"))
-            count.by_size += np.bincount(buckets, minlength=SIZE_BUCKETS)
+        sizes = np.frombuffer(b"".join(lengths), "<u4")
+        buckets = np.searchsorted(SIZE_BOUNDS, sizes, side="left")
+        rows = np.repeat(np.arange(len(lengths)), [len(each) // 4 for each in lengths])
+        found = np.bincount(rows * SIZE_BUCKETS + buckets, minlength=len(lengths) * SIZE_BUCKETS)
+        for count, own in zip(counts, found.reshape(-1, SIZE_BUCKETS), strict=True):
+            count.by_size += own
 
 
 @dataclass(slots=True)

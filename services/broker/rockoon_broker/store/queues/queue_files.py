@@ -37,7 +37,9 @@ class QueueFiles:
 
     def path(self, key: FileKey) -> Path:
         topic, queue_id, number = key
-        return self._root / topic / str(queue_id) / offset_to_file_name(number * self.file_bytes)
+        name = offset_to_file_name(number * self.file_bytes)
+        # At once: each step by `/` costs as much, and a recovery point asks for thousands.
+        return self._root.joinpath(topic, str(queue_id), name)
 
     def create(self, key: FileKey) -> None:
         path = self.path(key)
