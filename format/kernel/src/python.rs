@@ -3,6 +3,7 @@
 #![deny(unsafe_code)]
 
 use pyo3::exceptions::PyValueError;
+use pyo3::marker::Ungil;
 use pyo3::prelude::*;
 use pyo3::types::{PyByteArray, PyBytes, PyDict, PyList};
 
@@ -21,6 +22,20 @@ use crate::scan::{
 use crate::text::tags_code;
 
 pub const WORD: usize = 8;
+/// Less is done before another thread would have begun.
+const ASIDE_BYTES_MIN: usize = 16 << 10;
+
+/// Do what reads so many bytes; other threads of Python run meanwhile if it takes a while.
+///
+/// To let go of the interpreter and to ask for it again costs more than a record does, and whoever
+/// takes it in between may keep it for milliseconds.
+fn aside<T: Ungil>(py: Python, bytes: usize, work: impl Ungil + FnOnce() -> T) -> T {
+    if bytes < ASIDE_BYTES_MIN {
+        work()
+    } else {
+        py.detach(work)
+    }
+}
 
 /// Native int64 items; NumPy's `tobytes()` of them.
 pub fn words(bytes: &[u8]) -> impl ExactSizeIterator<Item = i64> + Clone + '_ {
@@ -181,7 +196,7 @@ fn append_batches<'py>(
     let total = pieces.iter().map(|piece| piece.frames.len()).sum();
     let place = (first_physical_offset, store_timestamp_ms, store_host);
     let (stored, made) = filled(py, total, |out| {
-        py.detach(|| batch::append(&pieces, with_room, with_keys, place, out))
+        aside(py, total, || batch::append(&pieces, with_room, with_keys, place, out))
     })?;
     let bytes = |of: &[u8]| PyBytes::new(py, of);
     let keys = made.keys.as_ref();
@@ -370,7 +385,7 @@ fn encode_messages<'py>(
     };
     let mut is_right = None;
     let message = PyBytes::new_with(py, front.len() + frames_bytes + back.len(), |out| {
-        is_right = py.detach(|| {
+        is_right = aside(py, frames_bytes, || {
             put(out, 0, &front)?;
             put(out, front.len() + frames_bytes, &back)?;
             let mut rest: &mut [u8] = out.get_mut(front.len()..)?.get_mut(..frames_bytes)?;
@@ -461,7 +476,7 @@ fn locate<'py>(
             py,
             count * columns::PARTS * WORD,
             |out| {
-                is_right = py.detach(|| {
+                is_right = aside(py, data.len(), || {
                     for (row, start) in words(starts).enumerate() {
                         let (prefix, found) = columns::locate(data, start)?;
                         put(prefixes, row * columns::PREFIX_BYTES, prefix)?;
@@ -490,7 +505,7 @@ fn compare<'py>(
 ) -> PyResult<Option<Bound<'py, PyByteArray>>> {
     let mut is_right = None;
     let made = PyByteArray::new_with(py, starts.len() / WORD, |out| {
-        is_right = py.detach(|| {
+        is_right = aside(py, data.len(), || {
             for (out, (start, size)) in out.iter_mut().zip(words(starts).zip(words(sizes))) {
                 *out = columns::compare(data, start, size, checksums)?;
             }
