@@ -121,7 +121,14 @@ def crc32(data: bytes) -> int:
 
 def damaged_records(buffer: bytes, parts: Parts, sizes: IntArray) -> NDArray[np.bool_]:
     """Which records are not what was stored, bool[n]; the arguments are those of `checks_of`."""
-    return compare(buffer, parts, sizes)[0]
+    found = compared(buffer, parts.starts, sizes)
+    return compare(buffer, parts, sizes)[0] if found is None else found
+
+
+def is_damaged(buffer: bytes, parts: Parts, sizes: IntArray) -> bool:
+    """As `damaged_records` of one record, without an operation on an array of one."""
+    found = _compared(buffer, parts.starts, sizes, checksums=True)
+    return bool(damaged_records(buffer, parts, sizes)[0] if found is None else found[0] & 1)
 
 
 def compare(
@@ -147,10 +154,18 @@ def compared(buffer: bytes, starts: IntArray, sizes: IntArray) -> NDArray[np.boo
 def _states(
     buffer: bytes, starts: IntArray, sizes: IntArray, *, checksums: bool
 ) -> NDArray[np.uint8] | None:
+    found = _compared(buffer, starts, sizes, checksums=checksums)
+    return None if found is None else np.frombuffer(found, np.uint8)
+
+
+def _compared(
+    buffer: bytes, starts: IntArray, sizes: IntArray, *, checksums: bool
+) -> bytearray | None:
     if kernel.native is None:
         return None
+    found: bytearray | None
     found = kernel.native.compare(buffer, starts.tobytes(), sizes.tobytes(), checksums)
-    return None if found is None else np.frombuffer(found, np.uint8)
+    return found
 
 
 def room_of(

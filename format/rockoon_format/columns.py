@@ -1,12 +1,13 @@
 """The fields of many stored records as columns, each computed when first asked for."""
 
+import struct
 from collections.abc import Sequence
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from rockoon_format.checksums import damaged_records, room_of
+from rockoon_format.checksums import damaged_records, is_damaged, room_of
 from rockoon_format.frames import IntArray, Parts, locate, slices, sliding, tags_codes
 from rockoon_format.properties import (
     PROPERTY_KEYS,
@@ -29,6 +30,8 @@ from rockoon_format.record import (
     RecordFault,
     decode_record,
 )
+
+_SIZE_AND_MAGIC = struct.Struct(">ii")
 
 
 class Columns:
@@ -134,10 +137,9 @@ class Columns:
         A record that has a checksum is compared with it, any other one's body with its CRC
         (`rockoon_format.checksums`).
         """
-        are_damaged = damaged_records(self._frames, self._parts, self.lengths)
-        if len(are_damaged) == 1:
-            return np.zeros(int(are_damaged[0]), np.int64)
-        return np.flatnonzero(are_damaged)
+        if len(self.lengths) == 1:
+            return np.zeros(int(is_damaged(self._frames, self._parts, self.lengths)), np.int64)
+        return np.flatnonzero(damaged_records(self._frames, self._parts, self.lengths))
 
     def is_damaged(self, index: int) -> bool:
         """Whether one record is not what was stored; see `damaged`."""
@@ -239,12 +241,12 @@ def _decode_one(frames: bytes, sizes: IntArray, start: int, size: int) -> Column
     length = int(sizes[0])
     if length < RECORD_BYTES_MIN or length != size:
         raise RecordError(RecordFault.TRUNCATED, "the lengths do not add up to the frames")
-    parts = locate(frames, np.array([start]))
-    prefix = parts.prefix[0]
-    if int(prefix["magic"]) not in (MAGIC_V1, MAGIC_V2):
+    own_bytes, magic = _SIZE_AND_MAGIC.unpack_from(frames, start)
+    if magic not in (MAGIC_V1, MAGIC_V2):
         raise RecordError(RecordFault.MAGIC, "a record with an unknown magic")
-    if int(prefix["size"]) != length:
+    if own_bytes != length:
         raise RecordError(RecordFault.SIZE, "a record of another size than its length")
+    parts = locate(frames, np.array([start]))
     if int(parts.computed_sizes[0]) != length or int(parts.topic_lengths[0]) < 0:
         raise RecordError(RecordFault.SIZE, "a record whose parts do not add up to its size")
     return Columns(frames, parts, sizes)

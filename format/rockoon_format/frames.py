@@ -51,7 +51,8 @@ _COPIED_BYTES_MAX = 4096
 IntArray = NDArray[np.int64]
 
 
-@dataclass(frozen=True, slots=True)
+# Not frozen: it is made for each message that comes alone, and would be three times as dear.
+@dataclass(slots=True)
 class Parts:
     """Where the parts of each record lie; positions are relative to the buffer, int64[n]."""
 
@@ -131,7 +132,20 @@ def locate(buffer: bytes | NDArray[np.uint8], starts: IntArray) -> Parts:
 def _located(starts: IntArray, prefixes: bytearray, columns: bytearray) -> Parts:
     """What the compiled kernel has found."""
     rows = np.frombuffer(columns, np.int64).reshape(9, len(starts))
-    return Parts(starts, np.frombuffer(prefixes, PREFIX), *rows)
+    # Not `*rows`: NumPy ends that with an error, whose text costs more than the rows.
+    return Parts(
+        starts,
+        np.frombuffer(prefixes, PREFIX),
+        rows[0],
+        rows[1],
+        rows[2],
+        rows[3],
+        rows[4],
+        rows[5],
+        rows[6],
+        rows[7],
+        rows[8],
+    )
 
 
 def slices(buffer: bytes, starts: IntArray, lengths: IntArray) -> list[bytes]:
