@@ -10,7 +10,7 @@ WORKERS ?= 4
 unexport PYTHONDONTWRITEBYTECODE
 EDITABLE := $(foreach package,$(PACKAGES),-e ./$(package))
 
-.PHONY: help cluster setup check test docs stranger explore demo demo-spark expansion hosts rolling failover faults bench compare bench-gateway bench-goals bench-kernel bench-spark fuzz model load load-compare load-help load-overhead capacity soak rocketmq conformance gateway-faults protos settings format clean
+.PHONY: help cluster setup check test docs stranger explore demo demo-spark expansion hosts rolling failover faults bench compare bench-gateway bench-goals bench-instructions bench-kernel bench-spark fuzz model load load-compare load-help load-overhead capacity soak rocketmq conformance gateway-faults protos settings format clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -162,6 +162,10 @@ bench-goals: setup  ## what Rockoon is to reach, measured in one run: ONLY=messa
 bench-gateway: cluster  ## the gateway beside RocketMQ's own proxy, in turns, hot: ROUNDS=3 SECONDS=3 ONLY=floors|sends|receive|processes|clients|still SIDE=gateway|proxy WRITE=1 fills docs/gateway-bench.md
 	@PYTHONPATH=tests $(BIN)/python -m bench.gateway $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(SECONDS),--seconds $(SECONDS)) \
 		$(if $(WARM_CALLS),--warm-calls $(WARM_CALLS)) $(if $(ONLY),--only $(ONLY)) $(if $(SIDE),--side $(SIDE)) $(if $(WRITE),--write)
+
+# Needs valgrind.
+bench-instructions: cluster  ## instructions of a message, which other work on the machine does not change
+	$(BIN)/python -m bench.instructions
 
 bench-kernel: cluster  ## what a message costs in the format code, with NumPy and with the compiled kernel
 	@$(BIN)/python -m bench.kernel

@@ -1,6 +1,7 @@
 """Usage of a local cluster's processes, the load and the machine between two moments (Linux)."""
 
 import os
+import platform
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -124,5 +125,5 @@ def machine() -> str:
     system = os.uname()
     return (
         f"{os.cpu_count()} cores{f' ({model})' if model else ''}, {memory_gib:.0f} GiB, "
-        f"{system.sysname} {system.release}"
+        f"{system.sysname} {system.release}, Python {platform.python_version()}"
     )

@@ -1,4 +1,4 @@
-"""What the machine takes by itself for what a broker writes: copies, and syncs.
+"""What the machine takes by itself: for Python, for compiled code, and for copies and syncs.
 
 Where memory is a guest's, a page that the page cache takes for the first time may cost ten times as
 much as one that was used before: the host has to find it. And rates after a sync are the disk's.
@@ -7,6 +7,7 @@ much as one that was used before: the host has to find it. And rates after a syn
 import os
 import resource
 import time
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,13 +16,32 @@ COPIED_MIB = 64
 SYNCED_MIB = 16
 NEW, AGAIN = "system \N{MICRO SIGN}s of a MiB new to the page cache", "of one that it has"
 SYNCED = "MB/s of pwrite and fdatasync, a MiB each"
-FACTS = (NEW, AGAIN, SYNCED)
+CALLED = "ns of an object of Python with a field and a call"
+SUMMED = "GB/s of zlib's CRC-32"
+FACTS = (CALLED, SUMMED, NEW, AGAIN, SYNCED)
+OBJECTS = 100_000
+
+
+class _Object:
+    def __init__(self, field: int) -> None:
+        self.field = field
+
+    def read(self) -> int:
+        return self.field
 
 
 def measure(folder: Path) -> Iterator[tuple[str, float]]:
-    """Each fact, on a reserved file in the folder, as a log's is."""
+    """Each fact; copies and syncs on a reserved file in the folder, as a log's is."""
+    began = time.process_time()
+    for number in range(OBJECTS):
+        _Object(number).read()
+    yield CALLED, (time.process_time() - began) / OBJECTS * 1e9
     path = folder / "alone"
     chunk = os.urandom(MIB)
+    began = time.process_time()
+    for _ in range(COPIED_MIB):
+        zlib.crc32(chunk)
+    yield SUMMED, COPIED_MIB * MIB / (time.process_time() - began) / 1e9
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
     try:
         os.posix_fallocate(descriptor, 0, (COPIED_MIB + SYNCED_MIB) * MIB)

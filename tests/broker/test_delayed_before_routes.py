@@ -8,6 +8,9 @@ from rockoon_proto.v1 import broker_pb2 as pb
 from support.broker import BORN_HOST, NOW_MS, bodies_of, running_broker
 from support.broker_routes import BrokerRoutes
 
+# The first broker has to have stopped by then, on a busy machine as well.
+DELAY_MS = 2500
+
 
 async def test_what_is_due_before_any_routes_were_seen_waits_for_them(
     tmp_path: Path, nameserver: BrokerRoutes
@@ -15,7 +18,7 @@ async def test_what_is_due_before_any_routes_were_seen_waits_for_them(
     await nameserver.create_topic("T", {"broker-a": 1})
     async with running_broker(tmp_path, [nameserver.address]) as broker:
         frames, lengths = encode_batch(
-            b"T", 0, [b"later"], [encode({"TIMER_DELAY_MS": "1500"})], NOW_MS, BORN_HOST
+            b"T", 0, [b"later"], [encode({"TIMER_DELAY_MS": str(DELAY_MS)})], NOW_MS, BORN_HOST
         )
         request = pb.AppendRequest(
             topic="T",

@@ -13,7 +13,7 @@ from rockoon_broker.clock import Clock
 from rockoon_broker.server import serve
 from rockoon_broker.settings import BrokerSettings
 from rockoon_core.disk import Disk
-from rockoon_core.errors import BrokerUnavailable
+from rockoon_core.errors import BrokerUnavailable, NotReady
 from rockoon_core.failed_call import from_rpc_error
 from rockoon_format.batch import decode_columns, encode_batch
 from rockoon_format.record import encode_host
@@ -79,8 +79,18 @@ class RunningBroker:
         return await self.call("DescribeBroker", pb.DescribeBrokerRequest())
 
     async def until(self, condition: Callable[[Any], bool]) -> Any:
-        """Look at the broker's description until it is as wanted; returns that one."""
-        return await answered(self.describe, condition)
+        """Look at the broker's description until it is as wanted; returns that one.
+
+        It may register anew meanwhile: the lease of the routes that it was in can have run out.
+        """
+
+        async def look() -> Any:
+            try:
+                return await self.describe()
+            except NotReady:
+                return None
+
+        return await answered(look, lambda seen: seen is not None and condition(seen))
 
     async def bodies(self, topic: str, queue_id: int = 0, offset: int = 0) -> list[bytes]:
         """Every body of a queue from an offset on."""

@@ -1,0 +1,159 @@
+"""Instructions of a message, counted by Valgrind: what other work on the machine does not change.
+
+Run: `make bench-instructions`; it needs `valgrind`. A producer awaits each send; or a consumer
+listens as well; or batches of three messages go to a hundred topics at once. Counted are
+instructions of the broker or of the client outside the kernel, without what it does when nothing
+comes, and how often one was not in the first-level cache, which costs as much as ten others. Two
+runs of one tree differ by one or two in a hundred. System calls, locks and waits are not in it.
+"""
+
+import argparse
+import asyncio
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import uvloop
+
+import rockoon
+from bench.single import BODY, made
+from rockoon.local import LocalCluster
+
+SIDES = ("broker", "client")
+SCENARIOS = ("awaited", "listener", "topics")
+WARM_UP = 300
+MESSAGES = 500
+TOPICS = 100
+OF_A_TOPIC = 3
+VALGRIND = ("valgrind", "--tool=callgrind", "--instr-atstart=no", "--cache-sim=yes", "-q")
+# What stands for Python while nodes are started: all of them by Python, the broker under Valgrind.
+WRAPPER = """#!/bin/sh
+case "$*" in *rockoon_broker*) exec {valgrind} {python} "$@";; *) exec {python} "$@";; esac
+"""
+
+Doing = Callable[[int], Awaitable[None]]
+"""Does something so many times."""
+
+
+def control(option: str, *, pid: int, argument: str = "") -> None:
+    command = ["callgrind_control", option, *([argument] if argument else []), str(pid)]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+
+def totals(part: Path) -> tuple[int, int]:
+    """Instructions, and misses of the cache for them, of a dump."""
+    for line in part.read_text().splitlines():
+        if line.startswith("totals: "):
+            instructions, _, _, misses, *_ = map(int, line.split()[1:])
+            return instructions, misses
+    raise ValueError(f"no totals in {part}")
+
+
+async def counted(doing: Doing, count: int, pid: int, out: Path) -> tuple[int, int]:
+    """Of each time: instructions and misses, without those of as long a time in which nothing
+    comes."""
+    await doing(WARM_UP)
+    control("-i", pid=pid, argument="on")
+    # Valgrind translates what it sees for the first time.
+    await doing(count // 10)
+    control("-z", pid=pid)
+    began = time.perf_counter()
+    await doing(count)
+    control("-d", pid=pid)
+    await asyncio.sleep(time.perf_counter() - began)
+    control("-d", pid=pid)
+    control("-i", pid=pid, argument="off")
+    busy, idle = (totals(out.with_name(f"{out.name}.{number}")) for number in (1, 2))
+    return (busy[0] - idle[0]) // count, (busy[1] - idle[1]) // count
+
+
+async def measure(folder: Path, side: str, scenario: str, flush: str, out: Path) -> None:
+    settings = {"broker": {"flush": flush, "commit_log_file_bytes": "64MiB"}}
+    async with (
+        LocalCluster(folder / "cluster", brokers=1, settings=settings) as local,
+        rockoon.connect(local.nameservers) as cluster,
+        cluster.producer() as producer,
+    ):
+        broker = local.node(local.brokers[0]).pid
+        assert broker is not None
+        pid = os.getpid() if side == "client" else broker
+        topic = await made(cluster, "single", 1)
+        handled = asyncio.Event()
+
+        async def handle(_: rockoon.Message) -> None:
+            handled.set()
+
+        async def awaited(count: int) -> None:
+            for _ in range(count):
+                await producer.send(topic, BODY)
+
+        async def listener(count: int) -> None:
+            for _ in range(count):
+                handled.clear()
+                await producer.send(topic, BODY)
+                await handled.wait()
+
+        if scenario == "awaited":
+            found = await counted(awaited, MESSAGES, pid, out)
+        elif scenario == "listener":
+            consumer = cluster.push_consumer("listener", {topic: "*"}, handle, consume_from="first")
+            async with consumer:
+                found = await counted(listener, MESSAGES, pid, out)
+        else:
+            topics = [await made(cluster, f"topic-{number}", 1) for number in range(TOPICS)]
+
+            async def batches(count: int) -> None:
+                for _ in range(max(count // TOPICS, 1)):
+                    for each in topics:
+                        for _ in range(OF_A_TOPIC):
+                            producer.send(each, BODY)
+                    await producer.flush()
+
+            found = await counted(batches, 10 * TOPICS, pid, out)
+        print(f"{scenario:10}{flush:8}{side:8}{found[0]:13,}{found[1]:13,}", flush=True)
+
+
+def run(side: str, scenario: str, flush: str, folder: Path) -> None:
+    """One row, in a process of its own: a client is counted from within Valgrind."""
+    out = folder / "callgrind"
+    command = [sys.executable, "-m", "bench.instructions", "--out", str(out), "--side", side]
+    command += ["--only", scenario, "--flush", flush]
+    valgrind = (*VALGRIND, f"--callgrind-out-file={out}")
+    subprocess.run([*(valgrind if side == "client" else ()), *command], check=True)
+
+
+def main() -> None:
+    """Print a row for each scenario and side."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", choices=SCENARIOS, action="append", help="may be repeated")
+    parser.add_argument("--side", choices=SIDES, action="append")
+    parser.add_argument("--flush", choices=("async", "sync"), default="async")
+    parser.add_argument("--out", type=Path, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.out is not None:
+        ((side,), (scenario,)) = arguments.side, arguments.only
+        folder = arguments.out.parent
+        if side == "broker":
+            wrapper = folder / "python"
+            valgrind = " ".join((*VALGRIND, f"--callgrind-out-file={arguments.out}"))
+            wrapper.write_text(WRAPPER.format(valgrind=valgrind, python=sys.executable))
+            wrapper.chmod(0o755)
+            sys.executable = str(wrapper)
+        uvloop.run(measure(folder, side, scenario, arguments.flush, arguments.out))
+        return
+    if shutil.which("valgrind") is None:
+        parser.exit(2, "valgrind is not installed\n")
+    print("of a message, or of a batch (topics)  instructions  cache misses")
+    for scenario in arguments.only or SCENARIOS:
+        for side in arguments.side or SIDES:
+            with tempfile.TemporaryDirectory(prefix="rockoon-instructions-") as folder:
+                run(side, scenario, arguments.flush, Path(folder))
+
+
+if __name__ == "__main__":
+    main()
