@@ -1,12 +1,12 @@
 """Dataclasses that type checkers keep from being changed, and nobody else."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeVar, dataclass_transform
 
 Light = TypeVar("Light")
 
 
-@dataclass_transform(frozen_default=True)
+@dataclass_transform(frozen_default=True, field_specifiers=(field,))
 def light_dataclass(cls: type[Light]) -> type[Light]:
     """As `dataclass(frozen=True, slots=True)`, for what is made once a batch.
 

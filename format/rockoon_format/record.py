@@ -201,7 +201,7 @@ def record_bytes(
 
 
 # A batch of a message asks for what the one before asked for.
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=64)
 def encode_topic(topic: bytes, magic: int) -> bytes:
     """Return the topic with its length in front, as a record of the given magic holds it.
 

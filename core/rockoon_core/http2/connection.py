@@ -16,20 +16,15 @@ Invariants
 import asyncio
 import contextlib
 import socket
-import struct
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar
-from weakref import WeakKeyDictionary
+from typing import Any
 
 from rockoon_core.http2 import frames
-from rockoon_core.http2.control_frames import ControlFrames
+from rockoon_core.http2.data_frames import OWN_CONNECTION_WINDOW, DataFrames
 from rockoon_core.http2.frames import ConnectionBroken, ErrorCode, StreamBroken
 from rockoon_core.http2.headers import Header, HeaderReader
 from rockoon_core.http2.liveness import Liveness, PeerWatch
 from rockoon_core.http2.messages import (
-    PREFIX,
-    PREFIX_BYTES,
-    MessageRefused,
     MessageStream,
 )
 from rockoon_core.http2.sending import OWN_STREAM_WINDOW
@@ -37,7 +32,6 @@ from rockoon_core.http2.sending import OWN_STREAM_WINDOW
 BUFFER_BYTES = 256 << 10
 # Our own: what peers may send. Long frames and wide windows, since batches are of megabytes.
 OWN_FRAME_BYTES_MAX = 1 << 20
-OWN_CONNECTION_WINDOW = 16 << 20
 # All frames but DATA are handled whole.
 CONTROL_BYTES_MAX = 64 << 10
 HEADER_BLOCK_BYTES_MAX = 64 << 10
@@ -52,31 +46,8 @@ LEAVE_SECONDS = 0.5
 RESETS_BURST_MAX = 20_000
 RESETS_PER_SECOND_MAX = 2_000
 
-_HEAD_AND_PREFIX = struct.Struct(frames.HEAD.format + PREFIX.format.removeprefix(">"))
 
-
-class SharedBuffer:
-    """Where the connections of one loop receive, each between two of its callbacks."""
-
-    _of_loops: ClassVar[WeakKeyDictionary[asyncio.AbstractEventLoop, "SharedBuffer"]] = (
-        WeakKeyDictionary()
-    )
-
-    def __init__(self) -> None:
-        self.bytes = bytearray(BUFFER_BYTES)
-        self.view = memoryview(self.bytes)
-
-    @classmethod
-    def of_loop(cls) -> "SharedBuffer":
-        """That of the running loop."""
-        loop = asyncio.get_running_loop()
-        found = cls._of_loops.get(loop)
-        if found is None:
-            found = cls._of_loops[loop] = cls()
-        return found
-
-
-class Http2Connection(ControlFrames, asyncio.BufferedProtocol):
+class Http2Connection(DataFrames, asyncio.BufferedProtocol):
     """What server and client have in common. Not for several loops.
 
     Args:
@@ -93,20 +64,11 @@ class Http2Connection(ControlFrames, asyncio.BufferedProtocol):
         liveness: Liveness | None,
     ) -> None:
         super().__init__(is_server=is_server)
-        self._buffer = SharedBuffer.of_loop()
         self._message_bytes_max = message_bytes_max
         self._liveness = liveness
         self._rest = b""
-        self._awaits_preface = is_server
-        # Of a DATA frame whose payload has not come whole.
-        self._data_left = 0
-        self._data_stream: MessageStream | None = None
-        self._data_ends = False
         self._direct = False
-        self._headers: tuple[int, int, list[bytes]] | None = None
         self._reader = HeaderReader()
-        self._receive_window = OWN_CONNECTION_WINDOW
-        self._owed_bytes = 0
         self._is_leaving = False
         self._resets = 0.0
         self._resets_at = 0.0
@@ -254,36 +216,6 @@ class Http2Connection(ControlFrames, asyncio.BufferedProtocol):
                     self._stream_broken(failure)
         return at
 
-    def _take_whole(self, end: int) -> int:
-        """Take the DATA frames with a whole message each that the buffer begins with: what is not
-        in bulk comes so, and this is a fraction of the steps. Returns where anything else begins.
-        """
-        at = 0
-        raw, head_bytes = self._buffer.bytes, frames.HEAD_BYTES
-        if self._data_left or self._headers is not None or self._awaits_preface:
-            return at
-        while at + head_bytes + PREFIX_BYTES <= end and not (self.is_lost or self.awaits_settings):
-            word, flags, stream_id, compressed, count = _HEAD_AND_PREFIX.unpack_from(raw, at)
-            length = count + PREFIX_BYTES
-            behind = at + head_bytes + length
-            if word != (length << 8 | frames.DATA) or flags or compressed or behind > end:
-                break
-            stream = self.streams.get(stream_id)
-            if (
-                stream is None
-                or not stream.takes_whole(length)
-                or length > self._receive_window
-                or self._owed_bytes + length >= OWN_CONNECTION_WINDOW // 4
-            ):
-                break
-            self._receive_window -= length
-            self._owed_bytes += length
-            stream.receive_window -= length
-            stream.owed_bytes += length
-            stream.complete(bytes(self._buffer.view[behind - count : behind]))
-            at = behind
-        return at
-
     def _check_head(self, length: int, kind: int, flags: int) -> None:
         if length > OWN_FRAME_BYTES_MAX:
             raise ConnectionBroken(ErrorCode.FRAME_SIZE_ERROR, "a frame is too long")
@@ -293,66 +225,6 @@ class Http2Connection(ControlFrames, asyncio.BufferedProtocol):
             raise ConnectionBroken(ErrorCode.PROTOCOL_ERROR, "headers were not continued")
         if self.awaits_settings and kind != frames.SETTINGS:
             raise ConnectionBroken(ErrorCode.PROTOCOL_ERROR, "settings come first")
-
-    def _begin_data(self, flags: int, stream_id: int, length: int) -> None:
-        """The head of a DATA frame: windows, and whose it is."""
-        self._receive_window -= length
-        self._owed_bytes += length
-        if self._receive_window < 0:
-            raise ConnectionBroken(ErrorCode.FLOW_CONTROL_ERROR, "more DATA than the window")
-        if self._owed_bytes >= OWN_CONNECTION_WINDOW // 4:
-            self._write(frames.window_update(0, self._owed_bytes))
-            self._receive_window += self._owed_bytes
-            self._owed_bytes = 0
-        self._data_left = length
-        self._data_ends = bool(flags & frames.END_STREAM)
-        stream = self._data_stream = self.streams.get(stream_id)
-        if stream is None:
-            self._require_known(stream_id)
-            self._refuse(stream_id, ErrorCode.STREAM_CLOSED)
-            return
-        if stream.has_ended:
-            self._data_stream = None
-            self._stream_broken(StreamBroken(stream_id, ErrorCode.STREAM_CLOSED, "it had ended"))
-            return
-        stream.receive_window -= length
-        stream.owed_bytes += length
-        if stream.receive_window < 0:
-            self._data_stream = None
-            reason = "more DATA than the stream's window"
-            self._stream_broken(StreamBroken(stream_id, ErrorCode.FLOW_CONTROL_ERROR, reason))
-
-    def _data_piece(self, piece: memoryview) -> None:
-        stream = self._data_stream
-        if stream is None or stream.is_closed:
-            return
-        try:
-            stream.take(piece)
-        except MessageRefused as refusal:
-            self._data_stream = None
-            self.message_refused(stream, refusal)
-
-    def _data_came(self) -> None:
-        """A DATA frame is over."""
-        stream, self._data_stream = self._data_stream, None
-        if stream is None or stream.is_closed:
-            return
-        if self._data_ends:
-            if stream.is_within_message:
-                reason = "the stream ends within a message"
-                self._stream_broken(StreamBroken(stream.id, ErrorCode.PROTOCOL_ERROR, reason))
-                return
-            stream.peer_ended()
-            self.drop_if_over(stream)
-        elif stream.owed_bytes >= OWN_STREAM_WINDOW // 2 and stream.keeps_up:
-            self.give_back(stream)
-
-    def _padded_data(self, flags: int, stream_id: int, payload: bytes) -> None:
-        data = frames.unpadded(flags, payload)
-        self._begin_data(flags, stream_id, len(payload))
-        self._data_left = 0
-        self._data_piece(memoryview(data))
-        self._data_came()
 
     def _headers_frame(self, flags: int, stream_id: int, payload: bytes) -> None:
         payload = frames.unpadded(flags, payload)
@@ -443,9 +315,6 @@ class Http2Connection(ControlFrames, asyncio.BufferedProtocol):
             stream.closed()
             self.stream_over()
 
-    def _refuse(self, stream_id: int, code: ErrorCode) -> None:
-        self._write(frames.rst_stream(stream_id, code))
-
     def _stream_broken(self, failure: StreamBroken) -> None:
         self._refuse(failure.stream_id, failure.code)
         stream = self.streams.pop(failure.stream_id, None)
@@ -528,10 +397,6 @@ class Http2Connection(ControlFrames, asyncio.BufferedProtocol):
         self, stream: MessageStream, headers: tuple[Header, ...], *, ends: bool
     ) -> None:
         """Headers on a stream that is open."""
-        raise NotImplementedError
-
-    def message_refused(self, stream: MessageStream, refusal: MessageRefused) -> None:
-        """A message cannot be taken."""
         raise NotImplementedError
 
 

@@ -111,8 +111,7 @@ class Appender:
         queue = self._queues.find(batch.topic, batch.queue_id)
         topic, size = batch.topic.encode(), batch.frames_bytes
         # A new queue is made when its first batch is known to be right.
-        is_half = not fits(size, self._log.file_bytes // 2)
-        if queue is None or topic in DELAYED_TOPICS or is_half:
+        if queue is None or topic in DELAYED_TOPICS:
             return None
         offset, stored_ms = self._place(size, now_ms)
         given = GivenBatch(
@@ -129,11 +128,9 @@ class Appender:
             return None
         stored, entries, keys = made
         self._log.write(offset, stored)
-        # Not before the write: a refused one uses up no numbers. Nothing below may refuse.
         self._note_written(offset, stored_ms, keys)
-        return self._listed(
-            queue, entries, offset, stored_ms, stored if size <= TAIL_BYTES_MAX else b""
-        )
+        kept = stored if size <= TAIL_BYTES_MAX else b""
+        return self._listed(queue, entries, offset, stored_ms, kept)
 
     def append_joint(self, batches: Sequence[Batch], now_ms: int) -> list[Appended | None]:
         """See `Store.append_joint`; whether the store takes anything is the caller's to know."""
@@ -161,7 +158,6 @@ class Appender:
         if not len(stored):
             return placed
         self._log.write(offset, stored)
-        # Not before the write: a refused one uses up no numbers. Nothing below may refuse.
         self._note_written(offset, stored_ms, keys)
         start = offset
         for index, queue, own in zip(given, queues, entries, strict=True):
@@ -302,7 +298,6 @@ class Appender:
         has_reader = self._found_keys.wanted
         keys = packed_keys(stored.tobytes(), offset) if has_reader else None
         self._log.write(offset, stored.data)
-        # Not before the write: a refused one uses up no numbers. Nothing below may refuse.
         self._note_written(offset, stored_ms, keys)
         if anew:
             self._undispatched.add(Renewal(offset, self._log.end, anew))
@@ -319,6 +314,9 @@ class Appender:
         end: int | None = None,
     ) -> Appended:
         """A batch was written: its numbers are used up, and its entries are to be written.
+
+        Not before the write: a refused one uses up no numbers. Between the two nothing may fail:
+        the next batch would get the same ones.
 
         Args:
             offset: its physical offset.

@@ -16,7 +16,6 @@ Invariants:
 """
 
 from collections.abc import Callable, Collection, Sequence
-from types import TracebackType
 from typing import Self
 
 from rockoon_broker.store.appender import Appended, Appender
@@ -211,12 +210,7 @@ class Store(VisibleStore):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     # Writing.

@@ -472,27 +472,21 @@ class ConsumeQueues:
             return True
         return size > 0 and 0 <= position < boundary
 
-    def _write_bytes(
-        self, queue: ConsumeQueue, first_offset: int, data: bytes | memoryview
-    ) -> None:
+    def _write_bytes(self, queue: ConsumeQueue, first_offset: int, data: bytes) -> None:
         """Write whole entries, into as many files as they need."""
-        left = len(data) // ENTRY_BYTES
-        while left:
+        at, end = 0, len(data)
+        while at < end:
             number, index = divmod(first_offset, self._file_entries)
             key = (queue.topic, queue.queue_id, number)
             if number > queue.file_last:
                 self._files.create(key)
                 queue.file_last = number
-            count = min(left, self._file_entries - index)
-            part: bytes | memoryview = data
-            if count < left:
-                # Without a copy of what may be a whole log's.
-                view = memoryview(data)
-                part, data = view[: count * ENTRY_BYTES], view[count * ENTRY_BYTES :]
+            size = min(end - at, (self._file_entries - index) * ENTRY_BYTES)
+            part = data if size == end else memoryview(data)[at : at + size]
             self._files.write(key, part, index * ENTRY_BYTES)
             self.codes.written(queue.key, first_offset, part)
-            left -= count
-            first_offset += count
+            at += size
+            first_offset += size // ENTRY_BYTES
 
     def _delete_files(self, queue: ConsumeQueue) -> None:
         # Newest first: what a crash leaves is then a queue that lags, which recovery repairs.

@@ -1,0 +1,140 @@
+"""DATA frames as they come: whose they are, the windows that they use, and the messages in them."""
+
+import struct
+from typing import TYPE_CHECKING
+
+from rockoon_core.http2 import frames
+from rockoon_core.http2.control_frames import ControlFrames
+from rockoon_core.http2.frames import ConnectionBroken, ErrorCode, StreamBroken
+from rockoon_core.http2.messages import PREFIX, PREFIX_BYTES, MessageRefused
+from rockoon_core.http2.sending import OWN_STREAM_WINDOW
+from rockoon_core.http2.shared_buffer import SharedBuffer
+
+if TYPE_CHECKING:
+    from rockoon_core.http2.messages import MessageStream
+
+# Our own: what peers may send. Wide, since batches are of megabytes.
+OWN_CONNECTION_WINDOW = 16 << 20
+_HEAD_AND_PREFIX = struct.Struct(frames.HEAD.format + PREFIX.format.removeprefix(">"))
+
+
+class DataFrames(ControlFrames):
+    """What `Http2Connection` does with them.
+
+    Args:
+        is_server: which side this is.
+    """
+
+    def __init__(self, *, is_server: bool) -> None:
+        super().__init__(is_server=is_server)
+        self._buffer = SharedBuffer.of_loop()
+        self._receive_window = OWN_CONNECTION_WINDOW
+        self._owed_bytes = 0
+        # Of a DATA frame whose payload has not come whole.
+        self._data_left = 0
+        self._data_stream: MessageStream | None = None
+        self._data_ends = False
+        # What keeps DATA from being the next frame.
+        self._awaits_preface = is_server
+        self._headers: tuple[int, int, list[bytes]] | None = None
+
+    def message_refused(self, stream: "MessageStream", refusal: MessageRefused) -> None:
+        """A message cannot be taken."""
+        raise NotImplementedError
+
+    def _stream_broken(self, failure: StreamBroken) -> None:
+        """The peer has broken the protocol on one stream."""
+        raise NotImplementedError
+
+    def _refuse(self, stream_id: int, code: ErrorCode) -> None:
+        self._write(frames.rst_stream(stream_id, code))
+
+    def _take_whole(self, end: int) -> int:
+        """Take the DATA frames with a whole message each that the buffer begins with: what is not
+        in bulk comes so, and this is a fraction of the steps. Returns where anything else begins.
+        """
+        at = 0
+        raw, head_bytes = self._buffer.bytes, frames.HEAD_BYTES
+        if self._data_left or self._headers is not None or self._awaits_preface:
+            return at
+        while at + head_bytes + PREFIX_BYTES <= end and not (self.is_lost or self.awaits_settings):
+            word, flags, stream_id, compressed, count = _HEAD_AND_PREFIX.unpack_from(raw, at)
+            length = count + PREFIX_BYTES
+            behind = at + head_bytes + length
+            if word != (length << 8 | frames.DATA) or flags or compressed or behind > end:
+                break
+            stream = self.streams.get(stream_id)
+            if (
+                stream is None
+                or not stream.takes_whole(length)
+                or length > self._receive_window
+                or self._owed_bytes + length >= OWN_CONNECTION_WINDOW // 4
+            ):
+                break
+            self._receive_window -= length
+            self._owed_bytes += length
+            stream.receive_window -= length
+            stream.owed_bytes += length
+            stream.complete(bytes(self._buffer.view[behind - count : behind]))
+            at = behind
+        return at
+
+    def _begin_data(self, flags: int, stream_id: int, length: int) -> None:
+        """The head of a DATA frame: windows, and whose it is."""
+        self._receive_window -= length
+        self._owed_bytes += length
+        if self._receive_window < 0:
+            raise ConnectionBroken(ErrorCode.FLOW_CONTROL_ERROR, "more DATA than the window")
+        if self._owed_bytes >= OWN_CONNECTION_WINDOW // 4:
+            self._write(frames.window_update(0, self._owed_bytes))
+            self._receive_window += self._owed_bytes
+            self._owed_bytes = 0
+        self._data_left = length
+        self._data_ends = bool(flags & frames.END_STREAM)
+        stream = self._data_stream = self.streams.get(stream_id)
+        if stream is None:
+            self._require_known(stream_id)
+            self._refuse(stream_id, ErrorCode.STREAM_CLOSED)
+            return
+        if stream.has_ended:
+            self._data_stream = None
+            self._stream_broken(StreamBroken(stream_id, ErrorCode.STREAM_CLOSED, "it had ended"))
+            return
+        stream.receive_window -= length
+        stream.owed_bytes += length
+        if stream.receive_window < 0:
+            self._data_stream = None
+            reason = "more DATA than the stream's window"
+            self._stream_broken(StreamBroken(stream_id, ErrorCode.FLOW_CONTROL_ERROR, reason))
+
+    def _data_piece(self, piece: memoryview) -> None:
+        stream = self._data_stream
+        if stream is None or stream.is_closed:
+            return
+        try:
+            stream.take(piece)
+        except MessageRefused as refusal:
+            self._data_stream = None
+            self.message_refused(stream, refusal)
+
+    def _data_came(self) -> None:
+        """A DATA frame is over."""
+        stream, self._data_stream = self._data_stream, None
+        if stream is None or stream.is_closed:
+            return
+        if self._data_ends:
+            if stream.is_within_message:
+                reason = "the stream ends within a message"
+                self._stream_broken(StreamBroken(stream.id, ErrorCode.PROTOCOL_ERROR, reason))
+                return
+            stream.peer_ended()
+            self.drop_if_over(stream)
+        elif stream.owed_bytes >= OWN_STREAM_WINDOW // 2 and stream.keeps_up:
+            self.give_back(stream)
+
+    def _padded_data(self, flags: int, stream_id: int, payload: bytes) -> None:
+        data = frames.unpadded(flags, payload)
+        self._begin_data(flags, stream_id, len(payload))
+        self._data_left = 0
+        self._data_piece(memoryview(data))
+        self._data_came()

@@ -1,0 +1,250 @@
+"""DATA frames with a whole message each, which are taken in a loop of their own.
+
+Whatever comes, and however it is cut, a connection does what it does without that loop.
+"""
+
+import asyncio
+import random
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from rockoon_core.http2 import frames
+from rockoon_core.http2.connection import Http2Connection
+from rockoon_core.http2.data_frames import OWN_CONNECTION_WINDOW
+from rockoon_core.http2.frames import ErrorCode
+from rockoon_core.http2.headers import Header
+from rockoon_core.http2.messages import GIVEN_BACK_BYTES_MIN, MessageRefused, MessageStream, framed
+from rockoon_core.http2.sending import OWN_STREAM_WINDOW
+from support.seeds import seeds
+
+MESSAGE_BYTES_MAX = 300_000
+BLOCK = b"\x00\x01a\x01b"
+START = frames.PREFACE + frames.settings({})
+Act = Callable[["Peer", MessageStream, bytes], bool]
+
+
+class Wire:
+    """A transport that keeps what is written."""
+
+    def __init__(self) -> None:
+        self.written = b""
+        self.is_closed = False
+
+    def __getattr__(self, name: str) -> Callable[..., "Wire"]:
+        return lambda *_, **__: self
+
+    def write(self, data: bytes) -> None:
+        self.written += bytes(data)
+
+    def writelines(self, pieces: Sequence[bytes | memoryview]) -> None:
+        self.written += b"".join(pieces)
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+
+class Peer(Http2Connection):
+    """A server's side, whose readers take what is there after each read."""
+
+    def __init__(self, *, in_loop: bool, act: Act | None, is_read: bool) -> None:
+        super().__init__(MESSAGE_BYTES_MAX, is_server=True, liveness=None)
+        self.seen: list[tuple[Any, ...]] = []
+        self.all: dict[int, MessageStream] = {}
+        self.taken_whole = 0
+        self._in_loop, self._act, self._is_read = in_loop, act, is_read
+        self.wire = Wire()
+        self.connection_made(self.wire)
+
+    def _take_whole(self, end: int) -> int:
+        at = super()._take_whole(end) if self._in_loop else 0
+        self.taken_whole += at
+        return at
+
+    def stream_opened(self, stream_id: int, _: tuple[Header, ...], *, ends: bool) -> None:
+        stream = MessageStream(self, stream_id, MESSAGE_BYTES_MAX)
+        self.streams[stream_id] = self.all[stream_id] = stream
+        act = self._act
+        if act is not None:
+            stream._waiting = asyncio.get_running_loop().create_future()
+
+            def taker(message: bytes) -> bool:
+                self.seen.append((stream_id, "offered", message))
+                return act(self, stream, message)
+
+            stream.taker = taker
+        if ends:
+            stream.peer_ended()
+
+    def more_headers(self, stream: MessageStream, _: tuple[Header, ...], *, ends: bool) -> None:
+        self.seen.append((stream.id, "headers", ends))
+        if ends:
+            stream.peer_ended()
+
+    def message_refused(self, stream: MessageStream, refusal: MessageRefused) -> None:
+        self.seen.append((stream.id, "refused", refusal.status))
+        self.reset(stream, ErrorCode.CANCEL)
+
+    def feed(self, read: bytes) -> None:
+        while read and not self.is_broken:
+            buffer = self.get_buffer(-1)
+            count = min(len(buffer), len(read))
+            buffer[:count] = read[:count]
+            buffer = memoryview(b"")
+            self.buffer_updated(count)
+            read = read[count:]
+        for stream in self.all.values() if self._is_read else ():
+            while (message := stream.taken()) is not None:
+                self.seen.append((stream.id, "read", message))
+
+    def state(self) -> tuple[Any, ...]:
+        streams = [
+            (number, each.receive_window, each.owed_bytes, each.is_closed, each.has_ended)
+            for number, each in self.all.items()
+        ]
+        windows = (self._receive_window, self._owed_bytes, self._rest, self._data_left)
+        return self.seen, self.wire.written, windows, streams, self.is_broken, sorted(self.streams)
+
+
+def both(reads: Sequence[bytes], act: Act | None = None, *, is_read: bool = True) -> Peer:
+    """What a connection has come to, the same with the loop and without it."""
+    with_loop, without = (
+        Peer(in_loop=in_loop, act=act, is_read=is_read) for in_loop in (True, False)
+    )
+    for read in reads:
+        with_loop.feed(read)
+        without.feed(read)
+        assert with_loop.state() == without.state()
+    return with_loop
+
+
+def opened(*ids: int) -> bytes:
+    block = (frames.frame(frames.HEADERS, frames.END_HEADERS, each, BLOCK) for each in ids)
+    return START + b"".join(block)
+
+
+def data(message: bytes, stream_id: int = 1, flags: int = 0) -> bytes:
+    return frames.frame(frames.DATA, flags, stream_id, message)
+
+
+async def test_messages_that_come_whole_are_taken_in_the_loop() -> None:
+    peer = both([opened(1, 3), data(framed(b"a")) + data(framed(b""), 3) + data(framed(b"b"))])
+    assert [each for each in peer.seen if each[0] == 1] == [(1, "read", b"a"), (1, "read", b"b")]
+    assert peer.taken_whole == 3 * (frames.HEAD_BYTES + 5) + 2
+
+
+# Each the first thing of its own read, where the loop looks at it.
+ODD = {
+    "what goes on a prefix": [data(framed(b"x" * 20)[:3]), data(framed(b"y" * 8))],
+    "what goes on a message": [data(framed(b"x" * 40)[:9]), data(framed(b"y" * 8))],
+    "behind the end": [data(framed(b"last"), flags=frames.END_STREAM), data(framed(b"more"))],
+    "the end": [data(framed(b"last"), flags=frames.END_STREAM)],
+    "compressed": [data(b"\1" + framed(b"z")[1:])],
+    "too long": [data(framed(bytes(MESSAGE_BYTES_MAX + 1)[: 200 << 10])) * 2],
+    "longer than it may be": [data(framed(bytes(MESSAGE_BYTES_MAX + 1)))],
+    "padded": [data(b"\3" + framed(b"p") + bytes(3), flags=frames.PADDED)],
+    "a frame with two": [data(2 * framed(b"two"))],
+    "within headers": [frames.frame(frames.HEADERS, 0, 3, BLOCK), data(framed(b"x"))],
+    "of no stream": [data(framed(b"x"), 0)],
+    "of a stream to come": [data(framed(b"x"), 7)],
+    "of a stream that was reset": [frames.rst_stream(1, 8), data(framed(b"x"))],
+    "with the reserved bit": [data(framed(b"x"), 1 | 1 << 31)],
+    "with unknown flags": [data(framed(b"x"), flags=0x20)],
+    "empty": [data(b""), data(framed(b""))],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("reads", ODD.values(), ids=ODD.keys())
+async def test_what_is_odd_is_handled_as_ever(reads: list[bytes]) -> None:
+    both([opened(1), data(framed(b"first")), *reads, data(framed(b"after"))])
+
+
+@pytest.mark.parametrize("is_read", [True, False])
+async def test_windows_are_given_back_and_kept(is_read: bool) -> None:
+    message = data(framed(bytes(100_000)))
+    count = 2 * OWN_STREAM_WINDOW // 100_000
+    peer = both([opened(1), *[message] * count], is_read=is_read)
+    if is_read:
+        assert peer._receive_window + peer._owed_bytes == OWN_CONNECTION_WINDOW
+        assert peer.all[1].owed_bytes < GIVEN_BACK_BYTES_MIN
+        assert not peer.is_broken
+        assert not peer.all[1].is_closed
+    else:
+        assert peer.all[1].is_closed
+
+
+async def test_who_reads_nothing_of_many_streams_does_not_hold_up_the_connection() -> None:
+    ids = range(1, 40, 2)
+    peer = both([opened(*ids), *(data(framed(bytes(250_000)), each) for each in 5 * [*ids])],
+                is_read=False)  # fmt: skip
+    assert not peer.is_broken
+
+
+def _refuses(_: Peer, __: MessageStream, message: bytes) -> bool:
+    return len(message) % 2 == 0
+
+
+def _resets(peer: Peer, stream: MessageStream, _: bytes) -> bool:
+    peer.reset(stream, ErrorCode.CANCEL)
+    return True
+
+
+def _resets_others(peer: Peer, stream: MessageStream, _: bytes) -> bool:
+    for other in [each for each in peer.streams.values() if each is not stream]:
+        peer.reset(other, ErrorCode.CANCEL)
+    return True
+
+
+def _holds(_: Peer, stream: MessageStream, __: bytes) -> bool:
+    stream.hold()
+    return True
+
+
+def _answers(_: Peer, stream: MessageStream, message: bytes) -> bool:
+    stream.queue_message(message[:5], last=len(message) > 100)
+    return True
+
+
+def _leaves(peer: Peer, _: MessageStream, __: bytes) -> bool:
+    peer.leave()
+    return True
+
+
+@pytest.mark.parametrize("act", [_refuses, _resets, _resets_others, _holds, _answers, _leaves])
+async def test_a_taker_may_do_what_it_likes_with_more_to_come(act: Act) -> None:
+    several = b"".join(data(framed(bytes(20 * n)), 1 + 2 * (n % 3)) for n in range(9))
+    both([opened(1, 3, 5), several, several])
+
+
+@pytest.mark.random
+@pytest.mark.parametrize("seed", seeds(20))
+async def test_any_frames_cut_anywhere(seed: int) -> None:
+    rng = random.Random(seed)
+    ids = [1, 3, 5]
+    for _ in range(10):
+        whole, oddness = [opened(*ids)], rng.choice([0, 0.1, 0.4])
+        for _ in range(rng.randrange(5, 60)):
+            stream_id, message = rng.choice(ids), framed(rng.randbytes(rng.choice([0, 9, 400])))
+            if rng.random() > oddness:
+                whole.append(data(message, stream_id))
+                continue
+            cut = rng.randrange(len(message) + 1)
+            whole += rng.choice([
+                [data(message[:cut], stream_id), data(message[cut:], stream_id)],
+                [data(message[:cut], stream_id)],
+                [data(message, stream_id, frames.END_STREAM)],
+                [data(b"\1" + message[1:], stream_id)],
+                [frames.window_update(rng.choice([0, stream_id]), 1000)],
+                [frames.frame(frames.PING, 0, 0, bytes(8))],
+                [frames.rst_stream(stream_id, 8)],
+                rng.choice(list(ODD.values())),
+            ])  # fmt: skip
+        sent = b"".join(whole)
+        ends = [0, *(len(b"".join(whole[: n + 1])) for n in range(len(whole)))]
+        anywhere = [rng.randrange(len(sent)) for _ in range(rng.choice([0, 3, 40]))]
+        cuts = sorted({0, len(sent), *anywhere, *rng.sample(ends, len(ends) // 2)})
+        act = rng.choice([None, _refuses, _resets, _resets_others, _answers])
+        reads = [sent[a:b] for a, b in pairwise(cuts)]
+        both(reads, act, is_read=rng.random() < 0.7)
