@@ -64,10 +64,10 @@ class DataFrames(ControlFrames):
             if word != (length << 8 | frames.DATA) or flags or compressed or behind > end:
                 break
             stream = self.streams.get(stream_id)
+            # Where so little is owed, windows have room: they are what is left of fixed ones.
             if (
                 stream is None
                 or not stream.takes_whole(length)
-                or length > self._receive_window
                 or self._owed_bytes + length >= OWN_CONNECTION_WINDOW // 4
             ):
                 break

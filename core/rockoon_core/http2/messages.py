@@ -257,10 +257,9 @@ class MessageStream:
         """Whether DATA of this length may be one whole message, with nothing to give back then."""
         return (
             length - PREFIX_BYTES <= self._message_bytes_max
-            and length <= self.receive_window
             and self.owed_bytes + length < GIVEN_BACK_BYTES_MIN
             and self._message is None
-            and not (self._gathered or self.has_ended or self.is_closed)
+            and not (self._gathered or self.has_ended)
         )
 
     def complete(self, message: bytes) -> None:
