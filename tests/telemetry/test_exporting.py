@@ -18,6 +18,7 @@ from telemetry.call_counts import counted_calls
 from rockoon_broker.traffic import (
     OTHERS,
     SERIES_MAX,
+    SIZE_BOUNDS,
     SIZES_WAITING_MAX,
     Flow,
     Series,
@@ -181,6 +182,16 @@ def test_counting_a_batch_is_the_same_work_for_two_messages_and_for_ten_thousand
     assert calls(2) == calls(10_000)
     assert calls(2)["searchsorted"] + calls(2)["ndarray.searchsorted"] <= 2, "not once per batch"
     assert not calls(1)["ndarray.searchsorted"], "one message alone waits for no others"
+
+
+def test_one_message_alone_is_counted_where_it_is_with_another() -> None:
+    for bound in SIZE_BOUNDS:
+        for size in (1, bound - 1, bound, bound + 1, (1 << 32) - 1):
+            flow = Flow()
+            flow.add("alone", "normal", 1, size, packed(size))
+            flow.add("two", "normal", 2, 2 * size, packed(size, size))
+            sizes = sizes_of(flow)
+            assert [2 * count for count in sizes["alone"]] == sizes["two"]
 
 
 def test_sizes_that_wait_are_few_however_many_topics_there_are() -> None:

@@ -255,7 +255,7 @@ class Store(VisibleStore):
         return appended
 
     def append_alone(self, batch: Batch, now_ms: int) -> Appended | None:
-        """As `append_joint`, of one batch."""
+        """As `append_joint`, of one batch; raises BatchTooLarge, too."""
         self._check_room()
         appended = self._appender.append_alone(batch, now_ms)
         if appended is not None:
