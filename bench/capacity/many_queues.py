@@ -188,7 +188,9 @@ async def topics(folder: Path, axes: Axes) -> AsyncIterator[Point]:
 
 async def watchers(folder: Path, axes: Axes) -> AsyncIterator[Point]:
     """More and more clients that watch one topic's route, a connection each; then it changes."""
-    async with bench_cluster(folder) as bench:
+    # All of them come from one address.
+    settings = {"nameserver": {"connections_per_address_max": 4 * max(axes.watchers)}}
+    async with bench_cluster(folder, settings) as bench:
         revision = await create(bench, "watched", 8)
         await bench.wait_routes_reach(revision)
         for count in axes.watchers:
