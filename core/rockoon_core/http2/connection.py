@@ -24,13 +24,10 @@ from rockoon_core.http2.data_frames import OWN_CONNECTION_WINDOW, DataFrames
 from rockoon_core.http2.frames import ConnectionBroken, ErrorCode, StreamBroken
 from rockoon_core.http2.headers import Header, HeaderReader
 from rockoon_core.http2.liveness import Liveness, PeerWatch
-from rockoon_core.http2.messages import (
-    MessageStream,
-)
+from rockoon_core.http2.messages import MessageStream
 from rockoon_core.http2.sending import OWN_STREAM_WINDOW
 
-BUFFER_BYTES = 256 << 10
-# Our own: what peers may send. Long frames and wide windows, since batches are of megabytes.
+# Our own: what peers may send. Long frames, since batches are of megabytes.
 OWN_FRAME_BYTES_MAX = 1 << 20
 # All frames but DATA are handled whole.
 CONTROL_BYTES_MAX = 64 << 10
