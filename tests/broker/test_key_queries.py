@@ -364,5 +364,5 @@ async def test_a_log_that_begins_with_many_messages_without_keys_is_no_lost_inde
             )
             assert bodies_of(reply) == [b"keyed"]
     assert "is looked up in the log" in caplog.text
-    assert set(behind) <= {0, 1}
+    assert set(behind) <= {0, 500}
     assert not own_warnings(caplog)

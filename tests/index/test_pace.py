@@ -6,6 +6,7 @@ from rockoon_broker.index.pace import (
     BUSY_PAUSE_SECONDS_MAX,
     BUSY_SHARE_MAX,
     FAR_BEHIND_BYTES,
+    LITTLE_PAUSE_SECONDS,
     PIECE_BYTES_MAX,
     PIECE_BYTES_MIN,
     POLL_SECONDS,
@@ -22,16 +23,20 @@ FULL = 1 / BUSY_SHARE_MAX - 1
         (0.001, 0.001, 0.0, 0.0, False, POLL_SECONDS),
         (0.001, 0.001, 0.0, 1.0, True, POLL_SECONDS),
         (0.001, 0.001, 0.1, 1.0, True, 0.0),
+        # Too little for a piece waits for more, whether the processor is there or not.
+        (0.001, 0.001, 0.01, 0.1, False, LITTLE_PAUSE_SECONDS),
+        (0.5, 0.1, 0.01, 0.9, False, LITTLE_PAUSE_SECONDS),
+        (0.001, 0.001, 0.01, 0.1, True, 0.0),
         # The processor is there: half of the time, or more when far behind.
-        (0.001, 0.001, 0.01, 0.1, False, 0.001),
+        (0.001, 0.001, 0.02, 0.1, False, 0.001),
         (0.001, 0.001, 7.0, 0.1, False, 0.001 * FULL),
         # The broker needs it for something else.
-        (0.001, 0.001, 0.01, 0.9, False, 0.024),
+        (0.001, 0.001, 0.02, 0.9, False, 0.024),
         (0.001, 0.001, 0.25, 0.9, False, 0.003),
         (0.001, 0.001, 7.0, 0.9, False, 0.001 * FULL),
         # Others do.
-        (0.004, 0.001, 0.01, 0.1, False, 0.096),
-        (10.0, 10.0, 0.01, 0.9, False, BUSY_PAUSE_SECONDS_MAX),
+        (0.004, 0.001, 0.02, 0.1, False, 0.096),
+        (10.0, 10.0, 0.02, 0.9, False, BUSY_PAUSE_SECONDS_MAX),
     ],
 )
 def test_the_pause_follows_from_how_scarce_the_processor_is_and_how_far_behind_the_index(

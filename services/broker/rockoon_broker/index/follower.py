@@ -242,7 +242,7 @@ class IndexFollower:
                 processor_seconds=own_seconds,
                 busy_ratio=self._busy_ratio,
                 # Nobody waits for gaps: however large they are, they have the least share.
-                behind_bytes=behind_bytes + bool(index.gaps),
+                behind_bytes=max(behind_bytes, PIECE_BYTES_MIN if index.gaps else 0),
                 somebody_waits=self._waiting > 0,
             )
             if self.gathers and behind_bytes < PIECE_BYTES_MAX:

@@ -21,6 +21,8 @@ POLL_SECONDS = 0.2
 BUSY_PAUSE_SECONDS_MAX = 1.0
 PIECE_BYTES_MIN = 512 << 10
 PIECE_BYTES_MAX = 2 << 20
+# A piece costs a thread's turn, however small it is: what is less than one waits so long for more.
+LITTLE_PAUSE_SECONDS = 0.1
 
 
 def piece_bytes(behind_bytes: int) -> int:
@@ -56,6 +58,8 @@ def pause_seconds(
         return POLL_SECONDS
     if somebody_waits:
         return 0.0
+    if behind_bytes < PIECE_BYTES_MIN:
+        return LITTLE_PAUSE_SECONDS
     is_scarce = busy_ratio > BUSY_RATIO or work_seconds > SLOWDOWN_MAX * processor_seconds
     share_min = BUSY_SHARE_MIN if is_scarce else IDLE_SHARE
     share = min(max(behind_bytes / FAR_BEHIND_BYTES, share_min), BUSY_SHARE_MAX)
