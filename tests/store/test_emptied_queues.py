@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rockoon_broker.store.queues.consume_queue import ConsumeQueues
+from rockoon_broker.store.queues.consume_queues import ConsumeQueues
 from rockoon_broker.store.queues.queue_numbers import go_on_as_told
 from rockoon_format.consume_queue import encode_entries
 from rockoon_format.log_marks import EpochMark, decode_epoch_mark, encode_epoch_mark

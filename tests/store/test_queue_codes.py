@@ -71,6 +71,7 @@ def test_no_bit_of_a_code_hides_a_message_after_a_start(
 
 def test_no_bit_of_a_code_hides_a_message_while_the_broker_runs(tmp_path: Path) -> None:
     owner = filled(tmp_path)
+    owner.write_point()
     for bit in BITS:
         assert wanted(owner) == BODIES[::2]
         flip(tmp_path, bit)
@@ -121,6 +122,7 @@ def test_a_damaged_message_of_another_queue_keeps_no_entry_from_being_written_an
     owner = filled(tmp_path)
     place = owner.append("T", 1, [b"<body>"]).first_physical_offset
     owner.append("T", 0, [b"last"], "TagA")
+    owner.write_point()
     log = tmp_path / "commitlog" / f"{place - place % 4096:020d}"
     with log.open("r+b") as file:
         file.seek(place % 4096 + 88)

@@ -8,7 +8,8 @@ from rockoon_broker.store.log.commit_log import CommitLog
 from rockoon_broker.store.log.epochs import Epochs, Mark, Renewal
 from rockoon_broker.store.log.found_keys import FoundKeys, KeyStretch
 from rockoon_broker.store.log.time_runs import TimeRuns
-from rockoon_broker.store.queues.consume_queue import ConsumeQueue, ConsumeQueues
+from rockoon_broker.store.queues.consume_queue import ConsumeQueue
+from rockoon_broker.store.queues.consume_queues import ConsumeQueues
 from rockoon_broker.store.queues.dispatch_queue import DispatchQueue, Undispatched
 from rockoon_broker.store.queues.queue_numbers import numbers_of
 from rockoon_broker.store.queues.tails import TAIL_BYTES_MAX

@@ -16,7 +16,7 @@ from rockoon_broker.store.log.epochs import Epochs, Mark, Renewal, marks_among, 
 from rockoon_broker.store.log.reading import RECORDS_MAX, LogChunk
 from rockoon_broker.store.log.scan import WINDOW_BYTES, Chunk
 from rockoon_broker.store.log.time_runs import TimeRuns
-from rockoon_broker.store.queues.consume_queue import ConsumeQueues
+from rockoon_broker.store.queues.consume_queues import ConsumeQueues
 from rockoon_broker.store.queues.dispatch import (
     EntryRun,
     Numbers,

@@ -36,7 +36,8 @@ from rockoon_broker.store.log.removals import DoomedDirectory
 from rockoon_broker.store.log.syncer import finish_removals
 from rockoon_broker.store.log.time_runs import TimeRuns
 from rockoon_broker.store.opening import open_log
-from rockoon_broker.store.queues.consume_queue import ConsumeQueues, QueueKey
+from rockoon_broker.store.queues.consume_queue import QueueKey
+from rockoon_broker.store.queues.consume_queues import ConsumeQueues
 from rockoon_broker.store.queues.dispatch_queue import DispatchQueue
 from rockoon_broker.store.queues.dropped_topics import DroppedTopics
 from rockoon_broker.store.queues.repair import QueueRepair
@@ -159,6 +160,7 @@ class Store(VisibleStore):
             self._undispatched.end, self._undispatched.store_timestamp_ms, clean=False
         )
         self._undispatched.dispatch(self._committed_end)
+        self._undispatched.save()
         for aside in self._queues.left_aside():
             self._syncer.request_removal(DoomedDirectory(aside))
         self._syncer.start()
@@ -374,7 +376,7 @@ class Store(VisibleStore):
         self._cleaner.sweep()
         self.points.keep_below(self.runs.least_to_come_ms(now_ms))
         point_due = now_ms >= dues.point_ms or self._cleaner.has_swept or self.points.is_cap_new
-        if point_due and not self._syncer.point_pending:
+        if point_due and not self._syncer.point_pending and self._undispatched.save():
             dues.point_ms = now_ms + settings.recovery_point_interval_ms
             # It syncs all of the log first: what is committed may not be durable here.
             sync = self._log.sync_request(self._syncer.synced_end)
@@ -460,7 +462,8 @@ class Store(VisibleStore):
         if not self._by_quorum:
             self._committed_end = self._log.end
         self._undispatched.dispatch(self._committed_end)
-        if self._undispatched.end < self._committed_end or self._queues.unwritten:
+        is_behind = self._undispatched.end < self._committed_end or self._queues.unwritten
+        if is_behind or not self._undispatched.save():
             return
         self._disk.sync_directory(self.settings.root / LOG_DIRECTORY)
         # What it keeps open it may need to sync.

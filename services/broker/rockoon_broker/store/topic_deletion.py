@@ -11,7 +11,7 @@ from rockoon_broker.store.compacted.compaction import Compaction
 from rockoon_broker.store.log.epochs import Renewal
 from rockoon_broker.store.log.removals import DoomedDirectory
 from rockoon_broker.store.log.syncer import Syncer
-from rockoon_broker.store.queues.consume_queue import ConsumeQueues
+from rockoon_broker.store.queues.consume_queues import ConsumeQueues
 from rockoon_broker.store.queues.dispatch_queue import DispatchQueue
 from rockoon_broker.store.queues.dropped_topics import DroppedTopics
 from rockoon_broker.store.recovery.recovery_points import RecoveryPoints

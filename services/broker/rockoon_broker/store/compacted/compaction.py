@@ -31,7 +31,7 @@ from rockoon_broker.store.compacted.served import ServedGeneration
 from rockoon_broker.store.compacted.takeover import Candidate, Offer, Refusal, Worker
 from rockoon_broker.store.errors import StoreDamaged
 from rockoon_broker.store.log.commit_log import CommitLog
-from rockoon_broker.store.queues.consume_queue import ConsumeQueues
+from rockoon_broker.store.queues.consume_queues import ConsumeQueues
 from rockoon_broker.store.queues.dropped_topics import DroppedTopics
 from rockoon_core.disk import Disk
 from rockoon_format.generation import MANIFEST_FILE, GenerationError, Manifest

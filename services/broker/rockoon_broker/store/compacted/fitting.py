@@ -10,7 +10,8 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from rockoon_broker.store.log.commit_log import CommitLog
-from rockoon_broker.store.queues.consume_queue import ConsumeQueue, ConsumeQueues, QueueKey
+from rockoon_broker.store.queues.consume_queue import ConsumeQueue, QueueKey
+from rockoon_broker.store.queues.consume_queues import ConsumeQueues
 from rockoon_format.consume_queue import FILLER_SIZE
 from rockoon_format.generation import CoveredQueue, GenerationTopic, LogTail, Manifest, tail_start
 

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from rockoon_broker.store.compacted.fitting import first_listed
 from rockoon_broker.store.compacted.open_generation import Coverage
 from rockoon_broker.store.log.commit_log import CommitLog
-from rockoon_broker.store.queues.consume_queue import ConsumeQueue, ConsumeQueues, QueueKey
+from rockoon_broker.store.queues.consume_queue import ConsumeQueue, QueueKey
+from rockoon_broker.store.queues.consume_queues import ConsumeQueues
 
 
 @dataclass(frozen=True, slots=True)

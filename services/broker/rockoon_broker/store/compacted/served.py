@@ -15,7 +15,8 @@ from rockoon_broker.store.compacted.in_force import (
 from rockoon_broker.store.compacted.open_generation import Coverage, OpenGeneration
 from rockoon_broker.store.errors import StoreDamaged
 from rockoon_broker.store.log.commit_log import CommitLog
-from rockoon_broker.store.queues.consume_queue import ConsumeQueues, QueueKey
+from rockoon_broker.store.queues.consume_queue import QueueKey
+from rockoon_broker.store.queues.consume_queues import ConsumeQueues
 from rockoon_broker.store.queues.dropped_topics import DroppedTopics
 from rockoon_core.disk import Disk
 from rockoon_format.file_names import OFFSET_MAX

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from rockoon_broker.store.log.epochs import Renewal
 from rockoon_broker.store.log.scan import Chunk
-from rockoon_broker.store.queues.consume_queue import ConsumeQueues, QueueKey
+from rockoon_broker.store.queues.consume_queue import QueueKey
+from rockoon_broker.store.queues.consume_queues import ConsumeQueues
 from rockoon_format.consume_queue import EntryArray, encode_entries
 from rockoon_format.names import topic_fault
 

@@ -15,7 +15,8 @@ from rockoon_broker.store.log.commit_log import CommitLog
 from rockoon_broker.store.log.epochs import Renewal
 from rockoon_broker.store.log.reading import read_chunk
 from rockoon_broker.store.log.scan import WINDOW_BYTES, Chunk
-from rockoon_broker.store.queues.consume_queue import ConsumeQueue, ConsumeQueues, QueueKey
+from rockoon_broker.store.queues.consume_queue import ConsumeQueue, QueueKey
+from rockoon_broker.store.queues.consume_queues import ConsumeQueues
 from rockoon_broker.store.queues.dispatch import EntryRun, dispatch_runs, entry_runs
 from rockoon_broker.store.queues.dropped_topics import DroppedTopics
 from rockoon_broker.store.queues.tails import QueueTails
@@ -97,7 +98,6 @@ class DispatchQueue:
     Attributes:
         end: physical offset behind the newest message that readers see.
         store_timestamp_ms: its store time.
-        failure: why entries cannot be written, None while they can.
     """
 
     def __init__(
@@ -113,7 +113,8 @@ class DispatchQueue:
     ) -> None:
         self.end = end
         self.store_timestamp_ms = store_timestamp_ms
-        self.failure: OSError | None = None
+        self._write_failure: OSError | None = None
+        self._save_failure: OSError | None = None
         self._tails = tails
         self._queues = queues
         self._log = log
@@ -121,6 +122,11 @@ class DispatchQueue:
         self._delay_levels_ms = delay_levels_ms
         self._renew = renew
         self._waiting: deque[Undispatched | Copied | Unread | Renewal] = deque()
+
+    @property
+    def failure(self) -> OSError | None:
+        """Why entries cannot be written, None while they can."""
+        return self._write_failure or self._save_failure
 
     @property
     def pending(self) -> int:
@@ -202,19 +208,31 @@ class DispatchQueue:
                         break
                     self._dispatch_copied(batch, committed, advanced)
         except OSError as error:
-            self.failure = error
+            self._write_failure = error
         else:
-            self.failure = None
+            self._write_failure = None
         return list(advanced)
+
+    def save(self) -> bool:
+        """Have all entries in files, as a recovery point counts them; False while that fails."""
+        try:
+            self._queues.save()
+        except OSError as error:
+            self._save_failure = error
+        else:
+            self._save_failure = None
+        return self._save_failure is None
 
     def tick(self, end: int) -> list[QueueKey]:
         """As `dispatch`; then some queues whose numbers are known alone get their files."""
         advanced = self.dispatch(end)
+        if self._save_failure is not None:
+            self.save()
         if self.failure is None:
             try:
                 self._queues.write_numbers(NUMBERS_A_TICK_MAX)
             except OSError as error:
-                self.failure = error
+                self._write_failure = error
         return advanced
 
     def _write(self, queue: ConsumeQueue, batch: Undispatched) -> None:

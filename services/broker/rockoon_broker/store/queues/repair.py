@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from rockoon_broker.store.errors import StoreDamaged
 from rockoon_broker.store.log.commit_log import CommitLog
 from rockoon_broker.store.log.scan import LogScan
-from rockoon_broker.store.queues.consume_queue import ConsumeQueue, ConsumeQueues
+from rockoon_broker.store.queues.consume_queue import ConsumeQueue
+from rockoon_broker.store.queues.consume_queues import ConsumeQueues
 from rockoon_broker.store.queues.dispatch import entry_runs
 from rockoon_broker.store.queues.dropped_topics import DroppedTopics
 from rockoon_core.disk import Disk

@@ -19,7 +19,8 @@ from rockoon_broker.store.log.residency import pages_resident
 from rockoon_broker.store.log.time_runs import STORE_TIME_HEAD_BYTES, TimeRuns, store_time_ms
 from rockoon_broker.store.queues.check import matching_count, plausible_count
 from rockoon_broker.store.queues.codes import proved_count
-from rockoon_broker.store.queues.consume_queue import ConsumeQueue, ConsumeQueues
+from rockoon_broker.store.queues.consume_queue import ConsumeQueue
+from rockoon_broker.store.queues.consume_queues import ConsumeQueues
 from rockoon_broker.store.queues.repair import QueueRepair
 from rockoon_broker.store.queues.tails import QueueTails
 from rockoon_broker.store.settings import StoreSettings
@@ -268,10 +269,12 @@ class Reader:
         def prove(first: int, some: EntryArray) -> int:
             return proved_count(self._log, queue.key, first, some, self._delay_levels_ms)
 
-        right = self._queues.codes.right_count(queue.key, offset, entries, read, prove)
-        if right == 0:
+        # Behind these they are as they came from memory.
+        stored = entries[: max(queue.saved_offset - offset, 0)]
+        right = self._queues.codes.right_count(queue.key, offset, stored, read, prove)
+        if right == 0 < len(stored):
             raise _WrongEntry(offset)
-        return right
+        return len(entries) if right == len(stored) else right
 
     def read_at(self, physical_offset: int) -> tuple[bytes, str]:
         """The record at a physical offset, and its topic; see `Store.read_at`."""

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from rockoon_broker.store.errors import StoreDamaged
 from rockoon_broker.store.log.commit_log import CommitLog
 from rockoon_broker.store.log.epochs import Epochs, Mark, mark_of
-from rockoon_broker.store.queues.consume_queue import ConsumeQueues
+from rockoon_broker.store.queues.consume_queues import ConsumeQueues
 from rockoon_format.log_marks import LOG_QUEUE, LOG_TOPIC, EpochMark
 
 _SIZE = struct.Struct(">i")

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rockoon_broker.store.log.directory import contiguous, list_files
-from rockoon_broker.store.queues.consume_queue import ConsumeQueues
+from rockoon_broker.store.queues.consume_queues import ConsumeQueues
 from rockoon_broker.store.queues.queue_files import queue_directories
 from rockoon_core.disk import Disk
 from rockoon_format.batch import Scan, scan

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rockoon_broker.store.log.syncer import PointRequest, Syncer, SyncRequest, sync_file, sync_names
-from rockoon_broker.store.queues.consume_queue import ConsumeQueues
+from rockoon_broker.store.queues.consume_queues import ConsumeQueues
 from rockoon_broker.store.queues.dropped_topics import Counts, PointState
 from rockoon_broker.store.recovery.checkpoint_files import MarkerFiles, RecoveryPoint
 from rockoon_core.disk import Disk

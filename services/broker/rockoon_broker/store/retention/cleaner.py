@@ -12,7 +12,8 @@ from rockoon_broker.store.compacted.hold import Hold
 from rockoon_broker.store.log.commit_log import CommitLog, LogFile
 from rockoon_broker.store.log.syncer import Syncer
 from rockoon_broker.store.log.time_runs import TimeRuns
-from rockoon_broker.store.queues.consume_queue import ConsumeQueues, QueueKey
+from rockoon_broker.store.queues.consume_queue import QueueKey
+from rockoon_broker.store.queues.consume_queues import ConsumeQueues
 from rockoon_broker.store.queues.dropped_topics import DroppedTopics
 from rockoon_broker.store.retention.expiry import Loss, earliest_loss
 from rockoon_broker.store.retention.retention import (

@@ -1,0 +1,190 @@
+"""Entries in memory alone: read like all others, in files with each recovery point, never lost."""
+
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from rockoon_broker.store.errors import StoreNotWritable
+from rockoon_broker.store.queues import consume_queues
+from rockoon_broker.store.queues.consume_queue import ConsumeQueue
+from rockoon_broker.store.queues.consume_queues import ConsumeQueues
+from rockoon_broker.store.recovery.verify import verify_store
+from rockoon_format.consume_queue import ENTRY_BYTES, encode_entries
+from support.seeds import seeds
+from support.store_directory import (
+    FailingDisk,
+    Owner,
+    crashed_copy,
+    healthy,
+    in_queues,
+    no_space_in,
+    recovered,
+    settings,
+)
+
+
+@contextmanager
+def filled(root: Path, disk: FailingDisk | None = None) -> Iterator[Owner]:
+    """Five messages, of which the first alone has its entry in a file."""
+    owner = Owner(settings(root), disk)
+    for number in range(5):
+        owner.append(bodies=[b"%d" % number])
+    yield owner
+    owner.store.close()
+
+
+def stored(root: Path) -> int:
+    """How many entries a queue's files have."""
+    files = sorted((root / "consumequeue/T/0").iterdir())
+    data = b"".join(path.read_bytes() for path in files)
+    return len(data.rstrip(b"\0")) // ENTRY_BYTES
+
+
+def test_entries_are_read_before_any_file_has_them_and_a_point_writes_them(tmp_path: Path) -> None:
+    with filled(tmp_path / "s") as owner:
+        assert owner.bodies() == [b"0", b"1", b"2", b"3", b"4"]
+        entries = owner.store.entries("T", 0, 0, 10)
+        assert stored(tmp_path / "s") == 1
+        owner.write_point()
+        assert owner.store.entries("T", 0, 0, 10).tobytes() == entries.tobytes()
+        assert verify_store(crashed_copy(tmp_path / "s", tmp_path / "1")) == []
+    assert verify_store(tmp_path / "s") == []
+
+
+def test_a_kill_takes_entries_that_the_next_start_makes_again(tmp_path: Path) -> None:
+    with filled(tmp_path / "s") as owner:
+        owner.write_point()
+        owner.append(bodies=[b"5", b"6"])
+        killed = crashed_copy(tmp_path / "s", tmp_path / "1")
+        assert verify_store(killed) != []
+    again = recovered(settings(killed))
+    assert again.bodies() == [b"0", b"1", b"2", b"3", b"4", b"5", b"6"]
+    again.store.close()
+
+
+def test_a_full_disk_stops_appends_at_the_point_until_there_is_room(tmp_path: Path) -> None:
+    disk = FailingDisk()
+    with filled(tmp_path / "s", disk) as owner:
+        disk.fail_write = no_space_in(in_queues)
+        owner.append(bodies=[b"5"])
+        owner.write_point()
+        with pytest.raises(StoreNotWritable, match="ConsumeQueues cannot be written"):
+            owner.append()
+        # Readers have seen it, so they go on seeing it; and no point counts it.
+        assert len(owner.bodies()) == 6
+        killed = crashed_copy(tmp_path / "s", tmp_path / "1")
+        for _ in range(2):
+            owner.store.tick(owner.clock.time_ms)
+            assert not owner.store.writable
+        disk.fail_write = healthy
+        owner.store.tick(owner.clock.time_ms)
+        owner.append(bodies=[b"6"])
+    assert verify_store(tmp_path / "s") == []
+    again = recovered(settings(killed))
+    assert len(again.bodies()) == 6
+    again.store.close()
+
+
+def test_a_stop_on_a_full_disk_is_no_clean_one(tmp_path: Path) -> None:
+    disk = FailingDisk()
+    with filled(tmp_path, disk):
+        disk.fail_write = no_space_in(in_queues)
+    again = recovered(settings(tmp_path))
+    assert not again.store.recovery.was_clean
+    assert len(again.bodies()) == 5
+    again.store.close()
+
+
+def test_a_topic_takes_its_entries_along(tmp_path: Path) -> None:
+    with filled(tmp_path) as owner:
+        owner.store.drop_topics("T")
+        assert owner.store.max_offset("T", 0) == 0
+        owner.append(bodies=[b"again"])
+        owner.append(bodies=[b"and again"])
+        assert owner.bodies() == [b"again", b"and again"]
+        owner.write_point()
+        assert owner.bodies() == [b"again", b"and again"]
+    assert verify_store(tmp_path) == []
+
+
+class Twin:
+    """Queues, and what they must hold: for each the bytes of all its entries."""
+
+    def __init__(self, root: Path, seed: int) -> None:
+        self.chance = random.Random(seed)
+        self.root, self.disk = root, FailingDisk()
+        self.queues = ConsumeQueues(root, 10, 4, self.disk)
+        self.held: dict[ConsumeQueue, bytes] = {}
+        self.position = 0
+
+    def write(self) -> None:
+        queue = self.queues.find_or_create("T", self.chance.randrange(6))
+        count = self.chance.choice((1, 1, 2, 3, 7, 30))
+        positions = [self.position + 100 * number for number in range(count)]
+        self.position += 100 * count
+        entries = encode_entries(positions, [100] * count, positions)
+        before = self.held.get(queue, b"")
+        self.queues.write(queue, len(before) // ENTRY_BYTES, entries)
+        self.held[queue] = before + entries.tobytes()
+
+    def refused_write(self) -> None:
+        """What fails is not there, what was there stays."""
+        self.disk.fail_write = no_space_in(in_queues)
+        before = dict(self.held)
+        try:
+            self.write()
+        except OSError:
+            assert self.held == before
+        self.disk.fail_write = healthy
+
+    def refused_save(self) -> None:
+        self.disk.fail_write = no_space_in(in_queues)
+        if len(self.queues.unsaved):
+            with pytest.raises(OSError, match="No space"):
+                self.queues.save()
+        self.disk.fail_write = healthy
+
+    def check(self) -> None:
+        for queue, held in self.held.items():
+            count = len(held) // ENTRY_BYTES
+            assert queue.max_offset == count
+            first = self.chance.randrange(count + 1)
+            found, wanted = b"", self.chance.randrange(1, 40)
+            while len(found) < min(wanted, count - first) * ENTRY_BYTES:
+                left, at = wanted - len(found) // ENTRY_BYTES, first + len(found) // ENTRY_BYTES
+                part = self.queues.read(queue, at, left).tobytes()
+                assert 0 < len(part) <= left * ENTRY_BYTES
+                found += part
+            assert found == held[first * ENTRY_BYTES :][: len(found)]
+            assert len(self.queues.read(queue, count, wanted)) == 0
+
+    def check_files(self) -> None:
+        """All that is not said to be unsaved is in files."""
+        for queue, held in self.held.items():
+            files = sorted((self.root / "T" / str(queue.queue_id)).iterdir())
+            data = b"".join(path.read_bytes() for path in files)
+            saved = queue.saved_offset * ENTRY_BYTES
+            assert data[:saved] == held[:saved]
+            assert queue.unsaved <= consume_queues.UNSAVED_ENTRIES_MAX
+        assert len(self.queues.unsaved) <= consume_queues.UNSAVED_QUEUES_MAX
+
+
+@pytest.mark.parametrize("seed", seeds(6))
+def test_whatever_is_written_is_read_and_comes_into_files(
+    tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(consume_queues, "UNSAVED_ENTRIES_MAX", 8)
+    monkeypatch.setattr(consume_queues, "UNSAVED_QUEUES_MAX", 3)
+    twin = Twin(tmp_path / "consumequeue", seed)
+    steps = [twin.write] * 8 + [twin.refused_write, twin.refused_save, twin.queues.save]
+    for _ in range(300):
+        twin.chance.choice(steps)()
+        twin.check()
+        twin.check_files()
+    twin.queues.take_unsynced()
+    assert not any(queue.unsaved for queue in twin.held)
+    twin.check_files()
+    twin.queues.close()
