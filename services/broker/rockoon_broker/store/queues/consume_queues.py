@@ -111,7 +111,8 @@ class ConsumeQueues(QueueEntries):
         will overwrite when the write is tried again.
         """
         count = len(entries)
-        is_next = first_offset == queue.max_offset and queue.file_last >= queue.file_first
+        # A queue's first entry makes its file, and fillers before it.
+        is_next = 0 < queue.max_offset == first_offset and queue.file_last >= queue.file_first
         if is_next and count <= UNSAVED_ENTRIES_MAX:
             self._keep(queue, entries.tobytes(), count)
         else:
