@@ -157,7 +157,7 @@ def packed(*sizes: int) -> bytes:
 
 
 def sizes_of(flow: Flow) -> dict[str, list[int]]:
-    return {series.topic: count.by_size.tolist() for series, count in flow}
+    return {series.topic: count.by_size for series, count in flow}
 
 
 def test_sizes_of_many_batches_are_counted_together_each_for_its_topic_and_none_twice() -> None:
@@ -171,17 +171,18 @@ def test_sizes_of_many_batches_are_counted_together_each_for_its_topic_and_none_
 
 
 def test_counting_a_batch_is_the_same_work_for_two_messages_and_for_ten_thousand() -> None:
-    def calls(messages: int) -> Counter[str]:
-        flow, sizes = Flow(), packed(*[300] * messages)
+    def calls(messages: int, size: int = 1500, bucket: int = 1) -> Counter[str]:
+        flow, sizes = Flow(), packed(*[size] * messages)
         with counted_calls() as counts:
             for _ in range(SIZES_WAITING_MAX):
-                flow.add("T", "normal", messages, 300 * messages, sizes)
-        assert sizes_of(flow)["T"][0] == SIZES_WAITING_MAX * messages
+                flow.add("T", "normal", messages, size * messages, sizes)
+        assert sizes_of(flow)["T"][bucket] == SIZES_WAITING_MAX * messages
         return counts
 
     assert calls(2) == calls(10_000)
     assert calls(2)["searchsorted"] + calls(2)["ndarray.searchsorted"] <= 2, "not once per batch"
     assert not calls(1)["ndarray.searchsorted"], "one message alone waits for no others"
+    assert not calls(3, 1024 // 3, 0)["ndarray.searchsorted"], "together they are small"
 
 
 def test_one_message_alone_is_counted_where_it_is_with_another() -> None:
@@ -190,8 +191,11 @@ def test_one_message_alone_is_counted_where_it_is_with_another() -> None:
             flow = Flow()
             flow.add("alone", "normal", 1, size, packed(size))
             flow.add("two", "normal", 2, 2 * size, packed(size, size))
+            flow.add("small", "normal", 2, size + 1, packed(size, 1))
             sizes = sizes_of(flow)
             assert [2 * count for count in sizes["alone"]] == sizes["two"]
+            alone = sizes["alone"]
+            assert [alone[0] + 1, *alone[1:]] == sizes["small"]
 
 
 def test_sizes_that_wait_are_few_however_many_topics_there_are() -> None:

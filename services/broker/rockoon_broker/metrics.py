@@ -165,7 +165,7 @@ def of_traffic(broker: Broker, now_seconds: float) -> Iterator[Measurement]:
     for series, count in broker.appends.taken:
         yield MESSAGES_IN.at(count.messages, *series)
         yield THROUGHPUT_IN.at(count.bytes, *series)
-        yield MESSAGE_SIZE.spread(count.by_size.tolist(), count.bytes, *series)
+        yield MESSAGE_SIZE.spread(count.by_size, count.bytes, *series)
     for series, count in broker.pulls.given:
         yield MESSAGES_OUT.at(count.messages, *series)
         yield THROUGHPUT_OUT.at(count.bytes, *series)

@@ -3,10 +3,10 @@
 from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from operator import add
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 # Topics times groups. Readers may call their group anything, so there has to be an end.
 SERIES_MAX = 10_000
@@ -40,7 +40,7 @@ class Series(NamedTuple):
 class Count:
     messages: int = 0
     bytes: int = 0
-    by_size: NDArray[np.int64] = field(default_factory=lambda: np.zeros(SIZE_BUCKETS, np.int64))
+    by_size: list[int] = field(default_factory=lambda: [0] * SIZE_BUCKETS)
     """How many messages there are of each size: buckets of `SIZE_BOUNDS`, and the rest."""
 
 
@@ -81,9 +81,11 @@ class Flow:
             count = self._counts.setdefault(series, Count())
         count.messages += messages
         count.bytes += size_bytes
-        if len(lengths) == _LENGTH_BYTES:
+        if lengths and size_bytes <= SIZE_BOUNDS[0]:
+            count.by_size[0] += messages
+        elif len(lengths) == _LENGTH_BYTES:
             # Of one message, that costs less than to wait with others.
-            count.by_size[bisect_left(SIZE_BOUNDS, int.from_bytes(lengths, "little"))] += 1
+            count.by_size[bisect_left(SIZE_BOUNDS, size_bytes)] += 1
         elif lengths:
             self._waiting.append((count, lengths))
             if len(self._waiting) >= SIZES_WAITING_MAX:
@@ -108,8 +110,8 @@ class Flow:
         buckets = np.searchsorted(SIZE_BOUNDS, sizes, side="left")
         rows = np.repeat(np.arange(len(lengths)), [len(each) // 4 for each in lengths])
         found = np.bincount(rows * SIZE_BUCKETS + buckets, minlength=len(lengths) * SIZE_BUCKETS)
-        for count, own in zip(counts, found.reshape(-1, SIZE_BUCKETS), strict=True):
-            count.by_size += own
+        for count, own in zip(counts, found.reshape(-1, SIZE_BUCKETS).tolist(), strict=True):
+            count.by_size[:] = map(add, count.by_size, own)
 
 
 @dataclass(slots=True)

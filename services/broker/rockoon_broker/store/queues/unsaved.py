@@ -34,7 +34,13 @@ class UnsavedEntries:
 
     def of(self, key: QueueKey) -> bytes:
         """All that is kept of a queue."""
-        return b"".join(self._parts.get(key, ()))
+        parts = self._parts.get(key)
+        if parts is None:
+            return b""
+        if len(parts) > 1:
+            # A search reads entry by entry.
+            parts[:] = [b"".join(parts)]
+        return parts[0]
 
     def forget(self, key: QueueKey) -> None:
         """They are in a file now, or gone with their queue."""
