@@ -148,6 +148,14 @@ class Disk:
         """
         os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
 
+    def begin_writing(self, fd: int, start: int, end: int) -> None:
+        """Have the system begin to write what lies in [start, end), so that a sync finds less.
+
+        Only a request; pages that are written already may be given up.
+        """
+        # Linux has a call of its own for it, which Python has not; this one does it as well.
+        os.posix_fadvise(fd, start, end - start, os.POSIX_FADV_DONTNEED)
+
     def allocate(self, fd: int, count: int) -> None:
         """Reserve blocks for the first `count` bytes, which read as zeros."""
         os.posix_fallocate(fd, 0, count)

@@ -28,6 +28,9 @@ from rockoon_format.index_file import (
 from rockoon_format.index_slots import SLOTS_PER_PAGE, Slots
 
 _SLOTS_PER_STEP = 256 * SLOTS_PER_PAGE
+# Syncs of the log wait for those of the index, on one disk: a whole table of slots, and the units
+# of ten seconds, would hold them up for a tenth of a second and more.
+WRITTEN_BYTES_MAX = _SLOTS_PER_STEP * SLOT_BYTES
 
 
 class ActiveFile:
@@ -50,6 +53,8 @@ class ActiveFile:
         self._slots = slots
         self._written = header
         self._fd = disk.open(path)
+        # Up to where units are on their way to the disk.
+        self._begun = unit_position(shape.slots, header.next_unit)
 
     @classmethod
     def create(cls, directory: IndexDirectory, now_ms: int, previous: IndexHeader | None) -> Self:
@@ -83,7 +88,12 @@ class ActiveFile:
             return 0
         put = self._slots.put(self.header, entries.first(count))
         position = unit_position(self._shape.slots, put.first_unit)
-        self._disk.write_all(self._fd, put.units.tobytes(), position)
+        units = put.units.tobytes()
+        self._disk.write_all(self._fd, units, position)
+        end = position + len(units)
+        if end - self._begun >= WRITTEN_BYTES_MAX:
+            self._disk.begin_writing(self._fd, self._begun, end)
+            self._begun = end
         self.header = put.header
         return count
 
@@ -134,9 +144,15 @@ class ActiveFile:
         self._disk.close(self._fd)
 
     def _write_slots(self) -> None:
+        unsynced = 0
         for first, count in self._slots.changed_runs():
-            at = HEADER_BYTES + first * SLOT_BYTES
-            self._disk.write_all(self._fd, self._slots.stored(first, count), at)
+            for at in range(first, first + count, _SLOTS_PER_STEP):
+                stored = self._slots.stored(at, min(_SLOTS_PER_STEP, first + count - at))
+                self._disk.write_all(self._fd, stored, HEADER_BYTES + at * SLOT_BYTES)
+                unsynced += len(stored)
+                if unsynced >= WRITTEN_BYTES_MAX:
+                    self._sync()
+                    unsynced = 0
         self._slots.note_written()
 
     def _sync(self) -> None:
