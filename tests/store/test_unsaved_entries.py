@@ -1,29 +1,36 @@
 """Entries in memory alone: read like all others, in files with each recovery point, never lost."""
 
 import random
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from rockoon_broker.store.errors import StoreNotWritable
+from rockoon_broker.store.log import syncer
 from rockoon_broker.store.queues import consume_queues
 from rockoon_broker.store.queues.consume_queue import ConsumeQueue
 from rockoon_broker.store.queues.consume_queues import ConsumeQueues
 from rockoon_broker.store.recovery.verify import verify_store
 from rockoon_format.consume_queue import ENTRY_BYTES, encode_entries
+from rockoon_format.hashes import tags_code
 from support.seeds import seeds
 from support.store_directory import (
     FailingDisk,
     Owner,
     crashed_copy,
     healthy,
+    in_log,
     in_queues,
     no_space_in,
     recovered,
     settings,
 )
+from support.waiting import DEADLINE_SECONDS, wait_until
 
 
 @contextmanager
@@ -96,6 +103,124 @@ def test_a_stop_on_a_full_disk_is_no_clean_one(tmp_path: Path) -> None:
     assert not again.store.recovery.was_clean
     assert len(again.bodies()) == 5
     again.store.close()
+
+
+def test_a_full_disk_is_met_although_a_recovery_point_waits_for_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(syncer, "RETRY_SECONDS", 0.01)
+    disk = FailingDisk()
+    owner = Owner(settings(tmp_path, commit_log_file_bytes=1 << 20), disk)
+    for _ in range(2):
+        owner.append()
+    disk.fail_write = no_space_in(lambda path: path.name == "recoveryPoint")
+    owner.clock.time_ms += 10_000
+    owner.store.tick(owner.clock.time_ms)
+    wait_until(lambda: owner.store.point_failure, "the shortage")
+    # The log's file has its blocks.
+    disk.fail_write = no_space_in(lambda path: not in_log(path))
+    owner.append()
+    owner.clock.time_ms += 1000
+    owner.store.tick(owner.clock.time_ms)
+    assert not owner.store.writable
+    disk.fail_write = healthy
+    owner.store.tick(owner.clock.time_ms)
+    assert owner.store.writable
+    owner.store.close()
+    assert verify_store(tmp_path) == []
+
+
+def test_a_stop_syncs_what_a_point_that_is_not_there_was_to_sync(tmp_path: Path) -> None:
+    disk, reached, gate = FailingDisk(), threading.Event(), threading.Event()
+    owner = Owner(settings(tmp_path), disk)
+    owner.wait_for_point()
+    for queue_id in range(6):
+        for _ in range(3):
+            owner.append("T", queue_id)
+
+    def held(path: Path) -> int:
+        if in_queues(path) and threading.current_thread().name == "store-syncer":
+            reached.set()
+            assert gate.wait(DEADLINE_SECONDS)
+        return 0
+
+    disk.fail_sync = held
+    owner.clock.time_ms += 10_000
+    owner.store.tick(owner.clock.time_ms)
+    assert reached.wait(DEADLINE_SECONDS)
+    with ThreadPoolExecutor() as others:
+        closing = others.submit(owner.store.close)
+        # It ends after the call it is in: before that, the stop is to be asked for.
+        wait_until(lambda: owner.store.not_writable_reason or not owner.store.writable, "a stop")
+        gate.set()
+        closing.result()
+    files = {path for path in tmp_path.rglob("0*") if in_queues(path) and path.is_file()}
+    assert len(files) == 6
+    assert files <= set(disk.syncs)
+
+
+def test_a_queue_s_leading_file_goes_although_the_next_one_is_in_memory(tmp_path: Path) -> None:
+    disk = FailingDisk()
+    owner = Owner(settings(tmp_path, files_per_pass_max=1000), disk)
+    for _ in range(10):
+        owner.append()
+    for _ in range(3):
+        owner.append("U", bodies=[bytes(3000)])
+    owner.write_point()
+    owner.append()
+    owner.append("U", bodies=[bytes(3000)])
+    disk.usage_percent = 95
+    owner.store.clean(owner.clock.time_ms)
+    owner.store.tick(owner.clock.time_ms)
+    disk.usage_percent = 50
+    assert owner.store.min_offset("T", 0) == 10
+    owner.write_point()
+    owner.wait_for_removals()
+    assert [path.name for path in (tmp_path / "consumequeue/T/0").iterdir()] == [f"{200:020d}"]
+    owner.store.close()
+
+
+def test_a_filter_reads_on_behind_what_files_have(tmp_path: Path) -> None:
+    owner = Owner(settings(tmp_path))
+    for _ in range(3):
+        owner.append()
+    owner.write_point()
+    for _ in range(2):
+        owner.append()
+    wanted = np.array([tags_code("TagA")], np.int64)
+    result = owner.store.get("T", 0, 0, tag_codes=wanted)
+    assert (result.count, result.next_offset) == (5, 5)
+    owner.store.close()
+
+
+def three_unsaved(root: Path) -> tuple[ConsumeQueues, ConsumeQueue]:
+    queues = ConsumeQueues(root, 10, 4, FailingDisk())
+    queue = queues.find_or_create("T", 0)
+    for number in range(4):
+        queues.write(queue, number, encode_entries([100 * number], [100], [number]))
+    assert queue.unsaved == 3
+    return queues, queue
+
+
+def test_an_emptied_queue_begins_again(tmp_path: Path) -> None:
+    queues, queue = three_unsaved(tmp_path)
+    queues.empty(queue)
+    assert (queues.entry_count, queues.stored_count, len(queues.unsaved)) == (0, 0, 0)
+    new = encode_entries([900], [100], [9])
+    queues.write(queue, 5, new)
+    queues.save()
+    assert queues.read(queue, 5, 9).tobytes() == new.tobytes()
+    queues.close()
+
+
+def test_what_is_written_again_is_read_whether_or_not_a_file_had_it(tmp_path: Path) -> None:
+    queues, queue = three_unsaved(tmp_path)
+    right = encode_entries([250], [50], [7])
+    queues.rewrite(queue, 2, right)
+    for _ in range(2):
+        assert queues.read(queue, 2, 1).tobytes() == right.tobytes()
+        queues.save()
+    queues.close()
 
 
 def test_a_topic_takes_its_entries_along(tmp_path: Path) -> None:

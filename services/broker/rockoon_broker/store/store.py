@@ -9,8 +9,8 @@ Invariants:
 2. A message is shown to readers, and listed in its ConsumeQueue, only when it is committed
    (RocketMQ's confirm offset): with one copy when a sync covers it, with `flush=async` at once;
    with several (`by_quorum`) when the owner says so. Nothing else shows it, a restart neither.
-3. Entries are written in the order of the log. If they cannot be written, later ones wait behind
-   them, appends are refused, and `abort` stays.
+3. Entries are listed in the order of the log, and each second come into files. If they cannot,
+   appends are refused, and `abort` stays.
 4. After one failed sync the store refuses everything: what the disk holds is unknown from there.
 5. Store times go back only where a CommitLog file begins (`TimeRuns`); searches rely on it.
 """
@@ -374,6 +374,7 @@ class Store(VisibleStore):
             if self._log.end > self._syncer.synced_end:
                 self._syncer.request_sync(self._log.sync_request(self._syncer.synced_end))
         self._cleaner.sweep()
+        dues.save(now_ms, self._undispatched.save)
         self.points.keep_below(self.runs.least_to_come_ms(now_ms))
         point_due = now_ms >= dues.point_ms or self._cleaner.has_swept or self.points.is_cap_new
         if point_due and not self._syncer.point_pending and self._undispatched.save():
@@ -462,8 +463,7 @@ class Store(VisibleStore):
         if not self._by_quorum:
             self._committed_end = self._log.end
         self._undispatched.dispatch(self._committed_end)
-        is_behind = self._undispatched.end < self._committed_end or self._queues.unwritten
-        if is_behind or not self._undispatched.save():
+        if self._undispatched.is_behind(self._committed_end) or not self._undispatched.save():
             return
         self._disk.sync_directory(self.settings.root / LOG_DIRECTORY)
         # What it keeps open it may need to sync.

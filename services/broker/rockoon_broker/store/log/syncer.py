@@ -113,7 +113,7 @@ class Syncer:
         self._reserving: Path | None = None
         self._reserved: tuple[Path, int] | None = None
         self._point: PointRequest | None = None
-        self._point_running = False
+        self._writing: PointRequest | None = None
         # On the monotonic clock: when a point that met a shortage is tried again.
         self._point_due = 0.0
         # What is deleted once the point that was posted, or is being written, is there.
@@ -199,7 +199,7 @@ class Syncer:
     def point_pending(self) -> bool:
         """Whether a recovery point is posted or being written."""
         with self._changed:
-            return self._point is not None or self._point_running
+            return self._point is not None or self._writing is not None
 
     def request_point(self, request: PointRequest) -> None:
         """Post a recovery point. The owner posts the next one only when none is pending."""
@@ -255,6 +255,12 @@ class Syncer:
         doomed = list(self._doomed)
         self._doomed.clear()
         return doomed
+
+    def take_point(self) -> PointRequest | None:
+        """Where the thread has ended, or not begun: the point that was asked for and is not there.
+        What it was to sync the next one counts, and nobody else knows."""
+        left, self._point, self._writing = self._point or self._writing, None, None
+        return left
 
     # What the thread does.
 
@@ -330,7 +336,7 @@ class Syncer:
                 return self._reserve(path)
             if self._point is not None and self._is_point_due:
                 point, self._point = self._point, None
-                self._point_running = True
+                self._writing = point
                 return self._write_point(point)
             if self._doomed and not self._removals_paused:
                 self._removing = self._doomed[0]
@@ -367,12 +373,12 @@ class Syncer:
         except Shortage as shortage:
             with self._changed:
                 # The same request, not a newer one: its lists of unsynced files exist nowhere else.
-                self._point, self._point_running = request, False
+                self._point, self._writing = request, None
                 self._point_due = time.monotonic() + RETRY_SECONDS
                 self.point_failure = shortage
             return
         with self._changed:
-            self._point_running = False
+            self._writing = None
             self.point_failure = None
             self._doomed.extend(DoomedFile(path, None) for path in self._released)
             self._released.clear()

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 
@@ -24,7 +25,7 @@ from rockoon_format.consume_queue import (
 from rockoon_format.file_names import offset_to_file_name
 from rockoon_format.names import topic_fault
 
-# Of one queue: more are worth a write. They are 5 KiB.
+# Of one queue: more are worth a write. They are 5 KiB, and up to 18 as they come.
 UNSAVED_ENTRIES_MAX = 256
 # A recovery point has a write for each, some ten milliseconds in which the loop does nothing else.
 UNSAVED_QUEUES_MAX = 1024
@@ -113,7 +114,7 @@ class ConsumeQueues(QueueEntries):
         count = len(entries)
         # A queue's first entry makes its file, and fillers before it.
         is_next = 0 < queue.max_offset == first_offset and queue.file_last >= queue.file_first
-        if is_next and count <= UNSAVED_ENTRIES_MAX:
+        if is_next and 0 < count <= UNSAVED_ENTRIES_MAX:
             self._keep(queue, entries.tobytes(), count)
         else:
             self._save(queue)
@@ -253,6 +254,10 @@ class ConsumeQueues(QueueEntries):
         """Forget leading files whose records are all gone, never the last; the caller unlinks."""
         released: list[Path] = []
         keep = self.min_offset(queue, log_min) // self._file_entries
+        if keep > queue.file_last:
+            # What it has in memory makes the next file; if that is refused, the last one stays.
+            with suppress(OSError):
+                self._save(queue)
         while queue.file_first < min(keep, queue.file_last):
             self._files.close_file((*queue.key, queue.file_first))
             released.append(self._path(queue, queue.file_first))

@@ -133,6 +133,10 @@ class DispatchQueue:
         """How many batches wait, and queues whose numbers are in no file yet."""
         return len(self._waiting) + self._queues.unwritten
 
+    def is_behind(self, end: int) -> bool:
+        """Whether entries of what lies before a physical offset, or numbers, are not written."""
+        return self.end < end or self._queues.unwritten > 0
+
     def add(self, batch: Undispatched | Copied | Renewal) -> None:
         """Take the records that the log holds behind the one added last, or what they begin with:
         a renewal comes before its record, so that no recovery point is behind it too early."""
@@ -226,8 +230,6 @@ class DispatchQueue:
     def tick(self, end: int) -> list[QueueKey]:
         """As `dispatch`; then some queues whose numbers are known alone get their files."""
         advanced = self.dispatch(end)
-        if self._save_failure is not None:
-            self.save()
         if self.failure is None:
             try:
                 self._queues.write_numbers(NUMBERS_A_TICK_MAX)

@@ -93,6 +93,8 @@ class RecoveryPoints:
             clean: the store is being closed.
         """
         files, directories = self._queues.take_unsynced()
+        if (left := self._syncer.take_point()) is not None:
+            files, directories = files + left.queue_files, directories + left.directories
         for path in files:
             sync_file(path, self._disk)
         for directory in directories:
