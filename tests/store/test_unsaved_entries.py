@@ -198,7 +198,7 @@ def three_unsaved(root: Path) -> tuple[ConsumeQueues, ConsumeQueue]:
     queue = queues.find_or_create("T", 0)
     for number in range(4):
         queues.write(queue, number, encode_entries([100 * number], [100], [number]))
-    assert queue.unsaved == 3
+    assert queue.unsaved_count == 3
     return queues, queue
 
 
@@ -293,7 +293,7 @@ class Twin:
             data = b"".join(path.read_bytes() for path in files)
             saved = queue.saved_offset * ENTRY_BYTES
             assert data[:saved] == held[:saved]
-            assert queue.unsaved <= consume_queues.UNSAVED_ENTRIES_MAX
+            assert queue.unsaved_count <= consume_queues.UNSAVED_ENTRIES_MAX
         assert len(self.queues.unsaved) <= consume_queues.UNSAVED_QUEUES_MAX
 
 
@@ -310,6 +310,6 @@ def test_whatever_is_written_is_read_and_comes_into_files(
         twin.check()
         twin.check_files()
     twin.queues.take_unsynced()
-    assert not any(queue.unsaved for queue in twin.held)
+    assert not any(queue.unsaved_count for queue in twin.held)
     twin.check_files()
     twin.queues.close()

@@ -8,7 +8,7 @@ Invariants of a queue:
 2. Everything behind them is zero, also in the files that follow.
 3. Entry N is the record that says queue offset N. Numbers that no record bears (below the first
    one, when a queue begins in the middle) are fillers, which every reader skips.
-4. The last `unsaved` of them are in memory alone. No recovery point counts such.
+4. The last `unsaved_count` of them are in memory alone. No recovery point counts such.
 """
 
 from pathlib import Path
@@ -36,7 +36,7 @@ class ConsumeQueue:
         "next_offset",
         "queue_id",
         "topic",
-        "unsaved",
+        "unsaved_count",
     )
 
     def __init__(self, topic: str, queue_id: int) -> None:
@@ -54,13 +54,13 @@ class ConsumeQueue:
         self.min_offset = 0
         """Offset of the first entry whose record is kept, for the log's start `min_known_for`."""
         self.min_known_for = -1
-        self.unsaved = 0
+        self.unsaved_count = 0
         """How many of the last entries are in no file yet."""
 
     @property
     def saved_offset(self) -> int:
         """One past the last entry in a file."""
-        return self.max_offset - self.unsaved
+        return self.max_offset - self.unsaved_count
 
     @property
     def has_files(self) -> bool:

@@ -130,13 +130,13 @@ class ConsumeQueues(QueueEntries):
 
     def _keep(self, queue: ConsumeQueue, data: bytes, count: int) -> None:
         """Keep entries that go on where the queue ends, with those of which no file has any yet."""
-        if not queue.unsaved:
+        if not queue.unsaved_count:
             if len(self.unsaved) >= UNSAVED_QUEUES_MAX:
                 self._save(self._queues[next(iter(self.unsaved))])
-        elif queue.unsaved + count > UNSAVED_ENTRIES_MAX:
+        elif queue.unsaved_count + count > UNSAVED_ENTRIES_MAX:
             self._save(queue)
         self.unsaved.add(queue.key, data)
-        queue.unsaved += count
+        queue.unsaved_count += count
 
     def save(self) -> None:
         """Have all entries in files; after an OSError call it again."""
@@ -144,14 +144,14 @@ class ConsumeQueues(QueueEntries):
             self._save(self._queues[key])
 
     def _save(self, queue: ConsumeQueue) -> None:
-        if queue.unsaved:
+        if queue.unsaved_count:
             self._write_bytes(queue, queue.saved_offset, self.unsaved.of(queue.key))
             self._drop_unsaved(queue)
 
     def _drop_unsaved(self, queue: ConsumeQueue) -> None:
-        if queue.unsaved:
+        if queue.unsaved_count:
             self.unsaved.forget(queue.key)
-            queue.unsaved = 0
+            queue.unsaved_count = 0
 
     def _write_through(
         self, queue: ConsumeQueue, first_offset: int, entries: EntryArray
