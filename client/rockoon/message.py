@@ -84,7 +84,7 @@ class Batch(Sequence["Message"]):
         self.check_crcs = check_crcs
         self._source = frames
         self._bounds = bounds or (0, len(frames))
-        self._columns = decode_columns(frames, sizes, bounds)
+        self._columns = decode_columns(frames, sizes, bounds, compared=check_crcs)
 
     def __len__(self) -> int:
         return len(self._columns)

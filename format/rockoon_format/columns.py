@@ -1,6 +1,5 @@
 """The fields of many stored records as columns, each computed when first asked for."""
 
-import struct
 from collections.abc import Sequence
 from functools import cached_property
 
@@ -8,7 +7,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from rockoon_format.checksums import damaged_records, is_damaged, room_of
-from rockoon_format.frames import IntArray, Parts, locate, slices, sliding, tags_codes
+from rockoon_format.frames import IntArray, Parts, locate, locate_whole, slices, sliding, tags_codes
 from rockoon_format.properties import (
     PROPERTY_KEYS,
     PROPERTY_TAGS,
@@ -31,8 +30,6 @@ from rockoon_format.record import (
     decode_record,
 )
 
-_SIZE_AND_MAGIC = struct.Struct(">ii")
-
 
 class Columns:
     """Records of any topics and queues, in the order of the frames.
@@ -41,9 +38,17 @@ class Columns:
     `sys_flags` says which are compressed. Nothing is checked unless `damaged` is asked.
     """
 
-    def __init__(self, frames: bytes, parts: Parts, lengths: IntArray) -> None:
+    def __init__(
+        self,
+        frames: bytes,
+        parts: Parts,
+        lengths: IntArray,
+        states: NDArray[np.uint8] | None = None,
+    ) -> None:
         self._frames = frames
         self._parts = parts
+        # Of each record 1 if it is damaged, where that is known.
+        self._states = states
         self.lengths = lengths
         """Size of each record in bytes."""
 
@@ -137,6 +142,8 @@ class Columns:
         A record that has a checksum is compared with it, any other one's body with its CRC
         (`rockoon_format.checksums`).
         """
+        if self._states is not None:
+            return np.flatnonzero(self._states & 1)
         if len(self.lengths) == 1:
             return np.zeros(int(is_damaged(self._frames, self._parts, self.lengths)), np.int64)
         return np.flatnonzero(damaged_records(self._frames, self._parts, self.lengths))
@@ -201,6 +208,8 @@ def decode_columns(
     frames: Buffer,
     lengths: ArrayLike | None = None,
     bounds: tuple[int, int] | None = None,
+    *,
+    compared: bool = False,
 ) -> Columns:
     """Prepare columns over back-to-back records.
 
@@ -208,6 +217,7 @@ def decode_columns(
         frames: the records, V1 and V2, of any hosts.
         lengths: size of each in bytes, n integers; without them the records' own sizes are used.
         bounds: where in `frames` the records are, with `lengths`; None: everywhere.
+        compared: `damaged` will be asked: records may be compared with their checksums meanwhile.
 
     Raises:
         RecordError: TRUNCATED, MAGIC or SIZE if lengths and records do not agree.
@@ -219,12 +229,13 @@ def decode_columns(
         if size:
             raise RecordError(RecordFault.SIZE, f"{size} bytes but no record lengths")
         return Columns(b"", _no_parts(), sizes)
-    if len(sizes) == 1:
-        return _decode_one(bytes(frames), sizes, start, size)
+    frames = bytes(frames)
+    if (found := locate_whole(frames, sizes, (start, end), compared=compared)) is not None:
+        parts, states = found
+        return Columns(frames, parts, sizes, states if compared else None)
     ends = np.cumsum(sizes)
     if (sizes < RECORD_BYTES_MIN).any() or (sizes > size).any() or ends[-1] != size:
         raise RecordError(RecordFault.TRUNCATED, "the lengths do not add up to the frames")
-    frames = bytes(frames)
     parts = locate(frames, ends - sizes + start)
     magics = parts.prefix["magic"]
     if ((magics != MAGIC_V1) & (magics != MAGIC_V2)).any():
@@ -232,22 +243,6 @@ def decode_columns(
     if (parts.prefix["size"] != sizes).any():
         raise RecordError(RecordFault.SIZE, "a record of another size than its length")
     if (parts.computed_sizes != sizes).any() or (parts.topic_lengths < 0).any():
-        raise RecordError(RecordFault.SIZE, "a record whose parts do not add up to its size")
-    return Columns(frames, parts, sizes)
-
-
-def _decode_one(frames: bytes, sizes: IntArray, start: int, size: int) -> Columns:
-    """As `decode_columns`, of one record: arrays of one cost a microsecond for each operation."""
-    length = int(sizes[0])
-    if length < RECORD_BYTES_MIN or length != size:
-        raise RecordError(RecordFault.TRUNCATED, "the lengths do not add up to the frames")
-    own_bytes, magic = _SIZE_AND_MAGIC.unpack_from(frames, start)
-    if magic not in (MAGIC_V1, MAGIC_V2):
-        raise RecordError(RecordFault.MAGIC, "a record with an unknown magic")
-    if own_bytes != length:
-        raise RecordError(RecordFault.SIZE, "a record of another size than its length")
-    parts = locate(frames, np.array([start]))
-    if int(parts.computed_sizes[0]) != length or int(parts.topic_lengths[0]) < 0:
         raise RecordError(RecordFault.SIZE, "a record whose parts do not add up to its size")
     return Columns(frames, parts, sizes)
 

@@ -85,7 +85,9 @@ def locate(buffer: bytes | NDArray[np.uint8], starts: IntArray) -> Parts:
     if kernel.native is not None and isinstance(buffer, bytes):
         found = kernel.native.locate(buffer, starts.tobytes())
         if found is not None:
-            return _located(starts, *found)
+            prefixes, columns = found
+            rows = np.frombuffer(columns, np.int64).reshape(9, len(starts))
+            return _parts(starts, np.frombuffer(prefixes, PREFIX), rows)
     # Plain void items are copied whole; structured ones would go field by field.
     prefix = sliding(buffer, f"V{PREFIX.itemsize}")[starts].view(PREFIX)
     sys_flags = prefix["sys_flag"]
@@ -129,13 +131,37 @@ def locate(buffer: bytes | NDArray[np.uint8], starts: IntArray) -> Parts:
     )
 
 
-def _located(starts: IntArray, prefixes: bytearray, columns: bytearray) -> Parts:
+def locate_whole(
+    buffer: bytes, sizes: IntArray, bounds: tuple[int, int], *, compared: bool
+) -> tuple[Parts, NDArray[np.uint8]] | None:
+    """The parts of records back to back, and what `checksums.compare` says of each if it is asked
+    (1: damaged, 2: has a checksum); None where there is no compiled kernel, or a record that is not
+    whole or of another size.
+
+    Args:
+        buffer: has the records between the bounds.
+        sizes: bytes of each, int64[n].
+        bounds: positions.
+        compared: whether it is asked.
+    """
+    if kernel.native is None:
+        return None
+    found = kernel.native.decode(buffer, sizes.tobytes(), *bounds, compared)
+    if found is None:
+        return None
+    count = len(sizes)
+    rows = np.frombuffer(found, np.int64, 10 * count).reshape(10, count)
+    prefixes = np.frombuffer(found, PREFIX, count, rows.nbytes)
+    parts = _parts(rows[0], prefixes, rows[1:])
+    return parts, np.frombuffer(found, np.uint8, -1, rows.nbytes + prefixes.nbytes)
+
+
+def _parts(starts: IntArray, prefixes: NDArray[np.void], rows: NDArray[np.int64]) -> Parts:
     """What the compiled kernel has found."""
-    rows = np.frombuffer(columns, np.int64).reshape(9, len(starts))
     # Not `*rows`: NumPy ends that with an error, whose text costs more than the rows.
     return Parts(
         starts,
-        np.frombuffer(prefixes, PREFIX),
+        prefixes,
         rows[0],
         rows[1],
         rows[2],
@@ -156,10 +182,16 @@ def slices(buffer: bytes, starts: IntArray, lengths: IntArray) -> list[bytes]:
     if len(starts) == 1:
         start = int(starts[0])
         return [buffer[start : start + length]]
+    pieces: list[bytes]
+    if kernel.native is not None:
+        found = kernel.native.slices(buffer, starts.tobytes(), lengths.tobytes())
+        if found is not None:
+            pieces = found
+            return pieces
     if length > 0 and (lengths == length).all():
         # Items of one width leave NumPy as bytes without a slice object each. As V: items of type
         # S would lose the zero bytes that they end with.
-        pieces: list[bytes] = sliding(buffer, f"V{length}")[starts].tolist()
+        pieces = sliding(buffer, f"V{length}")[starts].tolist()
         return pieces
     return list(map(buffer.__getitem__, map(slice, starts.tolist(), (starts + lengths).tolist())))
 

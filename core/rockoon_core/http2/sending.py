@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 from rockoon_core.http2 import frames
-from rockoon_core.http2.messages import JOINED_BYTES_MAX, UnfilledMemory
+from rockoon_core.http2.messages import JOINED_BYTES_MAX, PREFIX, UnfilledMemory
 
 # What is kept for being written together.
 HELD_BYTES_MAX = 64 << 10
@@ -138,6 +138,21 @@ class Http2Sending:
         for piece in pieces[:-1]:
             stream.pending.append((memoryview(piece), b"", False))
         stream.pending.append((memoryview(pieces[-1]), b"", last))
+        self._send_pending(stream)
+
+    def send_pieces(self, stream: "MessageStream", pieces: list[bytes], *, last: bool) -> None:
+        """A message that is in pieces; what there is no room for is sent later."""
+        if stream.is_closed:
+            return
+        short = [PREFIX.pack(0, sum(map(len, pieces)))]
+        for piece in pieces:
+            if len(piece) <= JOINED_BYTES_MAX:
+                short.append(piece)
+                continue
+            stream.pending.append((memoryview(b"".join(short)), b"", False))
+            stream.pending.append((memoryview(piece), b"", False))
+            short = []
+        stream.pending.append((memoryview(b"".join(short)), b"", last))
         self._send_pending(stream)
 
     def send_end(self, stream: "MessageStream") -> None:

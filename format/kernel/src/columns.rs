@@ -8,7 +8,7 @@ use crate::checksum::{crc, is_property, tail, Tail, DIGITS, PROPERTY_BYTES};
 use crate::reading::{be_i16, be_i32};
 use crate::record::{
     length, parts, Parts, AT_BODY_CRC, AT_BODY_LENGTH, AT_MAGIC, AT_SYS_FLAG, BORN_HOST_V6,
-    HOST_V6_EXTRA_BYTES, MAGIC_V2, RECORD_BYTES_MIN, STORE_HOST_V6,
+    HOST_V6_EXTRA_BYTES, MAGIC_V1, MAGIC_V2, RECORD_BYTES_MIN, STORE_HOST_V6,
 };
 use crate::text::{tags_code, ListedBy};
 
@@ -74,6 +74,19 @@ pub fn locate(bytes: &[u8], start: i64) -> Option<(&[u8], [i64; PARTS])> {
         properties_start + properties_length.max(0) - start,
     ];
     Some((record.get(..PREFIX_BYTES)?, found))
+}
+
+/// The parts of a whole record, if it is one that readers can take apart: its magic and its own size are
+/// right, and the parts add up to it.
+#[inline]
+pub fn sound(record: &[u8]) -> Option<Parts> {
+    let magic = be_i32(record, AT_MAGIC)?;
+    let is_known = magic == MAGIC_V1 || magic == MAGIC_V2;
+    let is_sized = usize::try_from(be_i32(record, 0)?) == Ok(record.len());
+    if record.len() < RECORD_BYTES_MIN || !is_known || !is_sized {
+        return None;
+    }
+    parts(record).filter(|found| found.end == record.len() && found.topic_length >= 0)
 }
 
 /// Compare a whole record with its checksum, or its body with its CRC: `WRONG` and `WHOLE`.

@@ -13,6 +13,7 @@ pub mod checksum;
 pub mod columns;
 pub mod delivered;
 pub mod encode;
+pub mod entries;
 #[cfg(feature = "python")]
 mod fresh;
 pub mod index;
@@ -28,6 +29,8 @@ mod python_delivered;
 mod python_logs;
 #[cfg(feature = "python")]
 mod python_producer;
+#[cfg(feature = "python")]
+mod python_reading;
 pub mod reading;
 pub mod record;
 pub mod runs;
@@ -38,4 +41,4 @@ pub mod text;
 pub mod window;
 
 /// Raised with every change of what Python calls; `rockoon_format.kernel` takes only its own.
-pub const INTERFACE: u32 = 15;
+pub const INTERFACE: u32 = 16;

@@ -29,7 +29,7 @@ const ASIDE_BYTES_MIN: usize = 16 << 10;
 ///
 /// To let go of the interpreter and to ask for it again costs more than a record does, and whoever
 /// takes it in between may keep it for milliseconds.
-fn aside<T: Ungil>(py: Python, bytes: usize, work: impl Ungil + FnOnce() -> T) -> T {
+pub fn aside<T: Ungil>(py: Python, bytes: usize, work: impl Ungil + FnOnce() -> T) -> T {
     if bytes < ASIDE_BYTES_MIN {
         work()
     } else {
@@ -461,61 +461,6 @@ fn tags_codes<'py>(
     })
 }
 
-/// Prefixes, 48 bytes each, and the nine columns of `frames.Parts` behind them; None at any doubt.
-#[pyfunction]
-fn locate<'py>(
-    py: Python<'py>,
-    data: &[u8],
-    starts: &[u8],
-) -> PyResult<Option<(Bound<'py, PyByteArray>, Bound<'py, PyByteArray>)>> {
-    let count = starts.len() / WORD;
-    let mut is_right = None;
-    let mut parts = None;
-    let prefixes = PyByteArray::new_with(py, count * columns::PREFIX_BYTES, |prefixes| {
-        parts = Some(PyByteArray::new_with(
-            py,
-            count * columns::PARTS * WORD,
-            |out| {
-                is_right = aside(py, data.len(), || {
-                    for (row, start) in words(starts).enumerate() {
-                        let (prefix, found) = columns::locate(data, start)?;
-                        put(prefixes, row * columns::PREFIX_BYTES, prefix)?;
-                        for (column, field) in found.into_iter().enumerate() {
-                            put(out, (column * count + row) * WORD, &field.to_ne_bytes())?;
-                        }
-                    }
-                    Some(())
-                });
-                Ok(())
-            },
-        )?);
-        Ok(())
-    })?;
-    Ok(is_right.and(parts).map(|parts| (prefixes, parts)))
-}
-
-/// Of each whole record one byte: 1 it is damaged, 2 it has a checksum; None at any doubt.
-#[pyfunction]
-fn compare<'py>(
-    py: Python<'py>,
-    data: &[u8],
-    starts: &[u8],
-    sizes: &[u8],
-    checksums: bool,
-) -> PyResult<Option<Bound<'py, PyByteArray>>> {
-    let mut is_right = None;
-    let made = PyByteArray::new_with(py, starts.len() / WORD, |out| {
-        is_right = aside(py, data.len(), || {
-            for (out, (start, size)) in out.iter_mut().zip(words(starts).zip(words(sizes))) {
-                *out = columns::compare(data, start, size, checksums)?;
-            }
-            Some(())
-        });
-        Ok(())
-    })?;
-    Ok(is_right.map(|()| made))
-}
-
 /// Numbers of records and the hashes of their keys, two columns int64; None at any doubt.
 ///
 /// `fronts` are the hashes of what stands before the keys of each record.
@@ -778,7 +723,6 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(append_batches, module)?)?;
     module.add_function(wrap_pyfunction!(chain, module)?)?;
     module.add_function(wrap_pyfunction!(check_batch, module)?)?;
-    module.add_function(wrap_pyfunction!(compare, module)?)?;
     module.add_function(wrap_pyfunction!(crc32, module)?)?;
     module.add_function(wrap_pyfunction!(crcs, module)?)?;
     module.add_function(wrap_pyfunction!(distinct, module)?)?;
@@ -786,7 +730,6 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(encode_messages, module)?)?;
     module.add_function(wrap_pyfunction!(extent, module)?)?;
     module.add_function(wrap_pyfunction!(key_hashes, module)?)?;
-    module.add_function(wrap_pyfunction!(locate, module)?)?;
     module.add_function(wrap_pyfunction!(offset_ids, module)?)?;
     module.add_function(wrap_pyfunction!(queue_runs, module)?)?;
     module.add_function(wrap_pyfunction!(rooms, module)?)?;
@@ -797,5 +740,6 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(take_bodies, module)?)?;
     module.add_function(wrap_pyfunction!(unique_keys, module)?)?;
     module.add_class::<crate::python_delivered::DeliveredAnswers>()?;
+    crate::python_reading::add_to(module)?;
     crate::python_logs::add_to(module)
 }

@@ -42,6 +42,24 @@ pub struct Parts {
     pub end: usize,
 }
 
+impl Parts {
+    /// The columns of `rockoon_format.frames.Parts` but for the first two, of a record at a position.
+    pub fn columns(&self, start: usize) -> [i64; 9] {
+        let place = |at: usize| (start + at) as i64;
+        [
+            self.hosts_extra as i64,
+            self.born_extra as i64,
+            place(self.body_start),
+            i64::from(self.body_length),
+            place(self.topic_start),
+            i64::from(self.topic_length),
+            place(self.properties_start),
+            i64::from(self.properties_length),
+            self.end as i64,
+        ]
+    }
+}
+
 /// A length as readers take it: negative ones are zero.
 pub fn length(stored: i32) -> usize {
     usize::try_from(stored).unwrap_or(0)

@@ -43,13 +43,13 @@ class PullAnswer:
         return b"".join(self.pieces())
 
 
-def stream_reply(answers: Sequence[PullAnswer]) -> bytes:
-    """The wire form of a PullStreamReply."""
+def stream_reply(answers: Sequence[PullAnswer]) -> list[bytes]:
+    """The wire form of a PullStreamReply, in pieces."""
     found: list[bytes] = []
     for answer in answers:
         pieces = answer.pieces()
         found += ANSWER_TAG, varint(sum(map(len, pieces))), *pieces
-    return b"".join(found)
+    return found
 
 
 def query_of(request: broker_pb2.PullRequest) -> PullQuery:

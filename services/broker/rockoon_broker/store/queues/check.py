@@ -7,12 +7,43 @@ says the queue offset at which the entry stands.
 import numpy as np
 from numpy.typing import NDArray
 
-from rockoon_format.consume_queue import FILLER_SIZE
+from rockoon_format import kernel
+from rockoon_format.consume_queue import FILLER_SIZE, EntryArray
 from rockoon_format.frames import locate
 from rockoon_format.record import MAGIC_V1, MAGIC_V2, RECORD_BYTES_MIN
 
 LMQ_PREFIX = "%LMQ%"
 """Queues of RocketMQ that list records of other topics, under numbers the records do not bear."""
+
+
+def readable(
+    entries: EntryArray,
+    log_min: int,
+    log_end: int,
+    file_bytes: int,
+    messages_max: int,
+    bytes_max: int,
+) -> tuple[NDArray[np.int64], list[tuple[int, int]]] | None:
+    """What one read gives of consecutive entries that are all wanted: sizes of records, int64[n], and
+    the runs of neighbours among them, each from one physical offset to another.
+
+    None where an entry among them is not plausible (`plausible_count`) or its record was deleted, and
+    without the compiled kernel.
+
+    Args:
+        entries: one or more.
+        log_min, log_end, file_bytes: as of `plausible_count`.
+        messages_max: at most so many, 1 or more.
+        bytes_max: at most so long, but for the first.
+    """
+    if kernel.native is None:
+        return None
+    bounds = (log_min, log_end, file_bytes, messages_max, bytes_max)
+    found = kernel.native.readable(entries.tobytes(), *bounds)
+    if found is None:
+        return None
+    sizes, runs = found
+    return np.frombuffer(sizes, np.int64), runs
 
 
 def plausible_count(
@@ -54,6 +85,12 @@ def matching_count(
         topic, queue_id, queue_offsets: what they should say themselves; the topic of the first is
             looked at, since what exchanges whole queues exchanges all their entries.
     """
+    if kernel.native is not None:
+        own = b"" if topic.startswith(LMQ_PREFIX) else topic.encode()
+        found: int = kernel.native.matching(
+            frames, lengths.tobytes(), queue_offsets.tobytes(), own, queue_id
+        )
+        return found
     parts = locate(frames, np.cumsum(lengths) - lengths)
     magics = parts.prefix["magic"]
     right = (parts.prefix["size"] == lengths) & ((magics == MAGIC_V1) | (magics == MAGIC_V2))

@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 
 from rockoon_broker.store.errors import StoreDamaged, UnknownOffset
 from rockoon_broker.store.log.commit_log import CommitLog
-from rockoon_broker.store.log.gathering import gather
+from rockoon_broker.store.log.gathering import gather, gather_runs
 from rockoon_broker.store.log.residency import pages_resident
 from rockoon_broker.store.log.time_runs import STORE_TIME_HEAD_BYTES, TimeRuns, store_time_ms
-from rockoon_broker.store.queues.check import matching_count, plausible_count
+from rockoon_broker.store.queues.check import matching_count, plausible_count, readable
 from rockoon_broker.store.queues.codes import proved_count
 from rockoon_broker.store.queues.consume_queue import ConsumeQueue
 from rockoon_broker.store.queues.consume_queues import ConsumeQueues
@@ -224,6 +224,12 @@ class Reader:
             following = self._queues.next_file_offset(offset)
             return GetResult(GetStatus.OFFSET_FOUND_NULL, following, low, high)
         log_min, log_end, file_bytes = self._log.min_offset, self._log.end, self._log.file_bytes
+        bounds = max(1, messages_max), bytes_max
+        if tag_codes is None and (found := readable(entries, log_min, log_end, file_bytes, *bounds)):
+            sizes, runs = found
+            frames = gather_runs(runs, self._log.read, self._log.same_file)
+            indices = np.arange(len(sizes))
+            return self._matching(queue, offset, low, indices, len(sizes), frames, sizes)
         positions = entries["offset"].astype(np.int64)
         sizes = entries["size"].astype(np.int64)
         plausible = plausible_count(positions, sizes, log_min, log_end, file_bytes)
@@ -234,27 +240,49 @@ class Reader:
         entries, positions, sizes = entries[:plausible], positions[:plausible], sizes[:plausible]
         present = (sizes != FILLER_SIZE) & (positions >= self._log.min_offset)
         wanted = np.flatnonzero(present & _has_tag(entries, tag_codes))
-        next_offset = offset + len(entries)
+        passed = len(entries)
         if len(wanted) == 0:
             status = GetStatus.NO_MATCHED_MESSAGE
             if not present.any():
                 status = GetStatus.MESSAGE_WAS_REMOVING
-            return GetResult(status, next_offset, low, high)
+            return GetResult(status, offset + passed, low, high)
         fitting = int(np.searchsorted(np.cumsum(sizes[wanted]), bytes_max, side="right"))
         taken = max(1, min(fitting, messages_max))
         if taken < len(wanted):
-            next_offset = offset + int(wanted[taken])
+            passed = int(wanted[taken])
             wanted = wanted[:taken]
         frames = gather(positions[wanted], sizes[wanted], self._log.read, self._log.same_file)
-        lengths = sizes[wanted]
+        return self._matching(queue, offset, low, wanted, passed, frames, sizes[wanted])
+
+    def _matching(
+        self,
+        queue: ConsumeQueue,
+        offset: int,
+        low: int,
+        wanted: NDArray[np.int64],
+        passed: int,
+        frames: bytes,
+        lengths: NDArray[np.int64],
+    ) -> GetResult:
+        """Records that entries lead to, up to the first that is another one.
+
+        Args:
+            wanted: which entries from `offset` on.
+            passed: how many entries were looked at.
+            frames, lengths: the records.
+
+        Raises:
+            _WrongEntry: that is the first of all.
+        """
         matching = matching_count(frames, lengths, queue.topic, queue.queue_id, wanted + offset)
         if matching < len(wanted):
-            next_offset = offset + int(wanted[matching])
+            passed = int(wanted[matching])
             if matching == 0:
-                raise _WrongEntry(next_offset)
+                raise _WrongEntry(offset + passed)
             lengths = lengths[:matching]
             frames = frames[: int(lengths.sum())]
-        return GetResult(GetStatus.FOUND, next_offset, low, high, frames, lengths.astype(np.uint32))
+        sizes, next_offset = lengths.astype(np.uint32), offset + passed
+        return GetResult(GetStatus.FOUND, next_offset, low, queue.max_offset, frames, sizes)
 
     def _right_codes(self, queue: ConsumeQueue, offset: int, entries: EntryArray) -> int:
         """How many leading entries a filter may skip by; raises _WrongEntry where that is none."""
