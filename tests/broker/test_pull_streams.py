@@ -487,4 +487,5 @@ def test_answers_that_go_out_uncopied_are_the_same_message(count: int) -> None:
     fields: dict[str, Any] = {"status": pb.FOUND, "next_offset": 7, "subscription_id": 3}
     answers = [PullAnswer(pb.PullReply(**fields), b"x" * count), PullAnswer(pb.PullReply(**fields))]
     whole = [pb.PullReply(**fields, frames=b"x" * count), pb.PullReply(**fields)]
-    assert pb.PullStreamReply.FromString(b"".join(stream_reply(answers))) == pb.PullStreamReply(answers=whole)
+    message = b"".join(stream_reply(answers))
+    assert pb.PullStreamReply.FromString(message) == pb.PullStreamReply(answers=whole)

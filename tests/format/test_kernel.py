@@ -27,7 +27,7 @@ from rockoon_format.batch import (
 )
 from rockoon_format.batch_layout import BatchLayout
 from rockoon_format.checksums import crc32
-from rockoon_format.frames import crcs, locate, tags_codes
+from rockoon_format.frames import crcs, locate, slices, tags_codes
 from rockoon_format.index_entries import index_entries, keys_within
 from rockoon_format.queue_runs import LogCutter, queue_runs
 from rockoon_format.record import (
@@ -172,10 +172,17 @@ COLUMNS = [
 ]
 
 
-def decoded(frames: bytes, sizes: NDArray[np.uint32]) -> object:
-    """Every column of the records, or why they are none."""
+def decoded(frames: bytes, sizes: NDArray[np.uint32], *, within: bool, compared: bool) -> object:
+    """Every column of the records, or why they are none.
+
+    Args:
+        within: other bytes stand around them.
+        compared: what is damaged is asked beforehand.
+    """
+    bounds = (5, 5 + len(frames)) if within else None
+    frames = b"front" + frames + b"behind" if within else frames
     try:
-        columns = decode_columns(frames, sizes)
+        columns = decode_columns(frames, sizes, bounds, compared=compared)
     except RecordError as error:
         return error.reason, str(error)
     found = {name: getattr(columns, name) for name in COLUMNS}
@@ -275,8 +282,9 @@ def test_both_kernels_read_the_same_of_whole_torn_and_damaged_logs(
 ) -> None:
     frames, sizes = stored(messages, ending, times)
     frames = flipped(frames, harms)
-    by_numpy, by_compiled = of_both(lambda: decoded(frames, sizes))
-    assert by_compiled == by_numpy
+    for how in ({"within": True, "compared": True}, {"within": False, "compared": False}):
+        by_numpy, by_compiled = of_both(lambda how=how: decoded(frames, sizes, **how))  # type: ignore[misc]
+        assert by_compiled == by_numpy
     log = b"front" + frames[: len(frames) - cut] + behind
     # Bytes that begin with a record are looked at where they are, others are copied.
     for data, at, end in ((log, 5, len(log)), (log, 5, max(len(log) - 7, 5)), (log[5:], 0, None)):
@@ -363,9 +371,9 @@ def test_both_kernels_locate_alike_in_bytes_that_are_no_records(
     by_numpy, by_compiled = of_both(lambda: columns_of(locate(data, at)))
     assert by_compiled == by_numpy
     lengths = np.minimum(at, len(data) - at)
-    for work in (tags_in, crcs):
+    for work in (tags_in, crcs, slices):
         by_numpy, by_compiled = of_both(
-            lambda work=work: work(data, at, lengths).tolist()  # type: ignore[misc]
+            lambda work=work: list(work(data, at, lengths))  # type: ignore[misc]
         )
         assert by_compiled == by_numpy
 
@@ -396,6 +404,11 @@ def test_the_compiled_kernel_answers_itself_for_what_producers_send() -> None:
     assert native.check_batch(frames, lengths, b"orders", 4, 100, 100, 500, 0, False) is None
     everything = (len(frames), 1 << 20, MANY, True, True, None, True)
     assert native.scan(frames, *everything) is not None
+    assert native.decode(frames, lengths, 0, len(frames), True) is not None
+    assert native.decode(frames, lengths, 0, len(frames) - 1, True) is None
+    assert native.decode(frames, lengths, 0, len(frames) + 1, True) is None
+    assert native.slices(frames, bytes(8), len(frames).to_bytes(8, sys.byteorder)) == [frames]
+    assert native.slices(frames, bytes(8), (len(frames) + 1).to_bytes(8, sys.byteorder)) is None
     with pytest.raises(ValueError, match="not the batch"):
         native.stamp_batch(frames[:-1], bytes(8 * MANY), 0, 0, 0, HOST)
     with pytest.raises(ValueError, match="not the batch"):

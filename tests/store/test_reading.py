@@ -13,7 +13,10 @@ from rockoon_broker.store.reading.reader import Boundary, GetStatus
 from rockoon_format.batch import decode_columns
 from rockoon_format.hashes import tags_code
 from support import store_directory
+from support.kernels import BOTH, each_kernel
 from support.store_directory import NOW_MS, Owner, unpack_golden
+
+each_kernel = pytest.fixture(scope="module", autouse=True, params=BOTH)(each_kernel)
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,12 @@
 use std::time::{Duration, Instant};
 
 use _native::batch::{append, check, stamp, Piece, Rules, Stamp, ENTRY_BYTES};
-use _native::columns::{code, compare, key_hashes, locate, piece_crc, sequence_end, WRONG};
+use _native::columns::{
+    code, compare, compare_parts, key_hashes, locate, piece, piece_crc, sequence_end, sound, WRONG,
+};
 use _native::delivered::{Common as Delivery, Reserved, Writer, FRAME_HEAD_BYTES};
 use _native::encode::{record, size, Columns, Common};
+use _native::entries::{matching, readable, Log};
 use _native::index::{keys, Seconds, Slots, UNIT_BYTES};
 use _native::laid::{Pieces, Progress};
 use _native::pieces::{offset_id, room, Properties, Span};
@@ -152,6 +155,28 @@ fn read_all(chance: &mut Chance, frames: &[u8], sizes: &[i64]) {
         let (start, length) = (wild(chance, frames.len()), wild(chance, frames.len()));
         locate(frames, start);
         compare(frames, start, length, chance.below(2) == 0);
+        if let Some((whole, parts)) =
+            piece(frames, start, length).and_then(|it| Some((it, sound(it)?)))
+        {
+            assert!(compare_parts(whole, &parts, true).is_some());
+            assert!(parts
+                .columns(start as usize)
+                .iter()
+                .all(|it| *it <= frames.len() as i64));
+        }
+        let places = sizes.iter().map(|it| (*it, start)).chain([(length, 0)]);
+        assert!(matching(frames, places, b"T", 3) <= sizes.len() + 1);
+        let log = Log {
+            min: wild(chance, 99),
+            end: wild(chance, frames.len()),
+            file_bytes: length,
+        };
+        if let Some((taken, runs)) = readable(frames, &log, chance.below(9), length) {
+            assert!(runs
+                .iter()
+                .all(|run| log.min <= run.0 && run.0 < run.1 && run.1 <= log.end));
+            assert!(runs.len() <= taken.len() / 8);
+        }
         code(frames, start, length);
         piece_crc(frames, start, length);
         sequence_end(frames, start);

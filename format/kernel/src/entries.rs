@@ -16,6 +16,9 @@ pub struct Log {
     pub file_bytes: i64,
 }
 
+/// From one physical offset to another.
+pub type Run = (i64, i64);
+
 /// Sizes, native int64, of the records that leading entries lead to, at most so many messages and
 /// bytes but for the first, and where each run of neighbours starts and ends.
 ///
@@ -25,10 +28,10 @@ pub fn readable(
     log: &Log,
     messages_max: usize,
     bytes_max: i64,
-) -> Option<(Vec<u8>, Vec<(i64, i64)>)> {
+) -> Option<(Vec<u8>, Vec<Run>)> {
     let count = (entries.len() / ENTRY_BYTES).min(messages_max);
     let mut sizes = Vec::with_capacity(count * 8);
-    let mut runs: Vec<(i64, i64)> = Vec::new();
+    let mut runs: Vec<Run> = Vec::new();
     let mut total = 0;
     for entry in entries.chunks_exact(ENTRY_BYTES).take(count) {
         let (start, size) = (be_i64(entry, 0)?, be_i32(entry, 8)?);

@@ -196,7 +196,9 @@ fn append_batches<'py>(
     let total = pieces.iter().map(|piece| piece.frames.len()).sum();
     let place = (first_physical_offset, store_timestamp_ms, store_host);
     let (stored, made) = filled(py, total, |out| {
-        aside(py, total, || batch::append(&pieces, with_room, with_keys, place, out))
+        aside(py, total, || {
+            batch::append(&pieces, with_room, with_keys, place, out)
+        })
     })?;
     let bytes = |of: &[u8]| PyBytes::new(py, of);
     let keys = made.keys.as_ref();

@@ -21,23 +21,19 @@ fn locate<'py>(
     let mut is_right = None;
     let mut parts = None;
     let prefixes = PyByteArray::new_with(py, count * PREFIX_BYTES, |prefixes| {
-        parts = Some(PyByteArray::new_with(
-            py,
-            count * PARTS * WORD,
-            |out| {
-                is_right = aside(py, data.len(), || {
-                    for (row, start) in words(starts).enumerate() {
-                        let (prefix, found) = columns::locate(data, start)?;
-                        put(prefixes, row * PREFIX_BYTES, prefix)?;
-                        for (column, field) in found.into_iter().enumerate() {
-                            put(out, (column * count + row) * WORD, &field.to_ne_bytes())?;
-                        }
+        parts = Some(PyByteArray::new_with(py, count * PARTS * WORD, |out| {
+            is_right = aside(py, data.len(), || {
+                for (row, start) in words(starts).enumerate() {
+                    let (prefix, found) = columns::locate(data, start)?;
+                    put(prefixes, row * PREFIX_BYTES, prefix)?;
+                    for (column, field) in found.into_iter().enumerate() {
+                        put(out, (column * count + row) * WORD, &field.to_ne_bytes())?;
                     }
-                    Some(())
-                });
-                Ok(())
-            },
-        )?);
+                }
+                Some(())
+            });
+            Ok(())
+        })?);
         Ok(())
     })?;
     Ok(is_right.and(parts).map(|parts| (prefixes, parts)))
@@ -64,7 +60,6 @@ fn compare<'py>(
     })?;
     Ok(is_right.map(|()| made))
 }
-
 
 /// Records back to back between two positions, their sizes int64: columns int64, where each starts and
 /// the nine of `frames.Parts`, then prefixes, 48 bytes each, then, if asked, what `compare` gives of
@@ -121,7 +116,12 @@ fn matching(
     queue_id: i64,
 ) -> usize {
     aside(py, data.len(), || {
-        entries::matching(data, words(sizes).zip(words(queue_offsets)), topic, queue_id)
+        entries::matching(
+            data,
+            words(sizes).zip(words(queue_offsets)),
+            topic,
+            queue_id,
+        )
     })
 }
 
@@ -136,8 +136,12 @@ fn readable<'py>(
     file_bytes: i64,
     messages_max: usize,
     bytes_max: i64,
-) -> Option<(Bound<'py, PyBytes>, Vec<(i64, i64)>)> {
-    let log = entries::Log { min: log_min, end: log_end, file_bytes };
+) -> Option<(Bound<'py, PyBytes>, Vec<entries::Run>)> {
+    let log = entries::Log {
+        min: log_min,
+        end: log_end,
+        file_bytes,
+    };
     let (sizes, runs) = entries::readable(entries, &log, messages_max, bytes_max)?;
     Some((PyBytes::new(py, &sizes), runs))
 }

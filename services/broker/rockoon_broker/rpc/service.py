@@ -77,10 +77,12 @@ def add_to_server(service: "BrokerService", server: aio.Server) -> None:
         request_deserializer=broker_pb2.PullRequest.FromString,
         response_serializer=PullAnswer.serialized,
     )
+    # Its type in pieces, which our own HTTP/2 sends as they are, is none that gRPC knows.
+    in_pieces: Any = stream_reply
     pull_stream = grpc.stream_stream_rpc_method_handler(
         service.PullStream,
         request_deserializer=broker_pb2.PullStreamRequest.FromString,
-        response_serializer=stream_reply,
+        response_serializer=in_pieces,
     )
     append_stream = grpc.stream_stream_rpc_method_handler(
         service.AppendStream,

@@ -24,11 +24,11 @@ def readable(
     messages_max: int,
     bytes_max: int,
 ) -> tuple[NDArray[np.int64], list[tuple[int, int]]] | None:
-    """What one read gives of consecutive entries that are all wanted: sizes of records, int64[n], and
-    the runs of neighbours among them, each from one physical offset to another.
+    """What one read gives of consecutive entries that are all wanted: sizes of records, int64[n],
+    and the runs of neighbours among them, each from one physical offset to another.
 
-    None where an entry among them is not plausible (`plausible_count`) or its record was deleted, and
-    without the compiled kernel.
+    None where an entry among them is not plausible (`plausible_count`) or its record was deleted,
+    and without the compiled kernel.
 
     Args:
         entries: one or more.

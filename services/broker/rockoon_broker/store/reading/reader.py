@@ -223,16 +223,17 @@ class Reader:
         if len(entries) == 0:
             following = self._queues.next_file_offset(offset)
             return GetResult(GetStatus.OFFSET_FOUND_NULL, following, low, high)
-        log_min, log_end, file_bytes = self._log.min_offset, self._log.end, self._log.file_bytes
-        bounds = max(1, messages_max), bytes_max
-        if tag_codes is None and (found := readable(entries, log_min, log_end, file_bytes, *bounds)):
-            sizes, runs = found
-            frames = gather_runs(runs, self._log.read, self._log.same_file)
-            indices = np.arange(len(sizes))
-            return self._matching(queue, offset, low, indices, len(sizes), frames, sizes)
+        place = self._log.min_offset, self._log.end, self._log.file_bytes
+        if tag_codes is None:
+            found = readable(entries, *place, max(1, messages_max), bytes_max)
+            if found is not None:
+                sizes, runs = found
+                frames = gather_runs(runs, self._log.read, self._log.same_file)
+                indices = np.arange(len(sizes))
+                return self._matching(queue, offset, low, indices, len(sizes), frames, sizes)
         positions = entries["offset"].astype(np.int64)
         sizes = entries["size"].astype(np.int64)
-        plausible = plausible_count(positions, sizes, log_min, log_end, file_bytes)
+        plausible = plausible_count(positions, sizes, *place)
         if plausible == 0:
             raise _WrongEntry(offset)
         if tag_codes is not None:
