@@ -43,11 +43,11 @@ class Columns:
         frames: bytes,
         parts: Parts,
         lengths: IntArray,
-        states: NDArray[np.uint8] | None = None,
+        states: bytes | None = None,
     ) -> None:
         self._frames = frames
         self._parts = parts
-        # Of each record 1 if it is damaged, where that is known.
+        # Of each record 1, or 3, if it is damaged, where that is known.
         self._states = states
         self.lengths = lengths
         """Size of each record in bytes."""
@@ -143,7 +143,9 @@ class Columns:
         (`rockoon_format.checksums`).
         """
         if self._states is not None:
-            return np.flatnonzero(self._states & 1)
+            if 1 not in self._states and 3 not in self._states:
+                return np.zeros(0, np.int64)
+            return np.flatnonzero(np.frombuffer(self._states, np.uint8) & 1)
         if len(self.lengths) == 1:
             return np.zeros(int(is_damaged(self._frames, self._parts, self.lengths)), np.int64)
         return np.flatnonzero(damaged_records(self._frames, self._parts, self.lengths))

@@ -41,6 +41,9 @@ PREFIX = np.dtype(
 )
 assert PREFIX.itemsize == AT_BORN_HOST
 
+# As the compiled kernel writes them: where a record starts, and the other fields of `Parts`.
+_ROW = np.dtype([("fields", np.int64, 10), ("prefix", PREFIX)])
+
 _TAGS_PREFIX = b"TAGS\x01"
 _TAGS_INSIDE = b"\x02TAGS\x01"
 # How far behind `TAGS 0x01` the closing 0x02 is looked for in all records at once.
@@ -133,10 +136,10 @@ def locate(buffer: bytes | NDArray[np.uint8], starts: IntArray) -> Parts:
 
 def locate_whole(
     buffer: bytes, sizes: IntArray, bounds: tuple[int, int], *, compared: bool
-) -> tuple[Parts, NDArray[np.uint8]] | None:
-    """The parts of records back to back, and what `checksums.compare` says of each if it is asked
-    (1: damaged, 2: has a checksum); None where there is no compiled kernel, or a record that is not
-    whole or of another size.
+) -> tuple[Parts, bytes] | None:
+    """The parts of records back to back, and a byte for each of what `checksums.compare` says, if
+    that is asked: 1 it is damaged, 2 it has a checksum. None where there is no compiled kernel, or a
+    record that is not whole or of another size.
 
     Args:
         buffer: has the records between the bounds.
@@ -149,11 +152,9 @@ def locate_whole(
     found = kernel.native.decode(buffer, sizes.tobytes(), *bounds, compared)
     if found is None:
         return None
-    count = len(sizes)
-    rows = np.frombuffer(found, np.int64, 10 * count).reshape(10, count)
-    prefixes = np.frombuffer(found, PREFIX, count, rows.nbytes)
-    parts = _parts(rows[0], prefixes, rows[1:])
-    return parts, np.frombuffer(found, np.uint8, -1, rows.nbytes + prefixes.nbytes)
+    rows = np.frombuffer(found[0], _ROW)
+    fields = rows["fields"].T
+    return _parts(fields[0], rows["prefix"], fields[1:]), found[1]
 
 
 def _parts(starts: IntArray, prefixes: NDArray[np.void], rows: NDArray[np.int64]) -> Parts:

@@ -5,10 +5,14 @@
 use pyo3::prelude::*;
 use pyo3::types::{PyByteArray, PyBytes, PyList};
 
+use crate::batch::Out;
 use crate::columns::{self, PARTS, PREFIX_BYTES};
 use crate::entries;
+use crate::fresh::filled;
 use crate::python::{aside, places, words, WORD};
 use crate::reading::put;
+
+const ROW_BYTES: usize = (1 + PARTS) * WORD + PREFIX_BYTES;
 
 /// Prefixes, 48 bytes each, and the nine columns of `frames.Parts` behind them; None at any doubt.
 #[pyfunction]
@@ -61,9 +65,10 @@ fn compare<'py>(
     Ok(is_right.map(|()| made))
 }
 
-/// Records back to back between two positions, their sizes int64: columns int64, where each starts and
-/// the nine of `frames.Parts`, then prefixes, 48 bytes each, then, if asked, what `compare` gives of
-/// each; None unless they are records of these sizes.
+/// A row for each of the records back to back between two positions, of sizes int64: int64 where it
+/// starts and the nine of `frames.Parts`, then its prefix; and, if asked, what `compare` gives of each.
+///
+/// None unless they are records of these sizes.
 #[pyfunction]
 fn decode<'py>(
     py: Python<'py>,
@@ -72,35 +77,32 @@ fn decode<'py>(
     start: usize,
     end: usize,
     compared: bool,
-) -> PyResult<Option<Bound<'py, PyByteArray>>> {
+) -> PyResult<Option<(Bound<'py, PyBytes>, Bound<'py, PyBytes>)>> {
     let count = sizes.len() / WORD;
-    let column_bytes = count * WORD;
-    let record_bytes = (1 + PARTS) * WORD + PREFIX_BYTES + usize::from(compared);
-    let mut is_right = None;
-    let made = PyByteArray::new_with(py, count * record_bytes, |out| {
-        is_right = aside(py, data.len(), || {
-            let (columns, rest) = out.split_at_mut_checked((1 + PARTS) * column_bytes)?;
-            let (prefixes, states) = rest.split_at_mut_checked(count * PREFIX_BYTES)?;
+    let (rows, states) = filled(py, count * ROW_BYTES, |out| {
+        aside(py, data.len(), || {
+            let mut states = Vec::with_capacity(if compared { count } else { 0 });
             let mut at = start;
-            for (row, size) in words(sizes).enumerate() {
+            for size in words(sizes) {
                 let record = data.get(at..end)?.get(..usize::try_from(size).ok()?)?;
                 let found = columns::sound(record)?;
-                put(columns, row * WORD, &(at as i64).to_ne_bytes())?;
-                for (column, field) in (1..).zip(found.columns(at)) {
-                    let place = column * column_bytes + row * WORD;
-                    put(columns, place, &field.to_ne_bytes())?;
+                let mut row = [0; ROW_BYTES];
+                let (fields, prefix) = row.split_at_mut_checked((1 + PARTS) * WORD)?;
+                let values = [at as i64].into_iter().chain(found.columns(at));
+                for (out, value) in fields.chunks_exact_mut(WORD).zip(values) {
+                    put(out, 0, &value.to_ne_bytes())?;
                 }
-                put(prefixes, row * PREFIX_BYTES, record.get(..PREFIX_BYTES)?)?;
+                put(prefix, 0, record.get(..PREFIX_BYTES)?)?;
+                out.copy(&row)?;
                 if compared {
-                    *states.get_mut(row)? = columns::compare_parts(record, &found, true)?;
+                    states.push(columns::compare_parts(record, &found, true)?);
                 }
                 at += record.len();
             }
-            (at == end).then_some(())
-        });
-        Ok(())
+            (at == end).then_some(states)
+        })
     })?;
-    Ok(is_right.map(|()| made))
+    Ok(states.map(|states| (rows, PyBytes::new(py, &states))))
 }
 
 /// How many leading records, back to back, their sizes int64, are those of a queue's offsets, int64.
