@@ -138,8 +138,8 @@ def locate_whole(
     buffer: bytes, sizes: IntArray, bounds: tuple[int, int], *, compared: bool
 ) -> tuple[Parts, bytes] | None:
     """The parts of records back to back, and a byte for each of what `checksums.compare` says, if
-    that is asked: 1 it is damaged, 2 it has a checksum. None where there is no compiled kernel, or a
-    record that is not whole or of another size.
+    that is asked: 1 it is damaged, 2 it has a checksum. None where there is no compiled kernel, or
+    a record that is not whole or of another size.
 
     Args:
         buffer: has the records between the bounds.
