@@ -9,6 +9,7 @@ from rockoon.cluster import Cluster
 from rockoon.consumer.pull import PullLimits
 from rockoon.consumer.pull_consumer import PullConsumer
 from rockoon.errors import (
+    Closed,
     CommitBehind,
     Fenced,
     InvalidArgument,
@@ -113,6 +114,31 @@ async def test_a_reader_can_be_looped_over(fake: FakeCluster, cluster: Cluster) 
                 break
         assert found == numbered(4)
         assert consumer.position(Q0) == 4
+
+
+async def test_who_loops_over_a_reader_may_seek_poll_and_close_meanwhile(
+    fake: FakeCluster, cluster: Cluster
+) -> None:
+    fake.create_topic("orders")
+    fake.append("orders", numbered(20))
+    async with cluster.pull_consumer() as consumer:
+        await consumer.assign([Q0])
+        found = []
+
+        async def read() -> None:
+            async for message in consumer:
+                found.append(int(message.body))
+                assert consumer.position(Q0) == found[-1] + 1
+                if message.body == b"2":
+                    await consumer.seek(Q0, 10)
+                elif message.body == b"12":
+                    found.extend(int(each.body) for each in await consumer.poll(2))
+                elif message.body == b"18":
+                    await consumer.close()
+
+        with pytest.raises(Closed):
+            await read()
+        assert found == [0, 1, 2, 10, 11, 12, 13, 14, 15, 16, 17, 18]
 
 
 async def test_only_wanted_tags_come_also_when_hashes_collide(

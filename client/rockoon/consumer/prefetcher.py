@@ -118,6 +118,19 @@ class Prefetcher:
         """Whether messages of a queue wait for the caller."""
         return any(ready.assigned is assigned for ready in self.ready)
 
+    def hand_out(self, ready: Ready, count: int) -> None:
+        """The caller is given so many messages of the first batch."""
+        ready.index += count
+        self._statistics.messages += count
+        assigned, pulled = ready.assigned, ready.pulled
+        if ready.index < len(pulled.offsets):
+            assigned.position = pulled.offsets[ready.index]
+            return
+        self.ready.popleft()
+        # Not the last offset + 1: what a filter left out behind it is read as well.
+        assigned.position = pulled.next_offset
+        assigned.room.release()
+
     def close(self) -> None:
         """Fetch nothing more, and wake who waits; before the last queues are ended."""
         self._streams.close()

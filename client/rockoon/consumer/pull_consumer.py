@@ -307,10 +307,9 @@ class PullConsumer(ClosedOnExit):
         if ready is None:
             return None
         # Nothing waits from here on: cancelled in between, the caller would have lost the batch.
-        self._prefetcher.ready.popleft()
         batch = ready.pulled.rest(ready.index)
         assert batch is not None
-        self._handed_out(ready, len(batch))
+        self._prefetcher.hand_out(ready, len(batch))
         return batch
 
     async def poll(self, max_messages: int = 1024, timeout: float | None = None) -> list[Message]:
@@ -327,17 +326,22 @@ class PullConsumer(ClosedOnExit):
             assert batch is not None
             stop = min(len(batch), ready.index + max_messages - len(messages))
             found = batch[ready.index : stop]
-            if stop == len(batch):
-                self._prefetcher.ready.popleft()
-            self._handed_out(ready, len(found))
+            self._prefetcher.hand_out(ready, len(found))
             messages += found
         return messages
 
     async def __aiter__(self) -> AsyncIterator[Message]:
-        """Every message from here on, one by one, for ever."""
+        """Every message from here on, one by one, for ever; errors as `poll_batch`."""
         while True:
-            for message in await self.poll(1):
+            ready = await self._next_ready(None)
+            assert ready is not None and ready.pulled.batch is not None
+            batch, count = ready.pulled.batch, len(ready.pulled.batch)
+            # Between two messages the caller may seek, poll, or give the queue back.
+            while ready.index < count and self._first_ready() is ready:
+                message = Message(batch, ready.index)
+                self._prefetcher.hand_out(ready, 1)
                 yield message
+                self._check_going_on()
 
     def _first_ready(self) -> Ready | None:
         return self._prefetcher.ready[0] if self._prefetcher.ready else None
@@ -355,31 +359,23 @@ class PullConsumer(ClosedOnExit):
             return None
         return self._first_ready()
 
-    def _handed_out(self, ready: Ready, count: int) -> None:
-        ready.index += count
-        self.statistics.messages += count
-        assigned, pulled = ready.assigned, ready.pulled
-        if ready.index == len(pulled.offsets):
-            # Not the last offset + 1: what a filter left out behind it is read as well.
-            assigned.position = pulled.next_offset
-            assigned.room.release()
-        else:
-            assigned.position = pulled.offsets[ready.index]
-
     def _check_open(self) -> None:
         if self._closed:
             raise Closed(what="the consumer")
 
     def _check_failures(self) -> None:
+        self._check_going_on()
+        for assigned in self._assigned.values():
+            # What was fetched before comes first: a seek past the failure throws it away.
+            if assigned.failure is not None and not self._prefetcher.has_ready(assigned):
+                raise assigned.failure
+
+    def _check_going_on(self) -> None:
         self._check_open()
         if self._follow_failure is not None:
             raise self._follow_failure
         if self._store is not None and self._store.is_paused:
             raise ConsumeDisabled(group=self.group)
-        for assigned in self._assigned.values():
-            # What was fetched before comes first: a seek past the failure throws it away.
-            if assigned.failure is not None and not self._prefetcher.has_ready(assigned):
-                raise assigned.failure
 
     # Progress
 
