@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from rockoon.compression import unpack
 from rockoon.errors import StoreCorrupt
 from rockoon_core.message_queue import MessageQueue
-from rockoon_format.columns import Columns, decode_columns
+from rockoon_format.columns import Columns, OnlyRecord, decode_columns, only_record
 from rockoon_format.message_id import encode_offset_id
 from rockoon_format.names import is_dlq_topic, is_retry_topic
 from rockoon_format.properties import (
@@ -79,15 +79,20 @@ class Batch(Sequence["Message"]):
         check_crcs: bool = True,
         bounds: tuple[int, int] | None = None,
     ) -> None:
-        sizes = np.frombuffer(lengths, "<u4") if isinstance(lengths, bytes) else lengths
         self.queue = queue
         self.check_crcs = check_crcs
         self._source = frames
-        self._bounds = bounds or (0, len(frames))
-        self._columns = decode_columns(frames, sizes, bounds, compared=check_crcs)
+        self._lengths = lengths
+        self._bounds = start, end = bounds or (0, len(frames))
+        self._only: OnlyRecord | None = None
+        if isinstance(lengths, bytes) and lengths == (end - start).to_bytes(4, "little"):
+            self._only = only_record(frames, start, end, compared=check_crcs)
+        if self._only is None:
+            # Now, since it is what refuses them.
+            self.columns  # noqa: B018
 
     def __len__(self) -> int:
-        return len(self._columns)
+        return len(self.columns) if self._only is None else 1
 
     def __repr__(self) -> str:
         return f"Batch({self.queue}, {len(self)} messages)"
@@ -105,7 +110,7 @@ class Batch(Sequence["Message"]):
 
     def part(self, first: int, end: int) -> "Batch":
         """Some of the messages, by index, as a batch of their own; no record is copied."""
-        lengths = self._columns.lengths
+        lengths = self.columns.lengths
         start = self._bounds[0] + int(lengths[:first].sum())
         chosen = lengths[first:end]
         bounds = (start, start + int(chosen.sum()))
@@ -121,17 +126,36 @@ class Batch(Sequence["Message"]):
         """The records, back to back: a copy, when other bytes came with them."""
         return self._source[slice(*self._bounds)]
 
-    @property
+    @cached_property
     def columns(self) -> Columns:
         """Every field of the records, as `rockoon_format.columns` has it."""
-        return self._columns
+        lengths = self._lengths
+        sizes = np.frombuffer(lengths, "<u4") if isinstance(lengths, bytes) else lengths
+        return decode_columns(self._source, sizes, self._bounds, compared=self.check_crcs)
+
+    @property
+    def ends(self) -> tuple[int, int]:
+        """Queue offsets of the first message and of the last."""
+        if self._only is not None:
+            return self._only.queue_offset, self._only.queue_offset
+        offsets = self.offsets
+        return int(offsets[0]), int(offsets[-1])
+
+    @property
+    def first_damaged(self) -> int | None:
+        """Index of the first message that is not what was stored, if that is to be refused."""
+        if not self.check_crcs:
+            return None
+        if self._only is not None:
+            return 0 if self._only.is_damaged else None
+        damaged = self.columns.damaged
+        return int(damaged[0]) if len(damaged) else None
 
     @property
     def _sound_columns(self) -> Columns:
-        columns = self._columns
-        if self.check_crcs and len(columns.damaged):
-            raise self.damage(int(columns.damaged[0]))
-        return columns
+        if (damaged := self.first_damaged) is not None:
+            raise self.damage(damaged)
+        return self.columns
 
     @cached_property
     def plain_bodies(self) -> list[bytes] | None:
@@ -139,11 +163,12 @@ class Batch(Sequence["Message"]):
 
         Asked once a batch, so that `Message.body` has nothing else to ask.
         """
-        columns = self._columns
-        flags = columns.sys_flags & SYS_FLAG_COMPRESSED
-        if flags[0] if len(flags) == 1 else flags.any():
+        if self.first_damaged is not None:
             return None
-        return None if self.check_crcs and len(columns.damaged) else columns.bodies
+        if self._only is not None:
+            return None if self._only.sys_flag & SYS_FLAG_COMPRESSED else [self._only.body]
+        is_compressed = (self.columns.sys_flags & SYS_FLAG_COMPRESSED).any()
+        return None if is_compressed else self.columns.bodies
 
     @property
     def bodies(self) -> list[bytes]:
@@ -153,12 +178,12 @@ class Batch(Sequence["Message"]):
             StoreCorrupt: one is damaged; names its queue and offset.
             InvalidArgument: one cannot be unpacked, or not to `compression.UNPACKED_BYTES_MAX`.
         """
-        bodies = self._sound_columns.bodies
-        compressed = np.flatnonzero(self._columns.sys_flags & SYS_FLAG_COMPRESSED)
-        if len(compressed):
-            bodies = list(bodies)
-            for index in compressed.tolist():
-                bodies[index] = unpack(bodies[index], int(self._columns.sys_flags[index]))
+        if self.plain_bodies is not None:
+            return self.plain_bodies
+        columns = self._sound_columns
+        bodies = list(columns.bodies)
+        for index in np.flatnonzero(columns.sys_flags & SYS_FLAG_COMPRESSED).tolist():
+            bodies[index] = unpack(bodies[index], int(columns.sys_flags[index]))
         return bodies
 
     @property
@@ -174,16 +199,16 @@ class Batch(Sequence["Message"]):
     @property
     def offsets(self) -> NDArray[np.int64]:
         """Queue offsets, int64[n]."""
-        return self._columns.queue_offsets
+        return self.columns.queue_offsets
 
     @property
     def store_times(self) -> NDArray[np.int64]:
         """Store times, epoch milliseconds, int64[n]."""
-        return self._columns.store_timestamps_ms
+        return self.columns.store_timestamps_ms
 
     def damage(self, index: int) -> StoreCorrupt:
         """Return the error that says that a message is not what was stored."""
-        offset = int(self._columns.queue_offsets[index])
+        offset = int(self.columns.queue_offsets[index])
         return damaged(self.queue, offset, "it does not have the checksum it was stored with")
 
     def to_arrow(self) -> "pa.RecordBatch":

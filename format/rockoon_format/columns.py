@@ -2,10 +2,12 @@
 
 from collections.abc import Sequence
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from rockoon_format import kernel
 from rockoon_format.checksums import damaged_records, is_damaged, room_of
 from rockoon_format.frames import IntArray, Parts, locate, locate_whole, slices, sliding, tags_codes
 from rockoon_format.properties import (
@@ -29,6 +31,9 @@ from rockoon_format.record import (
     RecordFault,
     decode_record,
 )
+
+# The body of a longer one is copied when it is asked for.
+_ONLY_BYTES_MAX = 64 << 10
 
 
 class Columns:
@@ -247,6 +252,36 @@ def decode_columns(
     if (parts.computed_sizes != sizes).any() or (parts.topic_lengths < 0).any():
         raise RecordError(RecordFault.SIZE, "a record whose parts do not add up to its size")
     return Columns(frames, parts, sizes)
+
+
+class OnlyRecord(NamedTuple):
+    """What is asked of a record that comes alone."""
+
+    queue_offset: int
+    sys_flag: int
+    body: bytes
+    """As stored."""
+    is_damaged: bool
+
+
+def only_record(frames: Buffer, start: int, end: int, *, compared: bool) -> OnlyRecord | None:
+    """The one record between two positions, without an array for each of its fields.
+
+    None where `decode_columns` has to say what it is: it is not whole, it is long, or there is no
+    compiled kernel.
+
+    Args:
+        frames: what the record is in.
+        start, end: positions.
+        compared: whether to compare it with its checksum.
+    """
+    if kernel.native is None or end - start > _ONLY_BYTES_MAX or not isinstance(frames, bytes):
+        return None
+    found = kernel.native.only_record(frames, start, end, compared)
+    if found is None:
+        return None
+    queue_offset, sys_flag, body, state = found
+    return OnlyRecord(queue_offset, sys_flag, body, bool(state & 1))
 
 
 def record_sizes(frames: Buffer) -> NDArray[np.int64]:

@@ -27,6 +27,7 @@ from rockoon_format.record import (
     encode_record,
 )
 from rockoon_proto.v1.broker_pb2 import PullReply
+from support.kernels import BOTH, using
 
 QUEUE = MessageQueue("orders", "broker-a", 3)
 
@@ -87,6 +88,52 @@ def test_a_batch_reads_as_columns_and_as_messages() -> None:
     assert [message.body for message in batch[:1]] == [b"one"]
     with pytest.raises(IndexError):
         batch[2]
+
+
+@pytest.mark.parametrize("choice", BOTH)
+@pytest.mark.parametrize("long", [False, True])
+def test_a_message_alone_is_read_as_one_of_many(choice: str, long: bool) -> None:
+    body = b"one" * (40_000 if long else 1)
+    record = {"body": body, "queue_offset": 100, "properties": {"TAGS": "new", "KEYS": "a b"}}
+    zipped = record | {"body": zlib.compress(body), "sys_flag": SYS_FLAG_COMPRESSED}
+    for each in (record, zipped):
+        with using(choice):
+            alone, many = batch_of(each), batch_of(each, {})
+            assert (len(alone), alone.ends, alone.first_damaged) == (1, (100, 100), None)
+            assert alone.bodies == many.bodies[:1] == [body]
+            for name in (
+                "body",
+                "queue_offset",
+                "tags",
+                "keys",
+                "properties",
+                "sys_flag",
+                "record",
+            ):
+                assert getattr(alone[0], name) == getattr(many[0], name), name
+            assert alone.columns.bodies == many.columns.bodies[:1]
+            frame = alone.frames
+            at = frame.index(alone.columns.bodies[0])
+            damaged = frame[:at] + bytes([frame[at] ^ 1]) + frame[at + 1 :]
+            sizes = len(frame).to_bytes(4, "little")
+            wrong = Batch(QUEUE, b"front" + damaged, sizes, bounds=(5, 5 + len(frame)))
+            assert (wrong.first_damaged, wrong.plain_bodies, wrong.offsets.tolist()) == (
+                0,
+                None,
+                [100],
+            )
+            with pytest.raises(StoreCorrupt, match="message 100 of orders@broker-a:3"):
+                wrong.bodies  # noqa: B018 - reading is what raises
+            with pytest.raises(StoreCorrupt):
+                wrong[0].body  # noqa: B018
+            unchecked = Batch(QUEUE, damaged, sizes, check_crcs=False)
+            assert unchecked.first_damaged is None
+            assert unchecked.columns.bodies[0] == damaged[at : at + len(alone.columns.bodies[0])]
+            for lengths in (sizes + bytes(4), sizes * 2, (len(frame) - 1).to_bytes(4, "little")):
+                with pytest.raises(RecordError):
+                    Batch(QUEUE, frame, lengths)
+            with pytest.raises(RecordError):
+                Batch(QUEUE, frame[:4] + b"?" + frame[5:], sizes)
 
 
 def test_no_messages_are_a_batch_too() -> None:

@@ -27,6 +27,7 @@ from rockoon_format.batch import (
 )
 from rockoon_format.batch_layout import BatchLayout
 from rockoon_format.checksums import crc32
+from rockoon_format.columns import OnlyRecord, only_record
 from rockoon_format.frames import crcs, locate, slices, tags_codes
 from rockoon_format.index_entries import index_entries, keys_within
 from rockoon_format.queue_runs import LogCutter, queue_runs
@@ -41,7 +42,7 @@ from rockoon_format.record import (
     with_room,
 )
 from rockoon_format.sequences import encode_sequences, find_sequences
-from support.kernels import is_compiled, needs_compiled, of_both
+from support.kernels import is_compiled, needs_compiled, of_both, using
 from support.random_messages import Messages, batches, many_examples
 
 HOST = encode_host("10.0.0.9", 10911)
@@ -192,6 +193,18 @@ def decoded(frames: bytes, sizes: NDArray[np.uint32], *, within: bool, compared:
     }
 
 
+def alone(frame: bytes) -> OnlyRecord | None:
+    """What NumPy's columns say of a record that comes alone."""
+    with using(kernel.NUMPY):
+        try:
+            columns = decode_columns(frame, [len(frame)])
+        except RecordError:
+            return None
+        flags, offsets = columns.sys_flags, columns.queue_offsets
+        damaged = len(columns.damaged) == 1
+        return OnlyRecord(int(offsets[0]), int(flags[0]), columns.bodies[0], damaged)
+
+
 def scanned(log: bytes, position: int, end: int, options: dict[str, object]) -> object:
     """All that a scan finds, and the keys of it."""
     found = scan(memoryview(log), position, end, **options)  # type: ignore[arg-type]
@@ -285,6 +298,11 @@ def test_both_kernels_read_the_same_of_whole_torn_and_damaged_logs(
     for how in ({"within": True, "compared": True}, {"within": False, "compared": False}):
         by_numpy, by_compiled = of_both(lambda how=how: decoded(frames, sizes, **how))  # type: ignore[misc]
         assert by_compiled == by_numpy
+    first = frames[: int(sizes[0])]
+    around = b"front" + first + b"behind"
+    found = only_record(around, 5, 5 + len(first), compared=True)
+    assert found == alone(first)
+    assert only_record(around, 5, 6 + len(first), compared=True) is None
     log = b"front" + frames[: len(frames) - cut] + behind
     # Bytes that begin with a record are looked at where they are, others are copied.
     for data, at, end in ((log, 5, len(log)), (log, 5, max(len(log) - 7, 5)), (log[5:], 0, None)):
@@ -407,6 +425,8 @@ def test_the_compiled_kernel_answers_itself_for_what_producers_send() -> None:
     assert native.decode(frames, lengths, 0, len(frames), True) is not None
     assert native.decode(frames, lengths, 0, len(frames) - 1, True) is None
     assert native.decode(frames, lengths, 0, len(frames) + 1, True) is None
+    assert native.only_record(frames, 0, len(frames), True) is None
+    assert native.only_record(frames, 0, int(sizes[0]), True) is not None
     assert native.slices(frames, bytes(8), len(frames).to_bytes(8, sys.byteorder)) == [frames]
     assert native.slices(frames, bytes(8), (len(frames) + 1).to_bytes(8, sys.byteorder)) is None
     with pytest.raises(ValueError, match="not the batch"):

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rockoon.bounds import check_bounds
 from rockoon.errors import BrokerUnavailable, Internal, InvalidOffset, OffsetBeyondEnd, RockoonError
@@ -112,12 +113,11 @@ class Pulled:
             StoreCorrupt: that is the first of all.
         """
         batch = self.batch
-        if batch is None or not batch.check_crcs:
+        if batch is None:
             return self
-        wrong = batch.columns.damaged
-        if len(wrong) == 0:
+        count = batch.first_damaged
+        if count is None:
             return self
-        count = int(wrong[0])
         if count == 0:
             raise batch.damage(0)
         before = batch.part(0, count)
@@ -273,7 +273,7 @@ def _messages(
     subscription: Subscription,
     check_crcs: bool,
 ) -> Pulled:
-    (source, bounds), lengths = records_of(reply), np.frombuffer(reply.record_lengths, "<u4")
+    (source, bounds), lengths = records_of(reply), reply.record_lengths
     try:
         batch = Batch(queue, source, lengths, check_crcs=check_crcs, bounds=bounds)
     except RecordError as error:
@@ -288,13 +288,13 @@ def _messages(
     if wanted is not None:
         # Needed only when tags of one hash meet.
         chosen = b"".join(map(batch.columns.frame, wanted))
-        batch = Batch(queue, chosen, lengths[list(wanted)], check_crcs=check_crcs)
+        sizes = np.frombuffer(lengths, "<u4")[list(wanted)]
+        batch = Batch(queue, chosen, sizes, check_crcs=check_crcs)
     count = len(batch)
     if count == 0:
         return Pulled(None, (), max(reply.next_offset, offset), 0, reply.max_offset)
-    column = batch.offsets
-    first, last = int(column[0]), int(column[-1])
-    in_order = count == 1 or (last - first >= count - 1 and bool((column[1:] > column[:-1]).all()))
+    first, last = batch.ends
+    in_order = count == 1 or (last - first >= count - 1 and _ascend(batch.offsets))
     if first < offset or last >= reply.next_offset or not in_order:
         raise NoSuchRecords(
             service=f"broker {queue.broker}",
@@ -302,8 +302,12 @@ def _messages(
         )
     return Pulled(
         batch,
-        range(first, last + 1) if last - first == count - 1 else column.tolist(),
+        range(first, last + 1) if last - first == count - 1 else batch.offsets.tolist(),
         reply.next_offset,
         batch.size_bytes,
         reply.max_offset,
     )
+
+
+def _ascend(offsets: NDArray[np.int64]) -> bool:
+    return bool((offsets[1:] > offsets[:-1]).all())

@@ -334,7 +334,8 @@ class PullConsumer(ClosedOnExit):
         """Every message from here on, one by one, for ever; errors as `poll_batch`."""
         while True:
             ready = await self._next_ready(None)
-            assert ready is not None and ready.pulled.batch is not None
+            assert ready is not None
+            assert ready.pulled.batch is not None
             batch, count = ready.pulled.batch, len(ready.pulled.batch)
             # Between two messages the caller may seek, poll, or give the queue back.
             while ready.index < count and self._first_ready() is ready:

@@ -152,7 +152,8 @@ class Http2Sending:
             stream.pending.append((memoryview(b"".join(short)), b"", False))
             stream.pending.append((memoryview(piece), b"", False))
             short = []
-        stream.pending.append((memoryview(b"".join(short)), b"", last))
+        if short or last:
+            stream.pending.append((memoryview(b"".join(short)), b"", last))
         self._send_pending(stream)
 
     def send_end(self, stream: "MessageStream") -> None:

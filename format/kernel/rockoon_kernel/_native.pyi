@@ -71,6 +71,9 @@ def locate(data: bytes, starts: bytes) -> tuple[bytearray, bytearray] | None: ..
 def matching(
     data: bytes, sizes: bytes, queue_offsets: bytes, topic: bytes, queue_id: int
 ) -> int: ...
+def only_record(
+    data: bytes, start: int, end: int, compared: bool
+) -> tuple[int, int, bytes, int] | None: ...
 def readable(
     entries: bytes,
     log_min: int,

@@ -41,4 +41,4 @@ pub mod text;
 pub mod window;
 
 /// Raised with every change of what Python calls; `rockoon_format.kernel` takes only its own.
-pub const INTERFACE: u32 = 16;
+pub const INTERFACE: u32 = 17;

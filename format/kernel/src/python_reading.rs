@@ -10,7 +10,8 @@ use crate::columns::{self, PARTS, PREFIX_BYTES};
 use crate::entries;
 use crate::fresh::filled;
 use crate::python::{aside, places, words, WORD};
-use crate::reading::put;
+use crate::reading::{be_i64, put};
+use crate::record::{length, AT_QUEUE_OFFSET};
 
 const ROW_BYTES: usize = (1 + PARTS) * WORD + PREFIX_BYTES;
 
@@ -105,6 +106,30 @@ fn decode<'py>(
     Ok(states.map(|states| (rows, PyBytes::new(py, &states))))
 }
 
+/// Of the only record between two positions its queue offset, its flags, its body as stored and, if
+/// asked, what `compare` gives; None unless it is one.
+#[pyfunction]
+fn only_record<'py>(
+    py: Python<'py>,
+    data: &[u8],
+    start: usize,
+    end: usize,
+    compared: bool,
+) -> Option<(i64, i32, Bound<'py, PyBytes>, u8)> {
+    let record = data.get(start..end)?;
+    let found = columns::sound(record)?;
+    let body = record
+        .get(found.body_start..)?
+        .get(..length(found.body_length))?;
+    let state = if compared {
+        columns::compare_parts(record, &found, true)?
+    } else {
+        0
+    };
+    let queue_offset = be_i64(record, AT_QUEUE_OFFSET)?;
+    Some((queue_offset, found.sys_flag, PyBytes::new(py, body), state))
+}
+
 /// How many leading records, back to back, their sizes int64, are those of a queue's offsets, int64.
 ///
 /// A topic that is not empty is compared with that of the first.
@@ -170,6 +195,7 @@ pub fn add_to(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(decode, module)?)?;
     module.add_function(wrap_pyfunction!(locate, module)?)?;
     module.add_function(wrap_pyfunction!(matching, module)?)?;
+    module.add_function(wrap_pyfunction!(only_record, module)?)?;
     module.add_function(wrap_pyfunction!(readable, module)?)?;
     module.add_function(wrap_pyfunction!(slices, module)?)
 }
