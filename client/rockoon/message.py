@@ -131,15 +131,13 @@ class Batch(Sequence["Message"]):
         """Every field of the records, as `rockoon_format.columns` has it."""
         lengths = self._lengths
         sizes = np.frombuffer(lengths, "<u4") if isinstance(lengths, bytes) else lengths
-        return decode_columns(self._source, sizes, self._bounds, compared=self.check_crcs)
+        # One that came alone is compared already.
+        compared = self.check_crcs and self._only is None
+        return decode_columns(self._source, sizes, self._bounds, compared=compared)
 
-    @property
-    def ends(self) -> tuple[int, int]:
-        """Queue offsets of the first message and of the last."""
-        if self._only is not None:
-            return self._only.queue_offset, self._only.queue_offset
-        offsets = self.offsets
-        return int(offsets[0]), int(offsets[-1])
+    def queue_offset_of(self, index: int) -> int:
+        """Queue offset of one message."""
+        return int(self.offsets[index]) if self._only is None else self._only.queue_offset
 
     @property
     def first_damaged(self) -> int | None:
@@ -208,7 +206,7 @@ class Batch(Sequence["Message"]):
 
     def damage(self, index: int) -> StoreCorrupt:
         """Return the error that says that a message is not what was stored."""
-        offset = int(self.columns.queue_offsets[index])
+        offset = self.queue_offset_of(index)
         return damaged(self.queue, offset, "it does not have the checksum it was stored with")
 
     def to_arrow(self) -> "pa.RecordBatch":
@@ -300,7 +298,7 @@ class Message:
 
     @property
     def queue_offset(self) -> int:
-        return int(self._batch.columns.queue_offsets[self._index])
+        return self._batch.queue_offset_of(self._index)
 
     @property
     def physical_offset(self) -> int:

@@ -42,6 +42,10 @@ AT_DIGITS = len(PROPERTY_CRC_HEAD)
 PROPERTIES_CHECKED_BYTES_MAX = PROPERTIES_BYTES_MAX - PROPERTY_CRC_BYTES - len(PROPERTY_SEPARATOR)
 """Records with longer properties have no room for a checksum."""
 
+DAMAGED, WHOLE = 1, 2
+"""What `locate_whole` and the compiled kernel say of a record: it is not what was stored; it has a
+checksum of all of it, right or wrong."""
+
 _END = PROPERTY_CRC_BYTES - 1
 _DIGITS_END = AT_DIGITS + PROPERTY_CRC_DIGITS
 _ROOM_LETTERS = np.frombuffer(PROPERTY_CRC_ROOM, np.uint8)
@@ -128,7 +132,7 @@ def damaged_records(buffer: bytes, parts: Parts, sizes: IntArray) -> NDArray[np.
 def is_damaged(buffer: bytes, parts: Parts, sizes: IntArray) -> bool:
     """As `damaged_records` of one record, without an operation on an array of one."""
     found = _compared(buffer, parts.starts, sizes, checksums=True)
-    return bool(damaged_records(buffer, parts, sizes)[0] if found is None else found[0] & 1)
+    return bool(damaged_records(buffer, parts, sizes)[0] if found is None else found[0] & DAMAGED)
 
 
 def compare(
@@ -139,7 +143,7 @@ def compare(
     The arguments are those of `checks_of`.
     """
     if (states := _states(buffer, parts.starts, sizes, checksums=checksums)) is not None:
-        return states & 1 != 0, states & 2 != 0
+        return states & DAMAGED != 0, states & WHOLE != 0
     checks = checks_of(buffer, parts, sizes, checksums=checksums)
     return checks.wrong(crcs(buffer, checks.starts, checks.lengths) & CRC_MASK), checks.whole
 
@@ -148,7 +152,7 @@ def compared(buffer: bytes, starts: IntArray, sizes: IntArray) -> NDArray[np.boo
     """What `damaged_records` gives of records at `starts`, without looking for their parts before;
     None where the compiled kernel leaves it open, or there is none."""
     states = _states(buffer, starts, sizes, checksums=True)
-    return None if states is None else states & 1 != 0
+    return None if states is None else states & DAMAGED != 0
 
 
 def _states(

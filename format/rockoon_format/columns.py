@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from rockoon_format import kernel
-from rockoon_format.checksums import damaged_records, is_damaged, room_of
+from rockoon_format.checksums import DAMAGED, WHOLE, damaged_records, is_damaged, room_of
 from rockoon_format.frames import IntArray, Parts, locate, locate_whole, slices, sliding, tags_codes
 from rockoon_format.properties import (
     PROPERTY_KEYS,
@@ -52,7 +52,7 @@ class Columns:
     ) -> None:
         self._frames = frames
         self._parts = parts
-        # Of each record 1, or 3, if it is damaged, where that is known.
+        # Of each record what `locate_whole` gives, where that is known.
         self._states = states
         self.lengths = lengths
         """Size of each record in bytes."""
@@ -148,9 +148,9 @@ class Columns:
         (`rockoon_format.checksums`).
         """
         if self._states is not None:
-            if 1 not in self._states and 3 not in self._states:
+            if DAMAGED not in self._states and DAMAGED | WHOLE not in self._states:
                 return np.zeros(0, np.int64)
-            return np.flatnonzero(np.frombuffer(self._states, np.uint8) & 1)
+            return np.flatnonzero(np.frombuffer(self._states, np.uint8) & DAMAGED)
         if len(self.lengths) == 1:
             return np.zeros(int(is_damaged(self._frames, self._parts, self.lengths)), np.int64)
         return np.flatnonzero(damaged_records(self._frames, self._parts, self.lengths))
@@ -281,7 +281,7 @@ def only_record(frames: Buffer, start: int, end: int, *, compared: bool) -> Only
     if found is None:
         return None
     queue_offset, sys_flag, body, state = found
-    return OnlyRecord(queue_offset, sys_flag, body, bool(state & 1))
+    return OnlyRecord(queue_offset, sys_flag, body, bool(state & DAMAGED))
 
 
 def record_sizes(frames: Buffer) -> NDArray[np.int64]:

@@ -138,8 +138,8 @@ def locate_whole(
     buffer: bytes, sizes: IntArray, bounds: tuple[int, int], *, compared: bool
 ) -> tuple[Parts, bytes] | None:
     """The parts of records back to back, and a byte for each of what `checksums.compare` says, if
-    that is asked: 1 it is damaged, 2 it has a checksum. None where there is no compiled kernel, or
-    a record that is not whole or of another size.
+    that is asked (`DAMAGED`, `WHOLE`). None where there is no compiled kernel, or a record that is
+    not whole or of another size.
 
     Args:
         buffer: has the records between the bounds.
@@ -184,8 +184,9 @@ def slices(buffer: bytes, starts: IntArray, lengths: IntArray) -> list[bytes]:
         start = int(starts[0])
         return [buffer[start : start + length]]
     pieces: list[bytes]
-    if kernel.native is not None:
-        found = kernel.native.slices(buffer, starts.tobytes(), lengths.tobytes())
+    if kernel.native is not None and isinstance(buffer, bytes):
+        places = (each.astype(np.int64, copy=False).tobytes() for each in (starts, lengths))
+        found = kernel.native.slices(buffer, *places)
         if found is not None:
             pieces = found
             return pieces

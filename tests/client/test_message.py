@@ -99,7 +99,7 @@ def test_a_message_alone_is_read_as_one_of_many(choice: str, long: bool) -> None
     for each in (record, zipped):
         with using(choice):
             alone, many = batch_of(each), batch_of(each, {})
-            assert (len(alone), alone.ends, alone.first_damaged) == (1, (100, 100), None)
+            assert (len(alone), alone.queue_offset_of(0), alone.first_damaged) == (1, 100, None)
             assert alone.bodies == many.bodies[:1] == [body]
             for name in (
                 "body",

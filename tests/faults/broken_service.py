@@ -49,7 +49,7 @@ def broker_rewrites_nothing() -> None:
 
 
 def broker_believes_entries() -> None:
-    replace("rockoon_broker.store.reading.reader:readable", lambda _: nothing)
+    replace("rockoon_broker.store.reading.reader:records_to_read", lambda _: nothing)
     replace(
         "rockoon_broker.store.reading.reader:plausible_count", lambda _: lambda rows, *_: len(rows)
     )

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from rockoon_broker.store.queues.check import matching_count, plausible_count, readable
+from rockoon_broker.store.queues.check import matching_count, plausible_count, records_to_read
 from rockoon_format.batch import encode_batch
 from rockoon_format.consume_queue import FILLER_SIZE, EntryArray, encode_entries
 from rockoon_format.record import RECORD_BYTES_MIN, encode_host
@@ -44,7 +44,7 @@ def entries_of(chance: random.Random) -> EntryArray:
 
 
 def expected(entries: EntryArray, messages_max: int, bytes_max: int) -> Read | None:
-    """What `readable` says, by the rules of `plausible_count` one entry after the other."""
+    """What `records_to_read` says, by the rules of `plausible_count` one entry after the other."""
     sizes: list[int] = []
     runs: list[Run] = []
     for position, size, _ in entries[:messages_max].tolist():
@@ -70,11 +70,12 @@ def test_entries_lead_to_the_runs_that_numpy_leaves(seed: int) -> None:
         entries = entries_of(chance)
         messages_max, bytes_max = chance.choice([1, 5, 100]), chance.choice([1, 900, 10_000])
         bounds = (LOG_MIN, LOG_END, FILE_BYTES, messages_max, bytes_max)
-        found = readable(entries, *bounds)
+        with using("compiled"):
+            found = records_to_read(entries, *bounds)
         read = None if found is None else Read(found[0].tolist(), found[1])
         assert read == expected(entries, messages_max, bytes_max), (seed, entries)
         with using("numpy"):
-            assert readable(entries, *bounds) is None
+            assert records_to_read(entries, *bounds) is None
         if read is not None:
             found_some += 1
             positions, sizes = (entries[name].astype(np.int64) for name in ("offset", "size"))

@@ -119,7 +119,8 @@ class Prefetcher:
         return any(ready.assigned is assigned for ready in self.ready)
 
     def hand_out(self, ready: Ready, count: int) -> None:
-        """The caller is given so many messages of the first batch."""
+        """The caller is given so many messages of a batch, which is the first that is ready."""
+        assert self.ready[0] is ready
         ready.index += count
         self._statistics.messages += count
         assigned, pulled = ready.assigned, ready.pulled

@@ -293,7 +293,7 @@ def _messages(
     count = len(batch)
     if count == 0:
         return Pulled(None, (), max(reply.next_offset, offset), 0, reply.max_offset)
-    first, last = batch.ends
+    first, last = batch.queue_offset_of(0), batch.queue_offset_of(-1)
     in_order = count == 1 or (last - first >= count - 1 and _ascend(batch.offsets))
     if first < offset or last >= reply.next_offset or not in_order:
         raise NoSuchRecords(

@@ -331,7 +331,8 @@ class PullConsumer(ClosedOnExit):
         return messages
 
     async def __aiter__(self) -> AsyncIterator[Message]:
-        """Every message from here on, one by one, for ever; errors as `poll_batch`."""
+        """Every message from here on, one by one, for ever; errors as `poll_batch`, those of a
+        queue when the batch at hand is used up."""
         while True:
             ready = await self._next_ready(None)
             assert ready is not None

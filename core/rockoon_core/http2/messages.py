@@ -122,7 +122,8 @@ class GrowingMessage:
 
 
 # What bytes() gives is zeroed, which is a sixth of what a reader in bulk costs.
-_new_bytes = ctypes.pythonapi.PyBytes_FromStringAndSize
+# As an item: the attribute is one for the whole process, and others may declare it otherwise.
+_new_bytes = ctypes.pythonapi["PyBytes_FromStringAndSize"]
 _new_bytes.argtypes, _new_bytes.restype = (ctypes.c_void_p, ctypes.c_ssize_t), ctypes.py_object
 
 
@@ -354,8 +355,8 @@ class MessageStream:
         """
         self.sent_last = last
         if isinstance(message, list):
-            if sum(map(len, message)) > JOINED_BYTES_MAX:
-                self.connection.send_pieces(self, message, last=last)
+            if sum(map(len, message)) > JOINED_BYTES_MAX and not last:
+                self.connection.send_pieces(self, message)
                 return
             message = b"".join(message)
         self.connection.send_data(self, PREFIX.pack(0, len(message)), message, last=last)

@@ -140,20 +140,22 @@ class Http2Sending:
         stream.pending.append((memoryview(pieces[-1]), b"", last))
         self._send_pending(stream)
 
-    def send_pieces(self, stream: "MessageStream", pieces: list[bytes], *, last: bool) -> None:
-        """A message that is in pieces; what there is no room for is sent later."""
+    def send_pieces(self, stream: "MessageStream", pieces: list[bytes]) -> None:
+        """A message in pieces, which does not end the stream; what there is no room for is sent
+        later."""
         if stream.is_closed:
             return
-        short = [PREFIX.pack(0, sum(map(len, pieces)))]
+        short = PREFIX.pack(0, sum(map(len, pieces)))
         for piece in pieces:
             if len(piece) <= JOINED_BYTES_MAX:
-                short.append(piece)
+                short += piece
                 continue
-            stream.pending.append((memoryview(b"".join(short)), b"", False))
+            if short:
+                stream.pending.append((memoryview(short), b"", False))
             stream.pending.append((memoryview(piece), b"", False))
-            short = []
-        if short or last:
-            stream.pending.append((memoryview(b"".join(short)), b"", last))
+            short = b""
+        if short:
+            stream.pending.append((memoryview(short), b"", False))
         self._send_pending(stream)
 
     def send_end(self, stream: "MessageStream") -> None:

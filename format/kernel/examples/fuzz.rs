@@ -12,7 +12,7 @@ use _native::columns::{
 };
 use _native::delivered::{Common as Delivery, Reserved, Writer, FRAME_HEAD_BYTES};
 use _native::encode::{record, size, Columns, Common};
-use _native::entries::{matching, readable, Log};
+use _native::entries::{matching, records_to_read, Log};
 use _native::index::{keys, Seconds, Slots, UNIT_BYTES};
 use _native::laid::{Pieces, Progress};
 use _native::pieces::{offset_id, room, Properties, Span};
@@ -171,7 +171,7 @@ fn read_all(chance: &mut Chance, frames: &[u8], sizes: &[i64]) {
             end: wild(chance, frames.len()),
             file_bytes: length,
         };
-        if let Some((taken, runs)) = readable(frames, &log, chance.below(9), length) {
+        if let Some((taken, runs)) = records_to_read(frames, &log, chance.below(9), length) {
             assert!(runs
                 .iter()
                 .all(|run| log.min <= run.0 && run.0 < run.1 && run.1 <= log.end));

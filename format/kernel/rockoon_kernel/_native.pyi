@@ -74,7 +74,7 @@ def matching(
 def only_record(
     data: bytes, start: int, end: int, compared: bool
 ) -> tuple[int, int, bytes, int] | None: ...
-def readable(
+def records_to_read(
     entries: bytes,
     log_min: int,
     log_end: int,

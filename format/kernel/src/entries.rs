@@ -23,7 +23,7 @@ pub type Run = (i64, i64);
 /// bytes but for the first, and where each run of neighbours starts and ends.
 ///
 /// None where an entry that is looked at cannot be right, or is of no record any more.
-pub fn readable(
+pub fn records_to_read(
     entries: &[u8],
     log: &Log,
     messages_max: usize,

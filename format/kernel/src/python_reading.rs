@@ -11,7 +11,7 @@ use crate::entries;
 use crate::fresh::filled;
 use crate::python::{aside, places, words, WORD};
 use crate::reading::{be_i64, put};
-use crate::record::{length, AT_QUEUE_OFFSET};
+use crate::record::{length, AT_QUEUE_OFFSET, RECORD_BYTES_MIN};
 
 const ROW_BYTES: usize = (1 + PARTS) * WORD + PREFIX_BYTES;
 
@@ -80,6 +80,10 @@ fn decode<'py>(
     compared: bool,
 ) -> PyResult<Option<(Bound<'py, PyBytes>, Bound<'py, PyBytes>)>> {
     let count = sizes.len() / WORD;
+    // Before there is memory for them: claims cost nobody else anything.
+    if end > data.len() || count > end.saturating_sub(start) / RECORD_BYTES_MIN {
+        return Ok(None);
+    }
     let (rows, states) = filled(py, count * ROW_BYTES, |out| {
         aside(py, data.len(), || {
             let mut states = Vec::with_capacity(if compared { count } else { 0 });
@@ -155,7 +159,7 @@ fn matching(
 /// Records that a queue's entries lead to, as many as one read may have: their sizes, int64, and for
 /// every run of neighbours where it starts and ends; None where an entry is none of a record.
 #[pyfunction]
-fn readable<'py>(
+fn records_to_read<'py>(
     py: Python<'py>,
     entries: &[u8],
     log_min: i64,
@@ -169,11 +173,11 @@ fn readable<'py>(
         end: log_end,
         file_bytes,
     };
-    let (sizes, runs) = entries::readable(entries, &log, messages_max, bytes_max)?;
+    let (sizes, runs) = entries::records_to_read(entries, &log, messages_max, bytes_max)?;
     Some((PyBytes::new(py, &sizes), runs))
 }
 
-/// Pieces of bytes; None if one does not lie within them.
+/// Pieces of bytes; None if one does not lie within them, or is of a negative length.
 #[pyfunction]
 fn slices<'py>(
     py: Python<'py>,
@@ -181,8 +185,11 @@ fn slices<'py>(
     starts: &[u8],
     lengths: &[u8],
 ) -> PyResult<Option<Bound<'py, PyList>>> {
+    if starts.len() != lengths.len() {
+        return Ok(None);
+    }
     let Some(pieces) = places(starts, lengths)
-        .map(|(start, length)| columns::piece(data, start, length))
+        .map(|(start, length)| columns::piece(data, start, length).filter(|_| length >= 0))
         .collect::<Option<Vec<&[u8]>>>()
     else {
         return Ok(None);
@@ -196,6 +203,6 @@ pub fn add_to(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(locate, module)?)?;
     module.add_function(wrap_pyfunction!(matching, module)?)?;
     module.add_function(wrap_pyfunction!(only_record, module)?)?;
-    module.add_function(wrap_pyfunction!(readable, module)?)?;
+    module.add_function(wrap_pyfunction!(records_to_read, module)?)?;
     module.add_function(wrap_pyfunction!(slices, module)?)
 }

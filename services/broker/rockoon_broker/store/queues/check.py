@@ -16,7 +16,7 @@ LMQ_PREFIX = "%LMQ%"
 """Queues of RocketMQ that list records of other topics, under numbers the records do not bear."""
 
 
-def readable(
+def records_to_read(
     entries: EntryArray,
     log_min: int,
     log_end: int,
@@ -39,7 +39,7 @@ def readable(
     if kernel.native is None:
         return None
     bounds = (log_min, log_end, file_bytes, messages_max, bytes_max)
-    found = kernel.native.readable(entries.tobytes(), *bounds)
+    found = kernel.native.records_to_read(entries.tobytes(), *bounds)
     if found is None:
         return None
     sizes, runs = found

@@ -17,7 +17,7 @@ from rockoon_broker.store.log.commit_log import CommitLog
 from rockoon_broker.store.log.gathering import gather, gather_runs
 from rockoon_broker.store.log.residency import pages_resident
 from rockoon_broker.store.log.time_runs import STORE_TIME_HEAD_BYTES, TimeRuns, store_time_ms
-from rockoon_broker.store.queues.check import matching_count, plausible_count, readable
+from rockoon_broker.store.queues.check import matching_count, plausible_count, records_to_read
 from rockoon_broker.store.queues.codes import proved_count
 from rockoon_broker.store.queues.consume_queue import ConsumeQueue
 from rockoon_broker.store.queues.consume_queues import ConsumeQueues
@@ -225,7 +225,7 @@ class Reader:
             return GetResult(GetStatus.OFFSET_FOUND_NULL, following, low, high)
         place = self._log.min_offset, self._log.end, self._log.file_bytes
         if tag_codes is None:
-            found = readable(entries, *place, max(1, messages_max), bytes_max)
+            found = records_to_read(entries, *place, max(1, messages_max), bytes_max)
             if found is not None:
                 sizes, runs = found
                 frames = gather_runs(runs, self._log.read, self._log.same_file)
