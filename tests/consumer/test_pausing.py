@@ -149,4 +149,18 @@ async def test_a_pull_consumer_that_reads_is_told_with_its_next_commit_and_assig
                 await consumer.assign([Q0])
         fake.offset.pause("billing", paused=False)
         await consumer.assign([Q0])
-        assert [message.body for message in await consumer.poll()] == numbered(6, 4)
+        found = []
+
+        async def read() -> None:
+            async for message in consumer:
+                found.append(message.body)
+                if len(found) == 2:
+                    fake.offset.pause("billing")
+                    await consumer.commit()
+
+        with pytest.raises(ConsumeDisabled):
+            await read()
+        assert found == numbered(2, 4)
+        fake.offset.pause("billing", paused=False)
+        await consumer.assign([Q0])
+        assert [message.body for message in await consumer.poll()] == numbered(4, 6)

@@ -2,11 +2,11 @@
 
 #![forbid(unsafe_code)]
 
+use crate::batch::ENTRY_BYTES;
 use crate::columns::sound;
 use crate::reading::{be_i32, be_i64};
 use crate::record::{AT_QUEUE_ID, AT_QUEUE_OFFSET, RECORD_BYTES_MIN};
 
-const ENTRY_BYTES: usize = 20;
 const FILLER_SIZE: i32 = i32::MAX;
 
 /// Where records may lie: between two physical offsets, and across no multiple of a file's size.
@@ -58,6 +58,8 @@ pub fn records_to_read(
 }
 
 /// How many leading records, of sizes and queue offsets, are what these say, and whole.
+///
+/// Without a topic only the latter is asked.
 pub fn matching(
     data: &[u8],
     places: impl Iterator<Item = (i64, i64)>,
@@ -80,7 +82,7 @@ pub fn matching(
     count
 }
 
-/// Whether a record is whole and bears a queue offset; none is asked for without a topic.
+/// Whether a record is whole and that of a queue's offset; the topic is looked at in the first.
 fn is_at(record: &[u8], topic: &[u8], queue_id: i64, queue_offset: i64, is_first: bool) -> bool {
     let Some(parts) = sound(record) else {
         return false;
