@@ -237,6 +237,7 @@ async def test_what_was_fetched_before_a_failure_comes_before_it(
 
         async def read() -> None:
             async for message in consumer:
+                assert message.queue == Q0
                 found.append(message.body)
 
         with pytest.raises(StoreCorrupt):
