@@ -426,6 +426,7 @@ def test_the_compiled_kernel_answers_itself_for_what_producers_send() -> None:
     assert native.decode(frames, lengths, 0, len(frames), True) is not None
     assert native.decode(frames, lengths, 0, len(frames) - 1, True) is None
     assert native.decode(frames, lengths, 0, len(frames) + 1, True) is None
+    assert native.decode(frames + b"?", lengths, 0, len(frames) + 1, True) is None
     assert native.only_record(frames, 0, len(frames), True) is None
     assert native.only_record(frames, 0, int(sizes[0]), True) is not None
     assert native.slices(frames, bytes(8), len(frames).to_bytes(8, sys.byteorder)) == [frames]
@@ -451,7 +452,7 @@ def test_lengths_that_are_only_claimed_take_no_memory() -> None:
 
 @needs_compiled
 def test_pieces_of_negative_lengths_are_left_to_numpy() -> None:
-    starts, lengths = np.array([30, 40]), np.array([-5, 3])
+    starts, lengths = np.array([30, 40]), np.array([-50, 3])
     by_numpy, by_compiled = of_both(lambda: slices(bytes(range(100)), starts, lengths))
     assert by_compiled == by_numpy
     assert slices(b"abcdef", np.array([1, 2], np.uint32), np.array([2, 3], np.uint32)) == [
