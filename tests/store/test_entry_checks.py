@@ -68,7 +68,8 @@ def test_entries_lead_to_the_runs_that_numpy_leaves(seed: int) -> None:
     chance, found_some = random.Random(seed), 0
     for _ in range(100):
         entries = entries_of(chance)
-        messages_max, bytes_max = chance.choice([1, 5, 100]), chance.choice([1, 900, 10_000])
+        exactly = max(int(entries["size"][:3].astype(np.int64).sum()), 1)
+        messages_max, bytes_max = chance.choice([1, 5, 100]), chance.choice([1, exactly, 10_000])
         bounds = (LOG_MIN, LOG_END, FILE_BYTES, messages_max, bytes_max)
         with using("compiled"):
             found = records_to_read(entries, *bounds)
