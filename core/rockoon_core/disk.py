@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from rockoon_core.unfilled import unfilled
+
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
@@ -97,6 +99,10 @@ class Disk:
         """Open for reading only."""
         return _opened(path, os.O_RDONLY | os.O_CLOEXEC)
 
+    def duplicate(self, fd: int) -> int:
+        """Another descriptor of the same open file."""
+        return os.dup(fd)
+
     def close(self, fd: int) -> None:
         os.close(fd)
 
@@ -123,6 +129,42 @@ class Disk:
                 break
             data += rest
         return data
+
+    def pread_cached(self, fd: int, count: int, position: int) -> bytes | None:
+        """As `pread`, of what is in the page cache: never waits for the disk.
+
+        Returns:
+            None where some of it is not there. A file system that cannot be asked waits after all.
+
+        Raises:
+            OSError: the disk.
+        """
+        if not hasattr(os, "RWF_NOWAIT"):
+            return self.pread(fd, count, position)
+        memory, view = unfilled(count)
+        filled = 0
+        with view:
+            while filled < count:
+                try:
+                    found = os.preadv(fd, (view[filled:],), position + filled, os.RWF_NOWAIT)
+                except BlockingIOError:
+                    return None
+                except OSError as failure:
+                    if failure.errno == errno.EOPNOTSUPP:
+                        return self.pread(fd, count, position)
+                    raise
+                if not found:
+                    if position + filled < self.size(fd):
+                        # Linux 5.9 and 5.10 say so of what is not cached.
+                        return None
+                    break
+                filled += found
+        data = memory.getvalue()
+        return data if filled == count else data[:filled]
+
+    def will_read(self, fd: int, count: int, position: int) -> None:
+        """Have the system begin to bring what will be read into the page cache. Only a request."""
+        os.posix_fadvise(fd, position, count, os.POSIX_FADV_WILLNEED)
 
     def size(self, fd: int) -> int:
         """Bytes of an open file."""

@@ -5,14 +5,13 @@ What is not read keeps its sender waiting: a stream's window is given back as me
 """
 
 import asyncio
-import ctypes
 import struct
 from collections import deque
 from collections.abc import Callable
-from io import BytesIO
 from typing import TYPE_CHECKING, ClassVar
 
 from rockoon_core.http2 import frames
+from rockoon_core.unfilled import unfilled
 
 if TYPE_CHECKING:
     from rockoon_core.http2.sending import Http2Sending
@@ -92,7 +91,7 @@ class GrowingMessage:
     def __init__(self, first_bytes: int, length: int) -> None:
         self.length = length
         self._filled = 0
-        self._bytes, self._view = _reserved(first_bytes)
+        self._bytes, self._view = unfilled(first_bytes)
 
     def target(self, bytes_max: int) -> memoryview:
         """Where the next bytes may be put, at most so many; `note_filled` says that they were."""
@@ -107,7 +106,7 @@ class GrowingMessage:
             self._view.release()
         else:
             # A new one: views of the one before keep it from growing.
-            grown, view = _reserved(min(2 * self._filled, self.length))
+            grown, view = unfilled(min(2 * self._filled, self.length))
             view[: self._filled] = self._view
             self._bytes, self._view = grown, view
         return True
@@ -119,18 +118,6 @@ class GrowingMessage:
     def to_bytes(self) -> bytes:
         """The message, which is whole."""
         return self._bytes.getvalue()
-
-
-# What bytes() gives is zeroed, which is a sixth of what a reader in bulk costs.
-# As an item: the attribute is one for the whole process, and others may declare it otherwise.
-_new_bytes = ctypes.pythonapi["PyBytes_FromStringAndSize"]
-_new_bytes.argtypes, _new_bytes.restype = (ctypes.c_void_p, ctypes.c_ssize_t), ctypes.py_object
-
-
-def _reserved(count: int) -> tuple[BytesIO, memoryview]:
-    # Of bytes that nobody else has, a BytesIO lends the memory itself; of others a copy.
-    memory = BytesIO(_new_bytes(None, count))
-    return memory, memory.getbuffer()
 
 
 class MessageStream:
