@@ -14,6 +14,7 @@ from rockoon_format.generation import Manifest, PartEntries
 from rockoon_proto.v1 import broker_pb2 as pb
 from support.broker import RunningBroker, bodies_of, running_broker
 from support.broker_routes import BrokerRoutes
+from support.cold_disk import ColdDisk
 from support.eventually import eventually
 from support.generations import (
     compact_over_the_wire,
@@ -348,6 +349,31 @@ async def test_a_topic_that_is_compacted_no_more_keeps_what_was_left_of_it(
         told = await broker.until(lambda described: not described.compaction.HasField("hold"))
         assert (told.compaction.topics, told.compaction.generation) == (0, 1)
         assert await broker.bodies("Latest") == [b"2", b"1", b"no key"]
+
+
+async def test_while_a_reader_waits_for_a_cold_generation_others_do_not(
+    tmp_path: Path, nameserver: BrokerRoutes
+) -> None:
+    await latest(nameserver)
+    async with running_broker(tmp_path / "store", [nameserver.address]) as broker:
+        await send(broker, "a=1", "a=2")
+        await compact_over_the_wire(broker, tmp_path / "store", tmp_path / "copy", "job-1")
+    disk = ColdDisk()
+    async with (
+        running_broker(tmp_path / "store", [nameserver.address], disk=disk, index="off") as broker,
+        asyncio.TaskGroup() as tasks,
+    ):
+        await broker.describe()
+        disk.evict()
+        disk.moves.clear()
+        cold = tasks.create_task(broker.bodies("Latest"))
+        await eventually(lambda: disk.loaded)
+        await send(broker, "b=1", queue_id=1)
+        assert await broker.bodies("Latest", 1) == [b"1"]
+        assert not cold.done()
+        disk.moves.set()
+        assert await cold == [b"2"]
+        assert disk.waited == 0
 
 
 async def test_a_deleted_topic_is_not_served_from_its_generation(

@@ -43,6 +43,7 @@ from rockoon_format.names import SCHEDULE_TOPIC, TIMER_TOPIC
 from rockoon_format.properties import decode
 from rockoon_format.record import Record, encode_record
 from support.aside_desk import NOW_MS, AsideDesk
+from support.cold_disk import ColdDisk
 from support.eventually import eventually
 from support.seeds import seeds
 from support.store_directory import FailingDisk, crashed_copy
@@ -596,3 +597,16 @@ async def test_everything_comes_once_through_random_jumps_kills_stops_and_cancel
     desk.store.close()
     assert verify_store(desk.settings.store_path) == []
     assert len(expected) > 50
+
+
+async def test_nobody_waits_for_the_disk_while_old_messages_are_delivered(tmp_path: Path) -> None:
+    disk = ColdDisk()
+    desk = AsideDesk(tmp_path / "store", disk=disk)
+    await desk.send(*[{"DELAY": 3}] * 3)
+    await desk.turns()
+    disk.evict()
+    desk.clock.pass_ms(10_000)
+    await desk.turns()
+    assert (disk.waited, disk.loaded > 0) == (0, True)
+    assert desk.bodies("T", 0) == [b"0", b"1", b"2"]
+    desk.store.close()

@@ -18,6 +18,8 @@ from rockoon_core.replication_rules import consistent_point, rank_of
 from rockoon_format.batch import encode_batch
 from rockoon_format.log_marks import LOG_TOPIC
 from rockoon_replica.log import ReplicatedLog
+from support.cold_disk import ColdDisk
+from support.eventually import eventually
 from support.holding_disk import HoldingDisk
 from support.store_directory import (
     BORN_HOST,
@@ -152,3 +154,41 @@ async def test_a_truncated_log_is_another_store(tmp_path: Path) -> None:
             log.open_epoch(1)
         assert append(log, b"two again") > end
         await log.sync()
+
+
+async def test_what_a_follower_far_behind_lacks_is_read_while_the_loop_does_other_work(
+    tmp_path: Path,
+) -> None:
+    disk = ColdDisk()
+    async with opened(tmp_path / "a", disk) as log:
+
+        async def fetch() -> bytes:
+            disk.evict()
+            disk.moves.clear()
+            return await log.fetch(0, 1 << 20)
+
+        async def go_on() -> None:
+            await eventually(lambda: disk.loaded)
+            append(log, b"new")
+            await log.sync()
+            disk.moves.set()
+
+        async def cut() -> None:
+            await eventually(lambda: disk.loaded)
+            log.truncate(len(whole))
+            disk.moves.set()
+
+        log.open_epoch(1)
+        append(log, bytes(900))
+        whole = log.read(0, 1 << 20)
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(go_on())
+            found = await fetch()
+        assert found.startswith(whole)
+        assert len(found) > len(whole)
+        assert disk.waited == 0
+        # A leader that was deposed meanwhile has cut its log: what was there is nobody's record.
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(cut())
+            with pytest.raises(ValueError, match="meanwhile"):
+                await fetch()

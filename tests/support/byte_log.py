@@ -102,6 +102,9 @@ class ByteLog:
             end = record.end
         return self.bytes_between(offset, end)
 
+    async def fetch(self, offset: int, bytes_max: int) -> bytes:
+        return self.read(offset, bytes_max)
+
     def write(self, offset: int, data: bytes) -> None:
         if offset != self.end:
             raise ValueError(f"{offset} is not the end, {self.end} is")

@@ -91,6 +91,9 @@ class FileLog:
             end = self._starts[last - 1]
         return self.disk.pread(self._fd, end - offset, offset)
 
+    async def fetch(self, offset: int, bytes_max: int) -> bytes:
+        return self.read(offset, bytes_max)
+
     def write(self, offset: int, data: bytes) -> None:
         if offset != self._end:
             raise ValueError(f"{offset} is not the end, {self._end}")

@@ -84,6 +84,13 @@ class FailingDisk(Disk):
         self.paths[fd] = path
         return fd
 
+    def duplicate(self, fd: int) -> int:
+        copy = super().duplicate(fd)
+        # Those that are read only are opened elsewhere.
+        if fd in self.paths:
+            self.paths[copy] = self.paths[fd]
+        return copy
+
     def close(self, fd: int) -> None:
         self.paths.pop(fd, None)
         super().close(fd)
@@ -92,6 +99,10 @@ class FailingDisk(Disk):
         # Those that are read only are opened elsewhere.
         _raise(self.fail_read(self.paths[fd]) if fd in self.paths else 0)
         return super().pread(fd, count, position)
+
+    def pread_cached(self, fd: int, count: int, position: int) -> bytes | None:
+        # All of it is, whatever the machine has evicted: a test of what is not says so itself.
+        return self.pread(fd, count, position)
 
     def pwrite(self, fd: int, data: "ReadableBuffer", position: int) -> int:
         _raise(self.fail_write(self.paths[fd], position))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from rockoon_broker import cold_reads
 from rockoon_broker.clock import Clock
 from rockoon_broker.expressions import select
 from rockoon_broker.long_poll import PullProgress, Step, WaitingPulls
@@ -99,18 +100,22 @@ class Pulls:
         Raises:
             StoreCorrupt: the first message cannot be read because the store is damaged.
         """
-        check()
         progress = PullProgress(asked_offset=query.offset, offset=query.offset)
         wait_seconds = min(query.wait_ms, WAIT_MS_MAX) / 1000
         deadline = self._clock.monotonic_seconds() + wait_seconds if wait_seconds else 0.0
+
+        def look() -> GetResult:
+            # Each time: while the disk was read the topic may have become another one.
+            check()
+            return self.look(query, progress.offset)
+
         while True:
-            found = self.look(query, progress.offset)
+            found = await cold_reads.answer(look)
             step = progress.step(found)
             if step is Step.ANSWER or not deadline:
                 break
             if not await self._pause(step, (query.topic, query.queue_id), deadline):
                 break
-            check()
         self.count(query, found)
         status, next_offset = progress.answer(found)
         return Pulled(status, next_offset, found)
@@ -131,6 +136,7 @@ class Pulls:
 
         Raises:
             StoreCorrupt: the first message cannot be read because the store is damaged.
+            ColdRead: see `file_reads`.
         """
         messages_max = min(query.messages_max or MESSAGES_DEFAULT, MESSAGES_MAX, messages_max)
         bytes_max = min(query.bytes_max or BYTES_DEFAULT, BYTES_MAX, bytes_max)

@@ -64,7 +64,7 @@ class Newest:
         self._pieces: dict[int, Piece] = {}
         self._bytes = 0
 
-    def piece(self, offset: int) -> Piece:
+    async def piece(self, offset: int) -> Piece:
         """The piece that begins at an offset; without data at the end of the log.
 
         Raises:
@@ -73,10 +73,10 @@ class Newest:
         known = self._pieces.get(offset)
         if known is not None:
             return known
-        data = self._log.read(offset, CHUNK_BYTES_MAX)
+        data = await self._log.fetch(offset, CHUNK_BYTES_MAX)
         piece = Piece(offset, data, self._crc32(data))
         # Who is behind reads alone until it has reached the end, where the others are.
-        if data and offset + len(data) == self._log.end:
+        if data and offset + len(data) == self._log.end and offset not in self._pieces:
             self._pieces[offset] = piece
             self._bytes += len(data)
             while self._bytes > self._bytes_max and len(self._pieces) > 1:
@@ -238,7 +238,9 @@ class Leading:
                 continue
             piece = Piece(session.sent_end, b"", 0)
             if self._room(session) > 0:
-                piece = self._next_piece(session)
+                piece = await self._next_piece(session)
+                if session.refusal is not None:
+                    break
             sent_at = now()
             session.sent_end += len(piece.data)
             session.told = state
@@ -271,10 +273,12 @@ class Leading:
             return PACE_SECONDS
         return COMMIT_SECONDS if state != session.told else HEARTBEAT_SECONDS
 
-    def _next_piece(self, session: FollowerSession) -> Piece:
+    async def _next_piece(self, session: FollowerSession) -> Piece:
         try:
-            return self._newest.piece(session.sent_end)
+            return await self._newest.piece(session.sent_end)
         except ValueError as failure:
+            if session.refusal is not None:
+                raise session.refusal from failure
             # Deleted meanwhile: at its next Hello it is told to begin anew.
             raise InvalidArgument(
                 reason=f"the log has nothing at {session.sent_end} any more: {failure}"

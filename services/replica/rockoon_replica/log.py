@@ -90,7 +90,7 @@ class LogView(Protocol):
 
 
 class ReplicatedLog(LogView, Protocol):
-    """A log that replication writes. One task calls; only `sync` waits."""
+    """A log that replication writes. One task calls; only `sync` and `fetch` wait."""
 
     def read(self, offset: int, bytes_max: int) -> bytes:
         """Whole records from a position on, as they lie in the log; empty at its end.
@@ -100,6 +100,10 @@ class ReplicatedLog(LogView, Protocol):
         Raises:
             ValueError: nothing begins at this position, or it is below `min_offset`.
         """
+        ...
+
+    async def fetch(self, offset: int, bytes_max: int) -> bytes:
+        """As `read`; while the disk is waited for, the loop does other work."""
         ...
 
     def write(self, offset: int, data: bytes) -> None:

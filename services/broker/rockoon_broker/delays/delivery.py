@@ -8,7 +8,9 @@ import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
+from rockoon_broker import cold_reads
 from rockoon_broker.append import AppendResult
 from rockoon_broker.delays.batches import parts_bounded
 from rockoon_broker.delays.delayed_queues import DelayedQueues, Now, batch_aside
@@ -149,11 +151,13 @@ class Delivery:
         for source in due.positions.tolist():
             read += 1
             try:
-                record = self._records.read(source)
+                record = await self._read(source)
                 key = destination(record)
                 self._check_destination(key, source)
             except (UnknownOffset, Undeliverable) as failure:
-                await self._give_up(source, str(failure))
+                # What retention deletes meanwhile is counted as lost.
+                if source >= self._store.log_min_offset:
+                    await self._give_up(source, str(failure))
                 continue
             frame = encode_record(delivered(record), room=True)
             groups.setdefault(key, []).append((source, frame))
@@ -164,6 +168,10 @@ class Delivery:
             for part in parts_bounded(group):
                 await self._deliver_part(key, part)
         return read
+
+    async def _read(self, source: int) -> Record:
+        # It was stored a while ago, and may be on the disk alone.
+        return await cold_reads.read(partial(self._records.read, source))
 
     async def _deliver_part(self, key: QueueKey, part: Sequence[tuple[int, bytes]]) -> None:
         sources = [source for source, _ in part]
@@ -242,7 +250,7 @@ class Delivery:
 
     async def _roll_one(self, source: int, due_ms: int) -> None:
         try:
-            record = self._records.read(source)
+            record = await self._read(source)
         except UnknownOffset as failure:
             await self._give_up(source, str(failure))
             return

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TypeVar
 
+from rockoon_broker import cold_reads
 from rockoon_broker.clock import Clock
 from rockoon_broker.index.directory import IndexDirectory
 from rockoon_broker.index.gaps import Gap
@@ -26,6 +27,7 @@ from rockoon_broker.index.pace import (
 from rockoon_broker.index.pieces import next_pieces
 from rockoon_broker.index.reopening import Reopening
 from rockoon_broker.store.errors import StoreClosed, StoreFailed
+from rockoon_broker.store.log.found_keys import KeyRun
 from rockoon_broker.store.log.reading import LogChunk
 from rockoon_broker.store.store import Store
 from rockoon_format import kernel
@@ -182,7 +184,7 @@ class IndexFollower:
         """Whether the log has keys that are missing in a gap; None if its first bytes have none."""
         position = gap.begin
         while position <= min(gap.end, gap.begin + GAP_BYTES_MAX):
-            chunk = self._store.read_log(position, min(PIECE_BYTES_MIN, gap.end - position + 1))
+            chunk = await self._chunk(position, gap)
             missing = await self._in_thread(partial(gap.missing, chunk))
             if len(missing):
                 return True
@@ -190,6 +192,11 @@ class IndexFollower:
                 return None
             position = chunk.next_offset
         return False if position > gap.end else None
+
+    async def _chunk(self, position: int, gap: Gap) -> LogChunk:
+        """Some of the log within a gap."""
+        wanted = min(PIECE_BYTES_MIN, gap.end - position + 1)
+        return await cold_reads.read(partial(self._store.read_log, position, wanted))
 
     async def _mend(self, index: KeyIndex) -> float:
         """Fill a piece of the first gap; returns processor seconds that it took."""
@@ -201,8 +208,7 @@ class IndexFollower:
             # Retention was faster.
             index.leave_gap(gap)
             return 0.0
-        # Small ones: they come from the disk, which the event loop waits for.
-        chunk = self._store.read_log(position, min(PIECE_BYTES_MIN, gap.end - position + 1))
+        chunk = await self._chunk(position, gap)
 
         def fill() -> float:
             began = time.thread_time()
@@ -267,11 +273,15 @@ class IndexFollower:
         behind_bytes = self._store.visible_end - index.position
         if behind_bytes <= 0:
             return 0.0
-        began = self._clock.monotonic_seconds()
-        pieces = next_pieces(self._store, index.position, piece_bytes(behind_bytes))
+        wanted = (self._store, index.position, piece_bytes(behind_bytes))
+
+        def read() -> tuple[list[LogChunk | KeyRun], float]:
+            began = time.thread_time()
+            return next_pieces(*wanted), time.thread_time() - began
+
+        pieces, read_seconds = await cold_reads.read(read)
         last = pieces[-1]
         self._is_copied = isinstance(last, LogChunk) and last.checked
-        read_seconds = self._clock.monotonic_seconds() - began
         now_ms = self._clock.now_ms()
 
         def take() -> float:

@@ -1,5 +1,6 @@
 """Pieces of the log that the index takes at once: known keys, and records that are read."""
 
+from rockoon_broker.store.log.file_reads import ColdRead
 from rockoon_broker.store.log.found_keys import KeyRun
 from rockoon_broker.store.log.reading import LogChunk
 from rockoon_broker.store.store import Store
@@ -20,7 +21,7 @@ def next_pieces(store: Store, position: int, bytes_max: int) -> list[LogChunk | 
         bytes_max: how much to read.
 
     Raises:
-        OSError: the disk. StoreFailed, StoreClosed.
+        OSError: the disk. StoreFailed, StoreClosed. ColdRead: see `file_reads`.
     """
     pieces: list[LogChunk | KeyRun] = []
     found_keys, end, reads = store.found_keys, store.visible_end, 0
@@ -30,7 +31,14 @@ def next_pieces(store: Store, position: int, bytes_max: int) -> list[LogChunk | 
         if found is not None:
             pieces.append(found)
         elif position < stop:
-            chunk = store.next_chunk(position, found_keys.stop_before(position, stop) - position)
+            wanted = found_keys.stop_before(position, stop) - position
+            try:
+                chunk = store.next_chunk(position, wanted)
+            except ColdRead:
+                if pieces:
+                    # What was taken is not given a second time.
+                    break
+                raise
             reads += not chunk.checked
             pieces.append(chunk)
         else:

@@ -7,7 +7,9 @@ is an answer, although the log may still have it; the index is asked for what is
 import asyncio
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 
+from rockoon_broker import cold_reads
 from rockoon_broker.clock import Clock
 from rockoon_broker.cooperative import in_turns
 from rockoon_broker.index.follower import IndexFollower
@@ -109,7 +111,7 @@ async def matching(
     offsets = sorted(set(candidates), reverse=True)
     async for offset in in_turns(offsets, clock):
         try:
-            frame = store.read_at(offset)
+            frame = await cold_reads.answer(partial(store.read_at, offset))
         except UnknownOffset:
             damage = damage or why_unread(store, offset)
             continue

@@ -6,9 +6,11 @@ was made of the cut records is left in memory, because whatever was made of the 
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
+from rockoon_broker import cold_reads
 from rockoon_broker.store.clock import WallClock
-from rockoon_broker.store.errors import AppendFailed, StoreDamaged, StoreNotWritable
+from rockoon_broker.store.errors import AppendFailed, StoreClosed, StoreDamaged, StoreNotWritable
 from rockoon_broker.store.queues.consume_queue import QueueKey
 from rockoon_broker.store.store import Store
 from rockoon_core.replication_rules import Boundary
@@ -96,6 +98,14 @@ class StoreLog:
     def read(self, offset: int, bytes_max: int) -> bytes:
         """Also blanks, which close files: as long as what did not fit, a batch at most."""
         return self.store.read_raw(offset, bytes_max)
+
+    async def fetch(self, offset: int, bytes_max: int) -> bytes:
+        """As `read`; what is cold is read by a thread before."""
+        try:
+            reading = partial(self.store.read_raw, offset, bytes_max)
+            return await cold_reads.read(reading, cold_reads.FOLLOWERS)
+        except StoreClosed as failure:
+            raise ValueError(f"the log was cut or closed meanwhile: {failure}") from failure
 
     def write(self, offset: int, data: bytes) -> None:
         """Append what a leader has sent.

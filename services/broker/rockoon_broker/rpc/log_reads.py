@@ -2,10 +2,12 @@
 
 import asyncio
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
+from rockoon_broker import cold_reads
 from rockoon_broker.broker import Broker
 from rockoon_broker.rpc.queue_states import OFFSET_MAX
 from rockoon_broker.store.errors import StoreClosed
@@ -130,7 +132,8 @@ async def read(broker: Broker, stretch: Stretch, end: int, bytes_max: int) -> No
             )
         if stretch.at_record:
             wanted = min(PIECE_BYTES, bytes_max - stretch.bytes, end - stretch.position)
-            chunk = store.read_log(stretch.position, wanted, PIECE_BYTES)
+            read_piece = partial(store.read_log, stretch.position, wanted, PIECE_BYTES)
+            chunk = await cold_reads.read(read_piece)
             if chunk.skipped_bytes:
                 # What is passed over stands at a reply's beginning.
                 if not stretch.frames and stretch.position == stretch.start:
@@ -143,7 +146,8 @@ async def read(broker: Broker, stretch: Stretch, end: int, bytes_max: int) -> No
                 # A file ends: what follows is not its neighbour.
                 return
         else:
-            sought = store.find_record(stretch.position, PIECE_BYTES)
+            search = partial(store.find_record, stretch.position, PIECE_BYTES)
+            sought = await cold_reads.read(search)
             stretch.skipped_bytes = sought.offset - stretch.start
             stretch.position, stretch.at_record = sought.offset, sought.found
             if not sought.found:

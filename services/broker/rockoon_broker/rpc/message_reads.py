@@ -1,5 +1,8 @@
 """The Read call: messages of a queue from an offset on, or one by its offsetMsgId."""
 
+from functools import partial
+
+from rockoon_broker import cold_reads
 from rockoon_broker.broker import Broker
 from rockoon_broker.pull import BYTES_MAX
 from rockoon_broker.rpc.queue_states import OFFSET_MAX
@@ -15,21 +18,22 @@ from rockoon_runtime.access.callers import current_caller
 READ_MESSAGES_MAX = 1024
 
 
-def read(broker: Broker, request: broker_pb2.ReadRequest) -> broker_pb2.ReadReply:
+async def read(broker: Broker, request: broker_pb2.ReadRequest) -> broker_pb2.ReadReply:
     """Whichever of the two a request asks for."""
     if request.WhichOneof("what") == "range":
-        return read_range(broker, request.range)
-    return read_message(broker, request.message_id)
+        return await read_range(broker, request.range)
+    return await read_message(broker, request.message_id)
 
 
-def read_range(broker: Broker, wanted: broker_pb2.QueueRange) -> broker_pb2.ReadReply:
+async def read_range(broker: Broker, wanted: broker_pb2.QueueRange) -> broker_pb2.ReadReply:
     check_offset(wanted.offset)
     if not 0 <= wanted.messages <= READ_MESSAGES_MAX:
         raise InvalidArgument(reason=f"{wanted.messages} messages, not 1 to {READ_MESSAGES_MAX}")
-    broker.topics.check_readable(wanted.topic, wanted.queue_id)
     messages = wanted.messages or 1
-    try:
-        found = broker.store.get(
+
+    def get() -> GetResult:
+        broker.topics.check_readable(wanted.topic, wanted.queue_id)
+        return broker.store.get(
             wanted.topic,
             wanted.queue_id,
             wanted.offset,
@@ -37,6 +41,9 @@ def read_range(broker: Broker, wanted: broker_pb2.QueueRange) -> broker_pb2.Read
             bytes_max=BYTES_MAX,
             entries_max=messages,
         )
+
+    try:
+        found = await cold_reads.answer(get)
     except StoreDamaged as damage:
         raise StoreCorrupt(path=damage.path, reason=damage.reason) from damage
     if found.status is not GetStatus.FOUND:
@@ -45,7 +52,7 @@ def read_range(broker: Broker, wanted: broker_pb2.QueueRange) -> broker_pb2.Read
     return broker_pb2.ReadReply(frames=found.frames, record_lengths=packed(found))
 
 
-def read_message(broker: Broker, message_id: str) -> broker_pb2.ReadReply:
+async def read_message(broker: Broker, message_id: str) -> broker_pb2.ReadReply:
     """One message by its offsetMsgId.
 
     The host in the id is compared with the one in the record, not with this broker's: the broker's
@@ -57,7 +64,8 @@ def read_message(broker: Broker, message_id: str) -> broker_pb2.ReadReply:
         raise InvalidArgument(reason=str(failure)) from failure
     not_here = MessageNotFound(position=message_id)
     try:
-        frame = broker.store.read_at(where.physical_offset)
+        read_at = partial(broker.store.read_at, where.physical_offset)
+        frame = await cold_reads.answer(read_at)
     except UnknownOffset as failure:
         raise not_here from failure
     record = decode_record(frame)

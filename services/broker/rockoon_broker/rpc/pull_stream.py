@@ -10,15 +10,16 @@ import logging
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from rockoon_broker.broker import Broker
 from rockoon_broker.clock import Clock
+from rockoon_broker.cold_reads import Loads
 from rockoon_broker.cooperative import TURN_SECONDS
 from rockoon_broker.long_poll import PullProgress, Step
-from rockoon_broker.pull import WAIT_MS_MAX, Pulled, PullQuery
+from rockoon_broker.pull import WAIT_MS_MAX, Pulled
 from rockoon_broker.rpc.access_rules import pulled as needs_of_pull
 from rockoon_broker.rpc.pull_answers import (
     PullAnswer,
@@ -27,6 +28,8 @@ from rockoon_broker.rpc.pull_answers import (
     refusal_of,
     stream_reply,
 )
+from rockoon_broker.rpc.pull_subscription import PullSubscription
+from rockoon_broker.store.log.file_reads import ColdRead, mode
 from rockoon_broker.store.reading.reader import GetResult, GetStatus
 from rockoon_core.errors import Busy, Internal, InvalidArgument, RockoonError
 from rockoon_proto.v1 import broker_pb2
@@ -58,43 +61,6 @@ _GOES_ON = frozenset(
         GetStatus.OFFSET_FOUND_NULL,
     }
 )
-
-
-@dataclass(slots=True, eq=False)
-class PullSubscription:
-    """One queue of a stream."""
-
-    number: int
-    """The reader's name for it."""
-    query: PullQuery
-    check: Callable[[], None]
-    """Raises when the queue may not be read (any more)."""
-    progress: PullProgress
-    """Where to look next, and how far the reader was told."""
-    since_seconds: float
-    """From when on the reader has waited for an answer, monotonic; `since_ns` the same, epoch."""
-    since_ns: int
-    messages: int = 0
-    """Credit; nothing is looked at without, nor without `bytes`."""
-    bytes: int = 0
-    is_ready: bool = False
-    """Whether the routes that the reader knows are known here."""
-    is_over: bool = False
-    is_listed: bool = False
-    is_answered: bool = False
-    """Whether the reader was told anything: it hears at once that its subscription stands."""
-    parked: Callable[[], None] | None = None
-    """What wakes it, while it is parked."""
-    telling: asyncio.TimerHandle | None = None
-    """Tells the reader how far its filter has left out messages."""
-    ends: GetResult = field(
-        default_factory=lambda: GetResult(GetStatus.NO_MATCHED_MESSAGE, 0, 0, 0)
-    )
-    """The queue's ends at the last look."""
-
-    @property
-    def has_credit(self) -> bool:
-        return self.messages > 0 and self.bytes > 0
 
 
 class PullStream:
@@ -288,9 +254,13 @@ class PullStream:
             subscription.is_ready = True
             self._list(subscription)
 
+    def _loaded(self, subscription: PullSubscription, _: "asyncio.Future[bool]") -> None:
+        subscription.loading = None
+        self._list(subscription)
+
     def _list(self, subscription: PullSubscription) -> None:
         may = subscription.is_ready and subscription.has_credit and not subscription.is_over
-        if may and not subscription.is_listed:
+        if may and subscription.loading is None and not subscription.is_listed:
             subscription.is_listed = True
             self._listed.append(subscription)
             self._wake()
@@ -343,10 +313,12 @@ class PullStream:
         subscription.is_over = True
         self._subscriptions.pop(subscription.number, None)
         if subscription.parked is not None:
-            self._broker.waiting.leave(_queue_of(subscription), subscription.parked)
+            self._broker.waiting.leave(subscription.queue, subscription.parked)
             subscription.parked = None
         if subscription.telling is not None:
             subscription.telling.cancel()
+        if subscription.loading is not None:
+            subscription.loading.cancel()
 
     # What it gets
 
@@ -370,18 +342,28 @@ class PullStream:
         return answers
 
     def _look(self, subscription: PullSubscription) -> PullAnswer | None:
-        query, progress = subscription.query, subscription.progress
+        query, progress, loads = subscription.query, subscription.progress, subscription.loads
         try:
             subscription.check()
+            mode.cached_only = loads is None or not loads.loop_waits
             found = self._broker.pulls.look(
                 query, progress.offset, subscription.messages, subscription.bytes
             )
+        except ColdRead as cold:
+            # Others have their turn while a thread reads.
+            subscription.loads = loads or Loads()
+            subscription.loading = subscription.loads.load(cold.disk, cold.missing)
+            subscription.loading.add_done_callback(partial(self._loaded, subscription))
+            return None
         except RockoonError as refusal:
             return self._refused(subscription, refusal)
         except Exception as failure:
             # The other queues of the stream are none of its business.
             log.exception("a queue could not be read in a way that no one foresaw")
             return self._refused(subscription, Internal(service="broker", reason=repr(failure)))
+        finally:
+            mode.cached_only = False
+        subscription.loads = None
         looked_at = progress.offset
         step = progress.step(found)
         if step is Step.ANSWER:
@@ -470,7 +452,7 @@ class PullStream:
 
     def _park(self, subscription: PullSubscription) -> None:
         subscription.parked = partial(self._arrived, subscription)
-        self._broker.waiting.park(_queue_of(subscription), subscription.parked)
+        self._broker.waiting.park(subscription.queue, subscription.parked)
 
     def _arrived(self, subscription: PullSubscription) -> None:
         subscription.parked = None
@@ -478,7 +460,3 @@ class PullStream:
 
     def _now_ns(self) -> int:
         return 0 if self._tracing is None else time.time_ns()
-
-
-def _queue_of(subscription: PullSubscription) -> tuple[str, int]:
-    return subscription.query.topic, subscription.query.queue_id

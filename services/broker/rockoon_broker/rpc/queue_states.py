@@ -1,8 +1,10 @@
 """Queue states on the wire: ends, times, the fate of a message asked for."""
 
 from collections.abc import Sequence
+from functools import partial
 from itertools import repeat
 
+from rockoon_broker import cold_reads
 from rockoon_broker.broker import Broker
 from rockoon_broker.clock import Clock
 from rockoon_broker.cooperative import in_turns
@@ -40,9 +42,9 @@ async def queue_states(
     route_revision = broker.topics.table.revision
     states = []
     async for queue, of_interest in in_turns(asked, clock):
-        state = _state(broker, queue, request)
+        state = await cold_reads.answer(partial(_state, broker, queue, request))
         if of_interest is not None and not state.HasField("error"):
-            _tell_fate(broker, state, of_interest, forecast)
+            await _tell_fate(broker, state, of_interest, forecast)
         states.append(state)
     as_of_ms = clock.now_ms()
     for state in states:
@@ -87,12 +89,13 @@ def _state(
     )
 
 
-def _tell_fate(
+async def _tell_fate(
     broker: Broker, state: broker_pb2.QueueState, offset: int, forecast: ExpiryForecast | None
 ) -> None:
     """Add when the message at an offset was stored and can be lost, as far as that can be told."""
     try:
-        stored = broker.store.stored_at(state.queue.topic, state.queue.queue_id, offset)
+        asked = (state.queue.topic, state.queue.queue_id, offset)
+        stored = await cold_reads.answer(partial(broker.store.stored_at, *asked))
         if stored is None:
             return
         state.asked_store_timestamp_ms = stored.store_timestamp_ms

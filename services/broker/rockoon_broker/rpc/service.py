@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import grpc
 from grpc import aio
 
+from rockoon_broker import cold_reads
 from rockoon_broker.append import AppendResult
 from rockoon_broker.broker import Broker
 from rockoon_broker.clock import Clock
@@ -40,6 +41,7 @@ from rockoon_broker.rpc.transactions import (
     list_transactions,
 )
 from rockoon_broker.rpc.turn_appends import TurnAppends
+from rockoon_broker.store.queues.consume_queue import QueueKey
 from rockoon_broker.store.reading.reader import Boundary
 from rockoon_core.errors import (
     Busy,
@@ -329,7 +331,7 @@ class BrokerService(broker_pb2_grpc.BrokerServicer):
             reader.cancel()
 
     async def Read(self, request: broker_pb2.ReadRequest, context: object) -> broker_pb2.ReadReply:
-        return read(self._open(), request)
+        return await read(self._open(), request)
 
     async def SendBack(
         self, request: broker_pb2.SendBackRequest, context: object
@@ -362,14 +364,15 @@ class BrokerService(broker_pb2_grpc.BrokerServicer):
         reply = broker_pb2.SearchOffsetReply()
         async for queue in in_turns(request.queues, self._clock):
             found = reply.offsets.add(queue=queue)
+
+            def search(key: QueueKey = (queue.topic, queue.queue_id)) -> int:
+                broker.topics.served(*key, request.route_revision)
+                return broker.store.search_offset(*key, request.timestamp_ms, boundary)
+
             try:
-                broker.topics.served(queue.topic, queue.queue_id, request.route_revision)
+                found.offset = await cold_reads.answer(search)
             except RockoonError as refusal:
                 found.error.CopyFrom(refusal.to_wire())
-                continue
-            found.offset = broker.store.search_offset(
-                queue.topic, queue.queue_id, request.timestamp_ms, boundary
-            )
         return reply
 
     async def CancelDelayed(

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rockoon_broker.store.errors import StoreDamaged
+from rockoon_broker.store.log.file_reads import pread
 from rockoon_broker.store.log.gathering import gather
 from rockoon_broker.store.log.residency import pages_resident
 from rockoon_broker.store.queues.check import matching_count
@@ -183,7 +184,7 @@ class OpenGeneration:
         positions, sizes = entries.positions[rows], entries.sizes[rows].astype(np.int64)
 
         def read(at: int, count: int) -> bytes:
-            data = self._disk.pread(self._fds[part], count, at)
+            data = pread(self._disk, self._fds[part], count, at)
             if len(data) < count:
                 raise self._damaged(part, at)
             return data
@@ -245,7 +246,7 @@ class OpenGeneration:
     def _checked(self, part: int, row: int) -> bytes:
         entries = self.parts[part]
         position, size = int(entries.positions[row]), int(entries.sizes[row])
-        frame = self._disk.pread(self._fds[part], size, position)
+        frame = pread(self._disk, self._fds[part], size, position)
         try:
             record = decode_record(frame)
         except RecordError as error:

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rockoon_broker.store.errors import AppendFailed, BatchTooLarge
+from rockoon_broker.store.log.file_reads import pread
 from rockoon_broker.store.log.removals import DoomedFile
 from rockoon_broker.store.log.syncer import SyncRequest, create_log_file
 from rockoon_core.disk import Disk
@@ -182,7 +183,7 @@ class CommitLog:
             return b""
         file = self.file_at(offset)
         count = min(count, self.end - offset, file.start + self.file_bytes - offset)
-        return self._disk.pread(file.fd, count, offset - file.start).ljust(count, b"\0")
+        return pread(self._disk, file.fd, count, offset - file.start).ljust(count, b"\0")
 
     def cut_end(self, offset: int) -> int | None:
         """Where the file that holds the byte at a physical offset ends, if somebody cut it short.

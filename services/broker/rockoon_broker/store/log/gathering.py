@@ -5,6 +5,9 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from rockoon_broker.store.log.file_reads import ColdRead, Piece
+from rockoon_core.disk import Disk
+
 # Unwanted bytes between two wanted stretches that are cheaper to read than a second call.
 _GAP_BYTES_MAX = 4096
 
@@ -47,8 +50,11 @@ def gather_runs(
 
     Raises:
         OSError: the disk.
+        ColdRead: `read` does, with all that lacks.
     """
     pieces: list[bytes | memoryview] = []
+    missing: list[Piece] = []
+    disk: Disk | None = None
     index = 0
     while index < len(runs):
         last = index
@@ -60,7 +66,15 @@ def gather_runs(
         ):
             last += 1
             end = runs[last][1]
-        data = read(base, end - base)
+        try:
+            data = read(base, end - base)
+        except ColdRead as cold:
+            # The rest is asked for as well: what lacks is brought at once, not run by run.
+            disk = cold.disk
+            missing += cold.missing
+            pieces.clear()
+            index = last + 1
+            continue
         assert len(data) == end - base
         if last == index:
             pieces.append(data)
@@ -68,4 +82,6 @@ def gather_runs(
             view = memoryview(data)
             pieces += (view[start - base : stop - base] for start, stop in runs[index : last + 1])
         index = last + 1
+    if disk is not None:
+        raise ColdRead(disk, missing)
     return bytes(pieces[0]) if len(pieces) == 1 else b"".join(pieces)

@@ -3,6 +3,7 @@
 from collections import OrderedDict
 from pathlib import Path
 
+from rockoon_broker.store.log.file_reads import pread
 from rockoon_core.disk import Disk
 from rockoon_format.file_names import offset_to_file_name
 from rockoon_format.names import topic_fault
@@ -59,7 +60,7 @@ class QueueFiles:
 
     def read(self, key: FileKey, count: int, position: int) -> bytes:
         """Up to `count` bytes. Raises FileNotFoundError when somebody deleted the file."""
-        return self._disk.pread(self._descriptor(key), count, position)
+        return pread(self._disk, self._descriptor(key), count, position)
 
     def write(self, key: FileKey, data: bytes | memoryview, position: int) -> None:
         self._disk.write_all(self._descriptor(key), data, position)

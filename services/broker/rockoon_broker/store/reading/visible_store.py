@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from rockoon_broker.store.compacted.compaction import Compaction
 from rockoon_broker.store.compacted.reading import CompactedReader
 from rockoon_broker.store.dues import Dues
-from rockoon_broker.store.errors import UnknownOffset
+from rockoon_broker.store.errors import StoreClosed, UnknownOffset
 from rockoon_broker.store.log.commit_log import CommitLog
 from rockoon_broker.store.log.epochs import Epochs
 from rockoon_broker.store.log.reading import LogChunk, Sought, find_record, read_chunk
@@ -54,6 +54,11 @@ class VisibleStore(ABC):
     @abstractmethod
     def check_usable(self) -> None:
         """Raise StoreClosed or StoreFailed once nothing may be read any more."""
+
+    def _check_open(self) -> None:
+        # Who waited for a thread to read may come back to a store that was closed meanwhile.
+        if self._closed:
+            raise StoreClosed("the store is closed")
 
     @property
     def log_min_offset(self) -> int:
@@ -151,6 +156,7 @@ class VisibleStore(ABC):
             StoreDamaged: the first message is damaged, or its entry is and cannot be made again.
             OSError: the disk.
         """
+        self._check_open()
         return self._reader.get(
             topic,
             queue_id,
@@ -170,6 +176,7 @@ class VisibleStore(ABC):
         """
         if physical_offset >= self._undispatched.end:
             raise UnknownOffset(f"no record starts at {physical_offset}")
+        self._check_open()
         frame, topic = self._reader.read_at(physical_offset)
         if self.is_dropped(topic, physical_offset):
             raise UnknownOffset(f"the record at {physical_offset} went with its topic")
@@ -272,6 +279,7 @@ class VisibleStore(ABC):
         Returns:
             An offset in [min, max]; 0 for an unknown or empty queue.
         """
+        self._check_open()
         return self._reader.search_offset(topic, queue_id, timestamp_ms, boundary)
 
     def queue_status(
@@ -283,6 +291,7 @@ class VisibleStore(ABC):
             topic, queue_id: the queue.
             with_residency: also ask the system for the message's pages, which is slow.
         """
+        self._check_open()
         return self._reader.status(topic, queue_id, self._undispatched.end, with_residency)
 
     def stored_at(self, topic: str, queue_id: int, offset: int) -> StoredAt | None:
@@ -292,6 +301,7 @@ class VisibleStore(ABC):
         Raises:
             OSError: the disk.
         """
+        self._check_open()
         return self._reader.stored_at(topic, queue_id, offset)
 
     def loss_forecast(self, now_ms: int) -> ExpiryForecast:

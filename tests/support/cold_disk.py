@@ -1,0 +1,66 @@
+"""A disk that says which of its pages are in memory, and whose reads take as long as is wanted."""
+
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rockoon_core.disk import Disk
+from support.store_directory import FailingDisk
+from support.waiting import DEADLINE_SECONDS
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
+
+PAGE_BYTES = 4096
+
+
+class ColdDisk(FailingDisk):
+    """What was written or read since `evict` is in the page cache, unless it keeps nothing.
+
+    Attributes:
+        moves: cleared, what other threads read waits until it is set.
+        keeps: whether what is read is in the page cache then.
+        waited: reads for which the thread that called `evict`, the loop's, waited.
+        loaded: reads of other threads since.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.moves = threading.Event()
+        self.moves.set()
+        self.keeps = True
+        self.waited = self.loaded = 0
+        self._cached: set[tuple[Path, int]] = set()
+        self._loop_thread = 0
+
+    def evict(self) -> None:
+        self._cached.clear()
+        self._loop_thread = threading.get_ident()
+        self.waited = self.loaded = 0
+
+    def pread(self, fd: int, count: int, position: int) -> bytes:
+        if threading.get_ident() == self._loop_thread:
+            self.waited += 1
+        else:
+            self.loaded += 1
+            assert self.moves.wait(DEADLINE_SECONDS)
+        data = super().pread(fd, count, position)
+        if self.keeps:
+            self._cached.update(self._pages(fd, count, position))
+        return data
+
+    def pread_cached(self, fd: int, count: int, position: int) -> bytes | None:
+        if not self._cached.issuperset(self._pages(fd, count, position)):
+            return None
+        return Disk.pread(self, fd, count, position)
+
+    def pwrite(self, fd: int, data: "ReadableBuffer", position: int) -> int:
+        count = super().pwrite(fd, data, position)
+        self._cached.update(self._pages(fd, count, position))
+        return count
+
+    def _pages(self, fd: int, count: int, position: int) -> list[tuple[Path, int]]:
+        # By path: a file may be closed and opened again.
+        path = self.paths.get(fd, Path())
+        last = (position + count - 1) // PAGE_BYTES
+        return [(path, page) for page in range(position // PAGE_BYTES, last + 1)]
