@@ -1,0 +1,120 @@
+"""What awaited sends wait for while another process reads a log that is not in the page cache.
+
+Run: `.venv/bin/python -m bench.cold_reads`; `--disk-megabytes 125` has the broker read its disk no
+faster (as root, with the cgroup v1 controller blkio). One broker, flush = async, so that the disk's
+syncs are no part of it. Rows: sends alone, beside a reader of what is cached, and of what is cold.
+"""
+
+import argparse
+import asyncio
+import os
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import uvloop
+
+import rockoon
+from rockoon.local import LocalCluster
+
+BODY = bytes(1000)
+LOG_BYTES = 2 << 30
+RECORD_BYTES = 1165
+PAUSE_SECONDS = 0.001
+KINDS = ("alone", "cached", "cold")
+BLKIO = Path("/sys/fs/cgroup/blkio")
+
+
+async def read(nameservers: str, seconds: float) -> None:
+    """The reader's process: columns of all queues, from the beginning, for some seconds."""
+    messages = 0
+    async with rockoon.connect(nameservers) as cluster, cluster.pull_consumer() as consumer:
+        await consumer.assign_all("filled")
+        await consumer.seek_to_beginning()
+        began, took = time.perf_counter(), 0.0
+        while took < seconds and (batch := await consumer.poll_batch(timeout=1.0)) is not None:
+            messages += len(batch)
+            took = time.perf_counter() - began
+    print(f"{messages / took:.0f}")
+
+
+async def fill(cluster: rockoon.Cluster) -> None:
+    await cluster.admin.create_topic("filled", queues_per_broker=8)
+    await cluster.admin.create_topic("single", queues_per_broker=1)
+    async with cluster.producer() as producer:
+        for _ in range(LOG_BYTES // RECORD_BYTES // 10_000):
+            await producer.send_many("filled", [BODY] * 10_000)
+
+
+def evict(folder: Path) -> None:
+    """Have the page cache give up what it has of the files below a folder."""
+    os.sync()
+    for path in (path for path in folder.rglob("*") if path.is_file()):
+        with path.open("rb") as file:
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def slow_down(pid: int, folder: Path, bytes_per_second: int) -> None:
+    group, device = BLKIO / "rockoon-bench", folder.stat().st_dev
+    group.mkdir(exist_ok=True)
+    rule = f"{os.major(device)}:{os.minor(device)} {bytes_per_second}"
+    (group / "blkio.throttle.read_bps_device").write_text(rule)
+    (group / "cgroup.procs").write_text(str(pid))
+
+
+async def measured(kind: str, local: LocalCluster, folder: Path, seconds: float) -> str:
+    """One row of the result."""
+    reader = None
+    if kind == "cold":
+        evict(folder)
+    if kind != "alone":
+        command = (sys.executable, "-m", __spec__.name, "--seconds", str(seconds))
+        reader = await asyncio.create_subprocess_exec(
+            *command, "--reads", ",".join(local.nameservers), stdout=asyncio.subprocess.PIPE
+        )
+    waits: list[float] = []
+    async with rockoon.connect(local.nameservers) as cluster, cluster.producer() as producer:
+        ends = time.perf_counter() + seconds
+        while (began := time.perf_counter()) < ends:
+            await producer.send("single", BODY)
+            waits.append((time.perf_counter() - began) * 1e3)
+            await asyncio.sleep(PAUSE_SECONDS)
+    rate = "" if reader is None else (await reader.communicate())[0].decode().strip()
+    waits.sort()
+    p50, p99 = (waits[len(waits) * share // 100] for share in (50, 99))
+    return (
+        f"{kind:>6}: {len(waits) / seconds:5.0f} sends/s, p50 {p50:.2f}, p99 {p99:.1f}, "
+        f"max {waits[-1]:.0f} ms" + (f"; {int(rate):,} messages/s read" if rate else "")
+    )
+
+
+async def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seconds", type=float, default=4.0)
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--disk-megabytes", type=int, help="a second, that the broker may read")
+    parser.add_argument("--dir", type=Path, default=Path(".bench"), help="where the store goes")
+    parser.add_argument("--reads", help=argparse.SUPPRESS)
+    chosen = parser.parse_args()
+    if chosen.reads:
+        await read(chosen.reads, chosen.seconds)
+        return
+    chosen.dir.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=chosen.dir.resolve()) as name:
+        folder = Path(name)
+        settings = {"broker": {"flush": "async", "commit_log_file_bytes": "1GiB"}}
+        async with LocalCluster(folder, brokers=1, settings=settings) as local:
+            async with rockoon.connect(local.nameservers) as cluster:
+                await fill(cluster)
+            if chosen.disk_megabytes:
+                pid = local.node(local.brokers[0]).pid
+                assert pid is not None
+                slow_down(pid, folder, chosen.disk_megabytes * 1_000_000)
+            for _ in range(chosen.rounds):
+                for kind in KINDS:
+                    print(await measured(kind, local, folder, chosen.seconds), flush=True)
+
+
+if __name__ == "__main__":
+    uvloop.run(main())
