@@ -610,3 +610,30 @@ async def test_nobody_waits_for_the_disk_while_old_messages_are_delivered(tmp_pa
     assert (disk.waited, disk.loaded > 0) == (0, True)
     assert desk.bodies("T", 0) == [b"0", b"1", b"2"]
     desk.store.close()
+
+
+async def test_what_retention_deletes_while_it_is_read_is_lost_and_not_undeliverable(
+    tmp_path: Path,
+) -> None:
+    disk = ColdDisk()
+    desk = AsideDesk(tmp_path / "store", disk=disk, commit_log_file_bytes=4096)
+    await desk.send({"DELAY": 3}, bodies=[bytes(3000)])
+    await desk.send(*[{"DELAY": 18}] * 2, bodies=[bytes(1500)] * 2)
+    await desk.turns()
+    desk.sync()
+    desk.clock.pass_ms(10_000)
+    desk.store.tick(desk.clock.wall_ms)
+    await eventually(lambda: not desk.store.point_pending)
+    disk.evict()
+    disk.moves.clear()
+    async with asyncio.TaskGroup() as tasks:
+        turns = tasks.create_task(desk.turns())
+        await eventually(lambda: disk.loaded)
+        disk.usage_percent = 88
+        desk.store.clean(desk.clock.wall_ms)
+        assert desk.store.log_min_offset > 0
+        disk.moves.set()
+        await turns
+    await desk.turns()
+    assert (desk.delays.delivery.counts.lost, desk.delays.delivery.counts.undeliverable) == (1, 0)
+    desk.store.close()

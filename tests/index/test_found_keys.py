@@ -7,13 +7,15 @@ import pytest
 
 from rockoon_broker.index.pieces import next_pieces
 from rockoon_broker.store.log.batch import Batch
+from rockoon_broker.store.log.file_reads import ColdRead, cached, load
 from rockoon_broker.store.log.found_keys import STRETCH_BYTES, FoundKeys, KeyRun, KeyStretch
 from rockoon_format.batch import encode_batch
 from rockoon_format.index_entries import PackedKeys
+from support.cold_disk import ColdDisk
 from support.kernels import BOTH, using
 from support.key_index import Indexed, indexed_one_by_one, keyed, small_settings
 from support.seeds import seeds
-from support.store_directory import BORN_HOST, NOW_MS, batch_of
+from support.store_directory import BORN_HOST, NOW_MS, Owner, batch_of
 
 NO_TEXT = b"KEYS\x01\xff\xfe k\x02"
 
@@ -73,6 +75,25 @@ def test_nothing_is_read_of_what_was_appended_while_the_index_followed(tmp_path:
     owner.follow()
     assert len(owner.find("k")) == 60
     owner.close()
+
+
+def test_keys_that_were_found_are_taken_once_where_what_follows_is_cold(tmp_path: Path) -> None:
+    disk = ColdDisk()
+    owner = Owner(small_settings(tmp_path / "store"), disk)
+    ends: list[int] = []
+    for wanted in (True, False):
+        owner.store.found_keys.wanted = wanted
+        owner.append("T", 0, [b"body"])
+        ends.append(owner.store.appended_end)
+    disk.evict()
+    (found,) = cached(lambda: next_pieces(owner.store, 0, 1 << 20))
+    assert (isinstance(found, KeyRun), found.next_offset) == (True, ends[0])
+    with pytest.raises(ColdRead) as cold:
+        cached(lambda: next_pieces(owner.store, ends[0], 1 << 20))
+    assert load(disk, cold.value.missing)
+    (read,) = cached(lambda: next_pieces(owner.store, ends[0], 1 << 20))
+    assert read.next_offset == ends[1]
+    owner.store.close()
 
 
 def stretch(start: int, end: int) -> KeyStretch:

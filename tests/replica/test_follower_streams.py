@@ -1,5 +1,6 @@
 """Follower's stream as strangers, liars and old connections use it."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -15,10 +16,12 @@ from rockoon_core.replication_rules import Boundary
 from rockoon_proto.v1 import replica_pb2 as pb
 from rockoon_proto.v1.replica_pb2_grpc import ReplicationStub
 from rockoon_replica.following import Damaged, event_of
+from rockoon_replica.member import Role
 from rockoon_replica.messages import Ack, Chunk, Hello
 from rockoon_replica.wire import ack_to_wire, chunk_to_wire, hello_to_wire
 from support.eventually import eventually
 from support.log_copies import LOG, Copies, Copy, copies
+from support.waiting import DEADLINE_SECONDS
 
 OTHER = "b"
 
@@ -39,12 +42,13 @@ async def lone_leader(directory: Path) -> AsyncIterator[tuple[Copies, Copy]]:
         yield logs, a
 
 
-async def refusal(call: Any) -> RockoonError:
-    """Why a stream ends, behind whatever is sent before that."""
+async def refusal(call: Any, unwanted: bytes = b"nobody says this") -> RockoonError:
+    """Why a stream ends, behind whatever is sent before that, which does not have some bytes."""
     said: Any = None
     with pytest.raises(grpc.RpcError) as ended:  # noqa: PT012 - any of the reads
         while said is not aio.EOF:
             said = await call.read()
+            assert unwanted not in said.SerializeToString()
     return from_rpc_error(ended.value, BrokerUnavailable, broker="it")
 
 
@@ -154,6 +158,37 @@ async def test_a_stream_is_seamless_and_no_more_is_under_way_than_may_be(tmp_pat
             data += (await call.read()).chunk.data
         assert data == leader.log.content()
         call.cancel()
+
+
+@pytest.mark.parametrize("still_there", [True, False])
+async def test_a_leader_that_is_deposed_while_it_reads_says_so_and_sends_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, still_there: bool
+) -> None:
+    async with (
+        lone_leader(tmp_path) as (logs, leader),
+        aio.insecure_channel(leader.target) as channel,
+    ):
+        asked, goes_on = asyncio.Event(), asyncio.Event()
+
+        async def fetch(offset: int, bytes_max: int) -> bytes:
+            asked.set()
+            await goes_on.wait()
+            if not still_there:
+                raise ValueError("cut meanwhile")
+            return leader.log.read(offset, bytes_max)
+
+        monkeypatch.setattr(leader.log, "fetch", fetch)
+        call: Any = ReplicationStub(channel).Replicate()
+        await call.write(hello_to_wire(LOG, hello(leader)))
+        assert (await call.read()).WhichOneof("what") == "welcome"
+        # What lies before it is in memory.
+        leader.log.append(b"not sent")
+        async with asyncio.timeout(DEADLINE_SECONDS):
+            await asked.wait()
+        logs.register.change(leader=OTHER)
+        await eventually(lambda: leader.replica.role is not Role.LEADING)
+        goes_on.set()
+        assert (await refusal(call, b"not sent")).name == "NOT_LEADER"
 
 
 def test_a_chunk_with_any_bit_flipped_is_no_event() -> None:

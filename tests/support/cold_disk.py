@@ -22,6 +22,7 @@ class ColdDisk(FailingDisk):
         keeps: whether what is read is in the page cache then.
         waited: reads for which the thread that called `evict`, the loop's, waited.
         loaded: reads of other threads since.
+        lent: descriptors that were made of others, and are open.
     """
 
     def __init__(self) -> None:
@@ -30,6 +31,7 @@ class ColdDisk(FailingDisk):
         self.moves.set()
         self.keeps = True
         self.waited = self.loaded = 0
+        self.lent: set[int] = set()
         self._cached: set[tuple[Path, int]] = set()
         self._loop_thread = 0
 
@@ -37,6 +39,15 @@ class ColdDisk(FailingDisk):
         self._cached.clear()
         self._loop_thread = threading.get_ident()
         self.waited = self.loaded = 0
+
+    def duplicate(self, fd: int) -> int:
+        copy = super().duplicate(fd)
+        self.lent.add(copy)
+        return copy
+
+    def close(self, fd: int) -> None:
+        self.lent.discard(fd)
+        super().close(fd)
 
     def pread(self, fd: int, count: int, position: int) -> bytes:
         if threading.get_ident() == self._loop_thread:
