@@ -36,6 +36,11 @@ def varint(number: int) -> bytes:
     return bytes(parts)
 
 
+def number_tag(number: int) -> bytes:
+    """The tag of a field that is a varint."""
+    return varint(number << 3 | _VARINT)
+
+
 def bytes_tag(number: int) -> bytes:
     """The tag of a length-delimited field."""
     return varint(number << 3 | _BYTES)

@@ -7,6 +7,7 @@
 """
 
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -16,6 +17,8 @@ from rockoon_format import kernel
 from rockoon_format.batch_encoding import compiled_fields, encode_batch
 from rockoon_format.properties import PROPERTY_SEPARATOR
 from rockoon_format.record import (
+    AT_BORN_HOST,
+    AT_BORN_TIMESTAMP,
     MAGIC_V1,
     MAGIC_V2,
     PROPERTY_CRC_ROOM,
@@ -23,6 +26,10 @@ from rockoon_format.record import (
     encode_topic,
 )
 from rockoon_format.sequences import SECTION_BYTES, encode_sequences, sequence_front
+
+BORN_TIMESTAMP_BYTES = AT_BORN_HOST - AT_BORN_TIMESTAMP
+# Of which it is kept what precedes the bodies of all their records.
+QUEUES_MAX = 16384
 
 Extras = tuple[bytes, bytes]
 """Encoded properties in front of UNIQ_KEY, and behind it."""
@@ -92,15 +99,14 @@ def encode_messages(
         RecordError: the topic is too long.
     """
     if kernel.native is not None:
-        magic = MAGIC_V2 if len(topic) > TOPIC_V1_BYTES_MAX else MAGIC_V1
-        given = compiled_fields((magic, queue_id, 0, sys_flags, born_timestamp_ms, born_host))
         sequence = b"" if own.sequence is None else sequence_front(*own.sequence, len(bodies))
         made: tuple[bytes, bytes] | None = None
+        given = _given(topic, queue_id, sys_flags, born_timestamp_ms, born_host)
         if given is not None:
-            head, (_, flags, _) = given
+            head, topic_part, flags = given
             made = kernel.native.encode_messages(
                 head,
-                encode_topic(topic, magic),
+                topic_part,
                 PROPERTY_CRC_ROOM,
                 own.head,
                 own.ids,
@@ -124,6 +130,49 @@ def encode_messages(
     )
     sizes = lengths.astype("<u4").tobytes()
     return (envelope.around(frames, sizes) if envelope else frames), sizes
+
+
+Given = tuple[bytes, bytes, bytes | None]
+"""What precedes the body of every record, the topic behind its length, system flags that differ."""
+
+
+def _given(
+    topic: bytes,
+    queue_id: int,
+    sys_flags: int | NDArray[np.int32],
+    born_timestamp_ms: int,
+    born_host: bytes,
+) -> Given | None:
+    """What the kernel is given; None where a field does not fit."""
+    if isinstance(sys_flags, int) and 0 <= born_timestamp_ms < 1 << 63:
+        alike = _alike(topic, queue_id, sys_flags, born_host)
+        if alike is None:
+            return None
+        head, topic_part, _ = alike
+        born = born_timestamp_ms.to_bytes(BORN_TIMESTAMP_BYTES)
+        return head[:AT_BORN_TIMESTAMP] + born + head[AT_BORN_HOST:], topic_part, None
+    return _of_fields(topic, queue_id, sys_flags, born_timestamp_ms, born_host)
+
+
+# A queue's batches differ in their time.
+@lru_cache(QUEUES_MAX)
+def _alike(topic: bytes, queue_id: int, sys_flags: int, born_host: bytes) -> Given | None:
+    return _of_fields(topic, queue_id, sys_flags, 0, born_host)
+
+
+def _of_fields(
+    topic: bytes,
+    queue_id: int,
+    sys_flags: int | NDArray[np.int32],
+    born_timestamp_ms: int,
+    born_host: bytes,
+) -> Given | None:
+    magic = MAGIC_V2 if len(topic) > TOPIC_V1_BYTES_MAX else MAGIC_V1
+    given = compiled_fields((magic, queue_id, 0, sys_flags, born_timestamp_ms, born_host))
+    if given is None:
+        return None
+    head, (_, flags, _) = given
+    return head, encode_topic(topic, magic), flags
 
 
 def _varint(number: int) -> bytes:

@@ -78,6 +78,7 @@ _DIGIT = ord("-")
 AT_MAGIC = 4
 AT_QUEUE_OFFSET = 20
 AT_SYS_FLAG = 36
+AT_BORN_TIMESTAMP = 40
 AT_BORN_HOST = 48
 # Positions of an IPv4 record; each IPv6 host in front adds 12.
 AT_STORE_TIMESTAMP_V4 = 56

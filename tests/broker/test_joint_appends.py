@@ -18,7 +18,7 @@ from rockoon_runtime.calls import CallTimes
 from support.broker import RunningBroker, running_broker
 from support.broker_routes import BrokerRoutes
 from support.holding_disk import HoldingDisk
-from support.joint_batches import batch, joint
+from support.joint_batches import answers_of, batch, joint
 from support.kernels import BOTH, using
 
 
@@ -297,7 +297,7 @@ async def test_batches_that_failed_together_are_not_placed_again_one_by_one() ->
     placing = FailsBehindWrite()
     stream = AppendStream(placing, CallTimes(), SystemClock())
     await stream.read(requests())
-    (reply,) = [each async for each in stream.answers()]
+    (reply,) = [each async for each in answers_of(stream)]
     codes = [each.error.code for each in (reply, *reply.more)]
     assert codes == [Error.INTERNAL] * 2
     assert placing.alone_count == 0

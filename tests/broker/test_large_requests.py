@@ -9,11 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rockoon_broker.rpc import large_requests
-from rockoon_broker.rpc.large_requests import LargeRequest, append_request, records_of
+from rockoon_broker.rpc.large_requests import LargeRequest, PlainRequest, append_request, records_of
 from rockoon_broker.rpc.placing import batch_of
 from rockoon_core.wire_fields import bytes_tag, varint
 from rockoon_proto.v1.broker_pb2 import AppendRequest
+from support.kernels import BOTH, each_kernel
 from support.random_messages import many_examples
+
+kernels = pytest.fixture(autouse=True, scope="module", params=BOTH)(each_kernel)
 
 _NAMES = [field.name for field in AppendRequest.DESCRIPTOR.fields if field.name != "more"]
 
@@ -94,7 +97,7 @@ def test_large_records_are_where_they_came() -> None:
     message = request.SerializeToString()
     came = append_request(message)
     for each, own in ((came, frames), (came.more[0], frames[1:])):
-        assert isinstance(each, LargeRequest)
+        assert isinstance(each, LargeRequest | PlainRequest)
         assert records_of(each).source is message
         batch = batch_of(each)
         assert batch.source is message

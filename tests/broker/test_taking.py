@@ -24,7 +24,7 @@ from rockoon_runtime.calls import CallTimes
 from support.broker import running_broker
 from support.broker_routes import BrokerRoutes
 from support.eventually import eventually
-from support.joint_batches import batch, joint
+from support.joint_batches import answers_of, batch, joint
 
 LEASE_LOST = NotLeader("it leads no more")
 STORED = AppendResult((Run(0, 1, 0, 0, 0, b""),), None)
@@ -131,7 +131,7 @@ class Scene:
         self.stream.end()
         return [
             (each.request_id, Error.Code.Name(each.error.code) if each.HasField("error") else "")
-            async for each in self.stream.answers()
+            async for each in answers_of(self.stream)
         ]
 
 
@@ -230,7 +230,7 @@ async def test_what_waits_for_a_sync_is_answered_by_who_can_wait() -> None:
 
 
 async def others(scene: Scene, told: list[tuple[int, str]]) -> None:
-    async for each in scene.stream.answers():
+    async for each in answers_of(scene.stream):
         code = Error.Code.Name(each.error.code) if each.HasField("error") else ""
         told.append((each.request_id, code))
 
@@ -292,7 +292,7 @@ async def test_who_has_gone_is_told_nothing() -> None:
     scene.has_company()
 
     async def answered() -> None:
-        async for _ in scene.stream.answers():
+        async for _ in answers_of(scene.stream):
             raise AssertionError("there is nothing to tell")
 
     async with asyncio.TaskGroup() as tasks:
@@ -323,7 +323,7 @@ async def test_a_sender_that_is_far_ahead_is_read_again_when_he_is_answered() ->
             await asyncio.sleep(0)
         assert read == UNANSWERED_MAX
         durable.set_result(None)
-        answers = [each async for each in scene.stream.answers()]
+        answers = [each async for each in answers_of(scene.stream)]
     assert [each.request_id for each in answers] == list(range(1, 2 * UNANSWERED_MAX + 1))
     assert sum(each.batches_max > 0 for each in answers) == 1, "it is told once"
     assert scene.turn.unanswered == 0
@@ -369,7 +369,7 @@ async def test_what_a_sender_may_not_send_is_refused_on_each_way_and_the_rest_is
     assert scene.writes == [1], "the two of T; `_place` knows no caller"
     told = [
         [Error.Code.Name(each.error.code) if each.HasField("error") else "" for each in replies]
-        for replies in [[each, *each.more] async for each in scene.stream.answers()]
+        for replies in [[each, *each.more] async for each in answers_of(scene.stream)]
     ]
     assert told == [["NOT_PERMITTED"], ["", "NOT_PERMITTED", ""], ["NOT_PERMITTED"]]
 

@@ -1,9 +1,11 @@
 """Batches as this SDK sends them, alone or several in one message of an append stream."""
 
+from collections.abc import AsyncIterator
 from typing import Any
 
 import numpy as np
 
+from rockoon_broker.rpc.append_stream import AppendStream
 from rockoon_format.batch import encode_batch
 from rockoon_format.sequences import encode_sequences
 from rockoon_proto.v1 import broker_pb2 as pb
@@ -33,3 +35,9 @@ def joint(*requests: Any) -> Any:
     message.CopyFrom(requests[0])
     message.more.extend(requests[1:])
     return message
+
+
+async def answers_of(stream: AppendStream) -> AsyncIterator[pb.AppendReply]:
+    """What a stream answers, read."""
+    async for answer in stream.answers():
+        yield pb.AppendReply.FromString(answer)

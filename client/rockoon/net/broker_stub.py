@@ -2,19 +2,19 @@
 
 from typing import Any
 
+from rockoon.net.append_replies import append_reply
 from rockoon.net.large_replies import pull_stream_reply
-from rockoon_proto.v1.broker_pb2 import AppendReply, PullStreamRequest
+from rockoon_proto.v1.broker_pb2 import PullStreamRequest
 from rockoon_proto.v1.broker_pb2_grpc import BrokerStub
 
 _SERVICE = "/rockoon.v1.Broker/"
 
 
 def broker_stub(channel: Any) -> BrokerStub:
-    """A stub whose AppendStream takes requests as bytes, and whose PullStream gives `Replies`."""
+    """A stub whose AppendStream takes requests as bytes and gives `Answers`, and whose PullStream
+    gives `Replies`."""
     stub: BrokerStub = BrokerStub(channel)
-    stub.AppendStream = channel.stream_stream(
-        f"{_SERVICE}AppendStream", None, AppendReply.FromString
-    )
+    stub.AppendStream = channel.stream_stream(f"{_SERVICE}AppendStream", None, append_reply)
     stub.PullStream = channel.stream_stream(
         f"{_SERVICE}PullStream", PullStreamRequest.SerializeToString, pull_stream_reply
     )

@@ -22,12 +22,12 @@ from numpy import cumsum, frombuffer, int64
 
 from rockoon.errors import RockoonError
 from rockoon.message import SendResult
+from rockoon.net.append_replies import Appended
 from rockoon.producer.outgoing import Extras
 from rockoon.producer.sequences import BatchSequence, SequenceBook
 from rockoon.producer.settings import ProducerSettings
 from rockoon.producer.shipment import Shipment
 from rockoon_core.message_queue import MessageQueue
-from rockoon_proto.v1.broker_pb2 import Appended
 
 # A record's fixed part, the UNIQ_KEY property and a reference: what a message takes beside its
 # body, near enough to bound memory by.

@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 from grpc import RpcError, aio
 
 from rockoon.errors import BrokerUnavailable, Internal, RockoonError
+from rockoon.net.append_replies import Answer, Answers
 from rockoon.producer.accumulator import ProducerBatch
 from rockoon.producer.requests import Outgoing, joined
 from rockoon_core.failed_call import from_rpc_error
 from rockoon_core.http2.client_call import ClientCall
-from rockoon_proto.v1.broker_pb2 import AppendReply, AppendRequest
+from rockoon_proto.v1.broker_pb2 import AppendRequest
 
 if TYPE_CHECKING:
     from rockoon_proto.v1.broker_pb2_grpc import BrokerAsyncStub
@@ -29,7 +30,7 @@ class StreamEvents(Protocol):
     def takes_batches(self, broker: str, batches_max: int) -> None:
         """A broker takes so many batches in one message, until its stream breaks."""
 
-    def answered(self, batch: ProducerBatch, reply: AppendReply) -> None:
+    def answered(self, batch: ProducerBatch, answer: Answer) -> None:
         """The broker answered for a batch: stored, or refused."""
 
     def broken(self, broker: str, batches: list[ProducerBatch], error: RockoonError) -> None:
@@ -164,21 +165,20 @@ class AppendStream:
             call.cancel()
         return BrokerUnavailable(broker=self.broker)
 
-    def _accept(self, reply: AppendReply) -> bool:
+    def _accept(self, reply: Answers) -> bool:
         # Answers come in the order of requests. Another one means that the two ends do not agree on
         # what was sent: a guess would tell a sender that another's batch is stored.
-        if not self._unanswered or self._unanswered[0][1] != reply.request_id:
+        if not self._unanswered:
             return False
-        batches, more = self._unanswered[0][0], reply.more
-        if len(more) != len(batches) - 1:
+        batches, request_id, _ = self._unanswered[0]
+        answers: Sequence[Answer] = reply if isinstance(reply, list) else [reply, *reply.more]
+        if answers[0].request_id != request_id or len(answers) != len(batches):
             return False
         self._unanswered.popleft()
-        if reply.batches_max and not self._is_left:
+        if not isinstance(reply, list) and reply.batches_max and not self._is_left:
             self._events.takes_batches(self.broker, reply.batches_max)
-        self._events.answered(batches[0], reply)
-        if more:
-            for batch, own in zip(batches[1:], more, strict=True):
-                self._events.answered(batch, own)
+        for batch, answer in zip(batches, answers, strict=True):
+            self._events.answered(batch, answer)
         return True
 
     def _break(self, error: RockoonError) -> None:

@@ -25,6 +25,7 @@ from rockoon.errors import (
     RockoonError,
     TimedOut,
 )
+from rockoon.net.append_replies import Appended
 from rockoon.producer.accumulator import Accumulator, BatchQueue, ProducerBatch
 from rockoon.producer.broker_slots import PAUSE_SECONDS_MAX, PAUSE_SECONDS_PER_BATCH, Slots
 from rockoon.producer.queue_selectors import RoundRobin
@@ -33,7 +34,6 @@ from rockoon.producer.shipment import Shipment
 from rockoon_core.backoff import Backoff
 from rockoon_core.light_dataclass import light_dataclass
 from rockoon_core.message_queue import MessageQueue
-from rockoon_proto.v1.broker_pb2 import Appended
 
 
 @light_dataclass

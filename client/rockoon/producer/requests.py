@@ -2,6 +2,7 @@
 
 import secrets
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from rockoon.compression import Compression
@@ -14,7 +15,7 @@ from rockoon.producer.outgoing import BatchEncoder, Packing
 from rockoon.producer.settings import ProducerSettings
 from rockoon_core.clock import Clock
 from rockoon_core.message_queue import MessageQueue
-from rockoon_core.wire_fields import bytes_tag, varint
+from rockoon_core.wire_fields import bytes_tag, number_tag, varint
 from rockoon_format.message_encoding import Envelope
 from rockoon_proto.v1.broker_pb2 import DELAYED, AppendRequest
 
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
 _FRAMES_TAG = bytes_tag(AppendRequest.FRAMES_FIELD_NUMBER)
 _LENGTHS_TAG = bytes_tag(AppendRequest.RECORD_LENGTHS_FIELD_NUMBER)
 _MORE_TAG = bytes_tag(AppendRequest.MORE_FIELD_NUMBER)
+_REQUEST_ID_TAG = number_tag(AppendRequest.REQUEST_ID_FIELD_NUMBER)
+# Queues whose requests begin alike, see `_front`.
+_FRONTS_MAX = 16384
 
 
 class Outgoing(NamedTuple):
@@ -101,22 +105,11 @@ class AppendRequests:
             if self._hooks is not None:
                 self._hooks.on_encode(batch)
         self._last_id += 1
-        request = AppendRequest(
-            topic=queue.topic,
-            queue_id=queue.queue_id,
-            request_id=self._last_id,
-            # A broker whose routes are older waits for this revision instead of refusing a new
-            # topic.
-            route_revision=self._cluster.routes.topic_revision(queue.topic),
-        )
-        if batch.batch_queue.delayed:
-            request.handling = DELAYED
-        if sequence is not None:
-            request.producer_id = sequence.producer_id
-            request.first_sequence = sequence.first
-            request.first_sent_ms_ago = sequence.sent(now)
-        if self._hooks is not None:
-            self._hooks.on_batch_sent(batch, request)
+        # A broker whose routes are older waits for this revision instead of refusing a new topic.
+        revision = self._cluster.routes.topic_revision(queue.topic)
+        rest = _front(queue.topic, queue.queue_id, revision) + varint(self._last_id)
+        if sequence is not None or batch.batch_queue.delayed or self._hooks is not None:
+            rest += self._special(batch, now).SerializeToString()
         try:
             message, batch.lengths = self._encoder.encode(
                 queue.topic.encode(),
@@ -126,8 +119,28 @@ class AppendRequests:
                 batch.ids,
                 batch.born_timestamp_ms,
                 (sequence.producer_id, sequence.first) if sequence is not None else None,
-                Envelope(_FRAMES_TAG, _LENGTHS_TAG, request.SerializeToString()),
+                Envelope(_FRAMES_TAG, _LENGTHS_TAG, rest),
             )
         except ValueError as failure:
             raise MalformedBatch(index=0, reason=str(failure)) from failure
         return Outgoing(self._last_id, message)
+
+    def _special(self, batch: ProducerBatch, now: float) -> AppendRequest:
+        """Fields that most requests do not have."""
+        request, sequence = AppendRequest(), batch.sequence
+        if batch.batch_queue.delayed:
+            request.handling = DELAYED
+        if sequence is not None:
+            request.producer_id = sequence.producer_id
+            request.first_sequence = sequence.first
+            request.first_sent_ms_ago = sequence.sent(now)
+        if self._hooks is not None:
+            self._hooks.on_batch_sent(batch, request)
+        return request
+
+
+@lru_cache(_FRONTS_MAX)
+def _front(topic: str, queue_id: int, route_revision: int) -> bytes:
+    """What the requests of a queue have in common, and the tag of their id."""
+    request = AppendRequest(topic=topic, queue_id=queue_id, route_revision=route_revision)
+    return request.SerializeToString() + _REQUEST_ID_TAG

@@ -28,6 +28,7 @@ from rockoon.errors import (
     from_wire,
 )
 from rockoon.hooks import ProducerHooks
+from rockoon.net.append_replies import Answer, Stored
 from rockoon.net.routes import TopicRoute
 from rockoon.producer.accumulator import Accumulator, BatchQueue, ProducerBatch
 from rockoon.producer.append_stream import AppendStream
@@ -44,7 +45,6 @@ from rockoon_core.changes import Changes
 from rockoon_core.clock import Clock
 from rockoon_core.failed_call import clock_corrected
 from rockoon_core.message_queue import MessageQueue
-from rockoon_proto.v1.broker_pb2 import AppendReply
 from rockoon_proto.v1.nameserver_pb2 import BROKER, Node
 
 if TYPE_CHECKING:
@@ -264,13 +264,14 @@ class Sender:
         """The broker takes several batches in one message."""
         self._scheduler.set_batches_max(broker, batches_max)
 
-    def answered(self, batch: ProducerBatch, reply: AppendReply) -> None:
+    def answered(self, batch: ProducerBatch, answer: Answer) -> None:
         """The broker answered for a batch: stored, or refused."""
-        if reply.HasField("appended"):
-            self._scheduler.acknowledged(batch, reply.appended, self._loop.time())
+        if isinstance(answer, Stored) or answer.HasField("appended"):
+            stored = answer if isinstance(answer, Stored) else answer.appended
+            self._scheduler.acknowledged(batch, stored, self._loop.time())
             self._note_completed(batch)
         else:
-            self._refused(batch, from_wire(reply.error))
+            self._refused(batch, from_wire(answer.error))
         if self._scheduler.has_ready:
             self._pump.run_soon()
 

@@ -20,8 +20,8 @@ from rockoon.errors import (
     SequenceUnknown,
     StoreFailed,
 )
+from rockoon.net.append_replies import Appended
 from rockoon_core.message_queue import MessageQueue
-from rockoon_proto.v1.broker_pb2 import Appended
 
 if TYPE_CHECKING:
     from rockoon.producer.accumulator import ProducerBatch

@@ -21,6 +21,7 @@ use _native::runs::{cut, Listed, LogCutter, Rules as Entries};
 use _native::scan::{chain, extent, scan, Checks, Limits};
 use _native::text::tags_code;
 use _native::window::{Field, Wanted, Window};
+use _native::wire::{reply, requests, stored, Stored};
 
 /// Xorshift: the same bytes for the same seed, everywhere.
 struct Chance(u64);
@@ -522,6 +523,35 @@ fn cut_runs(chance: &mut Chance) {
     }
 }
 
+/// Answers of append streams are read as they were written; of harmed ones, and of requests, what is
+/// read lies within them.
+fn messages(chance: &mut Chance) {
+    let host = chance.bytes(20);
+    let number = |chance: &mut Chance| (chance.next() >> (1 + chance.below(63))) as i64;
+    let mut batches = Vec::new();
+    for _ in 0..1 + chance.below(4) {
+        batches.push(Stored {
+            request_id: number(chance),
+            first_queue_offset: number(chance),
+            first_physical_offset: number(chance),
+            messages: number(chance) as i32 & i32::MAX,
+            store_timestamp_ms: number(chance),
+            store_host: &host,
+        });
+    }
+    let mut message = reply(&batches).unwrap_or_default();
+    assert_eq!(stored(&message), Some(batches));
+    let more = chance.bytes(30);
+    let at = chance.below(message.len());
+    message.splice(at..at, more);
+    harm(chance, &mut message);
+    message.truncate(chance.below(message.len() + 1));
+    stored(&message);
+    for batch in requests(&message).unwrap_or_default() {
+        assert!(message.get(batch.frames).is_some());
+    }
+}
+
 fn main() {
     let mut words = std::env::args()
         .skip(1)
@@ -547,6 +577,7 @@ fn main() {
             }
             read_all(&mut chance, &frames, &sizes);
             cut_runs(&mut chance);
+            messages(&mut chance);
         }
     }
     println!("{rounds} batches in {seconds} s from seed {seed}: nothing found");

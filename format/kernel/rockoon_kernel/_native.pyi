@@ -1,4 +1,4 @@
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from typing_extensions import Buffer
@@ -28,6 +28,13 @@ def append_batches(
     store_timestamp_ms: int,
     store_host: bytes,
 ) -> tuple[bytes, bytes, list[int], tuple[bytes, bytes] | None]: ...
+def append_reply(
+    batches: Sequence[tuple[int, tuple[int, int, int, int, int, bytes]]],
+) -> bytes | None: ...
+def append_request(
+    message: bytes,
+) -> list[tuple[str, int, tuple[int, int], bytes, int, int]] | None: ...
+def appended(message: bytes) -> list[tuple[int, int, int, int, int, bytes]] | None: ...
 def stamp_batch(
     frames: bytes,
     codes: bytes,

@@ -39,6 +39,7 @@ pub mod scan;
 mod shared;
 pub mod text;
 pub mod window;
+pub mod wire;
 
 /// Raised with every change of what Python calls; `rockoon_format.kernel` takes only its own.
-pub const INTERFACE: u32 = 17;
+pub const INTERFACE: u32 = 18;

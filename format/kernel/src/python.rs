@@ -13,7 +13,7 @@ use crate::encode::{self, Common};
 use crate::fresh::filled;
 use crate::pieces;
 use crate::python_logs::{packed_runs, PackedRuns};
-use crate::python_producer::{take_bodies, unique_keys};
+use crate::python_producer::{append_reply, append_request, appended, take_bodies, unique_keys};
 use crate::reading::put;
 use crate::runs::{self, Listed};
 use crate::scan::{
@@ -723,6 +723,9 @@ fn queue_runs<'py>(
 fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("INTERFACE", crate::INTERFACE)?;
     module.add_function(wrap_pyfunction!(append_batches, module)?)?;
+    module.add_function(wrap_pyfunction!(append_reply, module)?)?;
+    module.add_function(wrap_pyfunction!(append_request, module)?)?;
+    module.add_function(wrap_pyfunction!(appended, module)?)?;
     module.add_function(wrap_pyfunction!(chain, module)?)?;
     module.add_function(wrap_pyfunction!(check_batch, module)?)?;
     module.add_function(wrap_pyfunction!(crc32, module)?)?;

@@ -25,6 +25,7 @@ from rockoon_broker.idempotence.ledger import Run
 from rockoon_broker.rpc.large_requests import LARGE_BYTES, Request, append_request
 from rockoon_broker.rpc.turn_appends import Placed
 from rockoon_core.errors import Internal, InvalidArgument, RockoonError
+from rockoon_format import kernel
 from rockoon_proto.v1 import broker_pb2
 from rockoon_runtime.calls import SUCCESS, Call, CallTimes
 
@@ -79,9 +80,11 @@ class Sender(Protocol):
     def release(self, left: bytes | None = None) -> None: ...
 
 
-def reply_to(request_id: int, placed: AppendResult) -> broker_pb2.AppendReply:
-    """The answer to a batch that is durable."""
-    first, *more = map(_where, placed.runs)
+def reply_to(request_id: int, outcome: Outcome) -> broker_pb2.AppendReply:
+    """The answer to a batch that is durable, or refused."""
+    if isinstance(outcome, RockoonError):
+        return broker_pb2.AppendReply(request_id=request_id, error=outcome.to_wire())
+    first, *more = map(_where, outcome.runs)
     if more:
         first.more.extend(more)
     return broker_pb2.AppendReply(request_id=request_id, appended=first)
@@ -98,14 +101,22 @@ def _where(run: Run) -> broker_pb2.Appended:
 
 
 class PlainReply:
-    """The answer to one batch that was stored together, for who needs its bytes alone: in a message
-    that is used again, since a new one costs twice as much."""
+    """Answers to batches that were stored together, for who needs their bytes alone: by the kernel,
+    or in a message that is used again, since a new one costs twice as much."""
 
     def __init__(self) -> None:
         self._reply = broker_pb2.AppendReply()
         self._appended = self._reply.appended
 
-    def to_bytes(self, request_id: int, run: Run) -> bytes:
+    def to_bytes(self, stored: Sequence[tuple[int, Run]]) -> bytes | None:
+        """The answer to the batches of a request, each behind its request id; None of several
+        without the kernel."""
+        if kernel.native is not None:
+            made: bytes = kernel.native.append_reply(stored)
+            return made
+        if len(stored) > 1:
+            return None
+        ((request_id, run),) = stored
         self._reply.request_id = request_id
         appended = self._appended
         appended.first_queue_offset = run.first_queue_offset
@@ -282,14 +293,7 @@ class AppendStream:
         """Answer; returns what is left to `answers` where that may not be, or fails."""
         try:
             sender.may_answer()
-            stored = outcome.runs if isinstance(outcome, AppendResult) else ()
-            if len(stored) == 1 and not self._batches_max:
-                self._calls.note(STORED, self._clock.monotonic_seconds() - came_seconds)
-                sender.queue_message(self._plain_reply.to_bytes(request_id, stored[0]))
-            else:
-                reply = self._answer_now(request_id, outcome, came_seconds)
-                self._tell_batches_max(reply)
-                sender.queue_message(reply.SerializeToString())
+            sender.queue_message(self._reply_to([(request_id, outcome)], came_seconds))
         except RockoonError:
             # `answers` is told the same.
             return outcome
@@ -298,10 +302,28 @@ class AppendStream:
         self._answered()
         return None
 
-    def _tell_batches_max(self, reply: broker_pb2.AppendReply) -> None:
+    def _reply_to(self, outcomes: Sequence[tuple[int, Outcome]], came_seconds: float) -> bytes:
+        """The answer to the batches of a message, which are durable or refused."""
+        took_seconds = self._clock.monotonic_seconds() - came_seconds
+        stored: list[tuple[int, Run]] = []
+        for request_id, outcome in outcomes:
+            if isinstance(outcome, RockoonError):
+                self._calls.note(STORED._replace(answer=outcome.name.lower()), took_seconds)
+                continue
+            self._calls.note(STORED, took_seconds)
+            if len(outcome.runs) == 1:
+                stored.append((request_id, outcome.runs[0]))
+        if len(stored) == len(outcomes) and not self._batches_max:
+            plain = self._plain_reply.to_bytes(stored)
+            if plain is not None:
+                return plain
+        reply, *more = [reply_to(request_id, outcome) for request_id, outcome in outcomes]
+        if more:
+            reply.more.extend(more)
         if self._batches_max:
             # Once is enough.
             reply.batches_max, self._batches_max = self._batches_max, 0
+        return reply.SerializeToString()
 
     def _answered(self) -> None:
         self._unanswered -= 1
@@ -376,7 +398,7 @@ class AppendStream:
             self._is_over = True
             self._wake()
 
-    async def answers(self) -> AsyncIterator[broker_pb2.AppendReply]:
+    async def answers(self) -> AsyncIterator[bytes]:
         """The answers, each as soon as its batches and all before them are durable."""
         try:
             while self._outcomes or self._is_taking or not self._is_over:
@@ -385,36 +407,15 @@ class AppendStream:
                     await self._wanted
                     continue
                 outcomes, came_seconds = self._outcomes.popleft()
-                reply, *more = [
-                    await self._answer(request_id, outcome, came_seconds)
-                    if isinstance(outcome, AppendResult) and outcome.durable is not None
-                    else self._answer_now(request_id, outcome, came_seconds)
-                    for request_id, outcome in outcomes
-                ]
-                if more:
-                    reply.more.extend(more)
-                self._tell_batches_max(reply)
-                yield reply
+                for index, (request_id, outcome) in enumerate(outcomes):
+                    if isinstance(outcome, AppendResult) and outcome.durable is not None:
+                        refusal = await outcome.durable
+                        if refusal is not None:
+                            outcomes[index] = request_id, refusal
+                yield self._reply_to(outcomes, came_seconds)
                 self._answered()
         finally:
             self._is_gone = True
             self._placing.went(self._unanswered)
         if self._failure is not None:
             raise self._failure
-
-    async def _answer(
-        self, request_id: int, outcome: AppendResult, came_seconds: float
-    ) -> broker_pb2.AppendReply:
-        assert outcome.durable is not None
-        refusal = await outcome.durable
-        return self._answer_now(request_id, refusal or outcome, came_seconds)
-
-    def _answer_now(
-        self, request_id: int, outcome: Outcome, came_seconds: float
-    ) -> broker_pb2.AppendReply:
-        took_seconds = self._clock.monotonic_seconds() - came_seconds
-        if isinstance(outcome, RockoonError):
-            self._calls.note(STORED._replace(answer=outcome.name.lower()), took_seconds)
-            return broker_pb2.AppendReply(request_id=request_id, error=outcome.to_wire())
-        self._calls.note(STORED, took_seconds)
-        return reply_to(request_id, outcome)

@@ -1,11 +1,18 @@
-"""Append requests whose records are copied once at most: protobuf would do it twice."""
+"""Append requests whose records are copied once at most: protobuf would do it twice.
 
+The compiled kernel reads those that say nothing special (`PlainRequest`), all batches of one at
+once: a field of a protobuf message costs Python as much as a call.
+"""
+
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from google.protobuf.message import DecodeError
 
+from rockoon_broker.store.log.batch import Batch
 from rockoon_core.wire_fields import Field, fields
-from rockoon_proto.v1.broker_pb2 import AppendRequest
+from rockoon_format import kernel
+from rockoon_proto.v1.broker_pb2 import ORDINARY, AppendRequest
 
 # Below, two copies cost less than to look for the records.
 LARGE_BYTES = 32 << 10
@@ -36,9 +43,7 @@ class LargeRequest:
 
     __slots__ = ("_rest", "more", "records")
 
-    def __init__(
-        self, rest: AppendRequest, records: Records, more: "list[AppendRequest | LargeRequest]"
-    ) -> None:
+    def __init__(self, rest: AppendRequest, records: Records, more: "list[Request]") -> None:
         self._rest = rest
         self.records = records
         self.more = more
@@ -53,7 +58,47 @@ class LargeRequest:
         return source if bounds is None else source[slice(*bounds)]
 
 
-Request = AppendRequest | LargeRequest
+class PlainRequest:
+    """An AppendRequest without anything special, read like one.
+
+    Args:
+        batch: its own.
+        more: as the field of this name.
+    """
+
+    __slots__ = ("batch", "more", "request_id", "route_revision")
+
+    handling = ORDINARY
+    traceparent = ""
+    producer_id = first_sequence = first_sent_ms_ago = 0
+
+    def __init__(
+        self, batch: Batch, route_revision: int, request_id: int, more: "Sequence[PlainRequest]"
+    ) -> None:
+        self.batch = batch
+        self.route_revision = route_revision
+        self.request_id = request_id
+        self.more = more
+
+    @property
+    def topic(self) -> str:
+        return self.batch.topic
+
+    @property
+    def queue_id(self) -> int:
+        return self.batch.queue_id
+
+    @property
+    def record_lengths(self) -> bytes:
+        return self.batch.lengths
+
+    @property
+    def frames(self) -> bytes:
+        """The records alone."""
+        return self.batch.frames
+
+
+Request = AppendRequest | LargeRequest | PlainRequest
 
 
 def append_request(message: bytes) -> Request:
@@ -64,6 +109,10 @@ def append_request(message: bytes) -> Request:
             many fields, with groups, with batches in batches. The library takes such ones, and
             makes gigabytes of them.
     """
+    if kernel.native is not None and type(message) is bytes:
+        found = kernel.native.append_request(message)
+        if found is not None:
+            return _plain(message, found)
     if len(message) < LARGE_BYTES:
         return AppendRequest.FromString(message)
     try:
@@ -74,9 +123,21 @@ def append_request(message: bytes) -> Request:
 
 def records_of(request: Request) -> Records:
     """Where a request's records are."""
+    if isinstance(request, PlainRequest):
+        return Records(request.batch.source, request.batch.bounds)
     if isinstance(request, LargeRequest):
         return request.records
     return Records(request.frames, None)
+
+
+def _plain(message: bytes, found: list[tuple[Any, ...]]) -> PlainRequest:
+    """The request of the batches that the kernel has found in a message."""
+    more: Sequence[PlainRequest] = ()
+    if len(found) > 1:
+        more = [_plain(message, [each]) for each in found[1:]]
+    topic, queue_id, bounds, lengths, route_revision, request_id = found[0]
+    batch = Batch(topic, queue_id, message, lengths, bounds=bounds)
+    return PlainRequest(batch, route_revision, request_id, more)
 
 
 def _taken_apart(message: bytes, start: int, end: int, *, is_further: bool) -> Request:

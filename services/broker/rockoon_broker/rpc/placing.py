@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from rockoon_broker.append import AppendResult
 from rockoon_broker.idempotence.replay import takes_sequences
-from rockoon_broker.rpc.large_requests import Request, records_of
+from rockoon_broker.rpc.large_requests import PlainRequest, Request, records_of
 from rockoon_broker.rpc.turn_appends import Placed, TurnAppends
 from rockoon_broker.store.log.batch import (
     Batch,
@@ -131,6 +131,8 @@ def batch_of(request: Request) -> Batch:
     Raises:
         InvalidArgument: what it says of sequence numbers is wrong.
     """
+    if isinstance(request, PlainRequest):
+        return request.batch
     source, bounds = records_of(request)
     return Batch(
         request.topic,

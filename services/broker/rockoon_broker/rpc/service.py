@@ -86,10 +86,10 @@ def add_to_server(service: "BrokerService", server: aio.Server) -> None:
         request_deserializer=broker_pb2.PullStreamRequest.FromString,
         response_serializer=in_pieces,
     )
-    append_stream = grpc.stream_stream_rpc_method_handler(
+    # Its answers are bytes already.
+    append_stream: Any = grpc.stream_stream_rpc_method_handler(
         service.AppendStream,
         request_deserializer=append_request,
-        response_serializer=broker_pb2.AppendReply.SerializeToString,
     )
     append = grpc.unary_unary_rpc_method_handler(
         service.Append,
@@ -250,9 +250,9 @@ class BrokerService(broker_pb2_grpc.BrokerServicer):
                 raise refusal
         return reply_to(request.request_id, placed)
 
-    async def AppendStream(
+    async def AppendStream(  # type: ignore[override]  # as `add_to_server` registers it
         self, request_iterator: Any, context: object
-    ) -> AsyncIterator[broker_pb2.AppendReply]:
+    ) -> AsyncIterator[bytes]:
         await self._wait_expected()
         self._open()
         caller = current_caller()

@@ -1,0 +1,213 @@
+//! Requests and answers of append streams, which are protobuf messages.
+//!
+//! What nearly all of them say is read here. Anything else is none of ours, right or wrong: a field
+//! that is not listed, one of another kind, a number beyond its type. Protobuf reads those.
+
+#![forbid(unsafe_code)]
+
+use std::ops::Range;
+
+use crate::encode::field_head;
+
+/// As Python reads of one message at most, see `FIELDS_MAX` of `large_requests`.
+const BATCHES_MAX: usize = 1024;
+const VARINT_BYTES_MAX: usize = 9;
+const NUMBER: u64 = 0;
+const BYTES: u64 = 2;
+
+/// What a field has.
+enum Value {
+    Number(i64),
+    Bytes(Range<usize>),
+}
+
+/// A number of 63 bits at most, and where it ends.
+fn varint(bytes: &[u8], at: usize) -> Option<(i64, usize)> {
+    let mut number = 0;
+    for (place, byte) in bytes.get(at..)?.iter().take(VARINT_BYTES_MAX).enumerate() {
+        number |= i64::from(byte & 0x7f) << (7 * place);
+        if *byte < 0x80 {
+            return Some((number, at + place + 1));
+        }
+    }
+    None
+}
+
+/// Have each field taken of the message that lies in a range of the bytes, in their order.
+fn fields(
+    bytes: &[u8],
+    range: Range<usize>,
+    mut take: impl FnMut(u64, Value) -> Option<()>,
+) -> Option<()> {
+    let bytes = bytes.get(..range.end)?;
+    let mut at = range.start;
+    while at < range.end {
+        let (tag, behind) = varint(bytes, at)?;
+        let (number, end) = varint(bytes, behind)?;
+        let tag = tag as u64;
+        let value = match tag & 7 {
+            NUMBER => {
+                at = end;
+                Value::Number(number)
+            }
+            BYTES => {
+                at = end.checked_add(usize::try_from(number).ok()?)?;
+                bytes.get(end..at)?;
+                Value::Bytes(end..at)
+            }
+            _ => return None,
+        };
+        take(tag >> 3, value)?;
+    }
+    Some(())
+}
+
+/// A batch of a request.
+#[derive(Default)]
+pub struct Request<'a> {
+    pub topic: &'a str,
+    pub queue_id: i32,
+    /// Where its records are.
+    pub frames: Range<usize>,
+    pub sizes: &'a [u8],
+    pub route_revision: i64,
+    pub request_id: i64,
+}
+
+/// The batches of a request, if they have nothing special.
+pub fn requests(message: &[u8]) -> Option<Vec<Request<'_>>> {
+    let mut further = Vec::new();
+    let first = request(message, 0..message.len(), &mut |range| {
+        // One in one of these is none of ours.
+        further.push(request(message, range, &mut |_| None)?);
+        (further.len() < BATCHES_MAX).then_some(())
+    })?;
+    let mut found = Vec::with_capacity(1 + further.len());
+    found.push(first);
+    found.append(&mut further);
+    Some(found)
+}
+
+fn request<'a>(
+    message: &'a [u8],
+    range: Range<usize>,
+    further: &mut dyn FnMut(Range<usize>) -> Option<()>,
+) -> Option<Request<'a>> {
+    let mut found = Request::default();
+    fields(message, range, |number, value| {
+        match (number, value) {
+            (1, Value::Bytes(at)) => found.topic = std::str::from_utf8(message.get(at)?).ok()?,
+            (2, Value::Number(id)) => found.queue_id = i32::try_from(id).ok()?,
+            (3, Value::Bytes(at)) => found.frames = at,
+            (4, Value::Bytes(at)) => found.sizes = message.get(at)?,
+            (5, Value::Number(revision)) => found.route_revision = revision,
+            (6, Value::Number(id)) => found.request_id = id,
+            (13, Value::Bytes(at)) => further(at)?,
+            _ => return None,
+        }
+        Some(())
+    })?;
+    Some(found)
+}
+
+/// Where a batch went that was stored together.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Stored<'a> {
+    pub request_id: i64,
+    pub first_queue_offset: i64,
+    pub first_physical_offset: i64,
+    pub messages: i32,
+    pub store_timestamp_ms: i64,
+    pub store_host: &'a [u8],
+}
+
+fn put_number(out: &mut Vec<u8>, tag: u8, number: i64) {
+    // Negative ones take ten bytes.
+    let mut left = number as u64;
+    if left != 0 {
+        out.push(tag);
+        while left > 0x7f {
+            out.push(left as u8 & 0x7f | 0x80);
+            left >>= 7;
+        }
+        out.push(left as u8);
+    }
+}
+
+fn put_bytes(out: &mut Vec<u8>, tag: u8, bytes: &[u8]) {
+    out.extend(field_head(tag, bytes.len()));
+    out.extend_from_slice(bytes);
+}
+
+/// The answer to a request with these batches, of which there is at least one.
+pub fn reply(batches: &[Stored]) -> Option<Vec<u8>> {
+    let (first, further) = batches.split_first()?;
+    let mut out = Vec::with_capacity(64 * batches.len());
+    put_stored(&mut out, first);
+    let mut own = Vec::with_capacity(64);
+    for each in further {
+        own.clear();
+        put_stored(&mut own, each);
+        put_bytes(&mut out, 4 << 3 | BYTES as u8, &own);
+    }
+    Some(out)
+}
+
+fn put_stored(out: &mut Vec<u8>, batch: &Stored) {
+    put_number(out, 1 << 3, batch.request_id);
+    let mut appended = Vec::with_capacity(48);
+    put_number(&mut appended, 1 << 3, batch.first_queue_offset);
+    put_number(&mut appended, 2 << 3, batch.first_physical_offset);
+    put_number(&mut appended, 3 << 3, i64::from(batch.messages));
+    put_number(&mut appended, 4 << 3, batch.store_timestamp_ms);
+    if !batch.store_host.is_empty() {
+        put_bytes(&mut appended, 5 << 3 | BYTES as u8, batch.store_host);
+    }
+    put_bytes(out, 2 << 3 | BYTES as u8, &appended);
+}
+
+/// Where a request's batches went, if all were stored, each together, and nothing else is told.
+pub fn stored(message: &[u8]) -> Option<Vec<Stored<'_>>> {
+    let mut further = Vec::new();
+    let first = stored_one(message, 0..message.len(), &mut |range| {
+        further.push(stored_one(message, range, &mut |_| None)?);
+        Some(())
+    })?;
+    let mut found = Vec::with_capacity(1 + further.len());
+    found.push(first);
+    found.append(&mut further);
+    Some(found)
+}
+
+fn stored_one<'a>(
+    message: &'a [u8],
+    range: Range<usize>,
+    further: &mut dyn FnMut(Range<usize>) -> Option<()>,
+) -> Option<Stored<'a>> {
+    let mut found = Stored::default();
+    let mut places = 0;
+    fields(message, range, |number, value| {
+        match (number, value) {
+            (1, Value::Number(id)) => found.request_id = id,
+            (2, Value::Bytes(at)) => {
+                places += 1;
+                fields(message, at, |number, value| {
+                    match (number, value) {
+                        (1, Value::Number(offset)) => found.first_queue_offset = offset,
+                        (2, Value::Number(offset)) => found.first_physical_offset = offset,
+                        (3, Value::Number(count)) => found.messages = i32::try_from(count).ok()?,
+                        (4, Value::Number(time)) => found.store_timestamp_ms = time,
+                        (5, Value::Bytes(at)) => found.store_host = message.get(at)?,
+                        _ => return None,
+                    }
+                    Some(())
+                })?;
+            }
+            (4, Value::Bytes(at)) => further(at)?,
+            _ => return None,
+        }
+        Some(())
+    })?;
+    // Of several protobuf makes one, and none is no place.
+    (places == 1).then_some(found)
+}
