@@ -45,7 +45,7 @@ class Recipient:
     def __init__(self) -> None:
         self.told: list[int] = []
         self.refused: list[bool] = []
-        self.has_room = True
+        self.has_room = self.comes_alone = True
         self.is_held = False
         self.left: list[bytes | bytearray] = []
         # Raised from so many questions on.
@@ -143,11 +143,12 @@ async def test_a_message_alone_is_answered_where_it_comes() -> None:
     assert await scene.others_tell() == []
 
 
-async def test_what_comes_behind_it_in_the_same_turn_is_for_who_reads() -> None:
+async def test_what_comes_with_others_is_for_who_reads() -> None:
     scene = Scene()
     assert scene.take(1)
+    scene.recipient.comes_alone = False
     assert [scene.take(number) for number in (2, 3)] == [False, False]
-    await asyncio.sleep(0)
+    scene.recipient.comes_alone = True
     assert scene.take(4)
     assert (scene.recipient.told, scene.writes) == ([1, 4], [1, 1])
 

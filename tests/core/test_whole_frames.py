@@ -72,7 +72,7 @@ class Peer(Http2Connection):
             stream._waiting = asyncio.get_running_loop().create_future()
 
             def taker(message: bytes) -> bool:
-                self.seen.append((stream_id, "offered", message))
+                self.seen.append((stream_id, "offered", message, self.more_follows))
                 return act(self, stream, message)
 
             stream.taker = taker
@@ -134,6 +134,28 @@ async def test_messages_that_come_whole_are_taken_in_the_loop() -> None:
     peer = both([opened(1, 3), data(framed(b"a")) + data(framed(b""), 3) + data(framed(b"b"))])
     assert [each for each in peer.seen if each[0] == 1] == [(1, "read", b"a"), (1, "read", b"b")]
     assert peer.taken_whole == 3 * (frames.HEAD_BYTES + 5) + 2
+
+
+WINDOW = frames.window_update(1, 9)
+
+
+@pytest.mark.parametrize(
+    ("read", "follows"),
+    [
+        pytest.param(data(framed(b"a")), [False], id="alone"),
+        pytest.param(data(framed(b"a")) + WINDOW, [False], id="a window behind it"),
+        pytest.param(WINDOW + data(framed(b"a")), [False], id="a window before it"),
+        pytest.param(data(framed(b"a")) + data(framed(b"b")), [True, False], id="two"),
+        pytest.param(data(framed(b"a")) + data(framed(b"b"))[:2], [True], id="more to come"),
+        pytest.param(WINDOW + 2 * data(framed(b"a")), [True, False], id="two behind a window"),
+        pytest.param(data(2 * framed(b"a")), [True, True], id="two in a frame"),
+    ],
+)
+async def test_who_is_told_of_a_message_can_see_whether_others_came_with_it(
+    read: bytes, follows: list[bool]
+) -> None:
+    peer = both([opened(1), read], lambda *_: True)
+    assert [each[3] for each in peer.seen] == follows
 
 
 # Each the first thing of its own read, where the loop looks at it.

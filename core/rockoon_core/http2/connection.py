@@ -184,8 +184,11 @@ class Http2Connection(DataFrames, asyncio.BufferedProtocol):
             if self._data_left:
                 took = min(self._data_left, end - at)
                 self._data_left -= took
-                self._data_piece(view[at : at + took])
+                piece = view[at : at + took]
                 at += took
+                # Others send windows before and behind their messages.
+                self.more_follows = at < end and self.is_data(at, end)
+                self._data_piece(piece)
                 if self._data_left:
                     break
                 self._data_came()

@@ -1,12 +1,11 @@
 """DATA frames as they come: whose they are, the windows that they use, and the messages in them."""
 
-import struct
 from typing import TYPE_CHECKING
 
 from rockoon_core.http2 import frames
 from rockoon_core.http2.control_frames import ControlFrames
 from rockoon_core.http2.frames import ConnectionBroken, ErrorCode, StreamBroken
-from rockoon_core.http2.messages import PREFIX, PREFIX_BYTES, MessageRefused
+from rockoon_core.http2.messages import HEAD_AND_PREFIX, PREFIX_BYTES, MessageRefused
 from rockoon_core.http2.sending import OWN_STREAM_WINDOW
 from rockoon_core.http2.shared_buffer import SharedBuffer
 
@@ -15,7 +14,6 @@ if TYPE_CHECKING:
 
 # Our own: what peers may send. Wide, since batches are of megabytes.
 OWN_CONNECTION_WINDOW = 16 << 20
-_HEAD_AND_PREFIX = struct.Struct(frames.HEAD.format + PREFIX.format.removeprefix(">"))
 
 
 class DataFrames(ControlFrames):
@@ -58,7 +56,7 @@ class DataFrames(ControlFrames):
         if self._data_left or self._headers is not None or self._awaits_preface:
             return at
         while at + head_bytes + PREFIX_BYTES <= end and not (self.is_lost or self.awaits_settings):
-            word, flags, stream_id, compressed, count = _HEAD_AND_PREFIX.unpack_from(raw, at)
+            word, flags, stream_id, compressed, count = HEAD_AND_PREFIX.unpack_from(raw, at)
             length = count + PREFIX_BYTES
             behind = at + head_bytes + length
             if word != (length << 8 | frames.DATA) or flags or compressed or behind > end:
@@ -75,9 +73,15 @@ class DataFrames(ControlFrames):
             self._owed_bytes += length
             stream.receive_window -= length
             stream.owed_bytes += length
+            self.more_follows = behind < end and self.is_data(behind, end)
             stream.complete(bytes(self._buffer.view[behind - count : behind]))
             at = behind
         return at
+
+    def is_data(self, at: int, end: int) -> bool:
+        """Whether what begins at a place of the buffer may be DATA."""
+        # The fourth byte is a frame's kind.
+        return at + 3 >= end or self._buffer.bytes[at + 3] == frames.DATA
 
     def _begin_data(self, flags: int, stream_id: int, length: int) -> None:
         """The head of a DATA frame: windows, and whose it is."""

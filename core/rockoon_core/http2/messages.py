@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 PREFIX = struct.Struct(">BI")
 PREFIX_BYTES = 5
+# What stands before a message that is a DATA frame by itself.
+HEAD_AND_PREFIX = struct.Struct(frames.HEAD.format + PREFIX.format.removeprefix(">"))
 # Of messages that nobody has taken yet; a longer message is taken in all the same.
 UNREAD_BYTES_MAX = 4 << 20
 # Of a stream's window. A peer that waits has used all of it, which is more.
@@ -190,8 +192,10 @@ class MessageStream:
                         f"a message of {length} bytes is longer than {self._message_bytes_max}",
                     )
                 if len(chunk) >= length:
-                    self.complete(bytes(chunk[:length]))
-                    chunk = chunk[length:]
+                    whole, chunk = bytes(chunk[:length]), chunk[length:]
+                    if len(chunk):
+                        self.connection.more_follows = True
+                    self.complete(whole)
                     continue
                 # Not all at once: five bytes are no reason to take 64 MiB.
                 first_bytes, self._unfilled = self.connection.unfilled.first_bytes(
@@ -258,8 +262,15 @@ class MessageStream:
 
     def complete(self, message: bytes) -> None:
         """A message has come."""
-        if self.taker is not None and self._is_awaited and self.taker(message):
-            self._give_back()
+        waiting = self._waiting
+        if (
+            self.taker is not None
+            # The reader has had everything that came, and waits for more.
+            and not (waiting is None or waiting.done() or self._unread or self._is_held)
+            and self.taker(message)
+        ):
+            if self.owed_bytes >= GIVEN_BACK_BYTES_MIN:
+                self._give_back()
         else:
             self._add_unread(message, len(message))
 
@@ -268,12 +279,6 @@ class MessageStream:
         self._unread_bytes += length + PREFIX_BYTES
         if not self._is_held:
             self._wake()
-
-    @property
-    def _is_awaited(self) -> bool:
-        """Whether the reader has had everything that came, and waits for more."""
-        waiting = self._waiting
-        return not (waiting is None or waiting.done() or self._unread or self._is_held)
 
     def hold(self) -> None:
         """The taker needs time for a message: the reader gets none behind it before `release`."""
@@ -346,7 +351,8 @@ class MessageStream:
                 self.connection.send_pieces(self, message)
                 return
             message = b"".join(message)
-        self.connection.send_data(self, PREFIX.pack(0, len(message)), message, last=last)
+        if last or not self.connection.send_whole(self, message):
+            self.connection.send_data(self, PREFIX.pack(0, len(message)), message, last=last)
 
     async def send_message(self, message: bytes | list[bytes]) -> None:
         """Likewise, and return when another one may be queued."""

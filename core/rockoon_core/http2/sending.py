@@ -3,7 +3,13 @@
 from typing import TYPE_CHECKING, Any
 
 from rockoon_core.http2 import frames
-from rockoon_core.http2.messages import JOINED_BYTES_MAX, PREFIX, UnfilledMemory
+from rockoon_core.http2.messages import (
+    HEAD_AND_PREFIX,
+    JOINED_BYTES_MAX,
+    PREFIX,
+    PREFIX_BYTES,
+    UnfilledMemory,
+)
 
 # What is kept for being written together.
 HELD_BYTES_MAX = 64 << 10
@@ -26,6 +32,7 @@ class Http2Sending:
         is_lost: the connection has ended.
         is_broken: the peer has broken the protocol.
         is_closing: nothing is written any more.
+        more_follows: another message may have come behind the one that is told of.
     """
 
     def __init__(self) -> None:
@@ -39,6 +46,7 @@ class Http2Sending:
         self.is_lost = False
         self.is_broken = False
         self.is_closing = False
+        self.more_follows = False
         # Streams with something that the windows have had no room for, in the order of their turns.
         self._blocked: dict[int, MessageStream] = {}
         # What is written together.
@@ -97,6 +105,25 @@ class Http2Sending:
         self._write(b"".join(out))
         if last:
             self.drop_if_over(stream)
+
+    def send_whole(self, stream: "MessageStream", message: bytes) -> bool:
+        """Send a message as one frame, as nearly all go, in few steps; False where it is to be sent
+        by `send_data`."""
+        length = PREFIX_BYTES + len(message)
+        if (
+            length > JOINED_BYTES_MAX
+            or length > stream.send_window
+            or length > self._send_window
+            or length > self.peer_frame_bytes
+            or stream.pending
+            or stream.is_closed
+        ):
+            return False
+        stream.send_window -= length
+        self._send_window -= length
+        head = HEAD_AND_PREFIX.pack(length << 8 | frames.DATA, 0, stream.id, 0, len(message))
+        self._write(head + message)
+        return True
 
     def send_data(
         self,

@@ -71,6 +71,11 @@ class ServerCall(MessageStream):
         # Asked before each answer that does not pass the guard; raises what keeps it back.
         self.may_answer: Callable[[], None] = lambda: None
 
+    @property
+    def comes_alone(self) -> bool:
+        """Whether the message that is told of came alone: no other one can have come with it."""
+        return not self.connection.more_follows
+
     # gRPC's context.
 
     def invocation_metadata(self) -> Metadata:

@@ -71,6 +71,9 @@ class Sender(Protocol):
     @property
     def has_room(self) -> bool: ...
 
+    @property
+    def comes_alone(self) -> bool: ...
+
     def may_answer(self) -> None: ...
 
     def queue_message(self, message: bytes) -> None: ...
@@ -164,8 +167,6 @@ class AppendStream:
         # `take` waits for what it has placed with others; who would be answered has gone.
         self._is_taking = False
         self._is_gone = False
-        # `take` has placed a message in this turn of the loop.
-        self._has_taken = False
         # What `read` gets next is to be placed alone: `take` has tried.
         self._is_left_alone = False
 
@@ -176,9 +177,9 @@ class AppendStream:
             message: it came while `read` waits for one.
             sender: is answered.
         """
-        # Answers follow in their order, and others know better how to wait. One in a turn: hundreds
-        # may have come at once, and each would be synced by itself before anybody else has his.
-        if self._unanswered or self._has_taken or self._ended or not sender.has_room:
+        # Answers follow in their order, and others know better how to wait. Not one of several:
+        # hundreds may have come at once, and it would be synced by itself before they have theirs.
+        if self._unanswered or self._ended or not (sender.comes_alone and sender.has_room):
             return False
         if len(message) >= LARGE_BYTES:
             return False
@@ -189,8 +190,6 @@ class AppendStream:
             return False
         if request.more:
             return False
-        self._has_taken = True
-        self._loop.call_soon(self._turn_is_over)
         self._unanswered += 1
         self._placing.came()
         came_seconds = self._clock.monotonic_seconds()
@@ -211,9 +210,6 @@ class AppendStream:
         else:
             self._answer_to(sender, request.request_id, placed, came_seconds)
         return True
-
-    def _turn_is_over(self) -> None:
-        self._has_taken = False
 
     def _resume(
         self,
