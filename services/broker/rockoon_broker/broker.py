@@ -358,7 +358,7 @@ class Broker:
             found = self.topics.served(batch.topic, batch.queue_id)
         except RockoonError:
             return False
-        return found.writable and not found.compacted
+        return found.is_plain
 
     async def pull(self, query: PullQuery, route_revision: int, create_revision: int = 0) -> Pulled:
         """Messages of a queue; see `Pulls.pull`.

@@ -230,12 +230,14 @@ class Appender:
 
     def _place(self, batch_bytes: int, now_ms: int, *, is_mark: bool = False) -> tuple[int, int]:
         """Where a batch goes, a physical offset, and its store time."""
-        begins_run = self._runs.is_behind(now_ms) and self._points.is_capped(now_ms)
-        stored_ms = now_ms if begins_run else max(now_ms, self._runs.newest_ms)
+        stored_ms, begins_run = now_ms, False
+        if now_ms < self._runs.newest_ms:
+            begins_run = self._runs.is_behind(now_ms) and self._points.is_capped(now_ms)
+            stored_ms = now_ms if begins_run else self._runs.newest_ms
         offset = self._log.place(batch_bytes, in_next_file=begins_run)
         # Once the log has had an epoch, retention may take all files but the last: each has to say
         # where epochs began, or a follower's log would be taken for another one.
-        if self._epochs.epoch and not is_mark and offset % self._log.file_bytes == 0:
+        if offset % self._log.file_bytes == 0 and self._epochs.epoch and not is_mark:
             mark, body = self._numbered(self._epochs.mark())
             frames, layout = self._encoded(body, EPOCH_PROPERTIES, now_ms)
             # Before the mark is there, which a refused batch must not leave.

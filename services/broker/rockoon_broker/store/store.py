@@ -265,7 +265,9 @@ class Store(VisibleStore):
         return appended
 
     def _check_room(self) -> None:
-        self._check_writable()
+        # `check_usable`, which raises nothing then, is left out.
+        if self._closed or self.not_writable_reason:
+            self._check_writable()
         # With one copy and `flush=async` nothing waits.
         waiting_bytes = self._log.end - self._committed_end
         if waiting_bytes >= self.settings.unsynced_bytes_max:

@@ -34,10 +34,14 @@ class ServedTopic:
     """etcd create revision of the topic."""
     permissions: int = PERMISSIONS_DEFAULT
     attributes: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    compacted: bool = field(init=False)
+    is_plain: bool = field(init=False)
+    """Whether any message may be written, with a key or without. Asked for each batch."""
 
-    @property
-    def compacted(self) -> bool:
-        return is_compacted(self.name, self.attributes)
+    def __post_init__(self) -> None:
+        compacted = is_compacted(self.name, self.attributes)
+        object.__setattr__(self, "compacted", compacted)
+        object.__setattr__(self, "is_plain", self.writable and not compacted)
 
     @property
     def readable(self) -> bool:

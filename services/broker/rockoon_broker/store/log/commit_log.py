@@ -105,6 +105,10 @@ class CommitLog:
             BatchTooLarge: it fits into no file.
             AppendFailed: the next file cannot be created.
         """
+        if self.files and not in_next_file:
+            last = self.files[-1].start
+            if last <= self.end and fits(batch_bytes, last + self.file_bytes - self.end):
+                return self.end
         if not fits(batch_bytes, self.file_bytes):
             raise BatchTooLarge(
                 f"a batch of {batch_bytes} bytes does not fit into a file of {self.file_bytes}"
@@ -133,8 +137,9 @@ class CommitLog:
             AppendFailed: the disk refused; `end` is where it was.
         """
         try:
-            self._clean_tail()
-            self._unclean = None
+            if self._unclean is not None:
+                self._clean_tail()
+                self._unclean = None
             # `place` went on to the next file, so this one is closed first: recovery stops at a
             # file that neither is full nor says by a blank that the log goes on.
             if offset != self.end:

@@ -189,7 +189,9 @@ class DispatchQueue:
                     if batch.end_offset > end:
                         break
                     if batch.queue is not None:
-                        self._write(batch.queue, batch)
+                        entries, first = batch.entries, batch.first_queue_offset
+                        self._queues.write(batch.queue, first, entries)
+                        self._tails.note(batch.queue, first, entries, batch.frames)
                         advanced[batch.queue.key] = None
                     # After its entries are written: where that fails the batch stays, and is
                     # written again.
@@ -236,11 +238,6 @@ class DispatchQueue:
             except OSError as error:
                 self._write_failure = error
         return advanced
-
-    def _write(self, queue: ConsumeQueue, batch: Undispatched) -> None:
-        entries, first = batch.entries, batch.first_queue_offset
-        self._queues.write(queue, first, entries)
-        self._tails.note(queue, first, entries, batch.frames)
 
     def _dispatch_copied(
         self, batch: Copied, committed: Copied, advanced: dict[QueueKey, None]
