@@ -100,7 +100,8 @@ def stored(root: Path, seed: int, *, alone: bool) -> list[Any]:
         for queue_id in (0, 1):
             if store.max_offset(topic, queue_id):
                 seen.append(owner.bodies(topic, queue_id))
-    seen += [(each.start, each.end, each.keys) for each in store._appender._found_keys._stretches]
+    kept = [each for _, each in store._appender._found_keys._stretches]
+    seen += [(each.start, each.end, each.keys) for each in kept]
     store.close()
     files = sorted((root / "commitlog").iterdir())
     return [*seen, *(path.read_bytes() for path in files)]

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 # Our own: what peers may send. Wide, since batches are of megabytes.
 OWN_CONNECTION_WINDOW = 16 << 20
+GIVEN_BACK_AT = OWN_CONNECTION_WINDOW // 4
+HEAD_AND_PREFIX_BYTES = frames.HEAD_BYTES + PREFIX_BYTES
 
 
 class DataFrames(ControlFrames):
@@ -26,7 +28,7 @@ class DataFrames(ControlFrames):
     def __init__(self, *, is_server: bool) -> None:
         super().__init__(is_server=is_server)
         self._buffer = SharedBuffer.of_loop()
-        self._receive_window = OWN_CONNECTION_WINDOW
+        # Received, and not given back to the peer's window.
         self._owed_bytes = 0
         # Of a DATA frame whose payload has not come whole.
         self._data_left = 0
@@ -52,30 +54,27 @@ class DataFrames(ControlFrames):
         in bulk comes so, and this is a fraction of the steps. Returns where anything else begins.
         """
         at = 0
-        raw, head_bytes = self._buffer.bytes, frames.HEAD_BYTES
-        if self._data_left or self._headers is not None or self._awaits_preface:
+        is_within = self._data_left or self._headers is not None or self._awaits_preface
+        if is_within or self.is_lost or self.awaits_settings:
             return at
-        while at + head_bytes + PREFIX_BYTES <= end and not (self.is_lost or self.awaits_settings):
+        raw = self._buffer.bytes
+        while at + HEAD_AND_PREFIX_BYTES <= end:
             word, flags, stream_id, compressed, count = HEAD_AND_PREFIX.unpack_from(raw, at)
-            length = count + PREFIX_BYTES
-            behind = at + head_bytes + length
+            start, length = at + HEAD_AND_PREFIX_BYTES, PREFIX_BYTES + count
+            behind = start + count
             if word != (length << 8 | frames.DATA) or flags or compressed or behind > end:
                 break
-            stream = self.streams.get(stream_id)
+            stream, owed_bytes = self.streams.get(stream_id), self._owed_bytes + length
             # Where so little is owed, windows have room: they are what is left of fixed ones.
-            if (
-                stream is None
-                or not stream.takes_whole(length)
-                or self._owed_bytes + length >= OWN_CONNECTION_WINDOW // 4
-            ):
+            if stream is None or owed_bytes >= GIVEN_BACK_AT or not stream.takes_whole(length):
                 break
-            self._receive_window -= length
-            self._owed_bytes += length
-            stream.receive_window -= length
+            self._owed_bytes = owed_bytes
             stream.owed_bytes += length
             self.more_follows = behind < end and self.is_data(behind, end)
-            stream.complete(bytes(self._buffer.view[behind - count : behind]))
+            stream.complete(bytes(self._buffer.view[start:behind]))
             at = behind
+            if self.is_lost:
+                break
         return at
 
     def is_data(self, at: int, end: int) -> bool:
@@ -85,13 +84,11 @@ class DataFrames(ControlFrames):
 
     def _begin_data(self, flags: int, stream_id: int, length: int) -> None:
         """The head of a DATA frame: windows, and whose it is."""
-        self._receive_window -= length
         self._owed_bytes += length
-        if self._receive_window < 0:
+        if self._owed_bytes > OWN_CONNECTION_WINDOW:
             raise ConnectionBroken(ErrorCode.FLOW_CONTROL_ERROR, "more DATA than the window")
-        if self._owed_bytes >= OWN_CONNECTION_WINDOW // 4:
+        if self._owed_bytes >= GIVEN_BACK_AT:
             self._write(frames.window_update(0, self._owed_bytes))
-            self._receive_window += self._owed_bytes
             self._owed_bytes = 0
         self._data_left = length
         self._data_ends = bool(flags & frames.END_STREAM)
@@ -104,9 +101,8 @@ class DataFrames(ControlFrames):
             self._data_stream = None
             self._stream_broken(StreamBroken(stream_id, ErrorCode.STREAM_CLOSED, "it had ended"))
             return
-        stream.receive_window -= length
         stream.owed_bytes += length
-        if stream.receive_window < 0:
+        if stream.owed_bytes > OWN_STREAM_WINDOW:
             self._data_stream = None
             reason = "more DATA than the stream's window"
             self._stream_broken(StreamBroken(stream_id, ErrorCode.FLOW_CONTROL_ERROR, reason))

@@ -134,7 +134,7 @@ class MessageStream:
     __slots__ = (
         "_gathered", "_is_held", "_message", "_message_bytes_max", "_unfilled", "_unread",
         "_unread_bytes", "_waiting", "connection", "has_ended", "id", "is_closed", "owed_bytes",
-        "pending", "receive_window", "room", "send_window", "sent_last", "taker",
+        "pending", "room", "send_window", "sent_last", "taker",
     )  # fmt: skip
 
     first_bytes_max: ClassVar[int] = FIRST_BYTES_MAX
@@ -143,8 +143,7 @@ class MessageStream:
         self.connection = connection
         self.id = stream_id
         self.send_window = connection.peer_window
-        self.receive_window = connection.own_window
-        # Received, and not given back to the peer's window.
+        # Received, and not given back to the peer's window, which is fixed.
         self.owed_bytes = 0
         # The peer has sent its last frame; we have queued ours; the stream is over.
         self.has_ended = self.sent_last = self.is_closed = False

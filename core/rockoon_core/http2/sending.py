@@ -26,7 +26,6 @@ class Http2Sending:
     Attributes:
         peer_frame_bytes: longer frames are not sent.
         peer_window: how much may be sent on a stream that opens.
-        own_window: how much may be received on one.
         unfilled: bounds what is taken for messages that come.
         is_choked: the transport holds as much as it should.
         is_lost: the connection has ended.
@@ -40,7 +39,6 @@ class Http2Sending:
         self._send_window = frames.WINDOW_DEFAULT
         self.peer_frame_bytes = frames.FRAME_BYTES_MIN
         self.peer_window = frames.WINDOW_DEFAULT
-        self.own_window = OWN_STREAM_WINDOW
         self.unfilled = UnfilledMemory()
         self.is_choked = False
         self.is_lost = False
@@ -254,6 +252,5 @@ class Http2Sending:
 
     def give_back(self, stream: "MessageStream") -> None:
         """Let the peer send as much again as was received on a stream."""
-        stream.receive_window += stream.owed_bytes
         self._write(frames.window_update(stream.id, stream.owed_bytes))
         stream.owed_bytes = 0

@@ -45,14 +45,16 @@ class SteadyClock:
     def now_ms(self) -> int:
         """Epoch milliseconds."""
         at_ms = self._monotonic_ms()
-        shown_before_ms, self._shown_ms = self._shown_ms, self._clock.now_ms() - at_ms
-        ahead_ms = self._shown_ms - self._believed_ms
-        if abs(ahead_ms) <= JUMP_MS:
+        shown_before_ms, shown_ms = self._shown_ms, self._clock.now_ms() - at_ms
+        self._shown_ms = shown_ms
+        ahead_ms = shown_ms - self._believed_ms
+        if -JUMP_MS <= ahead_ms <= JUMP_MS:
             if self._jumped_at_ms is not None:
                 log.warning("the clock has come back: no message bears a time of its jump")
                 self._jumped_at_ms = None
-            self._believed_ms = self._shown_ms
-        elif self._jumped_at_ms is None or abs(self._shown_ms - shown_before_ms) > JUMP_MS:
+            self._believed_ms = shown_ms
+            return shown_ms + at_ms
+        if self._jumped_at_ms is None or abs(self._shown_ms - shown_before_ms) > JUMP_MS:
             if self._jumped_at_ms is None:
                 log.error(
                     "the clock has jumped and is %d s %s: store times follow it in %d s",

@@ -65,7 +65,8 @@ class FoundKeys:
     def __init__(self, bytes_max: int = KEPT_BYTES_MAX) -> None:
         self.wanted = False
         self._bytes_max = bytes_max
-        self._stretches: deque[KeyStretch] = deque()
+        # Each behind what it takes.
+        self._stretches: deque[tuple[int, KeyStretch]] = deque()
         self._bytes = 0
         self._is_full = False
 
@@ -77,11 +78,11 @@ class FoundKeys:
         """
         if self._bytes <= self._bytes_max // 2:
             self._is_full = False
-        size = _bytes_of(stretch)
+        size = STRETCH_BYTES + len(stretch.keys.hashes) + len(stretch.keys.offsets)
         if self._is_full or self._bytes + size > self._bytes_max:
             self._is_full = True
         elif self.wanted:
-            self._stretches.append(stretch)
+            self._stretches.append((size, stretch))
             self._bytes += size
 
     def take(self, position: int, end: int, bytes_max: int) -> KeyRun | None:
@@ -93,21 +94,24 @@ class FoundKeys:
             bytes_max: how much of the log they may cover; the first may be longer.
         """
         stretches = self._stretches
-        while stretches and stretches[0].start < position:
-            self._forget_first()
+        while stretches and stretches[0][1].start < position:
+            self._bytes -= stretches.popleft()[0]
         taken: list[KeyStretch] = []
         at = position
-        while stretches and stretches[0].start == at and stretches[0].end <= end:
-            if taken and stretches[0].end > position + bytes_max:
+        while stretches:
+            size, stretch = stretches[0]
+            is_far = taken and stretch.end > position + bytes_max
+            if stretch.start != at or stretch.end > end or is_far:
                 break
-            taken.append(stretches[0])
-            at = stretches[0].end
-            self._forget_first()
+            taken.append(stretch)
+            at = stretch.end
+            stretches.popleft()
+            self._bytes -= size
         return KeyRun(taken) if taken else None
 
     def stop_before(self, position: int, stop: int) -> int:
         """Up to where to read from `position` on: `stop`, or where something begins before."""
-        begins = self._stretches[0].start if self._stretches else stop
+        begins = self._stretches[0][1].start if self._stretches else stop
         # What begins at the position is seen in part.
         return begins if position < begins < stop else stop
 
@@ -116,10 +120,3 @@ class FoundKeys:
         self.wanted = False
         self._stretches.clear()
         self._bytes = 0
-
-    def _forget_first(self) -> None:
-        self._bytes -= _bytes_of(self._stretches.popleft())
-
-
-def _bytes_of(stretch: KeyStretch) -> int:
-    return STRETCH_BYTES + len(stretch.keys.hashes) + len(stretch.keys.offsets)

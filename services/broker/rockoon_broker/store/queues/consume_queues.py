@@ -116,17 +116,18 @@ class ConsumeQueues(QueueEntries):
         is_next = 0 < queue.max_offset == first_offset and queue.file_last >= queue.file_first
         if is_next and 0 < count <= UNSAVED_ENTRIES_MAX:
             self._keep(queue, entries.tobytes(), count)
+            end = first_offset + count
         else:
             self._save(queue)
             first_offset, count = self._write_through(queue, first_offset, entries)
-        end = first_offset + count
+            end = first_offset + count
+            self.stored_count += queue.max_offset == 0
         self.entry_count += end - queue.max_offset
-        self.stored_count += queue.max_offset == 0
         # Behind the write: readers go up to here, and a write that failed is made once more from
         # here.
         queue.max_offset = end
-        if queue.topic not in self._renewals:
-            queue.next_offset = max(queue.next_offset, end)
+        if queue.next_offset < end and queue.topic not in self._renewals:
+            queue.next_offset = end
 
     def _keep(self, queue: ConsumeQueue, data: bytes, count: int) -> None:
         """Keep entries that go on where the queue ends, with those of which no file has any yet."""

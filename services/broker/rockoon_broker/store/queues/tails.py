@@ -16,6 +16,8 @@ from rockoon_format.consume_queue import EntryArray
 
 # Of one queue. Larger batches are worth a read: what it costs is shared by more messages.
 TAIL_BYTES_MAX = 32 << 10
+# What is kept when it is more.
+TAIL_BYTES_LEFT = 24 << 10
 
 
 class QueueTail:
@@ -34,10 +36,17 @@ class QueueTail:
         self.batches.append((self.end, entries, frames))
         self.end += len(entries)
         self.bytes += len(frames)
-        while self.bytes > TAIL_BYTES_MAX:
-            first, gone, frames = self.batches.pop(0)
-            self.first = first + len(gone)
-            self.bytes -= len(frames)
+        if self.bytes > TAIL_BYTES_MAX:
+            self._shorten()
+
+    def _shorten(self) -> None:
+        # Not batch by batch: what comes next finds room.
+        gone = 0
+        while self.bytes > TAIL_BYTES_LEFT and gone < len(self.batches) - 1:
+            self.bytes -= len(self.batches[gone][2])
+            gone += 1
+        del self.batches[:gone]
+        self.first = self.batches[0][0]
 
 
 class QueueTails:
