@@ -15,7 +15,6 @@ from grpc import RpcError, aio
 from rockoon.errors import BrokerUnavailable, Internal, RockoonError
 from rockoon.net.append_replies import Answer, Answers
 from rockoon.producer.accumulator import ProducerBatch
-from rockoon.producer.requests import Outgoing, joined
 from rockoon_core.failed_call import from_rpc_error
 from rockoon_core.http2.client_call import ClientCall
 from rockoon_proto.v1.broker_pb2 import AppendRequest
@@ -71,18 +70,18 @@ class AppendStream:
         self._is_left = False
 
     def submit(
-        self, batches: Sequence[ProducerBatch], requests: Sequence[Outgoing], now: float
+        self, batches: Sequence[ProducerBatch], message: bytes, request_id: int, now: float
     ) -> None:
         """Send batches behind those submitted before, in one message.
 
         Args:
             batches: several only to a broker that said that it takes them.
-            requests: of each batch.
+            message: has the requests of all.
+            request_id: of the first.
             now: seconds, of the event loop's clock.
         """
-        message = joined(requests)
         # Before anything awaits: a stream that breaks now must know of the batches.
-        self._unanswered.append((batches, requests[0].request_id, now))
+        self._unanswered.append((batches, request_id, now))
         call = self._call
         if not self._outgoing and isinstance(call, ClientCall) and call.write_now(message):
             return

@@ -32,18 +32,7 @@ from rockoon.producer.queue_selectors import RoundRobin
 from rockoon.producer.sequences import SequenceBook
 from rockoon.producer.shipment import Shipment
 from rockoon_core.backoff import Backoff
-from rockoon_core.light_dataclass import light_dataclass
 from rockoon_core.message_queue import MessageQueue
-
-
-@light_dataclass
-class AssignedBatch:
-    """A batch that is to go to a queue now."""
-
-    batch: ProducerBatch
-    queue: MessageQueue
-    shipment: Shipment
-    """Together with these."""
 
 
 class BatchScheduler:
@@ -200,8 +189,9 @@ class BatchScheduler:
 
     # What is to be done
 
-    def assignments(self, now: float) -> Iterator[AssignedBatch]:
-        """Yield what can be sent now; each assignment yielded is out from then on."""
+    def assignments(self, now: float) -> Iterator[ProducerBatch]:
+        """Yield what can be sent now, to its queue and with its shipment; each batch yielded is out
+        from then on."""
         while self._alarms and self._alarms[0][0] <= now:
             batch_queue = heapq.heappop(self._alarms)[2]
             batch_queue.alarm_at = math.inf
@@ -217,6 +207,18 @@ class BatchScheduler:
             if not self._ready_blocked():
                 self._end_loading(now)
                 return
+
+    def assigned_alone(self, batch_queue: BatchQueue, now: float) -> ProducerBatch | None:
+        """As `assignments` where no other batch queue has anything that is not out."""
+        while self._ready:
+            # Also those that are empty: who keeps the mark is never put in line again.
+            self._ready.popleft().is_ready = False
+        queue = self._examine(batch_queue, now)
+        if queue is None:
+            return None
+        batch = self._assign(batch_queue, queue, now)
+        self._end_loading(now)
+        return batch
 
     def next_alarm(self) -> float | None:
         """Return when to look again although nothing has happened, None for never."""
@@ -295,7 +297,7 @@ class BatchScheduler:
                 if batch_queue is not None:
                     self.ready(batch_queue)
 
-    def _assign(self, batch_queue: BatchQueue, queue: MessageQueue, now: float) -> AssignedBatch:
+    def _assign(self, batch_queue: BatchQueue, queue: MessageQueue, now: float) -> ProducerBatch:
         batch = batch_queue.take()
         batch.queue = queue
         sequences = self._sequences_of(batch_queue)
@@ -304,10 +306,10 @@ class BatchScheduler:
             sequences.assign(batch, queue)
         batch_queue.out += 1
         batch_queue.busy.add(queue)
-        batch.shipment = shipment = self._load(self._slots(queue.broker), batch, now)
+        batch.shipment = self._load(self._slots(queue.broker), batch, now)
         if not batch_queue.is_empty:
             self.ready(batch_queue)
-        return AssignedBatch(batch, queue, shipment)
+        return batch
 
     def _load(self, slots: Slots, batch: ProducerBatch, now: float) -> Shipment:
         """Put a batch into a shipment, another one where it has no room in the last."""

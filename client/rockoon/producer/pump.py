@@ -4,7 +4,8 @@ import asyncio
 import contextvars
 from collections.abc import Callable, Iterator
 
-from rockoon.producer.batch_scheduler import AssignedBatch, BatchScheduler
+from rockoon.producer.accumulator import BatchQueue, ProducerBatch
+from rockoon.producer.batch_scheduler import BatchScheduler
 
 # After so much the loop has its turn: encoding it takes a millisecond, and streams have to write.
 TURN_BYTES = 512 << 10
@@ -17,6 +18,7 @@ class Pump:
         scheduler: says which.
         pack: takes each.
         ship: sends what is packed.
+        send_alone: sends a batch.
 
     Attributes:
         failed: gets what handing out failed with: nothing is handed out after that.
@@ -26,12 +28,14 @@ class Pump:
     def __init__(
         self,
         scheduler: BatchScheduler,
-        pack: Callable[[AssignedBatch], None],
+        pack: Callable[[ProducerBatch], None],
         ship: Callable[[], None],
+        send_alone: Callable[[ProducerBatch], None],
     ) -> None:
         self._scheduler = scheduler
         self._pack = pack
         self._ship = ship
+        self._send_alone = send_alone
         self._loop = asyncio.get_running_loop()
         # Of no sender's: what is told of batches is not told within anybody's trace.
         self._context = contextvars.copy_context()
@@ -40,7 +44,7 @@ class Pump:
         self._is_open = False
         self._next: asyncio.Handle | None = None
         # Those of a turn that had too many.
-        self._rest: Iterator[AssignedBatch] | None = None
+        self._rest: Iterator[ProducerBatch] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
 
@@ -73,12 +77,22 @@ class Pump:
 
     def run(self) -> None:
         """Hand out what can go now."""
+        self._run()
+
+    def run_alone(self, batch_queue: BatchQueue) -> None:
+        """Likewise, where no other batch queue has anything that is not out, in fewer steps."""
+        self._run(batch_queue)
+
+    def _run(self, alone: BatchQueue | None = None) -> None:
         if self._next is not None:
             self._next.cancel()
             self._next = None
         if self._is_open and not self.failed.done():
             try:
-                self._hand_out()
+                if alone is None:
+                    self._hand_out()
+                else:
+                    self._hand_out_alone(alone)
             except Exception as failure:  # noqa: BLE001 - raised by the task that waits for it
                 self.failed.set_exception(failure)
 
@@ -86,10 +100,10 @@ class Pump:
         turn_bytes = turn_count = 0
         assignments = self._rest or self._scheduler.assignments(self._loop.time())
         self._rest = None
-        for assignment in assignments:
-            self._pack(assignment)
-            turn_bytes += assignment.batch.bytes
-            turn_count += len(assignment.batch.bodies)
+        for batch in assignments:
+            self._pack(batch)
+            turn_bytes += batch.bytes
+            turn_count += len(batch.bodies)
             if turn_bytes >= TURN_BYTES:
                 self._rest = assignments
                 self.run_soon()
@@ -99,6 +113,14 @@ class Pump:
             self.last_count = turn_count
         if self._rest is None:
             self._set_timer(self._scheduler.next_alarm())
+
+    def _hand_out_alone(self, batch_queue: BatchQueue) -> None:
+        batch = self._scheduler.assigned_alone(batch_queue, self._loop.time())
+        if batch is None:
+            self._set_timer(self._scheduler.next_alarm())
+        else:
+            self.last_count = len(batch.bodies)
+            self._send_alone(batch)
 
     def _set_timer(self, when: float | None) -> None:
         if self._timer is not None:

@@ -3,7 +3,7 @@
 import secrets
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from rockoon.compression import Compression
 from rockoon.errors import MalformedBatch
@@ -14,7 +14,6 @@ from rockoon.producer.forwarded_batches import ForwardingEncoder, ForwardingSett
 from rockoon.producer.outgoing import BatchEncoder, Packing
 from rockoon.producer.settings import ProducerSettings
 from rockoon_core.clock import Clock
-from rockoon_core.message_queue import MessageQueue
 from rockoon_core.wire_fields import bytes_tag, number_tag, varint
 from rockoon_format.message_encoding import Envelope
 from rockoon_proto.v1.broker_pb2 import DELAYED, AppendRequest
@@ -31,20 +30,13 @@ _REQUEST_ID_TAG = number_tag(AppendRequest.REQUEST_ID_FIELD_NUMBER)
 _FRONTS_MAX = 16384
 
 
-class Outgoing(NamedTuple):
-    """An AppendRequest, serialised: protobuf would copy its records three times."""
-
-    request_id: int
-    message: bytes
-
-
-def joined(requests: Sequence[Outgoing]) -> bytes:
+def joined(requests: Sequence[bytes]) -> bytes:
     """One message with the first request and, as its `more`, the others."""
     first, *more = requests
     if not more:
-        return first.message
-    pieces = [first.message]
-    for _, message in more:
+        return first
+    pieces = [first]
+    for message in more:
         pieces += _MORE_TAG, varint(len(message)), message
     return b"".join(pieces)
 
@@ -57,6 +49,9 @@ class AppendRequests:
         settings: the producer's.
         clock: epoch milliseconds.
         hooks: told of every batch before it is encoded, and before it goes out.
+
+    Attributes:
+        last_id: of the request that was made last.
     """
 
     def __init__(
@@ -70,7 +65,7 @@ class AppendRequests:
         self._settings = settings
         self._clock = clock
         self._hooks = hooks
-        self._last_id = 0
+        self.last_id = 0
         self._instance_hash = secrets.randbits(32)
         self._packing = Packing(
             Compression(settings.compression),
@@ -87,27 +82,28 @@ class AppendRequests:
         make = ForwardingEncoder if isinstance(self._settings, ForwardingSettings) else BatchEncoder
         return make(host, self._instance_hash, self._clock, self._packing)
 
-    def of(self, batch: ProducerBatch, queue: MessageQueue, now: float) -> Outgoing:
-        """Return the request of a batch, numbered if its producer is idempotent.
+    def of(self, batch: ProducerBatch, now: float) -> bytes:
+        """Return the request of a batch, numbered if its producer is idempotent; serialised:
+        protobuf would copy its records three times.
 
         Args:
-            batch: with messages.
-            queue: where it goes.
+            batch: with messages, and its queue.
             now: seconds, of the event loop's clock.
 
         Raises:
             MalformedBatch: it cannot be encoded.
         """
-        sequence = batch.sequence
+        sequence, queue = batch.sequence, batch.queue
+        assert queue is not None
         if not batch.ids:
             # Made once: a batch that is sent again has the same ids.
             batch.ids = self._encoder.take_ids(len(batch.bodies))
             if self._hooks is not None:
                 self._hooks.on_encode(batch)
-        self._last_id += 1
+        self.last_id += 1
         # A broker whose routes are older waits for this revision instead of refusing a new topic.
         revision = self._cluster.routes.topic_revision(queue.topic)
-        rest = _front(queue.topic, queue.queue_id, revision) + varint(self._last_id)
+        rest = _front(queue.topic, queue.queue_id, revision) + varint(self.last_id)
         if sequence is not None or batch.batch_queue.delayed or self._hooks is not None:
             rest += self._special(batch, now).SerializeToString()
         try:
@@ -123,7 +119,7 @@ class AppendRequests:
             )
         except ValueError as failure:
             raise MalformedBatch(index=0, reason=str(failure)) from failure
-        return Outgoing(self._last_id, message)
+        return message
 
     def _special(self, batch: ProducerBatch, now: float) -> AppendRequest:
         """Fields that most requests do not have."""

@@ -32,10 +32,10 @@ from rockoon.net.append_replies import Answer, Stored
 from rockoon.net.routes import TopicRoute
 from rockoon.producer.accumulator import Accumulator, BatchQueue, ProducerBatch
 from rockoon.producer.append_stream import AppendStream
-from rockoon.producer.batch_scheduler import AssignedBatch, BatchScheduler
+from rockoon.producer.batch_scheduler import BatchScheduler
 from rockoon.producer.left_streams import LeftStreams
 from rockoon.producer.pump import Pump
-from rockoon.producer.requests import AppendRequests, Outgoing
+from rockoon.producer.requests import AppendRequests, joined
 from rockoon.producer.sequences import SequenceBook
 from rockoon.producer.settings import ProducerSettings
 from rockoon.producer.shipment import Shipment
@@ -100,7 +100,7 @@ class Sender:
         self._loop = asyncio.get_running_loop()
         self._requests = AppendRequests(cluster, settings, clock, hooks)
         # Of each shipment what is not submitted yet.
-        self._packed: dict[Shipment, tuple[str, list[ProducerBatch], list[Outgoing]]] = {}
+        self._packed: dict[Shipment, tuple[str, int, list[ProducerBatch], list[bytes]]] = {}
         self._scheduler = BatchScheduler(
             self.accumulator, settings.in_flight_max, secrets.randbelow(1 << 16)
         )
@@ -114,7 +114,7 @@ class Sender:
         self._known_processes: dict[str, tuple[str, int, int]] = {}
         # Brokers of which the log says that this client has no address for them.
         self._unreachable: set[str] = set()
-        self._pump = Pump(self._scheduler, self._pack, self._ship)
+        self._pump = Pump(self._scheduler, self._pack, self._ship, self._send_alone)
         # Set when there is something whose time can run out.
         self._sweep_wanted = asyncio.Event()
         self._turn_due = 0.0
@@ -211,7 +211,7 @@ class Sender:
             # Who awaits each of its messages has sent nothing else in this turn. Hooks are told of
             # batches outside of anybody's context. Routes that nobody has looked at yet may say
             # that the topic is another one now.
-            self._pump.run()
+            self._pump.run_alone(batch_queue)
         else:
             self._pump.run_soon()
 
@@ -221,26 +221,44 @@ class Sender:
         self._pump.open()
         await self._pump.failed
 
-    def _pack(self, assignment: AssignedBatch) -> None:
-        """Make a batch's request, and put it to those of its shipment."""
-        batch, queue, shipment = assignment.batch, assignment.queue, assignment.shipment
+    def _request_of(self, batch: ProducerBatch, now: float) -> bytes | None:
+        """A batch's request; None if it cannot be encoded, which fails it."""
         try:
-            request = self._requests.of(batch, queue, self._loop.time())
+            return self._requests.of(batch, now)
         except MalformedBatch as failure:
             self._fail(batch, failure)
+            return None
+
+    def _pack(self, batch: ProducerBatch) -> None:
+        """Make a batch's request, and put it to those of its shipment."""
+        queue, shipment = batch.queue, batch.shipment
+        request = self._request_of(batch, self._loop.time())
+        if request is None:
             return
+        assert queue is not None
+        assert shipment is not None
         packed = self._packed.get(shipment)
         if packed is None:
-            packed = self._packed[shipment] = (queue.broker, [], [])
-        packed[1].append(batch)
-        packed[2].append(request)
+            first_id = self._requests.last_id
+            packed = self._packed[shipment] = (queue.broker, first_id, [], [])
+        packed[2].append(batch)
+        packed[3].append(request)
 
     def _ship(self) -> None:
         """Submit what is packed."""
         now = self._loop.time()
-        for broker, batches, requests in self._packed.values():
-            self._stream(broker).submit(batches, requests, now)
+        for broker, first_id, batches, requests in self._packed.values():
+            self._stream(broker).submit(batches, joined(requests), first_id, now)
         self._packed.clear()
+
+    def _send_alone(self, batch: ProducerBatch) -> None:
+        """Both, for a batch that has its shipment for itself."""
+        now = self._loop.time()
+        request = self._request_of(batch, now)
+        if request is not None:
+            assert batch.queue is not None
+            stream = self._stream(batch.queue.broker)
+            stream.submit((batch,), request, self._requests.last_id, now)
 
     def _stream(self, broker: str) -> AppendStream:
         known = self._streams.get(broker)
