@@ -1,17 +1,21 @@
 """One stream for the queues of a reader: credit, ends of one queue, and what ends all of them."""
 
 import asyncio
+import random
 from collections.abc import AsyncIterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from rockoon_broker.clock import SystemClock
+from rockoon_broker.pull import Pulled
 from rockoon_broker.rpc import pull_stream
-from rockoon_broker.rpc.pull_answers import PullAnswer, stream_reply
+from rockoon_broker.rpc.pull_answers import STATUSES, answer_of, refusal_of, stream_reply
 from rockoon_broker.rpc.service import BrokerService
+from rockoon_broker.store.reading.reader import GetResult, GetStatus
 from rockoon_broker.topics.served_topics import ServedTopics
 from rockoon_core import errors
 from rockoon_core.http2 import frames
@@ -27,6 +31,7 @@ from rockoon_runtime.http2_server import ServerConnection
 from support.broker import bodies_of, running_broker
 from support.broker_routes import BrokerRoutes
 from support.joint_batches import batch
+from support.kernels import BOTH, using
 from support.pull_stream import PLENTY, reading
 
 TAG_B = java_hash_code("TagB")
@@ -482,10 +487,39 @@ async def test_a_stream_with_nothing_to_say_gives_signs_of_life(
             assert list((await reader.call.read()).answers) == []
 
 
+@pytest.mark.parametrize("choice", BOTH)
 @pytest.mark.parametrize("count", [0, 1, 127, 16_384, 3_000_000])
-def test_answers_that_go_out_uncopied_are_the_same_message(count: int) -> None:
-    fields: dict[str, Any] = {"status": pb.FOUND, "next_offset": 7, "subscription_id": 3}
-    answers = [PullAnswer(pb.PullReply(**fields), b"x" * count), PullAnswer(pb.PullReply(**fields))]
-    whole = [pb.PullReply(**fields, frames=b"x" * count), pb.PullReply(**fields)]
+def test_answers_that_go_out_uncopied_are_the_same_message(count: int, choice: str) -> None:
+    rng = random.Random(count)
+    answers, whole = [], []
+    for size in (count, 0, 3):
+        # Zeros are left out of a message.
+        next_offset, least, most, number = (rng.choice([0, 127, 128, 1 << 62]) for _ in range(4))
+        found = GetResult(
+            GetStatus.FOUND,
+            next_offset,
+            least,
+            most,
+            rng.randbytes(size),
+            np.arange(size % 70, dtype=np.uint32),
+        )
+        status, ended = rng.choice(list(GetStatus)), rng.random() < 0.5
+        with using(choice):
+            answers.append(answer_of(Pulled(status, next_offset, found), number, ended=ended))
+            alone = answer_of(Pulled(status, next_offset, found)).serialized()
+        own = pb.PullReply(
+            status=STATUSES[status],
+            next_offset=next_offset,
+            min_offset=least,
+            max_offset=most,
+            frames=found.frames,
+            record_lengths=found.lengths.astype("<u4").tobytes(),
+        )
+        assert pb.PullReply.FromString(alone) == own
+        own.subscription_id, own.ended = number, ended
+        whole.append(own)
+    answers.append(refusal_of(errors.QueueNotFound(topic="T", queue=0, broker="b"), 5))
     message = b"".join(stream_reply(answers))
-    assert pb.PullStreamReply.FromString(message) == pb.PullStreamReply(answers=whole)
+    *first, refused = pb.PullStreamReply.FromString(message).answers
+    assert first == whole
+    assert (refused.subscription_id, refused.ended, refused.HasField("error")) == (5, True, True)

@@ -11,7 +11,13 @@ from rockoon.consumer.pull import Pulled, interpret
 from rockoon.consumer.pull_consumer import PULL_LIMITS
 from rockoon.message import Batch
 from rockoon.net import large_replies
-from rockoon.net.large_replies import LargeReply, pull_stream_reply, records_of
+from rockoon.net.large_replies import (
+    LargeReply,
+    PlainReply,
+    pull_stream_reply,
+    records_of,
+    refusal_of,
+)
 from rockoon.subscription import Subscription
 from rockoon_core.http2.client_call import ClientStream
 from rockoon_core.message_queue import MessageQueue
@@ -19,10 +25,15 @@ from rockoon_core.wire_fields import bytes_tag, varint
 from rockoon_format.batch_encoding import encode_batch
 from rockoon_proto.v1.broker_pb2 import FOUND, PullReply, PullStreamReply
 from rockoon_proto.v1.errors_pb2 import Error
+from support.kernels import BOTH, each_kernel
 from support.random_messages import many_examples
 
+kernels = pytest.fixture(autouse=True, scope="module", params=BOTH)(each_kernel)
+
 QUEUE = MessageQueue("orders", "broker-a", 0)
-_NAMES = [field.name for field in PullReply.DESCRIPTOR.fields if field.name != "frames"]
+_NAMES = [
+    field.name for field in PullReply.DESCRIPTOR.fields if field.name not in ("frames", "error")
+]
 
 replies = st.builds(
     PullReply,
@@ -54,7 +65,7 @@ pieces = st.one_of(
 def read(parse: Any, message: bytes) -> object:
     try:
         return [
-            ([getattr(each, name) for name in _NAMES], each.HasField("error"), frames_of(each))
+            ([getattr(each, name) for name in _NAMES], refusal_of(each), frames_of(each))
             for each in parse(message).answers
         ]
     except DecodeError:
@@ -95,8 +106,8 @@ def reply(first: int, count: int) -> PullReply:
 def test_an_answer_that_came_alone_is_read_where_it_is() -> None:
     message = PullStreamReply(answers=[reply(5, 500)]).SerializeToString()
     (came,) = pull_stream_reply(message).answers
-    assert isinstance(came, LargeReply)
-    assert came.records.source is message
+    assert isinstance(came, LargeReply | PlainReply)
+    assert records_of(came).source is message
     pulled = interpret(QUEUE, 5, came, Subscription.parse("orders", "*"))
     assert isinstance(pulled, Pulled)
     assert pulled.batch is not None

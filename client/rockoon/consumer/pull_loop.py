@@ -27,7 +27,7 @@ from rockoon.consumer.pull import (
 from rockoon.consumer.pull_stream import NoPullStreams, PullStreams, QueueSubscription
 from rockoon.errors import RockoonError
 from rockoon.net.connection import Connection
-from rockoon.net.large_replies import Reply
+from rockoon.net.large_replies import Reply, refusal_of
 from rockoon.subscription import Subscription
 from rockoon_core.backoff import Backoff
 from rockoon_core.message_queue import MessageQueue
@@ -159,7 +159,7 @@ class PullLoop:
     def _offer(self, reply: Reply) -> bool:
         """Messages for the taker; whatever else an answer may be is left to `ask`."""
         streamed, taker = self._streamed, self._taker
-        if streamed is None or taker is None or reply.ended or reply.HasField("error"):
+        if streamed is None or taker is None or reply.ended or refusal_of(reply) is not None:
             return False
         if len(reply.record_lengths) > TAKEN_MAX * LENGTH_BYTES:
             return False

@@ -16,7 +16,7 @@ from grpc import RpcError, StatusCode, aio
 
 from rockoon.errors import BrokerUnavailable, Closed, RockoonError
 from rockoon.net.connection import Connection
-from rockoon.net.large_replies import Replies, Reply
+from rockoon.net.large_replies import Replies, Reply, refusal_of
 from rockoon_core.errors import from_wire
 from rockoon_core.failed_call import clock_corrected, from_rpc_error
 from rockoon_core.http2.client_call import ClientCall
@@ -107,8 +107,9 @@ class QueueSubscription:
         self._use_credit(reply.record_lengths)
         if reply.ended:
             self.is_over = True
-        if reply.HasField("error"):
-            raise from_wire(reply.error)
+        refusal = refusal_of(reply)
+        if refusal is not None:
+            raise from_wire(refusal)
         return reply
 
     def _use_credit(self, lengths: bytes) -> None:

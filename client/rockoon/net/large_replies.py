@@ -1,9 +1,14 @@
-"""Answers of a pull stream whose records stay where they came: protobuf would copy them twice."""
+"""Answers of a pull stream whose records stay where they came: protobuf would copy them twice.
+
+The compiled kernel reads those that are no refusals (`PlainReply`).
+"""
 
 from typing import Any, NamedTuple
 
 from rockoon_core.wire_fields import fields
-from rockoon_proto.v1.broker_pb2 import PullReply, PullStreamReply
+from rockoon_format import kernel
+from rockoon_proto.v1.broker_pb2 import PullReply, PullStatus, PullStreamReply
+from rockoon_proto.v1.errors_pb2 import Error
 
 # Below, two copies cost less than to look for the records.
 LARGE_BYTES = 32 << 10
@@ -36,7 +41,22 @@ class LargeReply:
         return getattr(self._rest, name)
 
 
-Reply = PullReply | LargeReply
+class PlainReply(NamedTuple):
+    """A PullReply without an error, read like one, but for its records."""
+
+    status: PullStatus
+    next_offset: int
+    min_offset: int
+    max_offset: int
+    source: bytes
+    bounds: tuple[int, int] | None
+    """Where in `source` the records are; None: everywhere."""
+    record_lengths: bytes
+    subscription_id: int
+    ended: bool
+
+
+Reply = PullReply | LargeReply | PlainReply
 
 
 class Replies(NamedTuple):
@@ -47,7 +67,17 @@ class Replies(NamedTuple):
 
 def records_of(reply: Reply) -> Records:
     """Where an answer's records are."""
+    if isinstance(reply, PlainReply):
+        return Records(reply.source, reply.bounds)
     return reply.records if isinstance(reply, LargeReply) else Records(reply.frames, None)
+
+
+def refusal_of(reply: Reply) -> Error | None:
+    """Why a queue cannot be read, if that is what an answer says."""
+    if isinstance(reply, PlainReply) or not reply.HasField("error"):
+        return None
+    error: Error = reply.error
+    return error
 
 
 def pull_stream_reply(message: bytes) -> PullStreamReply | Replies:
@@ -56,6 +86,10 @@ def pull_stream_reply(message: bytes) -> PullStreamReply | Replies:
     Raises:
         DecodeError: nothing.
     """
+    if kernel.native is not None and type(message) is bytes:
+        rows = kernel.native.pull_answers(message)
+        if rows is not None:
+            return Replies([tuple.__new__(PlainReply, row) for row in rows])
     if len(message) < LARGE_BYTES:
         return PullStreamReply.FromString(message)
     try:

@@ -21,7 +21,7 @@ use _native::runs::{cut, Listed, LogCutter, Rules as Entries};
 use _native::scan::{chain, extent, scan, Checks, Limits};
 use _native::text::tags_code;
 use _native::window::{Field, Wanted, Window};
-use _native::wire::{reply, requests, stored, Stored};
+use _native::wire::{found, front, reply, requests, stored, Found, Stored};
 
 /// Xorshift: the same bytes for the same seed, everywhere.
 struct Chance(u64);
@@ -549,6 +549,28 @@ fn messages(chance: &mut Chance) {
     stored(&message);
     for batch in requests(&message).unwrap_or_default() {
         assert!(message.get(batch.frames).is_some());
+    }
+    let sizes = chance.bytes(20);
+    let frames = chance.bytes(300);
+    let made = Found {
+        status: number(chance) as i32 & i32::MAX,
+        next_offset: number(chance),
+        min_offset: number(chance),
+        max_offset: number(chance),
+        frames: 0..frames.len(),
+        sizes: &sizes,
+        subscription_id: number(chance),
+        ended: chance.below(2) == 0,
+    };
+    let mut message = [front(&made, true), frames.clone()].concat();
+    for mut read in found(&message).unwrap_or_default() {
+        assert_eq!(message.get(read.frames.clone()), Some(&frames[..]));
+        read.frames = made.frames.clone();
+        assert_eq!(read, made);
+    }
+    harm(chance, &mut message);
+    for read in found(&message).unwrap_or_default() {
+        assert!(message.get(read.frames).is_some());
     }
 }
 

@@ -35,6 +35,19 @@ def append_request(
     message: bytes,
 ) -> list[tuple[str, int, tuple[int, int], bytes, int, int]] | None: ...
 def appended(message: bytes) -> list[tuple[int, int, int, int, int, bytes]] | None: ...
+def pull_answers(
+    message: bytes,
+) -> list[tuple[int, int, int, int, bytes, tuple[int, int] | None, bytes, int, bool]] | None: ...
+def pull_front(
+    status: int,
+    next_offset: int,
+    min_offset: int,
+    max_offset: int,
+    frames_bytes: int,
+    sizes: bytes,
+    subscription_id: int | None,
+    ended: bool,
+) -> bytes: ...
 def stamp_batch(
     frames: bytes,
     codes: bytes,

@@ -31,6 +31,8 @@ mod python_logs;
 mod python_producer;
 #[cfg(feature = "python")]
 mod python_reading;
+#[cfg(feature = "python")]
+mod python_wire;
 pub mod reading;
 pub mod record;
 pub mod runs;

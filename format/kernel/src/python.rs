@@ -13,7 +13,7 @@ use crate::encode::{self, Common};
 use crate::fresh::filled;
 use crate::pieces;
 use crate::python_logs::{packed_runs, PackedRuns};
-use crate::python_producer::{append_reply, append_request, appended, take_bodies, unique_keys};
+use crate::python_producer::{take_bodies, unique_keys};
 use crate::reading::put;
 use crate::runs::{self, Listed};
 use crate::scan::{
@@ -723,9 +723,6 @@ fn queue_runs<'py>(
 fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("INTERFACE", crate::INTERFACE)?;
     module.add_function(wrap_pyfunction!(append_batches, module)?)?;
-    module.add_function(wrap_pyfunction!(append_reply, module)?)?;
-    module.add_function(wrap_pyfunction!(append_request, module)?)?;
-    module.add_function(wrap_pyfunction!(appended, module)?)?;
     module.add_function(wrap_pyfunction!(chain, module)?)?;
     module.add_function(wrap_pyfunction!(check_batch, module)?)?;
     module.add_function(wrap_pyfunction!(crc32, module)?)?;
@@ -746,5 +743,6 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(unique_keys, module)?)?;
     module.add_class::<crate::python_delivered::DeliveredAnswers>()?;
     crate::python_reading::add_to(module)?;
+    crate::python_wire::add_to(module)?;
     crate::python_logs::add_to(module)
 }

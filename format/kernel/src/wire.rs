@@ -1,4 +1,4 @@
-//! Requests and answers of append streams, which are protobuf messages.
+//! Requests and answers of append streams, and answers of pull streams: protobuf messages.
 //!
 //! What nearly all of them say is read here. Anything else is none of ours, right or wrong: a field
 //! that is not listed, one of another kind, a number beyond its type. Protobuf reads those.
@@ -210,4 +210,70 @@ fn stored_one<'a>(
     })?;
     // Of several protobuf makes one, and none is no place.
     (places == 1).then_some(found)
+}
+
+/// What was found in a queue.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Found<'a> {
+    pub status: i32,
+    pub next_offset: i64,
+    pub min_offset: i64,
+    pub max_offset: i64,
+    /// Where the records are.
+    pub frames: Range<usize>,
+    pub sizes: &'a [u8],
+    pub subscription_id: i64,
+    pub ended: bool,
+}
+
+/// The answer of a pull, all but its records, with which it ends; on a stream what precedes one of
+/// several answers, too.
+pub fn front(found: &Found, on_stream: bool) -> Vec<u8> {
+    let mut own = Vec::with_capacity(64 + found.sizes.len());
+    put_number(&mut own, 1 << 3, i64::from(found.status));
+    put_number(&mut own, 2 << 3, found.next_offset);
+    put_number(&mut own, 3 << 3, found.min_offset);
+    put_number(&mut own, 4 << 3, found.max_offset);
+    if !found.sizes.is_empty() {
+        put_bytes(&mut own, 6 << 3 | BYTES as u8, found.sizes);
+    }
+    put_number(&mut own, 7 << 3, found.subscription_id);
+    put_number(&mut own, 8 << 3, i64::from(found.ended));
+    if !found.frames.is_empty() {
+        own.extend(field_head(5 << 3 | BYTES as u8, found.frames.len()));
+    }
+    if !on_stream {
+        return own;
+    }
+    let mut out = field_head(1 << 3 | BYTES as u8, own.len() + found.frames.len());
+    out.append(&mut own);
+    out
+}
+
+/// The answers in a message of a pull stream, if none is a refusal.
+pub fn found(message: &[u8]) -> Option<Vec<Found<'_>>> {
+    let mut all = Vec::new();
+    fields(message, 0..message.len(), |number, value| {
+        let (1, Value::Bytes(range)) = (number, value) else {
+            return None;
+        };
+        let mut found = Found::default();
+        fields(message, range, |number, value| {
+            match (number, value) {
+                (1, Value::Number(status)) => found.status = i32::try_from(status).ok()?,
+                (2, Value::Number(offset)) => found.next_offset = offset,
+                (3, Value::Number(offset)) => found.min_offset = offset,
+                (4, Value::Number(offset)) => found.max_offset = offset,
+                (5, Value::Bytes(at)) => found.frames = at,
+                (6, Value::Bytes(at)) => found.sizes = message.get(at)?,
+                (7, Value::Number(id)) => found.subscription_id = id,
+                (8, Value::Number(ended)) => found.ended = ended != 0,
+                _ => return None,
+            }
+            Some(())
+        })?;
+        all.push(found);
+        Some(())
+    })?;
+    Some(all)
 }

@@ -11,6 +11,7 @@ from rockoon_broker.store.reading.reader import GetStatus
 from rockoon_core.errors import InvalidArgument, RockoonError
 from rockoon_core.light_dataclass import light_dataclass
 from rockoon_core.wire_fields import bytes_tag, varint
+from rockoon_format import kernel
 from rockoon_proto.v1 import broker_pb2
 
 TAG_HASHES_MAX = 4096
@@ -25,30 +26,46 @@ STATUSES: dict[GetStatus, broker_pb2.PullStatus] = {
 
 @light_dataclass
 class PullAnswer:
-    """A PullReply whose frames go out as they are: protobuf would copy them twice."""
+    """A PullReply as it goes out: protobuf would copy its records twice.
 
-    reply: broker_pb2.PullReply
-    """Without frames."""
+    Serialised fields may follow one another in any order, so the records come last.
+    """
+
+    front: bytes
+    """All but the records; on a stream what precedes one of several answers, too."""
     frames: bytes = b""
 
+    @property
     def pieces(self) -> tuple[bytes, ...]:
-        """The wire form in pieces: serialised fields may follow one another freely."""
-        head = self.reply.SerializeToString()
-        if not self.frames:
-            return (head,)
-        return head, FRAMES_TAG, varint(len(self.frames)), self.frames
+        return (self.front, self.frames) if self.frames else (self.front,)
 
     def serialized(self) -> bytes:
         """The wire form of the whole message."""
-        return b"".join(self.pieces())
+        return self.front + self.frames
+
+
+def answer_with(
+    reply: broker_pb2.PullReply, frames: bytes = b"", *, on_stream: bool = False
+) -> PullAnswer:
+    """An answer with these records.
+
+    Args:
+        reply: all but them.
+        on_stream: it is one of a PullStreamReply.
+    """
+    front = reply.SerializeToString()
+    if frames:
+        front += FRAMES_TAG + varint(len(frames))
+    if on_stream:
+        front = ANSWER_TAG + varint(len(front) + len(frames)) + front
+    return PullAnswer(front, frames)
 
 
 def stream_reply(answers: Sequence[PullAnswer]) -> list[bytes]:
     """The wire form of a PullStreamReply, in pieces."""
     found: list[bytes] = []
     for answer in answers:
-        pieces = answer.pieces()
-        found += ANSWER_TAG, varint(sum(map(len, pieces))), *pieces
+        found += answer.pieces
     return found
 
 
@@ -84,6 +101,18 @@ def answer_of(
 ) -> PullAnswer:
     """What a pull has found, for the wire; on a stream, with whose answer it is."""
     found = pulled.found
+    if kernel.native is not None:
+        front: bytes = kernel.native.pull_front(
+            STATUSES[pulled.status],
+            pulled.next_offset,
+            found.min_offset,
+            found.max_offset,
+            len(found.frames),
+            packed(found),
+            subscription_id,
+            ended,
+        )
+        return PullAnswer(front, found.frames)
     reply = broker_pb2.PullReply(
         status=STATUSES[pulled.status],
         next_offset=pulled.next_offset,
@@ -93,11 +122,12 @@ def answer_of(
         subscription_id=subscription_id,
         ended=ended,
     )
-    return PullAnswer(reply, found.frames)
+    return answer_with(reply, found.frames, on_stream=subscription_id is not None)
 
 
 def refusal_of(refusal: RockoonError, subscription_id: int) -> PullAnswer:
     """Why a subscription is over."""
-    return PullAnswer(
-        broker_pb2.PullReply(subscription_id=subscription_id, ended=True, error=refusal.to_wire())
+    reply = broker_pb2.PullReply(
+        subscription_id=subscription_id, ended=True, error=refusal.to_wire()
     )
+    return answer_with(reply, on_stream=True)
