@@ -98,7 +98,7 @@ class Scene:
         self.caller = Revocable()
         self.recipient = Recipient()
         self.clock = SetClock()
-        self.turn = TurnAppends(self._append_joint, self.clock)
+        self.turn = TurnAppends(self._append_joint, self._append_alone, self.clock)
         self.stream = self.another()
 
     def another(self) -> AppendStream:
@@ -110,6 +110,10 @@ class Scene:
             raise self.failure
         self.writes.append(len(messages))
         return [[self.result] * len(batches) for batches in messages]
+
+    def _append_alone(self, routed: RoutedBatch) -> AppendResult | None:
+        ((found,),) = self._append_joint(((routed,),))
+        return found
 
     async def _place(self, _request: Any) -> AppendResult:
         raise AssertionError("nobody reads")

@@ -36,6 +36,10 @@ class WritesSeen:
             raise self.failure
         return [[STORED] * len(batches) for batches in messages]
 
+    def alone(self, _: RoutedBatch) -> AppendResult:
+        self(((),))
+        return STORED
+
 
 def one(count: int = 1) -> list[RoutedBatch]:
     return [RoutedBatch(Batch("T", number, b"x", b"\1\0\0\0"), 0) for number in range(count)]
@@ -49,7 +53,7 @@ async def test_a_message_alone_is_written_at_once_and_company_waits_for_the_end_
     None
 ):
     writes = WritesSeen()
-    turn = TurnAppends(writes, SystemClock())
+    turn = TurnAppends(writes, writes.alone, SystemClock())
     for _ in range(3):
         turn.unanswered = 1
         assert turn.place(one(), unanswered=1) == [STORED]
@@ -72,7 +76,7 @@ async def test_a_message_alone_is_written_at_once_and_company_waits_for_the_end_
 
 async def test_what_is_gathered_is_bounded_and_a_failure_reaches_all_that_waited() -> None:
     writes = WritesSeen()
-    turn = TurnAppends(writes, SystemClock())
+    turn = TurnAppends(writes, writes.alone, SystemClock())
     turn.unanswered = 9
     many = [turn.place(one(), unanswered=1) for _ in range(BATCHES_MAX + 1)]
     assert writes.messages == [BATCHES_MAX]
@@ -91,7 +95,7 @@ async def test_what_is_gathered_is_bounded_and_a_failure_reaches_all_that_waited
 
 async def test_large_messages_do_not_wait_for_further_ones() -> None:
     writes = WritesSeen()
-    turn = TurnAppends(writes, SystemClock())
+    turn = TurnAppends(writes, writes.alone, SystemClock())
     turn.unanswered = 9
     large = [RoutedBatch(Batch("T", 0, bytes(BYTES_MAX // 2), b"\1\0\0\0"), 0)]
     many = [turn.place(large, unanswered=1) for _ in range(3)]

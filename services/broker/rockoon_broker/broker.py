@@ -329,10 +329,6 @@ class Broker:
         Returns:
             For each message its batches, None for one that is left to `append`.
         """
-        if len(messages) == len(messages[0]) == 1:
-            ((batch, revision),) = messages[0]
-            simple = self._is_simple(batch, revision)
-            return [[self.appends.place_alone(batch) if simple else None]]
         placed: list[list[AppendResult | None]] = [[None] * len(batches) for batches in messages]
         places: list[tuple[int, int]] = []
         for sender, batches in enumerate(messages):
@@ -349,6 +345,11 @@ class Broker:
         for (sender, index), result in zip(places, joint, strict=True):
             placed[sender][index] = result
         return placed
+
+    def append_alone(self, routed: RoutedBatch) -> AppendResult | None:
+        """As `append_joint` of one batch, in fewer steps."""
+        batch, revision = routed
+        return self.appends.place_alone(batch) if self._is_simple(batch, revision) else None
 
     def _is_simple(self, batch: Batch, route_revision: int) -> bool:
         """Whether a batch may be written, its queue is surely the one meant, and needs no keys."""
@@ -378,8 +379,7 @@ class Broker:
         """What raises when a queue may not be read (any more); arguments as of `pull`."""
 
         def check() -> None:
-            self.topics.check_readable(query.topic, query.queue_id, route_revision)
-            topic = self.topics.served(query.topic, query.queue_id)
+            topic = self.topics.check_readable(query.topic, query.queue_id, route_revision)
             if 0 < create_revision < topic.incarnation:
                 raise QueueNotFound(
                     topic=query.topic, queue=query.queue_id, broker=self.settings.name

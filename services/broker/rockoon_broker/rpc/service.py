@@ -132,7 +132,11 @@ class BrokerService(broker_pb2_grpc.BrokerServicer):
         self._store_host = b""
         self._streams: set[AppendStream] = set()
         self._pull_streams: set[PullStream] = set()
-        self._turn = TurnAppends(lambda messages: self._open().append_joint(messages), clock)
+        self._turn = TurnAppends(
+            lambda messages: self._open().append_joint(messages),
+            lambda routed: self._open().append_alone(routed),
+            clock,
+        )
         # Of single appends that are not in the log yet.
         self._single_bytes = 0
         self._placing: Callable[[Request], Awaitable[AppendResult]] = self._place

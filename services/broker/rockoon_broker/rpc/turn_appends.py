@@ -28,15 +28,18 @@ class TurnAppends:
     Args:
         append_joint: puts messages' batches into the log by one write, as far as it can; raises for
             all of them.
+        append_alone: likewise of one batch.
         clock: says what came a moment ago.
     """
 
     def __init__(
         self,
         append_joint: Callable[[Sequence[Sequence[RoutedBatch]]], Sequence[Placed]],
+        append_alone: Callable[[RoutedBatch], AppendResult | None],
         clock: Clock,
     ) -> None:
         self._append_joint = append_joint
+        self._append_alone = append_alone
         self._clock = clock
         self._loop = asyncio.get_running_loop()
         self._gathered: list[tuple[Sequence[RoutedBatch], asyncio.Future[Placed]]] = []
@@ -72,6 +75,8 @@ class TurnAppends:
             Exception: what `append_joint` raises, of a message that is placed at once.
         """
         if not (self._had_company or self._gathered or self.unanswered > unanswered):
+            if len(batches) == 1:
+                return [self._append_alone(batches[0])]
             return self._append_joint((batches,))[0]
         placed: asyncio.Future[Placed] = self._loop.create_future()
         self._gathered.append((batches, placed))

@@ -265,10 +265,7 @@ class Store(VisibleStore):
         return appended
 
     def _check_room(self) -> None:
-        # `check_usable`, which raises nothing then, is left out.
-        if self._closed or self.not_writable_reason:
-            self._check_writable()
-        # With one copy and `flush=async` nothing waits.
+        self._check_writable()
         waiting_bytes = self._log.end - self._committed_end
         if waiting_bytes >= self.settings.unsynced_bytes_max:
             raise StoreBusy(f"{waiting_bytes} bytes wait for a sync, or for other copies")
@@ -490,8 +487,9 @@ class Store(VisibleStore):
     # Inside.
 
     def _check_writable(self) -> None:
-        self.check_usable()
-        if reason := self.not_writable_reason:
+        reason = self.not_writable_reason
+        if self._closed or reason:
+            self.check_usable()
             raise StoreNotWritable(reason)
 
     def check_usable(self) -> None:

@@ -157,10 +157,12 @@ class ServedTopics:
             # Whoever deletes it goes by what the leader before has said: that it is closed.
             self._require_routes()
 
-    def check_readable(self, topic: str, queue_id: int, route_revision: int = 0) -> None:
+    def check_readable(self, topic: str, queue_id: int, route_revision: int = 0) -> ServedTopic:
         """Raise if a queue may not be read; see `served`."""
-        if not self.served(topic, queue_id, route_revision).readable:
+        found = self.served(topic, queue_id, route_revision)
+        if not found.readable:
             raise TopicNotReadable(topic=topic)
+        return found
 
     async def catch_up(self, queues: list[tuple[str, int]], route_revision: int) -> None:
         """Wait, at most 2 s, for routes that a caller has seen and this broker has not.
