@@ -28,6 +28,10 @@ class Field(NamedTuple):
 
 def varint(number: int) -> bytes:
     """A length, or a tag, as protobuf writes it."""
+    if number < 1 << 14:
+        # Most: a loop takes twice the steps.
+        low = number & 0x7F
+        return bytes((low,)) if number == low else bytes((low | 0x80, number >> 7))
     parts = bytearray()
     while number > 0x7F:
         parts.append(number & 0x7F | 0x80)
