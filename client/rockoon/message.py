@@ -6,7 +6,7 @@ anything that nobody asks for.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from rockoon.compression import unpack
 from rockoon.errors import StoreCorrupt
+from rockoon_core.light_dataclass import light_dataclass
 from rockoon_core.message_queue import MessageQueue
 from rockoon_format.columns import Columns, OnlyRecord, decode_columns, only_record
 from rockoon_format.message_id import encode_offset_id
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 _TRACE_MARKS = tuple(f"{name}\x01".encode() for name in (TRACEPARENT, PROPERTY_TRACE_CONTEXT))
 
 
-@dataclass(frozen=True, slots=True)
+@light_dataclass
 class SendResult:
     """Where a message went."""
 

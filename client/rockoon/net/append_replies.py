@@ -9,8 +9,8 @@ from rockoon_proto.v1.broker_pb2 import AppendReply
 
 
 class Stored(NamedTuple):
-    """Where a batch is that was stored together: read like an AppendReply and like its `appended`,
-    whose fields have these names."""
+    """Where a batch is that was stored together: what an AppendReply and its `appended` say, under
+    the names of their fields."""
 
     request_id: int
     first_queue_offset: int
@@ -18,11 +18,6 @@ class Stored(NamedTuple):
     messages: int
     store_timestamp_ms: int
     store_host: bytes
-
-    @property
-    def more(self) -> tuple[()]:
-        """Nowhere else."""
-        return ()
 
 
 Appended = broker_pb2.Appended | Stored

@@ -22,12 +22,13 @@ from numpy import cumsum, frombuffer, int64
 
 from rockoon.errors import RockoonError
 from rockoon.message import SendResult
-from rockoon.net.append_replies import Appended
+from rockoon.net.append_replies import Appended, Stored
 from rockoon.producer.outgoing import Extras
 from rockoon.producer.sequences import BatchSequence, SequenceBook
 from rockoon.producer.settings import ProducerSettings
 from rockoon.producer.shipment import Shipment
 from rockoon_core.message_queue import MessageQueue
+from rockoon_proto.v1 import broker_pb2
 
 # A record's fixed part, the UNIQ_KEY property and a reference: what a message takes beside its
 # body, near enough to bound memory by.
@@ -162,22 +163,23 @@ class ProducerBatch:
                 starts = self._starts = (cumsum(lengths, dtype=int64) - lengths).tolist()
         digits = len(self.ids) // self.count
         run, first = outcome, 0
-        if index and len(outcome.more) == self.count - 1:
-            # Delayed messages: one by one.
-            run, first = outcome.more[index - 1], index
-        elif index and outcome.more:
+        if index and not isinstance(outcome, Stored) and outcome.more:
             run, first = self._run_of(outcome, index)
+        # By their places: names cost as much as the rest of it, once for each awaited message.
         return SendResult(
-            queue=self.queue,
-            queue_offset=run.first_queue_offset + index - first,
-            physical_offset=run.first_physical_offset + starts[index] - starts[first],
-            message_id=self.ids[index * digits : (index + 1) * digits].decode(),
-            store_timestamp_ms=run.store_timestamp_ms,
-            store_host=run.store_host,
+            self.queue,
+            run.first_queue_offset + index - first,
+            run.first_physical_offset + starts[index] - starts[first],
+            self.ids[index * digits : (index + 1) * digits].decode(),
+            run.store_timestamp_ms,
+            run.store_host,
         )
 
-    def _run_of(self, outcome: Appended, index: int) -> tuple[Appended, int]:
+    def _run_of(self, outcome: broker_pb2.Appended, index: int) -> tuple[broker_pb2.Appended, int]:
         """Return where a message went of a batch that was stored in parts, and which came first."""
+        if len(outcome.more) == self.count - 1:
+            # Delayed messages: one by one.
+            return (outcome, *outcome.more)[index], index
         first = 0
         for run in (outcome, *outcome.more):
             if index < first + run.messages:
@@ -366,8 +368,10 @@ class Accumulator:
             return
         batch.awaited += 1
         size = len(batch.bodies[index]) + MESSAGE_OVERHEAD_BYTES
-        # A message that two tasks await counts twice: never take more than the batch has.
-        size = min(size, batch.bytes - batch.awaited_bytes)
+        left = batch.bytes - batch.awaited_bytes
+        if size > left:
+            # A message that two tasks await counts twice: never take more than the batch has.
+            size = left
         batch.awaited_bytes += size
         self.unclaimed_bytes -= size
         self.claimed_bytes += size
