@@ -51,7 +51,8 @@ class ProducerHooks(Protocol):
         """A batch is about to be made records: the last time to add to properties."""
 
     def on_batch_sent(self, batch: ProducerBatch, request: AppendRequest) -> None:
-        """A batch goes to a broker, maybe again; `request` can be added to."""
+        """A batch goes to a broker, maybe again; `request` has what few requests have, and can be
+        added to."""
 
     def on_completed(self, batch: ProducerBatch) -> None:
         """A batch is acknowledged or given up."""

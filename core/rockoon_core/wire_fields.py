@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _VARINT_BYTES_MAX = 10
+_LENGTH_BYTES_MAX = 5
 
 
 class Field(NamedTuple):
@@ -59,10 +60,10 @@ def fields(source: bytes, start: int, end: int) -> Iterator[Field]:
     at = start
     while at < end:
         begin = at
-        tag, at = _read_varint(source, at)
+        tag, at = _read_length(source, at)
         kind = tag & 7
         if kind == _BYTES:
-            size, at = _read_varint(source, at)
+            size, at = _read_length(source, at)
         elif kind == _VARINT:
             size = _read_varint(source, at)[1] - at
         elif kind in (_FIXED32, _FIXED64):
@@ -73,6 +74,14 @@ def fields(source: bytes, start: int, end: int) -> Iterator[Field]:
             raise ValueError("a field that goes on behind its message")
         yield Field(tag >> 3, kind == _BYTES, begin, at, at + size)
         at += size
+
+
+def _read_length(source: bytes, at: int) -> tuple[int, int]:
+    """A tag or a length, and where it ends."""
+    number, end = _read_varint(source, at)
+    if end - at > _LENGTH_BYTES_MAX or number >> 32:
+        raise ValueError("a tag or a length that is too long")
+    return number, end
 
 
 def _read_varint(source: bytes, at: int) -> tuple[int, int]:

@@ -6,6 +6,7 @@
 +---------------------+----------+----------+------+---------------------+-------+------------+
 """
 
+import struct
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import NamedTuple
@@ -27,7 +28,8 @@ from rockoon_format.record import (
 )
 from rockoon_format.sequences import SECTION_BYTES, encode_sequences, sequence_front
 
-BORN_TIMESTAMP_BYTES = AT_BORN_HOST - AT_BORN_TIMESTAMP
+_BORN_TIMESTAMP = struct.Struct(">q")
+assert _BORN_TIMESTAMP.size == AT_BORN_HOST - AT_BORN_TIMESTAMP
 # Of which it is kept what precedes the bodies of all their records.
 QUEUES_MAX = 16384
 
@@ -144,12 +146,15 @@ def _given(
     born_host: bytes,
 ) -> Given | None:
     """What the kernel is given; None where a field does not fit."""
-    if isinstance(sys_flags, int) and 0 <= born_timestamp_ms < 1 << 63:
+    if isinstance(sys_flags, int):
         alike = _alike(topic, queue_id, sys_flags, born_host)
+        try:
+            born = _BORN_TIMESTAMP.pack(born_timestamp_ms)
+        except struct.error:
+            return None
         if alike is None:
             return None
         head, topic_part, _ = alike
-        born = born_timestamp_ms.to_bytes(BORN_TIMESTAMP_BYTES)
         return head[:AT_BORN_TIMESTAMP] + born + head[AT_BORN_HOST:], topic_part, None
     return _of_fields(topic, queue_id, sys_flags, born_timestamp_ms, born_host)
 

@@ -1,5 +1,6 @@
 """Append requests whose records are not copied, beside what protobuf makes of the same bytes."""
 
+import gc
 import time
 from typing import Any
 
@@ -14,7 +15,7 @@ from rockoon_broker.rpc.placing import batch_of
 from rockoon_core.wire_fields import bytes_tag, varint
 from rockoon_proto.v1.broker_pb2 import AppendRequest
 from support.kernels import BOTH, each_kernel
-from support.random_messages import many_examples
+from support.random_messages import many_examples, overlong
 
 kernels = pytest.fixture(autouse=True, scope="module", params=BOTH)(each_kernel)
 
@@ -50,7 +51,7 @@ pieces = st.one_of(
         st.integers(0, 7),
         st.binary(max_size=12),
     ),
-    st.binary(max_size=12),
+    st.binary(max_size=12) | overlong,
 )
 
 
@@ -135,7 +136,12 @@ _LARGE = bytes_tag(AppendRequest.FRAMES_FIELD_NUMBER) + varint(_MIBS) + bytes(_M
 )
 def test_a_large_message_of_very_many_things_is_refused_at_once(message: bytes) -> None:
     """The library takes all of these, and makes gigabytes of 64 MiB."""
-    begun = time.thread_time()
-    with pytest.raises(DecodeError):
-        append_request(message)
-    assert time.thread_time() - begun < 0.1
+    # Else what the test before has left is collected within it.
+    gc.disable()
+    try:
+        begun = time.thread_time()
+        with pytest.raises(DecodeError):
+            append_request(message)
+        assert time.thread_time() - begun < 0.2
+    finally:
+        gc.enable()

@@ -16,6 +16,7 @@ from rockoon_broker.rpc.large_requests import LARGE_BYTES, Request
 from rockoon_broker.rpc.placing import StreamPlacing
 from rockoon_broker.rpc.turn_appends import MOMENT_SECONDS, Placed, TurnAppends
 from rockoon_broker.store.log.batch import RoutedBatch
+from rockoon_broker.topics.topics import PERMISSION_READ
 from rockoon_core.errors import NotLeader, NotPermitted, RockoonError
 from rockoon_proto.v1 import broker_pb2 as pb
 from rockoon_proto.v1.errors_pb2 import Error
@@ -97,13 +98,14 @@ class Scene:
         self.notes = 0
         self.caller = Revocable()
         self.recipient = Recipient()
+        self.calls = CallTimes()
         self.clock = SetClock()
         self.turn = TurnAppends(self._append_joint, self._append_alone, self.clock)
         self.stream = self.another()
 
     def another(self) -> AppendStream:
         placing = StreamPlacing(self.turn, self._place, self._note, self.caller)
-        return AppendStream(placing, CallTimes(), self.clock)
+        return AppendStream(placing, self.calls, self.clock)
 
     def _append_joint(self, messages: Sequence[Sequence[RoutedBatch]]) -> Sequence[Placed]:
         if self.failure is not None:
@@ -145,6 +147,8 @@ async def test_a_message_alone_is_answered_where_it_comes() -> None:
     assert (scene.recipient.told, scene.writes, scene.notes) == ([7], [1], 1)
     assert scene.turn.unanswered == 0
     assert await scene.others_tell() == []
+    (calls,) = scene.calls.measurements()
+    assert (calls.labels[1:3], sum(calls.counts)) == (("append", "success"), 1)
 
 
 async def test_what_comes_with_others_is_for_who_reads() -> None:
@@ -416,3 +420,28 @@ async def test_a_broker_takes_what_comes_alone(
         await call.done_writing()
         assert sum(taken) >= 4, "the first may come before its reader waits"
         assert await broker.bodies("T", 0) == [b"%d" % number for number in range(5)]
+
+
+@pytest.mark.parametrize("kind", ["read-only", "compacted", "neither"])
+async def test_a_message_alone_is_refused_where_its_topic_takes_none_such(
+    tmp_path: Path, nameserver: BrokerRoutes, kind: str
+) -> None:
+    await nameserver.create_topic("T", {"broker-a": 1})
+    async with running_broker(tmp_path, [nameserver.address], flush="async") as broker:
+        # What the store does not know yet is left to others.
+        await broker.append("T", 0, b"first", keys="k")
+        revision = 0
+        if kind == "read-only":
+            revision = await nameserver.permit("T", PERMISSION_READ)
+        elif kind == "compacted":
+            revision = await nameserver.set_attribute("T", "cleanup.policy", "COMPACTION")
+        call = broker.stub.AppendStream()
+        for number in range(3):
+            await call.write(batch("T", 0, b"x", request_id=number, route_revision=revision))
+            reply = await call.read()
+            refused = Error.Code.Name(reply.error.code) if reply.HasField("error") else ""
+            assert reply.request_id == number
+            assert refused == {"read-only": "TOPIC_NOT_WRITABLE", "compacted": "KEY_MISSING"}.get(
+                kind, ""
+            )
+        await call.done_writing()

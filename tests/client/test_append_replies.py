@@ -11,7 +11,7 @@ from rockoon_core.wire_fields import bytes_tag, varint
 from rockoon_proto.v1.broker_pb2 import Appended, AppendReply
 from rockoon_proto.v1.errors_pb2 import Error
 from support.kernels import needs_compiled, using
-from support.random_messages import many_examples
+from support.random_messages import many_examples, overlong
 
 pytestmark = needs_compiled
 
@@ -59,7 +59,7 @@ odd = st.lists(
             st.integers(0, 7),
             st.binary(max_size=12),
         ),
-        st.binary(max_size=12),
+        st.binary(max_size=12) | overlong,
     ),
     max_size=4,
 ).map(b"".join)

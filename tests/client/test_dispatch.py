@@ -1,5 +1,6 @@
 """Which batch goes where, decided without a clock or a wire."""
 
+import asyncio
 import random
 from collections import defaultdict
 
@@ -22,6 +23,7 @@ from rockoon.producer.accumulator import (
 )
 from rockoon.producer.batch_scheduler import BatchScheduler
 from rockoon.producer.broker_slots import PAUSE_SECONDS_MAX
+from rockoon.producer.pump import Pump
 from rockoon.producer.queue_selectors import RoundRobin, crc32_key_hash, java_key_hash
 from rockoon.producer.shipment import SHIPMENT_BYTES_MAX, Shipment
 from rockoon_core.message_queue import MessageQueue
@@ -546,3 +548,49 @@ def test_a_key_has_one_hash_on_every_machine() -> None:
     # "polygenelubricants".hashCode() is Integer.MIN_VALUE; Java's remainder of it by 7 is -2.
     assert java_key_hash("polygenelubricants") % 7 == 2
     assert java_key_hash("user-1") == 836031825
+
+
+def test_a_batch_handed_out_alone_has_a_shipment_of_its_own_and_others_are_found_again() -> None:
+    bench = Bench(in_flight_max=2)
+    bench.routes(*queues_of("broker-a", 2))
+    bench.dispatcher.set_batches_max("broker-a", 5)
+    empty = bench.batch_queue(queues_of("broker-a", 2)[1])
+    bench.dispatcher.ready(empty)
+    first = bench.add(bench.batch_queue(queues_of("broker-a", 2)[0]), b"one")
+    assert bench.dispatcher.assigned_alone(first.batch_queue, bench.now) is first
+    second = bench.add(empty, b"two", close=True)
+    assert bench.out() == [second]
+    assert second.shipment is not first.shipment
+    bench.acknowledge(first)
+    assert second.shipment is not None
+    assert second.shipment.left == 1
+
+
+def test_a_batch_that_may_not_go_is_left_for_its_alarm() -> None:
+    bench = Bench()
+    bench.routes(*queues_of("broker-a", 1))
+    batch = bench.add(bench.batch_queue(), b"one")
+    assert bench.out() == [batch]
+    bench.refuse(batch, StoreNotWritable(reason="a test"), blame=True)
+    assert bench.dispatcher.assigned_alone(batch.batch_queue, bench.now) is None
+    alarm = bench.dispatcher.next_alarm()
+    assert alarm is not None
+    bench.now = alarm
+    assert bench.dispatcher.assigned_alone(batch.batch_queue, bench.now) is batch
+
+
+async def test_the_pump_hands_a_lone_batch_out_now_or_when_its_pause_is_over() -> None:
+    bench, sent = Bench(), asyncio.Queue[ProducerBatch]()
+    bench.now = asyncio.get_running_loop().time()
+    bench.routes(*queues_of("broker-a", 1))
+    pump = Pump(bench.dispatcher, sent.put_nowait, lambda: None, sent.put_nowait)
+    pump.open()
+    batch = bench.add(bench.batch_queue(), b"one")
+    pump.run(batch.batch_queue)
+    assert (sent.get_nowait(), pump.last_count) == (batch, 1)
+    bench.refuse(batch, StoreNotWritable(reason="a test"), blame=True)
+    pump.run(batch.batch_queue)
+    assert sent.empty()
+    async with asyncio.timeout(30.0):
+        assert await sent.get() is batch
+    pump.close()

@@ -26,7 +26,7 @@ from rockoon_format.batch_encoding import encode_batch
 from rockoon_proto.v1.broker_pb2 import FOUND, PullReply, PullStreamReply
 from rockoon_proto.v1.errors_pb2 import Error
 from support.kernels import BOTH, each_kernel
-from support.random_messages import many_examples
+from support.random_messages import many_examples, overlong
 
 kernels = pytest.fixture(autouse=True, scope="module", params=BOTH)(each_kernel)
 
@@ -50,6 +50,7 @@ wholes = st.builds(PullStreamReply, answers=st.lists(replies, max_size=3)).map(
 )
 pieces = st.one_of(
     wholes,
+    overlong,
     st.builds(
         lambda number, kind, rest: varint(number << 3 | kind) + rest,
         st.integers(0, 6),

@@ -72,7 +72,7 @@ class Peer(Http2Connection):
             stream._waiting = asyncio.get_running_loop().create_future()
 
             def taker(message: bytes) -> bool:
-                self.seen.append((stream_id, "offered", message, self.more_follows))
+                self.seen.append((stream_id, "offered", message, self.comes_alone))
                 return act(self, stream, message)
 
             stream.taker = taker
@@ -140,22 +140,25 @@ WINDOW = frames.window_update(1, 9)
 
 
 @pytest.mark.parametrize(
-    ("read", "follows"),
+    ("read", "alone"),
     [
-        pytest.param(data(framed(b"a")), [False], id="alone"),
-        pytest.param(data(framed(b"a")) + WINDOW, [False], id="a window behind it"),
-        pytest.param(WINDOW + data(framed(b"a")), [False], id="a window before it"),
-        pytest.param(data(framed(b"a")) + data(framed(b"b")), [True, False], id="two"),
-        pytest.param(data(framed(b"a")) + data(framed(b"b"))[:2], [True], id="more to come"),
-        pytest.param(WINDOW + 2 * data(framed(b"a")), [True, False], id="two behind a window"),
-        pytest.param(data(2 * framed(b"a")), [True, True], id="two in a frame"),
+        pytest.param(data(framed(b"a")), [True], id="alone"),
+        pytest.param(data(framed(b"a")) + WINDOW, [True], id="a window behind it"),
+        pytest.param(WINDOW + data(framed(b"a")), [True], id="a window before it"),
+        pytest.param(data(framed(b"a")) + data(framed(b"b")), [False, False], id="two"),
+        pytest.param(2 * (data(framed(b"a")) + WINDOW), [True, False], id="two with windows"),
+        pytest.param(2 * (WINDOW + data(framed(b"a"))), [True, False], id="windows with two"),
+        pytest.param(data(framed(b"a")) + data(framed(b"b"))[:2], [False], id="more to come"),
+        pytest.param(WINDOW + 2 * data(framed(b"a")), [False, False], id="two behind a window"),
+        pytest.param(data(2 * framed(b"a")), [False, False], id="two in a frame"),
+        pytest.param(data(b"\1" + framed(b"p") + b"\0", flags=frames.PADDED), [False], id="padded"),
     ],
 )
 async def test_who_is_told_of_a_message_can_see_whether_others_came_with_it(
-    read: bytes, follows: list[bool]
+    read: bytes, alone: list[bool]
 ) -> None:
     peer = both([opened(1), read], lambda *_: True)
-    assert [each[3] for each in peer.seen] == follows
+    assert [each[3] for each in peer.seen] == alone
 
 
 # Each the first thing of its own read, where the loop looks at it.
@@ -275,3 +278,78 @@ async def test_any_frames_cut_anywhere(seed: int) -> None:
         act = rng.choice([None, _refuses, _resets, _resets_others, _answers])
         reads = [sent[a:b] for a, b in pairwise(cuts)]
         both(reads, act, is_read=rng.random() < 0.7)
+
+
+@pytest.mark.random
+@pytest.mark.parametrize("seed", seeds(10))
+async def test_what_is_sent_keeps_to_the_windows_whole_and_in_order(seed: int) -> None:
+    rng = random.Random(seed)
+    peer = Peer(in_loop=True, act=None, is_read=True)
+    window = 3000
+    peer.feed(frames.PREFACE + frames.settings({frames.INITIAL_WINDOW_SIZE: window}))
+    opening = frames.frame(frames.HEADERS, frames.END_HEADERS, 1, BLOCK)
+    peer.feed(opening + frames.frame(frames.HEADERS, frames.END_HEADERS, 3, BLOCK))
+    peer.wire.written = b""
+    # Of the connection, and of each stream.
+    room = {0: frames.WINDOW_DEFAULT, 1: window, 3: window}
+    sent, came = {1: b"", 3: b""}, {1: b"", 3: b""}
+
+    def give(stream_id: int, count: int) -> None:
+        room[stream_id] += count
+        peer.feed(frames.window_update(stream_id, count))
+
+    def look() -> None:
+        wire, at = peer.wire.written, 0
+        while at < len(wire):
+            word, _, stream_id = frames.HEAD.unpack_from(wire, at)
+            at += frames.HEAD_BYTES + (length := word >> 8)
+            if word & 0xFF == frames.DATA:
+                came[stream_id] += wire[at - length : at]
+                for each in (0, stream_id):
+                    room[each] -= length
+                    assert room[each] >= 0
+        peer.wire.written = b""
+
+    for _ in range(300):
+        stream_id = rng.choice((1, 3))
+        if rng.random() < 0.6:
+            message = rng.randbytes(rng.choice([0, 1, 100, 2990, 2995, 2996, 16_379, 20_000]))
+            peer.all[stream_id].queue_message(message)
+            sent[stream_id] += framed(message)
+        elif rng.random() < 0.3:
+            # Then windows may have room for more while something waits.
+            peer.pause_writing()
+        elif rng.random() < 0.3:
+            peer.resume_writing()
+        else:
+            give(rng.choice((0, stream_id)), rng.choice([1, 5000, 40_000]))
+        look()
+    peer.resume_writing()
+    for each in room:
+        give(each, 1 << 24)
+    look()
+    assert came == sent
+    closed = peer.all[1]
+    peer.reset(closed, ErrorCode.CANCEL)
+    peer.wire.written = b""
+    closed.queue_message(b"nobody is there")
+    assert not peer.wire.written
+
+
+@pytest.mark.parametrize("beyond", [0, 1])
+async def test_a_stream_takes_what_its_window_has_room_for_and_no_byte_more(beyond: int) -> None:
+    peer, piece = Peer(in_loop=True, act=None, is_read=False), data(framed(bytes(100_000)))
+    peer.feed(opened(1))
+    stream = peer.all[1]
+    while stream.keeps_up or stream.owed_bytes + len(piece) < OWN_STREAM_WINDOW:
+        peer.feed(piece)
+    assert not stream.is_closed
+    peer.feed(data(framed(bytes(OWN_STREAM_WINDOW - stream.owed_bytes - 5 + beyond))))
+    assert stream.is_closed == bool(beyond)
+
+
+async def test_windows_of_what_a_taker_deals_with_are_given_back() -> None:
+    count = 3 * OWN_STREAM_WINDOW // 100_000
+    peer = both([opened(1), *[data(framed(bytes(100_000)))] * count], lambda *_: True)
+    assert not peer.all[1].is_closed
+    assert peer.all[1].owed_bytes < GIVEN_BACK_BYTES_MIN + 100_005

@@ -124,3 +124,41 @@ def test_memory_is_bounded_and_the_queues_written_last_keep_theirs() -> None:
     assert 5 <= len(kept) <= 10
     assert kept == queues[-len(kept) :]
     assert tails.read(queues[-1], 0, 1024) is None or len(kept) == 5
+
+
+@pytest.mark.random
+@pytest.mark.parametrize("seed", seeds(5))
+def test_a_tail_has_its_queue_s_newest_messages_and_no_gap(seed: int) -> None:
+    rng = random.Random(seed)
+    tails = QueueTails(200_000)
+    written: dict[ConsumeQueue, list[bytes]] = {ConsumeQueue("T", each): [] for each in range(9)}
+    found = 0
+    for _ in range(1000):
+        queue = rng.choice(list(written)[: rng.choice([1, 9])])
+        sizes = [rng.choice([50, 300, 3000, 6500]) for _ in range(rng.randrange(1, 6))]
+        records = [rng.randbytes(size) for size in sizes]
+        frames, none = b"".join(records), np.zeros(len(sizes), np.int64)
+        kept = frames if len(frames) <= TAIL_BYTES_MAX else b""
+        entries = encode_entries(none, np.array(sizes), none)
+        tails.note(queue, len(written[queue]), entries, kept)
+        written[queue] += records
+        for tail in tails._tails.values():
+            assert 0 < tail.bytes == sum(len(each[2]) for each in tail.batches) <= TAIL_BYTES_MAX
+        assert tails._bytes == sum(each.bytes for each in tails._tails.values())
+        offset = rng.randrange(len(written[queue]))
+        read = tails.read(queue, offset, 10_000)
+        if read is not None:
+            found += 1
+            assert read[1] == b"".join(written[queue][offset:])
+            assert len(read[0]) == len(written[queue]) - offset
+    assert found > 50
+
+
+def test_what_goes_makes_room_for_more_than_one() -> None:
+    tails, queue, none = QueueTails(1 << 20), ConsumeQueue("T", 0), np.zeros(1, np.int64)
+    cuts = last = 0
+    for offset in range(1000):
+        tails.note(queue, offset, encode_entries(none, none + 1000, none), bytes(1000))
+        first = tails._tails[queue].first
+        cuts, last = cuts + (first != last), first
+    assert 0 < cuts < 150

@@ -13,6 +13,16 @@ from rockoon_format.record import encode_host
 # Which ones, the profile says that tests/conftest.py has loaded.
 many_examples = settings(max_examples=150)
 
+# Tags and lengths of protobuf in more bytes than they may have.
+overlong = st.sampled_from(
+    [
+        b"\x8a\x80\x80\x80\x80\x00\x00",
+        b"\x0a\x80\x80\x80\x80\x80\x00",
+        b"\x08\x80\x80\x80\x80\x80\x80\x00",
+        b"\x8a\x00\x00",
+    ]
+)
+
 BODY_BYTES_MAX = 1000
 RECORD_BYTES_MAX = 70_000
 

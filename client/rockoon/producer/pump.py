@@ -75,15 +75,9 @@ class Pump:
         if self._next is None:
             self._next = self._loop.call_soon(self.run, context=self._context)
 
-    def run(self) -> None:
-        """Hand out what can go now."""
-        self._run()
-
-    def run_alone(self, batch_queue: BatchQueue) -> None:
-        """Likewise, where no other batch queue has anything that is not out, in fewer steps."""
-        self._run(batch_queue)
-
-    def _run(self, alone: BatchQueue | None = None) -> None:
+    def run(self, alone: BatchQueue | None = None) -> None:
+        """Hand out what can go now, where no other batch queue than `alone` has anything that is
+        not out in fewer steps."""
         if self._next is not None:
             self._next.cancel()
             self._next = None

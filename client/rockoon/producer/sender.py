@@ -211,7 +211,7 @@ class Sender:
             # Who awaits each of its messages has sent nothing else in this turn. Hooks are told of
             # batches outside of anybody's context. Routes that nobody has looked at yet may say
             # that the topic is another one now.
-            self._pump.run_alone(batch_queue)
+            self._pump.run(batch_queue)
         else:
             self._pump.run_soon()
 

@@ -173,6 +173,7 @@ class Http2Connection(DataFrames, asyncio.BufferedProtocol):
         """Handle what has come whole of the buffer's bytes from one place to another; returns where
         the rest begins."""
         raw, view = self._buffer.bytes, self._buffer.view
+        is_first = not at
         if self._awaits_preface:
             at = len(frames.PREFACE)
             if raw[: min(end, at)] != frames.PREFACE[:end]:
@@ -186,8 +187,9 @@ class Http2Connection(DataFrames, asyncio.BufferedProtocol):
                 self._data_left -= took
                 piece = view[at : at + took]
                 at += took
-                # Others send windows before and behind their messages.
-                self.more_follows = at < end and self.is_data(at, end)
+                # Others than ours send windows before and behind their messages.
+                self.comes_alone = is_first and not (at < end and self.is_data(at, end))
+                is_first = False
                 self._data_piece(piece)
                 if self._data_left:
                     break

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from rockoon_core.http2 import frames
 from rockoon_core.http2.control_frames import ControlFrames
-from rockoon_core.http2.frames import ConnectionBroken, ErrorCode, StreamBroken
+from rockoon_core.http2.frames import ErrorCode, StreamBroken
 from rockoon_core.http2.messages import HEAD_AND_PREFIX, PREFIX_BYTES, MessageRefused
 from rockoon_core.http2.sending import OWN_STREAM_WINDOW
 from rockoon_core.http2.shared_buffer import SharedBuffer
@@ -70,11 +70,10 @@ class DataFrames(ControlFrames):
                 break
             self._owed_bytes = owed_bytes
             stream.owed_bytes += length
-            self.more_follows = behind < end and self.is_data(behind, end)
+            self.comes_alone = not (at or (behind < end and self.is_data(behind, end)))
             stream.complete(bytes(self._buffer.view[start:behind]))
+            # A connection that this has ended has no streams any more.
             at = behind
-            if self.is_lost:
-                break
         return at
 
     def is_data(self, at: int, end: int) -> bool:
@@ -85,8 +84,7 @@ class DataFrames(ControlFrames):
     def _begin_data(self, flags: int, stream_id: int, length: int) -> None:
         """The head of a DATA frame: windows, and whose it is."""
         self._owed_bytes += length
-        if self._owed_bytes > OWN_CONNECTION_WINDOW:
-            raise ConnectionBroken(ErrorCode.FLOW_CONTROL_ERROR, "more DATA than the window")
+        # Longer before the window is used up than a frame may be.
         if self._owed_bytes >= GIVEN_BACK_AT:
             self._write(frames.window_update(0, self._owed_bytes))
             self._owed_bytes = 0
@@ -136,5 +134,6 @@ class DataFrames(ControlFrames):
         data = frames.unpadded(flags, payload)
         self._begin_data(flags, stream_id, len(payload))
         self._data_left = 0
+        self.comes_alone = False
         self._data_piece(memoryview(data))
         self._data_came()

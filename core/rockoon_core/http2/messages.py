@@ -193,7 +193,7 @@ class MessageStream:
                 if len(chunk) >= length:
                     whole, chunk = bytes(chunk[:length]), chunk[length:]
                     if len(chunk):
-                        self.connection.more_follows = True
+                        self.connection.comes_alone = False
                     self.complete(whole)
                     continue
                 # Not all at once: five bytes are no reason to take 64 MiB.
@@ -206,6 +206,8 @@ class MessageStream:
                 target[:] = chunk[:count]
             chunk = chunk[count:]
             if self._note_filled(count) and (message := self._whole()) is not None:
+                if len(chunk):
+                    self.connection.comes_alone = False
                 self.complete(message.to_bytes())
 
     def direct_target(self, bytes_max: int) -> memoryview | None:

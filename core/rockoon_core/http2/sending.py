@@ -31,7 +31,7 @@ class Http2Sending:
         is_lost: the connection has ended.
         is_broken: the peer has broken the protocol.
         is_closing: nothing is written any more.
-        more_follows: another message may have come behind the one that is told of.
+        comes_alone: nothing else came with the message that is told of, as far as can be seen.
     """
 
     def __init__(self) -> None:
@@ -44,7 +44,7 @@ class Http2Sending:
         self.is_lost = False
         self.is_broken = False
         self.is_closing = False
-        self.more_follows = False
+        self.comes_alone = False
         # Streams with something that the windows have had no room for, in the order of their turns.
         self._blocked: dict[int, MessageStream] = {}
         # What is written together.
@@ -109,10 +109,10 @@ class Http2Sending:
         by `send_data`."""
         length = PREFIX_BYTES + len(message)
         if (
+            # Nor longer than any peer's frames may be.
             length > JOINED_BYTES_MAX
             or length > stream.send_window
             or length > self._send_window
-            or length > self.peer_frame_bytes
             or stream.pending
             or stream.is_closed
         ):

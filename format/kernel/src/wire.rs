@@ -9,11 +9,16 @@ use std::ops::Range;
 
 use crate::encode::field_head;
 
-/// As Python reads of one message at most, see `FIELDS_MAX` of `large_requests`.
-const BATCHES_MAX: usize = 1024;
+/// Of a message, each batch of a request being one, and of what is within it. `large_requests` has the same bounds: each
+/// takes time, and those of a hostile message may have two bytes.
+const FIELDS_MAX: usize = 1024;
+const FURTHER_FIELDS_MAX: usize = 64;
+/// A pull stream answers for many queues at once.
+const ANSWERS_MAX: usize = 1 << 16;
 const VARINT_BYTES_MAX: usize = 9;
-const NUMBER: u64 = 0;
-const BYTES: u64 = 2;
+const LENGTH_BYTES_MAX: usize = 5;
+const NUMBER: u8 = 0;
+const BYTES: u8 = 2;
 
 /// What a field has.
 enum Value {
@@ -33,25 +38,35 @@ fn varint(bytes: &[u8], at: usize) -> Option<(i64, usize)> {
     None
 }
 
-/// Have each field taken of the message that lies in a range of the bytes, in their order.
+/// Have each field taken of the message that lies in a range of the bytes, in their order, if they
+/// are not too many.
 fn fields(
     bytes: &[u8],
     range: Range<usize>,
-    mut take: impl FnMut(u64, Value) -> Option<()>,
+    most: usize,
+    mut take: impl FnMut(u8, Value) -> Option<()>,
 ) -> Option<()> {
     let bytes = bytes.get(..range.end)?;
     let mut at = range.start;
+    let mut count = 0;
     while at < range.end {
-        let (tag, behind) = varint(bytes, at)?;
-        let (number, end) = varint(bytes, behind)?;
-        let tag = tag as u64;
+        count += 1;
+        if count > most {
+            return None;
+        }
+        // Those of all that is known have a byte: their numbers are less than 16.
+        let tag = *bytes.get(at)?;
+        let (number, end) = varint(bytes, at + 1)?;
         let value = match tag & 7 {
             NUMBER => {
                 at = end;
                 Value::Number(number)
             }
             BYTES => {
-                at = end.checked_add(usize::try_from(number).ok()?)?;
+                if end - at - 1 > LENGTH_BYTES_MAX {
+                    return None;
+                }
+                at = end.checked_add(usize::try_from(i32::try_from(number).ok()?).ok()?)?;
                 bytes.get(end..at)?;
                 Value::Bytes(end..at)
             }
@@ -77,10 +92,10 @@ pub struct Request<'a> {
 /// The batches of a request, if they have nothing special.
 pub fn requests(message: &[u8]) -> Option<Vec<Request<'_>>> {
     let mut further = Vec::new();
-    let first = request(message, 0..message.len(), &mut |range| {
+    let first = request(message, 0..message.len(), FIELDS_MAX, &mut |range| {
         // One in one of these is none of ours.
-        further.push(request(message, range, &mut |_| None)?);
-        (further.len() < BATCHES_MAX).then_some(())
+        further.push(request(message, range, FURTHER_FIELDS_MAX, &mut |_| None)?);
+        Some(())
     })?;
     let mut found = Vec::with_capacity(1 + further.len());
     found.push(first);
@@ -91,10 +106,11 @@ pub fn requests(message: &[u8]) -> Option<Vec<Request<'_>>> {
 fn request<'a>(
     message: &'a [u8],
     range: Range<usize>,
+    most: usize,
     further: &mut dyn FnMut(Range<usize>) -> Option<()>,
 ) -> Option<Request<'a>> {
     let mut found = Request::default();
-    fields(message, range, |number, value| {
+    fields(message, range, most, |number, value| {
         match (number, value) {
             (1, Value::Bytes(at)) => found.topic = std::str::from_utf8(message.get(at)?).ok()?,
             (2, Value::Number(id)) => found.queue_id = i32::try_from(id).ok()?,
@@ -148,7 +164,7 @@ pub fn reply(batches: &[Stored]) -> Option<Vec<u8>> {
     for each in further {
         own.clear();
         put_stored(&mut own, each);
-        put_bytes(&mut out, 4 << 3 | BYTES as u8, &own);
+        put_bytes(&mut out, 4 << 3 | BYTES, &own);
     }
     Some(out)
 }
@@ -161,16 +177,18 @@ fn put_stored(out: &mut Vec<u8>, batch: &Stored) {
     put_number(&mut appended, 3 << 3, i64::from(batch.messages));
     put_number(&mut appended, 4 << 3, batch.store_timestamp_ms);
     if !batch.store_host.is_empty() {
-        put_bytes(&mut appended, 5 << 3 | BYTES as u8, batch.store_host);
+        put_bytes(&mut appended, 5 << 3 | BYTES, batch.store_host);
     }
-    put_bytes(out, 2 << 3 | BYTES as u8, &appended);
+    put_bytes(out, 2 << 3 | BYTES, &appended);
 }
 
 /// Where a request's batches went, if all were stored, each together, and nothing else is told.
 pub fn stored(message: &[u8]) -> Option<Vec<Stored<'_>>> {
     let mut further = Vec::new();
-    let first = stored_one(message, 0..message.len(), &mut |range| {
-        further.push(stored_one(message, range, &mut |_| None)?);
+    let first = stored_one(message, 0..message.len(), FIELDS_MAX, &mut |range| {
+        further.push(stored_one(message, range, FURTHER_FIELDS_MAX, &mut |_| {
+            None
+        })?);
         Some(())
     })?;
     let mut found = Vec::with_capacity(1 + further.len());
@@ -182,16 +200,17 @@ pub fn stored(message: &[u8]) -> Option<Vec<Stored<'_>>> {
 fn stored_one<'a>(
     message: &'a [u8],
     range: Range<usize>,
+    most: usize,
     further: &mut dyn FnMut(Range<usize>) -> Option<()>,
 ) -> Option<Stored<'a>> {
     let mut found = Stored::default();
     let mut places = 0;
-    fields(message, range, |number, value| {
+    fields(message, range, most, |number, value| {
         match (number, value) {
             (1, Value::Number(id)) => found.request_id = id,
             (2, Value::Bytes(at)) => {
                 places += 1;
-                fields(message, at, |number, value| {
+                fields(message, at, FURTHER_FIELDS_MAX, |number, value| {
                     match (number, value) {
                         (1, Value::Number(offset)) => found.first_queue_offset = offset,
                         (2, Value::Number(offset)) => found.first_physical_offset = offset,
@@ -235,17 +254,17 @@ pub fn front(found: &Found, on_stream: bool) -> Vec<u8> {
     put_number(&mut own, 3 << 3, found.min_offset);
     put_number(&mut own, 4 << 3, found.max_offset);
     if !found.sizes.is_empty() {
-        put_bytes(&mut own, 6 << 3 | BYTES as u8, found.sizes);
+        put_bytes(&mut own, 6 << 3 | BYTES, found.sizes);
     }
     put_number(&mut own, 7 << 3, found.subscription_id);
     put_number(&mut own, 8 << 3, i64::from(found.ended));
     if !found.frames.is_empty() {
-        own.extend(field_head(5 << 3 | BYTES as u8, found.frames.len()));
+        own.extend(field_head(5 << 3 | BYTES, found.frames.len()));
     }
     if !on_stream {
         return own;
     }
-    let mut out = field_head(1 << 3 | BYTES as u8, own.len() + found.frames.len());
+    let mut out = field_head(1 << 3 | BYTES, own.len() + found.frames.len());
     out.append(&mut own);
     out
 }
@@ -253,12 +272,12 @@ pub fn front(found: &Found, on_stream: bool) -> Vec<u8> {
 /// The answers in a message of a pull stream, if none is a refusal.
 pub fn found(message: &[u8]) -> Option<Vec<Found<'_>>> {
     let mut all = Vec::new();
-    fields(message, 0..message.len(), |number, value| {
+    fields(message, 0..message.len(), ANSWERS_MAX, |number, value| {
         let (1, Value::Bytes(range)) = (number, value) else {
             return None;
         };
         let mut found = Found::default();
-        fields(message, range, |number, value| {
+        fields(message, range, FURTHER_FIELDS_MAX, |number, value| {
             match (number, value) {
                 (1, Value::Number(status)) => found.status = i32::try_from(status).ok()?,
                 (2, Value::Number(offset)) => found.next_offset = offset,

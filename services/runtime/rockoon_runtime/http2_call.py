@@ -73,8 +73,8 @@ class ServerCall(MessageStream):
 
     @property
     def comes_alone(self) -> bool:
-        """Whether the message that is told of came alone: no other one can have come with it."""
-        return not self.connection.more_follows
+        """Whether nothing else came with the message that is told of, as far as can be seen."""
+        return self.connection.comes_alone
 
     # gRPC's context.
 
