@@ -16,7 +16,6 @@ from rockoon_core.replication_rules import Boundary
 from rockoon_proto.v1 import replica_pb2 as pb
 from rockoon_proto.v1.replica_pb2_grpc import ReplicationStub
 from rockoon_replica.following import Damaged, event_of
-from rockoon_replica.member import Role
 from rockoon_replica.messages import Ack, Chunk, Hello
 from rockoon_replica.wire import ack_to_wire, chunk_to_wire, hello_to_wire
 from support.eventually import eventually
@@ -186,7 +185,9 @@ async def test_a_leader_that_is_deposed_while_it_reads_says_so_and_sends_nothing
         async with asyncio.timeout(DEADLINE_SECONDS):
             await asked.wait()
         logs.register.change(leader=OTHER)
-        await eventually(lambda: leader.replica.role is not Role.LEADING)
+        # The stream is told a moment after the replica knows.
+        (session,) = leader.replica._leading._sessions.values()
+        await eventually(lambda: session.refusal is not None)
         goes_on.set()
         assert (await refusal(call, b"not sent")).name == "NOT_LEADER"
 
