@@ -89,25 +89,32 @@ pub struct Request<'a> {
     pub request_id: i64,
 }
 
-/// The batches of a request, if they have nothing special.
-pub fn requests(message: &[u8]) -> Option<Vec<Request<'_>>> {
-    let mut further = Vec::new();
-    let first = request(message, 0..message.len(), FIELDS_MAX, &mut |range| {
-        // One in one of these is none of ours.
-        further.push(request(message, range, FURTHER_FIELDS_MAX, &mut |_| None)?);
+type Further<'f> = &'f mut dyn FnMut(Range<usize>) -> Option<()>;
+
+/// What a message says, and what each of the same kind within it does, which has none of its own.
+fn with_further<'a, T>(
+    message: &'a [u8],
+    one: fn(&'a [u8], Range<usize>, usize, Further) -> Option<T>,
+) -> Option<Vec<T>> {
+    let mut found = Vec::new();
+    let first = one(message, 0..message.len(), FIELDS_MAX, &mut |range| {
+        found.push(one(message, range, FURTHER_FIELDS_MAX, &mut |_| None)?);
         Some(())
     })?;
-    let mut found = Vec::with_capacity(1 + further.len());
-    found.push(first);
-    found.append(&mut further);
+    found.insert(0, first);
     Some(found)
+}
+
+/// The batches of a request, if they have nothing special.
+pub fn requests(message: &[u8]) -> Option<Vec<Request<'_>>> {
+    with_further(message, request)
 }
 
 fn request<'a>(
     message: &'a [u8],
     range: Range<usize>,
     most: usize,
-    further: &mut dyn FnMut(Range<usize>) -> Option<()>,
+    further: Further,
 ) -> Option<Request<'a>> {
     let mut found = Request::default();
     fields(message, range, most, |number, value| {
@@ -184,24 +191,14 @@ fn put_stored(out: &mut Vec<u8>, batch: &Stored) {
 
 /// Where a request's batches went, if all were stored, each together, and nothing else is told.
 pub fn stored(message: &[u8]) -> Option<Vec<Stored<'_>>> {
-    let mut further = Vec::new();
-    let first = stored_one(message, 0..message.len(), FIELDS_MAX, &mut |range| {
-        further.push(stored_one(message, range, FURTHER_FIELDS_MAX, &mut |_| {
-            None
-        })?);
-        Some(())
-    })?;
-    let mut found = Vec::with_capacity(1 + further.len());
-    found.push(first);
-    found.append(&mut further);
-    Some(found)
+    with_further(message, stored_one)
 }
 
 fn stored_one<'a>(
     message: &'a [u8],
     range: Range<usize>,
     most: usize,
-    further: &mut dyn FnMut(Range<usize>) -> Option<()>,
+    further: Further,
 ) -> Option<Stored<'a>> {
     let mut found = Stored::default();
     let mut places = 0;
