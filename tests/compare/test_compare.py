@@ -212,6 +212,16 @@ async def test_tasks_and_a_steady_rate_count_every_message_and_time_each() -> No
     assert 0 < paced["p50"] <= paced["p99"]
 
 
+async def test_a_steady_rate_is_not_in_pairs() -> None:
+    loop = asyncio.get_running_loop()
+    moments: list[float] = []
+    began = loop.time()
+    # Of timers in whole milliseconds every other one would be early or late by half of one.
+    await protocol.steadily(20, 400, lambda: moments.append(loop.time() - began))
+    assert len(moments) == 20
+    assert all(moment >= (n + 1) / 400 for n, moment in enumerate(moments))
+
+
 async def test_what_handlers_get_is_counted_until_all_or_the_time_is_over() -> None:
     everything = Arrivals(stored=3, seconds=1000.0)
     for _ in range(5):

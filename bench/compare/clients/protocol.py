@@ -9,6 +9,8 @@ the same for Java.
 
 import abc
 import asyncio
+import ctypes
+import os
 import struct
 import sys
 import traceback
@@ -29,6 +31,8 @@ ARRIVAL_SECONDS_MAX = 60.0
 LOOK_SECONDS = 0.005
 # Of a paced run: what comes first is not counted.
 WARM_SHARE = 0.2
+# What Linux calls the clock of `perf_counter`, and a descriptor that is read without waiting.
+CLOCK_MONOTONIC, TFD_NONBLOCK = 1, os.O_NONBLOCK
 
 Note = Callable[[bytes], None]
 _MOMENT = struct.Struct("<d")
@@ -155,6 +159,47 @@ async def tasks(client: Client, topic: str, seconds: float, count: int) -> Work:
     return Work(len(waits), perf_counter() - began, waits)
 
 
+def ticking(rate: float) -> int:
+    """The descriptor of a timer that ticks so often a second.
+
+    Python has a call for it from 3.13 on. Raises OSError.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    timer: int = libc.timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK)
+    seconds, nanoseconds = divmod(round(1e9 / rate), 10**9)
+    every = struct.pack("@qlql", seconds, nanoseconds, seconds, nanoseconds)
+    if timer < 0 or libc.timerfd_settime(timer, 0, every, None) < 0:
+        raise OSError(ctypes.get_errno(), "no timer can be had")
+    return timer
+
+
+async def steadily(count: int, rate: float, act: Callable[[], object]) -> None:
+    """Call something so often, so many times a second, each time at its moment; late ones at once.
+
+    By a timer of Linux: those of uvloop are in whole milliseconds, and of 1,000 a second many would
+    come in pairs, the second behind the first.
+    """
+    loop, timer, left = asyncio.get_running_loop(), ticking(rate), count
+    done = loop.create_future()
+
+    def ticked() -> None:
+        nonlocal left
+        due = min(int.from_bytes(os.read(timer, 8), sys.byteorder), left)
+        left -= due
+        if not left:
+            loop.remove_reader(timer)
+            done.set_result(None)
+        for _ in range(due):
+            act()
+
+    loop.add_reader(timer, ticked)
+    try:
+        await done
+    finally:
+        loop.remove_reader(timer)
+        os.close(timer)
+
+
 async def paced(client: Client, topic: str, seconds: float, rate: float) -> Work:
     """A steady rate, a task for each send; waits are from the call of send to the listener."""
     waits: list[float] = []
@@ -171,10 +216,7 @@ async def paced(client: Client, topic: str, seconds: float, rate: float) -> Work
         await arrived(waits, 1)
         began = perf_counter()
         async with asyncio.TaskGroup() as group:
-            for number in range(count):
-                if (left := began + number / rate - perf_counter()) > 0:
-                    await asyncio.sleep(left)
-                group.create_task(send())
+            await steadily(count, rate, lambda: group.create_task(send()))
         await arrived(waits, count + 1)
         elapsed = perf_counter() - began
     return Work(count, elapsed, waits[1 + int(count * WARM_SHARE) :])

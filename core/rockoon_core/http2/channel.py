@@ -163,6 +163,58 @@ class ClientConnection(Http2Connection):
         self.stream_over()
 
 
+class _Method:
+    """One method of a stub: what makes calls of it.
+
+    No closure: a stub has dozens, most of which nobody calls, and each closure would be twenty
+    objects that Python's garbage collector visits, for each connection of a process.
+    """
+
+    __slots__ = ("_channel", "_head", "_name", "_parse", "_sends_stream", "_serialize")
+
+    def __init__(
+        self,
+        channel: "Http2Channel",
+        name: str,
+        serialize: Callable[[Any], bytes] | None,
+        parse: Callable[[bytes], Any] | None,
+        *,
+        sends_stream: bool,
+    ) -> None:
+        self._channel = channel
+        self._name = name
+        self._serialize = serialize
+        self._parse = parse
+        self._sends_stream = sends_stream
+        # What the headers of its calls begin with, made with the first.
+        self._head = b""
+
+    def __call__(
+        self,
+        request: Any = None,
+        *,
+        timeout: float | None = None,
+        metadata: Sequence[tuple[str, str | bytes]] | None = None,
+        wait_for_ready: bool | None = None,
+        **_options: object,
+    ) -> ClientCall:
+        head = self._head = self._head or self._channel.fixed_head(self._name)
+        if timeout is not None:
+            head += block([("grpc-timeout", timeout_text(timeout))])
+        if metadata:
+            head += block(metadata)
+        return ClientCall(
+            self._channel,
+            head,
+            request,
+            self._serialize,
+            self._parse,
+            sends_stream=self._sends_stream,
+            timeout=timeout,
+            waits=bool(wait_for_ready),
+        )
+
+
 class Http2Channel(aio.Channel):
     """See the module.
 
@@ -348,46 +400,7 @@ class Http2Channel(aio.Channel):
     async def channel_ready(self) -> None:
         await self.connected(waits=True)
 
-    def _method(
-        self,
-        method: str,
-        serialize: Callable[[Any], bytes] | None,
-        parse: Callable[[bytes], Any] | None,
-        *,
-        sends_stream: bool,
-    ) -> Any:
-        # Made with the first call: a stub has many methods, most of which nobody calls.
-        fixed = b""
-
-        def called(
-            request: Any = None,
-            *,
-            timeout: float | None = None,
-            metadata: Sequence[tuple[str, str | bytes]] | None = None,
-            wait_for_ready: bool | None = None,
-            **_options: object,
-        ) -> ClientCall:
-            nonlocal fixed
-            fixed = fixed or self._fixed_head(method)
-            head = fixed
-            if timeout is not None:
-                head += block([("grpc-timeout", timeout_text(timeout))])
-            if metadata:
-                head += block(metadata)
-            return ClientCall(
-                self,
-                head,
-                request,
-                serialize,
-                parse,
-                sends_stream=sends_stream,
-                timeout=timeout,
-                waits=bool(wait_for_ready),
-            )
-
-        return called
-
-    def _fixed_head(self, method: str) -> bytes:
+    def fixed_head(self, method: str) -> bytes:
         """What the headers of a method's calls begin with: POST by http, or by https."""
         return (b"\x83\x86" if self._tls is None else b"\x83\x87") + block(
             [
@@ -405,7 +418,7 @@ class Http2Channel(aio.Channel):
         response_deserializer: Any = None,
         _registered_method: bool | None = False,
     ) -> Any:
-        return self._method(method, request_serializer, response_deserializer, sends_stream=False)
+        return _Method(self, method, request_serializer, response_deserializer, sends_stream=False)
 
     unary_stream = unary_unary
 
@@ -416,6 +429,6 @@ class Http2Channel(aio.Channel):
         response_deserializer: Any = None,
         _registered_method: bool | None = False,
     ) -> Any:
-        return self._method(method, request_serializer, response_deserializer, sends_stream=True)
+        return _Method(self, method, request_serializer, response_deserializer, sends_stream=True)
 
     stream_unary = stream_stream
