@@ -17,7 +17,7 @@ import traceback
 from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
-from time import perf_counter
+from time import perf_counter, perf_counter_ns
 from typing import Any
 
 import uvloop
@@ -31,8 +31,9 @@ ARRIVAL_SECONDS_MAX = 60.0
 LOOK_SECONDS = 0.005
 # Of a paced run: what comes first is not counted.
 WARM_SHARE = 0.2
-# What Linux calls the clock of `perf_counter`, and a descriptor that is read without waiting.
-CLOCK_MONOTONIC, TFD_NONBLOCK = 1, os.O_NONBLOCK
+# What Linux calls the clock of `perf_counter`, a descriptor that is read without waiting, and a
+# timer that is given a moment and no interval.
+CLOCK_MONOTONIC, TFD_NONBLOCK, TFD_TIMER_ABSTIME = 1, os.O_NONBLOCK, 1
 
 Note = Callable[[bytes], None]
 _MOMENT = struct.Struct("<d")
@@ -159,41 +160,53 @@ async def tasks(client: Client, topic: str, seconds: float, count: int) -> Work:
     return Work(len(waits), perf_counter() - began, waits)
 
 
-def ticking(rate: float) -> int:
-    """The descriptor of a timer that ticks so often a second.
+def ticking(first_ns: int, every_ns: int) -> int:
+    """The descriptor of a timer, with a moment of `perf_counter_ns` at which it ticks first.
 
     Python has a call for it from 3.13 on. Raises OSError.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     timer: int = libc.timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK)
-    seconds, nanoseconds = divmod(round(1e9 / rate), 10**9)
-    every = struct.pack("@qlql", seconds, nanoseconds, seconds, nanoseconds)
-    if timer < 0 or libc.timerfd_settime(timer, 0, every, None) < 0:
-        raise OSError(ctypes.get_errno(), "no timer can be had")
+    when = struct.pack("@qlql", *divmod(every_ns, 10**9), *divmod(first_ns, 10**9))
+    if timer < 0 or libc.timerfd_settime(timer, TFD_TIMER_ABSTIME, when, None) < 0:
+        error = ctypes.get_errno()
+        if timer >= 0:
+            os.close(timer)
+        raise OSError(error, os.strerror(error))
     return timer
 
 
-async def steadily(count: int, rate: float, act: Callable[[], object]) -> None:
-    """Call something so often, so many times a second, each time at its moment; late ones at once.
+async def steadily(count: int, rate: float, act: Callable[[float], object]) -> None:
+    """Call something so often, so many times a second; what is late follows at once.
 
     By a timer of Linux: those of uvloop are in whole milliseconds, and of 1,000 a second many would
     come in pairs, the second behind the first.
+
+    Args:
+        act: is given when it was due, in seconds of `perf_counter`. What it raises ends all.
     """
-    loop, timer, left = asyncio.get_running_loop(), ticking(rate), count
+    loop, every_ns, number = asyncio.get_running_loop(), max(round(1e9 / rate), 1), 0
     done = loop.create_future()
+    began_ns = perf_counter_ns()
+    timer = ticking(began_ns + every_ns, every_ns)
 
     def ticked() -> None:
-        nonlocal left
-        due = min(int.from_bytes(os.read(timer, 8), sys.byteorder), left)
-        left -= due
-        if not left:
-            loop.remove_reader(timer)
-            done.set_result(None)
-        for _ in range(due):
-            act()
+        nonlocal number
+        if done.done():
+            return
+        try:
+            due = int.from_bytes(os.read(timer, 8), sys.byteorder)
+            for _ in range(min(due, count - number)):
+                number += 1
+                act((began_ns + number * every_ns) / 1e9)
+        except Exception as failure:  # noqa: BLE001 - the caller's
+            done.set_exception(failure)
+        else:
+            if number == count:
+                done.set_result(None)
 
-    loop.add_reader(timer, ticked)
     try:
+        loop.add_reader(timer, ticked)
         await done
     finally:
         loop.remove_reader(timer)
@@ -201,22 +214,25 @@ async def steadily(count: int, rate: float, act: Callable[[], object]) -> None:
 
 
 async def paced(client: Client, topic: str, seconds: float, rate: float) -> Work:
-    """A steady rate, a task for each send; waits are from the call of send to the listener."""
+    """A steady rate, a task for each send; waits are from when it was due to the listener.
+
+    From the call of send, what a client that is late by itself adds would not be seen.
+    """
     waits: list[float] = []
 
     def note(body: bytes) -> None:
         waits.append(perf_counter() - _MOMENT.unpack_from(body)[0])
 
-    async def send() -> None:
-        await client.send(topic, _MOMENT.pack(perf_counter()) + _FILL)
+    async def send(due: float) -> None:
+        await client.send(topic, _MOMENT.pack(due) + _FILL)
 
     count = int(rate * seconds)
     async with client.listening(topic, note):
-        await send()
+        await send(perf_counter())
         await arrived(waits, 1)
         began = perf_counter()
         async with asyncio.TaskGroup() as group:
-            await steadily(count, rate, lambda: group.create_task(send()))
+            await steadily(count, rate, lambda due: group.create_task(send(due)))
         await arrived(waits, count + 1)
         elapsed = perf_counter() - began
     return Work(count, elapsed, waits[1 + int(count * WARM_SHARE) :])

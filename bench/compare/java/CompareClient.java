@@ -207,27 +207,31 @@ abstract class CompareClient {
         return new Work(waits.size(), (System.nanoTime() - began) / 1e9, waits);
     }
 
+    /** A body with when it was due: from the call of send, what this client is late by would not be seen. */
+    private static byte[] paced(long due) {
+        return ByteBuffer.allocate(BODY_BYTES).putLong(due).array();
+    }
+
     private Work paced(String topic, double seconds, double rate) throws Exception {
         List<Long> waits = Collections.synchronizedList(new ArrayList<>());
-        Callable<Void> send = () -> {
-            send(topic, ByteBuffer.allocate(BODY_BYTES).putLong(System.nanoTime()).array());
-            return null;
-        };
         int count = (int) (rate * seconds);
         ExecutorService threads = Executors.newFixedThreadPool(TASKS);
         try (AutoCloseable listener = listen(topic, body -> waits.add(System.nanoTime() - ByteBuffer.wrap(body).getLong()))) {
-            send.call();
+            send(topic, paced(System.nanoTime()));
             until(() -> !waits.isEmpty(), ARRIVAL_MS_MAX);
-            List<Future<Void>> sent = new ArrayList<>();
+            List<Future<?>> sent = new ArrayList<>();
             long began = System.nanoTime();
             for (int number = 0; number < count; number++) {
                 long due = began + (long) (number * 1e9 / rate);
                 for (long left = due - System.nanoTime(); left > 0; left = due - System.nanoTime()) {
                     LockSupport.parkNanos(left);
                 }
-                sent.add(threads.submit(send));
+                sent.add(threads.submit(() -> {
+                    send(topic, paced(due));
+                    return null;
+                }));
             }
-            for (Future<Void> each : sent) {
+            for (Future<?> each : sent) {
                 each.get();
             }
             until(() -> waits.size() > count, ARRIVAL_MS_MAX);
