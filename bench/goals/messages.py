@@ -21,7 +21,7 @@ PACED = "1,000 messages/s, from send to listener"
 BROKER = "the broker's share of produce 100 B, with its index"
 CONNECTIONS = "1,000 connections that await their sends, p99 beside that of one"
 COUNT = 1_000
-KAFKA = "Kafka's in `make compare`"
+KAFKA = "Kafka's when the goal was set"
 ASYNC, SYNC = "before a sync", "after a sync"
 
 GOALS = (

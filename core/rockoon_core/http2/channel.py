@@ -167,7 +167,8 @@ class _Method:
     """One method of a stub: what makes calls of it.
 
     No closure: a stub has dozens, most of which nobody calls, and each closure would be twenty
-    objects that Python's garbage collector visits, for each connection of a process.
+    objects, most of them its annotations, that Python's garbage collector visits for each
+    connection of a process.
     """
 
     __slots__ = ("_channel", "_head", "_name", "_parse", "_sends_stream", "_serialize")
