@@ -85,8 +85,9 @@ fuzz:  ## the compiled kernel on hostile bytes, under AddressSanitizer: MINUTES=
 		cargo run --quiet --release --no-default-features --example fuzz --target "$$(rustc -vV | sed -n 's/^host: //p')" \
 		-- $$(( $(or $(MINUTES),5) * 60 )) $(or $(SEED),1)
 
+# Without the traces of tests that take long, which all do: they are written beside the running interpreter, and ended one.
 soak: setup  ## the long random tests: kills, recovery, bad input
-	$(BIN)/python -m pytest -m soak -o addopts="-ra --strict-markers --import-mode=importlib" --timeout 3600
+	$(BIN)/python -m pytest -m soak -o addopts="-ra --strict-markers --import-mode=importlib" -o faulthandler_timeout=0 --timeout 3600
 
 # The broker comes from Maven, once, into .rocketmq. Without Maven or a JDK every test is skipped and says so.
 rocketmq: cluster  ## stores back and forth between Rockoon and a real RocketMQ broker; needs mvn and a JDK; ONLY=... for some

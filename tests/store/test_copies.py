@@ -169,9 +169,10 @@ class Copies:
             assert replica.store.visible_end <= end
             listed = visible(self.committed[: replica.store.visible_end])
             for queue in QUEUES:
-                # What a power cut leaves of a deletion is gone before the log is listed that far.
+                # What a power cut leaves of a deletion is gone before the log is listed that far:
+                # the mark is where the deletion's record begins.
                 mark = replica.store.dropped_marks.get(queue[0], 0)
-                is_gone = mark > replica.store.visible_end
+                is_gone = mark >= replica.store.visible_end
                 assert replica.bodies(*queue) == ([] if is_gone else listed.get(queue, []))
 
     def settle(self) -> None:
