@@ -124,6 +124,29 @@ def test_a_topic_that_begins_anew_twice_before_anything_is_committed(tmp_path: P
         assert verify_store(tmp_path / f"{name}2") == []
 
 
+@pytest.mark.parametrize("bytes_max", [1, 1 << 20])
+def test_a_topic_goes_on_where_it_is_when_another_one_begins_anew(
+    tmp_path: Path, bytes_max: int
+) -> None:
+    """In one piece of the log: a follower that refused it would ask for it for ever."""
+    with opened(tmp_path / "a") as leader, opened(tmp_path / "b") as follower:
+        leader.open_epoch(1)
+        for number, topic in enumerate("TUT"):
+            leader.append("T", 0, OLD)
+            leader.append("U", 0, OLD)
+            leader.begin_anew(topic, incarnation=number)
+            leader.append("T", 0, NEW)
+            leader.append("U", 0, NEW)
+        follower.copy_from(leader, bytes_max)
+        for owner in (leader, follower):
+            owner.sync()
+            owner.store.confirm(owner.store.appended_end)
+            assert owner.bodies("T") == NEW
+            assert owner.bodies("U") == NEW + OLD + NEW
+    for name in "ab":
+        assert verify_store(tmp_path / name) == []
+
+
 def test_a_record_that_is_cut_has_not_been(tmp_path: Path, leader: Replica) -> None:
     first, _ = renewal_of(leader)
     with opened(tmp_path / "b") as follower:

@@ -2,7 +2,7 @@
 
 import itertools
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -66,10 +66,13 @@ class Numbers:
         self._next[run.key] = run.first_offset + len(run.entries)
         return run.first_offset == expected
 
-    def begin_anew(self, topics: Iterable[str]) -> None:
-        """Have the queues of some topics begin at offset 0."""
+    def begin_anew(self, topics: Collection[str]) -> None:
+        """Have the queues of some topics begin at offset 0.
+
+        What was counted of others stays, also of those that began anew before.
+        """
         self._renewed.update(topics)
-        self._next = {key: at for key, at in self._next.items() if key[0] not in self._renewed}
+        self._next = {key: at for key, at in self._next.items() if key[0] not in topics}
 
 
 def parted(chunk: Chunk, renewals: Sequence[Renewal]) -> Iterator[tuple[Chunk, Renewal | None]]:
