@@ -17,6 +17,7 @@ from rockoon_core.replication_rules import (
 from rockoon_format.log_marks import LOG_TOPIC, TOPIC_TAG, decode_topic_change
 from rockoon_format.properties import PROPERTY_TAGS, decode
 from rockoon_format.record import MAGIC_BLANK, decode_record
+from rockoon_replica.messages import TAIL_BYTES
 from support.replicas import Replica
 from support.seeds import seeds
 from support.store_directory import PowerCutDisk
@@ -109,7 +110,7 @@ class Copies:
             return
         leader, follower = self.replicas[self._leader or ""], self.replicas[name]
         if name not in self._matched:
-            point = consistent_point(leader.store.boundaries(), follower.store.boundaries())
+            point = common_end(leader, follower)
             if point is None:
                 follower = self._remake(name)
             elif point < follower.store.appended_end:
@@ -194,6 +195,23 @@ class Copies:
 
     def problems(self) -> list[str]:
         return [each for home in self._homes.values() for each in verify_store(home)]
+
+
+def common_end(leader: Replica, follower: Replica) -> int | None:
+    """How far a follower's log is the leader's, as they agree on it when it connects.
+
+    Where the record of an epoch did not fit, one has a blank, and the other may have records.
+    """
+    point = consistent_point(leader.store.boundaries(), follower.store.boundaries())
+    while point is not None:
+        blank = leader.store.blank_at(point)
+        point = point if blank is None else blank
+        size = min(point, TAIL_BYTES)
+        if leader.store.tail_crc(point, size) == follower.store.tail_crc(point, size):
+            break
+        point = follower.store.blank_at(point - 1)
+        assert point is not None, "other bytes of the same epoch"
+    return point
 
 
 def visible(log: bytes) -> dict[tuple[str, int], list[bytes]]:
