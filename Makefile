@@ -10,7 +10,7 @@ WORKERS ?= 4
 unexport PYTHONDONTWRITEBYTECODE
 EDITABLE := $(foreach package,$(PACKAGES),-e ./$(package))
 
-.PHONY: help cluster setup check test docs stranger explore demo demo-spark expansion hosts rolling failover faults bench compare bench-gateway bench-goals bench-instructions bench-kernel bench-spark fuzz model load load-compare load-help load-overhead capacity soak rocketmq conformance gateway-faults protos settings format clean
+.PHONY: help cluster setup check test docs stranger explore demo demo-spark expansion hosts rolling failover faults bench compare bench-gateway bench-goals bench-instructions bench-kernel bench-spark fuzz model load load-compare load-help load-overhead capacity soak rocketmq conformance gateway-faults wheels protos settings format clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -20,7 +20,9 @@ $(VENV)/.installed: constraints.txt requirements-dev.txt requirements-load.txt $
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "installing Rockoon and its tools into $(VENV) (first run only)"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt setuptools
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation -c constraints.txt $(EDITABLE) -r requirements-dev.txt
+	@$(BIN)/python tools/third_party.py $(PACKAGES) >$(VENV)/third-party.txt
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -r $(VENV)/third-party.txt -r requirements-dev.txt
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps $(EDITABLE)
 	@touch $@
 
 # Where there is no Rust, or it does not build, NumPy does the same. Only its own sources compile it anew.
@@ -181,6 +183,10 @@ docs: $(VENV)/.installed-docs  ## the documentation and a reference of the SDK, 
 
 stranger: cluster  ## from README in two steps to the code that decides; make test does it too
 	@$(BIN)/python -m tools.stranger
+
+# Needs cargo: the kernel is compiled for this platform.
+wheels: cluster  ## wheels of all packages in dist/; an empty environment installs them and has to find the compiled kernel
+	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python tools/wheels.py $(PACKAGES) spark
 
 protos: cluster  ## generate Python from the .proto files
 	$(BIN)/python tools/generate_protos.py

@@ -45,5 +45,19 @@ native = chosen(os.environ.get(VARIABLE) or AUTO)
 
 
 def name() -> str:
-    """Return which one is in use: `compiled` or `numpy`."""
+    """Return the kernel in use: `compiled` or `numpy`."""
     return NUMPY if native is None else COMPILED
+
+
+def advice() -> str:
+    """Return one sentence on how to get the compiled kernel; "" if it is in use or was deselected."""
+    if native is not None or os.environ.get(VARIABLE) == NUMPY:
+        return ""
+    if rockoon_kernel is None:
+        cause = "rockoon-kernel is not installed"
+    else:
+        cause = "the installed rockoon-kernel is of another version"
+    return (
+        f"{cause}, so NumPy encodes and checks messages and an append costs about ten times the CPU; "
+        "to change this, run: pip install --upgrade 'rockoon[local]'"
+    )

@@ -23,6 +23,34 @@ def test_version(rockoon: Any) -> None:
     assert rockoon("--version").out == shown
 
 
+@pytest.mark.parametrize(
+    ("installed", "cause"),
+    [
+        ("None", "rockoon-kernel is not installed"),
+        (
+            "types.SimpleNamespace(INTERFACE=-1)",
+            "the installed rockoon-kernel is of another version",
+        ),
+    ],
+)
+def test_version_without_the_compiled_kernel_names_the_way_to_it(
+    installed: str, cause: str
+) -> None:
+    program = (
+        f"import sys, types; sys.modules['rockoon_kernel'] = {installed}\n"
+        "sys.argv = ['rockoon', '--version']\n"
+        "from rockoon.cli.app import run_command_line\n"
+        "sys.exit(run_command_line())"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", program], check=True, capture_output=True, text=True, timeout=60
+    )
+    first, advice = ran.stdout.splitlines()
+    assert first == f"rockoon {version('rockoon')} (kernel: numpy)"
+    assert advice.startswith(f"{cause}, so NumPy")
+    assert advice.endswith("run: pip install --upgrade 'rockoon[local]'")
+
+
 def test_help_loads_neither_grpc_nor_numpy() -> None:
     program = (
         "import sys; sys.argv = ['rockoon', '--help']\n"

@@ -80,6 +80,8 @@ def show_version(wanted: bool) -> None:
         from rockoon_format import kernel
 
         print(f"rockoon {metadata.version('rockoon')} (kernel: {kernel.name()})")
+        if advice := kernel.advice():
+            print(advice)
         raise typer.Exit
 
 

@@ -15,6 +15,7 @@ from rockoon.local.cluster import LocalCluster
 from rockoon.local.cluster_secret import secret_file
 from rockoon.local.control import ask
 from rockoon.local.etcd import build_etcd, etcd_warning, find_etcd
+from rockoon_format import kernel
 
 DEFAULT_PORT = 9876
 FIRST_COMMANDS = (
@@ -68,6 +69,7 @@ def run_up(
             lambda: (
                 f"the cluster is ready; data and logs are in {cluster.directory}\n"
                 f"{first_commands(cluster)}\n\n{FAREWELL}"
+                + "".join(f"\nrockoon: warning: {each}" for each in filter(None, [kernel.advice()]))
             )
         )
     try:
@@ -78,7 +80,7 @@ def run_up(
             attendance = Attendance(cluster, say)
             with attendance.control_socket():
                 greet(cluster, time.perf_counter() - began)
-                if warning := etcd_warning(find_etcd()):
+                for warning in filter(None, (etcd_warning(find_etcd()), kernel.advice())):
                     say(f"warning: {warning}")
                 attendance.run()
     except Stopped:
