@@ -65,9 +65,9 @@ def version_of_installed_wheels(folder: Path, wheels: Path) -> str:
     constraints = ROOT / "constraints.txt"
     pip(python, "install", "-c", constraints, "--find-links", wheels, "rockoon[local]")
     environment = {name: os.environ[name] for name in os.environ.keys() - {"ROCKOON_KERNEL"}}
-    command = [folder / "bin" / "rockoon", "--version"]
+    command = [str(folder / "bin" / "rockoon"), "--version"]
     ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-    return ran.stdout.strip()
+    return str(ran.stdout).strip()
 
 
 def pip(python: str | Path, *arguments: str | Path) -> None:

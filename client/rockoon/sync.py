@@ -33,6 +33,7 @@ from rockoon.message import SendResult
 from rockoon.net.access import AccessKey
 from rockoon.net.addresses import parse_addresses
 from rockoon.net.connection import CONNECT_SECONDS_MAX, RETRY_SECONDS
+from rockoon.net.forks import watch_forks
 from rockoon.net.routes import TopicRoute
 from rockoon.net.tls import Tls
 from rockoon.producer.body_chunks import Bodies
@@ -124,12 +125,14 @@ class Cluster:
         self._cluster: aio_cluster.Cluster | None = None
         self._producer: Producer | None = None
         self._ended: asyncio.Event | None = None
-        # Why the thread ended, when nobody told it to.
+        # Why the thread ended before the connection was left.
         self._failures: list[BaseException] = []
+        # In a forked child of the process that opened the connection: the error of every call.
+        self._refused_in_child: str | None = None
 
     def __enter__(self) -> Self:
         entered: threading.Event = threading.Event()
-        self._failures = []
+        self._failures, self._refused_in_child = [], None
         self._loop = _new_loop()
         self._thread = threading.Thread(
             target=self._run, args=(self._loop, entered), name="rockoon", daemon=True
@@ -139,7 +142,13 @@ class Cluster:
         if self._failures:
             self._thread.join()
             raise self._failures[0]
+        watch_forks(self)
         return self
+
+    def refuse_in_child(self, reason: str) -> None:
+        """As `Forkable.refuse_in_child`."""
+        self._refused_in_child = reason
+        self._loop = self._cluster = self._producer = None
 
     def __exit__(
         self,
@@ -147,6 +156,8 @@ class Cluster:
         failure: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        if self._refused_in_child is not None:
+            return  # the loop's thread runs in the parent only
         loop, thread, ended = self._loop, self._thread, self._ended
         assert loop is not None
         assert thread is not None
@@ -409,6 +420,8 @@ class Cluster:
         yield items()
 
     def _closed(self) -> Closed:
+        if self._refused_in_child is not None:
+            return Closed(self._refused_in_child)
         closed = Closed(what="the connection to the cluster")
         closed.__cause__ = next(iter(self._failures), None)
         return closed

@@ -16,7 +16,6 @@ from rockoon.consumer.prefetcher import (
 from rockoon.consumer.pull import OutOfRange, PullLimits
 from rockoon.consumer.pull_loop import PullRules
 from rockoon.errors import (
-    Closed,
     ConsumeDisabled,
     Fenced,
     InvalidArgument,
@@ -27,6 +26,7 @@ from rockoon.errors import (
 from rockoon.message import Batch, Message
 from rockoon.net.closed_on_exit import ClosedOnExit
 from rockoon.net.connection import Connection
+from rockoon.net.forks import closed
 from rockoon.net.retried import Answer, retried
 from rockoon.offsets.offset_lookup import OffsetLookup
 from rockoon.offsets.offset_store import Persisted, RemoteOffsetStore
@@ -115,6 +115,7 @@ class PullConsumer(ClosedOnExit):
         self._follow_failure: RockoonError | None = None
         self._subscribed: dict[str, int] = {}
         self._closed = False
+        self._refused_in_child: str | None = None
         cluster.adopt(self)
 
     async def close(self) -> None:
@@ -361,9 +362,13 @@ class PullConsumer(ClosedOnExit):
             return None
         return self._first_ready()
 
+    def refuse_in_child(self, reason: str) -> None:
+        """As `Forkable.refuse_in_child`."""
+        self._closed, self._refused_in_child = True, reason
+
     def _check_open(self) -> None:
         if self._closed:
-            raise Closed(what="the consumer")
+            raise closed(self._refused_in_child, "the consumer")
 
     def _check_failures(self) -> None:
         self._check_going_on()

@@ -378,6 +378,12 @@ class PushConsumer:
             self._ended.set()
             await self._store.close()
 
+    def refuse_in_child(self, reason: str) -> None:
+        """As `Forkable.refuse_in_child`. Handlers run in the parent only."""
+        self._state, self._failure = "closed", Closed(reason)
+        self._ended = asyncio.Event()  # the parent's belongs to the parent's loop
+        self._ended.set()
+
     async def _guard(self, work: Callable[[], Awaitable[None]]) -> None:
         """Run a task of the consumer; what it dies of is told to the consumer's owner."""
         try:

@@ -27,6 +27,7 @@ from rockoon.net.access import AccessKey
 from rockoon.net.addresses import reachable
 from rockoon.net.broker_stub import broker_stub
 from rockoon.net.calls_in_flight import CallsInFlight, Moved
+from rockoon.net.forks import Forkable, watch_forks
 from rockoon.net.route_questions import RouteQuestions
 from rockoon.net.route_watch import RouteWatch
 from rockoon.net.routes import TopicRoute
@@ -60,8 +61,8 @@ Request = TypeVar("Request")
 Reply = TypeVar("Reply")
 
 
-class Closable(Protocol):
-    """What lives inside a cluster object and is closed before it."""
+class Closable(Forkable, Protocol):
+    """A producer or consumer on a connection, which closes it before itself."""
 
     async def close(self) -> None: ...
 
@@ -107,6 +108,8 @@ class Connection:
         self._tasks = asyncio.TaskGroup()
         self._children: list[Closable] = []
         self._closed = True
+        # In a forked child of the process that opened the connection: the error of every call.
+        self._refused_in_child: str | None = None
         self._failover = FailoverOrder(self.nameservers)
         # Where the offset service was last, and since when calls have found none in the routes.
         self._last_offset_service: str | None = None
@@ -119,6 +122,7 @@ class Connection:
     async def __aenter__(self) -> Self:
         await self._tasks.__aenter__()
         self._closed = False
+        watch_forks(self)
         self._watch_task = self._tasks.create_task(self._watch.run(), name="rockoon routes")
         self._moves_task = self._tasks.create_task(self._follow_moves(), name="rockoon moves")
         try:
@@ -141,6 +145,8 @@ class Connection:
         failure: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        if self._refused_in_child is not None:
+            return  # the parent closes its connection; here no task is left to wait for
         untold: Exception | None = None
         cut: BaseException | None = failure if isinstance(failure, asyncio.CancelledError) else None
         wait_seconds: float | None = None
@@ -188,18 +194,30 @@ class Connection:
     @property
     def tasks(self) -> asyncio.TaskGroup:
         """The group that owns the background tasks of everything made with this cluster."""
+        self._check_process()
         if self._closed:
             raise Closed(what="the connection to the cluster")
         return self._tasks
 
     def adopt(self, child: Closable) -> None:
         """Close `child` before this cluster, unless it is released first."""
+        self._check_process()
         self._children.append(child)
 
     def release(self, child: Closable) -> None:
         """Forget a child that has been closed."""
         if child in self._children:
             self._children.remove(child)
+
+    def refuse_in_child(self, reason: str) -> None:
+        """As `Forkable.refuse_in_child`, for all producers and consumers on the connection too."""
+        self._refused_in_child = reason
+        for child in self._children:
+            child.refuse_in_child(reason)
+
+    def _check_process(self) -> None:
+        if self._refused_in_child is not None:
+            raise Closed(self._refused_in_child)
 
     # Routes
 
@@ -307,6 +325,7 @@ class Connection:
         Raises:
             RockoonError: what the server answered, `unavailable`, or TimedOut.
         """
+        self._check_process()
         broker = details.get("broker")
 
         def address_now() -> str | None:

@@ -4,7 +4,8 @@ That is its topic's round robin, or the batch queue of one queue: of the one tha
 or that an ordering key leads to. A key leads nowhere before the topic's queues are known.
 """
 
-from rockoon.errors import Closed, InvalidArgument, QueueNotFound
+from rockoon.errors import InvalidArgument, QueueNotFound
+from rockoon.net.forks import closed
 from rockoon.net.routes import TopicRoute
 from rockoon.producer.accumulator import BatchQueue
 from rockoon.producer.outgoing import check_topic
@@ -26,19 +27,20 @@ class MessageRouter:
         self._accumulator = sender.accumulator
         self._key_hash = key_hash
         self._is_closed = False
+        self._refused_in_child: str | None = None
         # By topic: the batch queues that keys choose among, in the order of the route's queues.
         self._keyed: dict[str, list[BatchQueue]] = {}
 
-    def close(self) -> None:
-        """Refuse messages from now on."""
-        self._is_closed = True
+    def close(self, reason: str | None = None) -> None:
+        """Refuse messages from now on, in a forked child with the sentence `reason`."""
+        self._is_closed, self._refused_in_child = True, reason
         # What is found here is not asked whether the producer is open.
         self._keyed = {}
 
     def check_open(self) -> None:
         """Raises Closed after `close`."""
         if self._is_closed:
-            raise Closed(what="the producer")
+            raise closed(self._refused_in_child, "the producer")
 
     def round_robin(self, topic: str) -> BatchQueue:
         """Return the batch queue of messages that may go to any queue of a topic.

@@ -365,6 +365,12 @@ class Producer(ClosedOnExit):
             self._cluster.release(self)
         self._sender.unreported.raise_first()
 
+    def refuse_in_child(self, reason: str) -> None:
+        """As `Forkable.refuse_in_child`."""
+        self._is_closed = True
+        self._plain = {}
+        self._router.close(reason)
+
     @property
     def buffered_bytes(self) -> int:
         """What is taken and not acknowledged, with an allowance of 160 bytes per message."""

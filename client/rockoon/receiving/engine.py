@@ -16,6 +16,7 @@ from rockoon.errors import (
     TopicNotReadable,
 )
 from rockoon.net.connection import Connection
+from rockoon.net.forks import closed
 from rockoon.offsets.start import ConsumeFrom
 from rockoon.receiving.acquirer import Acquirer, ReceivingGroup
 from rockoon.receiving.granting import Granting
@@ -61,6 +62,7 @@ class ReceivingEngine:
         self._groups: dict[str, ReceivingGroup] = {}
         self._lines: dict[Wanting, Line] = {}
         self._is_closed = False
+        self._refused_in_child: str | None = None
         self._cleaning: asyncio.TimerHandle | None = None
         cluster.adopt(self)
         self._clean()
@@ -327,9 +329,13 @@ class ReceivingEngine:
     def _note_grown(self, topic: str) -> None:
         self._acquirer.note_grown(topic)
 
+    def refuse_in_child(self, reason: str) -> None:
+        """As `Forkable.refuse_in_child`."""
+        self._is_closed, self._refused_in_child = True, reason
+
     def _check_open(self) -> None:
         if self._is_closed:
-            raise Closed(what="the connection to the cluster")
+            raise closed(self._refused_in_child, "the connection to the cluster")
 
     def _clean(self) -> None:
         self.forget_unused()

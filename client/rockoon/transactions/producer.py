@@ -30,7 +30,6 @@ from rockoon.deprecation import renamed_key
 from rockoon.errors import (
     BrokerUnavailable,
     Busy,
-    Closed,
     Internal,
     InvalidArgument,
     NoWritableQueue,
@@ -43,6 +42,7 @@ from rockoon.errors import (
     TransactionNotFound,
 )
 from rockoon.net.closed_on_exit import ClosedOnExit
+from rockoon.net.forks import closed
 from rockoon.net.host import born_host
 from rockoon.net.retried import retried
 from rockoon.net.routes import TopicRoute
@@ -155,6 +155,7 @@ class TransactionalProducer(ClosedOnExit):
         self._untold: OrderedDict[str, Resolution] = OrderedDict()
         self._hooks = None if cluster.hooks is None else cluster.hooks.for_transactions()
         self._is_closed = False
+        self._refused_in_child: str | None = None
         self._checks = TransactionChecks(
             cluster,
             group,
@@ -277,7 +278,7 @@ class TransactionalProducer(ClosedOnExit):
         ordering_key: str | None,
     ) -> Transaction:
         if self._is_closed:
-            raise Closed(what="the transactional producer")
+            raise closed(self._refused_in_child, "the transactional producer")
         if len(self._open) >= self._open_max:
             raise Busy(reason=f"{len(self._open)} transactions are open")
         check_topic(topic)
@@ -301,6 +302,10 @@ class TransactionalProducer(ClosedOnExit):
         self._is_closed = True
         await self._checks.close()
         self._cluster.release(self)
+
+    def refuse_in_child(self, reason: str) -> None:
+        """As `Forkable.refuse_in_child`."""
+        self._is_closed, self._refused_in_child = True, reason
 
     # Half messages
 
