@@ -6,7 +6,16 @@ async with rockoon.connect("127.0.0.1:9876") as cluster:
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Concatenate,
+    Literal,
+    ParamSpec,
+    TypeVar,
+    Unpack,
+    overload,
+)
 
 from rockoon.admin.admin import Admin
 from rockoon.compression import LEVEL_DEFAULT, PACKED_BYTES_MIN, Compression, CompressionName
@@ -16,7 +25,7 @@ from rockoon.net.access import AccessKey
 from rockoon.net.addresses import parse_addresses
 from rockoon.net.connection import CONNECT_SECONDS_MAX, RETRY_SECONDS, Connection
 from rockoon.net.tls import Tls
-from rockoon.offsets.start import ConsumeFrom
+from rockoon.offsets.start import ConsumeFrom, StartName
 from rockoon.producer.producer import Producer
 from rockoon.producer.queue_selectors import KeyHash, crc32_key_hash
 from rockoon.producer.settings import ProducerSettings
@@ -26,6 +35,8 @@ from rockoon.transactions.producer import TransactionalProducer
 from rockoon_core.clock import Clock, wall_clock_ms
 
 if TYPE_CHECKING:
+    from rockoon.consumer.delivery import BatchHandler, MessageHandler
+    from rockoon.consumer.options import PushOptions
     from rockoon.hooks import Hooks
 
 
@@ -152,14 +163,43 @@ class Cluster(Connection):
 
     transactional_producer = made_here("transactional_producer", TransactionalProducer)
     pull_consumer = made_here("pull_consumer", PullConsumer)
-    push_consumer = made_here("push_consumer", PushConsumer)
+    if TYPE_CHECKING:
+
+        @overload
+        def push_consumer(
+            self,
+            group: str,
+            subscriptions: Mapping[str, str],
+            handler: MessageHandler,
+            *,
+            batch_max: Literal[1] = 1,
+            **options: Unpack[PushOptions],
+        ) -> PushConsumer: ...
+
+        @overload
+        def push_consumer(
+            self,
+            group: str,
+            subscriptions: Mapping[str, str],
+            handler: BatchHandler,
+            *,
+            batch_max: int,
+            **options: Unpack[PushOptions],
+        ) -> PushConsumer: ...
+
+        def push_consumer(self, *_: Any, **__: Any) -> PushConsumer:
+            """Return a `PushConsumer`: all its arguments but the connection."""
+            raise NotImplementedError
+
+    else:
+        push_consumer = made_here("push_consumer", PushConsumer)
 
     def simple_consumer(
         self,
         group: str,
         subscriptions: Mapping[str, str],
         *,
-        consume_from: ConsumeFrom | str = ConsumeFrom.GROUP,
+        consume_from: ConsumeFrom | StartName = ConsumeFrom.GROUP,
         receiver: str = "",
         create_group: bool = True,
     ) -> SimpleConsumer:

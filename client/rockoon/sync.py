@@ -24,7 +24,7 @@ from collections.abc import (
 from concurrent.futures import CancelledError, Future
 from contextlib import contextmanager, suppress
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, Unpack, overload
 
 from rockoon import cluster as aio_cluster
 from rockoon.deprecation import rename_key
@@ -50,11 +50,13 @@ from rockoon_core.message_queue import MessageQueue
 
 if TYPE_CHECKING:
     from rockoon.admin.admin import Admin
-    from rockoon.consumer.options import ReadOptions
+    from rockoon.consumer.blocking import BlockingPushConsumer
+    from rockoon.consumer.delivery import BatchHandler, MessageHandler
+    from rockoon.consumer.options import PushOptions, ReadOptions
     from rockoon.consumer.pull_consumer import PullConsumer
     from rockoon.hooks import Hooks
     from rockoon.message import Message
-    from rockoon.offsets.start import ConsumeFrom
+    from rockoon.offsets.start import ConsumeFrom, StartName
     from rockoon.producer.producer import Producer
     from rockoon.receiving.blocking import BlockingSimpleConsumer
     from rockoon.receiving.simple_consumer import SimpleConsumer
@@ -201,6 +203,13 @@ class Cluster:
         """
         return self._result(self._begin(work))
 
+    def call_soon(self, function: Callable[[], object]) -> None:
+        """Call a function in the loop's thread, soon and without waiting for it; signal handlers
+        may do this. Does nothing after the connection was left."""
+        if self._loop is not None:
+            with suppress(RuntimeError):  # the loop has ended
+                self._loop.call_soon_threadsafe(function)
+
     def _begin(self, work: Coroutine[Any, Any, Result]) -> Future[Result]:
         if self._loop is None or self._failures:
             work.close()
@@ -301,12 +310,62 @@ class Cluster:
 
         return BlockingTransactionalProducer(self, self.call(make()))
 
+    @overload
+    def push_consumer(
+        self,
+        group: str,
+        subscriptions: Mapping[str, str],
+        handler: "MessageHandler",
+        *,
+        batch_max: Literal[1] = 1,
+        **options: Unpack["PushOptions"],
+    ) -> "BlockingPushConsumer": ...
+
+    @overload
+    def push_consumer(
+        self,
+        group: str,
+        subscriptions: Mapping[str, str],
+        handler: "BatchHandler",
+        *,
+        batch_max: int,
+        **options: Unpack["PushOptions"],
+    ) -> "BlockingPushConsumer": ...
+
+    def push_consumer(
+        self,
+        group: str,
+        subscriptions: Mapping[str, str],
+        handler: "MessageHandler | BatchHandler",
+        *,
+        batch_max: int = 1,
+        **options: Unpack["PushOptions"],
+    ) -> "BlockingPushConsumer":
+        """Return a consumer that calls a handler in threads, as `rockoon.Cluster.push_consumer`.
+
+        A plain handler may block, and may use this connection. An async handler, and `on_assigned`
+        and `on_revoked`, run in the connection's event loop: there a blocking call of the
+        connection is a RuntimeError.
+
+        Raises:
+            InvalidArgument, InvalidExpression: an argument is out of its bounds.
+        """
+        from rockoon.consumer.blocking import BlockingPushConsumer
+        from rockoon.consumer.push_consumer import PushConsumer
+
+        async def make() -> PushConsumer:
+            return PushConsumer(
+                self.asyncio, group, subscriptions, handler, batch_max=batch_max, **options
+            )
+
+        return BlockingPushConsumer(self, self.call(make()))
+
     def simple_consumer(
         self,
         group: str,
         subscriptions: Mapping[str, str],
         *,
-        consume_from: "ConsumeFrom | str" = "group",
+        consume_from: "ConsumeFrom | StartName" = "group",
         receiver: str = "",
         create_group: bool = True,
     ) -> "BlockingSimpleConsumer":
@@ -335,7 +394,7 @@ class Cluster:
         expression: str = "*",
         *,
         timeout: float | None = None,
-        consume_from: "ConsumeFrom | str" = "first",
+        consume_from: "ConsumeFrom | StartName" = "first",
         **options: Unpack["ReadOptions"],
     ) -> "Iterator[Message]":
         """Iterate the messages of all queues of a topic, also of queues that are added later.

@@ -60,7 +60,8 @@ class Reader:
 
     def consumer(self) -> PushConsumer:
         """A consumer that is not started."""
-        return self._cluster.push_consumer(
+        return PushConsumer(
+            self._cluster,
             self._group,
             dict.fromkeys(self._topics, "*"),
             self._handle_many if self._batch_max > 1 else self._handle_one,

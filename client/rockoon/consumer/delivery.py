@@ -54,8 +54,11 @@ _OVERDUE_CHECKS_PER_TIMEOUT = 10
 _OVERDUE_CHECK_SECONDS_MAX = 60.0
 
 Handler = Callable[[Any], Any]
-"""Gets a Message (a list of them when more than one may come at once); returns or awaits to None,
-True, False or a ConsumeResult."""
+"""Either a `MessageHandler` or a `BatchHandler`; which one, depends on `batch_max`."""
+HandlerResult = ConsumeResult | bool | None
+MessageHandler = Callable[[Message], HandlerResult | Awaitable[HandlerResult]]
+BatchHandler = Callable[[list[Message]], HandlerResult | Awaitable[HandlerResult]]
+"""Gets up to `batch_max` messages of one queue; its result is for all of them."""
 
 
 class Source(Protocol):

@@ -1,9 +1,20 @@
-"""The keyword arguments of pull consumers, for functions that pass them on."""
+"""The keyword arguments of pull and push consumers, for functions that pass them on."""
 
 from typing import TypedDict
 
+from rockoon.allocation import AllocationStrategy
+from rockoon.consumer.order import Order
+from rockoon.consumer.process_queue import FlowLimits
 from rockoon.consumer.pull import PullLimits
 from rockoon.consumer.pull_consumer import OnOutOfRange
+from rockoon.consumer.push_consumer import OnDamaged
+from rockoon.consumer.rebalance_listener import QueuesFunction
+from rockoon.consumer.redelivery import Redelivery
+from rockoon.consumer.retry import RetryPolicy
+from rockoon.consumer.timing import Timing
+from rockoon.offsets.broadcasting import Mode
+from rockoon.offsets.offset_store import OffsetStore
+from rockoon.offsets.start import ConsumeFrom, StartName
 
 
 class ReadOptions(TypedDict, total=False):
@@ -13,3 +24,24 @@ class ReadOptions(TypedDict, total=False):
     limits: PullLimits | None
     prefetch_batches: int
     check_crcs: bool
+
+
+class PushOptions(TypedDict, total=False):
+    """Of `Cluster.push_consumer`, all but `batch_max`, on which the handler's type depends."""
+
+    mode: Mode
+    consume_from: ConsumeFrom | StartName
+    concurrency: int
+    orderly: bool | Order
+    allocation: AllocationStrategy
+    member_id: str | None
+    offset_store: OffsetStore | None
+    redelivery: Redelivery | RetryPolicy | None
+    pull_limits: PullLimits | None
+    flow_limits: FlowLimits | None
+    timing: Timing | None
+    create_group: bool
+    check_crcs: bool
+    on_damaged: OnDamaged
+    on_assigned: QueuesFunction | None
+    on_revoked: QueuesFunction | None

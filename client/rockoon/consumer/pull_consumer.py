@@ -30,7 +30,7 @@ from rockoon.net.forks import closed
 from rockoon.net.retried import Answer, retried
 from rockoon.offsets.offset_lookup import OffsetLookup
 from rockoon.offsets.offset_store import Persisted, RemoteOffsetStore
-from rockoon.offsets.start import ConsumeFrom, Start
+from rockoon.offsets.start import ConsumeFrom, Start, StartName
 from rockoon.subscription import ALL, Subscription
 from rockoon_core.backoff import Backoff
 from rockoon_core.errors import NotEnoughReplicas, NotLeader
@@ -82,7 +82,7 @@ class PullConsumer(ClosedOnExit):
         cluster: Connection,
         group: str | None = None,
         *,
-        consume_from: ConsumeFrom | str = ConsumeFrom.GROUP,
+        consume_from: ConsumeFrom | StartName = ConsumeFrom.GROUP,
         on_out_of_range: OnOutOfRange = "raise",
         limits: PullLimits | None = None,
         prefetch_batches: int = 2,

@@ -1,8 +1,7 @@
 """A consumer that calls a listener: the members of a group share the queues of its topics, or each
 reads all of them (`broadcasting`).
 
-    async with cluster.push_consumer("billing", {"orders": "*"}, handle) as consumer:
-        await consumer.wait()
+    await cluster.push_consumer("billing", {"orders": "*"}, handle).run()
 
 A message counts as consumed when the handler has returned. Progress of a queue is the smallest
 offset that is not consumed, so after a crash some messages come again, and none is left out.
@@ -38,6 +37,7 @@ from rockoon.consumer.rebalance_listener import QueuesFunction, RebalanceListene
 from rockoon.consumer.redelivery import Redelivery
 from rockoon.consumer.retry import RetryPolicy, RetryStatistics, RetryTopic, redelivery_of
 from rockoon.consumer.statistics import ConsumerStatistics, QueueView, view_of
+from rockoon.consumer.stop_signals import loop_signals
 from rockoon.consumer.timing import Timing
 from rockoon.errors import (
     Closed,
@@ -54,7 +54,7 @@ from rockoon.offsets.broadcasting import (
     tell_group,
 )
 from rockoon.offsets.offset_store import OffsetStore, Persisted
-from rockoon.offsets.start import ConsumeFrom, Start
+from rockoon.offsets.start import ConsumeFrom, Start, StartName
 from rockoon.subscription import parsed
 from rockoon_core.backoff import Backoff
 from rockoon_core.changes import Changes
@@ -143,7 +143,7 @@ class PushConsumer:
         handler: Handler,
         *,
         mode: Mode = "clustering",
-        consume_from: ConsumeFrom | str = ConsumeFrom.GROUP,
+        consume_from: ConsumeFrom | StartName = ConsumeFrom.GROUP,
         concurrency: int = 16,
         batch_max: int = 1,
         orderly: bool | Order = False,
@@ -333,6 +333,35 @@ class PushConsumer:
             else:
                 return
             await asyncio.sleep(pause)
+
+    async def run(self) -> None:
+        """Consume until SIGINT, SIGTERM or a failure; then drain, commit and leave the group.
+
+        Starts the consumer if it was not started. The first signal ends this call after the drain
+        (`close`); later signals have their former effect. Signals are seen in the main thread only.
+        Several consumers of a loop may run: a signal ends all of them.
+
+        Raises:
+            RockoonError: as `start` and `wait`.
+        """
+        stop = asyncio.Event()
+        with loop_signals(stop.set):
+            await self.run_until(stop)
+
+    async def run_until(self, stop: asyncio.Event) -> None:
+        """As `run`, with an event in the place of signals."""
+        if self._state == "new":
+            await self.start()
+        async with asyncio.TaskGroup() as tasks:
+            asked = tasks.create_task(stop.wait(), name=f"rockoon {self.group} stop")
+            ended = tasks.create_task(self._ended.wait(), name=f"rockoon {self.group} end")
+            try:
+                await asyncio.wait({asked, ended}, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                asked.cancel()
+                ended.cancel()
+                await self.close()
+        await self.wait()
 
     async def wait(self) -> None:
         """Wait until the consumer is closed. Cancelling it is safe.

@@ -2,13 +2,26 @@
 
 from dataclasses import dataclass
 from datetime import datetime
-from typing import ClassVar, Self
+from typing import ClassVar, Literal, Self
 
 from rockoon.errors import InvalidArgument
 from rockoon.times import timestamp_ms_of
 from rockoon_core.message_queue import MessageQueue
 from rockoon_proto.v1 import nameserver_pb2 as wire
 from rockoon_proto.v1 import offset_pb2
+
+StartName = Literal[
+    "first",
+    "last",
+    "group",
+    "CONSUME_FROM_FIRST_OFFSET",
+    "CONSUME_FROM_LAST_OFFSET",
+    "CONSUME_FROM_TIMESTAMP",
+    "CONSUME_FROM_LAST_OFFSET_AND_FROM_MIN_WHEN_BOOT_FIRST",
+    "CONSUME_FROM_MIN_OFFSET",
+    "CONSUME_FROM_MAX_OFFSET",
+]
+"""Names of start policies, as `ConsumeFrom.of` reads them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +114,7 @@ ConsumeFrom.GROUP = ConsumeFrom(wire.CONSUME_FROM_UNSPECIFIED)
 
 # RocketMQ's default of consumeTimestamp.
 _TIMESTAMP_AGO_MS = 30 * 60 * 1000
-_NAMED = {
+_NAMED: dict[str, ConsumeFrom] = {
     "first": ConsumeFrom.FIRST,
     "last": ConsumeFrom.LAST,
     "group": ConsumeFrom.GROUP,

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from rockoon.errors import Closed, InvalidArgument, NotAcquired
 from rockoon.net.closed_on_exit import ClosedOnExit
-from rockoon.offsets.start import ConsumeFrom
+from rockoon.offsets.start import ConsumeFrom, StartName
 from rockoon.receiving.engine import ReceivingEngine
 from rockoon.receiving.received import ReceivedMessage
 from rockoon.subscription import parsed
@@ -47,7 +47,7 @@ class SimpleConsumer(ClosedOnExit):
         group: str,
         subscriptions: Mapping[str, str],
         *,
-        consume_from: ConsumeFrom | str = ConsumeFrom.GROUP,
+        consume_from: ConsumeFrom | StartName = ConsumeFrom.GROUP,
         receiver: str = "",
         create_group: bool = True,
     ) -> None:
