@@ -30,7 +30,7 @@ from rockoon.producer.producer import Producer
 from rockoon.producer.queue_selectors import KeyHash, crc32_key_hash
 from rockoon.producer.settings import ProducerSettings
 from rockoon.receiving.engine import ReceivingEngine
-from rockoon.receiving.simple_consumer import SimpleConsumer
+from rockoon.receiving.simple_consumer import EXTEND_SECONDS_MAX, SimpleConsumer
 from rockoon.transactions.producer import TransactionalProducer
 from rockoon_core.clock import Clock, wall_clock_ms
 
@@ -202,11 +202,12 @@ class Cluster(Connection):
         consume_from: ConsumeFrom | StartName = ConsumeFrom.GROUP,
         receiver: str = "",
         create_group: bool = True,
+        extend_seconds_max: float = EXTEND_SECONDS_MAX,
     ) -> SimpleConsumer:
         """Return a consumer that receives and acknowledges messages one by one.
 
         Args:
-            group, subscriptions, consume_from, receiver, create_group: as of a
+            group, subscriptions, consume_from, receiver, create_group, extend_seconds_max: as of a
                 `rockoon.receiving.simple_consumer.SimpleConsumer`.
 
         Raises:
@@ -220,6 +221,7 @@ class Cluster(Connection):
             consume_from=consume_from,
             receiver=receiver,
             create_group=create_group,
+            extend_seconds_max=extend_seconds_max,
         )
 
     @property

@@ -368,6 +368,7 @@ class Cluster:
         consume_from: "ConsumeFrom | StartName" = "group",
         receiver: str = "",
         create_group: bool = True,
+        extend_seconds_max: float = 3600.0,
     ) -> "BlockingSimpleConsumer":
         """Return a consumer that receives and acknowledges messages one by one, as
         `rockoon.Cluster.simple_consumer`.
@@ -384,6 +385,7 @@ class Cluster:
                 consume_from=consume_from,
                 receiver=receiver,
                 create_group=create_group,
+                extend_seconds_max=extend_seconds_max,
             )
 
         return BlockingSimpleConsumer(self, self.call(make()))

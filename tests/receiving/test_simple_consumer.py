@@ -2,13 +2,21 @@
 
 import asyncio
 from time import monotonic
+from typing import Any
 
 import pytest
 from receiving.orders import Orders, failure_of, numbers_of, receive
 
 import rockoon
 from rockoon import sync
-from rockoon.errors import Closed, GroupNotFound, InvalidArgument, NotAcquired, TopicNotFound
+from rockoon.errors import (
+    Closed,
+    GroupNotFound,
+    InvalidArgument,
+    NotAcquired,
+    OffsetServiceUnavailable,
+    TopicNotFound,
+)
 from rockoon.local import LocalCluster
 from rockoon.receiving.line import Line
 from rockoon.receiving.received import ReceiptHandle, ReceivedMessages
@@ -59,7 +67,7 @@ async def test_what_failed_comes_again_after_its_delay_and_counts(orders: Orders
 
 async def test_what_is_forgotten_comes_again_and_its_first_receiver_is_told(orders: Orders) -> None:
     await orders.send([1])
-    async with orders.consumer() as consumer:
+    async with orders.consumer(extend_seconds_max=0) as consumer:
         (message,) = await receive(consumer, 1, visible_after=1.0)
         (again,) = await receive(consumer, 1)
         assert again.attempt == 2
@@ -74,7 +82,7 @@ async def test_an_acknowledgement_that_is_late_counts_while_nobody_else_has_it(
     orders: Orders,
 ) -> None:
     await orders.send([1])
-    async with orders.consumer() as consumer:
+    async with orders.consumer(extend_seconds_max=0) as consumer:
         (message,) = await receive(consumer, 1, visible_after=1.0)
 
         def look() -> int:
@@ -90,10 +98,63 @@ async def test_an_acknowledgement_that_is_late_counts_while_nobody_else_has_it(
 
 async def test_extended_it_stays_its_receivers(orders: Orders) -> None:
     await orders.send([1])
-    async with orders.consumer() as consumer:
+    async with orders.consumer(extend_seconds_max=0) as consumer:
         (message,) = await receive(consumer, 1, visible_after=1.0)
         await consumer.extend(message, 30.0)
         assert await consumer.receive(wait=1.5) == []
+        await consumer.ack(message)
+    await orders.all_settled()
+
+
+async def test_while_a_handler_holds_a_message_it_is_extended_by_itself(orders: Orders) -> None:
+    await orders.send([1])
+    async with orders.consumer() as consumer:
+        (message,) = await receive(consumer, 1, visible_after=1.0)
+        received_until = message.visible_at_ms
+        assert await consumer.receive(wait=2.0) == []
+        assert message.visible_at_ms > received_until
+        await consumer.ack(message)
+    await orders.all_settled()
+
+
+async def test_a_message_that_a_program_has_dropped_comes_again(orders: Orders) -> None:
+    await orders.send([1, 2])
+    async with orders.consumer() as consumer:
+        messages = await receive(consumer, 2, visible_after=1.0)
+        dropped = messages.pop().body
+        (again,) = await receive(consumer, 1)
+        assert (again.body, again.attempt) == (dropped, 2)
+        await consumer.ack([again, *messages])
+    await orders.all_settled()
+
+
+async def test_after_its_bound_a_message_comes_again_although_it_is_held(orders: Orders) -> None:
+    await orders.send([1])
+    async with orders.consumer(extend_seconds_max=0.6) as consumer:
+        (message,) = await receive(consumer, 1, visible_after=1.0)
+        (again,) = await receive(consumer, 1)
+        assert (again.body, again.attempt, message.attempt) == (b"1", 2, 1)
+        await consumer.ack(again)
+    await orders.all_settled()
+
+
+async def test_an_extension_that_fails_is_tried_again_before_the_message_is_visible(
+    orders: Orders, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await orders.send([1])
+    async with orders.consumer() as consumer:
+        engine = orders.cluster.receiving
+        changed, failures = engine.changed, [OffsetServiceUnavailable(), OffsetServiceUnavailable()]
+
+        async def failing_twice(*args: Any, **options: Any) -> Any:
+            if failures:
+                raise failures.pop()
+            return await changed(*args, **options)
+
+        monkeypatch.setattr(engine, "changed", failing_twice)
+        (message,) = await receive(consumer, 1, visible_after=2.0)
+        assert await consumer.receive(wait=2.5) == []
+        assert not failures
         await consumer.ack(message)
     await orders.all_settled()
 

@@ -5,7 +5,8 @@ read from the brokers once, and what is acknowledged goes together too.
 """
 
 import asyncio
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Coroutine, Sequence
+from typing import Any
 
 from rockoon.errors import (
     BrokerUnavailable,
@@ -82,6 +83,10 @@ class ReceivingEngine:
         await self._granting.close(CLOSING_SECONDS_MAX)
         self._settler.close()
         self._tails.close()
+
+    def start_task(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+        """Start a task that the connection owns."""
+        return self._cluster.tasks.create_task(work, name=name)
 
     async def receive(
         self,

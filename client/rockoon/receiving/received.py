@@ -62,7 +62,8 @@ class ReceivedMessage(Message):
         visible_at_ms: when others get it, by the offset service's clock.
     """
 
-    __slots__ = ("_attempt", "receipt", "visible_at_ms")
+    # Weak references show whether a receiver still holds a message (`extensions`).
+    __slots__ = ("__weakref__", "_attempt", "receipt", "visible_at_ms")
 
     def __init__(
         self, batch: Batch, index: int, attempt: int, receipt: ReceiptHandle, visible_at_ms: int

@@ -2,17 +2,20 @@
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
+from math import inf
 
 from rockoon.errors import Closed, InvalidArgument, NotAcquired
 from rockoon.net.closed_on_exit import ClosedOnExit
 from rockoon.offsets.start import ConsumeFrom, StartName
 from rockoon.receiving.engine import ReceivingEngine
+from rockoon.receiving.extensions import Extensions
 from rockoon.receiving.received import ReceivedMessage
 from rockoon.subscription import parsed
 
 MESSAGES_DEFAULT = 10
 VISIBLE_AFTER_SECONDS = 30.0
 WAIT_SECONDS = 20.0
+EXTEND_SECONDS_MAX = 3600.0
 
 
 class SimpleConsumer(ClosedOnExit):
@@ -36,6 +39,9 @@ class SimpleConsumer(ClosedOnExit):
             `ConsumeFrom`, "first", "last" or "group".
         receiver: what people see; the connection's client id by default.
         create_group: make the group when it does not exist.
+        extend_seconds_max: how long after its receipt a message is extended automatically while the
+            program holds the message object and has not settled it, seconds; 0: never. When half of
+            `visible_after` has passed, the message is extended by `visible_after`.
 
     Raises:
         InvalidArgument, InvalidExpression: the subscriptions are none.
@@ -50,6 +56,7 @@ class SimpleConsumer(ClosedOnExit):
         consume_from: ConsumeFrom | StartName = ConsumeFrom.GROUP,
         receiver: str = "",
         create_group: bool = True,
+        extend_seconds_max: float = EXTEND_SECONDS_MAX,
     ) -> None:
         self.group = group
         self._engine = engine
@@ -57,6 +64,11 @@ class SimpleConsumer(ClosedOnExit):
         self._consume_from = ConsumeFrom.of(consume_from)
         self._receiver = receiver
         self._create_group = create_group
+        if not 0 <= extend_seconds_max < inf:
+            raise InvalidArgument(
+                reason=f"extend_seconds_max is {extend_seconds_max}, not 0 or more"
+            )
+        self._extensions = Extensions(group, self._extend, engine.start_task, extend_seconds_max)
         # Of the calls that wait.
         self._timeouts: set[asyncio.Timeout] = set()
         self._is_closed = False
@@ -99,7 +111,9 @@ class SimpleConsumer(ClosedOnExit):
                     consume_from=self._consume_from,
                     create_group=self._create_group,
                 )
-                return list(got)
+                messages = list(got)
+                self._extensions.add(messages, visible_after)
+                return messages
         except TimeoutError:
             raise Closed(what="the consumer") from None
         finally:
@@ -115,6 +129,7 @@ class SimpleConsumer(ClosedOnExit):
             RockoonError: it was not stored.
         """
         some = _several(messages)
+        await self._extensions.settle(some)
         taken = await self._engine.acknowledge(self.group, [each.receipt for each in some])
         _refuse([each for each, is_taken in zip(some, taken, strict=True) if not is_taken])
 
@@ -130,7 +145,9 @@ class SimpleConsumer(ClosedOnExit):
         Raises:
             NotAcquired, RockoonError: as `ack`.
         """
-        await self._change(_several(messages), _milliseconds(delay, "delay"), extend=False)
+        some, delay_ms = _several(messages), _milliseconds(delay, "delay")
+        await self._extensions.settle(some)
+        _refuse(await self._change(some, delay_ms, extend=False))
 
     async def extend(
         self, messages: ReceivedMessage | Iterable[ReceivedMessage], seconds: float
@@ -144,17 +161,27 @@ class SimpleConsumer(ClosedOnExit):
         Raises:
             NotAcquired, RockoonError: as `ack`.
         """
-        await self._change(_several(messages), _milliseconds(seconds, "seconds"), extend=True)
+        some, seconds_ms = _several(messages), _milliseconds(seconds, "seconds")
+        await self._extensions.settle(some)
+        _refuse(await self._change(some, seconds_ms, extend=True))
+        self._extensions.add(some, seconds)
 
     async def close(self) -> None:
         """End calls of `receive` that wait, with `Closed`. What was received stays received."""
         self._is_closed = True
         for timeout in self._timeouts:
             timeout.reschedule(0.0)
+        await self._extensions.close()
+
+    async def _extend(
+        self, messages: Sequence[ReceivedMessage], seconds: float
+    ) -> list[ReceivedMessage]:
+        return await self._change(messages, _milliseconds(seconds, "seconds"), extend=True)
 
     async def _change(
         self, messages: Sequence[ReceivedMessage], visible_after_ms: int, *, extend: bool
-    ) -> None:
+    ) -> list[ReceivedMessage]:
+        """Change visibility; return the messages that are not this receiver's any more."""
         changed = await self._engine.changed(
             self.group, [each.receipt for each in messages], visible_after_ms, extend=extend
         )
@@ -164,7 +191,7 @@ class SimpleConsumer(ClosedOnExit):
                 lost.append(message)
             else:
                 message.receipt, message.visible_at_ms = change
-        _refuse(lost)
+        return lost
 
 
 def _several(messages: ReceivedMessage | Iterable[ReceivedMessage]) -> list[ReceivedMessage]:
