@@ -1,29 +1,20 @@
 """A push consumer for blocking code: `rockoon.sync.Cluster.push_consumer` makes it."""
 
 import asyncio
-from collections.abc import Coroutine, Mapping
+from collections.abc import Mapping
 from types import TracebackType
-from typing import Any, Protocol, Self, TypeVar
+from typing import Any, Self
 
 from rockoon.consumer.push_consumer import PushConsumer
 from rockoon.consumer.statistics import ConsumerStatistics, QueueView
 from rockoon.consumer.stop_signals import thread_signals
+from rockoon.receiving.blocking import Caller
 from rockoon_core.message_queue import MessageQueue
-
-Result = TypeVar("Result")
-
-
-class Caller(Protocol):
-    """A blocking connection: runs coroutines in the thread of its event loop."""
-
-    def call(self, work: Coroutine[Any, Any, Result]) -> Result: ...
-
-    def call_soon(self, function: Any) -> None: ...
 
 
 class BlockingPushConsumer:
-    """A `PushConsumer` whose calls block until they are done. Handlers run in threads, so they may
-    block too, and may use the connection.
+    """A `PushConsumer` whose calls block until they are done. Handlers run in threads: they may
+    block, and may use the connection.
 
         with rockoon.sync.connect("127.0.0.1:9876") as cluster:
             cluster.push_consumer("billing", {"orders": "*"}, handle).run()

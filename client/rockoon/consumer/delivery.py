@@ -58,7 +58,7 @@ Handler = Callable[[Any], Any]
 HandlerResult = ConsumeResult | bool | None
 MessageHandler = Callable[[Message], HandlerResult | Awaitable[HandlerResult]]
 BatchHandler = Callable[[list[Message]], HandlerResult | Awaitable[HandlerResult]]
-"""Gets up to `batch_max` messages of one queue; its result is for all of them."""
+"""Gets up to `batch_max` messages of one queue; its result is valid for each."""
 
 
 class Source(Protocol):

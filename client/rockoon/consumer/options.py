@@ -27,7 +27,8 @@ class ReadOptions(TypedDict, total=False):
 
 
 class PushOptions(TypedDict, total=False):
-    """Of `Cluster.push_consumer`, all but `batch_max`, on which the handler's type depends."""
+    """Keyword arguments of `Cluster.push_consumer` except `batch_max`, which decides the handler's
+    type."""
 
     mode: Mode
     consume_from: ConsumeFrom | StartName

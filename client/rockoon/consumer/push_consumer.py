@@ -339,7 +339,7 @@ class PushConsumer:
 
         Starts the consumer if it was not started. The first signal ends this call after the drain
         (`close`); later signals have their former effect. Signals are seen in the main thread only.
-        Several consumers of a loop may run: a signal ends all of them.
+        If several consumers run in one event loop, a signal ends each.
 
         Raises:
             RockoonError: as `start` and `wait`.
@@ -349,7 +349,7 @@ class PushConsumer:
             await self.run_until(stop)
 
     async def run_until(self, stop: asyncio.Event) -> None:
-        """As `run`, with an event in the place of signals."""
+        """As `run`, but until an event is set."""
         if self._state == "new":
             await self.start()
         async with asyncio.TaskGroup() as tasks:

@@ -1,6 +1,6 @@
 """A simple consumer for blocking code."""
 
-from collections.abc import Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from types import TracebackType
 from typing import Any, Protocol, Self, TypeVar
 
@@ -16,9 +16,11 @@ Result = TypeVar("Result")
 
 
 class Caller(Protocol):
-    """A blocking connection, as far as it is needed here."""
+    """A blocking connection: runs coroutines in the thread of its event loop."""
 
     def call(self, work: Coroutine[Any, Any, Result]) -> Result: ...
+
+    def call_soon(self, function: Callable[[], object]) -> None: ...
 
 
 class BlockingSimpleConsumer:
