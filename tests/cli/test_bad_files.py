@@ -92,7 +92,7 @@ def test_inputs_and_outputs_that_are_closed_are_no_traceback(rockoon: Any, topic
     for line, said in (
         (f"{command} consume {topic} | head -1", ""),
         (f"{command} topic list | true", ""),
-        (f"{command} produce {topic} <&-", "rockoon: stopped at standard input is closed\n"),
+        (f"{command} produce {topic} <&-", "rockoon: standard input is closed\n"),
         (f"{command} offsets import - <&-", "rockoon: standard input is closed\n"),
         (f"{command} status >&-", ""),
         (f"{command} offsets export >&-", ""),

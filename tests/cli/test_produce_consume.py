@@ -15,7 +15,7 @@ from typing import IO, Any
 import pytest
 
 from rockoon.cli.interrupt import Interrupt, wait_set
-from rockoon.cli.produce import Labels, LineReader, Tally, produce
+from rockoon.cli.produce import LineMessage, LineReader, Tally, produce
 from rockoon.cli.session import with_cluster
 from support.waiting import DEADLINE_SECONDS, wait_until
 
@@ -67,7 +67,50 @@ def running(rockoon: Any, *arguments: str) -> Iterator[Running]:
 def test_lines_from_a_pipe_arrive_as_messages(rockoon: Any, topic: str) -> None:
     sent = rockoon("produce", topic, stdin="one\ntwo\r\n\nthree")
     assert sent.out.startswith("3 of 3 messages acknowledged in ")
+    assert sent.err == "rockoon: 1 empty line not sent\n"
     assert sorted(rockoon("consume", topic).out.splitlines()) == ["one", "three", "two"]
+
+
+def test_a_key_a_tag_and_properties_for_every_line(rockoon: Any, topic: str) -> None:
+    options = ["--key", "k1", "--tag", "new", "--property", "source=shop", "--property", "n=a=b"]
+    rockoon("produce", topic, *options, stdin="one\ntwo\n")
+    read = [json.loads(line) for line in rockoon("consume", topic, "--json").out.splitlines()]
+    assert [each["body"] for each in read] == ["one", "two"], "one key, one queue, in order"
+    for each in read:
+        assert (each["keys"], each["tags"]) == (["k1"], "new")
+        assert each["properties"].items() >= {"source": "shop", "n": "a=b"}.items()
+    for wrong in (["--property", "nonsense"], ["--key", "k", "--key-field", "id"]):
+        rockoon.misused("produce", topic, *wrong)
+
+
+def test_messages_of_consume_are_sent_again_with_all_that_their_sender_gave(
+    rockoon: Any, topic: str
+) -> None:
+    first = ["--key", "k1", "--tag", "new", "--property", "source=shop"]
+    rockoon("produce", topic, *first, stdin="one\n\xe4\n")
+    rockoon("produce", topic, stdin=b"\xff\xfe\n")
+    printed = rockoon("consume", topic, "--json").out
+    copy = f"{topic}-copy"
+    rockoon("topic", "create", copy)
+    sent = rockoon("produce", copy, "--messages", "--json", stdin=printed).json
+    assert (sent["sent"], sent["acknowledged"], sent["empty_lines"]) == (3, 3, 0)
+
+    def contents(name: str) -> list[Any]:
+        lines = rockoon("consume", name, "--json").out.splitlines()
+        found = [
+            (*map(each.get, ("body", "body_hex", "keys", "tags")), each["properties"].get("source"))
+            for each in map(json.loads, lines)
+        ]
+        return sorted(found, key=str)
+
+    assert contents(copy) == contents(topic)
+    for line, reason in (
+        ('{"keys": []}', "it has neither a field 'body' nor 'body_hex'"),
+        ('{"body_hex": "zz"}', "its body cannot be read"),
+        ('{"body": "x", "keys": "k"}', "its keys, tags or properties are not those of"),
+    ):
+        ran = rockoon("produce", copy, "--messages", stdin=line + "\n", status=1)
+        assert f"rockoon: stopped at line 1: {reason}" in ran.err
 
 
 def test_ndjson_with_keys_and_tags_from_a_packed_file(
@@ -254,12 +297,12 @@ def test_ctrl_c_on_the_last_line_leaves_nothing_to_cancel(
     file.write_text("only")
 
     class Pressed(LineReader):
-        def labels(self, line: bytes) -> Labels:
+        def message(self, line: bytes) -> LineMessage:
             signal.raise_signal(signal.SIGINT)
-            return super().labels(line)
+            return super().message(line)
 
     async def work(connection: Any) -> Tally:
-        return await produce(connection, topic, file, Pressed(None, None), quiet=True)
+        return await produce(connection, topic, file, Pressed(), quiet=True)
 
     tally = with_cluster(",".join(cluster.nameservers), work)
     assert (tally.sent, tally.acknowledged, tally.failed) == (1, 1, 0)

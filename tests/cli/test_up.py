@@ -69,6 +69,8 @@ def test_one_process_is_the_command_itself_and_ends_with_it(tmp_path: Path) -> N
         assert f"already (process {running.process.pid})" in said
         said = refused("--single", "--dir", str(tmp_path / "other"), "--port", str(port))
         assert f"port {port} is in use" in said
+        said = refused("kill", "broker-a", "--dir", str(tmp_path / "data"))
+        assert f"runs in one process ({running.process.pid}" in said
         assert running.end(signal.SIGINT) == 0
         log = (tmp_path / "data" / "logs" / "single.log").read_text()
         assert "stopped: received SIGINT" in log

@@ -1,12 +1,17 @@
 """The command line itself: help, version, typos, and what is said when there is no cluster."""
 
+import shlex
 import subprocess
 import sys
+from collections.abc import Iterator
 from importlib.metadata import version
 from typing import Any
 
 import pytest
+import typer
 
+from rockoon.cli.app import app, common_options_first
+from rockoon.cli.examples import EXAMPLES, add_examples
 from rockoon.local.ports import choose_port
 from rockoon_format import kernel
 
@@ -83,6 +88,74 @@ def test_without_a_cluster_the_way_to_one_is_shown(rockoon: Any, arguments: list
     assert ran.out == ""
     assert f"rockoon: no nameserver answers at {nowhere}" in ran.err
     assert "`rockoon up`" in ran.err
+
+
+@pytest.mark.parametrize("place", ["before", "after"])
+def test_common_options_may_stand_before_and_after_the_command(
+    rockoon: Any, cluster: Any, place: str
+) -> None:
+    """A CA file that does not exist shows that the option was read."""
+    given = ["--nameservers", cluster.nameservers[0], "--tls-ca", "/nowhere/ca.pem"]
+    command = ["topic", "list"]
+    arguments = [*given, *command] if place == "before" else [*command, *given]
+    assert "/nowhere/ca.pem" in rockoon.fails(*arguments)
+    given = ["--nameservers", f"127.0.0.1:{choose_port()}"]
+    arguments = [*given, *command] if place == "before" else [*command, *given]
+    assert "no nameserver answers" in rockoon.fails(*arguments)
+
+
+def test_only_words_before_two_dashes_are_options() -> None:
+    words = ["produce", "--access-key=shop", "--", "--tls-ca", "x"]
+    assert common_options_first(words) == [*("--access-key=shop", "produce", "--", "--tls-ca", "x")]
+    assert common_options_first(["status", "--tls-ca"]) == ["--tls-ca", "status"]
+
+
+def commands_of(command: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    yield path, command
+    for name, below in getattr(command, "commands", {}).items():
+        if path != "spark":  # its programs have a parser of their own
+            yield from commands_of(below, f"{path} {name}".strip())
+
+
+COMMANDS = dict(commands_of(typer.main.get_command(app)))
+
+
+@pytest.mark.parametrize("path", COMMANDS)
+def test_each_help_has_an_example_that_can_be_parsed(path: str) -> None:
+    program, *words = shlex.split(EXAMPLES[path])
+    assert program == "rockoon"
+    assert len(path.split()) < 2 or words[: len(path.split())] == path.split()
+    command = COMMANDS[""]
+    while words and words[0] in getattr(command, "commands", {}):
+        command = command.commands[words.pop(0)]
+    if "--help" not in words:
+        command.make_context("rockoon", words)
+    add_examples(COMMANDS[""])
+    assert EXAMPLES[path] in COMMANDS[path].epilog
+
+
+def test_each_example_belongs_to_a_command() -> None:
+    assert EXAMPLES.keys() == COMMANDS.keys()
+
+
+def test_an_unknown_host_is_not_called_a_cluster_that_is_down(rockoon: Any) -> None:
+    said = rockoon.fails("topic", "list", "--nameservers", "no-such-host.invalid:9876")
+    assert said.startswith("host no-such-host.invalid is unknown: check the spelling")
+
+
+def test_the_port_of_a_broker_is_named_as_no_nameserver(rockoon: Any, cluster: Any) -> None:
+    broker = next(each.address for each in cluster.nodes if each.name == "broker-a")
+    said = rockoon.fails("topic", "list", "--nameservers", broker)
+    assert f"{broker} answers, but is not a nameserver" in said
+
+
+def test_a_misspelt_topic_or_group_gets_a_suggestion(rockoon: Any, topic: str) -> None:
+    rockoon("group", "create", f"{topic}-billing")
+    misspelt = topic[:-1] + "x" + topic[-1:]
+    for command in (["topic", "describe"], ["produce"], ["consume"]):
+        assert f"(did you mean {topic}" in rockoon.fails(*command, misspelt)
+    said = rockoon.fails("group", "describe", f"{topic}-biling")
+    assert f"(did you mean {topic}-billing" in said
 
 
 @pytest.mark.parametrize(("word", "status"), [("--version", 0), ("topik", 2)])

@@ -1,6 +1,9 @@
 """The command line: its commands, and what happens when one fails."""
 
+import os
 import sys
+from collections.abc import Sequence
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -21,7 +24,9 @@ from rockoon.cli import (
     transactions,
 )
 from rockoon.cli.access import AccessKeyName, AccessSecretFile, set_access
+from rockoon.cli.examples import add_examples
 from rockoon.cli.failures import FAILED, complain, report
+from rockoon.cli.output import counted
 from rockoon.cli.session import DEFAULT_NAMESERVERS, AsJson, Nameservers, with_cluster
 from rockoon.cli.tls import TlsCa, TlsCertificate, TlsKey, TlsServerName, set_tls
 
@@ -61,7 +66,9 @@ def run_command_line() -> int:
     status = 0
     try:
         try:
-            app()
+            command = typer.main.get_command(app)
+            add_examples(command)
+            command(common_options_first(sys.argv[1:]), prog_name="rockoon")
         except SystemExit as end:
             status = end.code if isinstance(end.code, int) else FAILED
         # Here and not at exit, where a failure would be a traceback. None: it is closed.
@@ -70,6 +77,34 @@ def run_command_line() -> int:
     except BaseException as failure:  # noqa: BLE001 - the root: reports, or raises it again
         return report(failure)
     return status
+
+
+# Options of `root`, each with a value, which may also follow the command. `--nameservers` is an
+# option of every command besides.
+COMMON_OPTIONS = (
+    "--tls-ca",
+    "--tls-certificate",
+    "--tls-key",
+    "--tls-server-name",
+    "--access-key",
+    "--access-secret-file",
+)
+
+
+def common_options_first(arguments: Sequence[str]) -> list[str]:
+    """Move common options that follow the command to the front, where `root` reads them."""
+    first, rest = [], []
+    left = iter(arguments)
+    for each in left:
+        if each == "--":
+            rest += [each, *left]
+        elif each in COMMON_OPTIONS:
+            first += [each, *islice(left, 1)]
+        elif each.partition("=")[0] in COMMON_OPTIONS:
+            first.append(each)
+        else:
+            rest.append(each)
+    return first + rest
 
 
 def show_version(wanted: bool) -> None:
@@ -97,7 +132,18 @@ def root(
     tls_server_name: TlsServerName = "",
     access_key: AccessKeyName = "",
     access_secret_file: AccessSecretFile = "",
+    nameservers: Annotated[
+        str,
+        typer.Option(
+            metavar="HOST:PORT,...",
+            show_default=False,
+            help=f"Where the cluster is (or ROCKOON_NAMESERVERS; default: {DEFAULT_NAMESERVERS}).",
+        ),
+    ] = "",
 ) -> None:
+    if nameservers:
+        # The default of each command's own option.
+        os.environ["ROCKOON_NAMESERVERS"] = nameservers
     set_tls(tls_ca, tls_certificate, tls_key, tls_server_name)
     set_access(access_key, access_secret_file)
 
@@ -298,6 +344,24 @@ def produce(
         str | None,
         typer.Option(metavar="NAME", help="Lines are JSON objects; this field is the tag."),
     ] = None,
+    key: Annotated[
+        str | None,
+        typer.Option(metavar="KEY", help="Key of every message; it chooses the queue, too."),
+    ] = None,
+    tag: Annotated[str | None, typer.Option(metavar="TAG", help="Tag of every message.")] = None,
+    properties: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--property", metavar="NAME=VALUE", help="Property of every message. Repeatable."
+        ),
+    ] = None,
+    are_messages: Annotated[
+        bool,
+        typer.Option(
+            "--messages",
+            help="Lines are messages of `consume --json`: body, keys, tags and properties.",
+        ),
+    ] = False,
     delay: Annotated[
         str | None,
         typer.Option(
@@ -316,14 +380,29 @@ def produce(
     as_json: AsJson = False,
     nameservers: Nameservers = DEFAULT_NAMESERVERS,
 ) -> None:
-    """Send every line of a file, or of standard input, as a message."""
+    """Send every line of a file, or of standard input, as a message. Empty lines are not sent."""
     from rockoon.cli.output import print_json
-    from rockoon.cli.produce import LineReader, parse_delay, send_tombstones
+    from rockoon.cli.produce import LineReader, parse_delay, parse_properties, send_tombstones
     from rockoon.cli.produce import produce as send_lines
 
-    if tombstone and any((file, key_field, tag_field, delay, at)):
-        raise typer.BadParameter("it goes alone: nothing is read", param_hint="--tombstone")
-    reader = LineReader(key_field, tag_field, parse_delay(delay, at))
+    options = (file, key_field, tag_field, key, tag, properties, are_messages, delay, at)
+    if tombstone and any(options):
+        raise typer.BadParameter("no other option goes with it", param_hint="--tombstone")
+    if (key_field or tag_field) and are_messages:
+        raise typer.BadParameter(
+            "it goes without --key-field and --tag-field", param_hint="--messages"
+        )
+    if (key and key_field) or (tag and tag_field):
+        raise typer.BadParameter("either --key or --key-field, and either --tag or --tag-field")
+    reader = LineReader(
+        key=key,
+        tag=tag,
+        properties=parse_properties(properties or ()),
+        key_field=key_field,
+        tag_field=tag_field,
+        are_messages=are_messages,
+        delay=parse_delay(delay, at),
+    )
 
     async def work(cluster: "Cluster") -> "Tally":
         if tombstone:
@@ -338,7 +417,9 @@ def produce(
     if tally.failed:
         complain(f"{tally.failed} were not acknowledged: {tally.first_failure}")
     if tally.trouble:
-        complain(f"stopped at {tally.trouble}")
+        complain(tally.trouble)
+    if tally.empty_lines and not as_json:
+        complain(f"{counted(tally.empty_lines, 'empty line')} not sent")
     raise typer.Exit(tally.exit_status)
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from rockoon.cli.output import for_humans, local_time
+from rockoon.cli.output import counted, for_humans, local_time
 
 if TYPE_CHECKING:
     from rockoon_proto.v1.broker_pb2 import CompactionState, DescribeBrokerReply
@@ -17,10 +17,10 @@ def compaction_sentences(answer: "DescribeBrokerReply") -> Iterable[str]:
     if state.generation:
         yield (
             f"generation {state.generation} of {local_time(state.created_ms)}: "
-            f"{state.records} messages, {for_humans(state.files_bytes)}"
+            f"{counted(state.records, 'message')}, {for_humans(state.files_bytes)}"
         )
     elif state.topics:
-        yield f"{state.topics} compacted topics, nothing is compacted yet"
+        yield f"{counted(state.topics, 'compacted topic')}, nothing is compacted yet"
     if state.HasField("hold"):
         held = for_humans(answer.log_max_offset - state.hold.physical_offset)
         yield (

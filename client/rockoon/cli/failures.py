@@ -29,9 +29,9 @@ def report(failure: BaseException) -> int:
     if isinstance(failure, KeyboardInterrupt):
         return INTERRUPTED
     if isinstance(failure, BrokenPipeError):
-        # Whoever read our output has seen enough.
+        # The reader of our output, as `head`, has read enough: that is not an error.
         drop_output()
-        return FAILED
+        return 0
     if isinstance(failure, NameserverUnavailable):
         return complain(
             f"{failure}: start a cluster here with `rockoon up`, "

@@ -85,6 +85,11 @@ def local_time(epoch_ms: int | None) -> str | None:
     return moment.strftime("%Y-%m-%d %H:%M:%S")
 
 
+def counted(number: int, noun: str) -> str:
+    """A number with its noun, "1 line" or "2 lines"."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
 def for_humans(byte_count: int) -> str:
     """A size with a binary unit."""
     size = float(byte_count)

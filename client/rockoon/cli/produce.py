@@ -37,6 +37,8 @@ class Tally:
     acknowledged: int = 0
     failed: int = 0
     first_failure: str = ""
+    empty_lines: int = 0
+    """Lines without a byte: none of them is sent."""
     trouble: str = ""
     """Why reading stopped before the end."""
     line_number: int = 0
@@ -49,6 +51,7 @@ class Tally:
             "sent": self.sent,
             "acknowledged": self.acknowledged,
             "failed": self.failed,
+            "empty_lines": self.empty_lines,
             "first_failure": self.first_failure or None,
             "trouble": self.trouble or None,
             "interrupted": self.interrupted,
@@ -69,44 +72,133 @@ class Tally:
 
 
 @dataclass(frozen=True, slots=True)
-class Labels:
-    """What goes with a message beside its body."""
+class LineMessage:
+    """The message of one line, as `Producer.send` takes it."""
 
-    key: str | None = None
+    body: bytes
+    ordering_key: str | None = None
+    keys: str | Sequence[str] | None = None
     tags: str | None = None
+    properties: Mapping[str, str] | None = None
+
+    def send(self, producer: "Producer", topic: str, delay: Mapping[str, Any]) -> "Receipt":
+        return producer.send(
+            topic,
+            self.body,
+            ordering_key=self.ordering_key,
+            keys=self.keys,
+            tags=self.tags,
+            properties=self.properties,
+            **delay,
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class LineReader:
-    """Takes the key and the tag of a message out of its line.
+    """Makes a message of each line.
 
     Args:
-        key_field: field of the JSON object on each line; None for no key.
+        key, tag: of every message; None: none.
+        properties: of every message.
+        key_field: the key is this field of the JSON object on each line; None: `key`.
         tag_field: likewise for the tag.
-        delay: when readers get the messages, as `Producer.send` takes it.
+        are_messages: each line is a message as `rockoon consume --json` prints it.
+        delay: when consumers get the messages, as `Producer.send` takes it.
     """
 
-    key_field: str | None
-    tag_field: str | None
+    key: str | None = None
+    tag: str | None = None
+    properties: Mapping[str, str] = field(default_factory=dict)
+    key_field: str | None = None
+    tag_field: str | None = None
+    are_messages: bool = False
     delay: Mapping[str, Any] = field(default_factory=dict)
 
-    def labels(self, line: bytes) -> Labels:
-        """The labels of a line.
+    def message(self, line: bytes) -> LineMessage:
+        """Return the message of a line.
 
         Raises:
             CommandError: a field was asked for, and the line is not a JSON object or has no such
-                field: a message without its key would go to any queue, and be found by nobody.
+                field: a message without its key would go to any queue, and no search would find it.
         """
-        if self.key_field is None and self.tag_field is None:
-            return Labels()
-        try:
-            record = json.loads(line)
-        except (ValueError, RecursionError) as failure:
-            # The latter when it is nested by the thousand.
-            raise CommandError(f"it is not JSON: {failure}") from None
-        if not isinstance(record, dict):
-            raise CommandError("it is not a JSON object, so it has no fields")
-        return Labels(field_text(record, self.key_field), field_text(record, self.tag_field))
+        if self.are_messages:
+            return self._printed_message(json_object(line))
+        key, tag = self.key, self.tag
+        if self.key_field is not None or self.tag_field is not None:
+            record = json_object(line)
+            if self.key_field is not None:
+                key = field_text(record, self.key_field)
+            if self.tag_field is not None:
+                tag = field_text(record, self.tag_field)
+        return LineMessage(line, key, key, tag, self.properties or None)
+
+    def _printed_message(self, record: dict[str, Any]) -> LineMessage:
+        """A message of `consume --json`: body, keys, tags and the sender's own properties."""
+        from rockoon_format.properties import RESERVED_NAMES, TRANSIENT_PREFIX
+
+        properties = record.get("properties") or {}
+        keys = record.get("keys") or []
+        tags = record.get("tags") or None
+        are_texts = (
+            isinstance(properties, dict)
+            and isinstance(keys, list)
+            and all(isinstance(each, str) for each in (*keys, *properties.values(), tags or ""))
+        )
+        if not are_texts:
+            raise CommandError("its keys, tags or properties are not those of `consume --json`")
+        own = {
+            name: value
+            for name, value in properties.items()
+            if name not in RESERVED_NAMES and not name.startswith(TRANSIENT_PREFIX)
+        }
+        return LineMessage(
+            body_of(record),
+            self.key,
+            [self.key] if self.key is not None else keys or None,
+            self.tag if self.tag is not None else tags,
+            own | dict(self.properties) or None,
+        )
+
+
+def json_object(line: bytes) -> dict[str, Any]:
+    """The JSON object on a line. Raises CommandError."""
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError) as failure:  # RecursionError: nested by the thousand
+        raise CommandError(f"it is not JSON: {failure}") from None
+    if not isinstance(record, dict):
+        raise CommandError("it is not a JSON object, so it has no fields")
+    return record
+
+
+def body_of(record: dict[str, Any]) -> bytes:
+    """The body of a message that `consume --json` has printed. Raises CommandError."""
+    text, hexadecimal = record.get("body"), record.get("body_hex")
+    try:
+        if isinstance(text, str):
+            return text.encode()
+        if isinstance(hexadecimal, str):
+            return bytes.fromhex(hexadecimal)
+    except ValueError as failure:
+        raise CommandError(f"its body cannot be read: {failure}") from None
+    raise CommandError(
+        "it has neither a field 'body' nor 'body_hex': it is not of `consume --json`"
+    )
+
+
+def parse_properties(pairs: Sequence[str]) -> dict[str, str]:
+    """The properties of `--property NAME=VALUE`.
+
+    Raises:
+        typer.BadParameter: one is not of that form.
+    """
+    properties = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not (name and equals and value):
+            raise typer.BadParameter(f"{pair!r} is not of the form NAME=VALUE")
+        properties[name] = value
+    return properties
 
 
 def parse_delay(delay: str | None, at: str | None) -> dict[str, Any]:
@@ -227,19 +319,12 @@ async def send_some(
     for line in lines:
         tally.line_number += 1
         if not line:
+            tally.empty_lines += 1
             continue
         try:
-            labels = reader.labels(line)
-            receipt = producer.send(
-                topic,
-                line,
-                ordering_key=labels.key,
-                keys=labels.key,
-                tags=labels.tags,
-                **reader.delay,
-            )
+            receipt = reader.message(line).send(producer, topic, reader.delay)
         except (CommandError, RockoonError) as error:
-            raise CommandError(f"line {tally.line_number}: {error}") from None
+            raise CommandError(f"stopped at line {tally.line_number}: {error}") from None
         tally.waiting.append(receipt)
         tally.sent += 1
         unanswered_bytes += len(line)

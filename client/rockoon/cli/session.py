@@ -3,7 +3,7 @@
 import shlex
 import socket
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
@@ -12,6 +12,7 @@ from rockoon.cli.failures import CommandError
 
 if TYPE_CHECKING:
     from rockoon.cluster import Cluster
+    from rockoon.errors import RockoonError
 
 DEFAULT_NAMESERVERS = "127.0.0.1:9876"
 CONNECT_SECONDS_MAX = 5.0
@@ -41,19 +42,21 @@ def with_cluster(nameservers: str, work: Callable[["Cluster"], Awaitable[Result]
     import uvloop
 
     from rockoon.cluster import connect
-    from rockoon.errors import NameserverUnavailable
+    from rockoon.errors import GroupNotFound, TopicNotFound
     from rockoon.net.addresses import parse_addresses
 
     addresses = parse_addresses(nameservers)
-    if not any(map(somebody_listens, addresses)):
-        # The SDK would go on trying; a person at a terminal had better be told at once.
-        raise NameserverUnavailable(address=", ".join(addresses))
+    # The SDK would retry for seconds; a person at a terminal gets the sentence at once.
+    check_reachable(addresses)
 
     async def session() -> Result:
         async with connect(
             addresses, connect_seconds_max=CONNECT_SECONDS_MAX, retry_seconds=RETRY_SECONDS
         ) as cluster:
-            return await work(cluster)
+            try:
+                return await work(cluster)
+            except (TopicNotFound, GroupNotFound) as absent:
+                raise CommandError(str(absent) + await suggestion(cluster, absent)) from None
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         try:
@@ -79,16 +82,55 @@ async def find_topic(cluster: "Cluster", topic: str) -> None:
         await cluster.route(topic)
     except TopicNotFound as absent:
         command = f"rockoon topic create {shlex.quote(topic)}"
-        raise CommandError(f"{absent}: create it with `{command}`") from None
+        similar = await suggestion(cluster, absent)
+        raise CommandError(f"{absent}{similar}: create it with `{command}`") from None
 
 
-def somebody_listens(address: str) -> bool:
-    host, _, port = address.rpartition(":")
+async def suggestion(cluster: "Cluster", absent: "RockoonError") -> str:
+    """Return ", did you mean ...?" with similar names of topics or groups; "" if there are none."""
+    from difflib import get_close_matches
+
+    from rockoon.errors import RockoonError
+
     try:
-        socket.create_connection((host.strip("[]"), int(port)), LISTEN_SECONDS_MAX).close()
-    except (OSError, OverflowError):
-        return False
-    return True
+        if "topic" in absent.details:
+            wanted = absent.details["topic"]
+            names = [each.name for each in await cluster.admin.list_topics()]
+        else:
+            wanted = absent.details.get("group", "")
+            names = [each.group.config.name for each in await cluster.admin.list_groups()]
+    except RockoonError:  # such as NotPermitted: then there is no suggestion
+        return ""
+    similar = get_close_matches(wanted, names, cutoff=0.7)
+    return f" (did you mean {' or '.join(similar)}?)" if similar else ""
+
+
+def check_reachable(addresses: Sequence[str]) -> None:
+    """Look whether a process listens at one of the addresses.
+
+    Raises:
+        CommandError: no host of an address is known.
+        NameserverUnavailable: no process listens at any of them.
+    """
+    from rockoon.errors import NameserverUnavailable
+
+    unknown = []
+    for address in addresses:
+        host, _, port = address.rpartition(":")
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), LISTEN_SECONDS_MAX).close()
+        except socket.gaierror:
+            unknown.append(host)
+        except (OSError, OverflowError):
+            continue
+        else:
+            return
+    if len(unknown) == len(addresses):
+        raise CommandError(
+            f"host {' or '.join(unknown)} is unknown: check the spelling in --nameservers or "
+            "ROCKOON_NAMESERVERS, and this machine's name resolution"
+        )
+    raise NameserverUnavailable(address=", ".join(addresses))
 
 
 def confirm(question: str, *, yes: bool) -> None:

@@ -15,10 +15,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 
+from rockoon.local.directory import running_process
 from rockoon.local.process import LocalClusterError
 
 SOCKET = "control"
-ACTIONS = ("stop", "start", "kill")
+PAST = {"stop": "stopped", "start": "started", "kill": "killed"}
+ACTIONS = tuple(PAST)
 LINE_BYTES_MAX = 4096
 ASK_SECONDS_MAX = 2.0
 # A node may take a minute to get ready, and others may be asked for first.
@@ -110,6 +112,11 @@ def ask(directory: Path, action: str, node: str) -> str:
             with socket_path(directory) as path:
                 connection.connect(path)
         except (FileNotFoundError, ConnectionRefusedError):
+            if (holder := running_process(directory)) is not None:
+                raise LocalClusterError(
+                    f"the cluster on {directory} runs in one process ({holder}, `rockoon up "
+                    f"--single`), so no node can be {PAST[action]} alone; `kill {holder}` ends it"
+                ) from None
             raise LocalClusterError(
                 f"no cluster runs on {directory}: start it with `rockoon up --dir {directory}`"
             ) from None

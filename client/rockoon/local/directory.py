@@ -33,6 +33,23 @@ class NodeRecord:
     """Of a broker that is one of several replicas: the name that its log has in the cluster."""
 
 
+def running_process(directory: Path) -> int | None:
+    """Return the process that runs a cluster on a directory; None if none does."""
+    try:
+        lock = os.open(directory / "cluster.lock", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        holder = os.read(lock, 64).decode(errors="replace").strip()
+        return int(holder) if holder.isdecimal() else None
+    else:
+        return None
+    finally:
+        os.close(lock)
+
+
 class ClusterDirectory:
     """Owned by one running cluster at a time.
 

@@ -9,9 +9,10 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from grpc import RpcError, aio
+from grpc import RpcError, StatusCode, aio
 
 from rockoon.errors import (
+    InvalidArgument,
     NameserverUnavailable,
     NotAuthenticated,
     RockoonError,
@@ -68,6 +69,7 @@ class RouteWatch:
         self._call: aio.UnaryStreamCall[Any, Any] | None = None
         self._rotation = WatchRotation(nameservers)
         self._tls_troubles = TlsTroubles()
+        self._not_nameservers: set[str] = set()
 
     def follows(self, topic: str) -> bool:
         """Whether changes of a topic are told."""
@@ -127,6 +129,13 @@ class RouteWatch:
         self._tls_troubles.note(address, why_no_tls(failure, self._channels.tls), now_seconds)
         if isinstance(error, WrongCluster | NotAuthenticated):
             self.refused = error
+        elif failure.code() is StatusCode.UNIMPLEMENTED:
+            self._not_nameservers.add(address)
+            if self._not_nameservers.issuperset(self._nameservers):
+                self.refused = InvalidArgument(
+                    reason=f"{', '.join(self._nameservers)} answers, but is not a nameserver: name "
+                    "the address of a nameserver (port 9876 by default), not of another service"
+                )
         elif self._tls_troubles.lasting(self._nameservers, now_seconds):
             self.refused = self.unreachable()
         if self.refused is not None:
