@@ -1,6 +1,7 @@
 """Snapshots, the metrics page and log lines, without a cluster."""
 
 import asyncio
+import io
 import json
 import logging
 import sys
@@ -8,6 +9,7 @@ import urllib.error
 import urllib.request
 from collections import Counter
 from collections.abc import Iterable
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,6 +17,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from prometheus_client.parser import text_string_to_metric_families
 from telemetry.call_counts import counted_calls
 
+from rockoon_broker.settings import BrokerSettings
 from rockoon_broker.traffic import (
     OTHERS,
     SERIES_MAX,
@@ -25,7 +28,8 @@ from rockoon_broker.traffic import (
     SyncWaits,
 )
 from rockoon_runtime.calls import Call, CallTimes, method_name
-from rockoon_runtime.telemetry.logs import JsonLines, span_fields
+from rockoon_runtime.process import node_name
+from rockoon_runtime.telemetry.logs import JsonLines, set_up_logging, span_fields
 from rockoon_runtime.telemetry.metrics import (
     Kind,
     Measurement,
@@ -277,3 +281,20 @@ def test_an_exception_stays_within_its_json_line() -> None:
     text = lines.format(record)
     assert "\n" not in text
     assert "ValueError: two\nlines" in json.loads(text)["exception"]
+
+
+def test_lines_of_a_replica_name_the_replica(tmp_path: Path) -> None:
+    replica = BrokerSettings(
+        name="broker-a", store_path=tmp_path, copies=3, replica="broker-a-1", cluster="c"
+    )
+    alone = BrokerSettings(name="broker-a", store_path=tmp_path, cluster="c")
+    assert [node_name(each) for each in (replica, alone)] == ["broker-a-1", "broker-a"]
+    file = io.StringIO()
+    root = logging.getLogger()
+    former, root.handlers = root.handlers, []
+    try:
+        set_up_logging("broker", "text", node_name(replica), file)
+        logging.getLogger("a.b").warning("%d lost", 3)
+    finally:
+        root.handlers = former
+    assert " WARNING broker broker-a-1 a.b: 3 lost\n" in file.getvalue()

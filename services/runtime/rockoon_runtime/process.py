@@ -125,6 +125,11 @@ class Program(Generic[Settings]):
     serve: Callable[..., Awaitable[None]]
 
 
+def node_name(settings: object) -> str:
+    """The name of a process in log lines: of one replica of a log, its own and not its log's."""
+    return str(getattr(settings, "process_name", getattr(settings, "name", "")))
+
+
 def run(program: Program[Settings]) -> int:
     """Run a service from its command line and return its exit status."""
     open_closed_descriptors()
@@ -143,7 +148,7 @@ def run(program: Program[Settings]) -> int:
         service,
         # A service without settings of telemetry writes for people.
         getattr(loaded.value, "log_format", "text"),
-        getattr(loaded.value, "name", ""),
+        node_name(loaded.value),
     )
     return run_loop(
         service, lambda stop: program.serve(loaded.value, stop), stop_with_parent=stop_with_parent

@@ -68,13 +68,14 @@ def set_up_logging(service: str, log_format: str, node: str, file: TextIO | None
     Args:
         service: for example "broker".
         log_format: "text" or "json".
-        node: the node's name.
+        node: the node's name, in every line: of a replica, its own (`CopySettings.process_name`).
         file: None means standard error.
     """
     handler = logging.StreamHandler(file or sys.stderr)
     if log_format == "json":
         handler.setFormatter(JsonLines({"service": service, "node": node}, span_fields))
     else:
-        line = f"%(asctime)s %(levelname)s {service} %(name)s: %(message)s"
+        where = f"{service} {node}".strip().replace("%", "%%")
+        line = f"%(asctime)s %(levelname)s {where} %(name)s: %(message)s"
         handler.setFormatter(logging.Formatter(line))
     logging.basicConfig(level=logging.INFO, handlers=[handler])

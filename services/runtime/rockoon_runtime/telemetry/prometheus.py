@@ -115,7 +115,7 @@ def registry_of(snapshots: Snapshots) -> "CollectorRegistry":
         from prometheus_client.registry import Collector
     except ImportError as failure:
         raise SettingsError(
-            "metrics_listen needs prometheus_client: pip install 'rockoon-runtime[telemetry]'"
+            "metrics_listen needs prometheus_client: pip install prometheus_client"
         ) from failure
 
     class Page(Collector):
