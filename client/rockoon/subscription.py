@@ -10,7 +10,8 @@ Source: FilterAPI#buildSubscriptionData, #build.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from rockoon_core.errors import InvalidArgument, InvalidExpression
+from rockoon_core.errors import InvalidArgument, InvalidExpression, InvalidTopicName
+from rockoon_core.valid_text import text_fault
 from rockoon_format import sql92
 from rockoon_format.hashes import tags_code
 
@@ -54,6 +55,7 @@ class Subscription:
         Raises:
             InvalidExpression: nothing is wanted, or `*` stands beside other tags (RocketMQ would
                 take it for the name of a tag there, which nobody means); or as `sql`.
+            InvalidTopicName: the name is not valid Unicode. Nameservers check all other rules.
         """
         if isinstance(expression, Sql):
             return cls.sql(topic, expression)
@@ -63,6 +65,7 @@ class Subscription:
             )
         if expression.startswith(_SQL_MARK):
             return cls.sql(topic, expression.removeprefix(_SQL_MARK).strip())
+        _check_texts(topic, expression)
         if expression.strip() == ALL:
             return cls(topic, frozenset(), ())
         tags = frozenset(tag for part in expression.split(_OR) if (tag := part.strip()))
@@ -80,6 +83,7 @@ class Subscription:
             InvalidExpression: it is none; the sentence names the place, and a caret points at it.
         """
         text = str(expression)
+        _check_texts(topic, text)
         try:
             sql92.compile(text)
         except sql92.InvalidExpression as failure:
@@ -132,3 +136,11 @@ def parsed(subscriptions: Mapping[str, str], own_topic: str | None) -> dict[str,
         raise InvalidArgument(reason="a consumer needs at least one subscription")
     texts = {**({own_topic: ALL} if own_topic else {}), **subscriptions}
     return {topic: Subscription.parse(topic, texts[topic]) for topic in sorted(texts)}
+
+
+def _check_texts(topic: str, expression: str) -> None:
+    """Raise InvalidTopicName or InvalidExpression for text that cannot be sent."""
+    if fault := text_fault(topic):
+        raise InvalidTopicName(topic=topic, reason=fault)
+    if fault := text_fault(expression):
+        raise InvalidExpression(expression=expression, reason=fault)

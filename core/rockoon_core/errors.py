@@ -8,6 +8,7 @@ the wire carries them as an `Error` message in trailing metadata; the SDK raises
 from collections.abc import Mapping
 from typing import ClassVar, Literal
 
+from rockoon_core.valid_text import exception_text, valid_text
 from rockoon_proto.v1.errors_pb2 import Error
 
 ERROR_METADATA_KEY = "rockoon-error-bin"
@@ -39,7 +40,9 @@ class RockoonError(Exception):
 
     Args:
         message: the sentence to show; by default the row's own, filled in from `details`.
-        details: named facts; what the row's sentence names must be among them.
+        details: named facts. Each name in the row's sentence must be among them.
+
+    Both become valid Unicode, so that every error can be sent.
     """
 
     code: ClassVar[Error.Code] = Error.UNSPECIFIED
@@ -48,8 +51,15 @@ class RockoonError(Exception):
     sentence: ClassVar[str] = "{reason}"
 
     def __init__(self, message: str | None = None, /, **details: object) -> None:
-        super().__init__(self.sentence.format(**details) if message is None else message)
-        self.details = {name: str(value) for name, value in details.items()}
+        if message is None:
+            # The text of an exception comes from a program, and may not be available.
+            facts = {
+                name: exception_text(value) if isinstance(value, BaseException) else value
+                for name, value in details.items()
+            }
+            message = self.sentence.format(**facts)
+        super().__init__(valid_text(message))
+        self.details = {name: valid_text(value) for name, value in details.items()}
 
     @property
     def name(self) -> str:

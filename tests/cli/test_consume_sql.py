@@ -32,6 +32,7 @@ def test_only_the_messages_that_the_expression_selects_are_printed(
     [
         (["--sql", "price >> 9"], "    price >> 9\n           ^\n"),
         (["--sql", "TRUE", "--tags", "odd"], "not together with --tags"),
+        (["--sql", "a = '\udced\udca0\udcbd'"], "lone surrogate U+DCED"),
     ],
 )
 def test_a_mistake_is_shown_before_anything_is_read(

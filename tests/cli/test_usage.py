@@ -158,6 +158,26 @@ def test_a_misspelt_topic_or_group_gets_a_suggestion(rockoon: Any, topic: str) -
     assert f"(did you mean {topic}-billing" in said
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["topic", "create", "or\udced"],
+        ["group", "create", "or\udced"],
+        ["lag", "or\udced"],
+        ["offsets", "why", "or\udced"],
+        ["dlq", "list", "or\udced"],
+        ["message", "query", "taken", "--key", "or\udced"],
+        ["consume", "taken", "--group", "or\udced"],
+    ],
+    ids=lambda arguments: " ".join(arguments[:2]),
+)
+def test_a_name_that_is_not_unicode_is_refused_with_a_sentence(
+    rockoon: Any, taken: str, arguments: list[str]
+) -> None:
+    typed = [taken if each == "taken" else each for each in arguments]
+    assert "lone surrogate U+DCED" in rockoon.fails(*typed)
+
+
 @pytest.mark.parametrize(("word", "status"), [("--version", 0), ("topik", 2)])
 def test_the_installed_command_is_the_one_tested_here(rockoon: Any, word: str, status: int) -> None:
     ended = subprocess.run([*rockoon.program, word], capture_output=True, timeout=60, check=False)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from rockoon.errors import InvalidArgument
 from rockoon.net.access import AccessKey, new_secret, verifier_of
+from rockoon.text_checks import refuses_invalid_text
 from rockoon_proto.v1.access_pb2 import (
     ACCESS_ADMIN,
     ACCESS_READ,
@@ -111,6 +112,7 @@ class KeyDescription:
         )
 
 
+@refuses_invalid_text
 class AccessKeyAdmin:
     """See the module.
 

@@ -29,6 +29,7 @@ from rockoon.errors import (
     GroupHasMembers,
 )
 from rockoon.net.routes import TopicRoute
+from rockoon.text_checks import refuses_invalid_text
 from rockoon.transactions.listing import BrokerTransactions, pending_transactions
 from rockoon_core.message_queue import MessageQueue, queue_to_wire
 from rockoon_proto.v1.in_flight_pb2 import ListInFlightReply, ListInFlightRequest
@@ -71,6 +72,7 @@ if TYPE_CHECKING:
     from rockoon.net.connection import Connection
 
 
+@refuses_invalid_text
 class Admin:
     """Administration through a connection; `cluster.admin` is one.
 

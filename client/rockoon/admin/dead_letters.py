@@ -31,6 +31,7 @@ from rockoon.offsets.offset_lookup import OffsetLookup
 from rockoon.offsets.offset_store import RemoteOffsetStore
 from rockoon.offsets.start import ConsumeFrom, Start
 from rockoon.producer.producer import Producer
+from rockoon.text_checks import check_group_text, refuses_invalid_text
 from rockoon_core.message_queue import MessageQueue
 from rockoon_format.names import DLQ_TOPIC_PREFIX, dlq_topic, is_dlq_topic
 from rockoon_format.properties import RESERVED_NAMES, TRANSIENT_PREFIX
@@ -105,6 +106,7 @@ class ReplayReport:
     """Ids that are no dead letter's."""
 
 
+@refuses_invalid_text
 class DeadLetters:
     """The dead letters of a cluster's groups; `cluster.admin.dead_letters`.
 
@@ -189,7 +191,7 @@ class DeadLetters:
 
     async def _route(self, group: str) -> TopicRoute:
         # Not from the cache: a group's first dead letter may just have made the topic.
-        name = dlq_topic(group)
+        name = dlq_topic(check_group_text(group))
         route = await reads.get_topic(self._cluster, name)
         if route is None:
             raise TopicNotFound(f"group {group!r} has no dead letters", topic=name)

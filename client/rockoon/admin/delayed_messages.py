@@ -17,6 +17,7 @@ from rockoon.errors import (
     MessageNotFound,
     RockoonError,
 )
+from rockoon.text_checks import refuses_invalid_text
 from rockoon_core.message_queue import MessageQueue
 from rockoon_format.message_id import decode_offset_id
 from rockoon_proto.v1.broker_pb2 import (
@@ -70,6 +71,7 @@ class WaitingMessages:
         )
 
 
+@refuses_invalid_text
 class DelayedMessages:
     """Delayed messages through a connection; `cluster.admin.delayed` is one.
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from rockoon.admin.replica_standings import ReplicaStanding, ask_standings
 from rockoon.errors import InvalidArgument, LogNotFound
+from rockoon.text_checks import refuses_invalid_text
 from rockoon_proto.v1.logs_pb2 import (
     AdoptLogRequest,
     DescribeLogRequest,
@@ -145,6 +146,7 @@ class LogDescription:
         )
 
 
+@refuses_invalid_text
 class LogAdmin:
     """See the module.
 

@@ -26,6 +26,7 @@ from rockoon.errors import (
     TopicNotReadable,
 )
 from rockoon.message import Batch, Message
+from rockoon.text_checks import refuses_invalid_text
 from rockoon_core.message_queue import MessageQueue
 from rockoon_format.columns import decode_columns
 from rockoon_format.message_id import decode_offset_id
@@ -79,6 +80,7 @@ class Reader:
         return str(self.progress.group)
 
 
+@refuses_invalid_text
 class StoredMessages:
     """Look-ups through a connection; `cluster.admin.messages` is one.
 

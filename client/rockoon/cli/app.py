@@ -1,5 +1,6 @@
 """The command line: its commands, and what happens when one fails."""
 
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -64,6 +65,9 @@ app.add_typer(spark.app, name="spark")
 def run_command_line() -> int:
     """Run the command of `sys.argv` and return its exit status."""
     status = 0
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # As standard error does: a message must not end the command because of its text.
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         try:
             command = typer.main.get_command(app)

@@ -44,6 +44,11 @@ def report(failure: BaseException) -> int:
     if isinstance(failure, OSError) and failure.errno in UNWRITABLE:
         drop_output()
         return complain(f"the output cannot be written: {failure.strerror}")
+    if isinstance(failure, UnicodeEncodeError):
+        from rockoon_core.valid_text import encoding_fault
+
+        # Raised while a request was made: standard output escapes such text.
+        return complain(encoding_fault(failure))
     raise failure
 
 

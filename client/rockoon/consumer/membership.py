@@ -24,6 +24,7 @@ from rockoon_core.backoff import Backoff
 from rockoon_core.changes import Changes
 from rockoon_core.failed_call import clock_corrected, from_rpc_error
 from rockoon_core.message_queue import MessageQueue, queue_from_wire
+from rockoon_core.valid_text import valid_text
 from rockoon_proto.v1.offset_pb2 import (
     CLUSTERING,
     ConsumeMode,
@@ -329,4 +330,4 @@ class Membership:
 
 
 def _cut(name: str) -> str:
-    return name.encode()[:NAME_BYTES_MAX].decode(errors="ignore")
+    return valid_text(name).encode()[:NAME_BYTES_MAX].decode(errors="ignore")

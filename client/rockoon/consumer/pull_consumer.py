@@ -32,6 +32,7 @@ from rockoon.offsets.offset_lookup import OffsetLookup
 from rockoon.offsets.offset_store import Persisted, RemoteOffsetStore
 from rockoon.offsets.start import ConsumeFrom, Start, StartName
 from rockoon.subscription import ALL, Subscription
+from rockoon.text_checks import check_group_text
 from rockoon_core.backoff import Backoff
 from rockoon_core.errors import NotEnoughReplicas, NotLeader
 from rockoon_core.message_queue import MessageQueue
@@ -93,7 +94,7 @@ class PullConsumer(ClosedOnExit):
             raise InvalidArgument(reason=f"on_out_of_range is {on_out_of_range!r}")
         if prefetch_batches < 1:
             raise InvalidArgument(reason=f"prefetch_batches is {prefetch_batches}, not 1 or more")
-        self.group = group
+        self.group = None if group is None else check_group_text(group)
         self.starts: dict[MessageQueue, Start] = {}
         """Where reading of each queue began, and why."""
         self.statistics = PullConsumerStatistics()

@@ -56,6 +56,7 @@ from rockoon.offsets.broadcasting import (
 from rockoon.offsets.offset_store import OffsetStore, Persisted
 from rockoon.offsets.start import ConsumeFrom, Start, StartName
 from rockoon.subscription import parsed
+from rockoon.text_checks import check_group_text, check_text
 from rockoon_core.backoff import Backoff
 from rockoon_core.changes import Changes
 from rockoon_core.message_queue import MessageQueue
@@ -164,9 +165,9 @@ class PushConsumer:
         order = Order.of(orderly)
         _check_settings(handler, concurrency, batch_max, on_damaged)
         self._orderly = order is not None
-        self.group = group
+        self.group = check_group_text(group)
         self._mode = mode_named(mode)
-        self.member_id = member_id_of(cluster, self._mode, member_id)
+        self.member_id = check_text("member_id", member_id_of(cluster, self._mode, member_id))
         self._cluster = cluster
         retries = RetryStatistics()
         chosen = redelivery_of(cluster, group, self._mode, redelivery, retries)

@@ -22,6 +22,7 @@ from rockoon.errors import BrokerUnavailable, InvalidArgument, RockoonError, fro
 from rockoon.message import Message
 from rockoon.net.connection import Connection
 from rockoon_core.message_queue import MessageQueue
+from rockoon_core.valid_text import exception_text
 from rockoon_format.names import retry_topic
 from rockoon_proto.v1.broker_pb2 import FailedMessage, SendBackReply, SendBackRequest, SentBack
 from rockoon_proto.v1.nameserver_pb2 import BROKER
@@ -38,6 +39,9 @@ MESSAGES_PER_CALL_MAX = 1024
 BYTES_PER_CALL_MAX = 8 << 20
 REASON_CHARACTERS_MAX = 512
 BROADCASTING_ATTEMPTS_MAX = 16
+# Of the wire: a larger number of a handler's would keep its message from being sent back.
+_INT32_MAX = 2**31 - 1
+_DELAY_MS_MAX = 2**53
 SAFE_MAX = 65_536
 
 
@@ -63,8 +67,8 @@ class RetryPolicy:
     def __post_init__(self) -> None:
         if any(level < 1 for level in self.delay_levels):
             raise InvalidArgument(reason="a delay level is 1 or more")
-        if self.attempts_max is not None and self.attempts_max < 0:
-            raise InvalidArgument(reason="attempts_max is 0 or more")
+        if self.attempts_max is not None and not 0 <= self.attempts_max <= _INT32_MAX:
+            raise InvalidArgument(reason=f"attempts_max is 0 to {_INT32_MAX}")
 
     def level_of(self, failed_before: int) -> int:
         """The delay level to ask for, 0 to leave it to the broker."""
@@ -205,11 +209,12 @@ class RetryTopic:
             return -1, 0
         wanted = failure.delay
         if wanted is not None and wanted.level:
-            return wanted.level, 0
+            return max(-1, min(wanted.level, _INT32_MAX)), 0
         if wanted is not None and wanted.seconds is not None:
-            return 0, max(1, round(1000 * wanted.seconds))
+            return 0, max(1, round(min(1000 * wanted.seconds, _DELAY_MS_MAX)))
         came_back = message.queue.topic == retry_topic(self._group)
-        return self._policy.level_of(message.reconsume_times if came_back else 0), 0
+        level = self._policy.level_of(message.reconsume_times if came_back else 0)
+        return min(level, _INT32_MAX), 0
 
     def _note(self, message: Message, result: SentBack, failure: Failure) -> None:
         if not result.dead:
@@ -297,11 +302,10 @@ def _place(message: Message) -> tuple[MessageQueue, int]:
 
 
 def reason_of(failure: Failure) -> str:
-    """Return why a handler failed, in one line."""
+    """Return why a handler failed, as text that can be sent."""
     if failure.exception is None:
         return "the handler returned LATER"
-    text = f"{type(failure.exception).__name__}: {failure.exception}"
-    return text[:REASON_CHARACTERS_MAX]
+    return exception_text(failure.exception, REASON_CHARACTERS_MAX)
 
 
 def parts_of(messages: Sequence[Message], *, with_records: bool) -> list[list[Message]]:

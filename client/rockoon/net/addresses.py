@@ -22,6 +22,10 @@ def parse_addresses(nameservers: str | Sequence[str]) -> tuple[str, ...]:
         host, _, port = address.rpartition(":")
         if not host or not port.isdecimal() or "/" in host or not 0 < int(port) < 65_536:
             raise InvalidArgument(reason=f"{address!r} is not of the form host:port")
+        try:
+            host.encode("idna")
+        except UnicodeError as failure:
+            raise InvalidArgument(reason=f"{host!r} is not a host name: {failure}") from None
     return addresses
 
 

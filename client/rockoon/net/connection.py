@@ -19,6 +19,7 @@ from grpc import RpcError, aio
 from rockoon.errors import (
     BrokerUnavailable,
     Closed,
+    InvalidArgument,
     NameserverUnavailable,
     OffsetServiceUnavailable,
     RockoonError,
@@ -32,6 +33,7 @@ from rockoon.net.route_questions import RouteQuestions
 from rockoon.net.route_watch import RouteWatch
 from rockoon.net.routes import TopicRoute
 from rockoon.net.tls import Tls, open_channels
+from rockoon.text_checks import check_text
 from rockoon_core.failed_call import clock_corrected, from_rpc_error
 from rockoon_core.failover_order import FailoverOrder
 from rockoon_core.nameservers import call_any
@@ -92,6 +94,10 @@ class Connection:
         access: AccessKey | None = None,
         tracing: "Hooks | None" = None,
     ) -> None:
+        check_text("client_id", client_id or "")
+        if cluster and not (cluster.isascii() and cluster.isprintable()):
+            # It is sent in a header.
+            raise InvalidArgument(reason=f"cluster {cluster!r} is not printable ASCII")
         self.nameservers = tuple(nameservers)
         self.client_id_is_given = bool(client_id)
         self.client_id = client_id or f"{socket.gethostname()}@{os.getpid()}@{secrets.token_hex(4)}"

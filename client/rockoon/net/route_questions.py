@@ -4,9 +4,10 @@ import asyncio
 from collections.abc import Awaitable, Callable, Collection
 from typing import Any
 
-from rockoon.errors import TopicNotFound
+from rockoon.errors import InvalidTopicName, TopicNotFound
 from rockoon.net.route_watch import RouteWatch
 from rockoon.net.routes import TopicRoute
+from rockoon_core.valid_text import text_fault
 from rockoon_proto.v1.nameserver_pb2 import GetRouteRequest
 
 # A nameserver answers from memory, and waits five seconds at most for a change to arrive there. One
@@ -35,6 +36,8 @@ class RouteQuestions:
 
     async def route(self, topic: str, min_revision: int, retry_seconds: float | None) -> TopicRoute:
         """One topic's; see `Connection.route`."""
+        if fault := text_fault(topic):
+            raise InvalidTopicName(topic=topic, reason=fault)
         # What this connection has changed it sees, whichever nameserver it asks.
         min_revision = max(min_revision, self._changed_at.pop(topic, 0))
         route = self._cached(topic, min_revision)
@@ -52,6 +55,9 @@ class RouteQuestions:
 
     async def learn(self, topics: Collection[str]) -> None:
         """Those of many topics; see `Connection.learn_routes`."""
+        for topic in topics:
+            if fault := text_fault(topic):
+                raise InvalidTopicName(topic=topic, reason=fault)
         async with self._asking:
             unknown = {
                 each: changed_at

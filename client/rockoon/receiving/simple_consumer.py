@@ -11,6 +11,7 @@ from rockoon.receiving.engine import ReceivingEngine
 from rockoon.receiving.extensions import Extensions
 from rockoon.receiving.received import ReceivedMessage
 from rockoon.subscription import parsed
+from rockoon.text_checks import check_group_text, check_text
 
 MESSAGES_DEFAULT = 10
 VISIBLE_AFTER_SECONDS = 30.0
@@ -58,11 +59,11 @@ class SimpleConsumer(ClosedOnExit):
         create_group: bool = True,
         extend_seconds_max: float = EXTEND_SECONDS_MAX,
     ) -> None:
-        self.group = group
+        self.group = check_group_text(group)
         self._engine = engine
         self._subscriptions = tuple(parsed(subscriptions, None).values())
         self._consume_from = ConsumeFrom.of(consume_from)
-        self._receiver = receiver
+        self._receiver = check_text("receiver", receiver)
         self._create_group = create_group
         if not 0 <= extend_seconds_max < inf:
             raise InvalidArgument(

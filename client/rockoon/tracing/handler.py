@@ -3,12 +3,13 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from opentelemetry.trace import Span, SpanContext, SpanKind, use_span
+from opentelemetry.trace import Span, SpanContext, SpanKind
 
 from rockoon.callbacks import is_async
 from rockoon.message import Message
 from rockoon.tracing.commits import CommitSpans
-from rockoon.tracing.spans import SpanStarter, context_in, queue_attributes
+from rockoon.tracing.spans import SpanStarter, context_in, in_span, queue_attributes
+from rockoon_core.valid_text import valid_text
 
 Handler = Callable[[Any], Any]
 
@@ -46,14 +47,14 @@ def traced_handler(
     def note(span: Span, argument: Any, result: object) -> None:
         last = argument[-1] if isinstance(argument, list) else argument
         if result is not None:
-            span.set_attribute("rockoon.result", str(result))
+            span.set_attribute("rockoon.result", valid_text(result))
         commits.note_handled(group, last.queue, last.queue_offset, span.get_span_context())
 
     async def handle(argument: Any) -> Any:
         span = begin(argument)
         if span is None:
             return await handler(argument)
-        with use_span(span, end_on_exit=True):
+        with in_span(span):
             result = await handler(argument)
             note(span, argument, result)
             return result
@@ -62,7 +63,7 @@ def traced_handler(
         span = begin(argument)
         if span is None:
             return handler(argument)
-        with use_span(span, end_on_exit=True):
+        with in_span(span):
             result = handler(argument)
             note(span, argument, result)
             return result

@@ -11,13 +11,13 @@ from contextvars import ContextVar, copy_context
 from dataclasses import dataclass, field
 
 from opentelemetry.context import Context, attach, detach, get_current
-from opentelemetry.trace import Span, SpanContext, SpanKind, use_span
+from opentelemetry.trace import Span, SpanContext, SpanKind
 
 from rockoon.errors import RockoonError
 from rockoon.producer.accumulator import ProducerBatch
 from rockoon.producer.outgoing import SEQUENCED_BYTES_MAX
 from rockoon.producer.receipt import Receipt
-from rockoon.tracing.spans import SpanStarter, end, queue_attributes, traceparent_of
+from rockoon.tracing.spans import SpanStarter, end, in_span, queue_attributes, traceparent_of
 from rockoon_format.properties import PROPERTIES_BYTES_MAX
 from rockoon_format.traceparents import TRACEPARENT_BYTES, TRACEPARENT_MARK
 from rockoon_proto.v1.broker_pb2 import AppendRequest
@@ -121,7 +121,7 @@ class ProducerSpans:
         span = self._start(topic)
         token = _many.set(span)
         try:
-            with use_span(span, end_on_exit=True):
+            with in_span(span):
                 yield lambda count: span.set_attribute("messaging.batch.message_count", count)
         finally:
             _many.reset(token)

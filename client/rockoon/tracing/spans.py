@@ -5,6 +5,7 @@ import math
 import random
 import re
 import time
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 
@@ -14,6 +15,7 @@ from opentelemetry.trace import Link, Span, SpanContext, SpanKind, Status, Statu
 
 from rockoon.errors import InvalidArgument, RockoonError
 from rockoon_core.message_queue import MessageQueue
+from rockoon_core.valid_text import exception_text, valid_text
 from rockoon_format.properties import TRACEPARENT
 from rockoon_format.traceparents import find_traceparents
 
@@ -170,10 +172,37 @@ def calls_within(span: Span) -> Iterator[None]:
     """Be within a span whose calls continue it at the service that answers them, and end it."""
     token = _calling.set(span)
     try:
-        with trace.use_span(span, end_on_exit=True):
+        with in_span(span):
             yield
     finally:
         _calling.reset(token)
+
+
+@contextlib.contextmanager
+def in_span(span: Span) -> Iterator[None]:
+    """Make a span the current one, and end it on exit.
+
+    An `Exception` is recorded as OpenTelemetry's own `use_span` does, but with valid text: an
+    exporter discards all spans of an export when one has a lone surrogate.
+    """
+    with trace.use_span(
+        span, end_on_exit=True, record_exception=False, set_status_on_exception=False
+    ):
+        try:
+            yield
+        except Exception as failure:
+            stack = "".join(traceback.format_exception(failure))
+            kind = type(failure)
+            module = "" if kind.__module__ == "builtins" else f"{kind.__module__}."
+            attributes = {
+                "exception.type": f"{module}{kind.__qualname__}",
+                "exception.message": valid_text(failure),
+                "exception.stacktrace": valid_text(stack),
+                "exception.escaped": "False",
+            }
+            span.add_event("exception", attributes)
+            span.set_status(Status(StatusCode.ERROR, exception_text(failure)))
+            raise
 
 
 def queue_attributes(queue: MessageQueue, group: str = "") -> dict[str, str | int]:
@@ -191,5 +220,5 @@ def end(span: Span, failure: BaseException | None = None) -> None:
     if failure is not None:
         kind = failure.name if isinstance(failure, RockoonError) else type(failure).__name__
         span.set_attribute("error.type", kind)
-        span.set_status(Status(StatusCode.ERROR, str(failure)))
+        span.set_status(Status(StatusCode.ERROR, valid_text(failure)))
     span.end()

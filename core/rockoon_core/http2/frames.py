@@ -100,7 +100,9 @@ def rst_stream(stream_id: int, code: ErrorCode) -> bytes:
 
 
 def goaway(last_stream_id: int, code: ErrorCode, reason: str = "") -> bytes:
-    return frame(GOAWAY, 0, 0, TWO_NUMBERS.pack(last_stream_id, code) + reason.encode()[:256])
+    return frame(
+        GOAWAY, 0, 0, TWO_NUMBERS.pack(last_stream_id, code) + reason.encode(errors="replace")[:256]
+    )
 
 
 def unpadded(flags: int, payload: bytes) -> bytes:

@@ -77,8 +77,9 @@ class HeaderReader:
 
 
 def _text(raw: bytes | str) -> str:
-    """What is not UTF-8 as surrogates: it is one call's fault, and the table is all calls'."""
-    return raw if isinstance(raw, str) else bytes(raw).decode("utf-8", "surrogateescape")
+    """Decode a header. Bytes that are not UTF-8 become escape sequences: the header may go into
+    messages and logs, and the connection's other calls must not fail because of it."""
+    return raw if isinstance(raw, str) else bytes(raw).decode("utf-8", "backslashreplace")
 
 
 def _number(value: int, bits: int) -> bytes:

@@ -26,6 +26,7 @@ from rockoon_core.http2.frames import ErrorCode
 from rockoon_core.http2.headers import Header, Metadata, block, metadata
 from rockoon_core.http2.liveness import Liveness
 from rockoon_core.http2.messages import MessageRefused, MessageStream, UnfilledMemory
+from rockoon_core.valid_text import exception_text
 from rockoon_runtime.connections import ConnectionBound
 from rockoon_runtime.http2_call import ServerCall
 from rockoon_runtime.listener import Listener
@@ -432,7 +433,7 @@ class Http2Server:
             call.end(grpc.StatusCode.INTERNAL, f"a request cannot be read: {failure}")
         except Exception as failure:
             log.exception("%s failed", call.method)
-            call.end(grpc.StatusCode.UNKNOWN, f"Unexpected {type(failure)}: {failure}")
+            call.end(grpc.StatusCode.UNKNOWN, f"Unexpected {exception_text(failure)}")
         finally:
             if not (call.is_closed or call.sent_last):
                 # What it should have been told cannot be said.

@@ -96,7 +96,9 @@ class Look:
                 self.sources[number], KeyHash(self.secret), self.retention_ms, self.now_ms
             )
         except CompactionError as error:
-            yield Message(Kind.TROUBLE, address, number, str(error).encode())
+            yield Message(
+                Kind.TROUBLE, address, number, str(error).encode(errors="backslashreplace")
+            )
             return
         yield Message(Kind.SURVEY, address, number, _json(found.to_json()))
         for bucket, own in in_buckets(rows, self.buckets):
@@ -185,7 +187,7 @@ class Write:
                 chosen = [(self.sources[number], places) for number, places in own]
                 copied = copy_part(self.plans[part], chosen, self.writer)
             except CompactionError as error:
-                yield Message(Kind.TROUBLE, part, 0, str(error).encode())
+                yield Message(Kind.TROUBLE, part, 0, str(error).encode(errors="backslashreplace"))
             else:
                 yield Message(Kind.COPIED, part, 0, _json(copied.to_json()))
 

@@ -22,6 +22,7 @@ from opentelemetry.trace import (
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from rockoon_core.errors import RockoonError
+from rockoon_core.valid_text import valid_text
 
 _propagator = TraceContextTextMapPropagator()
 
@@ -81,5 +82,5 @@ def end(span: Span, failure: BaseException | None) -> None:
     if failure is not None:
         kind = failure.name if isinstance(failure, RockoonError) else type(failure).__name__
         span.set_attribute("error.type", kind)
-        span.set_status(Status(StatusCode.ERROR, str(failure)))
+        span.set_status(Status(StatusCode.ERROR, valid_text(failure)))
     span.end()

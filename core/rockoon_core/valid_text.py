@@ -1,0 +1,63 @@
+"""Text that every message, RPC, log line and header can hold.
+
+A Python string may hold lone surrogates, for example from a JSON body that was cut inside an emoji.
+No UTF-8 encoder accepts them: protobuf raises UnicodeEncodeError when such a string is assigned.
+The `__str__` of an exception is code of the program and may raise, too.
+"""
+
+TEXT_CHARACTERS_MAX = 64 << 10
+
+
+def valid_text(value: object, characters_max: int = TEXT_CHARACTERS_MAX) -> str:
+    r"""Return `str(value)` as valid Unicode. Never raises an `Exception`.
+
+    Args:
+        value: any object. If its `__str__` raises, the result says so.
+        characters_max: longer text is cut.
+
+    Returns:
+        The text. A lone surrogate appears as its escape sequence, for example `\ud83d`.
+    """
+    try:
+        # A subclass of str may override its methods; a slice of `str.__str__` is a plain string.
+        text = str.__str__(value if isinstance(value, str) else str(value))[:characters_max]
+    except Exception as failure:  # noqa: BLE001 - `__str__` is code of the program
+        text = f"(no text: {_type_name(value)}.__str__ raised {_type_name(failure)})"
+    if text.isascii():
+        return text[:characters_max]
+    return text.encode(errors="backslashreplace").decode()[:characters_max]
+
+
+def exception_text(failure: BaseException, characters_max: int = TEXT_CHARACTERS_MAX) -> str:
+    """Return "ValueError: its text" as valid Unicode. Never raises an `Exception`."""
+    name = _type_name(failure)
+    return f"{name}: {valid_text(failure, characters_max)}"[:characters_max]
+
+
+def text_fault(text: str) -> str | None:
+    """Return a sentence that says why a text cannot be sent; None if it can."""
+    if text.isascii():
+        return None
+    try:
+        text.encode()
+    except UnicodeEncodeError as failure:
+        return encoding_fault(failure)
+    return None
+
+
+def encoding_fault(failure: UnicodeEncodeError) -> str:
+    """Return a sentence about a text that cannot be encoded as UTF-8.
+
+    Args:
+        failure: raised by the encoder.
+    """
+    code = ord(failure.object[failure.start])
+    around = failure.object[max(failure.start - 20, 0) : failure.start + 20]
+    return (
+        f"{around!r} is not valid Unicode: character {failure.start} is the lone surrogate "
+        f"U+{code:04X}"
+    )
+
+
+def _type_name(value: object) -> str:
+    return type(value).__name__[:200]
