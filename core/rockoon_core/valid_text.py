@@ -5,6 +5,8 @@ No UTF-8 encoder accepts them: protobuf raises UnicodeEncodeError when such a st
 The `__str__` of an exception is code of the program and may raise, too.
 """
 
+import traceback
+
 TEXT_CHARACTERS_MAX = 64 << 10
 
 
@@ -32,6 +34,18 @@ def exception_text(failure: BaseException, characters_max: int = TEXT_CHARACTERS
     """Return "ValueError: its text" as valid Unicode. Never raises an `Exception`."""
     name = _type_name(failure)
     return f"{name}: {valid_text(failure, characters_max)}"[:characters_max]
+
+
+def loggable(failure: BaseException) -> BaseException:
+    """Return an exception to log: the given one, or one with valid text in its place.
+
+    A log handler that encodes strictly, as one that writes a file, discards a line with a lone
+    surrogate.
+    """
+    if text_fault("".join(traceback.format_exception(failure))) is None:
+        return failure
+    replaced = Exception(f"{exception_text(failure)} (invalid characters are escaped)")
+    return replaced.with_traceback(failure.__traceback__)
 
 
 def text_fault(text: str) -> str | None:

@@ -9,6 +9,7 @@ from rockoon.consumer.consume_result import ConsumeResult
 from rockoon.consumer.retry import RetryPolicy
 from rockoon.errors import InvalidArgument
 from rockoon.message import Message
+from rockoon_core.valid_text import text_fault
 from support.consumer_settings import grouped
 from support.eventually import eventually
 from support.fake_cluster import FakeCluster
@@ -41,7 +42,11 @@ FAILURES: dict[str, tuple[Exception, str]] = {
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("failure", FAILURES)
 async def test_it_is_a_dead_letter_and_messages_behind_it_are_handled(
-    fake: FakeCluster, cluster: Cluster, kind: str, failure: str
+    fake: FakeCluster,
+    cluster: Cluster,
+    caplog: pytest.LogCaptureFixture,
+    kind: str,
+    failure: str,
 ) -> None:
     raised, reason = FAILURES[failure]
     fake.create_topic("orders")
@@ -70,6 +75,8 @@ async def test_it_is_a_dead_letter_and_messages_behind_it_are_handled(
     [(request, _)] = fake.brokers["broker-a"].sent_back
     assert request.messages[0].failure == reason
     assert handled[-1] == b"good"
+    assert type(raised).__name__ in caplog.text
+    assert text_fault(caplog.text) is None, "a log file takes it"
 
 
 @pytest.mark.parametrize(

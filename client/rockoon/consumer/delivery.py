@@ -36,6 +36,7 @@ from rockoon.consumer.redelivery import Failure, LocalRedelivery, Redelivery
 from rockoon.message import Batch, Message
 from rockoon_core.changes import Changes
 from rockoon_core.message_queue import MessageQueue
+from rockoon_core.valid_text import loggable
 
 __all__ = ["ConsumeResult", "Delivery", "Failure", "LocalRedelivery", "Redelivery"]
 
@@ -385,7 +386,7 @@ class Delivery:
             handler_call.messages[0],
             handler_call.attempt,
             self._failures_unlogged,
-            exc_info=error,
+            exc_info=loggable(error),
         )
         self._log_failures_from = now + _TRACEBACK_SECONDS_MIN
         self._failures_unlogged = 0
@@ -416,8 +417,12 @@ class Delivery:
         failure = Failure(handler_call.messages, handler_call.attempt, exception, delay, is_last)
         try:
             return await self._redelivery.failed(failure)
-        except Exception:
-            log.exception("what to do with %s could not be decided", handler_call.messages[0])
+        except Exception as error:
+            log.exception(
+                "what to do with %s could not be decided",
+                handler_call.messages[0],
+                exc_info=loggable(error),
+            )
             # Kept here and tried again: a rule that fails must not lose the message it was asked
             # about.
             return await LocalRedelivery().failed(failure)

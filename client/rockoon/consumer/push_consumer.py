@@ -60,6 +60,7 @@ from rockoon.text_checks import check_group_text, check_text
 from rockoon_core.backoff import Backoff
 from rockoon_core.changes import Changes
 from rockoon_core.message_queue import MessageQueue
+from rockoon_core.valid_text import loggable, valid_text
 from rockoon_format.names import retry_topic
 from rockoon_proto.v1.nameserver_pb2 import (
     GROUP_RETRY,
@@ -428,12 +429,16 @@ class PushConsumer:
             self._fail(stopped)
         except Exception as failure:
             if not isinstance(failure, FATAL):
-                log.exception("a consumer of group %s fails in a way no one foresaw", self.group)
+                log.exception(
+                    "a consumer of group %s fails in a way no one foresaw",
+                    self.group,
+                    exc_info=loggable(failure),
+                )
             self._fail(failure)
 
     def _fail(self, failure: BaseException) -> None:
         if self._failure is None:
-            log.error("the consumer of group %s stops: %s", self.group, failure)
+            log.error("the consumer of group %s stops: %s", self.group, valid_text(failure))
             self._failure = failure
         self._delivery.stop()
         self._cancel_tasks()

@@ -13,6 +13,7 @@ from typing import TypeAlias
 
 from rockoon.callbacks import is_being_cancelled
 from rockoon_core.message_queue import MessageQueue
+from rockoon_core.valid_text import loggable
 
 log = logging.getLogger(__name__)
 
@@ -64,8 +65,12 @@ class RebalanceListener:
                 answer = function(queues)
                 if inspect.isawaitable(answer):
                     await answer
-        except (Exception, asyncio.CancelledError):
+        except (Exception, asyncio.CancelledError) as failure:
             if is_being_cancelled():
                 raise
             # The root of the program's code. The queues move whether or not it likes that.
-            log.exception("a rebalance listener failed for %s", ", ".join(map(str, queues)))
+            log.exception(
+                "a rebalance listener failed for %s",
+                ", ".join(map(str, queues)),
+                exc_info=loggable(failure),
+            )

@@ -19,6 +19,7 @@ from rockoon.transactions.transaction import HalfPosition, Resolution
 from rockoon_core.backoff import Backoff
 from rockoon_core.failed_call import clock_corrected, from_rpc_error
 from rockoon_core.message_queue import MessageQueue
+from rockoon_core.valid_text import loggable
 from rockoon_format.record import decode_record
 from rockoon_proto.v1.broker_pb2 import CheckTransactionsRequest, TransactionCheck
 from rockoon_proto.v1.nameserver_pb2 import BROKER
@@ -148,11 +149,15 @@ class TransactionChecks:
         try:
             async with asyncio.timeout(self._check_seconds_max):
                 answer = await call(self._check, message)
-        except (Exception, asyncio.CancelledError):
+        except (Exception, asyncio.CancelledError) as failure:
             if is_being_cancelled():
                 raise
             # The root of the user's code: whatever it raises says that it does not know.
-            log.exception("the check of transaction %s failed", message.message_id)
+            log.exception(
+                "the check of transaction %s failed",
+                message.message_id,
+                exc_info=loggable(failure),
+            )
             return Resolution.UNKNOWN
         if not isinstance(answer, Resolution):
             log.error("the check of transaction %s returned %r", message.message_id, answer)
