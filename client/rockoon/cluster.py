@@ -19,6 +19,7 @@ from typing import (
 
 from rockoon.admin.admin import Admin
 from rockoon.compression import LEVEL_DEFAULT, PACKED_BYTES_MIN, Compression, CompressionName
+from rockoon.consumer.missing_topics import MissingTopicsRule
 from rockoon.consumer.pull_consumer import PullConsumer
 from rockoon.consumer.push_consumer import PushConsumer
 from rockoon.net.access import AccessKey
@@ -203,11 +204,13 @@ class Cluster(Connection):
         receiver: str = "",
         create_group: bool = True,
         extend_seconds_max: float = EXTEND_SECONDS_MAX,
+        missing_topics: MissingTopicsRule = "wait",
     ) -> SimpleConsumer:
         """Return a consumer that receives and acknowledges messages one by one.
 
         Args:
-            group, subscriptions, consume_from, receiver, create_group, extend_seconds_max: as of a
+            group, subscriptions, consume_from, receiver, create_group, extend_seconds_max,
+                missing_topics: see
                 `rockoon.receiving.simple_consumer.SimpleConsumer`.
 
         Raises:
@@ -222,6 +225,7 @@ class Cluster(Connection):
             receiver=receiver,
             create_group=create_group,
             extend_seconds_max=extend_seconds_max,
+            missing_topics=missing_topics,
         )
 
     @property

@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from rockoon.admin.admin import Admin
     from rockoon.consumer.blocking import BlockingPushConsumer
     from rockoon.consumer.delivery import BatchHandler, MessageHandler
+    from rockoon.consumer.missing_topics import MissingTopicsRule
     from rockoon.consumer.options import PushOptions, ReadOptions
     from rockoon.consumer.pull_consumer import PullConsumer
     from rockoon.hooks import Hooks
@@ -369,6 +370,7 @@ class Cluster:
         receiver: str = "",
         create_group: bool = True,
         extend_seconds_max: float = 3600.0,
+        missing_topics: "MissingTopicsRule" = "wait",
     ) -> "BlockingSimpleConsumer":
         """Return a consumer that receives and acknowledges messages one by one, as
         `rockoon.Cluster.simple_consumer`.
@@ -386,6 +388,7 @@ class Cluster:
                 receiver=receiver,
                 create_group=create_group,
                 extend_seconds_max=extend_seconds_max,
+                missing_topics=missing_topics,
             )
 
         return BlockingSimpleConsumer(self, self.call(make()))
@@ -409,7 +412,8 @@ class Cluster:
             expression: tags, as "new || paid", or an `Sql`.
             timeout: end after this many seconds without a message; None means never.
             consume_from: where to start: "first", "last" or a `ConsumeFrom`.
-            options: on_out_of_range, limits, prefetch_batches, check_crcs, as of a `PullConsumer`.
+            options: on_out_of_range, limits, prefetch_batches, check_crcs, missing_topics: see
+                `PullConsumer`.
 
         Raises:
             TopicNotFound, InvalidArgument: on the first `next`.

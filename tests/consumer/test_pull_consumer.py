@@ -312,7 +312,7 @@ async def test_a_topic_that_is_deleted_ends_the_reading_with_its_name(
     fake: FakeCluster, cluster: Cluster
 ) -> None:
     fake.create_topic("orders")
-    async with cluster.pull_consumer() as consumer:
+    async with cluster.pull_consumer(missing_topics="end") as consumer:
         await consumer.assign_all("orders")
         fake.delete_topic("orders")
         with pytest.raises((TopicNotFound, QueueNotFound), match="orders"):

@@ -522,7 +522,7 @@ async def test_what_no_retry_can_mend_reaches_the_owner(
         with pytest.raises(GroupNotFound):
             await asyncio.wait_for(consumer.wait(), DEADLINE_SECONDS)
 
-    async with consumer_of(cluster, seen) as consumer:
+    async with consumer_of(cluster, seen, missing_topics="end") as consumer:
         await eventually(lambda: len(consumer.assignment) == 1)
         fake.delete_topic("orders")
         with pytest.raises(TopicNotFound):

@@ -232,6 +232,7 @@ async def consume_in_group(
             # LATER means here that it was not printed: the next reader gets it, and at once.
             redelivery=LocalRedelivery(),
             pull_limits=limits_of(follow=follow),
+            missing_topics="wait" if follow else "end",
         ) as consumer:
             waits = [consumer.wait(), wait_set(finished)]
             # Who says where to start does not wonder where it is.

@@ -18,6 +18,7 @@ from functools import partial
 from rockoon.allocation import AllocationStrategy, allocate
 from rockoon.consumer.delivery import Delivery
 from rockoon.consumer.membership import Membership
+from rockoon.consumer.missing_topics import MissingTopics
 from rockoon.consumer.process_queue import FlowLimits, ProcessQueue
 from rockoon.consumer.pull_stream import PullStreams
 from rockoon.consumer.queue_reader import QueueReader, ReadRules
@@ -86,6 +87,7 @@ class QueueReaderSettings:
     flow_limits: FlowLimits
     rebalance_seconds: float
     drain_seconds: float
+    missing_topics: MissingTopics
 
 
 class Assignment:
@@ -102,6 +104,7 @@ class Assignment:
         statistics: counted in.
         start_task: makes tasks of pulls and revocations.
         listener: told of queues before they are read, and before they are handed over.
+        subscribe: records that the group reads a topic that was created again.
     """
 
     def __init__(
@@ -117,6 +120,7 @@ class Assignment:
         statistics: ConsumerStatistics,
         start_task: TaskStarter,
         listener: RebalanceListener,
+        subscribe: Callable[[str], Awaitable[None]],
     ) -> None:
         self.readers: dict[MessageQueue, QueueReader] = {}
         """Written here only, by `keep_balanced`, which no two tasks run at once."""
@@ -135,6 +139,9 @@ class Assignment:
         self._statistics = statistics
         self._start_task = start_task
         self._listener = listener
+        self._subscribe = subscribe
+        # The incarnation of each topic that the group is subscribed to.
+        self._incarnations: dict[str, int] = {}
         self._revocation = QueueRevocation(
             group,
             store,
@@ -258,9 +265,29 @@ class Assignment:
         self._was_idle = is_idle
 
     async def _create_revisions(self) -> dict[MessageQueue, int]:
+        """The queues of all topics that exist, each with the revision of its creation.
+
+        Raises:
+            TopicNotFound: a topic does not exist, and the consumer does not wait for it.
+        """
         create_revisions: dict[MessageQueue, int] = {}
+        missing = self._settings.missing_topics
         for topic in self._settings.subscriptions:
-            route = await self._cluster.route(topic)
+            if topic in missing and self._cluster.routes.topic(topic) is None:
+                # The routes are followed: no nameserver has to be asked for it.
+                continue
+            try:
+                route = await self._cluster.route(topic)
+                if self._incarnations.setdefault(topic, route.incarnation) != route.incarnation:
+                    # With the topic, the record that the group reads it was deleted.
+                    await self._subscribe(topic)
+                    self._incarnations[topic] = route.incarnation
+            except TopicNotFound:
+                if not missing.waits:
+                    raise
+                missing.add(topic, self._settings.subscriptions)
+                continue
+            missing.discard(topic)
             if route.readable:
                 create_revisions.update(route.create_revisions)
         return create_revisions
@@ -302,7 +329,10 @@ class Assignment:
         return is_complete
 
     def _check_undecided(self, error: RockoonError) -> None:
-        """Raise what no retry can mend."""
+        """Raise an error that no retry can repair."""
+        if isinstance(error, TopicNotFound) and self._settings.missing_topics.waits:
+            # The next rebalance leaves the topic out.
+            return
         if isinstance(error, FATAL):
             raise error
 

@@ -3,6 +3,7 @@
 from typing import TypedDict
 
 from rockoon.allocation import AllocationStrategy
+from rockoon.consumer.missing_topics import MissingTopicsRule
 from rockoon.consumer.order import Order
 from rockoon.consumer.process_queue import FlowLimits
 from rockoon.consumer.pull import PullLimits
@@ -24,6 +25,7 @@ class ReadOptions(TypedDict, total=False):
     limits: PullLimits | None
     prefetch_batches: int
     check_crcs: bool
+    missing_topics: MissingTopicsRule
 
 
 class PushOptions(TypedDict, total=False):
@@ -44,5 +46,6 @@ class PushOptions(TypedDict, total=False):
     create_group: bool
     check_crcs: bool
     on_damaged: OnDamaged
+    missing_topics: MissingTopicsRule
     on_assigned: QueuesFunction | None
     on_revoked: QueuesFunction | None

@@ -73,6 +73,7 @@ class Prefetcher:
         prefetch_batches: batches fetched ahead of the caller, for each queue.
         statistics: counted in.
         relocate: finds another place for a queue that no longer has its own; sets `next_offset`.
+        waits_for: whether a queue is asked for again after an error that is not retriable.
 
     Attributes:
         ready: batches in order of arrival: a queue comes round again only after it was fetched
@@ -88,6 +89,7 @@ class Prefetcher:
         *,
         statistics: PullConsumerStatistics,
         relocate: Callable[[Assigned, OutOfRange], Awaitable[None]],
+        waits_for: Callable[[MessageQueue, RockoonError], bool],
     ) -> None:
         self.ready: deque[Ready] = deque()
         self.arrived = Changes()
@@ -97,6 +99,7 @@ class Prefetcher:
         self._prefetch_batches = prefetch_batches
         self._statistics = statistics
         self._relocate = relocate
+        self._waits_for = waits_for
 
     def begin(
         self, queue: MessageQueue, subscription: Subscription, offset: int, create_revision: int
@@ -170,7 +173,7 @@ class Prefetcher:
                     await asyncio.sleep(relocating.next_seconds())
                     continue
             except RockoonError as error:
-                if not error.retriable:
+                if not (error.retriable or self._waits_for(assigned.queue, error)):
                     raise
                 await pulls.failed(error)
                 continue

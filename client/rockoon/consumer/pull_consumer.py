@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Literal
 
+from rockoon.consumer.missing_topics import MissingTopics, MissingTopicsRule
 from rockoon.consumer.prefetcher import (
     Assigned,
     Prefetcher,
@@ -21,7 +22,9 @@ from rockoon.errors import (
     InvalidArgument,
     NotReady,
     OffsetServiceUnavailable,
+    QueueNotFound,
     RockoonError,
+    TopicNotFound,
 )
 from rockoon.message import Batch, Message
 from rockoon.net.closed_on_exit import ClosedOnExit
@@ -73,6 +76,9 @@ class PullConsumer(ClosedOnExit):
         create_group: make the group when it does not exist.
         check_crcs: bodies are compared with the CRCs they were stored with when they are asked for;
             a damaged one is a StoreCorrupt with queue and offset. `seek` leads past it.
+        missing_topics: if a topic of `assign_all` is deleted, "wait": polls wait for it, and read
+            it as a new topic when it is created again; "end": polls raise TopicNotFound. Queues
+            that `assign` named are never waited for.
 
     Raises:
         InvalidArgument: an argument is out of its bounds.
@@ -89,6 +95,7 @@ class PullConsumer(ClosedOnExit):
         prefetch_batches: int = 2,
         create_group: bool = True,
         check_crcs: bool = True,
+        missing_topics: MissingTopicsRule = "wait",
     ) -> None:
         if on_out_of_range not in ("earliest", "latest", "raise"):
             raise InvalidArgument(reason=f"on_out_of_range is {on_out_of_range!r}")
@@ -110,7 +117,10 @@ class PullConsumer(ClosedOnExit):
             prefetch_batches,
             statistics=self.statistics,
             relocate=self._relocate,
+            waits_for=self._waits_for,
         )
+        reader = f"the pull consumer of group {group}" if group else "the pull consumer"
+        self._missing = MissingTopics(missing_topics, reader)
         self._assigned: dict[MessageQueue, Assigned] = {}
         self._following: dict[str, _Following] = {}
         self._follow_failure: RockoonError | None = None
@@ -159,7 +169,8 @@ class PullConsumer(ClosedOnExit):
         await self._replace(list(dict.fromkeys(queues)), expression)
 
     async def assign_all(self, topic: str, expression: str = ALL) -> None:
-        """Read all queues of a topic, also those it gets later (from their beginning).
+        """Read all queues of a topic, also those it gets later (from their beginning). If the topic
+        is deleted, `missing_topics` decides.
 
         Raises:
             TopicNotFound: there is no such topic.
@@ -437,11 +448,21 @@ class PullConsumer(ClosedOnExit):
 
     # Whatever happens to the queues
 
+    def _waits_for(self, queue: MessageQueue, error: RockoonError) -> bool:
+        """Whether a queue that cannot be read is left to `_follow`: its topic was deleted."""
+        is_gone = isinstance(error, TopicNotFound | QueueNotFound)
+        return is_gone and self._missing.waits and queue.topic in self._following
+
     async def _relocate(self, assigned: Assigned, found: OutOfRange) -> None:
         """Find another position for a queue that no longer has the one that was read."""
         self.statistics.out_of_range += 1
         self.statistics.gap_total += found.gap
         queue = assigned.queue
+        route = self._cluster.routes.topic(queue.topic)
+        create_revision = route.create_revisions.get(queue) if route is not None else None
+        if create_revision != assigned.create_revision and queue.topic in self._following:
+            # A queue of the same name in a topic that was created again: `_follow` assigns it.
+            raise QueueNotFound(topic=queue.topic, queue=queue.queue_id, broker=queue.broker)
         if self._store is not None:
             revision = await self._subscribe({queue.topic})
             start = (await self._resolve([queue], revision))[queue]
@@ -467,7 +488,8 @@ class PullConsumer(ClosedOnExit):
                 await self._catch_up(topic, expression)
                 backoff.reset()
             except RockoonError as error:
-                if not error.retriable:
+                is_gone = isinstance(error, TopicNotFound | QueueNotFound) and self._missing.waits
+                if not (error.retriable or is_gone):
                     self._follow_failure = error
                     self._prefetcher.arrived.note()
                     return
@@ -476,13 +498,28 @@ class PullConsumer(ClosedOnExit):
                 await asyncio.sleep(backoff.next_seconds())
 
     async def _catch_up(self, topic: str, expression: str) -> None:
-        route = self._cluster.routes.topic(topic) or await self._cluster.route(topic)
+        route = self._cluster.routes.topic(topic)
+        if route is None and topic in self._missing:
+            return
+        try:
+            route = route or await self._cluster.route(topic)
+        except TopicNotFound:
+            if not self._missing.waits:
+                raise
+            self._missing.add(topic, self._following)
+            self._subscribed.pop(topic, None)
+            await self._drop([queue for queue in self._assigned if queue.topic == topic])
+            return
+        self._missing.discard(topic)
         mine = {queue: a for queue, a in self._assigned.items() if queue.topic == topic}
         recreated = [
             q
             for q, a in mine.items()
             if a.create_revision not in (0, route.create_revisions.get(q))
         ]
+        if recreated:
+            # With the topic, the record that the group reads it was deleted.
+            self._subscribed.pop(topic, None)
         await self._drop(recreated)
         added = [queue for queue in route.queues if queue not in self._assigned]
         if self._store is None:

@@ -24,6 +24,7 @@ from rockoon.consumer.assignment import FATAL, Assignment, QueueReaderSettings, 
 from rockoon.consumer.consume_result import ConsumeResult
 from rockoon.consumer.delivery import Delivery, Handler
 from rockoon.consumer.membership import Membership
+from rockoon.consumer.missing_topics import MissingTopics, MissingTopicsRule
 from rockoon.consumer.order import Order
 from rockoon.consumer.process_queue import FlowLimits
 from rockoon.consumer.pull import PullLimits
@@ -128,6 +129,9 @@ class PushConsumer:
         on_damaged: "stop": a damaged message ends the consumer with StoreCorrupt once all before it
             are handled, and a reset leads past it; "skip": it is logged with its place, counted,
             and reading goes on behind it, unless there are a thousand in a row.
+        missing_topics: if a topic is deleted, "wait": the consumer reads its other topics, and the
+            topic when it is created again, as a new topic; "end": it ends with TopicNotFound. At
+            the start each topic must exist.
         on_assigned: called with the queues that this member gets, before it reads them.
         on_revoked: called with those that it loses, when their handler calls have ended and before
             another member gets them: the place to flush what handlers have gathered. Both are
@@ -159,6 +163,7 @@ class PushConsumer:
         create_group: bool = True,
         check_crcs: bool = True,
         on_damaged: OnDamaged = "stop",
+        missing_topics: MissingTopicsRule = "wait",
         on_assigned: QueuesFunction | None = None,
         on_revoked: QueuesFunction | None = None,
     ) -> None:
@@ -197,6 +202,7 @@ class PushConsumer:
             allocation,
             ReadRules(pull_rules, on_damaged == "skip", self._timing.pull_expired_seconds),
             flow_limits or FlowLimits(),
+            MissingTopics(missing_topics, f"the consumer of group {group}"),
         )
         self._tasks: list[asyncio.Task[None]] = []
         self._ended = asyncio.Event()
@@ -223,6 +229,7 @@ class PushConsumer:
         allocation: AllocationStrategy,
         read_rules: ReadRules,
         flow_limits: FlowLimits,
+        missing_topics: MissingTopics,
     ) -> Assignment:
         return Assignment(
             self._cluster,
@@ -236,6 +243,7 @@ class PushConsumer:
                 flow_limits=flow_limits,
                 rebalance_seconds=self._timing.rebalance_seconds,
                 drain_seconds=self._timing.drain_seconds,
+                missing_topics=missing_topics,
             ),
             membership=self._membership,
             changes=self._changes,
@@ -244,6 +252,7 @@ class PushConsumer:
             statistics=self.statistics,
             start_task=self._start_task,
             listener=self._listener,
+            subscribe=lambda topic: self._subscribe(topic, create_group=False),
         )
 
     # Life
@@ -279,12 +288,14 @@ class PushConsumer:
         try:
             for topic in self._subscriptions:
                 if topic != self._retry_topic:
-                    await self._subscribe(topic)
+                    await self._subscribe(topic, create_group=self._create_group)
             if self._retry_topic:
                 # Last: there is none before there is the group.
                 request = ProvideGroupTopicRequest(group=self.group, topic=GROUP_RETRY)
                 provided = await self._cluster.call_nameserver("ProvideGroupTopic", request)
-                await self._subscribe(self._retry_topic, provided.revision)
+                await self._subscribe(
+                    self._retry_topic, provided.revision, create_group=self._create_group
+                )
             await self._store.load()
             await self._join()
         except BaseException:
@@ -304,11 +315,11 @@ class PushConsumer:
         }.items():
             self._tasks.append(self._start_task(work, name))
 
-    async def _subscribe(self, topic: str, min_revision: int = 0) -> None:
+    async def _subscribe(self, topic: str, min_revision: int = 0, *, create_group: bool) -> None:
         await self._cluster.route(topic, min_revision)
         reply = await self._cluster.call_nameserver(
             "Subscribe",
-            SubscribeRequest(group=self.group, topic=topic, create_group=self._create_group),
+            SubscribeRequest(group=self.group, topic=topic, create_group=create_group),
         )
         self._assignment.route_revision = max(self._assignment.route_revision, reply.revision)
         # A group that was deleted meanwhile was made again.
@@ -369,7 +380,8 @@ class PushConsumer:
         """Wait until the consumer is closed. Cancelling it is safe.
 
         Raises:
-            GroupNotFound, TopicNotFound: somebody deleted what it reads.
+            GroupNotFound: the group was deleted.
+            TopicNotFound: a topic was deleted, and `missing_topics` is "end".
             MemberIdTaken: another process joined under the member id.
             Exception: what a bug in the consumer raised.
         """

@@ -159,6 +159,23 @@ class ReceivingEngine:
             line.leave(parked)
             self._acquirer.look(line, known)
 
+    async def check_topic(self, topic: str) -> None:
+        """Raise TopicNotFound if a topic does not exist. Its route is followed from then on."""
+        await self._cluster.route(topic)
+
+    def has_topic(self, topic: str) -> bool:
+        """Whether a topic exists, by the routes that this connection follows."""
+        return self._cluster.routes.topic(topic) is not None
+
+    async def wait_routes(self, seconds_max: float) -> bool:
+        """Wait for a change of the routes; return whether there was one in time."""
+        try:
+            async with asyncio.timeout(seconds_max):
+                await self._cluster.routes_changed.wait(self._cluster.routes_changed.count)
+        except TimeoutError:
+            return False
+        return True
+
     async def acknowledge(self, group: str, receipts: Sequence[ReceiptHandle]) -> list[bool]:
         """Messages are done: nobody gets them any more. Repeating it does no harm.
 

@@ -4,19 +4,22 @@ import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from math import inf
 
-from rockoon.errors import Closed, InvalidArgument, NotAcquired
+from rockoon.consumer.missing_topics import MissingTopics, MissingTopicsRule
+from rockoon.errors import Closed, InvalidArgument, NotAcquired, TopicNotFound
 from rockoon.net.closed_on_exit import ClosedOnExit
 from rockoon.offsets.start import ConsumeFrom, StartName
 from rockoon.receiving.engine import ReceivingEngine
 from rockoon.receiving.extensions import Extensions
 from rockoon.receiving.received import ReceivedMessage
-from rockoon.subscription import parsed
+from rockoon.subscription import Subscription, parsed
 from rockoon.text_checks import check_group_text, check_text
 
 MESSAGES_DEFAULT = 10
 VISIBLE_AFTER_SECONDS = 30.0
 WAIT_SECONDS = 20.0
 EXTEND_SECONDS_MAX = 3600.0
+# How long the routes may lag behind a nameserver that does not know a topic any more.
+ROUTES_SECONDS_MAX = 1.0
 
 
 class SimpleConsumer(ClosedOnExit):
@@ -43,6 +46,9 @@ class SimpleConsumer(ClosedOnExit):
         extend_seconds_max: how long after its receipt a message is extended automatically while the
             program holds the message object and has not settled it, seconds; 0: never. When half of
             `visible_after` has passed, the message is extended by `visible_after`.
+        missing_topics: if a topic is deleted, "wait": messages come from the other topics, and from
+            the topic when it is created again, as a new topic; "end": `receive` raises
+            TopicNotFound. A topic must exist when it is received from for the first time.
 
     Raises:
         InvalidArgument, InvalidExpression: the subscriptions are none.
@@ -58,6 +64,7 @@ class SimpleConsumer(ClosedOnExit):
         receiver: str = "",
         create_group: bool = True,
         extend_seconds_max: float = EXTEND_SECONDS_MAX,
+        missing_topics: MissingTopicsRule = "wait",
     ) -> None:
         self.group = check_group_text(group)
         self._engine = engine
@@ -70,6 +77,9 @@ class SimpleConsumer(ClosedOnExit):
                 reason=f"extend_seconds_max is {extend_seconds_max}, not 0 or more"
             )
         self._extensions = Extensions(group, self._extend, engine.start_task, extend_seconds_max)
+        self._missing = MissingTopics(missing_topics, f"the simple consumer of group {group}")
+        # Topics that existed when they were received from.
+        self._known: set[str] = set()
         # Of the calls that wait.
         self._timeouts: set[asyncio.Timeout] = set()
         self._is_closed = False
@@ -92,7 +102,8 @@ class SimpleConsumer(ClosedOnExit):
             Messages of one queue or several; none when the time is over.
 
         Raises:
-            TopicNotFound, TopicNotReadable, GroupNotFound, NotPermitted: nothing can be received.
+            TopicNotFound: a topic does not exist; see `missing_topics`.
+            TopicNotReadable, GroupNotFound, NotPermitted: nothing can be received.
             RockoonError: what is needed was away all the time.
             Closed: the consumer is closed.
         """
@@ -102,23 +113,68 @@ class SimpleConsumer(ClosedOnExit):
         self._timeouts.add(timeout)
         try:
             async with timeout:
-                got = await self._engine.receive(
-                    self.group,
-                    self._subscriptions,
-                    messages_max=max_messages,
-                    visible_after_ms=_milliseconds(visible_after, "visible_after"),
-                    wait_seconds=wait,
-                    receiver=self._receiver,
-                    consume_from=self._consume_from,
-                    create_group=self._create_group,
-                )
-                messages = list(got)
+                visible_after_ms = _milliseconds(visible_after, "visible_after")
+                messages = await self._receive(max_messages, visible_after_ms, wait)
                 self._extensions.add(messages, visible_after)
                 return messages
         except TimeoutError:
             raise Closed(what="the consumer") from None
         finally:
             self._timeouts.discard(timeout)
+
+    async def _receive(
+        self, max_messages: int, visible_after_ms: int, wait: float
+    ) -> list[ReceivedMessage]:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + wait
+        while True:
+            present = await self._present()
+            wait_seconds = max(deadline - loop.time(), 0.0)
+            if not present:
+                if await self._engine.wait_routes(wait_seconds):
+                    continue
+                return []
+            try:
+                got = await self._engine.receive(
+                    self.group,
+                    present,
+                    messages_max=max_messages,
+                    visible_after_ms=visible_after_ms,
+                    wait_seconds=wait_seconds,
+                    receiver=self._receiver,
+                    consume_from=self._consume_from,
+                    create_group=self._create_group,
+                )
+                return list(got)
+            except TopicNotFound as absent:
+                topic = absent.details.get("topic", "")
+                if not self._missing.waits or topic not in self._known:
+                    raise
+                # Deleted during the call. The routes may not say so yet.
+                left = deadline - loop.time()
+                if left <= 0:
+                    return []
+                if self._engine.has_topic(topic):
+                    await self._engine.wait_routes(min(left, ROUTES_SECONDS_MAX))
+
+    async def _present(self) -> list[Subscription]:
+        """The subscriptions to topics that exist.
+
+        Raises:
+            TopicNotFound: a topic has not existed since this consumer was made.
+        """
+        present: list[Subscription] = []
+        for each in self._subscriptions:
+            if self._missing.waits and each.topic in self._known:
+                if not self._engine.has_topic(each.topic):
+                    self._missing.add(each.topic, self._known)
+                    continue
+                self._missing.discard(each.topic)
+            else:
+                await self._engine.check_topic(each.topic)
+                self._known.add(each.topic)
+            present.append(each)
+        return present
 
     async def ack(self, messages: ReceivedMessage | Iterable[ReceivedMessage]) -> None:
         """Messages are done: nobody gets them again. Doing it twice does no harm, and late is in
