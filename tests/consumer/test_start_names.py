@@ -33,6 +33,23 @@ def test_a_name_means_what_it_means_in_rocketmq(name: str, policy: ConsumeFrom) 
     assert ConsumeFrom.of(name) == policy
 
 
+@pytest.mark.parametrize("seconds", [10**9, 1_769_860_800, 10**10 - 1])
+def test_a_time_in_seconds_is_refused(seconds: int) -> None:
+    with pytest.raises(InvalidArgument, match=f"epoch seconds.*{seconds} \\* 1000"):
+        ConsumeFrom.timestamp(seconds)
+    assert ConsumeFrom.timestamp(seconds * 1000).value == seconds * 1000
+
+
+@pytest.mark.parametrize("time", [-1, 10**13, 1769860800.5, "1769860800000"])
+def test_a_time_that_is_none_is_refused(time: int) -> None:
+    with pytest.raises(InvalidArgument, match="epoch milliseconds"):
+        ConsumeFrom.timestamp(time)
+
+
+def test_a_moment_of_early_1970_is_taken() -> None:
+    assert ConsumeFrom.at("1970-01-20T00:00:00Z").value == 1_641_600_000
+
+
 def test_a_timestamp_without_a_time_is_half_an_hour_ago_on_the_wire() -> None:
     sent = ConsumeFrom.of("CONSUME_FROM_TIMESTAMP").to_wire()
     assert (sent.consume_from, sent.duration_ms) == (wire.CONSUME_FROM_DURATION, HALF_AN_HOUR_MS)

@@ -203,6 +203,10 @@ async def test_a_group_is_created_once_and_its_configuration_replaced(
         (GroupConfig(name="g" * 121), InvalidGroupName),
         (GroupConfig(name="g", attributes={str(n): "" for n in range(65)}), InvalidArgument),
         (GroupConfig(name="g", start_policy=StartPolicy(tail_messages=-1)), InvalidArgument),
+        (
+            GroupConfig(name="g", start_policy=StartPolicy(timestamp_ms=1_769_860_800)),
+            InvalidArgument,
+        ),
     ],
 )
 async def test_a_group_that_cannot_be_is_refused(

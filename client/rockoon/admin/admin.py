@@ -25,6 +25,7 @@ from rockoon.admin.descriptions import (
 from rockoon.admin.new_topics import create_topics
 from rockoon.admin.offset_calls import ask_offset_service
 from rockoon.admin.stored_messages import StoredMessages
+from rockoon.bounds import check_epoch_ms
 from rockoon.errors import (
     GroupHasMembers,
 )
@@ -388,7 +389,11 @@ class Admin:
             target: where to.
             queues: only these; none means all of the topic.
             member: only the own progress of this member; empty means everybody's.
+
+        Raises:
+            InvalidArgument: a timestamp is not in epoch milliseconds.
         """
+        check_epoch_ms("timestamp_ms", target.timestamp_ms)
         request = PlanResetRequest(
             group=group,
             topic=topic,

@@ -17,6 +17,7 @@ import numpy as np
 
 from rockoon.admin import reads
 from rockoon.admin.which_brokers import away, live_brokers
+from rockoon.bounds import check_epoch_ms
 from rockoon.errors import (
     BrokerUnavailable,
     InvalidArgument,
@@ -119,6 +120,8 @@ class StoredMessages:
         """
         if not 1 <= max_messages <= MESSAGES_MAX:
             raise InvalidArgument(reason=f"{max_messages} messages, not 1 to {MESSAGES_MAX}")
+        check_epoch_ms("begin_ms", begin_ms)
+        check_epoch_ms("end_ms", end_ms)
         route = await self._cluster.route(topic)
         request = QueryMessagesRequest(
             topic=topic,

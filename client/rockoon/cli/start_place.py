@@ -33,7 +33,7 @@ def parse_start(text: str, *, further: str = "") -> "ConsumeFrom":
     except typer.BadParameter:
         pass
     try:
-        return ConsumeFrom.timestamp(parse_time(text))
+        parse_time(text)
     except typer.BadParameter:
         raise typer.BadParameter(
             f"{text!r} is none of: first, last, {further}a time (2026-01-31T12:00), a duration "
@@ -41,6 +41,7 @@ def parse_start(text: str, *, further: str = "") -> "ConsumeFrom":
             "(CONSUME_FROM_LAST_OFFSET)",
             param_hint="--from",
         ) from None
+    return ConsumeFrom.at(text)
 
 
 def _named(text: str) -> "ConsumeFrom":

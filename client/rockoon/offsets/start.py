@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import ClassVar, Literal, Self
 
+from rockoon.bounds import check_epoch_ms
 from rockoon.errors import InvalidArgument
 from rockoon.times import timestamp_ms_of
 from rockoon_core.message_queue import MessageQueue
@@ -44,8 +45,15 @@ class ConsumeFrom:
 
     @classmethod
     def timestamp(cls, timestamp_ms: int) -> "ConsumeFrom":
-        """At the first message stored at or after a time, epoch milliseconds."""
-        return cls(wire.CONSUME_FROM_TIMESTAMP, timestamp_ms)
+        """At the first message stored at or after a time.
+
+        Args:
+            timestamp_ms: epoch milliseconds.
+
+        Raises:
+            InvalidArgument: it is no such time. Ten digits are refused as epoch seconds.
+        """
+        return cls(wire.CONSUME_FROM_TIMESTAMP, check_epoch_ms("timestamp_ms", timestamp_ms))
 
     @classmethod
     def at(cls, moment: "str | datetime") -> "ConsumeFrom":
@@ -60,7 +68,7 @@ class ConsumeFrom:
         """
         try:
             text = moment if isinstance(moment, str) else moment.isoformat()
-            return cls.timestamp(timestamp_ms_of(text))
+            return cls(wire.CONSUME_FROM_TIMESTAMP, timestamp_ms_of(text))
         except ValueError as error:
             raise InvalidArgument(
                 reason=f"{moment!r} is no time: write 20260131120000 or 2026-01-31T12:00:00"

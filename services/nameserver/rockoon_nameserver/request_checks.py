@@ -37,6 +37,8 @@ QUEUES_PER_BLOCK_MAX = 4_096
 PLACEMENTS_MAX = 100
 ATTRIBUTES_MAX = 64
 ATTRIBUTE_BYTES_MAX = 4_096
+# Epoch seconds from 2001 to 2286; as milliseconds they lie in early 1970.
+SECONDS_MIN, SECONDS_MAX = 10**9, 10**10 - 1
 READ_ONLY, WRITE_ONLY, READ_AND_WRITE = 4, 2, 6
 
 
@@ -161,3 +163,8 @@ def check_start_policy(policy: StartPolicy) -> None:
         raise InvalidArgument(reason=f"consume_from {policy.consume_from} is not known")
     if min(policy.timestamp_ms, policy.tail_messages, policy.duration_ms) < 0:
         raise InvalidArgument(reason="a start policy's numbers are 0 or more")
+    if SECONDS_MIN <= policy.timestamp_ms <= SECONDS_MAX:
+        raise InvalidArgument(
+            reason=f"start policy timestamp {policy.timestamp_ms} looks like epoch seconds: give "
+            f"epoch milliseconds, {policy.timestamp_ms} * 1000"
+        )
