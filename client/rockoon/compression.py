@@ -1,6 +1,7 @@
 """Bodies compressed as RocketMQ's clients compress them, and back.
 
-    zlib  a zlib stream (RFC 1950)       0x300 of the system flag, or 0 from old clients
+    zlib  a zlib stream (RFC 1950)       0x300 of the system flag, or 0 from old clients;
+          or a gzip file (RFC 1952), which some clients send under the same flag
     lz4   one frame of LZ4's frame form  0x100
     zstd  one Zstandard frame            0x200
 
@@ -29,6 +30,8 @@ LEVEL_DEFAULT = 5
 PACKED_BYTES_MIN = 4096
 """Bodies below are sent as they are, as in RocketMQ."""
 
+# Of zlib's window bits: a zlib stream and a gzip file are told apart by their first bytes.
+_DETECT_FORMAT = 32
 # Fed in small pieces, so that what comes out of one is bounded as well.
 _PIECE_BYTES = 4096
 
@@ -87,7 +90,8 @@ def pack(body: bytes, compression: Compression, level: int) -> tuple[bytes, int]
 
 
 def _unpack_zlib(body: bytes) -> bytes:
-    unpacker = zlib.decompressobj()
+    # The first bytes decide between zlib and gzip.
+    unpacker = zlib.decompressobj(wbits=zlib.MAX_WBITS | _DETECT_FORMAT)
     unpacked = unpacker.decompress(body, UNPACKED_BYTES_MAX + 1)
     return _whole(unpacked, unpacker.eof)
 

@@ -1,5 +1,6 @@
 """Consumed messages are views of the stored bytes, as columns and one by one."""
 
+import gzip
 import zlib
 from collections.abc import Callable
 from typing import Any
@@ -147,9 +148,10 @@ def test_a_compressed_body_comes_out_as_it_was_sent() -> None:
     raw = b"x" * 1000
     compressed = {"body": zlib.compress(raw), "sys_flag": SYS_FLAG_COMPRESSED}
     newer = compressed | {"sys_flag": SYS_FLAG_COMPRESSED | COMPRESSION_ZLIB}
-    batch = batch_of(compressed, newer, {"body": b"plain"})
-    assert batch.bodies == [raw, raw, b"plain"]
-    assert [message.body for message in batch] == [raw, raw, b"plain"]
+    of_gzip = newer | {"body": gzip.compress(raw)}
+    batch = batch_of(compressed, newer, {"body": b"plain"}, of_gzip)
+    assert batch.bodies == [raw, raw, b"plain", raw]
+    assert [message.body for message in batch] == [raw, raw, b"plain", raw]
 
 
 PACKED = [

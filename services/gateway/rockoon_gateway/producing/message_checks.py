@@ -59,6 +59,7 @@ _TRANSACTION, _DELAY, _FIFO, _LITE, _PRIORITY, _NORMAL = (
     MessageType.TRANSACTION, MessageType.DELAY, MessageType.FIFO, MessageType.LITE,
     MessageType.PRIORITY, MessageType.NORMAL,
 )  # fmt: skip
+_GZIP_MAGIC = b"\x1f\x8b"
 _GZIP = Encoding.GZIP
 
 
@@ -226,12 +227,30 @@ def checked_body(message: Message, bytes_max: int) -> bytes:
 
 
 def unpacked(body: bytes, bytes_max: int) -> bytes:
-    """A gzip body without its packing, or one byte more than is allowed of it."""
+    """Unpack a body whose encoding is GZIP.
+
+    The C++ client sends a zlib stream (RFC 1950) under that name for bodies from 4 MiB on, so the
+    first bytes decide.
+
+    Returns:
+        The body; one byte more than `bytes_max` if it is longer than that.
+
+    Raises:
+        Refusal: it is neither a gzip file nor a zlib stream, or it is cut short.
+    """
     try:
-        with gzip.open(BytesIO(body)) as stream:
-            return stream.read(bytes_max + 1)
+        if body.startswith(_GZIP_MAGIC):
+            with gzip.open(BytesIO(body)) as stream:
+                return stream.read(bytes_max + 1)
+        unpacker = zlib.decompressobj()
+        found = unpacker.decompress(body, bytes_max + 1)
+        if not unpacker.eof and len(found) <= bytes_max:
+            raise EOFError("it is cut short")
     except (OSError, EOFError, zlib.error) as failure:
-        raise Refusal(Code.MESSAGE_CORRUPTED, f"a body is not gzip: {failure}") from failure
+        raise Refusal(
+            Code.MESSAGE_CORRUPTED, f"a body is neither gzip nor zlib: {failure}"
+        ) from failure
+    return found
 
 
 def check_properties(user: Mapping[str, str], system: SystemProperties) -> None:
