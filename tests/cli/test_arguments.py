@@ -1,12 +1,14 @@
 """Times, durations and pairs as people type them."""
 
 import datetime
+import time
+from collections.abc import Iterator
 
 import pytest
 import typer
 
 from rockoon.cli.arguments import parse_counts, parse_duration, parse_pairs, parse_time
-from rockoon.cli.output import duration, for_humans
+from rockoon.cli.output import duration, for_humans, local_time
 
 
 def test_times_have_the_zone_they_name_or_the_local_one() -> None:
@@ -15,6 +17,31 @@ def test_times_have_the_zone_they_name_or_the_local_one() -> None:
     assert parse_time("1769860800000") == 1769860800000
     here = datetime.datetime(2026, 1, 31, 12).astimezone()
     assert parse_time("2026-01-31T12:00") == int(here.timestamp() * 1000)
+
+
+@pytest.fixture
+def berlin(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    with monkeypatch.context() as zone:
+        zone.setenv("TZ", "CET-1CEST,M3.5.0,M10.5.0/3")
+        time.tzset()
+        yield
+    time.tzset()
+
+
+@pytest.mark.usefixtures("berlin")
+@pytest.mark.parametrize(
+    ("utc", "shown"),
+    [
+        ("2026-01-31T11:00:00Z", "2026-01-31T12:00:00+01:00"),
+        ("2026-10-25T00:30:00Z", "2026-10-25T02:30:00+02:00"),
+        ("2026-10-25T01:30:00Z", "2026-10-25T02:30:00+01:00"),
+    ],
+    ids=["winter", "repeated hour, first", "repeated hour, second"],
+)
+def test_a_time_that_is_shown_can_be_typed_back(utc: str, shown: str) -> None:
+    epoch_ms = parse_time(utc)
+    assert local_time(epoch_ms) == shown
+    assert parse_time(shown) == epoch_ms
 
 
 @pytest.mark.parametrize(

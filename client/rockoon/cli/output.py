@@ -78,11 +78,12 @@ def cell(value: Any) -> str:
 
 
 def local_time(epoch_ms: int | None) -> str | None:
-    """A time for people, in their own time zone; None for none."""
+    """A time in the local time zone with its UTC offset, as in "2026-01-31T12:00:00+01:00"; None
+    for none. Options that take a time accept it."""
     if not epoch_ms:
         return None
     moment = datetime.datetime.fromtimestamp(epoch_ms / 1000).astimezone()
-    return moment.strftime("%Y-%m-%d %H:%M:%S")
+    return moment.isoformat(timespec="seconds")
 
 
 def counted(number: int, noun: str) -> str:
