@@ -106,6 +106,24 @@ def test_who_decides_when_it_is_enough(
 
 
 @pytest.mark.parametrize(
+    ("failure", "attempts"),
+    [
+        (Failure(delay_level=-1), 3),
+        (Failure(delay_level=-1, deliveries=5), 7),
+        (Failure(delay_level=-1, deliveries=-5), 3),
+        (Failure(delay_level=-1, deliveries=2**31 - 1), 2**31 - 1),
+        (Failure(deliveries=5), 3),
+    ],
+)
+def test_a_dead_letter_counts_deliveries_that_were_not_sent_back(
+    failure: Failure, attempts: int
+) -> None:
+    original = record(topic=b"%RETRY%g", reconsume_times=2)
+    made = returned(original, "g", RULES, failure, 0)
+    assert made.record.reconsume_times == attempts
+
+
+@pytest.mark.parametrize(
     ("failure", "properties"),
     [
         (Failure(delay_level=1), {"DELAY": "1"}),

@@ -34,7 +34,12 @@ class Even:
         return [each.offset % 2 == 0 for each in receipts]
 
     async def dead_letter(
-        self, group: str, receipts: Sequence[ReceiptHandle], *, reason: str = ""
+        self,
+        group: str,
+        receipts: Sequence[ReceiptHandle],
+        *,
+        reason: str = "",
+        attempts: int = 1,
     ) -> list[bool]:
         raise NotImplementedError
 

@@ -216,7 +216,8 @@ class World:
         own = self.own(number, offsets)
         counted = self.chance.random() < 0.7
         at_ms = self.now_ms + self.chance.choice((0, 10, 300))
-        change = VisibilityChange(at_ms, counted, extend=False)
+        reason = self.chance.choice(("", "", "it failed"))
+        change = VisibilityChange(at_ms, counted, extend=False, reason=reason)
         changed = self.deliveries.change_visibility(GROUP, QUEUE, number, first, messages, change)
         assert set(bits_of(first, changed.refused)) == set(offsets) - set(own)
         assert bool(changed.number) == bool(own)

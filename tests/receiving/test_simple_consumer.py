@@ -9,6 +9,7 @@ from receiving.orders import Orders, failure_of, numbers_of, receive
 
 import rockoon
 from rockoon import sync
+from rockoon.consumer.order import Order
 from rockoon.errors import (
     Closed,
     GroupNotFound,
@@ -20,8 +21,10 @@ from rockoon.errors import (
 from rockoon.local import LocalCluster
 from rockoon.receiving.line import Line
 from rockoon.receiving.received import ReceiptHandle, ReceivedMessages
+from rockoon.subscription import Subscription
 from rockoon_core.message_queue import MessageQueue
 from rockoon_proto.v1.nameserver_pb2 import GroupConfig
+from support.eventually import eventually
 from support.waiting import DEADLINE_SECONDS
 
 
@@ -288,6 +291,44 @@ async def test_attempts_used_up_make_a_dead_letter(orders: Orders) -> None:
         assert "never acknowledged" in (letters[0].message.failure or "")
 
 
+@pytest.mark.parametrize("fifo", [False, True])
+async def test_a_dead_letter_has_the_last_reason_and_counts_its_deliveries(
+    orders: Orders, fifo: bool
+) -> None:
+    config = GroupConfig(name=orders.group, retry_attempts_max=3, fifo=fifo)
+    await orders.cluster.admin.create_group(config)
+    await orders.send([1])
+    async with orders.consumer() as consumer:
+        for reason in ("", ValueError("cut in \ud83d"), "", ""):
+            await consumer.nack(await receive(consumer, 1), reason=reason)
+        async with asyncio.TaskGroup() as tasks:
+            waiting = tasks.create_task(consumer.receive(wait=DEADLINE_SECONDS))
+            await orders.all_settled()
+            waiting.cancel()
+    [letter] = [each async for each in orders.cluster.admin.dead_letters.letters(orders.group)]
+    assert letter.message.failure == r"Rejected: ValueError: cut in \ud83d"
+    assert letter.message.reconsume_times == 4
+
+
+async def test_an_orderly_consumers_dead_letter_counts_its_deliveries(orders: Orders) -> None:
+    await orders.send([1])
+
+    async def fail(_: rockoon.Message) -> None:
+        raise ValueError("it is poison")
+
+    async with orders.cluster.push_consumer(
+        orders.group,
+        {orders.topic: "*"},
+        fail,
+        orderly=Order(attempts_max=3, suspend_seconds=0.01),
+        consume_from="first",
+    ) as consumer:
+        await eventually(lambda: consumer.statistics.retries.dead == 1)
+    [letter] = [each async for each in orders.cluster.admin.dead_letters.letters(orders.group)]
+    assert letter.message.failure == "ValueError: it is poison"
+    assert letter.message.reconsume_times == 3
+
+
 async def test_a_receiver_gives_a_message_up(orders: Orders) -> None:
     await orders.send([1])
     engine = orders.cluster.receiving
@@ -295,12 +336,13 @@ async def test_a_receiver_gives_a_message_up(orders: Orders) -> None:
         (message,) = await receive(consumer, 1)
         none = ReceiptHandle(message.queue, 1 << 40, message.queue_offset)
         taken = await engine.dead_letter(
-            orders.group, [none, message.receipt], reason="it is poison"
+            orders.group, [none, message.receipt], reason="it is poison", attempts=5
         )
         assert taken == [False, True]
     await orders.all_settled()
     letters = [each async for each in orders.cluster.admin.dead_letters.letters(orders.group)]
     assert ["it is poison" in (each.message.failure or "") for each in letters] == [True]
+    assert [each.message.reconsume_times for each in letters] == [5]
 
 
 async def test_what_a_classic_consumer_failed_on_comes_by_the_retry_topic(orders: Orders) -> None:
@@ -396,9 +438,11 @@ async def test_what_cannot_be_received_is_said(orders: Orders) -> None:
 
 async def test_a_group_that_could_not_receive_is_not_remembered(orders: Orders) -> None:
     engine = orders.cluster.receiving
-    async with orders.cluster.simple_consumer("nobodys", {"nowhere": "*"}) as consumer:
-        with pytest.raises(TopicNotFound):
-            await consumer.receive(wait=0)
+    nowhere = [Subscription.parse("nowhere", "*")]
+    with pytest.raises(TopicNotFound):
+        await engine.receive(
+            "nobodys", nowhere, messages_max=1, visible_after_ms=1000, wait_seconds=0
+        )
     assert "nobodys" in engine._groups
     engine.forget_unused()
     assert "nobodys" not in engine._groups

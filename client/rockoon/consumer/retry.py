@@ -201,6 +201,7 @@ class RetryTopic:
             delay_level=level,
             delay_ms=delay_ms,
             failure=reason_of(failure),
+            deliveries=min(failure.attempt, _INT32_MAX) if failure.is_last else 0,
         )
 
     def _delay(self, message: Message, failure: Failure) -> tuple[int, int]:

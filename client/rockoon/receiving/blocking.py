@@ -63,10 +63,13 @@ class BlockingSimpleConsumer:
         self._cluster.call(self._consumer.ack(messages))
 
     def nack(
-        self, messages: ReceivedMessage | Iterable[ReceivedMessage], delay: float = 0.0
+        self,
+        messages: ReceivedMessage | Iterable[ReceivedMessage],
+        delay: float = 0.0,
+        reason: str | BaseException = "",
     ) -> None:
         """As `SimpleConsumer.nack`."""
-        self._cluster.call(self._consumer.nack(messages, delay))
+        self._cluster.call(self._consumer.nack(messages, delay, reason))
 
     def extend(self, messages: ReceivedMessage | Iterable[ReceivedMessage], seconds: float) -> None:
         """As `SimpleConsumer.extend`."""

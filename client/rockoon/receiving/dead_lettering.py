@@ -9,7 +9,11 @@ from rockoon.net.connection import Connection
 
 
 class NeverAcknowledged(Exception):
-    """Why a message is a dead letter, as it says with the message."""
+    """Why a message is a dead letter: its receivers gave no reason."""
+
+
+class Rejected(Exception):
+    """Why a message is a dead letter: the last reason that a receiver gave."""
 
 
 class DeadLettering:
@@ -24,7 +28,11 @@ class DeadLettering:
         self._statistics = RetryStatistics()
 
     async def bury(
-        self, group: str, found: Sequence[tuple[int, Batch, int]], attempts: int, reason: str
+        self,
+        group: str,
+        found: Sequence[tuple[int, Batch, int]],
+        attempts: int,
+        reason: Exception,
     ) -> list[int]:
         """Have brokers store messages of one queue as dead letters.
 
@@ -32,7 +40,7 @@ class DeadLettering:
             group: whose.
             found: as of a `Reading`.
             attempts: how often they were delivered in vain.
-            reason: for people.
+            reason: kept with the dead letter, with the name of its class.
 
         Returns:
             Offsets of those that are durable there. Of others, some may be.
@@ -40,7 +48,7 @@ class DeadLettering:
         if not found:
             return []
         messages = [Message(batch, index) for _, batch, index in found]
-        failure = Failure(messages, max(attempts, 1), NeverAcknowledged(reason), is_last=True)
+        failure = Failure(messages, max(attempts, 1), reason, is_last=True)
         topic = RetryTopic(self._cluster, group, RetryPolicy(), self._statistics)
         is_all = await topic.failed(failure) is None
         offsets = zip((at[0] for at in found), messages, strict=True)

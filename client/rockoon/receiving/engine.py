@@ -230,18 +230,33 @@ class ReceivingEngine:
         *,
         counted: bool = True,
         extend: bool = False,
+        reason: str = "",
     ) -> list[tuple[ReceiptHandle, int] | None]:
-        """As `change_visibility`, each with when it is visible, by the offset service's clock."""
+        """As `change_visibility`, each with when it is visible, by the offset service's clock.
+
+        Args:
+            reason: why the delivery failed; a later dead letter has it.
+        """
         _check_visible_after(visible_after_ms, 0)
         changed = await self._settler.change(
-            group, receipts, visible_after_ms, uncounted=not counted, extend=extend
+            group,
+            receipts,
+            visible_after_ms,
+            uncounted=not counted,
+            extend=extend,
+            reason=reason,
         )
         if not extend and (known := self._groups.get(group)) is not None:
             self._acquirer.note_settled(known, visible_after_ms / 1000)
         return changed
 
     async def dead_letter(
-        self, group: str, receipts: Sequence[ReceiptHandle], *, reason: str = ""
+        self,
+        group: str,
+        receipts: Sequence[ReceiptHandle],
+        *,
+        reason: str = "",
+        attempts: int = 1,
     ) -> list[bool]:
         """Put messages into the group's dead-letter topic, and acknowledge them.
 
@@ -249,6 +264,7 @@ class ReceivingEngine:
             group: whose.
             receipts: which.
             reason: for people, kept with them.
+            attempts: how often they were delivered (`ReceivedMessage.attempt`), kept with them.
 
         Returns:
             As `acknowledge`. One whose receipt is not valid may be a dead letter all the same.
@@ -269,7 +285,7 @@ class ReceivingEngine:
             tail = self._tails.find(queue)
             if tail is None:
                 raise QueueNotFound(topic=queue.topic, queue=queue.queue_id, broker=queue.broker)
-            if not await self._granting.dead_letter(group, tail, some, reason):
+            if not await self._granting.dead_letter(group, tail, some, reason, attempts):
                 raise BrokerUnavailable(broker=queue.broker)
         valid = [receipt for receipt in held if receipt is not None]
         taken = iter(await self.acknowledge(group, valid))

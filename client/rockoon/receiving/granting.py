@@ -17,7 +17,7 @@ from rockoon.errors import RockoonError
 from rockoon.message import Batch, Message
 from rockoon.net.connection import Connection
 from rockoon.receiving.acquirer import Acquirer, ReceivingGroup, Wish
-from rockoon.receiving.dead_lettering import DeadLettering
+from rockoon.receiving.dead_lettering import DeadLettering, NeverAcknowledged, Rejected
 from rockoon.receiving.line import MESSAGES_MAX, Line
 from rockoon.receiving.offset_bits import offsets_of
 from rockoon.receiving.offset_reader import Found, OffsetReader, Reading
@@ -263,21 +263,37 @@ class Granting:
     async def _bury(self, group: ReceivingGroup, share: Share) -> None:
         reading = await self._reader.read(share.tail, share.offsets)
         attempts = share.acquired.attempt - 1
-        reason = f"it was received {attempts} times and never acknowledged"
+        failure = NeverAcknowledged(f"it was received {attempts} times and never acknowledged")
+        if share.acquired.reason:
+            failure = Rejected(share.acquired.reason)
         sound = _sound(group.name, share.tail, reading)
-        buried = await self._dead_letters.bury(group.name, sound, attempts, reason)
+        buried = await self._dead_letters.bury(group.name, sound, attempts, failure)
         if done := [*reading.gone, *reading.damaged, *buried]:
             await self._settler.acknowledge(group.name, share.receipts(done))
 
     async def dead_letter(
-        self, group: str, tail: QueueTail, receipts: Sequence[ReceiptHandle], reason: str
+        self,
+        group: str,
+        tail: QueueTail,
+        receipts: Sequence[ReceiptHandle],
+        reason: str,
+        attempts: int = 1,
     ) -> bool:
-        """Make messages of one queue dead letters; returns whether that is done."""
+        """Make messages of one queue dead letters; returns whether that is done.
+
+        Args:
+            attempts: how often they were delivered, by way of the retry topic included.
+        """
         reading = await self._reader.read(tail, sorted({each.offset for each in receipts}))
         if reading.unread:
             return False
         sound = _sound(group, tail, reading)
-        return len(await self._dead_letters.bury(group, sound, 1, reason)) == len(sound)
+        if sound and tail.queue.is_retry:
+            # The broker adds those that the record counts.
+            _, batch, index = sound[0]
+            attempts -= Message(batch, index).reconsume_times
+        failure = NeverAcknowledged(reason)
+        return len(await self._dead_letters.bury(group, sound, attempts, failure)) == len(sound)
 
 
 def _sound(group: str, tail: QueueTail, reading: Reading) -> list[tuple[int, Batch, int]]:

@@ -69,6 +69,7 @@ class Change(NamedTuple):
     visible_after_ms: int
     uncounted: bool
     extend: bool
+    reason: str
 
 
 Key = TypeVar("Key", bound=Hashable)
@@ -228,13 +229,16 @@ class Settler:
         *,
         uncounted: bool = False,
         extend: bool = False,
+        reason: str = "",
     ) -> list[tuple[ReceiptHandle, int] | None]:
         """As `ReceivingEngine.change_visibility`, each with when it is visible again."""
         if not receipts:
             return []
         offsets = by_acquisition(receipts)
         keys = {
-            each: Change(GroupAcquisition(group, *each), visible_after_ms, uncounted, extend)
+            each: Change(
+                GroupAcquisition(group, *each), visible_after_ms, uncounted, extend, reason
+            )
             for each in offsets
         }
         found = await self._changed.answer({keys[each]: offsets[each] for each in offsets})
@@ -281,6 +285,7 @@ class Settler:
                     visible_after_ms=key.visible_after_ms,
                     uncounted=key.uncounted,
                     extend=key.extend,
+                    reason=key.reason,
                 )
                 for key, offsets in entries.items()
             ]

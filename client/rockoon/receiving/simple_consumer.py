@@ -13,6 +13,7 @@ from rockoon.receiving.extensions import Extensions
 from rockoon.receiving.received import ReceivedMessage
 from rockoon.subscription import Subscription, parsed
 from rockoon.text_checks import check_group_text, check_text
+from rockoon_core.valid_text import exception_text, valid_text
 
 MESSAGES_DEFAULT = 10
 VISIBLE_AFTER_SECONDS = 30.0
@@ -20,6 +21,7 @@ WAIT_SECONDS = 20.0
 EXTEND_SECONDS_MAX = 3600.0
 # How long the routes may lag behind a nameserver that does not know a topic any more.
 ROUTES_SECONDS_MAX = 1.0
+REASON_CHARACTERS_MAX = 256
 
 
 class SimpleConsumer(ClosedOnExit):
@@ -191,20 +193,29 @@ class SimpleConsumer(ClosedOnExit):
         _refuse([each for each, is_taken in zip(some, taken, strict=True) if not is_taken])
 
     async def nack(
-        self, messages: ReceivedMessage | Iterable[ReceivedMessage], delay: float = 0.0
+        self,
+        messages: ReceivedMessage | Iterable[ReceivedMessage],
+        delay: float = 0.0,
+        reason: str | BaseException = "",
     ) -> None:
         """Messages failed: others get them, after a delay, and their attempts are counted.
 
         Args:
             messages: one or several.
             delay: seconds, up to 12 hours.
+            reason: why they failed, as text or an exception. If a message becomes a dead letter,
+                the last reason that was given is its `failure`. Cut to 256 bytes.
 
         Raises:
             NotAcquired, RockoonError: as `ack`.
         """
         some, delay_ms = _several(messages), _milliseconds(delay, "delay")
+        is_exception = isinstance(reason, BaseException)
+        text = exception_text(reason) if is_exception else valid_text(reason)
         await self._extensions.settle(some)
-        _refuse(await self._change(some, delay_ms, extend=False))
+        _refuse(
+            await self._change(some, delay_ms, extend=False, reason=text[:REASON_CHARACTERS_MAX])
+        )
 
     async def extend(
         self, messages: ReceivedMessage | Iterable[ReceivedMessage], seconds: float
@@ -236,11 +247,20 @@ class SimpleConsumer(ClosedOnExit):
         return await self._change(messages, _milliseconds(seconds, "seconds"), extend=True)
 
     async def _change(
-        self, messages: Sequence[ReceivedMessage], visible_after_ms: int, *, extend: bool
+        self,
+        messages: Sequence[ReceivedMessage],
+        visible_after_ms: int,
+        *,
+        extend: bool,
+        reason: str = "",
     ) -> list[ReceivedMessage]:
         """Change visibility; return the messages that are not this receiver's any more."""
         changed = await self._engine.changed(
-            self.group, [each.receipt for each in messages], visible_after_ms, extend=extend
+            self.group,
+            [each.receipt for each in messages],
+            visible_after_ms,
+            extend=extend,
+            reason=reason,
         )
         lost = []
         for message, change in zip(messages, changed, strict=True):

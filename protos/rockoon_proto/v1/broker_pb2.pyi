@@ -257,7 +257,7 @@ class SendBackRequest(_message.Message):
     def __init__(self, group: _Optional[str] = ..., messages: _Optional[_Iterable[_Union[FailedMessage, _Mapping]]] = ..., attempts_max: _Optional[int] = ..., route_revision: _Optional[int] = ...) -> None: ...
 
 class FailedMessage(_message.Message):
-    __slots__ = ("topic", "queue_id", "queue_offset", "physical_offset", "record", "delay_level", "delay_ms", "failure")
+    __slots__ = ("topic", "queue_id", "queue_offset", "physical_offset", "record", "delay_level", "delay_ms", "failure", "deliveries")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     QUEUE_ID_FIELD_NUMBER: _ClassVar[int]
     QUEUE_OFFSET_FIELD_NUMBER: _ClassVar[int]
@@ -266,6 +266,7 @@ class FailedMessage(_message.Message):
     DELAY_LEVEL_FIELD_NUMBER: _ClassVar[int]
     DELAY_MS_FIELD_NUMBER: _ClassVar[int]
     FAILURE_FIELD_NUMBER: _ClassVar[int]
+    DELIVERIES_FIELD_NUMBER: _ClassVar[int]
     topic: str
     queue_id: int
     queue_offset: int
@@ -274,7 +275,8 @@ class FailedMessage(_message.Message):
     delay_level: int
     delay_ms: int
     failure: str
-    def __init__(self, topic: _Optional[str] = ..., queue_id: _Optional[int] = ..., queue_offset: _Optional[int] = ..., physical_offset: _Optional[int] = ..., record: _Optional[bytes] = ..., delay_level: _Optional[int] = ..., delay_ms: _Optional[int] = ..., failure: _Optional[str] = ...) -> None: ...
+    deliveries: int
+    def __init__(self, topic: _Optional[str] = ..., queue_id: _Optional[int] = ..., queue_offset: _Optional[int] = ..., physical_offset: _Optional[int] = ..., record: _Optional[bytes] = ..., delay_level: _Optional[int] = ..., delay_ms: _Optional[int] = ..., failure: _Optional[str] = ..., deliveries: _Optional[int] = ...) -> None: ...
 
 class SentBack(_message.Message):
     __slots__ = ("topic", "dead", "attempts", "origin_message_id", "error")

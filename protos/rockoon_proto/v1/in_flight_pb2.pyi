@@ -52,7 +52,7 @@ class AcquireRequest(_message.Message):
     def __init__(self, wanted: _Optional[_Iterable[_Union[Wanted, _Mapping]]] = ..., route_revision: _Optional[int] = ...) -> None: ...
 
 class Acquired(_message.Message):
-    __slots__ = ("queue", "acquisition", "first_offset", "offsets", "attempt", "dead", "visible_at_ms")
+    __slots__ = ("queue", "acquisition", "first_offset", "offsets", "attempt", "dead", "visible_at_ms", "reason")
     QUEUE_FIELD_NUMBER: _ClassVar[int]
     ACQUISITION_FIELD_NUMBER: _ClassVar[int]
     FIRST_OFFSET_FIELD_NUMBER: _ClassVar[int]
@@ -60,6 +60,7 @@ class Acquired(_message.Message):
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     DEAD_FIELD_NUMBER: _ClassVar[int]
     VISIBLE_AT_MS_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
     queue: _offset_pb2.QueueRef
     acquisition: int
     first_offset: int
@@ -67,7 +68,8 @@ class Acquired(_message.Message):
     attempt: int
     dead: bool
     visible_at_ms: int
-    def __init__(self, queue: _Optional[_Union[_offset_pb2.QueueRef, _Mapping]] = ..., acquisition: _Optional[int] = ..., first_offset: _Optional[int] = ..., offsets: _Optional[bytes] = ..., attempt: _Optional[int] = ..., dead: _Optional[bool] = ..., visible_at_ms: _Optional[int] = ...) -> None: ...
+    reason: str
+    def __init__(self, queue: _Optional[_Union[_offset_pb2.QueueRef, _Mapping]] = ..., acquisition: _Optional[int] = ..., first_offset: _Optional[int] = ..., offsets: _Optional[bytes] = ..., attempt: _Optional[int] = ..., dead: _Optional[bool] = ..., visible_at_ms: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class QueueRefusal(_message.Message):
     __slots__ = ("queue", "error")
@@ -148,18 +150,20 @@ class AcknowledgeReply(_message.Message):
     def __init__(self, results: _Optional[_Iterable[_Union[Acknowledged, _Mapping]]] = ...) -> None: ...
 
 class VisibilityChange(_message.Message):
-    __slots__ = ("group", "delivered", "visible_after_ms", "uncounted", "extend")
+    __slots__ = ("group", "delivered", "visible_after_ms", "uncounted", "extend", "reason")
     GROUP_FIELD_NUMBER: _ClassVar[int]
     DELIVERED_FIELD_NUMBER: _ClassVar[int]
     VISIBLE_AFTER_MS_FIELD_NUMBER: _ClassVar[int]
     UNCOUNTED_FIELD_NUMBER: _ClassVar[int]
     EXTEND_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
     group: str
     delivered: Delivered
     visible_after_ms: int
     uncounted: bool
     extend: bool
-    def __init__(self, group: _Optional[str] = ..., delivered: _Optional[_Union[Delivered, _Mapping]] = ..., visible_after_ms: _Optional[int] = ..., uncounted: _Optional[bool] = ..., extend: _Optional[bool] = ...) -> None: ...
+    reason: str
+    def __init__(self, group: _Optional[str] = ..., delivered: _Optional[_Union[Delivered, _Mapping]] = ..., visible_after_ms: _Optional[int] = ..., uncounted: _Optional[bool] = ..., extend: _Optional[bool] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class ChangeVisibilityRequest(_message.Message):
     __slots__ = ("changes",)

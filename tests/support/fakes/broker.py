@@ -53,7 +53,9 @@ class FakeQueue:
         self.codes.append(tags_code(tags) if tags else 0)
         return offset
 
-    def take_back(self, original: Record, topic: str, properties: dict[str, str]) -> None:
+    def take_back(
+        self, original: Record, topic: str, properties: dict[str, str], attempts: int
+    ) -> None:
         record = replace(
             original,
             topic=topic.encode(),
@@ -61,7 +63,7 @@ class FakeQueue:
             queue_offset=self.max_offset,
             physical_offset=1000 * self.max_offset,
             properties=encode(properties),
-            reconsume_times=original.reconsume_times + 1,
+            reconsume_times=attempts,
         )
         self.frames.append(encode_record(record))
         self.codes.append(tags_code(properties.get("TAGS", "")))
@@ -258,7 +260,8 @@ class FakeBroker(BrokerServicer):
                 continue
             result.dead = failed.delay_level < 0 or original.reconsume_times >= attempts_max
             result.topic = (dlq_topic if result.dead else retry_topic)(request.group)
-            result.attempts = original.reconsume_times + 1
+            failed_now = max(failed.deliveries, 1) if result.dead else 1
+            result.attempts = original.reconsume_times + failed_now
             kept = decode(original.properties)
             properties = {
                 "RETRY_TOPIC": failed.topic,
@@ -268,7 +271,7 @@ class FakeBroker(BrokerServicer):
             }
             result.origin_message_id = properties["ORIGIN_MESSAGE_ID"]
             queue = self.queues.setdefault((result.topic, 0), FakeQueue())
-            queue.take_back(original, result.topic, properties)
+            queue.take_back(original, result.topic, properties, result.attempts)
         self.sent_back.append((request, reply))
         self.appended.note()
         return reply

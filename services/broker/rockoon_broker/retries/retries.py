@@ -111,6 +111,8 @@ class Failure:
     attempts_max: int | None = None
     """Instead of the group's."""
     reason: str = ""
+    deliveries: int = 1
+    """Failed deliveries that a dead letter counts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +175,9 @@ def returned(
         sys_flag=original.sys_flag & SYS_FLAGS_ALLOWED,
         born_timestamp_ms=original.born_timestamp_ms,
         born_host=original.born_host,
-        reconsume_times=min(failed_before + 1, ATTEMPTS_COUNTED_MAX),
+        reconsume_times=min(
+            failed_before + (max(failure.deliveries, 1) if dead else 1), ATTEMPTS_COUNTED_MAX
+        ),
     )
     return Returned(record, dead, origin)
 

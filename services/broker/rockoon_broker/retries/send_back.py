@@ -124,7 +124,9 @@ class SendBacks:
         for index, failed in enumerate(request.messages):
             # A consumer that names too long a pause gets the longest.
             delay_ms = min(failed.delay_ms, delay_ms_max)
-            failure = Failure(failed.delay_level, delay_ms, attempts_max, failed.failure)
+            failure = Failure(
+                failed.delay_level, delay_ms, attempts_max, failed.failure, failed.deliveries
+            )
             try:
                 original = self._original(failed)
                 made = returned(original, request.group, rules, failure, turn)

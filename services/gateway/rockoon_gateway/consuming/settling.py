@@ -37,7 +37,12 @@ class Settles(Visibility, Protocol):
         ...
 
     async def dead_letter(
-        self, group: str, receipts: Sequence[ReceiptHandle], *, reason: str = ""
+        self,
+        group: str,
+        receipts: Sequence[ReceiptHandle],
+        *,
+        reason: str = "",
+        attempts: int = 1,
     ) -> list[bool]:
         """See `ReceivingEngine`."""
         ...
@@ -151,7 +156,9 @@ class Settling:
         require_reader(call, group, topic)
         receipt = self._receipt(request.receipt_handle, group, topic, self._clock())
         reason = f"given up by its consumer after {request.delivery_attempt} deliveries"
-        (is_taken,) = await self._engine.dead_letter(group, [receipt], reason=reason)
+        (is_taken,) = await self._engine.dead_letter(
+            group, [receipt], reason=reason, attempts=request.delivery_attempt
+        )
         self._renewer.forget(group, [receipt])
         if not is_taken:
             raise settled(request.receipt_handle)

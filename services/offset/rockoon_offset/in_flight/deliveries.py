@@ -30,6 +30,8 @@ class VisibilityChange(NamedTuple):
     counted: bool
     # The holder keeps them, and its number.
     extend: bool
+    # Why the delivery failed; empty: the former reason stays.
+    reason: str = ""
 
 
 class ChangedVisibility(NamedTuple):
@@ -168,7 +170,7 @@ class Deliveries:
         acquisition = window.find(number)
         assert acquisition is not None, "messages are its own"
         attempt = acquisition.attempt - (0 if change.counted else 1)
-        grant = Grant(number, first, own, attempt)
+        grant = Grant(number, first, own, attempt, change.reason or acquisition.reason)
         acquired = self._acquired(group, queue, grant, change.visible_at_ms)
         return ChangedVisibility([acquired], refused, acquired.number)
 
@@ -196,6 +198,7 @@ class Deliveries:
             grant.attempt,
             visible_at_ms,
             attempt_id,
+            grant.reason,
         )
         self._state.apply(record)
         return record

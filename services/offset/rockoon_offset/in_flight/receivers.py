@@ -71,6 +71,8 @@ class PutOff(NamedTuple):
     visible_after_ms: int
     counted: bool
     extend: bool
+    # Why the delivery failed, for people.
+    reason: str = ""
 
 
 class Delivery(NamedTuple):
@@ -194,7 +196,7 @@ class Receivers:
         try:
             for each in changes:
                 at_ms = now_ms + each.visible_after_ms
-                change = VisibilityChange(at_ms, each.counted, each.extend)
+                change = VisibilityChange(at_ms, each.counted, each.extend, each.reason)
                 changed = self._deliveries.change_visibility(*each.delivered, change)
                 records += changed.records
                 settlement = self._settled("put_off", each.delivered, changed.refused)
@@ -464,4 +466,13 @@ def held_by_try(
             for at_ms, messages in each.parts.items():
                 if at_ms > now_ms:
                     where = trimmed(each.first, messages)
-                    yield Acquired(wish.group, queue, each.number, 0, *where, each.attempt, at_ms)
+                    yield Acquired(
+                        wish.group,
+                        queue,
+                        each.number,
+                        0,
+                        *where,
+                        each.attempt,
+                        at_ms,
+                        reason=each.reason,
+                    )

@@ -27,6 +27,8 @@ from rockoon_proto.v1.in_flight_pb2_grpc import InFlightServiceServicer
 WISHES_MAX = 1024
 MESSAGES_MAX = 1024
 INVISIBLE_MS_MIN = 1
+# Kept for each acquisition, of which a queue may have as many as messages in flight.
+REASON_BYTES_MAX = 256
 # Of a set of offsets: as far as a window reaches.
 OFFSETS_BYTES_MAX = 128 << 10
 
@@ -168,6 +170,7 @@ def put_off(change: pb.VisibilityChange) -> PutOff:
         change.visible_after_ms,
         not change.uncounted,
         change.extend,
+        change.reason.encode()[:REASON_BYTES_MAX].decode(errors="ignore"),
     )
 
 
@@ -198,6 +201,7 @@ def acquired(delivery: Delivery) -> pb.Acquired:
         attempt=of.attempt,
         dead=delivery.is_dead,
         visible_at_ms=of.visible_at_ms,
+        reason=of.reason if delivery.is_dead else "",
     )
 
 

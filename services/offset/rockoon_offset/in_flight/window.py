@@ -37,6 +37,8 @@ class Acquisition(NamedTuple):
     attempt_id: str
     # When they are visible again, epoch milliseconds → which. Never changed: snapshots share it.
     parts: dict[int, int]
+    # Why the last delivery failed whose receiver gave a reason; empty: none did.
+    reason: str = ""
 
     @property
     def messages(self) -> int:
@@ -55,6 +57,8 @@ class Grant(NamedTuple):
     first: int
     messages: int
     attempt: int
+    # As of an Acquisition.
+    reason: str = ""
 
 
 class Counts(NamedTuple):
@@ -135,7 +139,9 @@ class Window:
             acquisition = self._acquisitions[due[1]]
             messages = lowest(acquisition.parts[due[0]], count)
             attempt = acquisition.attempt + 1
-            return Grant(acquisition.number, acquisition.first, messages, attempt)
+            return Grant(
+                acquisition.number, acquisition.first, messages, attempt, acquisition.reason
+            )
         count = min(count, self.room)
         if count and self.skipped:
             return Grant(0, self.floor, lowest(self.skipped, count), 1)
@@ -179,9 +185,9 @@ class Window:
                 if not count:
                     break
         grants = [
-            Grant(number, self.floor, messages & chosen, self._acquisitions[number].attempt + 1)
+            Grant(number, self.floor, messages & chosen, former.attempt + 1, former.reason)
             for number, messages in had.items()
-            if messages & chosen
+            if messages & chosen and (former := self._acquisitions[number])
         ]
         for messages in had.values():
             chosen &= ~messages
@@ -235,6 +241,7 @@ class Window:
         attempt: int,
         visible_at_ms: int,
         attempt_id: str,
+        reason: str = "",
     ) -> None:
         """Messages are a new acquisition's; of an acquisition before, or nobody's (0)."""
         self.since = self.since or number
@@ -244,7 +251,7 @@ class Window:
             self._reach(first, messages)
         acquisition = self._acquisitions.get(number)
         if acquisition is None:
-            acquisition = Acquisition(number, first, attempt, attempt_id, {})
+            acquisition = Acquisition(number, first, attempt, attempt_id, {}, reason)
         self._add(acquisition, first, messages, visible_at_ms)
 
     def extend(self, number: int, first: int, messages: int, visible_at_ms: int) -> None:

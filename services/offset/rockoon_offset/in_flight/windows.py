@@ -95,6 +95,7 @@ class Windows:
                             each.attempt,
                             at_ms,
                             each.attempt_id,
+                            each.reason,
                         )
 
         return records()

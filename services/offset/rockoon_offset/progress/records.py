@@ -184,6 +184,8 @@ class Acquired(NamedTuple):
     visible_at_ms: int
     # Of a FIFO group's receiver.
     attempt_id: str = ""
+    # Why the last delivery failed whose receiver gave a reason; empty: none did.
+    reason: str = ""
 
 
 class Settled(NamedTuple):
@@ -285,7 +287,9 @@ def encode(record: Record) -> bytes:
         # JSON readers have limits for numbers, and sets have thousands of bits: hexadecimal.
         case Acquired():
             set_of = f"{record.messages:x}"
-            fields = ["acquired", record.group, *record.queue, *record[2:5], set_of, *record[6:]]
+            # Without a reason a service of an earlier version reads the record, too.
+            rest = record[6:] if record.reason else record[6:-1]
+            fields = ["acquired", record.group, *record.queue, *record[2:5], set_of, *rest]
         case Settled() | Extended():
             kind = "settled" if isinstance(record, Settled) else "extended"
             set_of = f"{record.messages:x}"
