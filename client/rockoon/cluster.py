@@ -210,7 +210,7 @@ class Cluster(Connection):
 
         Args:
             group, subscriptions, consume_from, receiver, create_group, extend_seconds_max,
-                missing_topics: see
+                missing_topics: see a
                 `rockoon.receiving.simple_consumer.SimpleConsumer`.
 
         Raises:
