@@ -446,15 +446,22 @@ class Admin:
         overwrite: bool = False,
         operator: str = "",
     ) -> ImportReply:
-        """Take over progress from a file's content.
+        """Import progress from a file's content, each entry for itself.
+
+        The reply has the number of entries that were imported and skipped, and of each kind the
+        first thousand. Retry and dead-letter topics that the progress is on are created. If the
+        call fails on the way, some entries may be imported; the next import skips these.
 
         Args:
             form: JSON_LINES or ROCKETMQ.
-            content: what an export gave, or a broker's consumerOffset.json.
-            broker: whose queues, for ROCKETMQ.
-            dry_run: only say what would change.
-            overwrite: replace progress that is stored already, also by smaller offsets.
-            operator: who and why, for the record.
+            content: an export, or a broker's consumerOffset.json; 100,000 entries at most.
+            broker: name of the broker whose queues these are, for ROCKETMQ.
+            dry_run: only report what would change.
+            overwrite: replace stored progress, also by smaller offsets.
+            operator: person and reason, for the record.
+
+        Raises:
+            InvalidArgument: the content is of another kind, or has too many entries.
         """
         request = ImportRequest(
             format=form,

@@ -356,7 +356,7 @@ class PlanResetRequest(_message.Message):
     def __init__(self, group: _Optional[str] = ..., topic: _Optional[str] = ..., queues: _Optional[_Iterable[_Union[QueueRef, _Mapping]]] = ..., target: _Optional[_Union[ResetTarget, _Mapping]] = ..., member: _Optional[str] = ...) -> None: ...
 
 class ResetStep(_message.Message):
-    __slots__ = ("queue", "from_offset", "to_offset", "min_offset", "max_offset", "messages", "clamped", "member")
+    __slots__ = ("queue", "from_offset", "to_offset", "min_offset", "max_offset", "messages", "clamped", "member", "creates_queue")
     QUEUE_FIELD_NUMBER: _ClassVar[int]
     FROM_OFFSET_FIELD_NUMBER: _ClassVar[int]
     TO_OFFSET_FIELD_NUMBER: _ClassVar[int]
@@ -365,6 +365,7 @@ class ResetStep(_message.Message):
     MESSAGES_FIELD_NUMBER: _ClassVar[int]
     CLAMPED_FIELD_NUMBER: _ClassVar[int]
     MEMBER_FIELD_NUMBER: _ClassVar[int]
+    CREATES_QUEUE_FIELD_NUMBER: _ClassVar[int]
     queue: QueueRef
     from_offset: int
     to_offset: int
@@ -373,7 +374,8 @@ class ResetStep(_message.Message):
     messages: int
     clamped: bool
     member: str
-    def __init__(self, queue: _Optional[_Union[QueueRef, _Mapping]] = ..., from_offset: _Optional[int] = ..., to_offset: _Optional[int] = ..., min_offset: _Optional[int] = ..., max_offset: _Optional[int] = ..., messages: _Optional[int] = ..., clamped: _Optional[bool] = ..., member: _Optional[str] = ...) -> None: ...
+    creates_queue: bool
+    def __init__(self, queue: _Optional[_Union[QueueRef, _Mapping]] = ..., from_offset: _Optional[int] = ..., to_offset: _Optional[int] = ..., min_offset: _Optional[int] = ..., max_offset: _Optional[int] = ..., messages: _Optional[int] = ..., clamped: _Optional[bool] = ..., member: _Optional[str] = ..., creates_queue: _Optional[bool] = ...) -> None: ...
 
 class ResetPlan(_message.Message):
     __slots__ = ("reset_id", "group", "topic", "steps", "live_members", "applied", "undone", "as_of_ms")
@@ -614,9 +616,13 @@ class ImportRequest(_message.Message):
     def __init__(self, format: _Optional[_Union[ExportFormat, str]] = ..., content: _Optional[bytes] = ..., broker: _Optional[str] = ..., dry_run: _Optional[bool] = ..., overwrite: _Optional[bool] = ..., operator: _Optional[str] = ...) -> None: ...
 
 class ImportReply(_message.Message):
-    __slots__ = ("imported", "skipped")
+    __slots__ = ("imported", "skipped", "imported_count", "skipped_count")
     IMPORTED_FIELD_NUMBER: _ClassVar[int]
     SKIPPED_FIELD_NUMBER: _ClassVar[int]
+    IMPORTED_COUNT_FIELD_NUMBER: _ClassVar[int]
+    SKIPPED_COUNT_FIELD_NUMBER: _ClassVar[int]
     imported: _containers.RepeatedCompositeFieldContainer[ResetStep]
     skipped: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, imported: _Optional[_Iterable[_Union[ResetStep, _Mapping]]] = ..., skipped: _Optional[_Iterable[str]] = ...) -> None: ...
+    imported_count: int
+    skipped_count: int
+    def __init__(self, imported: _Optional[_Iterable[_Union[ResetStep, _Mapping]]] = ..., skipped: _Optional[_Iterable[str]] = ..., imported_count: _Optional[int] = ..., skipped_count: _Optional[int] = ...) -> None: ...

@@ -16,10 +16,11 @@ from rockoon_offset.members.handover import Handovers
 from rockoon_offset.members.watch import GroupWatch
 from rockoon_offset.metrics import OffsetMetrics
 from rockoon_offset.progress.commits import Commits, QueueEnds
+from rockoon_offset.progress.group_queues import GroupQueues
+from rockoon_offset.progress.importer import Importer
 from rockoon_offset.progress.lag import Lags
 from rockoon_offset.progress.progress_store import ProgressStore
 from rockoon_offset.progress.reset_plans import ResetPlans
-from rockoon_offset.progress.transfer import Importer
 from rockoon_offset.route_table import Change
 from rockoon_offset.routes import Routes
 from rockoon_offset.service import OffsetService
@@ -94,6 +95,7 @@ def assembled(settings: OffsetSettings, store: ProgressStore, nameservers: Names
         settings.broadcast_member_days_max,
     )
     subscriptions = Subscriptions(table, nameservers)
+    group_queues = GroupQueues(routes, nameservers, settings.route_wait_seconds)
     resolver = Resolver(
         store,
         routes,
@@ -117,7 +119,7 @@ def assembled(settings: OffsetSettings, store: ProgressStore, nameservers: Names
         commits,
         ResetPlans(store, table, brokers, watch, settings.plan_seconds, now_ms, time.monotonic),
         lags,
-        Importer(store, table, subscriptions, brokers, watch, now_ms),
+        Importer(store, table, subscriptions, group_queues, brokers, watch, now_ms),
         routes,
         now_ms,
     )

@@ -146,7 +146,7 @@ def target_from_wire(target: pb.ResetTarget) -> Target:
     return Target(kind, int(getattr(target, name)))
 
 
-def step_to_wire(step: ResetStep) -> pb.ResetStep:
+def step_to_wire(step: ResetStep, *, creates_queue: bool = False) -> pb.ResetStep:
     return pb.ResetStep(
         queue=queue_to_wire(step.queue),
         from_offset=step.from_offset,
@@ -156,4 +156,5 @@ def step_to_wire(step: ResetStep) -> pb.ResetStep:
         member=step.member,
         messages=0 if step.from_offset is None else step.to_offset - step.from_offset,
         clamped=step.clamped,
+        creates_queue=creates_queue,
     )
