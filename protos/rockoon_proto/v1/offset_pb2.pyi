@@ -128,14 +128,16 @@ class QueueOwner(_message.Message):
     def __init__(self, queue: _Optional[_Union[QueueRef, _Mapping]] = ..., member_id: _Optional[str] = ...) -> None: ...
 
 class PulledPosition(_message.Message):
-    __slots__ = ("queue", "next_offset", "epoch")
+    __slots__ = ("queue", "next_offset", "epoch", "unfinished")
     QUEUE_FIELD_NUMBER: _ClassVar[int]
     NEXT_OFFSET_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
+    UNFINISHED_FIELD_NUMBER: _ClassVar[int]
     queue: QueueRef
     next_offset: int
     epoch: int
-    def __init__(self, queue: _Optional[_Union[QueueRef, _Mapping]] = ..., next_offset: _Optional[int] = ..., epoch: _Optional[int] = ...) -> None: ...
+    unfinished: int
+    def __init__(self, queue: _Optional[_Union[QueueRef, _Mapping]] = ..., next_offset: _Optional[int] = ..., epoch: _Optional[int] = ..., unfinished: _Optional[int] = ...) -> None: ...
 
 class HeartbeatReply(_message.Message):
     __slots__ = ("membership_version", "members", "heartbeat_seconds", "lease_seconds", "handover_seconds_max", "owners", "owners_known", "consume_disabled")

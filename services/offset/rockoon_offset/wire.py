@@ -73,7 +73,12 @@ def member_from_wire(request: pb.HeartbeatRequest, peer: str) -> Member:
 
 def positions_from_wire(positions: Iterable[pb.PulledPosition]) -> dict[MessageQueue, Position]:
     return {
-        queue_from_wire(each.queue): Position(each.next_offset, each.epoch) for each in positions
+        queue_from_wire(each.queue): Position(
+            each.next_offset,
+            each.epoch,
+            max(0, each.unfinished) if each.HasField("unfinished") else None,
+        )
+        for each in positions
     }
 
 

@@ -118,7 +118,9 @@ class Lags:
         now_ms = self._visibility_ms()
         counts = window.counts(now_ms)
         first_ready = window.first_ready(now_ms)
-        return Received(counts.in_flight, counts.settled_above, first_ready, now_ms)
+        return Received(
+            counts.in_flight, counts.settled_above, first_ready, now_ms, window.copy(now_ms)
+        )
 
     def _rows(self, group: str, shared: QueueLag) -> list[QueueLag]:
         """Whose lags of a queue there are, without figures: the group's, and those of members."""
