@@ -68,7 +68,7 @@ def test_groups_are_listed_and_described(rockoon: Any, read_group: tuple[str, st
     assert list(listed[group]["topics"]) == [topic]
     described = rockoon("group", "describe", group).out
     assert f"reads: {topic}" in described
-    assert "Nobody is reading with it now." in described
+    assert "It has no members now." in described
     assert "total lag: 0 messages" in described
     assert rockoon("group", "describe", group, "--json").json["members"] == []
 

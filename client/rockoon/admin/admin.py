@@ -49,6 +49,7 @@ from rockoon_proto.v1.offset_pb2 import (
     ExportFormat,
     ExportReply,
     ExportRequest,
+    GroupMembers,
     ImportReply,
     ImportRequest,
     LagReply,
@@ -298,17 +299,28 @@ class Admin:
             GroupNotFound: there is no such group.
         """
         summary = await self.get_group(name)
+        readers = await self.readers(name)
         return GroupDescription(
             group=summary.group,
             topics=summary.topics,
-            members=await self.members(name),
+            members=readers.members,
             lag=await self.lag(name),
+            receivers=readers.receivers,
+            filter_conflicts=readers.filter_conflicts,
         )
 
     async def members(self, group: str) -> list[Member]:
         """Live members of a group, sorted by id."""
+        return list((await self.readers(group)).members)
+
+    async def readers(self, group: str) -> GroupMembers:
+        """Live members of a group, and the filters that its receivers reported lately.
+
+        `filter_conflicts` has a sentence for each topic that they read by different filters.
+        """
         reply = await self._ask("ListMembers", ListMembersRequest(group=group))
-        return [member for each in reply.groups if each.group == group for member in each.members]
+        found = (each for each in reply.groups if each.group == group)
+        return next(found, GroupMembers(group=group))
 
     async def locks(self, group: str) -> ListLocksReply:
         """Which member holds which queue of a group, sorted by queue."""

@@ -9,6 +9,7 @@ from rockoon_core.start_position import NewQueueRule
 from rockoon_node.nameservers import Nameservers
 from rockoon_offset.brokers import Brokers
 from rockoon_offset.groups import Groups
+from rockoon_offset.in_flight.filters import ReaderFilters
 from rockoon_offset.in_flight.receivers import Receivers
 from rockoon_offset.in_flight.service import InFlightService
 from rockoon_offset.journal.export_files import ExportFiles
@@ -109,7 +110,8 @@ def assembled(settings: OffsetSettings, store: ProgressStore, nameservers: Names
     commits = Commits(store, table, ends, groups.release, now_ms)
     visibility_ms = steady_clock()
     rows_max, members = settings.progress_entries_max, groups.membership
-    lags = Lags(store, table, brokers, members, time.monotonic_ns, rows_max, visibility_ms)
+    filters = ReaderFilters(members, visibility_ms)
+    lags = Lags(store, table, brokers, members, filters, time.monotonic_ns, rows_max, visibility_ms)
     servicer = OffsetService(
         settings,
         store,
@@ -121,10 +123,11 @@ def assembled(settings: OffsetSettings, store: ProgressStore, nameservers: Names
         lags,
         Importer(store, table, subscriptions, group_queues, brokers, watch, now_ms),
         routes,
+        filters,
         now_ms,
     )
     receivers = Receivers(
-        store, routes, resolver, groups, ends, visibility_ms, settings.route_wait_seconds
+        store, routes, resolver, groups, ends, filters, visibility_ms, settings.route_wait_seconds
     )
     export_files = ExportFiles(store, settings.export_seconds, now_ms)
     metrics = OffsetMetrics(store, table, groups, lags, resolver, commits, receivers)

@@ -11,6 +11,7 @@ from rockoon_core.message_queue import queue_from_wire, queue_to_wire
 from rockoon_core.start_position import policy_from_wire
 from rockoon_format.resources import group_resource, topic_need, topic_resource
 from rockoon_offset.groups import Groups
+from rockoon_offset.in_flight.filters import ReaderFilters
 from rockoon_offset.members.watch import GroupWatch
 from rockoon_offset.progress.commit_check import Commit
 from rockoon_offset.progress.commits import Commits, Release
@@ -49,6 +50,7 @@ from rockoon_offset.wire import (
     owner_to_wire,
     positions_from_wire,
     progress_to_wire,
+    receiver_to_wire,
     step_to_wire,
     target_from_wire,
 )
@@ -72,6 +74,7 @@ class OffsetService(OffsetServiceServicer):
         lags: Lags,
         importer: Importer,
         routes: Routes,
+        filters: ReaderFilters,
         now_ms: Callable[[], int],
     ) -> None:
         self._settings = settings
@@ -84,6 +87,7 @@ class OffsetService(OffsetServiceServicer):
         self._plans = plans
         self._lags = lags
         self._importer = importer
+        self._filters = filters
         self._now_ms = now_ms
 
     async def Heartbeat(self, request: pb.HeartbeatRequest, context: Any) -> pb.HeartbeatReply:
@@ -299,6 +303,11 @@ class OffsetService(OffsetServiceServicer):
                     group=name,
                     membership_version=self._groups.membership.version(name),
                     members=self._members(name),
+                    # Of all groups they could be too many for one reply.
+                    receivers=map(receiver_to_wire, self._filters.of_receivers(name))
+                    if request.group
+                    else (),
+                    filter_conflicts=self._filters.conflicts(name) if request.group else (),
                 )
                 for name in names
             ],

@@ -6,6 +6,7 @@ from typing import Any
 
 from rockoon_core.errors import InvalidArgument
 from rockoon_core.message_queue import MessageQueue, queue_from_wire, queue_to_wire
+from rockoon_offset.in_flight.filters import ReceiverFilter
 from rockoon_offset.members.membership import Lease, Position
 from rockoon_offset.members.ownership import Lock
 from rockoon_offset.progress.lag_rows import QueueLag
@@ -101,6 +102,7 @@ def lag_to_wire(lag: QueueLag) -> pb.QueueLag:
         loss_ms=lag.loss_ms,
         loss_cause=lag.loss_cause,  # type: ignore[arg-type]
         filter=lag.filter,
+        filters_differ=lag.filters_differ,
         as_of_ms=lag.as_of_ms,
         member=lag.member,
         absent=lag.absent,
@@ -121,6 +123,14 @@ def member_to_wire(lease: Lease) -> pb.Member:
         joined_at_ms=member.joined_at_ms,
         heard_at_ms=lease.heard_at_ms,
         allocation=member.allocation,
+    )
+
+
+def receiver_to_wire(of: ReceiverFilter) -> pb.ReceiverFilter:
+    return pb.ReceiverFilter(
+        receiver=of.receiver,
+        filter=pb.TopicSubscription(topic=of.filter.topic, expression=of.filter.expression),
+        heard_at_ms=of.heard_at_ms,
     )
 
 

@@ -41,6 +41,7 @@ class QueueLag(NamedTuple):
     loss_ms: int | None = None
     loss_cause: int = 0
     filter: str = ""
+    filters_differ: bool = False
     as_of_ms: int = 0
     member: str = ""
     absent: bool = False
