@@ -9,7 +9,7 @@ ScheduleMessageService, LocalFileOffsetStore.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -24,6 +24,7 @@ __all__ = [
     "GroupConfigs",
     "GroupTopic",
     "LocalQueue",
+    "OffsetFault",
     "TopicConfig",
     "TopicConfigs",
     "join_topics",
@@ -66,12 +67,30 @@ class DataVersion:
     timestamp_ms: int = 0
 
 
+class OffsetFault(NamedTuple):
+    """An entry of `consumerOffset.json` that is not an offset.
+
+    Attributes:
+        key: of `offsetTable`; empty for a fault elsewhere in the file.
+        place: where the entry is, for people.
+        reason: what is wrong with it.
+    """
+
+    key: str
+    place: str
+    reason: str
+
+
 @dataclass(frozen=True, slots=True)
 class ConsumerOffsets:
-    """`consumerOffset.json`: for each group, topic and queue id, the next offset to consume."""
+    """`consumerOffset.json`: for each group, topic and queue id, the next offset to consume.
+
+    `faults` has the entries that could not be read.
+    """
 
     offsets: Mapping[GroupTopic, Mapping[int, int]]
     data_version: DataVersion = DataVersion()
+    faults: Sequence[OffsetFault] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,19 +182,33 @@ _GROUP_FIELDS = {
 
 
 def read_consumer_offsets(content: bytes | str) -> ConsumerOffsets:
-    """Read `consumerOffset.json`.
+    """Read `consumerOffset.json`. Entries that are not offsets are in `faults`.
 
     Raises:
-        ConfigError: not JSON, a key that is not `topic@group`, or a number that is none.
+        ConfigError: not JSON, or no table of offsets.
     """
     root = _object(parse_json(content), "the file")
     offsets: dict[GroupTopic, dict[int, int]] = {}
+    faults: list[OffsetFault] = []
     for key, queues in _object(root.get("offsetTable"), "offsetTable").items():
         topic, separator, group = key.partition(TOPIC_GROUP_SEPARATOR)
         if not topic or not separator or not group:
-            raise ConfigError(f"offsetTable: {key!r} is not topic@group")
-        offsets[GroupTopic(group, topic)] = _integers(queues, f"offsetTable: {key}")
-    return ConsumerOffsets(offsets, _data_version(root))
+            faults.append(OffsetFault(key, f"key {key!r}", "it is not topic@group"))
+        elif not isinstance(queues, dict):
+            faults.append(OffsetFault(key, key, "it has no object of offsets by queue"))
+        else:
+            found = offsets[GroupTopic(group, topic)] = {}
+            for queue_id, offset in queues.items():
+                try:
+                    found[_integer(queue_id, "queue")] = _integer(offset, "offset")
+                except ConfigError as fault:
+                    faults.append(OffsetFault(key, f"{key}, queue {queue_id}", str(fault)))
+    version = DataVersion()
+    try:
+        version = _data_version(root)
+    except ConfigError as fault:
+        faults.append(OffsetFault("", "dataVersion", str(fault)))
+    return ConsumerOffsets(offsets, version, tuple(faults))
 
 
 def write_consumer_offsets(content: ConsumerOffsets) -> bytes:

@@ -18,7 +18,7 @@ async def test_members_and_locks_are_shown_with_idle_and_odd_ones(
     topic = cluster.new_topic("crowded", queues_per_broker=1)
     group = f"{topic}-billing"
     rockoon("group", "create", group)
-    assert "Nobody is reading" in rockoon("group", "members", group).out
+    assert "It has no members now" in rockoon("group", "members", group).out
     assert "None of its queues" in rockoon("group", "locks", group).out
     async with (
         sdk.connect(cluster.nameservers) as connected,
@@ -88,3 +88,31 @@ async def test_what_receivers_have_is_shown(rockoon: Any, cluster: Any) -> None:
         assert [f"{topic}@{queue.broker}:0", "0", "3", "1", "2", "0", "1"] in [
             words[:7] for words in shown
         ]
+
+
+async def test_receivers_with_other_filters_are_shown_and_marked(
+    rockoon: Any, cluster: Any
+) -> None:
+    topic = cluster.new_topic("filtered", queues_per_broker=1)
+    group = f"{topic}-billing"
+
+    async def command(*arguments: str) -> Any:
+        return await asyncio.to_thread(rockoon, *arguments)
+
+    async with sdk.connect(cluster.nameservers) as connected:
+        for name, tags in (("one", "TagA"), ("two", "TagB")):
+            wanted = {topic: tags}
+            async with connected.simple_consumer(group, wanted, receiver=name) as consumer:
+                await consumer.receive(wait=0)
+        mark = f"readers of topic {topic} have different filters: 'TagA' (one), 'TagB' (two)."
+        for verb in ("members", "describe"):
+            ran = await command("group", verb, group)
+            shown = ran.words
+            assert ["one", topic, "TagA"] in [words[:3] for words in shown]
+            assert mark in " ".join(" ".join(words) for words in shown)
+            told = (await command("group", verb, group, "--json")).json
+            assert [each["filter"] for each in told["receivers"]] == ["TagA", "TagB"]
+            assert mark in told["contradictions"][0]
+        lag = (await command("lag", group, topic)).out
+        assert f"! readers of {topic} have different filters" in lag
+        assert (await command("lag", group, topic, "--json")).json["queues"][0]["filters_differ"]

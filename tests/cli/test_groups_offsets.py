@@ -68,7 +68,7 @@ def test_groups_are_listed_and_described(rockoon: Any, read_group: tuple[str, st
     assert list(listed[group]["topics"]) == [topic]
     described = rockoon("group", "describe", group).out
     assert f"reads: {topic}" in described
-    assert "Nobody is reading with it now." in described
+    assert "It has no members now." in described
     assert "total lag: 0 messages" in described
     assert rockoon("group", "describe", group, "--json").json["members"] == []
 
@@ -137,11 +137,16 @@ def test_offsets_are_exported_and_set_from_the_file(
 
 def test_rocketmq_s_progress_is_brought_along(rockoon: Any, taken: str, tmp_path: Path) -> None:
     file = tmp_path / "consumerOffset.json"
-    file.write_text('{"offsetTable": {"TOPIC@moved": {0: 0, 1: 0}}}'.replace("TOPIC", taken))
+    entries = '"TOPIC@moved": {0: 0, 1: 0}, "%RETRY%moved@moved": {0: 0}, "odd": {0: 1}'
+    file.write_text(f'{{"offsetTable": {{{entries}}}}}'.replace("TOPIC", taken))
     arguments = ("offsets", "import", str(file), "--broker", "broker-a")
     planned = rockoon(*arguments, "--dry-run").out
-    assert "2 offsets would be imported, 0 skipped" in planned
-    assert "2 offsets imported" in rockoon(*arguments).out
+    assert "creates the queue" in planned
+    assert "3 offsets would be imported, 1 skipped" in planned
+    assert "skipped: key 'odd': it is not topic@group" in planned
+    done = rockoon(*arguments, "--json").json
+    assert (done["imported_count"], done["skipped_count"]) == (3, 1)
+    assert [each["creates_queue"] for each in done["imported"]] == [False, False, True]
     exported = rockoon("offsets", "export", "--format", "rocketmq", "--broker", "broker-a").out
     assert f"{taken}@moved" in exported
 
@@ -305,6 +310,10 @@ def test_a_file_of_offsets_that_cannot_be_read_names_the_line(rockoon: Any, tmp_
     file.write_text('{"topic": "t", "broker": "b", "queue_id": 0, "offset": 1}\n{"topic": "t"}\n')
     said = rockoon.fails("offsets", "reset", "g", "t", "--from-file", str(file))
     assert f"{file}, line 2: not of the form" in said
+    for odd in ("1.5", "true", "9223372036854775808"):
+        file.write_text(f'{{"topic": "t", "broker": "b", "queue_id": 0, "offset": {odd}}}')
+        said = rockoon.fails("offsets", "reset", "g", "t", "--from-file", str(file))
+        assert f"{file}, line 1: not of the form" in said
     file.write_text('{"topic": "other", "broker": "b", "queue_id": 0, "offset": 1}\n')
     said = rockoon.fails("offsets", "reset", "g", "t", "--from-file", str(file))
     assert "has no offset on topic t" in said

@@ -192,14 +192,37 @@ def test_garbage_is_refused_with_its_place(raw: str | bytes, line: int, column: 
 
 
 @pytest.mark.parametrize(
+    ("odd", "place", "reason"),
+    [
+        ('"T":{}', "key 'T'", "not topic@group"),
+        ('"@g":{0:1}', "key '@g'", "not topic@group"),
+        ('"T@g":{"x":1}', "T@g, queue x", "queue: 'x' is not a 64-bit number"),
+        ('"T@g":{0:1.5}', "T@g, queue 0", "offset: 1.5 is not a 64-bit number"),
+        ('"T@g":{0:true}', "T@g, queue 0", "True"),
+        ('"T@g":{0:null}', "T@g, queue 0", "None"),
+        ('"T@g":{0:1e300}', "T@g, queue 0", "64-bit"),
+        ('"T@g":{0:9223372036854775808}', "T@g, queue 0", "64-bit"),
+        ('"T@g":[]', "T@g", "no object of offsets by queue"),
+        ('"T@g":null', "T@g", "no object of offsets by queue"),
+    ],
+)
+def test_an_odd_entry_of_the_progress_costs_no_other(odd: str, place: str, reason: str) -> None:
+    found = read_consumer_offsets(f'{{"offsetTable":{{"a@g":{{0:1}},{odd},"b@g":{{0:2}}}}}}')
+    assert (found.offsets["g", "a"], found.offsets["g", "b"]) == ({0: 1}, {0: 2})
+    (fault,) = found.faults
+    assert fault.place == place
+    assert reason in fault.reason
+
+
+def test_an_odd_version_of_the_progress_costs_no_entry() -> None:
+    found = read_consumer_offsets('{"dataVersion":7,"offsetTable":{"a@g":{0:1}}}')
+    assert found.offsets == {("g", "a"): {0: 1}}
+    assert [each.place for each in found.faults] == ["dataVersion"]
+
+
+@pytest.mark.parametrize(
     ("read", "raw", "place"),
     [
-        (read_consumer_offsets, '{"offsetTable":{"T":{}}}', "'T' is not topic@group"),
-        (read_consumer_offsets, '{"offsetTable":{"T@g":{"x":1}}}', "offsetTable: T@g: x"),
-        (read_consumer_offsets, '{"offsetTable":{"T@g":{0:1.5}}}', "offsetTable: T@g: 0: 1.5"),
-        (read_consumer_offsets, '{"offsetTable":{"T@g":{0:true}}}', "True"),
-        (read_consumer_offsets, '{"offsetTable":{"T@g":{0:1e300}}}', "64-bit"),
-        (read_consumer_offsets, '{"offsetTable":{"T@g":[]}}', "expected an object"),
         (read_consumer_offsets, "[]", "the file: expected an object"),
         (read_delay_offsets, '{"offsetTable":{1:9223372036854775808}}', "64-bit"),
         (read_topics, '{"topicConfigTable":{"T":{"perm":"rw"}}}', "topic T: perm"),

@@ -25,7 +25,13 @@ from rockoon_runtime.settings import load
 from support.up_process import run, up
 
 DOCS = Path(__file__).parents[2] / "docs"
-MENTIONED = {"rockoon group create GROUP", "rockoon offsets why"}
+MENTIONED = {
+    "rockoon group create GROUP",
+    "rockoon group describe",
+    "rockoon group members",
+    "rockoon lag",
+    "rockoon offsets why",
+}
 PAGES = ("gateway.md", "gateway-consumers.md", "gateway-clients.md", "scaling.md")
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 

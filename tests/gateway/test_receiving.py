@@ -341,3 +341,17 @@ async def test_two_consumers_of_a_group_share_and_lose_nothing(
             for worker in workers:
                 worker.cancel()
     assert sorted(found, key=int) == sent
+
+
+async def test_clients_of_a_group_with_other_filters_are_warned_of_in_the_gateways_log(
+    client: WireClient, cluster: rockoon.Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    topic = await topic_with(cluster, "filtered", [b"one"], tags=["TagA"])
+    consumer = Consumer(client, "contradicting", topic)
+    for expression in ("TagA", "TagB"):
+        wanted = d.FilterExpression(type=d.TAG, expression=expression)
+        await consumer.receive(wait=0, expression=wanted)
+    said = [each.getMessage() for each in caplog.records if "different filters" in each.message]
+    assert len(said) == 1
+    assert f"group contradicting: readers of topic {topic}" in said[0]
+    assert "'TagA', 'TagB'" in said[0]

@@ -1,5 +1,6 @@
 """KEDA asks how much work there is."""
 
+import asyncio
 import socket
 from collections.abc import AsyncIterator
 from typing import Any
@@ -15,11 +16,13 @@ from rockoon.local.cluster import LocalCluster
 from rockoon.offsets.offset_store import RemoteOffsetStore
 from rockoon.offsets.start import ConsumeFrom
 from rockoon_core.errors import InvalidArgument
+from rockoon_gateway.scaling.scaler import waiting
 from rockoon_gateway.scaling.trigger import Trigger
 from rockoon_proto.keda.externalscaler_pb2 import GetMetricsRequest, ScaledObjectRef
 from rockoon_proto.keda.externalscaler_pb2_grpc import ExternalScalerStub
 from rockoon_proto.v1.nameserver_pb2 import SubscribeRequest
-from support.eventually import answered
+from rockoon_proto.v1.offset_pb2 import LagReply, QueueLag
+from support.eventually import answered, eventually
 from support.waiting import DEADLINE_SECONDS
 
 
@@ -70,6 +73,82 @@ async def test_lag_is_the_metric_and_its_target_what_the_trigger_says(
     request = GetMetricsRequest(scaledObjectRef=wanted, metricName=name)
     answer = await scaler.GetMetrics(request)
     assert [(each.metricName, each.metricValueFloat) for each in answer.metricValues] == [(name, 3)]
+
+
+async def metric(scaler: Any, group: str) -> float:
+    (found,) = (
+        await scaler.GetMetrics(GetMetricsRequest(scaledObjectRef=trigger(group)))
+    ).metricValues
+    return float(found.metricValueFloat)
+
+
+async def test_what_was_acknowledged_behind_a_slow_message_does_not_count(
+    scaler: Any, cluster: rockoon.Cluster
+) -> None:
+    await cluster.admin.create_topic("slow", queues_per_broker=1)
+    await send(cluster, "slow", 20)
+    async with cluster.simple_consumer(
+        "slow-readers", {"slow": "*"}, consume_from="first"
+    ) as reader:
+        received: list[rockoon.ReceivedMessage] = []
+        while len(received) < 20:
+            received += await reader.receive(20)
+        slow = min(received, key=lambda each: each.queue_offset)
+        for each in received:
+            if each is not slow:
+                await reader.ack(each)
+        # A consumer still works on it.
+        assert await metric(scaler, "slow-readers") == 1
+        await reader.ack(slow)
+        assert await metric(scaler, "slow-readers") == 0
+
+
+async def test_what_a_push_consumer_finished_behind_a_slow_message_does_not_count(
+    scaler: Any, cluster: rockoon.Cluster
+) -> None:
+    await cluster.admin.create_topic("pushed", queues_per_broker=1)
+    await send(cluster, "pushed", 20)
+    finished = 0
+    slow = asyncio.Event()
+
+    async def handle(message: rockoon.Message) -> None:
+        nonlocal finished
+        if message.queue_offset == 0:
+            await slow.wait()
+        finished += 1
+
+    async def counted() -> float:
+        return await metric(scaler, "pushed-readers")
+
+    subscriptions = {"pushed": "*"}
+    async with cluster.push_consumer(
+        "pushed-readers", subscriptions, handle, consume_from="first", concurrency=4
+    ):
+        await eventually(lambda: finished == 19)
+        # Once its next heartbeat has reported it; what is committed is still nothing.
+        await answered(counted, lambda count: count == 1)
+        (queue,) = (await cluster.admin.lag("pushed-readers", "pushed")).queues
+        assert (queue.committed_offset, queue.lag) == (0, 20)
+        assert (queue.settled_above, queue.in_flight, queue.ready) == (19, 1, 0)
+        slow.set()
+
+
+def test_what_retention_deleted_does_not_count() -> None:
+    def queue(**more: Any) -> QueueLag:
+        return QueueLag(known=True, **more)
+
+    reply = LagReply(
+        queues=[
+            queue(lag=2400, lost=1753, min_offset=1753, max_offset=2400),
+            queue(lag=600, lost=600, min_offset=600, max_offset=600),
+            queue(lag=40, lost=5, settled_above=30, in_flight=1),
+            queue(min_offset=3, max_offset=9),
+            queue(min_offset=9, max_offset=9),
+            QueueLag(unknown_because="its broker is away", lag=7),
+        ],
+        total_lag=3040,
+    )
+    assert waiting(reply) == 647 + 0 + 5 + 1
 
 
 async def test_there_is_work_above_the_activation_threshold(

@@ -109,6 +109,23 @@ async def test_more_retry_queues_are_added_behind_those_there_are(
             assert blocks(reply) == [("broker-a", 0, 2), ("broker-a", 2, 1)]
 
 
+async def test_queues_that_progress_from_elsewhere_is_on_are_made_beyond_what_the_group_asks_for(
+    shared_etcd: EtcdServer, cluster: str
+) -> None:
+    async with running_nameserver(etcd=(shared_etcd.endpoint,), cluster=cluster) as nameserver:
+        await create_group(nameserver, retry_queues=2)
+        request = ProvideGroupTopicRequest(
+            group="g", topic=GROUP_RETRY, broker="broker-a", queues=3
+        )
+        reply = await nameserver.call("ProvideGroupTopic", request)
+        assert blocks(reply) == [("broker-a", 0, 3)]
+        assert blocks(await provide(nameserver, broker="broker-a")) == [("broker-a", 0, 3)]
+        for queues in (-1, 4_097):
+            request.queues = queues
+            with pytest.raises(InvalidArgument):
+                await nameserver.call("ProvideGroupTopic", request)
+
+
 async def test_a_group_takes_its_topics_along_and_its_next_incarnation_gets_others(
     shared_etcd: EtcdServer, cluster: str
 ) -> None:

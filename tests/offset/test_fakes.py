@@ -124,6 +124,14 @@ async def test_a_groups_own_topics_are_made_when_asked_for_and_go_with_it(namese
         ("broker-a", 2),
         ("broker-z", 2),
     ]
+    more = wanted(ns.GROUP_RETRY, "broker-z")
+    more.queues = 3
+    grown = await nameserver.ProvideGroupTopic(more)
+    assert [(each.broker, each.first_queue_id, each.queues) for each in grown.topic.blocks] == [
+        ("broker-a", 0, 2),
+        ("broker-z", 0, 2),
+        ("broker-z", 2, 1),
+    ]
     dead = await nameserver.ProvideGroupTopic(wanted(ns.GROUP_DEAD_LETTERS, "broker-z"))
     assert [(block.broker, block.queues) for block in dead.topic.blocks] == [("broker-z", 1)]
     deleted = await nameserver.DeleteGroup(ns.DeleteGroupRequest(name="billing"))

@@ -206,6 +206,22 @@ async def test_lag_says_what_receivers_have_and_what_is_ready(
     assert (found.in_flight, found.ready, found.settled_above) == (3, 0, 7)
 
 
+async def test_what_retention_deleted_of_a_window_is_lost_unless_somebody_settled_or_has_it(
+    cluster: Cluster, receiver: Receiver
+) -> None:
+    # 0 and 3 are in flight, 1 and 2 settled, 4 is visible again; nobody had 5 to 9.
+    assert await receiver.acquire(messages_max=5)
+    await receiver.acknowledge(receiver.delivered(1, 2))
+    await receiver.change(receiver.delivered(4), 0)
+    ready = {0: 6, 2: 6, 4: 6, 5: 5, 7: 3, 10: 0}
+    for below, expected in ready.items():
+        cluster.broker.queue(TOPIC).expire_below(below)
+        reply = await cluster.stub.Lag(offset_pb2.LagRequest(group=GROUP, topic=TOPIC))
+        found = reply.queues[0]
+        assert (found.lag, found.settled_above, found.in_flight) == (10, 2, 2)
+        assert (found.lost, found.ready) == (6 - expected, expected)
+
+
 async def acquires(receiver: Receiver) -> None:
     assert await receiver.acquire()
 

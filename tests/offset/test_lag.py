@@ -123,6 +123,45 @@ async def test_lag_is_split_into_what_its_member_has_and_what_nobody_has(cluster
     assert await split() == [None, None]
 
 
+async def parts(cluster: Cluster) -> tuple[int, int, int, int]:
+    """lost, settled above, in flight and ready of queue 0, which add up to its lag."""
+    row = (await lag(cluster)).queues[0]
+    found = (row.lost, row.settled_above, row.in_flight, row.ready)
+    assert sum(found) == row.lag
+    return found
+
+
+async def test_what_a_member_has_finished_behind_a_slow_message_is_not_in_flight(
+    cluster: Cluster,
+) -> None:
+    await started(cluster)
+    epoch = (await cluster.start_of()).epoch
+    position = pb.PulledPosition(queue=cluster.ref(0), next_offset=90, epoch=epoch, unfinished=1)
+    await cluster.stub.Heartbeat(
+        pb.HeartbeatRequest(
+            group=GROUP, member_id="m1", instance="i1", mode=pb.CLUSTERING, positions=[position]
+        )
+    )
+    assert await parts(cluster) == (0, 39, 1, 10)
+    # Committed since its heartbeat: less is left of what it had pulled.
+    await cluster.commit(90, epoch)
+    assert await parts(cluster) == (0, 0, 0, 10)
+
+
+async def test_what_retention_deleted_is_not_ready(cluster: Cluster) -> None:
+    await started(cluster)
+    epoch = (await cluster.start_of()).epoch
+    queue = cluster.broker.queue(TOPIC)
+    queue.expire_below(70)
+    assert await parts(cluster) == (20, 0, 0, 30)
+    await beat(cluster, (0, 80, epoch))
+    assert await parts(cluster) == (20, 0, 10, 20)
+    await beat(cluster, (0, 60, epoch))
+    assert await parts(cluster) == (20, 0, 0, 30)
+    queue.expire_below(100)
+    assert await parts(cluster) == (50, 0, 0, 0)
+
+
 async def test_lag_says_when_retention_overtakes_it_and_what_it_took_already(
     cluster: Cluster,
 ) -> None:

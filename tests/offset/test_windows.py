@@ -506,7 +506,7 @@ async def test_what_was_settled_is_written_whatever_fails_behind_it() -> None:
     (record,) = deliveries.acquire(GROUP, QUEUE, 8, 8, 0, 10)
     store: Any = Written(ledger)
     none: Any = None
-    receivers = Receivers(store, none, none, none, none, lambda: 0, 0.0)
+    receivers = Receivers(store, none, none, none, none, none, lambda: 0, 0.0)
 
     def entries(first: int) -> Iterator[Delivered]:
         yield Delivered(GROUP, QUEUE, record.number, first, 0b11)
@@ -526,7 +526,7 @@ def test_receivers_begin_by_writing_what_a_wrong_clock_has_put_off() -> None:
     deliveries.acquire(GROUP, QUEUE, 1, 1, 0, 1 << 50)
     store: Any = Written(ledger)
     none: Any = None
-    Receivers(store, none, none, none, none, lambda: 0, 0.0)
+    Receivers(store, none, none, none, none, none, lambda: 0, 0.0)
     assert [type(each) for each in store.records] == [Extended]
 
 

@@ -6,6 +6,8 @@ import pytest
 from google.protobuf.message_factory import GetMessageClass
 from security.test_access_rules import SERVICES, methods
 
+from rockoon_proto.v1.nameserver_pb2 import ProvideGroupTopicRequest
+
 # By need: calls, whose requests name topic "topic", group "group", producer group
 # "producer_group", and, where they are about one of either, "name".
 NEEDS = {
@@ -84,3 +86,10 @@ def test_a_key_needs_for_each_call_what_the_documentation_says(service: str) -> 
         needs = sorted({f"{action} {resource}" for action, resource in rule.needs(request)})
         nothing_more = "the cluster secret" if rule.services_only else "a key"
         assert (", ".join(needs) or nothing_more) == expected[name], name
+
+
+def test_more_queues_than_a_group_asks_for_are_a_change_of_it() -> None:
+    rules, _ = SERVICES["nameserver"]
+    rule = rules["/rockoon.v1.NameServer/ProvideGroupTopic"]
+    request = ProvideGroupTopicRequest(group="group", queues=2)
+    assert list(rule.needs(request)) == [("admin", "group:group")]

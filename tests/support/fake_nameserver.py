@@ -285,6 +285,7 @@ class FakeNameserver(NameServerServicer):
             brokers = sorted(name for kind, name in self.nodes if kind == pb.BROKER)
         config = self.groups[request.group].config
         queues = config.retry_queues if is_retry and config.HasField("retry_queues") else 1
+        queues = max(queues, request.queues)
         held = {block.broker: 0 for block in topic.blocks} if topic else {}
         for block in topic.blocks if topic else ():
             held[block.broker] += block.queues

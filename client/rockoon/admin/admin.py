@@ -51,6 +51,7 @@ from rockoon_proto.v1.offset_pb2 import (
     ExportFormat,
     ExportReply,
     ExportRequest,
+    GroupMembers,
     ImportReply,
     ImportRequest,
     LagReply,
@@ -301,17 +302,28 @@ class Admin:
             GroupNotFound: there is no such group.
         """
         summary = await self.get_group(name)
+        readers = await self.readers(name)
         return GroupDescription(
             group=summary.group,
             topics=summary.topics,
-            members=await self.members(name),
+            members=readers.members,
             lag=await self.lag(name),
+            receivers=readers.receivers,
+            filter_conflicts=readers.filter_conflicts,
         )
 
     async def members(self, group: str) -> list[Member]:
         """Live members of a group, sorted by id."""
+        return list((await self.readers(group)).members)
+
+    async def readers(self, group: str) -> GroupMembers:
+        """Live members of a group, and the filters that its receivers reported lately.
+
+        `filter_conflicts` has a sentence for each topic that they read by different filters.
+        """
         reply = await self._ask("ListMembers", ListMembersRequest(group=group))
-        return [member for each in reply.groups if each.group == group for member in each.members]
+        found = (each for each in reply.groups if each.group == group)
+        return next(found, GroupMembers(group=group))
 
     async def locks(self, group: str) -> ListLocksReply:
         """Which member holds which queue of a group, sorted by queue."""
@@ -453,15 +465,22 @@ class Admin:
         overwrite: bool = False,
         operator: str = "",
     ) -> ImportReply:
-        """Take over progress from a file's content.
+        """Import progress from a file's content, each entry for itself.
+
+        The reply has the number of entries that were imported and skipped, and of each kind the
+        first thousand. Retry and dead-letter topics that the progress is on are created. If the
+        call fails on the way, some entries may be imported; the next import skips these.
 
         Args:
             form: JSON_LINES or ROCKETMQ.
-            content: what an export gave, or a broker's consumerOffset.json.
-            broker: whose queues, for ROCKETMQ.
-            dry_run: only say what would change.
-            overwrite: replace progress that is stored already, also by smaller offsets.
-            operator: who and why, for the record.
+            content: an export, or a broker's consumerOffset.json; 100,000 entries at most.
+            broker: name of the broker whose queues these are, for ROCKETMQ.
+            dry_run: only report what would change.
+            overwrite: replace stored progress, also by smaller offsets.
+            operator: person and reason, for the record.
+
+        Raises:
+            InvalidArgument: the content is of another kind, or has too many entries.
         """
         request = ImportRequest(
             format=form,

@@ -9,7 +9,7 @@ from rockoon.net.routes import TopicRoute
 from rockoon_core.message_queue import MessageQueue
 from rockoon_proto.v1.broker_pb2 import DescribeBrokerReply, QueueState
 from rockoon_proto.v1.nameserver_pb2 import DescribeClusterReply, Group, Node
-from rockoon_proto.v1.offset_pb2 import LagReply, Member, Progress, QueueLag
+from rockoon_proto.v1.offset_pb2 import LagReply, Member, Progress, QueueLag, ReceiverFilter
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +49,10 @@ class GroupDescription:
     """Topics it reads, with the etcd revision at which it began to."""
     members: Sequence[Member]
     lag: LagReply
+    receivers: Sequence[ReceiverFilter] = ()
+    """Filters that receivers reported lately."""
+    filter_conflicts: Sequence[str] = ()
+    """A sentence for each topic that members and receivers read by different filters."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,12 +4,14 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from rockoon.errors import OffsetServiceUnavailable, RockoonError
-from rockoon.net.connection import UNLISTED_SECONDS
+from rockoon.net.connection import CALL_SECONDS_MAX, UNLISTED_SECONDS
 from rockoon_core.backoff import Backoff
 
 if TYPE_CHECKING:
     from rockoon.net.connection import Connection
 
+# Of an import with 100,000 entries, for each of which a nameserver may have to make a group.
+IMPORT_SECONDS_MAX = 600.0
 # Those that change nothing.
 _LOOKS = frozenset(
     {"ListLocks", "ListMembers", "ListInFlight", "ListProgress", "Lag", "Export", "Query"}
@@ -36,7 +38,10 @@ async def ask_offset_service(cluster: "Connection", method_name: str, request: A
             if method_name == "ListInFlight":
                 stub = cluster.in_flight_service()
             return await cluster.call(
-                getattr(stub, method_name), request, unavailable=OffsetServiceUnavailable
+                getattr(stub, method_name),
+                request,
+                unavailable=OffsetServiceUnavailable,
+                timeout_seconds=IMPORT_SECONDS_MAX if method_name == "Import" else CALL_SECONDS_MAX,
             )
         except RockoonError as error:
             pause = backoff.next_seconds()

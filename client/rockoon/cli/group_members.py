@@ -4,7 +4,8 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
 from rockoon.cli.groups import Name, mode_text
-from rockoon.cli.output import duration, local_time, print_json, print_table, print_wrapped
+from rockoon.cli.output import duration, local_time, print_json, print_table
+from rockoon.cli.receivers import receivers_json, show_conflicts, show_receivers
 from rockoon.cli.session import (
     DEFAULT_NAMESERVERS,
     AsJson,
@@ -15,31 +16,33 @@ from rockoon.cli.session import (
 if TYPE_CHECKING:
     from rockoon.cluster import Cluster
     from rockoon_proto.v1.in_flight_pb2 import ListInFlightReply, QueueInFlight
-    from rockoon_proto.v1.offset_pb2 import ListLocksReply, Member, QueueLock
+    from rockoon_proto.v1.offset_pb2 import GroupMembers, ListLocksReply, Member, QueueLock
 
 
 def members(
     name: Name, as_json: AsJson = False, nameservers: Nameservers = DEFAULT_NAMESERVERS
 ) -> None:
-    """Show a group's members, the queues of each, and settings in which they differ."""
+    """Show a group's members, the queues of each, receivers, and where their settings differ."""
     from rockoon.consumer.group_view import contradictions
 
-    async def work(cluster: "Cluster") -> "tuple[list[Member], ListLocksReply]":
-        alive = await cluster.admin.members(name)
-        if not alive:
+    async def work(cluster: "Cluster") -> "tuple[GroupMembers, ListLocksReply]":
+        readers = await cluster.admin.readers(name)
+        if not readers.members:
             # Nothing is known of it: does it exist?
             await cluster.admin.get_group(name)
-        return alive, await cluster.admin.locks(name)
+        return readers, await cluster.admin.locks(name)
 
-    alive, held = with_cluster(nameservers, work)
+    readers, held = with_cluster(nameservers, work)
+    alive = readers.members
     queues: dict[str, list[str]] = defaultdict(list)
     for lock in held.locks:
         queues[lock.owner].append(queue_text(lock))
-    said = contradictions(alive)
+    said = [*contradictions(alive), *readers.filter_conflicts]
     if as_json:
         print_json(
             {
                 "members": [member_json(each, queues[each.member_id]) for each in alive],
+                "receivers": receivers_json(readers.receivers),
                 "contradictions": said,
             }
         )
@@ -57,10 +60,10 @@ def members(
             )
             for each in alive
         ),
-        empty="Nobody is reading with it now.",
+        empty="It has no members now.",
     )
-    for text in said:
-        print_wrapped("! ", text)
+    show_receivers(readers.receivers)
+    show_conflicts(said)
 
 
 def locks(

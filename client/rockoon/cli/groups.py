@@ -15,6 +15,7 @@ from rockoon.cli.group_settings import (
 )
 from rockoon.cli.lag import lag_json, show_lag
 from rockoon.cli.output import duration, local_time, print_json, print_table
+from rockoon.cli.receivers import receivers_json, show_conflicts, show_receivers
 from rockoon.cli.session import (
     DEFAULT_NAMESERVERS,
     AsJson,
@@ -184,12 +185,14 @@ def list_groups(as_json: AsJson = False, nameservers: Nameservers = DEFAULT_NAME
 def describe(
     name: Name, as_json: AsJson = False, nameservers: Nameservers = DEFAULT_NAMESERVERS
 ) -> None:
-    """Show a group's topics, members that are alive, and lag."""
+    """Show a group's topics, live members, receivers with their filters, and lag."""
+    from rockoon.consumer.group_view import contradictions
 
     async def work(cluster: "Cluster") -> "GroupDescription":
         return await cluster.admin.describe_group(name)
 
     said = with_cluster(nameservers, work)
+    conflicts = [*contradictions(said.members), *said.filter_conflicts]
     if as_json:
         print_json(
             config_json(said.group)
@@ -206,6 +209,8 @@ def describe(
                     }
                     for member in said.members
                 ],
+                "receivers": receivers_json(said.receivers),
+                "contradictions": conflicts,
             }
             | lag_json(said.lag)
         )
@@ -232,8 +237,10 @@ def describe(
             )
             for each in said.members
         ),
-        empty="Nobody is reading with it now.",
+        empty="It has no members now.",
     )
+    show_receivers(said.receivers)
+    show_conflicts(conflicts)
     print()
     show_lag(said.lag)
 

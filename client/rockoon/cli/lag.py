@@ -42,6 +42,7 @@ def queue_lag_json(lag: "QueueLag") -> dict[str, Any]:
         "loss_ms": given(lag, "loss_ms"),
         "loss_cause": cause_name(lag) if lag.HasField("loss_ms") else None,
         "filter": lag.filter or None,
+        "filters_differ": lag.filters_differ,
         "owner": lag.owner,
         "absent": lag.absent,
         "as_of_ms": lag.as_of_ms,
@@ -81,6 +82,7 @@ def show_lag(reply: "LagReply") -> None:
         empty=EMPTY,
     )
     show_sum(reply)
+    show_filters(reply)
 
 
 def show_dangers(reply: "LagReply") -> None:
@@ -107,14 +109,25 @@ def show_dangers(reply: "LagReply") -> None:
         empty=EMPTY,
     )
     show_sum(reply)
-    for topic, expression in sorted({(q.queue.topic, q.filter) for q in reply.queues if q.filter}):
-        print(f"lag of {topic} counts all messages; its readers take only: {expression}")
+    show_filters(reply)
 
 
 def show_sum(reply: "LagReply") -> None:
     if reply.queues:
         whole = "" if reply.complete else " (some queues are unknown)"
         print(f"total lag: {reply.total_lag} messages{whole}")
+
+
+def show_filters(reply: "LagReply") -> None:
+    """Say which topics are read by filters, and where the filters of readers differ."""
+    filters = {(q.queue.topic, q.filter, q.filters_differ) for q in reply.queues if q.filter}
+    for topic, expression, differ in sorted(filters):
+        print(f"lag of {topic} counts all messages; its readers take only: {expression}")
+        if differ:
+            print(
+                f"! readers of {topic} have different filters: each settles messages that another "
+                "one wants"
+            )
 
 
 def reader_text(lag: "QueueLag") -> str | None:

@@ -266,20 +266,33 @@ def import_offsets(
         )
 
     reply = with_cluster(nameservers, work)
+    # Offset services before these counts reported every entry.
+    imported = max(reply.imported_count, len(reply.imported))
+    skipped = max(reply.skipped_count, len(reply.skipped))
     if as_json:
         print_json(
             {
                 "dry_run": dry_run,
+                "imported_count": imported,
                 "imported": [step_json(step) for step in reply.imported],
+                "skipped_count": skipped,
                 "skipped": list(reply.skipped),
             }
         )
         return
-    show_steps(reply.imported, empty="No offset was taken.")
+    show_steps(reply.imported, empty="No offset was imported.")
+    show_rest(imported - len(reply.imported))
     for sentence in reply.skipped:
         print(f"skipped: {sentence}")
+    show_rest(skipped - len(reply.skipped))
     done = "would be imported" if dry_run else "imported"
-    print(f"{len(reply.imported)} offsets {done}, {len(reply.skipped)} skipped")
+    print(f"{imported} offsets {done}, {skipped} skipped")
+
+
+def show_rest(count: int) -> None:
+    """Say how many entries of an import the reply does not list."""
+    if count > 0:
+        print(f"... and {count} more")
 
 
 def export_format(form: str | None, broker: str) -> "ExportFormat":
@@ -315,7 +328,11 @@ def show_steps(steps: "list[ResetStep] | Any", *, empty: str) -> None:
         ref = step.queue
         before = step.from_offset if step.HasField("from_offset") else None
         remark = "moved to the queue's nearest end" if step.clamped else ""
-        ends = f"{step.min_offset}..{step.max_offset}"
+        ends: str | None = f"{step.min_offset}..{step.max_offset}"
+        if step.creates_queue:
+            remark = f"creates the queue {remark}".strip()
+            # A dry run cannot know the ends of a queue that does not exist.
+            ends = ends if step.max_offset else None
         messages = f"{step.messages:+d}" if before is not None else None
         remark = f"{step.member} {remark}".strip()
         return (ref.topic, ref.broker, ref.queue_id, before, step.to_offset, messages, ends, remark)
@@ -354,4 +371,5 @@ def step_json(step: "ResetStep") -> dict[str, Any]:
         "messages": step.messages,
         "clamped": step.clamped,
         "member": step.member or None,
+        "creates_queue": step.creates_queue,
     }

@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -74,16 +74,29 @@ def read_offsets(file: Path, topic: str) -> "list[QueueOffset]":
             entry = json.loads(line)
             place = entry.get("queue", entry)
             queue = QueueRef(
-                topic=place["topic"], broker=place["broker"], queue_id=int(place["queue_id"])
+                topic=place["topic"],
+                broker=place["broker"],
+                queue_id=whole_number(place["queue_id"]),
             )
-            offset = int(entry["offset"])
+            wanted = QueueOffset(queue=queue, offset=whole_number(entry["offset"]))
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
             raise CommandError(
                 f'{file}, line {number}: not of the form {{"topic": "{topic}", '
                 '"broker": "broker-a", "queue_id": 0, "offset": 42}'
             ) from None
         if queue.topic == topic:
-            found.append(QueueOffset(queue=queue, offset=offset))
+            found.append(wanted)
     if not found:
         raise CommandError(f"{file} has no offset on topic {topic}")
     return found
+
+
+def whole_number(value: Any) -> int:
+    """Return a number, also one that is written as text.
+
+    Raises:
+        ValueError: it has a fraction, or is no number.
+    """
+    if isinstance(value, bool | float):
+        raise ValueError(f"{value!r} is not a whole number")  # noqa: TRY004 - as int() raises
+    return int(value)

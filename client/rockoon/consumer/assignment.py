@@ -171,6 +171,7 @@ class Assignment:
                     queue=queue_to_wire(queue),
                     next_offset=reader.process_queue.next_offset,
                     epoch=reader.start.epoch,
+                    unfinished=reader.process_queue.unfinished,
                 )
 
     async def keep_balanced(self) -> None:

@@ -25,6 +25,7 @@ from rockoon.receiving.line import Line, ParkedReceiver
 from rockoon.receiving.message_groups import CANDIDATES_MAX
 from rockoon.receiving.offset_reader import OffsetReader
 from rockoon.receiving.reaches import new_reach, reach_of, with_backlog
+from rockoon.receiving.reported_filters import REPORT_SECONDS, FilterConflicts, to_report
 from rockoon.receiving.tails import QueueTail, Tails, TopicTails
 from rockoon_core.message_queue import MessageQueue, queue_from_wire
 from rockoon_format.names import retry_topic
@@ -111,6 +112,7 @@ class Acquirer:
         self._due: dict[Line, ReceivingGroup] = {}
         self._by_topic: dict[str, dict[Line, ReceivingGroup]] = {}
         self._launching = False
+        self._filter_conflicts = FilterConflicts()
         self._tasks: set[asyncio.Task[None]] = set()
         self._alone = 0
         self._is_closed = False
@@ -357,6 +359,10 @@ class Acquirer:
             wish = Wish(line, group, line.asks, wanted, None, is_narrow=is_narrow)
             wishes = [wish] if wanted else []
         first = next(iter(line.parked), None)
+        filters = []
+        if wishes and self._loop.time() >= line.report_at:
+            line.report_at = self._loop.time() + REPORT_SECONDS
+            filters = to_report(line.wanting.subscriptions)
         for wish in wishes:
             receiver = wish.receiver or first
             assert receiver is not None
@@ -369,6 +375,7 @@ class Acquirer:
                     visible_after_ms=line.wanting.visible_after_ms,
                     attempt_id=receiver.attempt_id if group.is_fifo else "",
                     policy=line.wanting.consume_from.to_wire(),
+                    filters=filters,
                 )
             )
         request.route_revision = max(request.route_revision, group.route_revision)
@@ -407,6 +414,7 @@ class Acquirer:
 
     def _note(self, wish: Wish, granted: Granted, as_of_ms: int) -> None:
         line, group = wish.line, wish.group
+        self._filter_conflicts.log(group.name, granted.filter_conflict, self._loop.time())
         if granted.next_visible_at_ms:
             seconds = (granted.next_visible_at_ms - as_of_ms) / 1000
             # In a FIFO group what is visible may wait for what comes before it.

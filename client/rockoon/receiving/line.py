@@ -84,6 +84,8 @@ class Line:
     """When something that is in flight becomes visible, loop time."""
     looked_at: float = float("-inf")
     """When an ask last named all of its queues, loop time."""
+    report_at: float = float("-inf")
+    """When its filters are reported next, loop time."""
     narrow_from: float = float("-inf")
     """Before that every ask names all of them: others take what is known here."""
     factor: int = 1

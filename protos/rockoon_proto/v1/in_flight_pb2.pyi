@@ -26,7 +26,7 @@ class QueueReach(_message.Message):
     def __init__(self, queue: _Optional[_Union[_offset_pb2.QueueRef, _Mapping]] = ..., min_offset: _Optional[int] = ..., end_offset: _Optional[int] = ..., candidates_from: _Optional[int] = ..., candidates: _Optional[_Iterable[int]] = ..., create_revision: _Optional[int] = ...) -> None: ...
 
 class Wanted(_message.Message):
-    __slots__ = ("group", "receiver", "queues", "messages_max", "visible_after_ms", "attempt_id", "policy")
+    __slots__ = ("group", "receiver", "queues", "messages_max", "visible_after_ms", "attempt_id", "policy", "filters")
     GROUP_FIELD_NUMBER: _ClassVar[int]
     RECEIVER_FIELD_NUMBER: _ClassVar[int]
     QUEUES_FIELD_NUMBER: _ClassVar[int]
@@ -34,6 +34,7 @@ class Wanted(_message.Message):
     VISIBLE_AFTER_MS_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_ID_FIELD_NUMBER: _ClassVar[int]
     POLICY_FIELD_NUMBER: _ClassVar[int]
+    FILTERS_FIELD_NUMBER: _ClassVar[int]
     group: str
     receiver: str
     queues: _containers.RepeatedCompositeFieldContainer[QueueReach]
@@ -41,7 +42,8 @@ class Wanted(_message.Message):
     visible_after_ms: int
     attempt_id: str
     policy: _nameserver_pb2.StartPolicy
-    def __init__(self, group: _Optional[str] = ..., receiver: _Optional[str] = ..., queues: _Optional[_Iterable[_Union[QueueReach, _Mapping]]] = ..., messages_max: _Optional[int] = ..., visible_after_ms: _Optional[int] = ..., attempt_id: _Optional[str] = ..., policy: _Optional[_Union[_nameserver_pb2.StartPolicy, _Mapping]] = ...) -> None: ...
+    filters: _containers.RepeatedCompositeFieldContainer[_offset_pb2.TopicSubscription]
+    def __init__(self, group: _Optional[str] = ..., receiver: _Optional[str] = ..., queues: _Optional[_Iterable[_Union[QueueReach, _Mapping]]] = ..., messages_max: _Optional[int] = ..., visible_after_ms: _Optional[int] = ..., attempt_id: _Optional[str] = ..., policy: _Optional[_Union[_nameserver_pb2.StartPolicy, _Mapping]] = ..., filters: _Optional[_Iterable[_Union[_offset_pb2.TopicSubscription, _Mapping]]] = ...) -> None: ...
 
 class AcquireRequest(_message.Message):
     __slots__ = ("wanted", "route_revision")
@@ -88,18 +90,20 @@ class WantedCandidates(_message.Message):
     def __init__(self, queue: _Optional[_Union[_offset_pb2.QueueRef, _Mapping]] = ..., from_offset: _Optional[int] = ...) -> None: ...
 
 class Granted(_message.Message):
-    __slots__ = ("acquired", "next_visible_at_ms", "refused", "wanted_candidates", "error")
+    __slots__ = ("acquired", "next_visible_at_ms", "refused", "wanted_candidates", "error", "filter_conflict")
     ACQUIRED_FIELD_NUMBER: _ClassVar[int]
     NEXT_VISIBLE_AT_MS_FIELD_NUMBER: _ClassVar[int]
     REFUSED_FIELD_NUMBER: _ClassVar[int]
     WANTED_CANDIDATES_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
+    FILTER_CONFLICT_FIELD_NUMBER: _ClassVar[int]
     acquired: _containers.RepeatedCompositeFieldContainer[Acquired]
     next_visible_at_ms: int
     refused: _containers.RepeatedCompositeFieldContainer[QueueRefusal]
     wanted_candidates: _containers.RepeatedCompositeFieldContainer[WantedCandidates]
     error: _errors_pb2.Error
-    def __init__(self, acquired: _Optional[_Iterable[_Union[Acquired, _Mapping]]] = ..., next_visible_at_ms: _Optional[int] = ..., refused: _Optional[_Iterable[_Union[QueueRefusal, _Mapping]]] = ..., wanted_candidates: _Optional[_Iterable[_Union[WantedCandidates, _Mapping]]] = ..., error: _Optional[_Union[_errors_pb2.Error, _Mapping]] = ...) -> None: ...
+    filter_conflict: str
+    def __init__(self, acquired: _Optional[_Iterable[_Union[Acquired, _Mapping]]] = ..., next_visible_at_ms: _Optional[int] = ..., refused: _Optional[_Iterable[_Union[QueueRefusal, _Mapping]]] = ..., wanted_candidates: _Optional[_Iterable[_Union[WantedCandidates, _Mapping]]] = ..., error: _Optional[_Union[_errors_pb2.Error, _Mapping]] = ..., filter_conflict: _Optional[str] = ...) -> None: ...
 
 class AcquireReply(_message.Message):
     __slots__ = ("granted", "as_of_ms")

@@ -563,14 +563,16 @@ class SubscribeReply(_message.Message):
     def __init__(self, subscription: _Optional[_Union[Subscription, _Mapping]] = ..., group: _Optional[_Union[Group, _Mapping]] = ..., revision: _Optional[int] = ..., created: _Optional[bool] = ...) -> None: ...
 
 class ProvideGroupTopicRequest(_message.Message):
-    __slots__ = ("group", "topic", "broker")
+    __slots__ = ("group", "topic", "broker", "queues")
     GROUP_FIELD_NUMBER: _ClassVar[int]
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     BROKER_FIELD_NUMBER: _ClassVar[int]
+    QUEUES_FIELD_NUMBER: _ClassVar[int]
     group: str
     topic: GroupTopic
     broker: str
-    def __init__(self, group: _Optional[str] = ..., topic: _Optional[_Union[GroupTopic, str]] = ..., broker: _Optional[str] = ...) -> None: ...
+    queues: int
+    def __init__(self, group: _Optional[str] = ..., topic: _Optional[_Union[GroupTopic, str]] = ..., broker: _Optional[str] = ..., queues: _Optional[int] = ...) -> None: ...
 
 class DescribeClusterRequest(_message.Message):
     __slots__ = ()

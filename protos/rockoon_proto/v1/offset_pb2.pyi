@@ -128,14 +128,16 @@ class QueueOwner(_message.Message):
     def __init__(self, queue: _Optional[_Union[QueueRef, _Mapping]] = ..., member_id: _Optional[str] = ...) -> None: ...
 
 class PulledPosition(_message.Message):
-    __slots__ = ("queue", "next_offset", "epoch")
+    __slots__ = ("queue", "next_offset", "epoch", "unfinished")
     QUEUE_FIELD_NUMBER: _ClassVar[int]
     NEXT_OFFSET_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
+    UNFINISHED_FIELD_NUMBER: _ClassVar[int]
     queue: QueueRef
     next_offset: int
     epoch: int
-    def __init__(self, queue: _Optional[_Union[QueueRef, _Mapping]] = ..., next_offset: _Optional[int] = ..., epoch: _Optional[int] = ...) -> None: ...
+    unfinished: int
+    def __init__(self, queue: _Optional[_Union[QueueRef, _Mapping]] = ..., next_offset: _Optional[int] = ..., epoch: _Optional[int] = ..., unfinished: _Optional[int] = ...) -> None: ...
 
 class HeartbeatReply(_message.Message):
     __slots__ = ("membership_version", "members", "heartbeat_seconds", "lease_seconds", "handover_seconds_max", "owners", "owners_known", "consume_disabled")
@@ -356,7 +358,7 @@ class PlanResetRequest(_message.Message):
     def __init__(self, group: _Optional[str] = ..., topic: _Optional[str] = ..., queues: _Optional[_Iterable[_Union[QueueRef, _Mapping]]] = ..., target: _Optional[_Union[ResetTarget, _Mapping]] = ..., member: _Optional[str] = ...) -> None: ...
 
 class ResetStep(_message.Message):
-    __slots__ = ("queue", "from_offset", "to_offset", "min_offset", "max_offset", "messages", "clamped", "member")
+    __slots__ = ("queue", "from_offset", "to_offset", "min_offset", "max_offset", "messages", "clamped", "member", "creates_queue")
     QUEUE_FIELD_NUMBER: _ClassVar[int]
     FROM_OFFSET_FIELD_NUMBER: _ClassVar[int]
     TO_OFFSET_FIELD_NUMBER: _ClassVar[int]
@@ -365,6 +367,7 @@ class ResetStep(_message.Message):
     MESSAGES_FIELD_NUMBER: _ClassVar[int]
     CLAMPED_FIELD_NUMBER: _ClassVar[int]
     MEMBER_FIELD_NUMBER: _ClassVar[int]
+    CREATES_QUEUE_FIELD_NUMBER: _ClassVar[int]
     queue: QueueRef
     from_offset: int
     to_offset: int
@@ -373,7 +376,8 @@ class ResetStep(_message.Message):
     messages: int
     clamped: bool
     member: str
-    def __init__(self, queue: _Optional[_Union[QueueRef, _Mapping]] = ..., from_offset: _Optional[int] = ..., to_offset: _Optional[int] = ..., min_offset: _Optional[int] = ..., max_offset: _Optional[int] = ..., messages: _Optional[int] = ..., clamped: _Optional[bool] = ..., member: _Optional[str] = ...) -> None: ...
+    creates_queue: bool
+    def __init__(self, queue: _Optional[_Union[QueueRef, _Mapping]] = ..., from_offset: _Optional[int] = ..., to_offset: _Optional[int] = ..., min_offset: _Optional[int] = ..., max_offset: _Optional[int] = ..., messages: _Optional[int] = ..., clamped: _Optional[bool] = ..., member: _Optional[str] = ..., creates_queue: _Optional[bool] = ...) -> None: ...
 
 class ResetPlan(_message.Message):
     __slots__ = ("reset_id", "group", "topic", "steps", "live_members", "applied", "undone", "as_of_ms")
@@ -470,7 +474,7 @@ class LagRequest(_message.Message):
     def __init__(self, group: _Optional[str] = ..., topic: _Optional[str] = ...) -> None: ...
 
 class QueueLag(_message.Message):
-    __slots__ = ("queue", "known", "unknown_because", "min_offset", "max_offset", "committed_offset", "lag", "lag_ms", "owner", "in_flight", "ready", "in_flight_as_of_ms", "lost", "loss_ms", "loss_cause", "filter", "as_of_ms", "member", "absent", "settled_above")
+    __slots__ = ("queue", "known", "unknown_because", "min_offset", "max_offset", "committed_offset", "lag", "lag_ms", "owner", "in_flight", "ready", "in_flight_as_of_ms", "lost", "loss_ms", "loss_cause", "filter", "as_of_ms", "member", "absent", "settled_above", "filters_differ")
     QUEUE_FIELD_NUMBER: _ClassVar[int]
     KNOWN_FIELD_NUMBER: _ClassVar[int]
     UNKNOWN_BECAUSE_FIELD_NUMBER: _ClassVar[int]
@@ -491,6 +495,7 @@ class QueueLag(_message.Message):
     MEMBER_FIELD_NUMBER: _ClassVar[int]
     ABSENT_FIELD_NUMBER: _ClassVar[int]
     SETTLED_ABOVE_FIELD_NUMBER: _ClassVar[int]
+    FILTERS_DIFFER_FIELD_NUMBER: _ClassVar[int]
     queue: QueueRef
     known: bool
     unknown_because: str
@@ -511,7 +516,8 @@ class QueueLag(_message.Message):
     member: str
     absent: bool
     settled_above: int
-    def __init__(self, queue: _Optional[_Union[QueueRef, _Mapping]] = ..., known: _Optional[bool] = ..., unknown_because: _Optional[str] = ..., min_offset: _Optional[int] = ..., max_offset: _Optional[int] = ..., committed_offset: _Optional[int] = ..., lag: _Optional[int] = ..., lag_ms: _Optional[int] = ..., owner: _Optional[str] = ..., in_flight: _Optional[int] = ..., ready: _Optional[int] = ..., in_flight_as_of_ms: _Optional[int] = ..., lost: _Optional[int] = ..., loss_ms: _Optional[int] = ..., loss_cause: _Optional[_Union[_broker_pb2.LossCause, str]] = ..., filter: _Optional[str] = ..., as_of_ms: _Optional[int] = ..., member: _Optional[str] = ..., absent: _Optional[bool] = ..., settled_above: _Optional[int] = ...) -> None: ...
+    filters_differ: bool
+    def __init__(self, queue: _Optional[_Union[QueueRef, _Mapping]] = ..., known: _Optional[bool] = ..., unknown_because: _Optional[str] = ..., min_offset: _Optional[int] = ..., max_offset: _Optional[int] = ..., committed_offset: _Optional[int] = ..., lag: _Optional[int] = ..., lag_ms: _Optional[int] = ..., owner: _Optional[str] = ..., in_flight: _Optional[int] = ..., ready: _Optional[int] = ..., in_flight_as_of_ms: _Optional[int] = ..., lost: _Optional[int] = ..., loss_ms: _Optional[int] = ..., loss_cause: _Optional[_Union[_broker_pb2.LossCause, str]] = ..., filter: _Optional[str] = ..., as_of_ms: _Optional[int] = ..., member: _Optional[str] = ..., absent: _Optional[bool] = ..., settled_above: _Optional[int] = ..., filters_differ: _Optional[bool] = ...) -> None: ...
 
 class LagReply(_message.Message):
     __slots__ = ("queues", "total_lag", "complete", "as_of_ms")
@@ -532,14 +538,28 @@ class ListMembersRequest(_message.Message):
     def __init__(self, group: _Optional[str] = ...) -> None: ...
 
 class GroupMembers(_message.Message):
-    __slots__ = ("group", "membership_version", "members")
+    __slots__ = ("group", "membership_version", "members", "receivers", "filter_conflicts")
     GROUP_FIELD_NUMBER: _ClassVar[int]
     MEMBERSHIP_VERSION_FIELD_NUMBER: _ClassVar[int]
     MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    RECEIVERS_FIELD_NUMBER: _ClassVar[int]
+    FILTER_CONFLICTS_FIELD_NUMBER: _ClassVar[int]
     group: str
     membership_version: int
     members: _containers.RepeatedCompositeFieldContainer[Member]
-    def __init__(self, group: _Optional[str] = ..., membership_version: _Optional[int] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ...) -> None: ...
+    receivers: _containers.RepeatedCompositeFieldContainer[ReceiverFilter]
+    filter_conflicts: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, group: _Optional[str] = ..., membership_version: _Optional[int] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., receivers: _Optional[_Iterable[_Union[ReceiverFilter, _Mapping]]] = ..., filter_conflicts: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class ReceiverFilter(_message.Message):
+    __slots__ = ("receiver", "filter", "heard_at_ms")
+    RECEIVER_FIELD_NUMBER: _ClassVar[int]
+    FILTER_FIELD_NUMBER: _ClassVar[int]
+    HEARD_AT_MS_FIELD_NUMBER: _ClassVar[int]
+    receiver: str
+    filter: TopicSubscription
+    heard_at_ms: int
+    def __init__(self, receiver: _Optional[str] = ..., filter: _Optional[_Union[TopicSubscription, _Mapping]] = ..., heard_at_ms: _Optional[int] = ...) -> None: ...
 
 class ListLocksRequest(_message.Message):
     __slots__ = ("group",)
@@ -614,9 +634,13 @@ class ImportRequest(_message.Message):
     def __init__(self, format: _Optional[_Union[ExportFormat, str]] = ..., content: _Optional[bytes] = ..., broker: _Optional[str] = ..., dry_run: _Optional[bool] = ..., overwrite: _Optional[bool] = ..., operator: _Optional[str] = ...) -> None: ...
 
 class ImportReply(_message.Message):
-    __slots__ = ("imported", "skipped")
+    __slots__ = ("imported", "skipped", "imported_count", "skipped_count")
     IMPORTED_FIELD_NUMBER: _ClassVar[int]
     SKIPPED_FIELD_NUMBER: _ClassVar[int]
+    IMPORTED_COUNT_FIELD_NUMBER: _ClassVar[int]
+    SKIPPED_COUNT_FIELD_NUMBER: _ClassVar[int]
     imported: _containers.RepeatedCompositeFieldContainer[ResetStep]
     skipped: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, imported: _Optional[_Iterable[_Union[ResetStep, _Mapping]]] = ..., skipped: _Optional[_Iterable[str]] = ...) -> None: ...
+    imported_count: int
+    skipped_count: int
+    def __init__(self, imported: _Optional[_Iterable[_Union[ResetStep, _Mapping]]] = ..., skipped: _Optional[_Iterable[str]] = ..., imported_count: _Optional[int] = ..., skipped_count: _Optional[int] = ...) -> None: ...

@@ -33,6 +33,11 @@ def subscription(request: Any) -> Iterable[Need]:
     return topic_need("read", request.topic), ("read", group_resource(request.group))
 
 
+def provided(request: Any) -> Iterable[Need]:
+    """Readers need the topics of their group; more queues than the group asks for are a change."""
+    yield "admin" if request.queues else "read", group_resource(request.group)
+
+
 RULES: Rules = (
     {
         f"/rockoon.v1.NameServer/{method}": rule
@@ -55,7 +60,7 @@ RULES: Rules = (
             "GetGroup": Rule(lambda request: (("see", group_resource(request.group)),)),
             "ListGroups": ANY_KEY,
             "Subscribe": Rule(subscription),
-            "ProvideGroupTopic": Rule(lambda request: (("read", group_resource(request.group)),)),
+            "ProvideGroupTopic": Rule(provided),
             "DescribeCluster": on_cluster("read"),
         }.items()
     }

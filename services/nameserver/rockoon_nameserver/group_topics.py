@@ -20,6 +20,7 @@ from rockoon_nameserver.keyspace import (
 )
 from rockoon_nameserver.request_checks import (
     PLACEMENTS_MAX,
+    QUEUES_PER_BLOCK_MAX,
     READ_AND_WRITE,
     refuse_impossible_group,
 )
@@ -54,13 +55,16 @@ class GroupTopics:
 
         Raises:
             GroupNotFound: there is no such group.
-            InvalidArgument: the topic is none of the two, or the broker's name is none.
+            InvalidArgument: the topic is none of the two, the broker's name is none, or the
+                number of queues is out of range.
             Busy: others kept changing the topic.
         """
         refuse_impossible_group(request.group)
         name = name_of(request.group, request.topic)
         if request.broker and not PATH_PART.fullmatch(request.broker):
             raise InvalidArgument(reason=f"{request.broker!r} is no broker's name")
+        if not 0 <= request.queues <= QUEUES_PER_BLOCK_MAX:
+            raise InvalidArgument(reason=f"queues {request.queues}: 0 to {QUEUES_PER_BLOCK_MAX}")
         brokers = [request.broker] if request.broker else sorted(await self._topics.live_brokers())
         group, topic_key = GroupKey(request.group), TopicKey(name)
         for _ in range(ATTEMPTS_MAX):
@@ -74,7 +78,8 @@ class GroupTopics:
             topic = Topic(config=TopicConfig(name=name, permissions=READ_AND_WRITE))
             if items:
                 topic = self._topics.stored(topic_key, [items, blocks])
-            queues = queues_of(read_group(group, groups[0].value), request.topic)
+            config = read_group(group, groups[0].value)
+            queues = max(request.queues, queues_of(config, request.topic))
             missing = lacking(topic, brokers, queues)
             if items and not missing:
                 return existing(topic)

@@ -39,10 +39,14 @@ LAG_LATENCY = gauge(
     unit="milliseconds",
 )
 IN_FLIGHT = gauge(
-    "rocketmq_consumer_inflight_messages", "Messages pulled and not committed", *OF_GROUP
+    "rocketmq_consumer_inflight_messages",
+    "Messages that consumers have and have not finished",
+    *OF_GROUP,
 )
 READY_MESSAGES = gauge(
-    "rocketmq_consumer_ready_messages", "Messages stored and not pulled yet", *OF_GROUP
+    "rocketmq_consumer_ready_messages",
+    "Messages that exist and that no consumer has got yet",
+    *OF_GROUP,
 )
 QUEUEING = gauge(
     "rocketmq_consumer_queueing_latency",
@@ -63,7 +67,7 @@ TIME_TO_LOSS = gauge(
     *OF_GROUP,
 )
 LOST = gauge(
-    "rockoon_consumer_lost_messages", "Messages deleted before the group read them", *OF_GROUP
+    "rockoon_consumer_lost_messages", "Messages deleted before the group settled them", *OF_GROUP
 )
 LAG_UNKNOWN = gauge(
     "rockoon_consumer_lag_unknown_queues",

@@ -9,6 +9,7 @@ from rockoon_core.start_position import NewQueueRule
 from rockoon_node.nameservers import Nameservers
 from rockoon_offset.brokers import Brokers
 from rockoon_offset.groups import Groups
+from rockoon_offset.in_flight.filters import ReaderFilters
 from rockoon_offset.in_flight.receivers import Receivers
 from rockoon_offset.in_flight.service import InFlightService
 from rockoon_offset.journal.export_files import ExportFiles
@@ -16,10 +17,11 @@ from rockoon_offset.members.handover import Handovers
 from rockoon_offset.members.watch import GroupWatch
 from rockoon_offset.metrics import OffsetMetrics
 from rockoon_offset.progress.commits import Commits, QueueEnds
+from rockoon_offset.progress.group_queues import GroupQueues
+from rockoon_offset.progress.importer import Importer
 from rockoon_offset.progress.lag import Lags
 from rockoon_offset.progress.progress_store import ProgressStore
 from rockoon_offset.progress.reset_plans import ResetPlans
-from rockoon_offset.progress.transfer import Importer
 from rockoon_offset.route_table import Change
 from rockoon_offset.routes import Routes
 from rockoon_offset.service import OffsetService
@@ -94,6 +96,7 @@ def assembled(settings: OffsetSettings, store: ProgressStore, nameservers: Names
         settings.broadcast_member_days_max,
     )
     subscriptions = Subscriptions(table, nameservers)
+    group_queues = GroupQueues(routes, nameservers, settings.route_wait_seconds)
     resolver = Resolver(
         store,
         routes,
@@ -107,7 +110,8 @@ def assembled(settings: OffsetSettings, store: ProgressStore, nameservers: Names
     commits = Commits(store, table, ends, groups.release, now_ms)
     visibility_ms = steady_clock()
     rows_max, members = settings.progress_entries_max, groups.membership
-    lags = Lags(store, table, brokers, members, time.monotonic_ns, rows_max, visibility_ms)
+    filters = ReaderFilters(members, visibility_ms)
+    lags = Lags(store, table, brokers, members, filters, time.monotonic_ns, rows_max, visibility_ms)
     servicer = OffsetService(
         settings,
         store,
@@ -117,12 +121,13 @@ def assembled(settings: OffsetSettings, store: ProgressStore, nameservers: Names
         commits,
         ResetPlans(store, table, brokers, watch, settings.plan_seconds, now_ms, time.monotonic),
         lags,
-        Importer(store, table, subscriptions, brokers, watch, now_ms),
+        Importer(store, table, subscriptions, group_queues, brokers, watch, now_ms),
         routes,
+        filters,
         now_ms,
     )
     receivers = Receivers(
-        store, routes, resolver, groups, ends, visibility_ms, settings.route_wait_seconds
+        store, routes, resolver, groups, ends, filters, visibility_ms, settings.route_wait_seconds
     )
     export_files = ExportFiles(store, settings.export_seconds, now_ms)
     metrics = OffsetMetrics(store, table, groups, lags, resolver, commits, receivers)

@@ -1,6 +1,7 @@
 """The OffsetService on the wire: translates, calls, translates back."""
 # ruff: noqa: ARG002 - gRPC hands every method a request and a context
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
 from itertools import islice
 from typing import Any
@@ -10,21 +11,22 @@ from rockoon_core.message_queue import queue_from_wire, queue_to_wire
 from rockoon_core.start_position import policy_from_wire
 from rockoon_format.resources import group_resource, topic_need, topic_resource
 from rockoon_offset.groups import Groups
+from rockoon_offset.in_flight.filters import ReaderFilters
 from rockoon_offset.members.watch import GroupWatch
 from rockoon_offset.progress.commit_check import Commit
 from rockoon_offset.progress.commits import Commits, Release
+from rockoon_offset.progress.importer import Importer
 from rockoon_offset.progress.lag import Lags
-from rockoon_offset.progress.progress_store import ProgressStore
-from rockoon_offset.progress.readers import group_of, reader_of
-from rockoon_offset.progress.records import Progress, ResetApplied
-from rockoon_offset.progress.reset_plans import Plan, ResetPlans
-from rockoon_offset.progress.transfer import (
-    Importer,
+from rockoon_offset.progress.progress_files import (
     from_json_lines,
     from_rocketmq,
     to_json_lines,
     to_rocketmq,
 )
+from rockoon_offset.progress.progress_store import ProgressStore
+from rockoon_offset.progress.readers import group_of, reader_of
+from rockoon_offset.progress.records import Progress, ResetApplied
+from rockoon_offset.progress.reset_plans import Plan, ResetPlans
 from rockoon_offset.request_checks import (
     bounded,
     bounded_names,
@@ -48,6 +50,7 @@ from rockoon_offset.wire import (
     owner_to_wire,
     positions_from_wire,
     progress_to_wire,
+    receiver_to_wire,
     step_to_wire,
     target_from_wire,
 )
@@ -71,6 +74,7 @@ class OffsetService(OffsetServiceServicer):
         lags: Lags,
         importer: Importer,
         routes: Routes,
+        filters: ReaderFilters,
         now_ms: Callable[[], int],
     ) -> None:
         self._settings = settings
@@ -83,6 +87,7 @@ class OffsetService(OffsetServiceServicer):
         self._plans = plans
         self._lags = lags
         self._importer = importer
+        self._filters = filters
         self._now_ms = now_ms
 
     async def Heartbeat(self, request: pb.HeartbeatRequest, context: Any) -> pb.HeartbeatReply:
@@ -298,6 +303,11 @@ class OffsetService(OffsetServiceServicer):
                     group=name,
                     membership_version=self._groups.membership.version(name),
                     members=self._members(name),
+                    # Of all groups they could be too many for one reply.
+                    receivers=map(receiver_to_wire, self._filters.of_receivers(name))
+                    if request.group
+                    else (),
+                    filter_conflicts=self._filters.conflicts(name) if request.group else (),
                 )
                 for name in names
             ],
@@ -316,9 +326,11 @@ class OffsetService(OffsetServiceServicer):
         await self._store.durable()
         if request.format == pb.ROCKETMQ:
             require(broker=request.broker)
-            content = to_rocketmq(progress, request.broker, self._store.changes, self._now_ms())
+            content = await asyncio.to_thread(
+                to_rocketmq, progress, request.broker, self._store.changes, self._now_ms()
+            )
         elif request.format == pb.JSON_LINES:
-            content = to_json_lines(progress)
+            content = await asyncio.to_thread(to_json_lines, progress)
         else:
             raise InvalidArgument(reason="an export needs a format")
         check_reply_bytes(len(content), "a group or a broker")
@@ -327,16 +339,26 @@ class OffsetService(OffsetServiceServicer):
     async def Import(self, request: pb.ImportRequest, context: Any) -> pb.ImportReply:
         self._routes.require()
         check_operator(request.operator)
+        # In a thread: to read a file of megabytes would keep other calls waiting.
         if request.format == pb.ROCKETMQ:
-            entries = from_rocketmq(request.content, request.broker)
+            bounded_names(broker=request.broker)
+            entries = await asyncio.to_thread(from_rocketmq, request.content, request.broker)
         elif request.format == pb.JSON_LINES:
-            entries = from_json_lines(request.content)
+            entries = await asyncio.to_thread(from_json_lines, request.content)
         else:
             raise InvalidArgument(reason="an import needs a format")
-        imported = await self._importer.take(
+        imported = await self._importer.import_entries(
             entries, request.operator, dry_run=request.dry_run, overwrite=request.overwrite
         )
-        return pb.ImportReply(imported=map(step_to_wire, imported.steps), skipped=imported.skipped)
+        return pb.ImportReply(
+            imported=(
+                step_to_wire(step, creates_queue=creates_queue)
+                for step, creates_queue in imported.steps
+            ),
+            imported_count=imported.steps_count,
+            skipped=imported.skipped,
+            skipped_count=imported.skipped_count,
+        )
 
     def _problems(self) -> Iterator[str]:
         """What makes calls fail that are right."""

@@ -6,6 +6,7 @@ from typing import Any
 
 from rockoon_core.errors import InvalidArgument
 from rockoon_core.message_queue import MessageQueue, queue_from_wire, queue_to_wire
+from rockoon_offset.in_flight.filters import ReceiverFilter
 from rockoon_offset.members.membership import Lease, Position
 from rockoon_offset.members.ownership import Lock
 from rockoon_offset.progress.lag_rows import QueueLag
@@ -73,7 +74,12 @@ def member_from_wire(request: pb.HeartbeatRequest, peer: str) -> Member:
 
 def positions_from_wire(positions: Iterable[pb.PulledPosition]) -> dict[MessageQueue, Position]:
     return {
-        queue_from_wire(each.queue): Position(each.next_offset, each.epoch) for each in positions
+        queue_from_wire(each.queue): Position(
+            each.next_offset,
+            each.epoch,
+            max(0, each.unfinished) if each.HasField("unfinished") else None,
+        )
+        for each in positions
     }
 
 
@@ -96,6 +102,7 @@ def lag_to_wire(lag: QueueLag) -> pb.QueueLag:
         loss_ms=lag.loss_ms,
         loss_cause=lag.loss_cause,  # type: ignore[arg-type]
         filter=lag.filter,
+        filters_differ=lag.filters_differ,
         as_of_ms=lag.as_of_ms,
         member=lag.member,
         absent=lag.absent,
@@ -116,6 +123,14 @@ def member_to_wire(lease: Lease) -> pb.Member:
         joined_at_ms=member.joined_at_ms,
         heard_at_ms=lease.heard_at_ms,
         allocation=member.allocation,
+    )
+
+
+def receiver_to_wire(of: ReceiverFilter) -> pb.ReceiverFilter:
+    return pb.ReceiverFilter(
+        receiver=of.receiver,
+        filter=pb.TopicSubscription(topic=of.filter.topic, expression=of.filter.expression),
+        heard_at_ms=of.heard_at_ms,
     )
 
 
@@ -146,7 +161,7 @@ def target_from_wire(target: pb.ResetTarget) -> Target:
     return Target(kind, int(getattr(target, name)))
 
 
-def step_to_wire(step: ResetStep) -> pb.ResetStep:
+def step_to_wire(step: ResetStep, *, creates_queue: bool = False) -> pb.ResetStep:
     return pb.ResetStep(
         queue=queue_to_wire(step.queue),
         from_offset=step.from_offset,
@@ -156,4 +171,5 @@ def step_to_wire(step: ResetStep) -> pb.ResetStep:
         member=step.member,
         messages=0 if step.from_offset is None else step.to_offset - step.from_offset,
         clamped=step.clamped,
+        creates_queue=creates_queue,
     )

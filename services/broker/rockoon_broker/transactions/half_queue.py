@@ -33,7 +33,12 @@ from rockoon_broker.transactions.half_messages import (
     op_offsets,
 )
 from rockoon_broker.transactions.put_back import over_with_their_transaction, records_of
-from rockoon_format.config_json import ConfigError, GroupTopic, read_consumer_offsets
+from rockoon_format.config_json import (
+    TOPIC_GROUP_SEPARATOR,
+    ConfigError,
+    GroupTopic,
+    read_consumer_offsets,
+)
 from rockoon_format.names import TRANSACTION_GROUP
 from rockoon_format.properties import PROPERTY_TRANSACTION_CHECK_TIMES
 from rockoon_format.record import Record
@@ -205,5 +210,10 @@ def rocketmq_progress(config: Path) -> dict[QueueKey, int]:
         found = read_consumer_offsets(content)
     except ConfigError as failure:
         raise StoreLayoutError(f"{path} cannot be read: {failure}") from failure
+    own = f"{HALF_TOPIC}{TOPIC_GROUP_SEPARATOR}{TRANSACTION_GROUP}"
+    for fault in found.faults:
+        # Entries of consumer groups are the offset service's affair.
+        if fault.key == own:
+            raise StoreLayoutError(f"{path} cannot be read: {fault.place}: {fault.reason}")
     progress = found.offsets.get(GroupTopic(TRANSACTION_GROUP, HALF_TOPIC), {})
     return {HALF_QUEUE: progress[HALF_QUEUE_ID]} if HALF_QUEUE_ID in progress else {}

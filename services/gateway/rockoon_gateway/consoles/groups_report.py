@@ -216,18 +216,18 @@ class GroupsReport:
 def accumulated(
     queues: Iterable[QueueLag],
 ) -> pb.DescribeGroupAccumulationResponse.GroupAccumulation:
-    """The sum of some queues."""
-    inflight = lag = delay_ms = 0
+    """Sum the messages of some queues that exist and are not settled."""
+    inflight = waiting = delay_ms = 0
     for each in queues:
-        lag += each.lag
+        waiting += max(0, each.lag - each.lost - each.settled_above)
         inflight += each.in_flight
         delay_ms = max(delay_ms, each.lag_ms)
     delay = Duration()
     delay.FromMilliseconds(delay_ms)
     return pb.DescribeGroupAccumulationResponse.GroupAccumulation(
         inflight_messages=inflight,
-        ready_messages=lag - inflight,
-        accumulation=lag,
+        ready_messages=waiting - inflight,
+        accumulation=waiting,
         deliver_delay_time=delay,
     )
 

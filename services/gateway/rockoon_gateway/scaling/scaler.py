@@ -1,6 +1,8 @@
-"""KEDA's external scaler: lag of a group as the offset service tells it.
+"""KEDA's external scaler: how much work a group has, by its lag in the offset service.
 
-Lag is what is not settled, so messages in flight count, and nobody is scaled away from under them.
+The metric counts messages that exist and are not settled. Messages in flight count, so that no
+consumer is scaled away while it handles one. Messages that were acknowledged behind an older one do
+not count, nor do messages that retention deleted.
 A queue with messages on which the group has never begun counts as one: else a consumer that is
 scaled to none would never begin. What a broker does not tell is no zero: the call fails, and KEDA
 goes to its fallback. Errors are gRPC's, as KEDA expects them, and not in the answer as those of
@@ -16,7 +18,7 @@ from rockoon.errors import BrokerUnavailable
 from rockoon_gateway.scaling.trigger import Trigger
 from rockoon_proto.keda import externalscaler_pb2 as keda
 from rockoon_proto.keda.externalscaler_pb2_grpc import ExternalScalerServicer
-from rockoon_proto.v1.offset_pb2 import LagReply
+from rockoon_proto.v1.offset_pb2 import LagReply, QueueLag
 
 
 class Scaler(ExternalScalerServicer):
@@ -79,11 +81,17 @@ class Scaler(ExternalScalerServicer):
 
 
 def waiting(lag: LagReply) -> int:
-    """How many messages wait, as far as it is known; see the module."""
-    return lag.total_lag + sum(
-        each.known and not each.HasField("lag") and each.max_offset > each.min_offset
-        for each in lag.queues
-    )
+    """Count the messages of the queues whose lag is known; see the module."""
+    return sum(map(waiting_in, lag.queues))
+
+
+def waiting_in(queue: QueueLag) -> int:
+    """Count the messages of one queue; 0 when its lag is not known."""
+    if not queue.known:
+        return 0
+    if not queue.HasField("lag"):
+        return int(queue.max_offset > queue.min_offset)
+    return max(0, queue.lag - queue.lost - queue.settled_above)
 
 
 def require_complete(lag: LagReply) -> None:

@@ -13,6 +13,7 @@ from rockoon_core.message_queue import MessageQueue
 from rockoon_core.start_position import StartPolicy
 from rockoon_offset.groups import Groups
 from rockoon_offset.in_flight.deliveries import Candidates, Deliveries, VisibilityChange, trimmed
+from rockoon_offset.in_flight.filters import ReaderFilters, TopicFilter
 from rockoon_offset.in_flight.window import Window
 from rockoon_offset.progress.commits import QueueEnds
 from rockoon_offset.progress.progress_store import ProgressStore
@@ -51,6 +52,9 @@ class Wish(NamedTuple):
     visible_after_ms: int
     attempt_id: str
     policy: StartPolicy
+    receiver: str = ""
+    # Those that the receiver reports now.
+    filters: Sequence[TopicFilter] = ()
 
 
 class Delivered(NamedTuple):
@@ -93,6 +97,8 @@ class Granted:
     # Queues whose candidates are wanted, from where.
     wanted: dict[MessageQueue, int] = field(default_factory=dict)
     error: RockoonError | None = None
+    # A sentence about readers with different filters.
+    filter_conflict: str = ""
 
     @property
     def messages(self) -> int:
@@ -117,6 +123,7 @@ class Receivers:
         resolver: where reading of a queue begins.
         groups: who holds the queues.
         ends: the queues' ends.
+        filters: readers' filters.
         now_ms: epoch milliseconds; by it messages become visible again. It must not jump.
         route_wait_seconds: how long to wait for routes that receivers have seen.
     """
@@ -128,6 +135,7 @@ class Receivers:
         resolver: Resolver,
         groups: Groups,
         ends: QueueEnds,
+        filters: ReaderFilters,
         now_ms: Callable[[], int],
         route_wait_seconds: float,
     ) -> None:
@@ -135,6 +143,7 @@ class Receivers:
         self._routes = routes
         self._resolver = resolver
         self._groups = groups
+        self._filters = filters
         self.now_ms = now_ms
         self._route_wait_seconds = route_wait_seconds
         self._deliveries = Deliveries(store.ledger)
@@ -167,6 +176,11 @@ class Receivers:
         finally:
             # What was applied must be written, whatever fails behind it.
             self._store.write(records)
+        for wish, outcome in zip(wishes, outcomes, strict=True):
+            if wish.filters and outcome.error is None:
+                outcome.filter_conflict = self._filters.report(
+                    wish.group, wish.receiver, wish.filters, wish.visible_after_ms
+                )
         if any(outcome.deliveries for outcome in outcomes):
             await self._store.durable()
         return outcomes

@@ -8,6 +8,7 @@ from rockoon_core.errors import InvalidArgument, InvalidOffset, RockoonError
 from rockoon_core.message_queue import queue_from_wire, queue_to_wire
 from rockoon_core.start_position import policy_from_wire
 from rockoon_offset.in_flight.deliveries import INVISIBLE_MS_MAX, Candidates
+from rockoon_offset.in_flight.filters import TopicFilter
 from rockoon_offset.in_flight.receivers import (
     CANDIDATES_MAX,
     Delivered,
@@ -20,7 +21,14 @@ from rockoon_offset.in_flight.receivers import (
     Wish,
 )
 from rockoon_offset.progress.commit_check import OFFSET_MAX
-from rockoon_offset.request_checks import bounded, bounded_names, check_group, require
+from rockoon_offset.request_checks import (
+    bounded,
+    bounded_names,
+    check_bytes,
+    check_group,
+    check_topic,
+    require,
+)
 from rockoon_proto.v1 import in_flight_pb2 as pb
 from rockoon_proto.v1.in_flight_pb2_grpc import InFlightServiceServicer
 
@@ -31,6 +39,7 @@ INVISIBLE_MS_MIN = 1
 REASON_BYTES_MAX = 256
 # Of a set of offsets: as far as a window reaches.
 OFFSETS_BYTES_MAX = 128 << 10
+EXPRESSION_BYTES_MAX = 1024
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -134,6 +143,10 @@ def wish(wanted: pb.Wanted) -> Wish:
     bounded_names(attempt_id=wanted.attempt_id)
     check_between("messages_max", wanted.messages_max, 1, MESSAGES_MAX)
     check_between("visible_after_ms", wanted.visible_after_ms, INVISIBLE_MS_MIN, INVISIBLE_MS_MAX)
+    bounded(wanted.filters)
+    for each in wanted.filters:
+        check_topic(each.topic)
+        check_bytes("an expression", each.expression, EXPRESSION_BYTES_MAX)
     return Wish(
         wanted.group,
         list(map(reach_of, wanted.queues)),
@@ -141,6 +154,8 @@ def wish(wanted: pb.Wanted) -> Wish:
         wanted.visible_after_ms,
         wanted.attempt_id,
         policy_from_wire(wanted.policy),
+        wanted.receiver,
+        [TopicFilter(each.topic, each.expression) for each in wanted.filters],
     )
 
 
@@ -188,6 +203,7 @@ def granted(outcome: Granted) -> pb.Granted:
             pb.WantedCandidates(queue=queue_to_wire(queue), from_offset=offset)
             for queue, offset in outcome.wanted.items()
         ],
+        filter_conflict=outcome.filter_conflict,
     )
 
 

@@ -72,6 +72,26 @@ class Counts(NamedTuple):
     next_visible_at_ms: int
 
 
+class WindowCopy(NamedTuple):
+    """A window as it was at one moment, for looking at it later."""
+
+    floor: int
+    # Bit 0 is `floor`.
+    settled: int
+    acquisitions: Sequence[Acquisition]
+    # Epoch milliseconds: acquired messages that are visible later were in flight.
+    now_ms: int
+
+    def kept_below(self, offset: int) -> int:
+        """Count the messages below an offset that are settled or in flight."""
+        count = (self.settled & mask(offset - self.floor, self.settled)).bit_count()
+        for acquisition in self.acquisitions:
+            for visible_at_ms, part in acquisition.parts.items():
+                if visible_at_ms > self.now_ms:
+                    count += (part & mask(offset - acquisition.first, part)).bit_count()
+        return count
+
+
 class Window:
     """See the module.
 
@@ -214,6 +234,9 @@ class Window:
         settled_above = self.settled.bit_count()
         return Counts(in_flight, visible_again, settled_above, attempt_max, next_visible_at_ms)
 
+    def copy(self, now_ms: int) -> WindowCopy:
+        return WindowCopy(self.floor, self.settled, list(self), now_ms)
+
     def first_ready(self, now_ms: int) -> int:
         """The smallest offset that a receiver may get."""
         ready = self.acquired_to
@@ -333,6 +356,16 @@ class Window:
 def shifted(messages: int, by: int) -> int:
     """A set whose first offset was, and now is `by` less; what would lie before it is left out."""
     return messages << by if by >= 0 else messages >> -by
+
+
+def mask(count: int, messages: int) -> int:
+    """Return a mask of the first offsets of a set.
+
+    Args:
+        count: of offsets; 0 or less gives an empty mask.
+        messages: the set, whose length bounds that of the mask.
+    """
+    return (1 << min(max(0, count), messages.bit_length())) - 1
 
 
 def first_bit(messages: int) -> int:

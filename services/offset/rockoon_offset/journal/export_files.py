@@ -13,10 +13,10 @@ from pathlib import Path
 
 from rockoon_core.disk import Disk
 from rockoon_core.errors import NotEnoughReplicas, NotLeader, StoreNotWritable
+from rockoon_offset.progress.progress_files import to_rocketmq
 from rockoon_offset.progress.progress_store import ProgressStore
 from rockoon_offset.progress.readers import in_order
 from rockoon_offset.progress.records import Progress
-from rockoon_offset.progress.transfer import to_rocketmq
 
 log = logging.getLogger(__name__)
 

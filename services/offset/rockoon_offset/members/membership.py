@@ -32,6 +32,8 @@ class Position(NamedTuple):
     next_offset: int
     # Of the Resolve that it reads after.
     epoch: int
+    # Messages pulled and not finished; None: not reported.
+    unfinished: int | None = None
 
 
 @dataclass(slots=True)

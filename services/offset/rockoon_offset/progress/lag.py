@@ -5,10 +5,12 @@ not known is said to be unknown.
 """
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 from rockoon_core.errors import GroupNotFound, InvalidArgument, TopicNotFound
 from rockoon_core.message_queue import MessageQueue
 from rockoon_offset.brokers import Brokers
+from rockoon_offset.in_flight.filters import ReaderFilters
 from rockoon_offset.members.membership import BROADCASTING, Membership
 from rockoon_offset.progress.lag_rows import QueueLag, Received, filled, pulled_offset
 from rockoon_offset.progress.progress_store import ProgressStore
@@ -28,6 +30,7 @@ class Lags:
         table: queues and groups.
         brokers: the queues' ends.
         membership: how far members have pulled.
+        filters: of the readers.
         now_ns: monotonic.
         rows_max: lags in one answer.
         visibility_ms: epoch milliseconds, by which acquired messages become visible again.
@@ -39,6 +42,7 @@ class Lags:
         table: RouteTable,
         brokers: Brokers,
         membership: Membership,
+        filters: ReaderFilters,
         now_ns: Callable[[], int],
         rows_max: int,
         visibility_ms: Callable[[], int],
@@ -47,6 +51,7 @@ class Lags:
         self._table = table
         self._brokers = brokers
         self._membership = membership
+        self._filters = filters
         self._now_ns = now_ns
         self._rows_max = rows_max
         self._visibility_ms = visibility_ms
@@ -76,7 +81,14 @@ class Lags:
         rows = [
             row
             for queue in queues
-            for row in self._rows(group, QueueLag(queue, filter=filters[queue.topic]))
+            for row in self._rows(
+                group,
+                QueueLag(
+                    queue,
+                    filter=filters[queue.topic].text,
+                    filters_differ=filters[queue.topic].differ,
+                ),
+            )
         ]
         if len(rows) > self._rows_max:
             raise InvalidArgument(reason=f"more than {self._rows_max} lags at once: name a topic")
@@ -118,7 +130,9 @@ class Lags:
         now_ms = self._visibility_ms()
         counts = window.counts(now_ms)
         first_ready = window.first_ready(now_ms)
-        return Received(counts.in_flight, counts.settled_above, first_ready, now_ms)
+        return Received(
+            counts.in_flight, counts.settled_above, first_ready, now_ms, window.copy(now_ms)
+        )
 
     def _rows(self, group: str, shared: QueueLag) -> list[QueueLag]:
         """Whose lags of a queue there are, without figures: the group's, and those of members."""
@@ -151,12 +165,22 @@ class Lags:
             return None
         return progress
 
-    def _filter(self, group: str, topic: str) -> str:
-        """What live members read of a topic when that is not everything."""
-        expressions = {
+    def _filter(self, group: str, topic: str) -> "Filter":
+        expressions = self._filters.readers_of(group, topic).keys()
+        broadcasting = {
             expression
             for lease in self._membership.leases(group)
             for name, expression in lease.member.subscriptions
-            if name == topic and expression != EVERYTHING
+            if name == topic and lease.member.mode == BROADCASTING
         }
-        return "; ".join(sorted(expressions))
+        narrow = (expressions | broadcasting) - {EVERYTHING}
+        return Filter("; ".join(sorted(narrow)), len(expressions) > 1)
+
+
+class Filter(NamedTuple):
+    """Filters by which a group reads a topic."""
+
+    # Empty: all readers read everything.
+    text: str
+    # Readers that share the queues differ.
+    differ: bool

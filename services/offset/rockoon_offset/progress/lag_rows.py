@@ -1,7 +1,14 @@
 """Lag of one reader on one queue, from progress, positions and queue ends. Pure.
 
-The ledger says what is committed, the broker where the queue ends and what retention may do, the
+The ledger has the committed offset, the broker the queue's ends and what retention may do, the
 owner how far it has pulled. What one of them did not say is unknown here, never guessed.
+
+Every message from the committed offset to the end of the queue counts once:
+
+    lag = lost + settled_above + in_flight + ready
+
+A lost message was deleted by retention before a reader settled it. For an owner, which reports
+numbers and not offsets, all deleted messages count as lost: it may have passed over them.
 """
 
 from typing import NamedTuple
@@ -9,6 +16,7 @@ from typing import NamedTuple
 from rockoon_core.errors import RockoonError
 from rockoon_core.message_queue import MessageQueue
 from rockoon_core.start_position import QueueState
+from rockoon_offset.in_flight.window import WindowCopy
 from rockoon_offset.members.membership import Lease, Position
 from rockoon_offset.progress.records import Progress
 
@@ -33,6 +41,7 @@ class QueueLag(NamedTuple):
     loss_ms: int | None = None
     loss_cause: int = 0
     filter: str = ""
+    filters_differ: bool = False
     as_of_ms: int = 0
     member: str = ""
     absent: bool = False
@@ -47,6 +56,20 @@ class Received(NamedTuple):
     # The smallest offset that one may get.
     first_ready: int
     as_of_ms: int
+    window: WindowCopy
+
+    def kept_below(self, offset: int) -> int:
+        """Count the messages below an offset that receivers have settled or in flight."""
+        return self.window.kept_below(offset)
+
+
+class LagParts(NamedTuple):
+    """The messages from the committed offset to the end of a queue; see the module."""
+
+    lost: int
+    settled_above: int
+    in_flight: int
+    ready: int
 
 
 def filled(
@@ -77,11 +100,9 @@ def filled(
         return row
     # Below zero only when the log has lost its tail: then nothing is left to read.
     lag = max(0, state.max_offset - progress.offset)
+    deleted = min(lag, max(0, state.min_offset - progress.offset))
     row = row._replace(
-        committed=progress.offset,
-        lag=lag,
-        lag_ms=_lag_ms(progress.offset, state),
-        lost=max(0, state.min_offset - progress.offset),
+        committed=progress.offset, lag=lag, lag_ms=_lag_ms(progress.offset, state), lost=deleted
     )
     if state.asked_loss is not None:
         row = row._replace(
@@ -89,32 +110,49 @@ def filled(
             loss_cause=state.asked_loss.cause,
         )
     if received is not None:
-        settled_above = min(received.settled_above, lag)
-        in_flight = min(received.in_flight, lag - settled_above)
+        parts = received_parts(lag, deleted, progress, received)
         next_offset, as_of_ms = received.first_ready, received.as_of_ms
     elif owner is None:
-        return row._replace(in_flight=0, ready=lag, queueing_ms=row.lag_ms)
+        return row._replace(
+            in_flight=0, ready=lag - deleted, queueing_ms=row.lag_ms if lag > deleted else 0
+        )
     else:
         position = _position(row.queue, progress, owner)
         if position is None:
             return row
-        in_flight, settled_above = min(max(0, position.next_offset - progress.offset), lag), 0
+        parts = pulled_parts(lag, deleted, progress, position)
         next_offset, as_of_ms = position.next_offset, owner.heard_at_ms
-    ready = lag - settled_above - in_flight
     queueing_ms = row.lag_ms
-    if not ready:
+    if not parts.ready:
         queueing_ms = 0
     elif next_offset > progress.offset:
         queueing_ms = None
         if isinstance(unpulled, QueueState):
             queueing_ms = _lag_ms(next_offset, unpulled)
-    return row._replace(
-        in_flight=in_flight,
-        ready=ready,
-        in_flight_as_of_ms=as_of_ms,
-        queueing_ms=queueing_ms,
-        settled_above=settled_above,
-    )
+    return row._replace(**parts._asdict(), in_flight_as_of_ms=as_of_ms, queueing_ms=queueing_ms)
+
+
+def received_parts(lag: int, deleted: int, progress: Progress, received: Received) -> LagParts:
+    """Parts of the lag where receivers read message by message.
+
+    Args:
+        lag: messages from the committed offset on.
+        deleted: the first of these, which retention has deleted.
+        progress: has the committed offset.
+        received: what receivers have.
+    """
+    kept = received.kept_below(progress.offset + deleted) if deleted else 0
+    lost = max(0, deleted - kept)
+    settled_above = min(received.settled_above, lag - lost)
+    in_flight = min(received.in_flight, lag - lost - settled_above)
+    return LagParts(lost, settled_above, in_flight, lag - lost - settled_above - in_flight)
+
+
+def pulled_parts(lag: int, deleted: int, progress: Progress, position: Position) -> LagParts:
+    """Parts of the lag where an owner pulls. Arguments as of `received_parts`, and its position."""
+    pulled = min(lag, max(deleted, position.next_offset - progress.offset)) - deleted
+    in_flight = pulled if position.unfinished is None else min(pulled, position.unfinished)
+    return LagParts(deleted, pulled - in_flight, in_flight, lag - deleted - pulled)
 
 
 def pulled_offset(

@@ -1,0 +1,297 @@
+"""Imports of progress: entries of a file become progress, each for itself.
+
+An import may have tens of thousands of entries. It works in slices, each of which is durable before
+the next begins. If an import fails, the slices before stay imported, and the next import of the
+same file skips their entries.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from rockoon_core.errors import InvalidArgument, NameserverUnavailable, RockoonError
+from rockoon_core.message_queue import MessageQueue
+from rockoon_core.start_position import Decision, QueueState, StartReason
+from rockoon_format.names import group_fault, topic_fault
+from rockoon_offset.brokers import Answers, Brokers
+from rockoon_offset.members.watch import GroupWatch
+from rockoon_offset.progress.bounded_calls import run_calls
+from rockoon_offset.progress.commit_check import OFFSET_MAX
+from rockoon_offset.progress.group_queues import GroupQueues, GroupQueuesMade
+from rockoon_offset.progress.loop_share import LoopShare
+from rockoon_offset.progress.progress_files import Entry, ReadEntries, printable
+from rockoon_offset.progress.progress_store import ProgressStore
+from rockoon_offset.progress.readers import SEPARATOR, group_of, member_fault, member_of
+from rockoon_offset.progress.records import ResetStep
+from rockoon_offset.route_table import RouteTable
+from rockoon_offset.start.subscriptions import Subscription, Subscriptions
+
+ENTRIES_MAX = 100_000
+SLICE_ENTRIES = 1_000
+# Of steps, and of sentences, in one report.
+REPORTED_MAX = 1_000
+BROKER_BYTES_MAX = 255
+QUEUE_ID_END = 1 << 31
+CREATED_AGAIN = "the queue was deleted or created again meanwhile"
+
+
+class ImportedStep(NamedTuple):
+    """What an import did, or would do, to one queue."""
+
+    step: ResetStep
+    # The queue is of a group's own topic, and the import makes it.
+    creates_queue: bool
+
+
+class Wanted(NamedTuple):
+    """What one import is asked for."""
+
+    operator: str
+    dry_run: bool
+    overwrite: bool
+    made: GroupQueuesMade
+
+
+@dataclass(slots=True)
+class Imported:
+    """What an import did, or would do: counts, and the first `REPORTED_MAX` of each kind."""
+
+    steps: list[ImportedStep] = field(default_factory=list)
+    steps_count: int = 0
+    # One sentence for each entry that was not imported.
+    skipped: list[str] = field(default_factory=list)
+    skipped_count: int = 0
+
+    def add_step(self, step: ImportedStep) -> None:
+        self.steps_count += 1
+        if len(self.steps) < REPORTED_MAX:
+            self.steps.append(step)
+
+    def add_skipped(self, place: str, reason: object) -> None:
+        self.skipped_count += 1
+        if len(self.skipped) < REPORTED_MAX:
+            self.skipped.append(printable(f"{printable(place)}: {reason}"))
+
+
+class Importer:
+    """Stores offsets that came from elsewhere.
+
+    Args:
+        store: progress.
+        table: the queues that exist.
+        subscriptions: are recorded, with groups that do not exist.
+        group_queues: are made where progress is on them.
+        brokers: their queues' ends bound the offsets.
+        watch: is notified of changed progress.
+        now_ms: wall clock, epoch milliseconds.
+    """
+
+    def __init__(
+        self,
+        store: ProgressStore,
+        table: RouteTable,
+        subscriptions: Subscriptions,
+        group_queues: GroupQueues,
+        brokers: Brokers,
+        watch: GroupWatch,
+        now_ms: Callable[[], int],
+    ) -> None:
+        self._store = store
+        self._table = table
+        self._subscriptions = subscriptions
+        self._group_queues = group_queues
+        self._brokers = brokers
+        self._watch = watch
+        self._now_ms = now_ms
+
+    async def import_entries(
+        self, entries: ReadEntries, operator: str, *, dry_run: bool, overwrite: bool
+    ) -> Imported:
+        """Import entries, each for itself.
+
+        Args:
+            entries: at most `ENTRIES_MAX`.
+            operator: person and reason, for the record.
+            dry_run: only report what would change.
+            overwrite: replace stored progress, also by smaller offsets.
+
+        Raises:
+            InvalidArgument: too many entries.
+            NameserverUnavailable: a group or topic cannot be made.
+            Busy, StoreNotWritable, StoreFailed, NotLeader, NotEnoughReplicas: as the names say.
+            Whatever is raised, slices before stay imported.
+        """
+        if len(entries) > ENTRIES_MAX:
+            raise InvalidArgument(reason=f"more than {ENTRIES_MAX} entries at once")
+        self._store.admit()
+        report, share = Imported(), LoopShare()
+        sound: list[Entry] = []
+        for entry in entries:
+            await share.pause_when_used()
+            if not isinstance(entry, Entry):
+                report.add_skipped(entry.place, entry.reason)
+            elif fault := entry_fault(entry):
+                report.add_skipped(place_of(entry), fault)
+            else:
+                sound.append(entry)
+        made = await self._group_queues.make(sound, share, dry_run=dry_run)
+        wanted = Wanted(operator, dry_run, overwrite, made)
+        for first in range(0, len(sound), SLICE_ENTRIES):
+            self._store.admit()
+            await self._import_slice(sound[first : first + SLICE_ENTRIES], wanted, report, share)
+            await self._store.durable()
+        return report
+
+    async def _import_slice(
+        self, entries: Sequence[Entry], wanted: Wanted, report: Imported, share: LoopShare
+    ) -> None:
+        create_revisions = {
+            entry.queue: revision
+            for entry in entries
+            if (revision := self._table.create_revision_or_none(entry.queue)) is not None
+        }
+        states = await self._brokers.queue_states(create_revisions)
+        subscriptions: Mapping[tuple[str, str], Subscription | RockoonError] = {}
+        if not wanted.dry_run:
+            subscriptions = await self._subscribed(
+                {
+                    (group_of(entry.group), entry.queue.topic)
+                    for entry in entries
+                    if not isinstance(self._step(entry, create_revisions, states, wanted), str)
+                }
+            )
+        for entry in entries:
+            await share.pause_when_used()
+            # Again: progress and routes may have changed since, and from here on nothing waits.
+            step = self._step(entry, create_revisions, states, wanted)
+            if isinstance(step, str):
+                report.add_skipped(place_of(entry), step)
+                continue
+            if not wanted.dry_run:
+                subscription = subscriptions.get((group_of(entry.group), entry.queue.topic))
+                if not isinstance(subscription, Subscription):
+                    report.add_skipped(place_of(entry), subscription or CREATED_AGAIN)
+                    continue
+                self._store_step(entry.group, subscription, step, wanted.operator)
+            report.add_step(ImportedStep(step, wanted.made.includes(entry.queue)))
+
+    def _step(
+        self,
+        entry: Entry,
+        asked: Mapping[MessageQueue, int],
+        states: Answers[QueueState],
+        wanted: Wanted,
+    ) -> ResetStep | str:
+        """What an entry would change, or why it is skipped.
+
+        Args:
+            entry: which.
+            asked: create revisions of the queues that the brokers were asked about.
+            states: the brokers' answers.
+            wanted: see `Wanted`.
+        """
+        queue = entry.queue
+        if refusal := wanted.made.refusal(queue):
+            return str(refusal)
+        if wanted.dry_run and wanted.made.includes(queue):
+            # Its ends are known once its broker knows the topic.
+            return ResetStep(queue, None, entry.offset, 0, 0, clamped=False, incarnation=0, epoch=0)
+        try:
+            create_revision = self._table.create_revision(queue)
+        except RockoonError as reason:
+            return str(reason)
+        if create_revision != asked.get(queue):
+            return CREATED_AGAIN
+        state = states[queue]
+        if isinstance(state, RockoonError):
+            return str(state)
+        stored = self._store.ledger.find(entry.group, queue)
+        if stored is not None and not wanted.overwrite:
+            return f"offset {stored.offset} is stored already"
+        offset = min(max(entry.offset, state.min_offset), state.max_offset)
+        return ResetStep(
+            queue=queue,
+            from_offset=None if stored is None else stored.offset,
+            to_offset=offset,
+            min_offset=state.min_offset,
+            max_offset=state.max_offset,
+            clamped=offset != entry.offset,
+            incarnation=create_revision,
+            epoch=0 if stored is None else stored.epoch,
+        )
+
+    async def _subscribed(
+        self, readers: Iterable[tuple[str, str]]
+    ) -> dict[tuple[str, str], Subscription | RockoonError]:
+        """Subscriptions of groups to topics. Missing ones are recorded, with their groups.
+
+        Args:
+            readers: group and topic.
+
+        Raises:
+            NameserverUnavailable: no nameserver answers.
+        """
+        found: dict[tuple[str, str], Subscription | RockoonError] = {}
+
+        async def find(group: str, topic: str) -> None:
+            try:
+                found[group, topic] = await self._subscriptions.find_or_record(
+                    group, topic, create_group=True
+                )
+            except NameserverUnavailable:
+                raise
+            except RockoonError as reason:
+                found[group, topic] = reason
+
+        await run_calls(find(group, topic) for group, topic in readers)
+        return found
+
+    def _store_step(
+        self, reader: str, subscription: Subscription, step: ResetStep, operator: str
+    ) -> None:
+        group, member = group_of(reader), member_of(reader)
+        incarnation = subscription.group.incarnation
+        if member:
+            self._make_known(group, incarnation, member, step.queue.topic)
+        text = f"imported by {operator or 'an operator'}: {step.to_offset}"
+        self._store.write(
+            self._store.ledger.import_offset(
+                reader,
+                incarnation,
+                step.queue,
+                step.incarnation,
+                Decision(step.to_offset, StartReason.IMPORTED, text),
+                self._now_ms(),
+            )
+        )
+        self._watch.progress_reset(group, [step.queue], member)
+
+    def _make_known(self, group: str, incarnation: int, member: str, topic: str) -> None:
+        """A member that has progress has come; queues that are there now are not new to it."""
+        found = self._table.topics.get(topic)
+        revision = max(found.create_revisions.values(), default=0) if found else 0
+        known = self._store.ledger.known.reads(
+            group, incarnation, member, topic, revision, self._now_ms()
+        )
+        self._store.write(self._store.ledger.members_changed(*known))
+
+
+def place_of(entry: Entry) -> str:
+    return f"{entry.group} on {entry.queue}"
+
+
+def entry_fault(entry: Entry) -> str:
+    """Why an entry can be no progress; empty when it can be."""
+    group, separator, member = entry.group.partition(SEPARATOR)
+    queue = entry.queue
+    name_fault: str | None = group_fault(group) or (separator and member_fault(member))
+    name_fault = name_fault or topic_fault(queue.topic)
+    if name_fault:
+        return name_fault
+    if not 0 < len(queue.broker.encode(errors="backslashreplace")) <= BROKER_BYTES_MAX:
+        return f"the broker's name is empty or longer than {BROKER_BYTES_MAX} bytes"
+    if not 0 <= queue.queue_id < QUEUE_ID_END:
+        return f"{queue.queue_id} is not a queue id"
+    if not 0 <= entry.offset <= OFFSET_MAX:
+        return f"{entry.offset} is not an offset"
+    return ""
