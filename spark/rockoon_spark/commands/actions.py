@@ -32,7 +32,7 @@ from rockoon_spark.jobs.verify_generation import generation_directory, verify_ge
 from rockoon_spark.jobs.verify_queues import queue_files, verify_queues
 from rockoon_spark.publish import TargetExists
 from rockoon_spark.records.record_run import LogBroken
-from rockoon_spark.source.live_cluster import BrokerAway, LiveCluster
+from rockoon_spark.source.live_cluster import BrokerAway, LiveCluster, LogUnreadable
 from rockoon_spark.source.log_source import LogSource
 from rockoon_spark.source.store_directory import StoreDirectory
 
@@ -70,6 +70,7 @@ EXPECTED = (
     IndexBuildError,
     IndexTargetError,
     LogBroken,
+    LogUnreadable,
     QueueDisorder,
     StoreError,
     TargetExists,

@@ -153,7 +153,7 @@ def export(
         ExportError: the log is damaged, or messages are gone that were not exported yet, or the
             target has another log's messages or other topics'. Nothing is published.
         ExportTargetError: the target holds something else, or another export is at it.
-        BrokerAway, LogBroken, RockoonError, StoreError: a log cannot be read.
+        BrokerAway, LogBroken, LogUnreadable, RockoonError, StoreError: a log cannot be read.
     """
     reading = SectionReading(topics or TopicChoice(), fails_on_data_loss, skips_damage)
     into = ExportTarget.of(target)

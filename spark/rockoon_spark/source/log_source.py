@@ -237,7 +237,7 @@ class LogSource(Protocol):
         """All logs that have records, as they are now.
 
         Raises:
-            BrokerAway, LogBroken, RockoonError, StoreError: one cannot be read.
+            BrokerAway, LogBroken, LogUnreadable, RockoonError, StoreError: one cannot be read.
         """
         ...
 
