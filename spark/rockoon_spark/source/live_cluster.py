@@ -13,13 +13,18 @@ from typing import TypeVar
 
 from rockoon.errors import LogTrimmed, RockoonError
 from rockoon_proto.v1.broker_pb2 import ReadLogReply, ReadLogRequest
-from rockoon_spark.broker_addresses import absent_topics, broker_addresses, live_addresses
+from rockoon_spark.broker_addresses import (
+    absent_queues,
+    absent_topics,
+    broker_addresses,
+    live_addresses,
+)
 from rockoon_spark.broker_calls import PLAN_RETRY_SECONDS, LogClient, is_unreachable
 from rockoon_spark.generations.broker_generation import generation_in_force
 from rockoon_spark.generations.coverage import Coverage
 from rockoon_spark.generations.in_force import GenerationInForce, with_generation
 from rockoon_spark.records.record_run import LogBroken
-from rockoon_spark.records.selection import EVERYTHING, Range, Selection
+from rockoon_spark.records.selection import EVERYTHING, QueueKey, Range, Selection
 from rockoon_spark.source.broker_partition import BrokerPartition, records_of
 from rockoon_spark.source.log_source import LastRecord, LogPartition
 
@@ -161,6 +166,14 @@ class LiveCluster:
             RockoonError: no nameserver answers.
         """
         return absent_topics(self.endpoint, topics) if topics else ()
+
+    def absent_queues(self, queues: Collection[QueueKey]) -> Sequence[QueueKey]:
+        """See `LogSource`.
+
+        Raises:
+            RockoonError: no nameserver answers.
+        """
+        return absent_queues(self.endpoint, queues) if queues else ()
 
     def log(self) -> "BrokerLog":
         """See `LogSource`."""

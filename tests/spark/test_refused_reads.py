@@ -1,4 +1,4 @@
-"""Brokers that answer a read with an error, and brokers that do not answer, without Spark."""
+"""Reads of a live cluster that are refused when they are planned, without Spark."""
 
 import asyncio
 import logging
@@ -23,7 +23,9 @@ from rockoon_core.failed_call import ENDED_AT_ONCE, NOT_TAKEN, from_rpc_error
 from rockoon_proto.v1.broker_pb2 import ReadLogReply
 from rockoon_spark.broker_calls import is_unreachable
 from rockoon_spark.records.selection import EVERYTHING
+from rockoon_spark.source.data_source import RockoonDataSource
 from rockoon_spark.source.live_cluster import BrokerAway, LiveCluster, LogUnreadable
+from rockoon_spark.source.options import OptionError
 from support.fake_cluster import FakeCluster
 from support.fakes.broker import FakeBroker
 
@@ -139,3 +141,60 @@ def test_a_rejected_certificate_is_no_absent_broker(details: str, expected: bool
     failure = grpc.aio.AioRpcError(grpc.StatusCode.UNAVAILABLE, metadata, metadata, details)
     error = from_rpc_error(failure, BrokerUnavailable, broker="broker-a")
     assert is_unreachable(error) is expected
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (
+            {"startingOffsets": '{"order": {"0": 3}}'},
+            "topic 'order' has no queue '0', or the topic",
+        ),
+        ({"startingOffsets": '{"orders": {"9": -2}}'}, "topic 'orders' has no queue '9'"),
+        ({"endingOffsets": '{"orders": {"broker-c:0": 3}}'}, "has no queue 'broker-c:0'"),
+        (
+            {"brokers": "broker-a", "endingOffsets": '{"orders": {"broker-b:0": 3}}'},
+            "broker 'broker-b' is not among the brokers that are read",
+        ),
+        ({"topics": "orders", "startingOffsets": '{"bills": {"0": 3}}'}, "'bills' is not among"),
+        ({"startingTimestamp": "1700000000"}, "1700000000000 are the milliseconds"),
+    ],
+)
+async def test_offsets_of_a_queue_that_does_not_exist_are_refused(
+    options: dict[str, str], sentence: str
+) -> None:
+    async with two_brokers() as (cluster, _):
+        source = RockoonDataSource({"endpoint": cluster.address, "compacted": "false", **options})
+        with pytest.raises(OptionError, match=sentence):
+            await asyncio.to_thread(lambda: source.reader(source.schema()).partitions())
+
+
+async def test_offsets_of_queues_that_exist_are_planned() -> None:
+    options = {
+        "topics": "orders,bills",
+        "startingOffsets": '{"orders": {"0": 1, "broker-b:0": -2}}',
+        "endingOffsets": '{"bills": {"broker-a:1": -1, "1": 7}}',
+    }
+    async with two_brokers() as (cluster, _):
+        cluster.create_topic("bills", 2)
+        source = RockoonDataSource({"endpoint": cluster.address, "compacted": "false", **options})
+        found = await asyncio.to_thread(lambda: source.reader(source.schema()).partitions())
+        assert len(found) == 2
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"maxOffsetsPerTrigger": "0"}, "option maxOffsetsPerTrigger"),
+        ({"startingTimestamp": "1700000000"}, "1700000000000 are the milliseconds"),
+    ],
+)
+def test_a_wrong_option_of_a_stream_is_raised_by_its_methods_whose_errors_pyspark_shows(
+    options: dict[str, str], sentence: str
+) -> None:
+    source = RockoonDataSource({"endpoint": "127.0.0.1:1", "topics": "orders", **options})
+    reader = source.streamReader(source.schema())
+    for method in (reader.getDefaultReadLimit, reader.prepareForTriggerAvailableNow):
+        with pytest.raises(OptionError, match=sentence):
+            method()
+    reader.stop()
