@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 from numpy.typing import NDArray
 
+from rockoon_core.redaction import redacted
 from rockoon_format.config_json import ConfigError, read_topics
 from rockoon_format.file_names import file_name_to_offset
 
@@ -27,6 +28,11 @@ class LogFile:
     start: int
     """Physical offset of its first byte."""
     bytes: int
+
+    @property
+    def shown(self) -> str:
+        """The address without secrets, for error texts."""
+        return redacted(self.uri)
 
 
 class StoreError(Exception):
@@ -53,7 +59,9 @@ def list_log(path: str) -> list[LogFile]:
     found.sort(key=lambda file: file.start)
     for file, following in pairwise(found):
         if file.start + file.bytes != following.start:
-            raise StoreError(f"{path}: no file between {file.uri} and {following.uri}")
+            raise StoreError(
+                f"{redacted(path)}: no file between {file.shown} and {following.shown}"
+            )
     return found
 
 
@@ -76,7 +84,7 @@ def absent_queues(path: str, queues: Collection[tuple[str, int]]) -> set[tuple[s
     try:
         configs = read_topics(content).topics if content is not None else {}
     except ConfigError as error:
-        raise StoreError(f"{path}/{_TOPICS_FILE} cannot be read: {error}") from error
+        raise StoreError(f"{redacted(path)}/{_TOPICS_FILE} cannot be read: {error}") from error
 
     def has(topic: str, queue_id: int) -> bool:
         config = configs.get(topic)
@@ -164,10 +172,11 @@ def _file_system(uri: str) -> tuple[pafs.FileSystem, str]:
     try:
         files, path = pafs.FileSystem.from_uri(uri)
     except (pa.ArrowInvalid, OSError) as error:
+        # Without its cause, which has the address with its secret in it.
         raise StoreError(
-            f"{uri} is in no file system that can be read from here (known are paths, file, hdfs,"
-            f" viewfs, s3, gs, abfs): {error}"
-        ) from error
+            f"{redacted(uri)} is in no file system that can be read from here (known are paths,"
+            f" file, hdfs, viewfs, s3, gs, abfs): {redacted(error)}"
+        ) from None
     return files, path
 
 

@@ -32,6 +32,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.fs as pafs
 
+from rockoon_core.redaction import redacted
 from rockoon_spark.publish import held, sync
 from rockoon_spark.source.log_source import LastRecord
 
@@ -174,9 +175,15 @@ class ExportTarget:
             return pafs.LocalFileSystem(), self.uri
         try:
             files, root = pafs.FileSystem.from_uri(self.uri)
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-            raise ExportTargetError(f"{self.uri}: {error}") from error
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as error:
+            # Without its cause, which has the address with its secret in it.
+            raise ExportTargetError(f"{self.shown}: {redacted(error)}") from None
         return files, root.rstrip("/")
+
+    @property
+    def shown(self) -> str:
+        """The address without secrets, for error texts."""
+        return redacted(self.uri)
 
     @property
     def files(self) -> pafs.FileSystem:
@@ -275,7 +282,7 @@ def locked(target: ExportTarget) -> Iterator[None]:
         try:
             lock.enter_context(held(Path(target.root)))
         except BlockingIOError as error:
-            raise ExportTargetError(f"{target.uri}: another job is at it") from error
+            raise ExportTargetError(f"{target.shown}: another job is at it") from error
         yield
 
 
@@ -295,7 +302,7 @@ def newest_manifest(target: ExportTarget) -> ExportManifest | None:
         return _read_manifest(target, _manifest_path(runs[-1]))
     if strange := [name for name in target.names("") if not name.startswith(("_", "."))]:
         raise ExportTargetError(
-            f"{target.uri}/{strange[0]} was not exported here: take another directory"
+            f"{target.shown}/{strange[0]} was not exported here: take another directory"
         )
     return None
 
@@ -309,7 +316,7 @@ def manifests(target: ExportTarget) -> list[ExportManifest]:
     runs = _runs(target)
     if runs != list(range(1, len(runs) + 1)):
         missing = min(set(range(1, runs[-1] + 1)).difference(runs))
-        raise ExportTargetError(f"{target.uri}/{_manifest_path(missing)} is missing")
+        raise ExportTargetError(f"{target.shown}/{_manifest_path(missing)} is missing")
     return [_read_manifest(target, _manifest_path(run)) for run in runs]
 
 
@@ -327,7 +334,7 @@ def publish(target: ExportTarget, manifest: ExportManifest, move: Move | None = 
     runs = _runs(target)
     if runs and runs[-1] >= manifest.run:
         raise ExportTargetError(
-            f"{target.uri}: another export was published meanwhile; nothing was done"
+            f"{target.shown}: another export was published meanwhile; nothing was done"
         )
     made = f"{staging}/{_STAGED_MANIFEST}.new"
     with target.create(made) as stream:
@@ -368,7 +375,7 @@ def _finish(target: ExportTarget, manifest: ExportManifest, move: Move) -> None:
     # A store of objects copies and then deletes: this run's may be there already.
     if target.has(place) and _read_manifest(target, place).run_id != manifest.run_id:
         raise ExportTargetError(
-            f"{target.uri}/{staging} was to be published as {place}, which another export made "
+            f"{target.shown}/{staging} was to be published as {place}, which another export made "
             "at the same time: remove the one of them whose files are not wanted"
         )
     directories = sorted({file.path.rpartition("/")[0] for file in manifest.files})
@@ -380,7 +387,7 @@ def _finish(target: ExportTarget, manifest: ExportManifest, move: Move) -> None:
         if source in staged:
             move(source, file.path)
         elif not target.has(file.path):
-            raise ExportTargetError(f"{target.uri}/{file.path} was to be published, and is gone")
+            raise ExportTargetError(f"{target.shown}/{file.path} was to be published, and is gone")
     topics = {directory.partition("/")[0] for directory in directories}
     for directory in (*directories, *sorted(topics), ""):
         target.sync(directory)
@@ -408,5 +415,5 @@ def _read_manifest(target: ExportTarget, path: str) -> ExportManifest:
         return ExportManifest.from_json(target.read(path))
     except (ValueError, KeyError, TypeError) as error:
         raise ExportTargetError(
-            f"{target.uri}/{path} is no manifest of an export: {type(error).__name__}: {error}"
+            f"{target.shown}/{path} is no manifest of an export: {type(error).__name__}: {error}"
         ) from error

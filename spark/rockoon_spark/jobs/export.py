@@ -13,6 +13,7 @@ from typing import Any
 from pyspark import TaskContext
 from pyspark.sql import SparkSession
 
+from rockoon_core.redaction import redacted
 from rockoon_spark.export.rows import FILE_BYTES, PartitionedWriter, gathered
 from rockoon_spark.export.sections import (
     ExportError,
@@ -241,7 +242,7 @@ def _refuse_absent(source: LogSource, topics: TopicChoice) -> None:
 def _check_topics(target: ExportTarget, former: ExportManifest | None, topics: TopicChoice) -> None:
     if former is not None and former.topics != topics.to_json():
         raise ExportError(
-            f"{target.uri} has {_told(former.topics)}: the same in each run, or messages of the "
+            f"{target.shown} has {_told(former.topics)}: the same in each run, or messages of the "
             "others would be missing; take another directory"
         )
 
@@ -346,7 +347,9 @@ def _write(
                 writer.write(tables)
             files = writer.close()
         except OSError as error:
-            raise ExportError(f"broker {section.broker!r} to {target.uri}: {error}") from error
+            raise ExportError(
+                f"broker {section.broker!r} to {target.shown}: {redacted(error)}"
+            ) from error
         return {
             "files": [asdict(file) for file in files],
             "behind": seen.behind,

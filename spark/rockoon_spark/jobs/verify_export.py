@@ -67,7 +67,7 @@ def verify_export(
         problems = _wrong_files(spark, into, files)
         known = {file.path for file in files}
         problems += [
-            f"{into.uri}/{path} is of no run: readers of the directory see its messages too"
+            f"{into.shown}/{path} is of no run: readers of the directory see its messages too"
             for path in into.parquet_paths()
             if path not in known
         ]

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import PurePath
 
+from rockoon_core.redaction import redacted
 from rockoon_spark.records.columns import COLUMNS
 from rockoon_spark.records.selection import QueueKey, Range, Selection
 from rockoon_spark.source.live_cluster import LiveCluster
@@ -102,7 +103,7 @@ def _source(given: Mapping[str, str]) -> LogSource:
     compacted = one_of(given, "compacted", "true", "false") == "true"
     fails_on_data_loss = one_of(given, "failOnDataLoss", "true", "false") == "true"
     if path:
-        broker = given.get("broker") or PurePath(path).name
+        broker = given.get("broker") or PurePath(redacted(path)).name
         return StoreDirectory(path, broker, compacted, fails_on_data_loss)
     return LiveCluster(
         endpoint,

@@ -165,7 +165,7 @@ class DirectoryLog:
 
     def name_at(self, offset: int, /) -> str:
         """See `ContiguousLog`."""
-        return self._file_of(offset).uri
+        return self._file_of(offset).shown
 
     def oldest(self) -> int:
         """See `ContiguousLog`."""
