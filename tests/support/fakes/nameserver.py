@@ -54,6 +54,15 @@ class FakeNameserver(NameServerServicer):
             for number in range(block.queues)
         }
 
+    def create_revision(self, place: Place) -> int | None:
+        """Of one queue; None if it does not exist."""
+        topic, broker, number = place
+        for block in self.topics[topic].blocks if topic in self.topics else ():
+            first = block.first_queue_id
+            if block.broker == broker and first <= number < first + block.queues:
+                return int(block.create_revision)
+        return None
+
     def _update(self, topics: Sequence[str]) -> route_wire.RouteUpdate:
         return route_wire.RouteUpdate(
             revision=self.revision,
