@@ -54,7 +54,7 @@ def numbers(frame: DataFrame) -> list[int]:
 
 def test_the_store_that_rocketmq_wrote_is_a_dataframe(spark: SparkSession, tmp_path: Path) -> None:
     unpack_golden(tmp_path)
-    frame = read(spark, tmp_path)
+    frame = read(spark, tmp_path, includeInternalTopics="true")
     assert frame.columns == list(COLUMNS)
     rows = frame.orderBy("physical_offset").collect()
     content = golden_store.files()[f"commitlog/{0:020d}"]

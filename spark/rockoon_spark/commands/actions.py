@@ -152,7 +152,7 @@ def export(spark: SparkSession, options: Any) -> Outcome:
         spark,
         _logs(options, options.broker),
         options.target,
-        topics=TopicChoice(names, options.topic_pattern),
+        topics=TopicChoice(names, options.topic_pattern, options.include_internal_topics),
         sealed_only=not options.whole,
         fails_on_data_loss=not options.allow_data_loss,
         skips_damage=options.skip_damage,

@@ -140,7 +140,7 @@ def export(
     Args:
         source: of a live cluster, what readers see when the run begins.
         target: a directory, as a path or URI, made if need be; every executor must see it.
-        topics: the same in each run; by default all but the brokers' own.
+        topics: the same in each run; by default all but internal ones.
         sealed_only: of a directory: leave out the last file that has messages, which a broker may
             be writing. Without, nobody may write the store.
         fails_on_data_loss: whether to fail when retention deleted messages before they were
@@ -240,11 +240,30 @@ def _refuse_absent(source: LogSource, topics: TopicChoice) -> None:
 
 
 def _check_topics(target: ExportTarget, former: ExportManifest | None, topics: TopicChoice) -> None:
-    if former is not None and former.topics != topics.to_json():
+    if excluded := topics.selection.excluded_names:
         raise ExportError(
-            f"{target.shown} has {_told(former.topics)}: the same in each run, or messages of the "
-            "others would be missing; take another directory"
+            f"{excluded[0]!r} is an internal topic of the brokers:"
+            " --include-internal-topics exports it"
         )
+    if former is None:
+        return
+    exported = TopicChoice.from_json(former.topics)
+    if topics.is_same(exported):
+        return
+    if topics.is_same(replace(exported, includes_internal=topics.includes_internal)):
+        has, does = (
+            ("has", "pass --include-internal-topics")
+            if exported.includes_internal
+            else ("does not have", "leave out --include-internal-topics")
+        )
+        raise ExportError(
+            f"{target.shown} {has} the internal topics of the brokers: {does}, or take another"
+            " directory"
+        )
+    raise ExportError(
+        f"{target.shown} has {_told(former.topics)}: the same in each run, or messages of the "
+        "others would be missing; take another directory"
+    )
 
 
 def _told(topics: Mapping[str, Any]) -> str:

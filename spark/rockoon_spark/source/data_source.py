@@ -27,6 +27,8 @@ Options of both:
     columns: names separated by commas; by default all. Spark does not tell a Python data source
         which columns a query uses, so naming them saves what the others cost.
     topics (or topic): names separated by commas; `topicPattern`: with * and ?.
+    includeInternalTopics: "false" (default), or "true": topics of the brokers' own as well, such as
+        SCHEDULE_TOPIC_XXXX and rmq_sys_wheel_timer, which hold delayed messages until they are due.
     tags: names separated by commas; messages that have one of them.
     startingOffsets: "earliest" (default), or by queue, on every broker or on one:
         {"topic": {"0": 17, "broker-a:1": 5}}; other queues are read from their beginning. -2 means

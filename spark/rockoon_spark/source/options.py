@@ -76,6 +76,7 @@ _OPTIONS = (
     "topic",
     "topics",
     "topicPattern",
+    "includeInternalTopics",
     "tags",
     "startingOffsets",
     "endingOffsets",
@@ -151,6 +152,29 @@ def topics_of(given: Mapping[str, str]) -> frozenset[str]:
     return _names(given, "topics", "topic") | _names(given, "topic", "topic")
 
 
+def includes_internal(given: Mapping[str, str]) -> bool:
+    """Option includeInternalTopics.
+
+    Raises:
+        OptionError: it is neither true nor false.
+    """
+    return one_of(given, "includeInternalTopics", "false", "true") == "true"
+
+
+def refuse_internal(selection: Selection) -> None:
+    """Refuse internal topics that are named while they are excluded: none of their records would
+    be read.
+
+    Raises:
+        OptionError: a name is that of an internal topic.
+    """
+    if excluded := selection.excluded_names:
+        raise OptionError(
+            f"option topics: {excluded[0]!r} is an internal topic of the brokers:"
+            " option includeInternalTopics=true reads it"
+        )
+
+
 def _names(given: Mapping[str, str], option: str, kind: str) -> frozenset[str]:
     named = frozenset(name.strip() for name in given.get(option, "").split(",")) - {""}
     if option in given and not named:
@@ -164,6 +188,7 @@ def _selection(
     words = _WORDS.values()
     chosen = Selection(
         topic_pattern=given.get("topicpattern", "*"),
+        includes_internal=includes_internal(given),
         starts={queue: offset for queue, offset in starts.items() if offset not in words},
         ends={queue: offset for queue, offset in ends.items() if offset not in words},
     )
@@ -175,6 +200,7 @@ def _selection(
     for column, names in wanted.items():
         if names:
             chosen = chosen.among(column, names)
+    refuse_internal(chosen)
     if "startingtimestamp" in given:
         least = time_us_of("startingTimestamp", given["startingtimestamp"])
         chosen = chosen.ranged("store_time", Range(least=least))

@@ -79,12 +79,13 @@ class StreamCluster:
         }
 
     async def _topics(self) -> Sequence[str]:
-        if not self._options.topic_pattern:
+        if self._options.topics:
             return self._options.topics
+        listed = await self._cluster.admin.list_topics(
+            include_system=self._options.selection.includes_internal
+        )
         return [
-            route.name
-            for route in await self._cluster.admin.list_topics()
-            if route.readable and self._options.wants(route.name)
+            route.name for route in listed if route.readable and self._options.wants(route.name)
         ]
 
     def starting(self, now: Mapping[MessageQueue, QueueNow]) -> dict[MessageQueue, int]:

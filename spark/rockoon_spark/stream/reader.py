@@ -4,14 +4,14 @@
         .option("topics", "orders").option("consumerGroup", "billing-export").load()
         .writeStream.option("checkpointLocation", "/data/checkpoints/billing")...
 
-The rows are those that `spark.read` gives of the same messages. Consumers' rules hold: what is
-write-only is not read, and a pattern matches none of the brokers' own topics. Queues that
-come while the stream runs are read from their beginning.
+The rows are those that `spark.read` gives of the same messages. Consumers' rules hold: topics that
+are write-only are not read, and internal topics of the brokers only by an option. Queues that come
+while the stream runs are read from their beginning.
 
 Options:
     endpoint: nameservers, "host:port" separated by commas.
     topics: names separated by commas; or topicPattern: with * and ?.
-    columns: as for `spark.read`.
+    includeInternalTopics, columns: as for `spark.read`.
     startingOffsets: where to begin when there is no checkpoint. "latest" (default), "earliest",
         "group" (where the consumer group is), or {"topic": {"0": 17, "broker-a:1": 5}} by queue, on
         every broker or on one, with -2 for earliest and -1 for latest; other queues are then read
