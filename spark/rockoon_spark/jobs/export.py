@@ -24,6 +24,7 @@ from rockoon_spark.export.sections import (
     told_gap,
 )
 from rockoon_spark.export.target import (
+    Check,
     ExportedFile,
     ExportManifest,
     ExportTarget,
@@ -159,9 +160,9 @@ def export(
     reading = SectionReading(topics or TopicChoice(), fails_on_data_loss, skips_damage)
     into = ExportTarget.of(target)
     # To the end: what is planned here counts on the newest manifest staying the newest.
-    with locked(into):
+    with locked(into) as check:
         # First of all: a run that died while it was publishing is this one's predecessor.
-        recover(into)
+        recover(into, check=check)
         former = newest_manifest(into)
         _check_topics(into, former, reading.topics)
         if former is None:
@@ -169,7 +170,7 @@ def export(
         plan = _planned(spark, source, former, reading, sealed_only, section_bytes)
         if not plan.work:
             return _report(plan, plan.former_run, {}, [], plan.gaps)
-        return _run(spark, plan, into, file_bytes, move)
+        return _run(spark, plan, into, file_bytes, move, check)
 
 
 def _planned(
@@ -190,7 +191,12 @@ def _planned(
 
 
 def _run(
-    spark: SparkSession, plan: _Plan, target: ExportTarget, file_bytes: int, move: Move | None
+    spark: SparkSession,
+    plan: _Plan,
+    target: ExportTarget,
+    file_bytes: int,
+    move: Move | None,
+    check: Check,
 ) -> ExportReport:
     """Write what was planned, and publish it."""
     run_id = uuid.uuid4().hex
@@ -213,7 +219,7 @@ def _run(
             sections = _sections_below(plan.work, ends)
             choice = plan.reading.topics.to_json()
             manifest = ExportManifest(run, run_id, choice, positions, sections, files, gaps)
-            publish(target, manifest, move)
+            publish(target, manifest, move, check)
     finally:
         discard(target, run_id)
     return _report(plan, run, ends, files, gaps)

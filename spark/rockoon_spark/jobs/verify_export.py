@@ -60,8 +60,8 @@ def verify_export(
         BrokerAway, LogBroken, LogUnreadable, RockoonError, StoreError: a log cannot be read.
     """
     into = ExportTarget.of(target)
-    with locked(into):
-        recover(into)
+    with locked(into) as check:
+        recover(into, check=check)
         runs = manifests(into)
         files = [file for run in runs for file in run.files]
         problems = _wrong_files(spark, into, files)
