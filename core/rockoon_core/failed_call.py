@@ -94,7 +94,9 @@ def from_rpc_error(
         if ended_below or status in (StatusCode.UNAVAILABLE, StatusCode.CANCELLED):
             row = unavailable(**details)
             trouble = connection_trouble(failure.details() or "")
-            return unavailable(f"{row}: {trouble}", **details) if trouble else row
+            if not trouble:
+                return row
+            return unavailable(f"{row}: {trouble}", trouble=trouble, **details)
         if "Concurrent RPC limit" in (failure.details() or ""):
             return Busy(reason="the server answers as many calls as it may")
         return Internal(f"{status.name}: {failure.details()}", **details)

@@ -1,4 +1,4 @@
-"""Broker addresses and topics, asked of a cluster's nameservers."""
+"""Broker addresses, topics and queues, asked of a cluster's nameservers."""
 
 from collections.abc import Collection
 
@@ -7,6 +7,7 @@ import rockoon.sync
 from rockoon.admin.which_brokers import away, live_brokers
 from rockoon.errors import RockoonError
 from rockoon_format.names import is_system_topic
+from rockoon_spark.records.selection import QueueKey
 
 
 def broker_addresses(endpoint: str) -> tuple[dict[str, str], dict[str, RockoonError]]:
@@ -69,6 +70,22 @@ def absent_topics(endpoint: str, topics: Collection[str]) -> list[str]:
         listed = cluster.call(cluster.asyncio.admin.list_topics(include_system=True))
     absent = set(topics).difference(route.name for route in listed)
     return sorted(name for name in absent if not is_system_topic(name))
+
+
+def absent_queues(endpoint: str, queues: Collection[QueueKey]) -> list[QueueKey]:
+    """Those of some queues that do not exist, sorted. Brokers' own topics are not checked.
+
+    Args:
+        endpoint: the nameservers, as `rockoon.connect` takes them.
+
+    Raises:
+        RockoonError: no nameserver answers.
+    """
+    with rockoon.sync.connect(endpoint) as cluster:
+        listed = cluster.call(cluster.asyncio.admin.list_topics(include_system=True))
+    known = {(each.topic, each.broker, each.queue_id) for route in listed for each in route.queues}
+    known |= {(topic, "", number) for topic, _, number in known}
+    return sorted(each for each in queues if each not in known and not is_system_topic(each[0]))
 
 
 async def _addresses(

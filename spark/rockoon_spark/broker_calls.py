@@ -8,10 +8,10 @@ from typing import Any, Generic, Self, TypeVar
 
 import grpc
 
-from rockoon.errors import BrokerUnavailable, NotLeader
+from rockoon.errors import BrokerUnavailable, NotLeader, RockoonError, TimedOut
 from rockoon.net.tls import dialer
 from rockoon_core.backoff import Backoff
-from rockoon_core.failed_call import from_rpc_error
+from rockoon_core.failed_call import ENDED_AT_ONCE, from_rpc_error
 from rockoon_proto.v1.broker_pb2 import (
     DescribeCompactionReply,
     DescribeCompactionRequest,
@@ -35,6 +35,20 @@ _FOLLOW_SECONDS_MAX = 2.0
 
 # What says that the log may be served elsewhere by now: a leader that was deposed answers too.
 _ELSEWHERE = (BrokerUnavailable, NotLeader)
+
+
+def is_unreachable(error: RockoonError) -> bool:
+    """Whether a call failed because the broker did not answer.
+
+    An answer of the broker is not: a missing permission, a failing disk, an invalid request. A
+    certificate that one of the sides rejects is a refusal too, although no call comes through.
+
+    Args:
+        error: of a call to a broker, or of the search for its address.
+    """
+    is_silent = isinstance(error, BrokerUnavailable | TimedOut)
+    return is_silent and error.details.get("trouble", ENDED_AT_ONCE) == ENDED_AT_ONCE
+
 
 Request = TypeVar("Request")
 Reply = TypeVar("Reply")

@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -12,8 +12,11 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 from numpy.typing import NDArray
 
+from rockoon_core.redaction import redacted
+from rockoon_format.config_json import ConfigError, read_topics
 from rockoon_format.file_names import file_name_to_offset
 
+_TOPICS_FILE = "config/topics.json"
 _MARKS_FILE = "config/droppedTopics.json"
 
 
@@ -25,6 +28,11 @@ class LogFile:
     start: int
     """Physical offset of its first byte."""
     bytes: int
+
+    @property
+    def shown(self) -> str:
+        """The address without secrets, for error texts."""
+        return redacted(self.uri)
 
 
 class StoreError(Exception):
@@ -51,8 +59,44 @@ def list_log(path: str) -> list[LogFile]:
     found.sort(key=lambda file: file.start)
     for file, following in pairwise(found):
         if file.start + file.bytes != following.start:
-            raise StoreError(f"{path}: no file between {file.uri} and {following.uri}")
+            raise StoreError(
+                f"{redacted(path)}: no file between {file.shown} and {following.shown}"
+            )
     return found
+
+
+def absent_queues(path: str, queues: Collection[tuple[str, int]]) -> set[tuple[str, int]]:
+    """Those of some queues that a store does not have, by topic and queue id.
+
+    `config/topics.json` and the directories of `consumequeue` say which queues there are; without
+    both, as in a copy of the CommitLog alone, no queue is known to be absent.
+
+    Args:
+        path: the store directory, as a path of this machine or a URI.
+
+    Raises:
+        StoreError: topics.json cannot be read.
+    """
+    content = read_small(f"{path.rstrip('/')}/{_TOPICS_FILE}")
+    files, root = _open(path)
+    if content is None and not _is_directory(files, f"{root}/consumequeue"):
+        return set()
+    try:
+        configs = read_topics(content).topics if content is not None else {}
+    except ConfigError as error:
+        raise StoreError(f"{redacted(path)}/{_TOPICS_FILE} cannot be read: {error}") from error
+
+    def has(topic: str, queue_id: int) -> bool:
+        config = configs.get(topic)
+        if config and 0 <= queue_id < max(config.read_queues, config.write_queues):
+            return True
+        return _is_directory(files, f"{root}/consumequeue/{topic}/{queue_id}")
+
+    return {each for each in queues if not has(*each)}
+
+
+def _is_directory(files: pafs.FileSystem, path: str) -> bool:
+    return bool(files.get_file_info(path).type == pafs.FileType.Directory)
 
 
 def dropped_marks(path: str) -> Mapping[str, int]:
@@ -128,10 +172,11 @@ def _file_system(uri: str) -> tuple[pafs.FileSystem, str]:
     try:
         files, path = pafs.FileSystem.from_uri(uri)
     except (pa.ArrowInvalid, OSError) as error:
+        # Without its cause, which has the address with its secret in it.
         raise StoreError(
-            f"{uri} is in no file system that can be read from here (known are paths, file, hdfs,"
-            f" viewfs, s3, gs, abfs): {error}"
-        ) from error
+            f"{redacted(uri)} is in no file system that can be read from here (known are paths,"
+            f" file, hdfs, viewfs, s3, gs, abfs): {redacted(error)}"
+        ) from None
     return files, path
 
 

@@ -1,13 +1,17 @@
 """Generations over the wire: described, handed over, published, read, and refused."""
 
 import asyncio
+import urllib.request
 import zlib
+from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from rockoon.local.ports import choose_port
+from rockoon_broker.clock import SystemClock
 from rockoon_core import errors
 from rockoon_format.columns import decode_columns
 from rockoon_format.generation import Manifest, PartEntries
@@ -15,7 +19,7 @@ from rockoon_proto.v1 import broker_pb2 as pb
 from support.broker import RunningBroker, bodies_of, running_broker
 from support.broker_routes import BrokerRoutes
 from support.cold_disk import ColdDisk
-from support.eventually import eventually
+from support.eventually import answered, eventually
 from support.generations import (
     compact_over_the_wire,
     contents,
@@ -25,6 +29,7 @@ from support.generations import (
     upload,
 )
 from support.store_directory import FailingDisk, no_space_in
+from support.waiting import DEADLINE_SECONDS
 
 
 async def latest(nameserver: BrokerRoutes, **attributes: str) -> None:
@@ -91,6 +96,58 @@ async def test_what_is_published_is_served_with_holes(
         )
         held = pb.CompactionHold(topic="Latest", physical_offset=made.log_end)
         await broker.until(lambda described: described.compaction.hold == held)
+
+
+class LateClock(SystemClock):
+    """This machine's clock, some hours ahead."""
+
+    def __init__(self, hours: int) -> None:
+        self._ahead_ms = hours * 3_600_000
+
+    def now_ms(self) -> int:
+        return super().now_ms() + self._ahead_ms
+
+
+def waiting_hours(port: int) -> float:
+    """How old the oldest message without a generation is, by the broker's metrics page."""
+    url = f"http://127.0.0.1:{port}/metrics"
+    with urllib.request.urlopen(url, timeout=DEADLINE_SECONDS) as page:
+        lines = page.read().decode().splitlines()
+    [line] = [each for each in lines if each.startswith("rockoon_compaction_waiting_seconds{")]
+    return float(line.rpartition(" ")[2]) / 3600
+
+
+async def test_a_metric_tells_how_long_the_oldest_message_waits_for_a_compaction(
+    tmp_path: Path, nameserver: BrokerRoutes
+) -> None:
+    await nameserver.create_topic("Ordinary", {"broker-a": 1})
+    await latest(nameserver)
+    port, store = choose_port(()), tmp_path / "store"
+
+    def running(hours: int) -> AbstractAsyncContextManager[RunningBroker]:
+        listen = f"127.0.0.1:{port}"
+        clock = LateClock(hours)
+        return running_broker(store, [nameserver.address], clock=clock, metrics_listen=listen)
+
+    async def waits(least: float, most: float) -> None:
+        await answered(
+            lambda: asyncio.to_thread(waiting_hours, port), lambda found: least <= found <= most
+        )
+
+    async with running(0) as broker:
+        await broker.append("Ordinary", 0, b"1")
+        await waits(0, 0)
+    async with running(10) as broker:
+        await waits(0, 0)
+        await send(broker, "a=1")
+    async with running(36) as broker:
+        await send(broker, "b=1")
+        await waits(26, 26.5)
+        await compact_over_the_wire(broker, store, tmp_path / "copy", "job-1")
+        await waits(0, 0)
+        await send(broker, "a=2")
+    async with running(38):
+        await waits(2, 2.5)
 
 
 async def test_a_job_is_told_what_it_needs(tmp_path: Path, nameserver: BrokerRoutes) -> None:

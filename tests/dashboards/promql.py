@@ -44,6 +44,8 @@ def labels_by_name() -> Mapping[str, frozenset[str]]:
         "process_cpu_seconds_total": OF_SCRAPES,
     }
     found |= {gauge.name: OF_SCRAPES | {"command"} for gauge in metrics_file.TABLE}
+    # Of kube-state-metrics, which one rule needs.
+    found["kube_cronjob_status_last_successful_time"] = OF_SCRAPES | {"namespace", "cronjob"}
     for metric in metrics_of_services():
         own = OF_SCRAPES | OF_SERVICES | set(metric.labels)
         for name in names_on_page(metric):

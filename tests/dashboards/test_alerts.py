@@ -12,6 +12,8 @@ import yaml
 from dashboards.evaluation import EVALUATION_SECONDS, Series, firing, seconds_of, series_of
 from dashboards.promql import labels_by_name, labels_left, parsed, selectors
 
+from rockoon_broker import metrics as broker_metrics
+
 REPOSITORY = Path(__file__).parents[2]
 FOLDER = REPOSITORY / "deploy/prometheus"
 RULES = FOLDER / "rockoon-alerts.yml"
@@ -58,6 +60,13 @@ def test_a_rule_asks_for_metrics_and_labels_that_there_are(rule: dict[str, Any])
     told = set(re.findall(r"\$labels\.(\w+)", rule["annotations"]["summary"]))
     assert told <= labels_left(expression, KNOWN)
     assert rule["labels"]["severity"] in ("info", "warning", "critical")
+
+
+def test_a_late_compaction_is_seen_by_what_the_broker_itself_exposes() -> None:
+    """A CronJob of the manifests writes no metrics file, and kube-state-metrics may be missing."""
+    [rule] = [rule for rule in rules() if rule["alert"] == "RockoonCompactionLate"]
+    names = {name for name, _ in selectors(parsed(rule["expr"]))}
+    assert names <= {metric.name for metric in broker_metrics.OWN}
 
 
 def test_every_alert_has_a_paragraph_that_says_what_to_do() -> None:

@@ -14,7 +14,7 @@ from rockoon.consumer.pull import Pulled
 from rockoon.errors import Internal, QueueHeld
 from rockoon.message import Batch, Message
 from rockoon.offsets.start import ConsumeFrom
-from rockoon.receiving.acquirer import ReceivingGroup
+from rockoon.receiving.acquirer import Acquirer, ReceivingGroup, Wish
 from rockoon.receiving.dead_lettering import DeadLettering
 from rockoon.receiving.engine import forget_gone
 from rockoon.receiving.granting import Granting, Share, _matches, _sound
@@ -28,9 +28,11 @@ from rockoon.receiving.received import ReceiptHandle, ReceivedMessages, Received
 from rockoon.receiving.settler import by_acquisition
 from rockoon.receiving.tails import QueueTail, Tails
 from rockoon.subscription import Subscription
+from rockoon_core.bulk_calls import WISHES_PER_CALL_MAX
 from rockoon_core.message_queue import MessageQueue, queue_to_wire
 from rockoon_format.record import Record, encode_host, encode_record
 from rockoon_proto.v1.in_flight_pb2 import Acquired
+from support.eventually import eventually
 from support.fake_cluster import FakeCluster
 
 QUEUE = MessageQueue("orders", "broker-a", 0)
@@ -203,6 +205,38 @@ async def test_what_no_broker_has_stored_as_a_dead_letter_is_not_acknowledged(
     assert settler.offsets == [3]
     receipts = [ReceiptHandle(QUEUE, 1, offset) for offset in (3, 4)]
     assert not await granting.dead_letter("billing", tail, receipts, "why")
+
+
+async def test_many_groups_that_ask_at_once_share_calls_of_a_bounded_size() -> None:
+    groups = [ReceivingGroup(f"group-{number}") for number in range(WISHES_PER_CALL_MAX + 200)]
+    orders = (Subscription.parse("orders", "*"),)
+    async with FakeCluster() as fake, rockoon.connect(fake.address) as cluster:
+        fake.create_topic("orders")
+        await cluster.route("orders")
+        kept = KeptBatches()
+        tails = Tails(cluster, kept, lambda _: None)
+        answered = asyncio.Event()
+
+        def take(wish: Wish, _: object) -> int:
+            left.discard(wish.group.name)
+            if not left:
+                answered.set()
+            return 0
+
+        acquirer = Acquirer(cluster, tails, OffsetReader(cluster, kept, tails), take)
+        left = {group.name for group in groups}
+        topic = tails.of("orders")
+        await eventually(lambda: topic.is_ready)
+        for group in groups:
+            line = Line(Wanting(group.name, orders, 1000, ConsumeFrom.GROUP), is_alone=False)
+            line.park(ParkedReceiver(1, "receiver", ""))
+            acquirer.begin(line, group, wait_seconds=0.0)
+        async with asyncio.timeout(30):
+            await answered.wait()
+        await acquirer.close(1.0)
+        tails.close()
+        sizes = [len(call) for call in fake.offset.in_flight.wished]
+        assert sorted(sizes[:2]) == [200, WISHES_PER_CALL_MAX]
 
 
 async def test_where_a_disk_fails_nothing_is_damaged_and_what_lies_behind_is_read() -> None:

@@ -24,6 +24,7 @@ from rockoon_spark.export.target import (
     publish,
     recover,
 )
+from support.object_store import ObjectStore
 
 PATHS = [
     "topic=A/date=2026-11-20/00000001-x-0.parquet",
@@ -35,6 +36,7 @@ STEPS = range(len(PATHS) + 3)
 KILLED = """
 import os, signal, sys
 from pathlib import Path
+sys.path.insert(0, os.path.dirname(os.getcwd()))
 from test_export_target import stage, TARGETS
 from rockoon_spark.export.target import publish
 
@@ -44,6 +46,8 @@ manifest, done = stage(target, 2), 0
 def move(source, place):
     global done
     if done == step:
+        if sys.argv[4:] == ["copied"]:
+            target.write(place, target.read(source))
         os.kill(os.getpid(), signal.SIGKILL)
     done += 1
     target.move(source, place)
@@ -54,6 +58,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 TARGETS: dict[str, Callable[[Path], ExportTarget]] = {
     "path": lambda directory: ExportTarget.of(str(directory)),
     "uri": lambda directory: ExportTarget.of(directory.as_uri()),
+    "object store": ObjectStore.at,
 }
 
 
@@ -93,6 +98,7 @@ def visible(root: Path) -> list[str]:
     return found
 
 
+@pytest.mark.parametrize("kind", ["path", "object store"])
 @pytest.mark.parametrize("step", STEPS)
 def test_a_run_killed_while_it_publishes_is_there_whole_or_not_at_all_behind_the_next(
     tmp_path: Path, kind: str, step: int
@@ -126,6 +132,24 @@ def test_a_run_killed_while_it_publishes_is_there_whole_or_not_at_all_behind_the
     assert [run.run for run in manifests(target)] == list(range(1, newest.run + 2))
 
 
+@pytest.mark.parametrize("step", [0, 2, STEPS[-2]])
+def test_a_run_killed_between_a_copy_and_its_deletion_in_an_object_store_is_published(
+    tmp_path: Path, step: int
+) -> None:
+    target = ObjectStore.at(tmp_path)
+    publish(target, stage(target, 1))
+    killed = subprocess.run(
+        [sys.executable, "-c", KILLED, str(tmp_path), "object store", str(step), "copied"],
+        cwd=Path(__file__).parent,
+        timeout=60,
+    )
+    assert killed.returncode == -signal.SIGKILL
+    recover(target)
+    assert visible(tmp_path) == sorted(paths(1) + paths(2))
+    assert [run.run for run in manifests(target)] == [1, 2]
+    assert target.names("_staging") == []
+
+
 def test_a_run_that_died_while_it_made_files_leaves_nothing(tmp_path: Path) -> None:
     target = ExportTarget.of(str(tmp_path))
     publish(target, stage(target, 1))
@@ -147,23 +171,26 @@ def test_a_run_that_another_has_overtaken_publishes_nothing(tmp_path: Path) -> N
     with pytest.raises(ExportTargetError, match="another export was published meanwhile"):
         publish(target, slow)
     assert visible(tmp_path) == []
-    # Where it had begun to publish at the same moment, nobody chooses for the user.
-    staged = target.staging("id1")
-    with target.create(f"{staged}/manifest.json") as stream:
-        stream.write(slow.to_json().encode())
-    with pytest.raises(ExportTargetError, match="which another export made"):
-        recover(target)
+    # It had begun to publish, and has no place any more: it is rolled back.
+    target.write(f"{target.staging('id1')}/manifest.json", slow.to_json().encode())
+    target.make(paths(1)[0].rpartition("/")[0])
+    target.move(target.staged_path(target.staging("id1"), paths(1)[0]), paths(1)[0])
+    recover(target)
+    assert visible(tmp_path) == target.parquet_paths() == target.names("_staging") == []
+    assert [run.run_id for run in manifests(target)] == ["other"]
+    publish(target, stage(target, 2))
+    assert visible(tmp_path) == sorted(paths(2))
 
 
 def test_one_export_at_a_time(tmp_path: Path, kind: str) -> None:
     target = TARGETS[kind](tmp_path / "made")
     with (
-        locked(target),
+        locked(target, 0.5),
         pytest.raises(ExportTargetError, match="another job is at it"),
-        locked(target),
+        locked(target, 0.5),
     ):
         pass
-    with locked(target):
+    with locked(target, 0.5):
         pass
 
 

@@ -18,6 +18,7 @@ from pyspark.sql.types import StructType
 
 from rockoon_broker.store.settings import Flush
 from rockoon_format.batch import decode_columns
+from rockoon_format.config_json import TopicConfig, TopicConfigs, write_topics
 from rockoon_spark.files import StoreError
 from rockoon_spark.records.columns import COLUMNS
 from rockoon_spark.source.data_source import DamagedLog, LogReader, RockoonDataSource
@@ -53,7 +54,7 @@ def numbers(frame: DataFrame) -> list[int]:
 
 def test_the_store_that_rocketmq_wrote_is_a_dataframe(spark: SparkSession, tmp_path: Path) -> None:
     unpack_golden(tmp_path)
-    frame = read(spark, tmp_path)
+    frame = read(spark, tmp_path, includeInternalTopics="true")
     assert frame.columns == list(COLUMNS)
     rows = frame.orderBy("physical_offset").collect()
     content = golden_store.files()[f"commitlog/{0:020d}"]
@@ -156,6 +157,24 @@ def test_bounds_by_offset_and_time_are_options(spark: SparkSession, store: Path)
         ({"endingOffsets": '{"T1": {"0": -2}}'}, "nothing would be read; latest reads to that end"),
         ({"endingOffsets": '{"T1": {"0": -7}}'}, "-7 is no offset"),
         ({"compacted": "yes"}, "neither true nor false"),
+        ({"startingTimestamp": "1700000000"}, "1700000000000 are the milliseconds of these"),
+        ({"endingTimestamp": "1700000000"}, "epoch milliseconds, which have 11 to 13 digits"),
+        ({"endingTimestamp": "1700000000000000"}, "11 to 13 digits"),
+        ({"startingTimestamp": "-5"}, "11 to 13 digits"),
+        ({"startingOffsets": '{"T7": {"0": 1}}'}, "startingOffsets: topic 'T7' has no queue '0'"),
+        ({"startingOffsets": '{"T1": {"7": -2}}'}, "startingOffsets: topic 'T1' has no queue '7'"),
+        ({"endingOffsets": '{"T1": {"7": -1}}'}, "endingOffsets: topic 'T1' has no queue '7'"),
+        ({"endingOffsets": '{"T1": {"-1": 5}}'}, "topic 'T1' has no queue '-1'"),
+        (
+            {"topics": "T1", "startingOffsets": '{"T2": {"0": 1}}'},
+            "topic 'T2' is not among the topics that are read",
+        ),
+        (
+            {"startingOffsets": '{"T1": {"broker-x:0": 1}}'},
+            "broker 'broker-x' is not among the brokers that are read",
+        ),
+        ({"startingOffsets": '{"T1": {"0": 1.5}}'}, "is not like"),
+        ({"startingOffsets": '{"T1": {"0": true}}'}, "is not like"),
     ],
 )
 def test_an_option_that_cannot_be_used_is_refused_with_a_sentence(
@@ -164,6 +183,29 @@ def test_an_option_that_cannot_be_used_is_refused_with_a_sentence(
     source = RockoonDataSource({"path": str(store), **options})
     with pytest.raises((OptionError, StoreError), match=sentence):
         source.reader(source.schema()).partitions()
+
+
+def test_a_queue_without_messages_exists_by_the_topic_file_of_the_store(
+    store: Path, tmp_path: Path
+) -> None:
+    copy = tmp_path / "broker-a"
+    shutil.copytree(store, copy)
+    starts = {"startingOffsets": '{"T1": {"3": 0, "broker-a:0": 1}}'}
+
+    def plan() -> None:
+        source = RockoonDataSource({"path": str(copy), **starts})
+        source.reader(source.schema()).partitions()
+
+    with pytest.raises(OptionError, match="has no queue '3'"):
+        plan()
+    (copy / "config").mkdir(exist_ok=True)
+    topics = {"T1": TopicConfig(topic="T1", read_queues=4, write_queues=4)}
+    (copy / "config" / "topics.json").write_bytes(write_topics(TopicConfigs(topics)))
+    plan()
+    # A copy of the CommitLog alone does not say which queues there are.
+    shutil.rmtree(copy / "config")
+    shutil.rmtree(copy / "consumequeue")
+    plan()
 
 
 def test_damage_fails_the_read_with_its_place_or_is_skipped(

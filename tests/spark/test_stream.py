@@ -212,6 +212,16 @@ def test_a_batch_of_a_sink_that_failed_is_sent_again(
     assert bodies.count(13) == 1
 
 
+def test_a_wrong_option_ends_the_query_with_its_sentence(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    options = {"endpoint": "127.0.0.1:1", "topics": "T", "startingTimestamp": "1700000000"}
+    rows = spark.readStream.format("rockoon").options(**options).load()
+    writer = rows.writeStream.format("noop").option("checkpointLocation", str(tmp_path))
+    with pytest.raises(PySparkException, match="1700000000000 are the milliseconds of these"):
+        writer.trigger(availableNow=True).start().awaitTermination()
+
+
 def test_only_new_rows_can_be_sent(
     spark: SparkSession, cluster: DisposableCluster, tmp_path: Path
 ) -> None:

@@ -41,9 +41,7 @@ class Played:
 
     def __init__(self, cluster: DisposableCluster, offset: Any = None, **options: object) -> None:
         chosen = {"endpoint": ",".join(cluster.nameservers), "columns": "body", **options}
-        self.reader = QueueStreamReader(
-            StreamOptions.parse({name: str(value) for name, value in chosen.items()})
-        )
+        self.reader = QueueStreamReader({name: str(value) for name, value in chosen.items()})
         self.offset = offset or self.reader.initialOffset()
         self.planned: tuple[Any, Any] | None = None
         self.tasks = 0

@@ -17,6 +17,7 @@ from rockoon_proto.v1 import broker_pb2 as pb
 from rockoon_proto.v1.broker_pb2_grpc import BrokerServicer, add_BrokerServicer_to_server
 from rockoon_runtime.wire import GrpcServer
 from support.drains import AT_ONCE
+from support.fakes.bulk_calls import check_bulk
 
 
 @dataclass
@@ -96,6 +97,7 @@ class FakeBroker(BrokerServicer):
     async def QueueStatus(
         self, request: pb.QueueStatusRequest, context: Any
     ) -> pb.QueueStatusReply:
+        check_bulk(request.queues)
         self.status_calls += 1
         await self.answering.wait()
         states = list(map(self._state, request.queues))
@@ -111,6 +113,7 @@ class FakeBroker(BrokerServicer):
     async def SearchOffset(
         self, request: pb.SearchOffsetRequest, context: Any
     ) -> pb.SearchOffsetReply:
+        check_bulk(request.queues)
         await self.answering.wait()
         reply = pb.SearchOffsetReply()
         for ref in request.queues:

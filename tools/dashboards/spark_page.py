@@ -87,6 +87,17 @@ JOBS = Dashboard(
                     "Falls when a generation is in force.",
                 ),
                 Panel(
+                    "Oldest message that waits for a compaction",
+                    "s",
+                    [
+                        Query(
+                            last("rockoon_compaction_waiting_seconds", CLUSTER, "node_id", "max"),
+                            "{{node_id}}",
+                        )
+                    ],
+                    "Stays below the time between two runs of compact.",
+                ),
+                Panel(
                     "Records of the generation in force",
                     "short",
                     [Query(last("rockoon_compaction_records", CLUSTER, "node_id"), "{{node_id}}")],

@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING
 from rockoon.admin.descriptions import QueueEnds
 from rockoon.errors import BrokerUnavailable, RockoonError, from_wire
 from rockoon.net.routes import TopicRoute
+from rockoon_core.bulk_calls import in_calls
 from rockoon_core.message_queue import MessageQueue
 from rockoon_proto.v1.broker_pb2 import BrokerQueue, QueueStatusRequest
 
 if TYPE_CHECKING:
     from rockoon.net.connection import Connection
-
-QUEUES_PER_CALL_MAX = 4096
 
 
 async def ask_queue_ends(
@@ -48,8 +47,7 @@ async def _ends_at(
     with_residency: bool,
 ) -> list[QueueEnds]:
     found: list[QueueEnds] = []
-    for first in range(0, len(queues), QUEUES_PER_CALL_MAX):
-        part = queues[first : first + QUEUES_PER_CALL_MAX]
+    for part in in_calls(queues):
         request = QueueStatusRequest(
             queues=[BrokerQueue(topic=each.topic, queue_id=each.queue_id) for each, _ in part],
             route_revision=max(route.modified_revision for _, route in part),

@@ -21,6 +21,7 @@ from rockoon.errors import (
 from rockoon.net.connection import Connection
 from rockoon.subscription import Subscription
 from rockoon_core.backoff import Backoff
+from rockoon_core.bulk_calls import QUEUES_PER_CALL_MAX
 from rockoon_core.changes import Changes
 from rockoon_core.failed_call import clock_corrected, from_rpc_error
 from rockoon_core.message_queue import MessageQueue, queue_from_wire
@@ -41,8 +42,6 @@ from rockoon_proto.v1.offset_pb2 import (
 log = logging.getLogger(__name__)
 
 _LEAVE_SECONDS_MAX = 2.0
-# In one heartbeat; those of further queues are not known to who looks at the group's lag.
-POSITIONS_MAX = 4096
 NAME_BYTES_MAX = 255
 # An orderly member calls so often in the time for which its queues are its own.
 _BEATS_PER_SURE_TIME = 5
@@ -153,7 +152,8 @@ class Membership:
                     TopicSubscription(topic=s.topic, expression=s.expression)
                     for s in self._subscriptions
                 ],
-                positions=islice(self.positions(), POSITIONS_MAX),
+                # The group's lag shows no positions beyond these.
+                positions=islice(self.positions(), QUEUES_PER_CALL_MAX),
                 allocation=self._allocation_name,
                 wants_owners=self._wants_owners,
                 owners_version=self._owners_version,

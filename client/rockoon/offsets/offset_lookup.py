@@ -1,12 +1,13 @@
 """Positions on queues as the brokers know them: ends, and offsets for times."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from rockoon.errors import BrokerUnavailable, InvalidArgument, from_wire
 from rockoon.net.connection import Connection
 from rockoon.offsets.start import ConsumeFrom, Start
 from rockoon_core import start_position
+from rockoon_core.bulk_calls import in_calls
 from rockoon_core.message_queue import MessageQueue
 from rockoon_proto.v1 import nameserver_pb2 as wire
 from rockoon_proto.v1.broker_pb2 import (
@@ -18,7 +19,7 @@ from rockoon_proto.v1.broker_pb2 import (
 
 
 class OffsetLookup:
-    """Asks each broker once for all the queues it has."""
+    """Asks each broker for all its queues, in as few calls as a broker accepts."""
 
     def __init__(self, cluster: Connection) -> None:
         self._cluster = cluster
@@ -33,7 +34,7 @@ class OffsetLookup:
             BrokerUnavailable: a broker is away.
         """
         chosen: dict[MessageQueue, Start] = {}
-        for broker, some in _by_broker(queues).items():
+        for broker, some in _calls(queues):
             states, as_of_ms = await self._status(broker, some)
             times: Mapping[MessageQueue, int] = {}
             if consume_from.kind == wire.CONSUME_FROM_TIMESTAMP:
@@ -56,7 +57,7 @@ class OffsetLookup:
     ) -> dict[MessageQueue, start_position.QueueState]:
         """Return what decides where a reader starts on each queue."""
         found: dict[MessageQueue, start_position.QueueState] = {}
-        for broker, some in _by_broker(queues).items():
+        for broker, some in _calls(queues):
             states, as_of_ms = await self._status(broker, some)
             for queue, state in states.items():
                 is_known = state.HasField("first_in_memory_by_distance")
@@ -78,7 +79,7 @@ class OffsetLookup:
             by_time[time_ms].append(queue)
         found: dict[MessageQueue, int] = {}
         for time_ms, queues in by_time.items():
-            for broker, some in _by_broker(queues).items():
+            for broker, some in _calls(queues):
                 found.update(await self._search(broker, some, time_ms))
         return found
 
@@ -118,11 +119,14 @@ class OffsetLookup:
         return {queue: found.offset for queue, found in zip(queues, reply.offsets, strict=True)}
 
 
-def _by_broker(queues: Iterable[MessageQueue]) -> dict[str, list[MessageQueue]]:
-    found: dict[str, list[MessageQueue]] = defaultdict(list)
+def _calls(queues: Iterable[MessageQueue]) -> Iterator[tuple[str, list[MessageQueue]]]:
+    """The calls that ask about some queues: a broker's name and the queues of one call."""
+    by_broker: dict[str, list[MessageQueue]] = defaultdict(list)
     for queue in queues:
-        found[queue.broker].append(queue)
-    return found
+        by_broker[queue.broker].append(queue)
+    for broker, own in by_broker.items():
+        for some in in_calls(own):
+            yield broker, some
 
 
 def _to_wire(queues: Iterable[MessageQueue]) -> list[BrokerQueue]:

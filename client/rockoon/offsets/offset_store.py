@@ -10,12 +10,12 @@ import asyncio
 import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
 from typing import Protocol
 
 from rockoon.errors import CommitBehind, OffsetServiceUnavailable, RockoonError, from_wire
 from rockoon.net.connection import CALL_SECONDS_MAX, Connection
 from rockoon.offsets.start import ConsumeFrom, Start
+from rockoon_core.bulk_calls import in_calls
 from rockoon_core.message_queue import MessageQueue, queue_to_wire
 from rockoon_proto.v1.offset_pb2 import (
     BROADCASTING,
@@ -29,7 +29,6 @@ from rockoon_proto.v1.offset_pb2 import (
 
 log = logging.getLogger(__name__)
 
-QUEUES_PER_CALL_MAX = 4096
 # A member's commits are tried again by themselves: rather that than to wait for one long. Others'
 # fail to their caller.
 MEMBER_COMMIT_SECONDS_MAX = 3.0
@@ -163,7 +162,7 @@ class RemoteOffsetStore:
         """Decide where to start, as `OffsetStore.resolve`. Cancelling it is safe: a decision that
         was stored is found again by the next call."""
         found: dict[MessageQueue, Start | RockoonError] = {}
-        for some in _chunks(queues):
+        for some in in_calls(queues):
             reply = await self._cluster.call(
                 self._cluster.offset_service().Resolve,
                 ResolveRequest(
@@ -226,7 +225,7 @@ class RemoteOffsetStore:
             lost: dict[MessageQueue, RockoonError] = {}
             # The last time all of them: where progress is stored already, only the release tells
             # that the queue is not read here any more.
-            for some in _chunks(queues if is_last else waiting):
+            for some in in_calls(queues if is_last else waiting):
                 positions = {queue: waiting[queue] for queue in some if queue in waiting}
                 try:
                     results = await self._commit(positions, release=some if is_last else ())
@@ -353,9 +352,3 @@ class RemoteOffsetStore:
         # Not where it was resolved again meanwhile: the refusal is about the former grant.
         elif self._positions.get(queue) is position:
             lost[queue] = error
-
-
-def _chunks(queues: Iterable[MessageQueue]) -> Iterable[list[MessageQueue]]:
-    rest = iter(queues)
-    while some := list(islice(rest, QUEUES_PER_CALL_MAX)):
-        yield some

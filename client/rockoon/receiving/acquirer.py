@@ -27,6 +27,7 @@ from rockoon.receiving.offset_reader import OffsetReader
 from rockoon.receiving.reaches import new_reach, reach_of, with_backlog
 from rockoon.receiving.reported_filters import REPORT_SECONDS, FilterConflicts, to_report
 from rockoon.receiving.tails import QueueTail, Tails, TopicTails
+from rockoon_core.bulk_calls import QUEUES_PER_CALL_MAX, WISHES_PER_CALL_MAX, in_calls
 from rockoon_core.message_queue import MessageQueue, queue_from_wire
 from rockoon_format.names import retry_topic
 from rockoon_proto.v1.in_flight_pb2 import AcquireReply, AcquireRequest, Granted, QueueReach, Wanted
@@ -43,7 +44,6 @@ CALLS_ALONE_MAX = 16
 # Of a FIFO group, where each receiver has a wish of its own: when so many get nothing, nobody does.
 FIFO_WISHES_MAX = 16
 CANDIDATE_ROUNDS_MAX = 3
-QUEUES_PER_WISH_MAX = 4096
 
 
 @dataclass(slots=True, eq=False)
@@ -232,10 +232,12 @@ class Acquirer:
                 del self._due[line]
                 self._alone += 1
                 self._start({line: group}, is_alone=True)
-        if together and len(self._tasks) - self._alone < CALLS_MAX:
-            for line in together:
+        for some in in_calls(together, WISHES_PER_CALL_MAX):
+            if len(self._tasks) - self._alone >= CALLS_MAX:
+                break
+            for line in some:
                 del self._due[line]
-            self._start(together, is_alone=False)
+            self._start({line: together[line] for line in some}, is_alone=False)
 
     def _is_ready(self, line: Line) -> bool:
         # Looked up again: queues may have been added.
@@ -396,7 +398,7 @@ class Acquirer:
             if of_topic.has_priorities:
                 tails.sort(key=lambda each: -each.queue.queue_id)
             found += [each for each in tails if each.is_readable]
-        return found[:QUEUES_PER_WISH_MAX]
+        return found[:QUEUES_PER_CALL_MAX]
 
     async def _fifo_reach(self, tail: QueueTail, group: ReceivingGroup) -> QueueReach:
         reach = new_reach(tail)

@@ -25,6 +25,7 @@ from rockoon.net.connection import Connection
 from rockoon.net.retried import retried
 from rockoon.receiving.offset_bits import mask_of
 from rockoon.receiving.received import ReceiptHandle
+from rockoon_core.bulk_calls import QUEUES_PER_CALL_MAX
 from rockoon_core.message_queue import MessageQueue, queue_to_wire
 from rockoon_proto.v1.in_flight_pb2 import (
     Acknowledged,
@@ -38,7 +39,6 @@ from rockoon_proto.v1.in_flight_pb2 import (
 
 log = logging.getLogger(__name__)
 
-ENTRIES_PER_CALL_MAX = 4096
 # Of an entry, whose mask takes a kilobyte: handles come from anywhere, those of one acquisition may
 # say anything, and two that lie far apart must not make a mask of all that is between them.
 BLOCK_OFFSETS = 8 << 10
@@ -178,7 +178,7 @@ def calls_of(pending: Mapping[Key, Sequence[int]]) -> Iterator[dict[Key, Sequenc
     size = 0
     for key, offsets in pending.items():
         mask_bytes = (max(offsets) - min(offsets)) // 8 + 1
-        if some and (len(some) == ENTRIES_PER_CALL_MAX or size + mask_bytes > MASKS_BYTES_MAX):
+        if some and (len(some) == QUEUES_PER_CALL_MAX or size + mask_bytes > MASKS_BYTES_MAX):
             yield some
             some, size = {}, 0
         some[key] = offsets

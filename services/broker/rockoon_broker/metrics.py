@@ -97,6 +97,10 @@ COMPACTION_HELD = gauge(
     "rockoon_compaction_held_bytes",
     "Bytes of the log that retention must keep because no generation has them yet",
 )
+COMPACTION_WAITING = gauge(
+    "rockoon_compaction_waiting_seconds",
+    "Age of the oldest message of a compacted topic that no generation has; 0 without one",
+)
 RETENTION_HELD = gauge(
     "rockoon_retention_held_bytes",
     "Bytes of the log that retention would delete if all copies that count had them",
@@ -157,7 +161,7 @@ class BrokerMetrics:
             *of_traffic(broker, self._clock.monotonic_seconds()),
             *of_store(broker, self._clock.now_ms()),
             *of_messages_aside(broker),
-            *of_compaction(broker),
+            *of_compaction(broker, self._clock.now_ms()),
         ]
 
 
@@ -219,7 +223,7 @@ def of_messages_aside(broker: Broker) -> Iterator[Measurement]:
     yield ROLLED_BACK.at(transactions.ends.counts.rolled_back)
 
 
-def of_compaction(broker: Broker) -> Iterator[Measurement]:
+def of_compaction(broker: Broker, now_ms: int) -> Iterator[Measurement]:
     store, hold = broker.store.compaction, broker.compaction.hold()
     if store.manifest is not None:
         yield COMPACTION_RECORDS.at(store.manifest.records)
@@ -228,3 +232,6 @@ def of_compaction(broker: Broker) -> Iterator[Measurement]:
     yield RETENTION_HELD.at(max(0, held_end - broker.store.log_min_offset))
     held_bytes = 0 if hold is None else broker.store.visible_end - hold.physical_offset
     yield COMPACTION_HELD.at(max(0, held_bytes))
+    # A message whose record cannot be read has no age; the broker's other metrics tell of damage.
+    stored_ms = hold.stored_ms if hold is not None else None
+    yield COMPACTION_WAITING.at(0.0 if stored_ms is None else max(0, now_ms - stored_ms) / 1000)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, TypeVar
 import grpc
 from grpc import aio
 
+from rockoon_core.bulk_calls import in_calls
 from rockoon_core.channels import Dialer, Tls
 from rockoon_core.errors import BrokerUnavailable, RockoonError, from_wire
 from rockoon_core.failed_call import from_rpc_error
@@ -21,7 +22,6 @@ from rockoon_runtime.wire import CLUSTER_METADATA_KEY
 if TYPE_CHECKING:
     from rockoon_proto.v1.broker_pb2_grpc import BrokerAsyncStub
 
-QUEUES_PER_CALL_MAX = 4096
 # No queue ends there.
 OFFSET_MAX = 1 << 62
 RETIRED_CHANNELS_MAX = 16
@@ -156,8 +156,7 @@ class Brokers:
                 # Where the call is cancelled, because this service leads no longer and closes its
                 # channels, no other answer comes.
                 answers.update(dict.fromkeys(whole, BrokerUnavailable(broker=broker)))
-                for first in range(0, len(whole), QUEUES_PER_CALL_MAX):
-                    part = whole[first : first + QUEUES_PER_CALL_MAX]
+                for part in in_calls(whole):
                     tasks.create_task(ask_one(broker, part), name=f"ask {broker}")
         return answers
 

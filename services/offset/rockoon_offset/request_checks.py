@@ -2,12 +2,12 @@
 
 from collections.abc import Iterable, Sequence
 
+from rockoon_core.bulk_calls import QUEUES_PER_CALL_MAX
 from rockoon_core.errors import InvalidArgument, InvalidGroupName, InvalidTopicName
 from rockoon_format.names import group_fault, topic_fault
 from rockoon_offset.progress.readers import member_fault
 from rockoon_proto.v1 import offset_pb2 as pb
 
-QUEUES_PER_CALL_MAX = 4096
 NAME_BYTES_MAX = 255
 OPERATOR_BYTES_MAX = 4096
 SUBSCRIPTIONS_MAX = 1024

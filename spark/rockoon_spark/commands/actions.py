@@ -7,6 +7,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
+from rockoon_core.redaction import redacted
 from rockoon_format.generation import GenerationError
 from rockoon_spark.broker_addresses import live_addresses
 from rockoon_spark.commands.outcomes import Outcome
@@ -32,7 +33,7 @@ from rockoon_spark.jobs.verify_generation import generation_directory, verify_ge
 from rockoon_spark.jobs.verify_queues import queue_files, verify_queues
 from rockoon_spark.publish import TargetExists
 from rockoon_spark.records.record_run import LogBroken
-from rockoon_spark.source.live_cluster import BrokerAway, LiveCluster
+from rockoon_spark.source.live_cluster import BrokerAway, LiveCluster, LogUnreadable
 from rockoon_spark.source.log_source import LogSource
 from rockoon_spark.source.store_directory import StoreDirectory
 
@@ -70,6 +71,7 @@ EXPECTED = (
     IndexBuildError,
     IndexTargetError,
     LogBroken,
+    LogUnreadable,
     QueueDisorder,
     StoreError,
     TargetExists,
@@ -150,7 +152,7 @@ def export(spark: SparkSession, options: Any) -> Outcome:
         spark,
         _logs(options, options.broker),
         options.target,
-        topics=TopicChoice(names, options.topic_pattern),
+        topics=TopicChoice(names, options.topic_pattern, options.include_internal_topics),
         sealed_only=not options.whole,
         fails_on_data_loss=not options.allow_data_loss,
         skips_damage=options.skip_damage,
@@ -206,7 +208,9 @@ def _verified(what: str, figures: dict[str, Any], problems: Sequence[str]) -> Ou
 
 def _needed_log(options: Any) -> str | LogSource:
     if not (options.store or options.endpoint):
-        raise Unusable(f"{options.target}: --store or --endpoint has to say with which log")
+        raise Unusable(
+            f"{redacted(options.target)}: --store or --endpoint has to say with which log"
+        )
     return _one_log(options)
 
 
@@ -219,7 +223,9 @@ def _one_log(options: Any) -> str | LogSource:
 def _logs(options: Any, broker: str | None = None) -> LogSource:
     """All logs, or of a live cluster that of one broker."""
     if options.endpoint is None:
-        return StoreDirectory(options.store, options.broker or PurePath(options.store).name)
+        return StoreDirectory(
+            options.store, options.broker or PurePath(redacted(options.store)).name
+        )
     skips = getattr(options, "skip_brokers_away", False)
     return LiveCluster(options.endpoint, skips_brokers_away=skips, broker=broker)
 
@@ -230,7 +236,7 @@ def _directory(options: Any) -> Path:
 
 def _path(text: str) -> Path:
     if "://" in text:
-        raise Unusable(f"{text}: this has to be a directory of this machine")
+        raise Unusable(f"{redacted(text)}: this has to be a directory of this machine")
     return Path(text)
 
 

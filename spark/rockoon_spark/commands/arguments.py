@@ -87,9 +87,15 @@ def _add_export(commands: Any) -> None:
     chosen.add_argument(
         "--topics",
         metavar="NAME,...",
-        help="only these (default: all but the brokers' own); the same in every run",
+        help="only these (default: all but internal ones); the same in every run",
     )
     chosen.add_argument("--topic-pattern", metavar="PATTERN", help="only those like it: * and ?")
+    export.add_argument(
+        "--include-internal-topics",
+        action="store_true",
+        help="topics of the brokers' own too, such as delayed messages before they are due; "
+        "the same in every run",
+    )
     export.add_argument("--whole", action="store_true", help=_WHOLE)
     export.add_argument(
         "--allow-data-loss",

@@ -12,6 +12,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from rockoon.errors import RockoonError
+from rockoon_core.redaction import redacted
 from rockoon_spark.commands.actions import EXPECTED, refuse_unusable
 from rockoon_spark.commands.arguments import parser
 from rockoon_spark.commands.interruption import held_interrupts, plain_interrupts
@@ -84,7 +85,10 @@ def _run(options: Any) -> tuple[int, Outcome]:
         figures = {
             name.replace("MB/s", "mb_per_second"): each for name, each in outcome.figures.items()
         }
-        told = {"problems": outcome.problems, "notes": outcome.notes}
+        told = {
+            "problems": [redacted(each) for each in outcome.problems],
+            "notes": [redacted(each) for each in outcome.notes],
+        }
         sys.stdout.write(json.dumps(figures | told, indent=2) + "\n")
     else:
         sys.stdout.write(table(outcome.figures, outcome.labels) + "\n")
@@ -94,5 +98,5 @@ def _run(options: Any) -> tuple[int, Outcome]:
 
 
 def _complain(sentence: str) -> int:
-    sys.stderr.write(f"rockoon: {sentence}\n")
+    sys.stderr.write(f"rockoon: {redacted(sentence)}\n")
     return FAILED

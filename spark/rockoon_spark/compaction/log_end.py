@@ -87,7 +87,7 @@ def _end_in(file: LogFile, exchange: Exchange, split_bytes: int, durable_ms: int
         if first is not None:
             if broken is not None and behind > broken:
                 raise CompactionError(
-                    f"{file.uri}: at physical offset {broken} is no whole record, and behind it "
+                    f"{file.shown}: at physical offset {broken} is no whole record, and behind it "
                     "there are: a start of the broker mends what a power cut left"
                 )
             end = max(behind, first)
@@ -98,7 +98,7 @@ def _examine(partition: FilePartition, durable_ms: int) -> _Extent:
     try:
         buffer, found = partition.look()
     except OSError as error:
-        return _Extent(trouble=f"{partition.file.uri} cannot be read: {error}; run again")
+        return _Extent(trouble=f"{partition.file.shown} cannot be read: {error}; run again")
     base = partition.start
     extent = _Extent(broken=found.damages[0].start if found.damages else None)
     # Store times ascend over a file, so the last one answers for all.

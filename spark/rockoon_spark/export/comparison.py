@@ -27,11 +27,11 @@ def file_problem(target: ExportTarget, file: ExportedFile) -> str | None:
                 crc32 = zlib.crc32(block, crc32)
                 found_bytes += len(block)
     except FileNotFoundError:
-        return f"{target.uri}/{file.path} is gone"
+        return f"{target.shown}/{file.path} is gone"
     if found_bytes != file.bytes:
-        return f"{target.uri}/{file.path} has {found_bytes} bytes, not {file.bytes}"
+        return f"{target.shown}/{file.path} has {found_bytes} bytes, not {file.bytes}"
     if crc32 != file.crc32:
-        return f"{target.uri}/{file.path}: its checksum is not the one of what was exported"
+        return f"{target.shown}/{file.path}: its checksum is not the one of what was exported"
     return None
 
 
@@ -49,7 +49,7 @@ class Comparison:
             # As it is written by now: earlier exports escaped less.
             by_directory[Partition.of(file.path).path].append(file)
         self._rows = {directory: _Rows(target, found) for directory, found in by_directory.items()}
-        self._uri = target.uri
+        self._shown = target.shown
         self.compared = 0
         """Rows that are as they should be."""
 
@@ -66,7 +66,7 @@ class Comparison:
                 problem = self._problem(partition, table)
                 if problem:
                     wrong.add(partition.path)
-                    yield f"{self._uri}/{partition.path}: {problem}"
+                    yield f"{self._shown}/{partition.path}: {problem}"
         for directory, rows in self._rows.items():
             # Of a topic that was deleted the log has nothing.
             if (
@@ -74,7 +74,7 @@ class Comparison:
                 and rows.is_begun
                 and (offset := rows.next_offset()) is not None
             ):
-                yield f"{self._uri}/{directory}: {_place(offset)} is not in the log"
+                yield f"{self._shown}/{directory}: {_place(offset)} is not in the log"
 
     def _problem(self, partition: Partition, table: pa.Table) -> str | None:
         rows = self._rows.get(partition.path)

@@ -17,10 +17,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from rockoon_format.names import is_system_topic
 from rockoon_spark.export.target import ExportedFile, ExportTarget
 from rockoon_spark.records.columns import LogRecords, arrow_schema, to_batch
-from rockoon_spark.records.selection import Selection
 
 FILE_BYTES = 256 << 20
 ROWS_BYTES = 64 << 20
@@ -118,22 +116,6 @@ def escaped(text: str) -> str:
         else f"%{ord(each):02X}"
         for number, each in enumerate(text)
     )
-
-
-def wanted_rows(records: LogRecords, selection: Selection, *, own_topics: bool) -> LogRecords:
-    """Those of the records that are selected.
-
-    Args:
-        own_topics: whether to keep what brokers keep for themselves: delayed messages that wait,
-            half messages.
-    """
-    mask = selection.mask(records)
-    if not own_topics:
-        encoded = records.topics().dictionary_encode()
-        names = [raw.decode(errors="replace") for raw in encoded.dictionary.to_pylist()]
-        foreign = np.array([not is_system_topic(name) for name in names], np.bool_)
-        mask &= foreign[encoded.indices.to_numpy()]
-    return records.chosen(mask)
 
 
 def to_rows(records: LogRecords) -> tuple[pa.RecordBatch, NDArray[np.int64], list[Partition]]:

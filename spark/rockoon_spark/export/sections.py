@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from rockoon_spark.export.rows import wanted_rows
 from rockoon_spark.export.target import Gap, Section
 from rockoon_spark.records.columns import LogRecords
 from rockoon_spark.records.selection import Selection
@@ -25,29 +24,46 @@ class ExportError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class TopicChoice:
-    """Which topics are exported: those named, those that match a pattern, else all but the ones
-    that brokers keep for themselves."""
+    """Which topics are exported: those named, those that match a pattern, or all.
+
+    Args:
+        includes_internal: whether internal topics of the brokers are among them.
+    """
 
     names: frozenset[str] | None = None
     pattern: str | None = None
+    includes_internal: bool = False
 
     @property
     def selection(self) -> Selection:
-        chosen = Selection(topic_pattern=self.pattern or "*")
+        chosen = Selection(
+            topic_pattern=self.pattern or "*", includes_internal=self.includes_internal
+        )
         return chosen if self.names is None else chosen.among("topic", self.names)
 
-    @property
-    def has_own(self) -> bool:
-        """Whether brokers' own topics are among them, where the choice says so."""
-        return self.names is not None or self.pattern is not None
+    def is_same(self, other: "TopicChoice") -> bool:
+        """Whether two choices export the same topics, whatever topics there are."""
+        if (self.names, self.pattern) != (other.names, other.pattern):
+            return False
+        return (
+            self.includes_internal == other.includes_internal
+            or not self.selection.may_have_internal
+        )
 
     def to_json(self) -> dict[str, Any]:
-        return {"names": sorted(self.names) if self.names else None, "pattern": self.pattern}
+        return {
+            "names": sorted(self.names) if self.names else None,
+            "pattern": self.pattern,
+            "internal": self.includes_internal,
+        }
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> "TopicChoice":
-        names = content["names"]
-        return cls(frozenset(names) if names else None, content["pattern"])
+        names, pattern = content["names"], content["pattern"]
+        # Manifests of earlier versions do not have it: they excluded internal topics only from an
+        # export of all topics.
+        internal = content.get("internal", bool(names) or pattern is not None)
+        return cls(frozenset(names) if names else None, pattern, bool(internal))
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +105,7 @@ def read_section(
     Raises:
         ExportError: some are damaged or gone, and that is not allowed.
     """
-    selection, own_topics = reading.topics.selection, reading.topics.has_own
+    selection = reading.topics.selection
 
     def report(damage: DamagedPlace) -> None:
         gap = Gap(section.broker, damage.start, damage.end, damage.fault)
@@ -104,8 +120,7 @@ def read_section(
                 report(found)
         elif len(found):
             seen.behind, seen.last = _last_record(found)
-            wanted = wanted_rows(found, selection, own_topics=own_topics)
-            yield without_damaged(wanted, report)
+            yield without_damaged(found.chosen(selection.mask(found)), report)
 
 
 def _found(

@@ -9,31 +9,38 @@ log. Invariants:
 
 - A message is in one file of one manifest.
 - A file has its name in the directory of its topic and date only once the run's manifest is in
-  `_staging/<run>`: from then on the run will be published, by whoever comes next if this process
-  dies. Files are moved first, the manifest last.
+  `_staging/<run>`: from then on the run will be published, by the next job if this process dies.
+  Files are moved first, the manifest last. A run that cannot be published, because another run has
+  its number or its staged files are gone, is rolled back: its files are removed, and the next run
+  exports its messages.
 - So who reads the files that manifests name sees whole runs, each message once. Who reads all
   Parquet files below the directory sees the same when no run is publishing and, behind one that
   died, after the next has begun. Names that begin with `_` are left out by Spark and Arrow; staged
   files do not end in `.parquet` either.
 
-Nothing but a rename is needed of the file system. A directory of this machine is locked; elsewhere
-whoever schedules exports sees that one runs at a time, and a run that finds another one published
-since it began gives up.
+Nothing but a rename is needed of the file system. One job at a time works in a directory: it holds
+a lock on a directory of this machine, elsewhere a lease (`rockoon_spark.export.lease`). A run that
+finds another one published since it began gives up.
 """
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import logging
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pyarrow as pa
 import pyarrow.fs as pafs
 
+from rockoon_core.redaction import redacted
+from rockoon_spark.export.lease import LEASE_SECONDS, Lease, LeaseLost, LeaseTaken
 from rockoon_spark.publish import held, sync
 from rockoon_spark.source.log_source import LastRecord
+
+log = logging.getLogger(__name__)
 
 Move = Callable[[str, str], None]
 """Renames a file, onto another one if need be."""
@@ -48,6 +55,10 @@ _RUN_DIGITS = 8
 
 class ExportTargetError(Exception):
     """A directory cannot take an export, or holds something else."""
+
+
+class RolledBack(ExportTargetError):
+    """A run could not be published, and its files were removed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,9 +185,15 @@ class ExportTarget:
             return pafs.LocalFileSystem(), self.uri
         try:
             files, root = pafs.FileSystem.from_uri(self.uri)
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-            raise ExportTargetError(f"{self.uri}: {error}") from error
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as error:
+            # Without its cause, which has the address with its secret in it.
+            raise ExportTargetError(f"{self.shown}: {redacted(error)}") from None
         return files, root.rstrip("/")
+
+    @property
+    def shown(self) -> str:
+        """The address without secrets, for error texts."""
+        return redacted(self.uri)
 
     @property
     def files(self) -> pafs.FileSystem:
@@ -219,6 +236,19 @@ class ExportTarget:
         if self.is_local:
             sync(Path(self.root, path))
 
+    def write(self, path: str, content: bytes) -> None:
+        """Write a whole file below the target, over another one if need be."""
+        with self.create(path) as stream:
+            stream.write(content)
+
+    def remove(self, path: str) -> None:
+        """Remove a file below the target.
+
+        Raises:
+            OSError: the file system refuses; FileNotFoundError if there is none.
+        """
+        self.files.delete_file(f"{self.root}/{path}")
+
     def make(self, path: str) -> None:
         """Make a directory below the target, and those on the way to it."""
         self.files.create_dir(f"{self.root}/{path}", recursive=True)
@@ -260,23 +290,52 @@ class ExportTarget:
         self.files.delete_dir(f"{self.root}/{path}")
 
 
+Check = Callable[[], None]
+"""Raises ExportTargetError if the job may not publish any more."""
+
+
 @contextmanager
-def locked(target: ExportTarget) -> Iterator[None]:
-    """Make the directory if need be and, on this machine, keep other exports from it.
+def locked(target: ExportTarget, lease_seconds: float = LEASE_SECONDS) -> Iterator[Check]:
+    """Make the directory if need be, and keep other jobs from it.
+
+    Args:
+        lease_seconds: see `Lease`; a directory of this machine is locked without.
+
+    Returns:
+        A check for `publish`.
 
     Raises:
-        ExportTargetError: another one is at it.
+        ExportTargetError: another job is at it.
     """
     target.make("")
-    if not target.is_local:
-        yield
-        return
     with ExitStack() as lock:
         try:
-            lock.enter_context(held(Path(target.root)))
+            if target.is_local:
+                lock.enter_context(held(Path(target.root)))
+                check: Check = _nothing
+            else:
+                lease = lock.enter_context(Lease(target, lease_seconds))
+                check = partial(_check_lease, target, lease)
         except BlockingIOError as error:
-            raise ExportTargetError(f"{target.uri}: another job is at it") from error
-        yield
+            raise ExportTargetError(f"{target.shown}: another job is at it") from error
+        except LeaseTaken as taken:
+            raise ExportTargetError(f"{target.shown}: {taken}") from taken
+        except OSError as error:
+            raise ExportTargetError(
+                f"{target.shown} cannot be reserved for this job: {redacted(error)}"
+            ) from error
+        yield check
+
+
+def _nothing() -> None:
+    """The check of a lock, which cannot be lost."""
+
+
+def _check_lease(target: ExportTarget, lease: Lease) -> None:
+    try:
+        lease.check()
+    except LeaseLost as lost:
+        raise ExportTargetError(f"{target.shown}: {lost}; run again") from lost
 
 
 def is_export(target: ExportTarget) -> bool:
@@ -295,7 +354,7 @@ def newest_manifest(target: ExportTarget) -> ExportManifest | None:
         return _read_manifest(target, _manifest_path(runs[-1]))
     if strange := [name for name in target.names("") if not name.startswith(("_", "."))]:
         raise ExportTargetError(
-            f"{target.uri}/{strange[0]} was not exported here: take another directory"
+            f"{target.shown}/{strange[0]} was not exported here: take another directory"
         )
     return None
 
@@ -309,51 +368,59 @@ def manifests(target: ExportTarget) -> list[ExportManifest]:
     runs = _runs(target)
     if runs != list(range(1, len(runs) + 1)):
         missing = min(set(range(1, runs[-1] + 1)).difference(runs))
-        raise ExportTargetError(f"{target.uri}/{_manifest_path(missing)} is missing")
+        raise ExportTargetError(f"{target.shown}/{_manifest_path(missing)} is missing")
     return [_read_manifest(target, _manifest_path(run)) for run in runs]
 
 
-def publish(target: ExportTarget, manifest: ExportManifest, move: Move | None = None) -> None:
+def publish(
+    target: ExportTarget,
+    manifest: ExportManifest,
+    move: Move | None = None,
+    check: Check = _nothing,
+) -> None:
     """Put the files of a run, which are synced, into their places, and its manifest.
 
     Args:
         move: by default the target's.
+        check: see `locked`.
 
     Raises:
-        ExportTargetError: another run was published since this one began.
+        ExportTargetError: another run was published since this one began, or took this one for
+            dead.
     """
     move = move or target.move
     staging = target.staging(manifest.run_id)
     runs = _runs(target)
     if runs and runs[-1] >= manifest.run:
         raise ExportTargetError(
-            f"{target.uri}: another export was published meanwhile; nothing was done"
+            f"{target.shown}: another export was published meanwhile; nothing was done"
         )
+    check()
     made = f"{staging}/{_STAGED_MANIFEST}.new"
-    with target.create(made) as stream:
-        stream.write(manifest.to_json().encode())
+    target.write(made, manifest.to_json().encode())
     target.sync(made)
     target.sync(staging)
     target.sync(_STAGING)
-    move(made, f"{staging}/{_STAGED_MANIFEST}")
+    _move_checked(move, made, f"{staging}/{_STAGED_MANIFEST}", check)
     target.sync(staging)
-    _finish(target, manifest, move)
+    _finish(target, manifest, move, check)
 
 
-def recover(target: ExportTarget, move: Move | None = None) -> None:
-    """Finish what a process that died was publishing, remove what it was still making.
+def recover(target: ExportTarget, move: Move | None = None, check: Check = _nothing) -> None:
+    """Finish runs whose process died while it was publishing, and remove those that were still
+    being made. A run that cannot be finished is rolled back, with a warning.
 
-    Nobody else may be at it: see `locked`.
-
-    Raises:
-        ExportTargetError: what was being published is not there any more, or would be double.
+    No other job may be at it: see `locked`.
     """
     for run_id in target.names(_STAGING):
         staged = f"{target.staging(run_id)}/{_STAGED_MANIFEST}"
-        if target.has(staged):
-            _finish(target, _read_manifest(target, staged), move or target.move)
-        else:
+        if not target.has(staged):
             target.remove_tree(target.staging(run_id))
+            continue
+        try:
+            _finish(target, _read_manifest(target, staged), move or target.move, check)
+        except RolledBack as error:
+            log.warning("%s; the next run exports its messages", error)
 
 
 def discard(target: ExportTarget, run_id: str) -> None:
@@ -363,32 +430,75 @@ def discard(target: ExportTarget, run_id: str) -> None:
         target.remove_tree(staging)
 
 
-def _finish(target: ExportTarget, manifest: ExportManifest, move: Move) -> None:
+def _finish(target: ExportTarget, manifest: ExportManifest, move: Move, check: Check) -> None:
+    """Publish a run whose manifest is staged.
+
+    Raises:
+        RolledBack: it cannot be published.
+        ExportTargetError: see `publish`.
+    """
     staging, place = target.staging(manifest.run_id), _manifest_path(manifest.run)
-    # A store of objects copies and then deletes: this run's may be there already.
-    if target.has(place) and _read_manifest(target, place).run_id != manifest.run_id:
-        raise ExportTargetError(
-            f"{target.uri}/{staging} was to be published as {place}, which another export made "
-            "at the same time: remove the one of them whose files are not wanted"
-        )
+    if target.has(place):
+        winner = _read_manifest(target, place)
+        if winner.run_id != manifest.run_id:
+            kept = {file.path for file in winner.files}
+            _roll_back(target, manifest, kept, f"another export was published as {place}")
+        # An object store copies before it deletes: this run is published, the copy is left.
+        target.remove_tree(staging)
+        return
     directories = sorted({file.path.rpartition("/")[0] for file in manifest.files})
     for directory in directories:
         target.make(directory)
     staged = {f"{staging}/{name}" for name in target.names(staging)}
     for file in manifest.files:
         source = target.staged_path(staging, file.path)
+        if source not in staged and not target.has(file.path):
+            _roll_back(target, manifest, frozenset(), f"its file {file.path} is gone")
+    for file in manifest.files:
+        source = target.staged_path(staging, file.path)
         if source in staged:
-            move(source, file.path)
-        elif not target.has(file.path):
-            raise ExportTargetError(f"{target.uri}/{file.path} was to be published, and is gone")
+            _move_checked(move, source, file.path, check)
     topics = {directory.partition("/")[0] for directory in directories}
     for directory in (*directories, *sorted(topics), ""):
         target.sync(directory)
     target.make(MANIFESTS)
-    move(f"{staging}/{_STAGED_MANIFEST}", place)
+    check()
+    _move_checked(move, f"{staging}/{_STAGED_MANIFEST}", place, check)
     target.sync(MANIFESTS)
     target.sync("")
     target.remove_tree(staging)
+
+
+def _move_checked(move: Move, source: str, place: str, check: Check) -> None:
+    """Move a file; if that fails because another job took over, raise the error of `check`."""
+    try:
+        move(source, place)
+    except OSError:
+        check()
+        raise
+
+
+def _roll_back(
+    target: ExportTarget, manifest: ExportManifest, kept: Collection[str], reason: str
+) -> NoReturn:
+    """Remove the files of a run that cannot be published.
+
+    Args:
+        kept: paths that are another run's.
+        reason: why, for people.
+
+    Raises:
+        RolledBack: always.
+    """
+    for file in manifest.files:
+        if file.path not in kept and target.has(file.path):
+            target.remove(file.path)
+    # Last: until it is gone, the next job repeats this.
+    target.remove_tree(target.staging(manifest.run_id))
+    raise RolledBack(
+        f"{target.shown}: run {manifest.run} ({manifest.run_id[:8]}) was not published and is"
+        f" removed: {reason}"
+    )
 
 
 def _manifest_path(run: int) -> str:
@@ -408,5 +518,5 @@ def _read_manifest(target: ExportTarget, path: str) -> ExportManifest:
         return ExportManifest.from_json(target.read(path))
     except (ValueError, KeyError, TypeError) as error:
         raise ExportTargetError(
-            f"{target.uri}/{path} is no manifest of an export: {type(error).__name__}: {error}"
+            f"{target.shown}/{path} is no manifest of an export: {type(error).__name__}: {error}"
         ) from error

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from rockoon_core.redaction import redacted
 from rockoon_format.generation import (
     CURRENT_FILE,
     GENERATIONS_DIRECTORY,
@@ -37,7 +38,7 @@ class DirectoryGeneration:
     @property
     def name(self) -> str:
         """See `GenerationFiles`."""
-        return self._place("").rstrip("/")
+        return redacted(self._place("").rstrip("/"))
 
     @contextmanager
     def opened(self) -> Iterator[ReadPiece]:
@@ -62,7 +63,7 @@ class DirectoryGeneration:
         except FileNotFoundError as error:
             raise self._replaced() from error
         if len(found) < stop - start:
-            raise GenerationError(f"{self._place(name)} ends before byte {stop}")
+            raise GenerationError(f"{redacted(self._place(name))} ends before byte {stop}")
         return found
 
     def _place(self, name: str) -> str:
@@ -94,7 +95,7 @@ def generation_in_force(store: str, broker: str) -> GenerationInForce | None:
         manifest = files.manifest()
     except GenerationError as error:
         raise StoreError(
-            f"{store}: the generation in force is damaged: {error}; option compacted=false reads"
-            " the log without it"
+            f"{redacted(store)}: the generation in force is damaged: {error}; option"
+            " compacted=false reads the log without it"
         ) from error
     return GenerationInForce(files, manifest, Coverage.of(manifest, generation_marks(store)))

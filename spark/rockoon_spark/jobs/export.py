@@ -13,6 +13,7 @@ from typing import Any
 from pyspark import TaskContext
 from pyspark.sql import SparkSession
 
+from rockoon_core.redaction import redacted
 from rockoon_spark.export.rows import FILE_BYTES, PartitionedWriter, gathered
 from rockoon_spark.export.sections import (
     ExportError,
@@ -23,6 +24,7 @@ from rockoon_spark.export.sections import (
     told_gap,
 )
 from rockoon_spark.export.target import (
+    Check,
     ExportedFile,
     ExportManifest,
     ExportTarget,
@@ -139,7 +141,7 @@ def export(
     Args:
         source: of a live cluster, what readers see when the run begins.
         target: a directory, as a path or URI, made if need be; every executor must see it.
-        topics: the same in each run; by default all but the brokers' own.
+        topics: the same in each run; by default all but internal ones.
         sealed_only: of a directory: leave out the last file that has messages, which a broker may
             be writing. Without, nobody may write the store.
         fails_on_data_loss: whether to fail when retention deleted messages before they were
@@ -153,14 +155,14 @@ def export(
         ExportError: the log is damaged, or messages are gone that were not exported yet, or the
             target has another log's messages or other topics'. Nothing is published.
         ExportTargetError: the target holds something else, or another export is at it.
-        BrokerAway, LogBroken, RockoonError, StoreError: a log cannot be read.
+        BrokerAway, LogBroken, LogUnreadable, RockoonError, StoreError: a log cannot be read.
     """
     reading = SectionReading(topics or TopicChoice(), fails_on_data_loss, skips_damage)
     into = ExportTarget.of(target)
     # To the end: what is planned here counts on the newest manifest staying the newest.
-    with locked(into):
+    with locked(into) as check:
         # First of all: a run that died while it was publishing is this one's predecessor.
-        recover(into)
+        recover(into, check=check)
         former = newest_manifest(into)
         _check_topics(into, former, reading.topics)
         if former is None:
@@ -168,7 +170,7 @@ def export(
         plan = _planned(spark, source, former, reading, sealed_only, section_bytes)
         if not plan.work:
             return _report(plan, plan.former_run, {}, [], plan.gaps)
-        return _run(spark, plan, into, file_bytes, move)
+        return _run(spark, plan, into, file_bytes, move, check)
 
 
 def _planned(
@@ -189,7 +191,12 @@ def _planned(
 
 
 def _run(
-    spark: SparkSession, plan: _Plan, target: ExportTarget, file_bytes: int, move: Move | None
+    spark: SparkSession,
+    plan: _Plan,
+    target: ExportTarget,
+    file_bytes: int,
+    move: Move | None,
+    check: Check,
 ) -> ExportReport:
     """Write what was planned, and publish it."""
     run_id = uuid.uuid4().hex
@@ -212,7 +219,7 @@ def _run(
             sections = _sections_below(plan.work, ends)
             choice = plan.reading.topics.to_json()
             manifest = ExportManifest(run, run_id, choice, positions, sections, files, gaps)
-            publish(target, manifest, move)
+            publish(target, manifest, move, check)
     finally:
         discard(target, run_id)
     return _report(plan, run, ends, files, gaps)
@@ -239,11 +246,30 @@ def _refuse_absent(source: LogSource, topics: TopicChoice) -> None:
 
 
 def _check_topics(target: ExportTarget, former: ExportManifest | None, topics: TopicChoice) -> None:
-    if former is not None and former.topics != topics.to_json():
+    if excluded := topics.selection.excluded_names:
         raise ExportError(
-            f"{target.uri} has {_told(former.topics)}: the same in each run, or messages of the "
-            "others would be missing; take another directory"
+            f"{excluded[0]!r} is an internal topic of the brokers:"
+            " --include-internal-topics exports it"
         )
+    if former is None:
+        return
+    exported = TopicChoice.from_json(former.topics)
+    if topics.is_same(exported):
+        return
+    if topics.is_same(replace(exported, includes_internal=topics.includes_internal)):
+        has, does = (
+            ("has", "pass --include-internal-topics")
+            if exported.includes_internal
+            else ("does not have", "leave out --include-internal-topics")
+        )
+        raise ExportError(
+            f"{target.shown} {has} the internal topics of the brokers: {does}, or take another"
+            " directory"
+        )
+    raise ExportError(
+        f"{target.shown} has {_told(former.topics)}: the same in each run, or messages of the "
+        "others would be missing; take another directory"
+    )
 
 
 def _told(topics: Mapping[str, Any]) -> str:
@@ -346,7 +372,9 @@ def _write(
                 writer.write(tables)
             files = writer.close()
         except OSError as error:
-            raise ExportError(f"broker {section.broker!r} to {target.uri}: {error}") from error
+            raise ExportError(
+                f"broker {section.broker!r} to {target.shown}: {redacted(error)}"
+            ) from error
         return {
             "files": [asdict(file) for file in files],
             "behind": seen.behind,

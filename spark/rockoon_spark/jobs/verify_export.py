@@ -57,17 +57,17 @@ def verify_export(
     Raises:
         ExportTargetError: a manifest is missing or cannot be read, or an export is at it.
         ExportError: a log is damaged.
-        BrokerAway, LogBroken, RockoonError, StoreError: a log cannot be read.
+        BrokerAway, LogBroken, LogUnreadable, RockoonError, StoreError: a log cannot be read.
     """
     into = ExportTarget.of(target)
-    with locked(into):
-        recover(into)
+    with locked(into) as check:
+        recover(into, check=check)
         runs = manifests(into)
         files = [file for run in runs for file in run.files]
         problems = _wrong_files(spark, into, files)
         known = {file.path for file in files}
         problems += [
-            f"{into.uri}/{path} is of no run: readers of the directory see its messages too"
+            f"{into.shown}/{path} is of no run: readers of the directory see its messages too"
             for path in into.parquet_paths()
             if path not in known
         ]

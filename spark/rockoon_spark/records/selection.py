@@ -1,5 +1,6 @@
 """Selection of records by their bytes, before they become columns."""
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
@@ -10,6 +11,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from rockoon_format.frames import IntArray
+from rockoon_format.names import SYSTEM_TOPIC_PREFIX, SYSTEM_TOPICS, is_system_topic
 from rockoon_format.properties import PROPERTY_TAGS
 from rockoon_spark.records.columns import LogRecords
 
@@ -56,6 +58,9 @@ class Selection:
     """By a column of NAMED."""
     topic_pattern: str = "*"
     """With `*`, `?` and `[…]`, as file names are matched."""
+    includes_internal: bool = True
+    """Whether records of the brokers' own topics are wanted (`is_system_topic`): delayed messages
+    that wait, half messages, the broker's own log. Users' reads exclude them by default."""
     starts: Mapping[QueueKey, int] = field(default_factory=dict)
     """First queue offset wanted; queues without one are wanted whole."""
     ends: Mapping[QueueKey, int] = field(default_factory=dict)
@@ -90,7 +95,38 @@ class Selection:
     def wants_topic(self, topic: str) -> bool:
         """Whether records of a topic can meet the conditions."""
         topics = self.one_of.get("topic")
-        return (topics is None or topic in topics) and fnmatchcase(topic, self.topic_pattern)
+        return (topics is None or topic in topics) and self._matches(topic)
+
+    def _matches(self, topic: str) -> bool:
+        """Whether a topic fits the pattern, and is not internal unless those are included."""
+        if not self.includes_internal and is_system_topic(topic):
+            return False
+        return fnmatchcase(topic, self.topic_pattern)
+
+    @property
+    def excluded_names(self) -> list[str]:
+        """The named topics, and the pattern, that can select internal topics alone, while internal
+        topics are excluded; sorted."""
+        if self.includes_internal:
+            return []
+        named = [each for each in self.one_of.get("topic", ()) if is_system_topic(each)]
+        literal, has_wildcards = _literal_part(self.topic_pattern)
+        is_internal = (
+            literal.startswith(SYSTEM_TOPIC_PREFIX) if has_wildcards else is_system_topic(literal)
+        )
+        return sorted([*named, *([self.topic_pattern] if is_internal else [])])
+
+    @property
+    def may_have_internal(self) -> bool:
+        """Whether internal topics can be among the names, or can match the pattern."""
+        if "topic" in self.one_of:
+            return any(map(is_system_topic, self.one_of["topic"]))
+        literal, has_wildcards = _literal_part(self.topic_pattern)
+        if not has_wildcards:
+            return is_system_topic(literal)
+        return literal.startswith(SYSTEM_TOPIC_PREFIX) or any(
+            each.startswith(literal) for each in (*SYSTEM_TOPICS, SYSTEM_TOPIC_PREFIX)
+        )
 
     def mask(self, records: LogRecords) -> Mask:
         """Which of the records are wanted, bool[n]."""
@@ -100,10 +136,8 @@ class Selection:
             wanted &= (values >= allowed.least) & (values <= allowed.most)
         for column, names in self.one_of.items():
             wanted &= _is_one_of(NAMED[column](records), names.__contains__)
-        if self.topic_pattern != "*":
-            wanted &= _is_one_of(
-                records.topics(), lambda name: fnmatchcase(name, self.topic_pattern)
-            )
+        if self.topic_pattern != "*" or not self.includes_internal:
+            wanted &= _is_one_of(records.topics(), self._matches)
         if self.starts or self.ends:
             wanted &= self._within_bounds(records)
         return wanted
@@ -122,6 +156,12 @@ class Selection:
             own = (codes == topics.index(topic)) & (queues == queue)
             wanted &= ~own | ((offsets >= least) & (offsets < behind))
         return wanted
+
+
+def _literal_part(pattern: str) -> tuple[str, bool]:
+    """What a pattern begins with before its first wildcard, and whether it has one."""
+    literal, *rest = re.split(r"[*?\[]", pattern, maxsplit=1)
+    return literal, bool(rest)
 
 
 EVERYTHING = Selection(MappingProxyType({}), MappingProxyType({}))

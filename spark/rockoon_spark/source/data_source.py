@@ -27,12 +27,15 @@ Options of both:
     columns: names separated by commas; by default all. Spark does not tell a Python data source
         which columns a query uses, so naming them saves what the others cost.
     topics (or topic): names separated by commas; `topicPattern`: with * and ?.
+    includeInternalTopics: "false" (default), or "true": topics of the brokers' own as well, such as
+        SCHEDULE_TOPIC_XXXX and rmq_sys_wheel_timer, which hold delayed messages until they are due.
     tags: names separated by commas; messages that have one of them.
     startingOffsets: "earliest" (default), or by queue, on every broker or on one:
         {"topic": {"0": 17, "broker-a:1": 5}}; other queues are read from their beginning. -2 means
-        earliest.
+        earliest. The queues have to exist.
     endingOffsets: "latest" (default), or likewise the offsets behind the last; -1 means latest.
-    startingTimestamp, endingTimestamp: store time as epoch milliseconds or ISO 8601.
+    startingTimestamp, endingTimestamp: store time as epoch milliseconds (11 to 13 digits) or ISO
+        8601.
     onDamage: "fail" (default) with the place, or "skip" with a warning: bytes that belong to no
         record, and, where bodies or properties are read or tags select, messages that do not
         have their checksum.
@@ -55,9 +58,8 @@ from pyspark.sql.types import StructType
 from rockoon_spark.records.columns import arrow_schema
 from rockoon_spark.sink import MessageStreamWriter, MessageWriter, WriteOptions
 from rockoon_spark.source.log_source import DamagedPlace, LogPartition
-from rockoon_spark.source.options import OptionError, ReadOptions, columns_of
+from rockoon_spark.source.options import OptionError, ReadOptions, columns_of, no_such_queue
 from rockoon_spark.source.rows import rows
-from rockoon_spark.stream.options import StreamOptions
 from rockoon_spark.stream.reader import QueueStreamReader
 
 log = logging.getLogger(__name__)
@@ -92,7 +94,7 @@ class RockoonDataSource(DataSource):
 
     def streamReader(self, schema: StructType) -> QueueStreamReader:
         del schema
-        return QueueStreamReader(StreamOptions.parse(self.options))
+        return QueueStreamReader(self.options)
 
     def writer(self, schema: StructType, overwrite: bool) -> MessageWriter:
         if overwrite:
@@ -125,6 +127,9 @@ class LogReader(DataSourceReader):
         absent = options.source.absent(options.topics)
         if absent:
             raise OptionError(f"option topics: topic {absent[0]!r} does not exist")
+        for name, queues in options.bounded.items():
+            if unknown := options.source.absent_queues(queues):
+                raise no_such_queue(name, unknown[0])
         partitions = options.source.partitions(options.selection, options.split_bytes)
         return [LogInputPartition(partition) for partition in partitions]
 

@@ -8,6 +8,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from rockoon_core.redaction import redacted
 from rockoon_format import kernel
 from rockoon_format.frames import IntArray, sliding
 from rockoon_format.record import RECORD_BYTES_MIN
@@ -130,7 +131,9 @@ class FilePartition(ContiguousPartition):
                     kept = found.chosen(_kept(found, marks or {}) & ~_behind_marks(found, anew))
                 yield kept if self.coverage is None else self.coverage.left(kept)
         except FileNotFoundError:
-            sentence = f"{self.file.uri} was deleted, as retention does, after the read was planned"
+            sentence = (
+                f"{self.file.shown} was deleted, as retention does, after the read was planned"
+            )
             report_loss(sentence, fails=self.fails_on_data_loss)
 
     def records(self, offsets: IntArray | None = None) -> Iterator[LogRecords | DamagedPlace]:
@@ -149,10 +152,10 @@ class FilePartition(ContiguousPartition):
         if self._was_rolled_back(read, last, at):
             return
         for damage in found.damages:
-            yield DamagedPlace(self.file.uri, damage.start, damage.end)
+            yield DamagedPlace(self.file.shown, damage.start, damage.end)
         if found.forgery is not None:
             forged = found.forgery
-            yield DamagedPlace(self.file.uri, forged.start, forged.end, FORGED_FAULT)
+            yield DamagedPlace(self.file.shown, forged.start, forged.end, FORGED_FAULT)
         yield from in_batches(buffer, at, found.starts, found.sizes, self.broker)
 
     def _was_rolled_back(self, read: NDArray[np.uint8], last: bytes, behind: int) -> bool:
@@ -173,7 +176,7 @@ class FilePartition(ContiguousPartition):
         sizes = sliding(buffer, ">i4")[starts].astype(np.int64)
         wrong = (sizes < RECORD_BYTES_MIN) | (sizes > len(buffer) - starts)
         for offset in offsets[wrong].tolist():
-            yield DamagedPlace(self.file.uri, offset, offset + _HEAD_BYTES)
+            yield DamagedPlace(self.file.shown, offset, offset + _HEAD_BYTES)
         yield from in_batches(buffer, self.start, starts[~wrong], sizes[~wrong], self.broker)
 
     def runs(self) -> Iterator[RecordRun]:
@@ -189,9 +192,9 @@ class FilePartition(ContiguousPartition):
         except FileNotFoundError as error:
             raise LogBroken(file_gone(file)) from error
         except (OSError, ValueError) as error:
-            raise LogBroken(f"{file.uri} cannot be read: {error}") from error
+            raise LogBroken(f"{file.shown} cannot be read: {redacted(error)}") from error
         if found.damages:
-            raise LogBroken(no_record(file.uri, found.damages[0].start, found.damages[0].end))
+            raise LogBroken(no_record(file.shown, found.damages[0].start, found.damages[0].end))
         ends = found.starts + found.sizes
         first = 0
         while first < len(ends):
@@ -263,7 +266,7 @@ def _window_of(content: bytes, base: int, end: int) -> tuple[Window | None, int,
 
 def file_gone(file: LogFile) -> str:
     """What is wrong where a file is missing, in one sentence."""
-    return f"{file.uri} went while it was read: retention deleted it; run again"
+    return f"{file.shown} went while it was read: retention deleted it; run again"
 
 
 def _kept(records: LogRecords, marks: Mapping[str, int]) -> Mask:

@@ -13,13 +13,18 @@ from typing import TypeVar
 
 from rockoon.errors import LogTrimmed, RockoonError
 from rockoon_proto.v1.broker_pb2 import ReadLogReply, ReadLogRequest
-from rockoon_spark.broker_addresses import absent_topics, broker_addresses, live_addresses
-from rockoon_spark.broker_calls import PLAN_RETRY_SECONDS, LogClient
+from rockoon_spark.broker_addresses import (
+    absent_queues,
+    absent_topics,
+    broker_addresses,
+    live_addresses,
+)
+from rockoon_spark.broker_calls import PLAN_RETRY_SECONDS, LogClient, is_unreachable
 from rockoon_spark.generations.broker_generation import generation_in_force
 from rockoon_spark.generations.coverage import Coverage
 from rockoon_spark.generations.in_force import GenerationInForce, with_generation
 from rockoon_spark.records.record_run import LogBroken
-from rockoon_spark.records.selection import EVERYTHING, Range, Selection
+from rockoon_spark.records.selection import EVERYTHING, QueueKey, Range, Selection
 from rockoon_spark.source.broker_partition import BrokerPartition, records_of
 from rockoon_spark.source.log_source import LastRecord, LogPartition
 
@@ -31,7 +36,11 @@ Found = TypeVar("Found")
 
 
 class BrokerAway(Exception):
-    """A broker's log cannot be read."""
+    """A broker cannot be reached, or the cluster has no broker of this name."""
+
+
+class LogUnreadable(Exception):
+    """A broker answers and does not return its log: it refuses the call, or its disk fails."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +49,7 @@ class LiveCluster:
 
     Args:
         endpoint: its nameservers, as `rockoon.connect` takes them.
-        skips_brokers_away: whether to read the others when a broker does not answer.
+        skips_brokers_away: whether to read the other brokers when a broker cannot be reached.
         fails_on_data_loss: whether to fail when messages are deleted before they are read.
         compacted: whether compacted topics are read as a consumer gets them; see `Coverage`.
         broker: name of the only one that is read; None for all.
@@ -56,8 +65,9 @@ class LiveCluster:
         """See `LogSource`.
 
         Raises:
-            BrokerAway: a broker that has messages does not answer, or one that is selected is not
-                of this cluster.
+            BrokerAway: a broker that has messages cannot be reached, and the option does not skip
+                it; or no broker can be reached; or a selected broker is not in this cluster.
+            LogUnreadable: a broker answers with an error.
             RockoonError: no nameserver answers.
             GenerationReplaced: a broker takes one generation after the other into force.
         """
@@ -71,10 +81,10 @@ class LiveCluster:
     def _of_brokers(
         self, selection: Selection, of_broker: Callable[[str, str], Found]
     ) -> list[Found]:
-        """Ask every broker that is selected, by its name and address.
+        """Call `of_broker` with the name and address of each selected broker.
 
         Raises:
-            BrokerAway, RockoonError: see `partitions`.
+            BrokerAway, LogUnreadable, RockoonError: see `partitions`.
         """
         if self.broker is not None:
             selection = selection.among("broker", frozenset({self.broker}))
@@ -83,6 +93,7 @@ class LiveCluster:
         unknown = selection.one_of.get("broker", frozenset()) - addresses.keys() - failures.keys()
         if unknown:
             raise BrokerAway(f"the cluster at {self.endpoint} has no broker {min(unknown)!r}")
+        failures = {name: each for name, each in failures.items() if selection.wants_broker(name)}
         for broker, address in addresses.items():
             if not selection.wants_broker(broker):
                 continue
@@ -91,14 +102,23 @@ class LiveCluster:
             except RockoonError as error:
                 failures[broker] = error
         for broker, failure in failures.items():
-            if selection.wants_broker(broker):
-                self._report_away(broker, failure)
+            self._report_failure(broker, failure)
+        if failures and not found:
+            raise BrokerAway(
+                f"no broker of the cluster at {self.endpoint} can be reached:"
+                f" {', '.join(sorted(failures))}; nothing was read"
+            )
         return found
 
-    def _report_away(self, broker: str, error: RockoonError) -> None:
+    def _report_failure(self, broker: str, error: RockoonError) -> None:
+        """Raise the error of a broker, or log it where the broker may be skipped."""
         sentence = f"broker {broker!r} of the cluster at {self.endpoint} cannot be read: {error}"
+        if not is_unreachable(error):
+            raise LogUnreadable(sentence) from error
         if not self.skips_brokers_away:
-            raise BrokerAway(f"{sentence}; option onBrokerAway=skip reads the others")
+            raise BrokerAway(
+                f"{sentence}; option onBrokerAway=skip reads the other brokers"
+            ) from error
         log.warning("%s: its messages are left out", sentence)
 
     def partitions_of(
@@ -146,6 +166,14 @@ class LiveCluster:
             RockoonError: no nameserver answers.
         """
         return absent_topics(self.endpoint, topics) if topics else ()
+
+    def absent_queues(self, queues: Collection[QueueKey]) -> Sequence[QueueKey]:
+        """See `LogSource`.
+
+        Raises:
+            RockoonError: no nameserver answers.
+        """
+        return absent_queues(self.endpoint, queues) if queues else ()
 
     def log(self) -> "BrokerLog":
         """See `LogSource`."""

@@ -22,7 +22,7 @@ from rockoon_format.frames import IntArray
 from rockoon_spark.generations.coverage import Coverage
 from rockoon_spark.records.columns import LogRecords
 from rockoon_spark.records.record_run import RecordRun
-from rockoon_spark.records.selection import Selection
+from rockoon_spark.records.selection import QueueKey, Selection
 
 log = logging.getLogger(__name__)
 
@@ -224,6 +224,11 @@ class LogSource(Protocol):
         """Those of some topics of which it is known that they do not exist."""
         ...
 
+    def absent_queues(self, queues: Collection[QueueKey]) -> Sequence[QueueKey]:
+        """Those of some queues of which it is known that they do not exist, sorted. Brokers' own
+        topics are not checked."""
+        ...
+
     def log(self) -> ContiguousLog:
         """The one log that there is, as it is now, perhaps without a record.
 
@@ -237,7 +242,7 @@ class LogSource(Protocol):
         """All logs that have records, as they are now.
 
         Raises:
-            BrokerAway, LogBroken, RockoonError, StoreError: one cannot be read.
+            BrokerAway, LogBroken, LogUnreadable, RockoonError, StoreError: one cannot be read.
         """
         ...
 

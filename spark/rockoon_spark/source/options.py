@@ -1,11 +1,13 @@
 """Options of `spark.read.format("rockoon")`; see `rockoon_spark.source.data_source`."""
 
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import PurePath
 
+from rockoon_core.redaction import redacted
 from rockoon_spark.records.columns import COLUMNS
 from rockoon_spark.records.selection import QueueKey, Range, Selection
 from rockoon_spark.source.live_cluster import LiveCluster
@@ -26,6 +28,8 @@ class ReadOptions:
     topics: frozenset[str]
     """Those that were named; they have to exist."""
     selection: Selection
+    bounded: Mapping[str, frozenset[QueueKey]]
+    """The queues that startingOffsets and endingOffsets name, by option; they have to exist."""
     skips_damage: bool
     split_bytes: int
 
@@ -40,11 +44,22 @@ class ReadOptions:
         unknown = given.keys() - {name.lower() for name in _OPTIONS}
         if unknown:
             raise OptionError(f"unknown options: {', '.join(sorted(unknown))}")
+        source = _source(given)
+        starts = _bounds(given, "startingOffsets", unbounded="earliest", empty="latest")
+        ends = _bounds(given, "endingOffsets", unbounded="latest", empty="earliest")
+        selection = _selection(given, starts, ends)
+        if isinstance(source, StoreDirectory):
+            selected = selection.among("broker", frozenset({source.broker}))
+        else:
+            selected = selection
+        _refuse_unselected("startingOffsets", starts, selected)
+        _refuse_unselected("endingOffsets", ends, selected)
         return cls(
-            source=_source(given),
+            source=source,
             columns=columns_of(given.get("columns")),
             topics=topics_of(given),
-            selection=_selection(given),
+            selection=selection,
+            bounded={"startingOffsets": frozenset(starts), "endingOffsets": frozenset(ends)},
             skips_damage=one_of(given, "onDamage", "fail", "skip") == "skip",
             split_bytes=whole_number("splitBytes", given.get("splitbytes"), SPLIT_BYTES),
         )
@@ -61,6 +76,7 @@ _OPTIONS = (
     "topic",
     "topics",
     "topicPattern",
+    "includeInternalTopics",
     "tags",
     "startingOffsets",
     "endingOffsets",
@@ -88,7 +104,7 @@ def _source(given: Mapping[str, str]) -> LogSource:
     compacted = one_of(given, "compacted", "true", "false") == "true"
     fails_on_data_loss = one_of(given, "failOnDataLoss", "true", "false") == "true"
     if path:
-        broker = given.get("broker") or PurePath(path).name
+        broker = given.get("broker") or PurePath(redacted(path)).name
         return StoreDirectory(path, broker, compacted, fails_on_data_loss)
     return LiveCluster(
         endpoint,
@@ -136,6 +152,29 @@ def topics_of(given: Mapping[str, str]) -> frozenset[str]:
     return _names(given, "topics", "topic") | _names(given, "topic", "topic")
 
 
+def includes_internal(given: Mapping[str, str]) -> bool:
+    """Option includeInternalTopics.
+
+    Raises:
+        OptionError: it is neither true nor false.
+    """
+    return one_of(given, "includeInternalTopics", "false", "true") == "true"
+
+
+def refuse_internal(selection: Selection) -> None:
+    """Refuse internal topics that are named while they are excluded: none of their records would
+    be read.
+
+    Raises:
+        OptionError: a name is that of an internal topic.
+    """
+    if excluded := selection.excluded_names:
+        raise OptionError(
+            f"option topics: {excluded[0]!r} is an internal topic of the brokers:"
+            " option includeInternalTopics=true reads it"
+        )
+
+
 def _names(given: Mapping[str, str], option: str, kind: str) -> frozenset[str]:
     named = frozenset(name.strip() for name in given.get(option, "").split(",")) - {""}
     if option in given and not named:
@@ -143,11 +182,15 @@ def _names(given: Mapping[str, str], option: str, kind: str) -> frozenset[str]:
     return named
 
 
-def _selection(given: Mapping[str, str]) -> Selection:
+def _selection(
+    given: Mapping[str, str], starts: Mapping[QueueKey, int], ends: Mapping[QueueKey, int]
+) -> Selection:
+    words = _WORDS.values()
     chosen = Selection(
         topic_pattern=given.get("topicpattern", "*"),
-        starts=_bounds(given, "startingOffsets", unbounded="earliest", empty="latest"),
-        ends=_bounds(given, "endingOffsets", unbounded="latest", empty="earliest"),
+        includes_internal=includes_internal(given),
+        starts={queue: offset for queue, offset in starts.items() if offset not in words},
+        ends={queue: offset for queue, offset in ends.items() if offset not in words},
     )
     wanted = {
         "topic": topics_of(given),
@@ -157,6 +200,7 @@ def _selection(given: Mapping[str, str]) -> Selection:
     for column, names in wanted.items():
         if names:
             chosen = chosen.among(column, names)
+    refuse_internal(chosen)
     if "startingtimestamp" in given:
         least = time_us_of("startingTimestamp", given["startingtimestamp"])
         chosen = chosen.ranged("store_time", Range(least=least))
@@ -169,11 +213,17 @@ def _selection(given: Mapping[str, str]) -> Selection:
 def _bounds(
     given: Mapping[str, str], name: str, *, unbounded: str, empty: str
 ) -> Mapping[QueueKey, int]:
-    """Offsets by queue at which a batch begins or ends; none for what is not bounded.
+    """The offsets by queue of startingOffsets or endingOffsets.
 
     Args:
         unbounded: the word, and the number of _WORDS, for a queue that is read to that end.
-        empty: those for one of which nothing would be read, which nobody can have meant.
+        empty: the word and the number that would read nothing of a queue; both are refused.
+
+    Returns:
+        An offset, or the number of `unbounded`, for each queue that the option names.
+
+    Raises:
+        OptionError: the option cannot be read, or would read nothing.
     """
     text = given.get(name.lower(), unbounded)
     if text == unbounded:
@@ -187,7 +237,33 @@ def _bounds(
     wrong = [offset for offset in bounds.values() if offset < min(_WORDS.values())]
     if wrong:
         raise OptionError(f"option {name}: {wrong[0]} is no offset")
-    return {queue: offset for queue, offset in bounds.items() if offset != _WORDS[unbounded]}
+    return bounds
+
+
+def _refuse_unselected(name: str, queues: Collection[QueueKey], selection: Selection) -> None:
+    """Refuse offsets of queues that other options exclude.
+
+    Raises:
+        OptionError: an offset is given for a topic or broker that is not read.
+    """
+    for topic, broker, _ in sorted(queues):
+        if not selection.wants_topic(topic):
+            raise OptionError(
+                f"option {name}: topic {topic!r} is not among the topics that are read"
+            )
+        if broker and not selection.wants_broker(broker):
+            raise OptionError(
+                f"option {name}: broker {broker!r} is not among the brokers that are read"
+            )
+
+
+def no_such_queue(name: str, queue: QueueKey) -> OptionError:
+    """The error for an option that names a queue which does not exist."""
+    topic, broker, number = queue
+    place = f"{broker}:{number}" if broker else str(number)
+    return OptionError(
+        f"option {name}: topic {topic!r} has no queue {place!r}, or the topic does not exist"
+    )
 
 
 def whole_number(name: str, text: str | None, default: int) -> int:
@@ -213,7 +289,7 @@ def offsets_of(name: str, text: str | None) -> Mapping[QueueKey, int]:
         return {}
     try:
         return {
-            _queue(topic, place): int(offset)
+            _queue(topic, place): _offset(offset)
             for topic, queues in json.loads(text).items()
             for place, offset in queues.items()
         }
@@ -229,13 +305,31 @@ def _queue(topic: str, place: str) -> QueueKey:
     return topic, broker, int(number)
 
 
+def _offset(value: object) -> int:
+    # A fraction, true or null is no offset: int() would change it without an error.
+    if type(value) is int or (isinstance(value, str) and value.strip("-").isdigit()):
+        return int(value)
+    raise ValueError(value)
+
+
 def time_us_of(name: str, text: str) -> int:
     """An option that is a moment, as epoch microseconds.
 
+    Args:
+        text: epoch milliseconds of 11 to 13 digits, as the command line accepts them, or ISO 8601,
+            which is UTC without a zone.
+
     Raises:
-        OptionError: it is none.
+        OptionError: it is neither. Seconds and microseconds are refused: they would be read as
+            milliseconds of another century.
     """
-    if text.isascii() and text.lstrip("-").isdigit():
+    if re.fullmatch(r"[+-]?[0-9]+", text.strip()):
+        if not re.fullmatch(r"[0-9]{11,13}", text.strip()):
+            hint = f"; {text}000 are the milliseconds of these seconds" if len(text) == 10 else ""
+            raise OptionError(
+                f"option {name}: {text} is not in epoch milliseconds, which have 11 to 13"
+                f" digits{hint}"
+            )
         return int(text) * 1000
     try:
         when = datetime.fromisoformat(text)

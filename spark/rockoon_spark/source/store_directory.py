@@ -5,13 +5,14 @@ from bisect import bisect_right
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from rockoon_format.names import is_system_topic
 from rockoon_format.record import MAGIC_BLANK
-from rockoon_spark.files import LogFile, dropped_marks, list_log, read_range
+from rockoon_spark.files import LogFile, absent_queues, dropped_marks, list_log, read_range
 from rockoon_spark.generations.coverage import Coverage
 from rockoon_spark.generations.directory_generation import generation_in_force
 from rockoon_spark.generations.in_force import GenerationInForce, with_generation
 from rockoon_spark.records.record_run import LogBroken
-from rockoon_spark.records.selection import Selection
+from rockoon_spark.records.selection import QueueKey, Selection
 from rockoon_spark.source.file_partition import FilePartition, file_gone, files_of_times
 from rockoon_spark.source.log_source import SPLIT_BYTES, LastRecord, LogPartition
 
@@ -67,6 +68,16 @@ class StoreDirectory:
         """See `LogSource`: none, since what a log holds is known when it has been read."""
         del topics
         return ()
+
+    def absent_queues(self, queues: Collection[QueueKey]) -> Sequence[QueueKey]:
+        """See `LogSource`.
+
+        Raises:
+            StoreError: the store's topics cannot be read.
+        """
+        named = {(topic, number) for topic, _, number in queues if not is_system_topic(topic)}
+        absent = absent_queues(self.path, named) if named else set()
+        return sorted(each for each in queues if (each[0], each[2]) in absent)
 
     def log(self) -> "DirectoryLog":
         """See `LogSource`."""
@@ -154,7 +165,7 @@ class DirectoryLog:
 
     def name_at(self, offset: int, /) -> str:
         """See `ContiguousLog`."""
-        return self._file_of(offset).uri
+        return self._file_of(offset).shown
 
     def oldest(self) -> int:
         """See `ContiguousLog`."""

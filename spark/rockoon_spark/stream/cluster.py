@@ -21,7 +21,7 @@ from rockoon_core.backoff import Backoff
 from rockoon_core.message_queue import MessageQueue
 from rockoon_proto.v1.broker_pb2 import PullRequest
 from rockoon_spark.source.live_cluster import BrokerAway
-from rockoon_spark.source.options import OptionError
+from rockoon_spark.source.options import no_such_queue
 from rockoon_spark.stream.options import OFFSET_EARLIEST, OFFSET_LATEST, StreamOptions
 from rockoon_spark.stream.plan import OffsetRange, QueueNow
 from rockoon_spark.stream.progress import GroupProgress
@@ -79,12 +79,13 @@ class StreamCluster:
         }
 
     async def _topics(self) -> Sequence[str]:
-        if not self._options.topic_pattern:
+        if self._options.topics:
             return self._options.topics
+        listed = await self._cluster.admin.list_topics(
+            include_system=self._options.selection.includes_internal
+        )
         return [
-            route.name
-            for route in await self._cluster.admin.list_topics()
-            if route.readable and self._options.wants(route.name)
+            route.name for route in listed if route.readable and self._options.wants(route.name)
         ]
 
     def starting(self, now: Mapping[MessageQueue, QueueNow]) -> dict[MessageQueue, int]:
@@ -116,8 +117,7 @@ class StreamCluster:
                 if (queue.topic, queue.queue_id) == (topic, number) and broker in ("", queue.broker)
             ]
             if not meant:
-                place = f"{broker}:{number}" if broker else str(number)
-                raise OptionError(f"option startingOffsets: {topic!r} has no queue {place!r}")
+                raise no_such_queue("startingOffsets", (topic, broker, number))
             for queue in meant:
                 special = {OFFSET_LATEST: now[queue].end, OFFSET_EARLIEST: now[queue].min_offset}
                 named[queue] = special.get(offset, offset)

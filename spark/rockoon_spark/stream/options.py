@@ -2,17 +2,18 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 
 from rockoon.errors import InvalidArgument
 from rockoon.net.addresses import parse_addresses
 from rockoon.offsets.start import ConsumeFrom
-from rockoon_spark.records.selection import QueueKey
+from rockoon_spark.records.selection import QueueKey, Selection
 from rockoon_spark.source.options import (
     OptionError,
     columns_of,
+    includes_internal,
     offsets_of,
     one_of,
+    refuse_internal,
     time_us_of,
     topics_of,
     whole_number,
@@ -27,6 +28,7 @@ _OPTIONS = (
     "topic",
     "topics",
     "topicPattern",
+    "includeInternalTopics",
     "startingOffsets",
     "startingTimestamp",
     "maxOffsetsPerTrigger",
@@ -57,7 +59,9 @@ class StreamOptions:
 
     endpoint: str
     topics: tuple[str, ...]
-    topic_pattern: str
+    """Empty if a pattern is given."""
+    selection: Selection
+    """Of topics."""
     starting: Starting
     messages_max: int | None
     """Of a batch; None for no limit."""
@@ -87,10 +91,16 @@ class StreamOptions:
         topics = tuple(sorted(topics_of(given)))
         if bool(topics) == bool(given.get("topicpattern")):
             raise OptionError("option topics or option topicPattern says what is read: one of them")
+        selection = Selection(
+            topic_pattern=given.get("topicpattern", "*"), includes_internal=includes_internal(given)
+        )
+        if topics:
+            selection = selection.among("topic", frozenset(topics))
+        refuse_internal(selection)
         return cls(
             endpoint=given["endpoint"],
             topics=topics,
-            topic_pattern=given.get("topicpattern", ""),
+            selection=selection,
             starting=_starting(given),
             messages_max=_limit(given, "maxOffsetsPerTrigger"),
             bytes_max=_limit(given, "maxBytesPerTrigger"),
@@ -102,9 +112,7 @@ class StreamOptions:
 
     def wants(self, topic: str) -> bool:
         """Whether messages of a topic are read."""
-        return topic in self.topics or (
-            bool(self.topic_pattern) and fnmatchcase(topic, self.topic_pattern)
-        )
+        return self.selection.wants_topic(topic)
 
 
 def _limit(given: Mapping[str, str], name: str) -> int | None:

@@ -4,14 +4,14 @@
         .option("topics", "orders").option("consumerGroup", "billing-export").load()
         .writeStream.option("checkpointLocation", "/data/checkpoints/billing")...
 
-The rows are those that `spark.read` gives of the same messages. Consumers' rules hold: what is
-write-only is not read, and a pattern matches none of the brokers' own topics. Queues that
-come while the stream runs are read from their beginning.
+The rows are those that `spark.read` gives of the same messages. Consumers' rules hold: topics that
+are write-only are not read, and internal topics of the brokers only by an option. Queues that come
+while the stream runs are read from their beginning.
 
 Options:
     endpoint: nameservers, "host:port" separated by commas.
     topics: names separated by commas; or topicPattern: with * and ?.
-    columns: as for `spark.read`.
+    includeInternalTopics, columns: as for `spark.read`.
     startingOffsets: where to begin when there is no checkpoint. "latest" (default), "earliest",
         "group" (where the consumer group is), or {"topic": {"0": 17, "broker-a:1": 5}} by queue, on
         every broker or on one, with -2 for earliest and -1 for latest; other queues are then read
@@ -48,6 +48,7 @@ startingOffsets=group.
 import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
@@ -95,8 +96,9 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     for the last batch of a run; `stop` need not come at all.
     """
 
-    def __init__(self, options: StreamOptions) -> None:
-        self._options = options
+    def __init__(self, given: Mapping[str, str]) -> None:
+        """Keep the options as Spark gives them; see `_options`."""
+        self._given = dict(given)
         # Made when first needed, where batches are planned; tasks get a reader without one.
         self._cluster: StreamCluster | None = None
         # What AvailableNow is to read up to.
@@ -212,6 +214,18 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._cluster is not None:
             self._cluster.close()
             self._cluster = None
+
+    @cached_property
+    def _options(self) -> StreamOptions:
+        """The options of the stream, parsed when Spark calls a method of the reader.
+
+        An exception of `DataSource.streamReader` does not reach the user: PySpark's runner then
+        raises UnboundLocalError for its own variable `reader`.
+
+        Raises:
+            OptionError: an option is missing, unknown or wrong.
+        """
+        return StreamOptions.parse(self._given)
 
     @property
     def _planner(self) -> StreamCluster:

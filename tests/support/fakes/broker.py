@@ -18,6 +18,7 @@ from rockoon_format.properties import decode, encode
 from rockoon_format.record import Record, decode_record, encode_host, encode_record
 from rockoon_proto.v1 import broker_pb2 as broker_wire
 from rockoon_proto.v1.broker_pb2_grpc import BrokerServicer, add_BrokerServicer_to_server
+from support.fakes.bulk_calls import check_bulk
 from support.fakes.listener import Listener
 
 HOST = encode_host("127.0.0.1", 10911)
@@ -277,6 +278,7 @@ class FakeBroker(BrokerServicer):
         return reply
 
     async def QueueStatus(self, request: Any, _: Any) -> broker_wire.QueueStatusReply:
+        check_bulk(request.queues)
         reply = broker_wire.QueueStatusReply(as_of_ms=10_000)
         for wanted in request.queues:
             queue = self._find(wanted.topic, wanted.queue_id)
@@ -284,6 +286,7 @@ class FakeBroker(BrokerServicer):
         return reply
 
     async def SearchOffset(self, request: Any, _: Any) -> broker_wire.SearchOffsetReply:
+        check_bulk(request.queues)
         reply = broker_wire.SearchOffsetReply()
         for wanted in request.queues:
             queue = self._find(wanted.topic, wanted.queue_id)

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from rockoon_core import errors
 from rockoon_core.changes import Changes
-from rockoon_format.names import dlq_topic, retry_topic
+from rockoon_format.names import dlq_topic, is_system_topic, retry_topic
 from rockoon_proto.v1 import nameserver_pb2 as route_wire
 from rockoon_proto.v1.nameserver_pb2_grpc import (
     NameServerServicer,
@@ -54,6 +54,15 @@ class FakeNameserver(NameServerServicer):
             for number in range(block.queues)
         }
 
+    def create_revision(self, place: Place) -> int | None:
+        """Of one queue; None if it does not exist."""
+        topic, broker, number = place
+        for block in self.topics[topic].blocks if topic in self.topics else ():
+            first = block.first_queue_id
+            if block.broker == broker and first <= number < first + block.queues:
+                return int(block.create_revision)
+        return None
+
     def _update(self, topics: Sequence[str]) -> route_wire.RouteUpdate:
         return route_wire.RouteUpdate(
             revision=self.revision,
@@ -66,6 +75,14 @@ class FakeNameserver(NameServerServicer):
 
     async def GetRoute(self, request: Any, _: Any) -> route_wire.RouteUpdate:
         return self._update(request.topics)
+
+    async def ListTopics(self, request: Any, _: Any) -> route_wire.ListTopicsReply:
+        topics = [
+            topic
+            for name, topic in sorted(self.topics.items())
+            if request.include_system or not is_system_topic(name)
+        ]
+        return route_wire.ListTopicsReply(topics=topics, revision=self.revision)
 
     async def WatchRoutes(self, request: Any, _: Any) -> AsyncIterator[route_wire.RouteUpdate]:
         while True:

@@ -9,10 +9,13 @@ from rockoon_core import errors
 from rockoon_core.changes import Changes
 from rockoon_proto.v1 import nameserver_pb2 as route_wire
 from rockoon_proto.v1 import offset_pb2 as offset_wire
+from rockoon_proto.v1.in_flight_pb2_grpc import add_InFlightServiceServicer_to_server
 from rockoon_proto.v1.offset_pb2_grpc import (
     OffsetServiceServicer,
     add_OffsetServiceServicer_to_server,
 )
+from support.fakes.bulk_calls import check_bulk
+from support.fakes.in_flight import FakeInFlight
 from support.fakes.listener import Listener
 from support.fakes.places import Place, place_of, ref_of
 
@@ -31,7 +34,8 @@ class FakeOffsetService(OffsetServiceServicer):
     """Members and progress in memory; a member stays until it leaves or `expire` ends it."""
 
     def __init__(self, cluster: "FakeCluster") -> None:
-        self.listener = Listener(add_OffsetServiceServicer_to_server, self)
+        self.in_flight = FakeInFlight()
+        self.listener = Listener(self._register, self)
         self.cluster = cluster
         self.heartbeat_seconds = 0.2
         self.lease_seconds = 30.0
@@ -53,6 +57,10 @@ class FakeOffsetService(OffsetServiceServicer):
         self.commits: list[tuple[str, Place, int]] = []
         """Accepted: committer, queue, offset."""
         self.refused: list[tuple[str, Place, int]] = []
+
+    def _register(self, servicer: "FakeOffsetService", server: Any) -> None:
+        add_OffsetServiceServicer_to_server(servicer, server)
+        add_InFlightServiceServicer_to_server(self.in_flight, server)
 
     def changed(self) -> None:
         self.version += 1
@@ -128,6 +136,11 @@ class FakeOffsetService(OffsetServiceServicer):
                 )
         return reply
 
+    async def ListMembers(self, request: Any, _: Any) -> offset_wire.ListMembersReply:
+        reply = offset_wire.ListMembersReply()
+        reply.groups.add(group=request.group, members=self._members(request.group))
+        return reply
+
     def pause(self, group: str, *, paused: bool = True) -> None:
         config = route_wire.GroupConfig(name=group, consume_disabled=paused)
         self.cluster.nameserver.group_configs[group] = config
@@ -177,6 +190,7 @@ class FakeOffsetService(OffsetServiceServicer):
         self._check_group(request.group)
         if self._is_paused(request.group):
             raise errors.ConsumeDisabled(group=request.group)
+        check_bulk(request.queues)
         reply = offset_wire.ResolveReply()
         for ref in request.queues:
             try:
@@ -203,8 +217,8 @@ class FakeOffsetService(OffsetServiceServicer):
 
     def _resolve(self, request: Any, ref: offset_wire.QueueRef) -> offset_wire.Start:
         place = place_of(ref)
-        create_revisions = self.cluster.nameserver.create_revisions(ref.topic)
-        if place not in create_revisions:
+        create_revision = self.cluster.nameserver.create_revision(place)
+        if create_revision is None:
             raise errors.QueueNotFound(topic=ref.topic, queue=ref.queue_id, broker=ref.broker)
         holder = self._holder(request.group, request.member_id, place)
         if holder:
@@ -220,7 +234,7 @@ class FakeOffsetService(OffsetServiceServicer):
             reason = offset_wire.BELOW_MIN if held.offset < low else offset_wire.ABOVE_MAX
             offset = low if held.offset < low else high
             gap = max(low - held.offset, 0)
-        elif create_revisions[place] > subscribed:
+        elif create_revision > subscribed:
             offset, reason = low, offset_wire.NEW_QUEUE
         elif request.policy.consume_from == route_wire.CONSUME_FROM_FIRST:
             offset, reason = low, offset_wire.FIRST
@@ -238,6 +252,7 @@ class FakeOffsetService(OffsetServiceServicer):
 
     async def Commit(self, request: Any, _: Any) -> offset_wire.CommitReply:
         self._check_group(request.group)
+        check_bulk(request.entries, request.release)
         reply = offset_wire.CommitReply(consume_disabled=self._is_paused(request.group))
         for entry in request.entries:
             place = place_of(entry.queue)

@@ -43,6 +43,7 @@ from rockoon_broker.rpc.transactions import (
 from rockoon_broker.rpc.turn_appends import TurnAppends
 from rockoon_broker.store.queues.consume_queue import QueueKey
 from rockoon_broker.store.reading.reader import Boundary
+from rockoon_core.bulk_calls import QUEUES_PER_CALL_MAX
 from rockoon_core.errors import (
     Busy,
     InvalidArgument,
@@ -62,7 +63,6 @@ if TYPE_CHECKING:
 
 SERVICE_NAME = "rockoon.v1.Broker"
 
-QUEUES_MAX = 4096
 # A new leader works out of its log what it keeps in memory before it answers.
 EXPECTED_SECONDS_MAX = 0.5
 # For so long the other copies are asked whether this one leads still.
@@ -452,5 +452,5 @@ class BrokerService(broker_pb2_grpc.BrokerServicer):
 
 
 def check_queues(count: int) -> None:
-    if count > QUEUES_MAX:
-        raise InvalidArgument(reason=f"{count} queues, more than {QUEUES_MAX}")
+    if count > QUEUES_PER_CALL_MAX:
+        raise InvalidArgument(reason=f"{count} queues, more than {QUEUES_PER_CALL_MAX}")

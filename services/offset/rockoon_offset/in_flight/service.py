@@ -4,6 +4,7 @@
 from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
 
+from rockoon_core.bulk_calls import WISHES_PER_CALL_MAX
 from rockoon_core.errors import InvalidArgument, InvalidOffset, RockoonError
 from rockoon_core.message_queue import queue_from_wire, queue_to_wire
 from rockoon_core.start_position import policy_from_wire
@@ -32,7 +33,6 @@ from rockoon_offset.request_checks import (
 from rockoon_proto.v1 import in_flight_pb2 as pb
 from rockoon_proto.v1.in_flight_pb2_grpc import InFlightServiceServicer
 
-WISHES_MAX = 1024
 MESSAGES_MAX = 1024
 INVISIBLE_MS_MIN = 1
 # Kept for each acquisition, of which a queue may have as many as messages in flight.
@@ -52,8 +52,8 @@ class InFlightService(InFlightServiceServicer):
         self._receivers = receivers
 
     async def Acquire(self, request: pb.AcquireRequest, context: Any) -> pb.AcquireReply:
-        if len(request.wanted) > WISHES_MAX:
-            raise InvalidArgument(reason=f"more than {WISHES_MAX} wishes in one call")
+        if len(request.wanted) > WISHES_PER_CALL_MAX:
+            raise InvalidArgument(reason=f"more than {WISHES_PER_CALL_MAX} wishes in one call")
         wishes = [or_error(wish, wanted) for wanted in request.wanted]
         good = [each for each in wishes if isinstance(each, Wish)]
         outcomes = iter(await self._receivers.acquire(good, request.route_revision))

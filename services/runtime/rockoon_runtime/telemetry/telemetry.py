@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from rockoon_core.redaction import redacted
 from rockoon_runtime.telemetry.metrics import Measure, Metric
 from rockoon_runtime.telemetry.settings import TelemetrySettings
 from rockoon_runtime.telemetry.snapshots import Snapshots
@@ -74,7 +75,7 @@ class Telemetry:
         tracers = otlp.tracer_provider(endpoint, self._labels)
         self._providers += [tracers, meters]
         self.tracer = tracers.get_tracer("rockoon")
-        log.info("metrics and traces go to %s", endpoint)
+        log.info("metrics and traces go to %s", redacted(endpoint))
 
     async def __aexit__(
         self,

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from rockoon_broker.store.compacted.fitting import first_listed
 from rockoon_broker.store.compacted.open_generation import Coverage
 from rockoon_broker.store.log.commit_log import CommitLog
+from rockoon_broker.store.log.time_runs import record_time_ms
 from rockoon_broker.store.queues.consume_queue import ConsumeQueue, QueueKey
 from rockoon_broker.store.queues.consume_queues import ConsumeQueues
 
@@ -16,6 +17,8 @@ class Hold:
 
     physical_offset: int
     topic: str
+    stored_ms: int | None = None
+    """Its store time, epoch milliseconds; None if its record cannot be read."""
 
 
 def oldest_uncompacted(
@@ -23,24 +26,28 @@ def oldest_uncompacted(
     coverages: Mapping[QueueKey, Coverage],
     queues: ConsumeQueues,
     log: CommitLog,
+    known: Hold | None = None,
 ) -> Hold | None:
     """The oldest message of some topics that the log has and the generation in force has not.
 
     Args:
         topics: those that are to be compacted.
         coverages: what the generation in force holds of each queue.
+        known: the result of the call before, whose record is not read again.
 
     Raises:
         OSError: the disk.
     """
-    oldest: Hold | None = None
+    oldest: tuple[int, str] | None = None
     for queue in queues:
         if queue.topic not in topics or not queue.max_offset:
             continue
         first = _first_uncovered(queue, coverages, queues, log)
-        if first is not None and (oldest is None or first < oldest.physical_offset):
-            oldest = Hold(first, queue.topic)
-    return oldest
+        if first is not None and (oldest is None or first < oldest[0]):
+            oldest = first, queue.topic
+    if oldest is None or (known and oldest == (known.physical_offset, known.topic)):
+        return known if oldest else None
+    return Hold(*oldest, record_time_ms(log, oldest[0]))
 
 
 def loses_uncompacted(

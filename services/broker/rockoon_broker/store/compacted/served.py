@@ -72,6 +72,7 @@ class ServedGeneration:
             if not is_dropped_since(topic, self.marks)
             for queue in topic.queues
         }
+        self._hold: Hold | None = None
         self.generation: OpenGeneration | None = None
         self.coverages: dict[QueueKey, Coverage] = {}
         self._told_topics: frozenset[str] | None = None
@@ -187,8 +188,12 @@ class ServedGeneration:
         }
 
     def hold(self) -> Hold | None:
-        """What of the log has to stay until it is compacted; None if nothing. Raises OSError."""
-        return oldest_uncompacted(self.topics, self.coverages, self._queues, self._log)
+        """The oldest message that must stay in the log until a generation has it; None without
+        one. Raises OSError."""
+        self._hold = oldest_uncompacted(
+            self.topics, self.coverages, self._queues, self._log, self._hold
+        )
+        return self._hold
 
     def log_tail(self, log_end: int) -> LogTail:
         """What the manifest of a generation made up to a physical offset says of the log before it.

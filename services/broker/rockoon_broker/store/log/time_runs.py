@@ -118,7 +118,7 @@ class TimeRuns:
         before_ms: int | None = None
         for file in log.files:
             try:
-                first_ms = _first_ms(log, file)
+                first_ms = record_time_ms(log, file.start)
             except OSError:
                 first_ms = None
             if first_ms is None or before_ms is None or first_ms < before_ms:
@@ -152,10 +152,14 @@ def store_time_ms(head: bytes) -> int:
     return int(time_ms)
 
 
-def _first_ms(log: CommitLog, file: LogFile) -> int | None:
-    """Store time of a file's first record; None if there is none that can be read."""
-    head = log.read(file.start, STORE_TIME_HEAD_BYTES)
-    is_record = next(record_heads(head, file.start), None) == file.start
+def record_time_ms(log: CommitLog, physical_offset: int) -> int | None:
+    """Store time of the record at a physical offset; None if no record can be read there.
+
+    Raises:
+        OSError: the disk.
+    """
+    head = log.read(physical_offset, STORE_TIME_HEAD_BYTES)
+    is_record = next(record_heads(head, physical_offset), None) == physical_offset
     return store_time_ms(head) if is_record and len(head) == STORE_TIME_HEAD_BYTES else None
 
 

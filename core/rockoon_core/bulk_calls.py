@@ -1,0 +1,24 @@
+"""The bounds on entries of one call, which servers check and callers keep. Pure."""
+
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import TypeVar
+
+Item = TypeVar("Item")
+
+QUEUES_PER_CALL_MAX = 4096
+"""Brokers and offset services refuse calls that name more queues than this."""
+WISHES_PER_CALL_MAX = 1024
+"""The offset service refuses Acquire calls with more wishes than this."""
+
+
+def in_calls(items: Iterable[Item], items_max: int = QUEUES_PER_CALL_MAX) -> Iterator[list[Item]]:
+    """Cut the queues of a bulk call into the lists of several calls, in order.
+
+    Args:
+        items: queues, or entries of which each is about one queue.
+        items_max: length of a list, at most.
+    """
+    rest = iter(items)
+    while some := list(islice(rest, items_max)):
+        yield some

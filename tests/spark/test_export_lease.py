@@ -1,0 +1,218 @@
+"""Exports into one object store at the same time, killed and paused, without Spark."""
+
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from spark.test_export_target import paths, stage, visible
+
+from rockoon_spark.export.lease import CLAIMS, Lease, LeaseTaken
+from rockoon_spark.export.target import (
+    ExportManifest,
+    ExportTargetError,
+    locked,
+    manifests,
+    newest_manifest,
+    publish,
+    recover,
+)
+from support.object_store import ObjectStore
+
+LEASE_SECONDS = 0.8
+# A run that says when it has staged its files, and when some of them are published.
+RUN = """
+import os, sys
+from pathlib import Path
+sys.path.insert(0, os.path.dirname(os.getcwd()))
+from test_export_target import stage
+from support.object_store import ObjectStore
+from rockoon_spark.export.target import locked, publish, recover, ExportTargetError
+
+target, moves = ObjectStore.at(Path(sys.argv[1])), int(sys.argv[2])
+done = 0
+
+def pause():
+    print("paused", flush=True)
+    sys.stdin.readline()
+
+def move(source, place):
+    global done
+    if done == moves:
+        pause()
+    done += 1
+    target.move(source, place)
+
+try:
+    with locked(target, float(sys.argv[3])) as check:
+        recover(target, check=check)
+        manifest = stage(target, 1)
+        if moves < 0:
+            pause()
+        publish(target, manifest, move, check)
+except ExportTargetError as error:
+    print(error, flush=True)
+    sys.exit(3)
+"""
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> ObjectStore:
+    return ObjectStore.at(tmp_path)
+
+
+@contextmanager
+def paused_run(target: ObjectStore, moves: int = -1) -> Iterator[subprocess.Popen[str]]:
+    """A run of a process of its own, which holds the lease and waits for a line: before it
+    publishes, or before its move of this number."""
+    arguments = [target.uri, str(moves), str(LEASE_SECONDS)]
+    with subprocess.Popen(
+        [sys.executable, "-c", RUN, *arguments],
+        cwd=Path(__file__).parent,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "paused\n"
+            yield process
+        finally:
+            process.kill()
+
+
+def export(target: ObjectStore) -> None:
+    """What a job does, with files of its own."""
+    with locked(target, LEASE_SECONDS) as check:
+        recover(target, check=check)
+        former = newest_manifest(target)
+        run = former.run + 1 if former else 1
+        manifest = stage(target, run)
+        publish(target, manifest, check=check)
+
+
+def runs_of(target: ObjectStore) -> list[int]:
+    return [manifest.run for manifest in manifests(target)]
+
+
+def see_all_whole(target: ObjectStore, root: Path) -> None:
+    named = [file.path for run in manifests(target) for file in run.files]
+    assert visible(root) == sorted(named)
+    assert target.names("_staging") == target.names(CLAIMS) == []
+
+
+def test_a_second_export_gives_up_and_blocks_neither_the_first_nor_later_ones(
+    target: ObjectStore, tmp_path: Path
+) -> None:
+    with paused_run(target) as first:
+        with pytest.raises(ExportTargetError, match=rf"another job is at it \(process {first.pid}"):
+            export(target)
+        assert first.communicate("\n", timeout=60)[0] == ""
+        assert first.returncode == 0
+    assert runs_of(target) == [1]
+    export(target)
+    assert runs_of(target) == [1, 2]
+    see_all_whole(target, tmp_path)
+
+
+@pytest.mark.parametrize("moves", [-1, 0, 2, len(paths(1)) + 1])
+def test_an_export_that_was_killed_is_followed_by_the_next(
+    target: ObjectStore, tmp_path: Path, moves: int
+) -> None:
+    with paused_run(target, moves) as first:
+        first.kill()
+        first.wait()
+    assert len(target.names(CLAIMS)) == 1
+    export(target)
+    # From the staged manifest on, the killed run is published too.
+    assert runs_of(target) == ([1, 2] if moves > 0 else [1])
+    see_all_whole(target, tmp_path)
+
+
+@pytest.mark.parametrize("moves", [-1, 0, 2, len(paths(1)) + 1])
+def test_an_export_that_was_paused_for_longer_than_its_lease_publishes_nothing_more(
+    target: ObjectStore, tmp_path: Path, moves: int
+) -> None:
+    with paused_run(target, moves) as first:
+        first.send_signal(signal.SIGSTOP)
+        export(target)
+        first.send_signal(signal.SIGCONT)
+        told = first.communicate("\n", timeout=60)[0]
+        assert first.returncode == 3
+        assert "took this one for dead" in told or "was published meanwhile" in told
+    export(target)
+    assert runs_of(target) == ([1, 2, 3] if moves > 0 else [1, 2])
+    see_all_whole(target, tmp_path)
+
+
+def test_an_export_whose_staged_files_another_one_deleted_is_rolled_back(
+    target: ObjectStore, tmp_path: Path
+) -> None:
+    publish(target, stage(target, 1))
+    blocked = stage(target, 2)
+    staging = target.staging(blocked.run_id)
+    target.write(f"{staging}/manifest.json", blocked.to_json().encode())
+    # As earlier versions left it: one file published, one staged, one deleted.
+    target.make(paths(2)[0].rpartition("/")[0])
+    target.move(target.staged_path(staging, paths(2)[0]), paths(2)[0])
+    target.remove(target.staged_path(staging, paths(2)[1]))
+    export(target)
+    assert runs_of(target) == [1, 2]
+    see_all_whole(target, tmp_path)
+
+
+def test_a_run_that_is_published_stays_although_one_of_its_files_was_deleted_since(
+    target: ObjectStore, tmp_path: Path
+) -> None:
+    manifest = stage(target, 1)
+    publish(target, manifest)
+    # An object store copied the manifest, and the process died before it deleted the other one.
+    target.make(target.staging("id1"))
+    target.write(f"{target.staging('id1')}/manifest.json", manifest.to_json().encode())
+    target.remove(paths(1)[0])
+    recover(target)
+    assert visible(tmp_path) == sorted(paths(1)[1:])
+    assert runs_of(target) == [1]
+    assert target.names("_staging") == []
+
+
+def test_a_failing_renewal_does_not_end_the_job_and_a_removed_claim_does(
+    target: ObjectStore,
+) -> None:
+    with locked(target, LEASE_SECONDS) as check:
+        check()
+        (claim,) = target.names(CLAIMS)
+        target.remove(f"{CLAIMS}/{claim}")
+        with pytest.raises(ExportTargetError, match="took this one for dead"):
+            publish(target, ExportManifest(1, "id1", {}, {}, [], []), check=check)
+    assert target.names(CLAIMS) == []
+
+
+def test_of_jobs_that_begin_at_once_one_works_at_a_time(target: ObjectStore) -> None:
+    jobs = 4
+    begin = threading.Barrier(jobs)
+    working: set[int] = set()
+    seen: list[int] = []
+
+    def work(number: int) -> None:
+        begin.wait()
+        try:
+            with Lease(target, 0.2):
+                working.add(number)
+                seen.append(len(working))
+                working.discard(number)
+        except LeaseTaken:
+            seen.append(0)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(jobs)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(seen) == jobs
+    assert set(seen) <= {0, 1}
+    assert target.names(CLAIMS) == []
