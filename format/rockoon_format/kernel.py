@@ -50,7 +50,7 @@ def name() -> str:
 
 
 def advice() -> str:
-    """Return one sentence on how to get the compiled kernel; "" if it is in use or was deselected."""
+    """Return one sentence on how to get the compiled kernel; "" if it is used or not wanted."""
     if native is not None or os.environ.get(VARIABLE) == NUMPY:
         return ""
     if rockoon_kernel is None:
@@ -58,6 +58,6 @@ def advice() -> str:
     else:
         cause = "the installed rockoon-kernel is of another version"
     return (
-        f"{cause}, so NumPy encodes and checks messages and an append costs about ten times the CPU; "
+        f"{cause}, so NumPy encodes and checks messages, for about ten times the CPU of an append; "
         "to change this, run: pip install --upgrade 'rockoon[local]'"
     )
