@@ -30,6 +30,8 @@ class QueueLag(NamedTuple):
     """Age of the oldest message that is not pulled."""
     in_flight_as_of_ms: int = 0
     lost: int = 0
+    lost_because: int = 0
+    """DeletionReason on the wire."""
     loss_ms: int | None = None
     loss_cause: int = 0
     filter: str = ""
@@ -82,6 +84,7 @@ def filled(
         lag=lag,
         lag_ms=_lag_ms(progress.offset, state),
         lost=max(0, state.min_offset - progress.offset),
+        lost_because=state.asked_deletion,
     )
     if state.asked_loss is not None:
         row = row._replace(
