@@ -270,9 +270,13 @@ class Cleaner:
         expired = takewhile(lambda file: now_ms >= file.newest_ms + rules.reserved_ms, files[:-1])
         last_start = max((file.start for file in expired), default=-self._log.file_bytes)
         follows = self._by_quorum and self.readings is None
+        usage = self._disk.usage(self._settings.root)
+        # Files of queues are deleted with the next recovery point, up to a second later. Their
+        # bytes count as free, or more of the log is deleted than is needed.
+        freed = min(len(self._swept) * self._queues.file_bytes, usage.used_bytes)
         return LogFacts(
             files,
-            self._disk.usage(self._settings.root),
+            DiskUsage(usage.used_bytes - freed, usage.usable_bytes + freed),
             expired_end=last_start + self._log.file_bytes,
             next_file_bytes=self._log.file_bytes if self._log.wants_file else 0,
             readings=self.readings,
@@ -282,7 +286,7 @@ class Cleaner:
 
     @property
     def _is_freeing(self) -> bool:
-        return self._syncer.removals_pending or self.is_sweeping
+        return self._syncer.removals_pending or bool(self._to_sweep)
 
     def _refuse(self, decision: RetentionDecision, hold: Hold | None) -> None:
         """Set the reasons for which appends are refused, and log what keeps the oldest file."""
