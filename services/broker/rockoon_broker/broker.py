@@ -30,6 +30,7 @@ from rockoon_broker.pull import Pulled, PullQuery, Pulls
 from rockoon_broker.settings import BrokerSettings
 from rockoon_broker.store.log.batch import Batch, RoutedBatch
 from rockoon_broker.store.queues.consume_queue import QueueKey
+from rockoon_broker.store.retention.foreign_store import KEEPS_ALL_FILES
 from rockoon_broker.store.store import Store
 from rockoon_broker.store_ticks import StoreTicks
 from rockoon_broker.topics import topic_file as topics_json
@@ -241,6 +242,8 @@ class Broker:
         sequences = await asyncio.to_thread(begin, settings.for_sequences())
         parts = (settings, store, sequences, topic_file, nameservers, clock, disk)
         broker = cls(*parts, recovery_seconds, may_append)
+        if store.keeps_all_files:
+            log.warning("%s", KEEPS_ALL_FILES)
         await asyncio.to_thread(broker.aside.begin)
         if broker.key_index is not None:
             broker.key_index.gathers = True

@@ -115,6 +115,12 @@ class VisibleStore(ABC):
         return self._cleaner.last_decision
 
     @property
+    def keeps_all_files(self) -> bool:
+        """Whether retention deletes nothing: RocketMQ wrote the store, and `reserved_hours` is not
+        set."""
+        return self._cleaner.keeps_all_files
+
+    @property
     def wanted_readings(self) -> tuple[int, ...]:
         """Ends of files that retention would delete, and of which it has to know beforehand what
         consumer groups have not read: for `Store.clean_with`."""

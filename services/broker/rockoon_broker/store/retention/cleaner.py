@@ -165,6 +165,11 @@ class Cleaner:
         self._has_deleted = False
         self._rules = settings.retention_rules(keeps_all=keeps_all)
 
+    @property
+    def keeps_all_files(self) -> bool:
+        """Whether no file is ever deleted; see `RetentionRules.keeps_all`."""
+        return self._rules.keeps_all
+
     def loss_forecast(self, now_ms: int) -> ExpiryForecast:
         """When messages can go, as things are now. Raises OSError."""
         usage = self._disk.usage(self._settings.root)

@@ -13,6 +13,10 @@ from rockoon_broker.store.recovery.recovery import LOG_DIRECTORY
 from rockoon_core.disk import Disk
 
 MARK_FILE = "config/foreignStore.json"
+KEEPS_ALL_FILES = (
+    "the store was written by RocketMQ, and retention deletes no file of it: set reserved_hours to "
+    "the age at which files are to be deleted (RocketMQ's fileReservedTime, 72 by default)"
+)
 # Of a Rockoon store whose recovery point an operator deleted, so that a start reads all of it.
 OWN_FILES = (
     RECOVERY_POINT_FILE,
