@@ -132,6 +132,11 @@ class VisibleStore(ABC):
         """How many CommitLog files were deleted since the start, by reason."""
         return self._cleaner.deleted_files
 
+    @property
+    def deleted_unread(self) -> int:
+        """How many messages were deleted since the start that a known group had not read."""
+        return self._cleaner.deleted_unread
+
     def pressure_ms(self, now_ms: int) -> int | None:
         """When the disk will be under pressure at the log's growth rate; see `Cleaner`."""
         return self._cleaner.pressure_ms(now_ms)

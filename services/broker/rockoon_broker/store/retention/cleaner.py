@@ -121,6 +121,7 @@ class Cleaner:
         growth: how fast the log grows.
         deletions: why parts of the log were deleted.
         deleted_files: how many files were deleted, by reason, since the start.
+        deleted_unread: how many messages with them that a known group had not read.
     """
 
     def __init__(
@@ -159,6 +160,7 @@ class Cleaner:
         self.growth = LogGrowth()
         self.deletions = Deletions(settings.root, disk)
         self.deleted_files: Counter[DeletionReason] = Counter()
+        self.deleted_unread = 0
         self._held: Hold | None = None
         self._kept = ""
         # Whether the newest pass has deleted a file.
@@ -339,6 +341,7 @@ class Cleaner:
             self._syncer.request_removal(self._log.remove_oldest())
             self._has_deleted = True
             self.deleted_files[deletion.reason] += 1
+            self.deleted_unread += deletion.reading.messages
             self._log_deletion(deletion, decision.used_percent)
         return False
 
