@@ -19,8 +19,8 @@ from rockoon_broker.store.retention.retention import (
 )
 from rockoon_broker.store.settings import StoreSettings
 from rockoon_core.disk import DiskUsage
-from support.replicas import opened
 from support import store_directory
+from support.replicas import opened
 from support.store_directory import NOW_MS, FailingDisk, Owner, recovered
 
 

@@ -142,9 +142,7 @@ class UnreadFiles:
                 # A generation keeps the newest message of each key.
                 continue
             if begin < first_kept:
-                spans.append(
-                    QueueSpan(topic=topic, queue_id=queue_id, begin=begin, end=first_kept)
-                )
+                spans.append(QueueSpan(topic=topic, queue_id=queue_id, begin=begin, end=first_kept))
         return spans
 
     async def _ask(self, spans: list[QueueSpan], revision: int) -> UnreadReply:

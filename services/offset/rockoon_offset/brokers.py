@@ -103,7 +103,9 @@ class Brokers:
 
         return await self._ask_each(asked, lambda item: item[0].broker, ask)
 
-    async def deletion_reasons(self, offsets: Mapping[MessageQueue, int]) -> dict[MessageQueue, int]:
+    async def deletion_reasons(
+        self, offsets: Mapping[MessageQueue, int]
+    ) -> dict[MessageQueue, int]:
         """Why brokers deleted the messages at some offsets, as DeletionReason on the wire; queues
         whose broker does not say are missing."""
         states = await self.states_with_fate(offsets.items())

@@ -276,7 +276,9 @@ class SimulatedBrokers:
             await Pause()
         return answers
 
-    async def deletion_reasons(self, offsets: Mapping[MessageQueue, int]) -> dict[MessageQueue, int]:
+    async def deletion_reasons(
+        self, offsets: Mapping[MessageQueue, int]
+    ) -> dict[MessageQueue, int]:
         return dict.fromkeys(offsets, DELETED_EXPIRED)
 
     def _state(self, queue: MessageQueue) -> QueueState | RockoonError:

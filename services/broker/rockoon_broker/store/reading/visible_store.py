@@ -20,7 +20,13 @@ from rockoon_broker.store.queues.consume_queues import ConsumeQueues
 from rockoon_broker.store.queues.dispatch_queue import DispatchQueue
 from rockoon_broker.store.queues.dropped_topics import DroppedTopics
 from rockoon_broker.store.raw_log import RawLog
-from rockoon_broker.store.reading.reader import Boundary, GetResult, GetStatus, QueueStatus, StoredAt
+from rockoon_broker.store.reading.reader import (
+    Boundary,
+    GetResult,
+    GetStatus,
+    QueueStatus,
+    StoredAt,
+)
 from rockoon_broker.store.recovery.recovery_points import RecoveryPoints
 from rockoon_broker.store.retention.cleaner import Cleaner, ExpiryForecast
 from rockoon_broker.store.retention.retention import (

@@ -17,7 +17,7 @@ from rockoon_broker.store.queues.consume_queue import QueueKey
 from rockoon_broker.store.queues.consume_queues import ConsumeQueues
 from rockoon_broker.store.queues.dropped_topics import DroppedTopics
 from rockoon_broker.store.retention.deletions import Deletions
-from rockoon_broker.store.retention.expiry import Loss, LogGrowth, earliest_loss
+from rockoon_broker.store.retention.expiry import LogGrowth, Loss, earliest_loss
 from rockoon_broker.store.retention.retention import (
     DeletionReason,
     FileDeletion,
@@ -269,9 +269,7 @@ class Cleaner:
         rules = self._rules
         # One more than may go: the last of those given is never deleted.
         count = len(self._log.files) if rules.waits_for else rules.files_per_pass_max + 1
-        files = [
-            LogFileAge(file.start, self._newest_in(file)) for file in self._log.files[:count]
-        ]
+        files = [LogFileAge(file.start, self._newest_in(file)) for file in self._log.files[:count]]
         if any(file.newest_ms > now_ms for file in files):
             files = come_back(self.file_ages(), now_ms)[: len(files)]
         expired = takewhile(lambda file: now_ms >= file.newest_ms + rules.reserved_ms, files[:-1])
