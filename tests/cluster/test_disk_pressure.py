@@ -1,4 +1,4 @@
-"""A disk of 48 MB that fills up behind a slow reader: nothing unread is deleted unless told so."""
+"""A disk of 48 MB that fills up behind a slow reader: the policy decides about unread messages."""
 
 import os
 import re

@@ -144,9 +144,9 @@ def show_sum(reply: "LagReply") -> None:
 
 
 def disk_text(each: "BrokerDisk") -> str:
-    """What the disk of a broker means for its messages before long; empty for nothing.
+    """A warning about the disk of a broker; empty without one.
 
-    Warned of is what happens within a day: a log that grows is bound to fill every disk.
+    Only of the next day: a growing log fills every disk at some time.
     """
     disk, name = each.disk, f"disk of {each.broker}"
     if disk.refusal:

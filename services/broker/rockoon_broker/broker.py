@@ -142,26 +142,30 @@ class Broker:
         )
         self.key_index = key_index_of(settings, store, disk, clock, self.store_changed)
         self._derived = (sequences, self.aside.pending_index)
-        self.unread = UnreadFiles(
-            settings.name,
-            store,
+        self.unread, self.ticks = self._make_loops(nameservers, clock)
+        # Where the log began when its first message was last looked at, and that one's store time.
+        self._oldest: tuple[int, int] | None = None
+
+    def _make_loops(self, nameservers: Nameservers, clock: Clock) -> tuple[UnreadFiles, StoreTicks]:
+        unread = UnreadFiles(
+            self.settings.name,
+            self.store,
             self.topics,
             self.aside.pending_index,
             nameservers,
-            settings.retention_wait_for_groups,
+            self.settings.retention_wait_for_groups,
             clock,
             self.store_changed.ring,
         )
-        self.ticks = StoreTicks(
-            store,
+        ticks = StoreTicks(
+            self.store,
             self.appends.store_clock,
             self.store_changed,
             arrived=self.arrived,
             shortened=self.aside.log_shortened,
             ticked=self._ticked,
         )
-        # Where the log began when its first message was last looked at, and that one's store time.
-        self._oldest: tuple[int, int] | None = None
+        return unread, ticks
 
     @classmethod
     async def open(

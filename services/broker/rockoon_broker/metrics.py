@@ -75,8 +75,8 @@ READY = gauge(
 DISK_USED = gauge("rockoon_disk_used_ratio", "Share of the store's partition in use, 0 to 1")
 DISK_PRESSURE = gauge(
     "rockoon_disk_pressure_seconds",
-    "When the log's growth brings the disk to the mark of disk_pressure_policy, seconds; 0 above it, "
-    "no value while the log does not grow",
+    "When the log's growth brings the disk to the mark of disk_pressure_policy, seconds; 0 above "
+    "it, no value while the log does not grow",
 )
 DELETED_FILES = counter(
     "rockoon_deleted_log_files_total",

@@ -1,4 +1,4 @@
-"""Asks the offset service what consumer groups have not read of files that retention would delete.
+"""Asks the offset service for unread messages of files that retention would delete.
 
 Retention decides in the store, which knows no wire: a pass that would delete files names their ends
 (`Store.wanted_readings`). This task finds the queue offsets of each file, asks the offset service,
@@ -19,7 +19,7 @@ from rockoon_broker.clock import Clock
 from rockoon_broker.cooperative import in_turns
 from rockoon_broker.pending.pending_index import PendingIndex
 from rockoon_broker.store.errors import StoreError
-from rockoon_broker.store.retention.retention import FileReading, Unread
+from rockoon_broker.store.retention.retention import FileReading, UnreadBy
 from rockoon_broker.store.store import Store
 from rockoon_broker.topics.served_topics import ServedTopics
 from rockoon_core.errors import OffsetServiceUnavailable, RockoonError
@@ -48,12 +48,12 @@ class UnreadFiles:
     Args:
         broker: name of this broker.
         store: open, leads.
-        topics: what is served, and where the offset service is.
+        topics: the served topics, and the address of the offset service.
         pending: delayed and half messages.
         nameservers: whose channels and credentials are used for the call.
         waited_groups: as in the setting `retention_wait_for_groups`.
         clock: the broker's.
-        store_changed: rung after a pass, so that the store's loop does what follows.
+        store_changed: called after a pass, to wake the loop of the store.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class UnreadFiles:
             self._wanted.ring()
 
     async def run(self) -> None:
-        """Answer what the store asks, until cancelled."""
+        """Answer the store's questions, until cancelled."""
         logged = ""
         while True:
             if not self._store.wanted_readings:
@@ -111,7 +111,7 @@ class UnreadFiles:
         self._store_changed()
 
     async def reading(self, end: int) -> FileReading:
-        """What is needed still of the log below a physical offset.
+        """Messages below a physical offset of the log that are still needed.
 
         Raises: as `answer`.
         """
@@ -128,7 +128,7 @@ class UnreadFiles:
         return _joined(replies, pending, self._broker)
 
     async def _spans(self, end: int) -> list[QueueSpan]:
-        """What each queue has below a physical offset, as far as it cannot be read elsewhere."""
+        """Offsets of each queue below a physical offset; without those that a generation keeps."""
         spans: list[QueueSpan] = []
         coverages = self._store.compaction.coverages
         async for queue in in_turns(self._store.queues(), self._clock):
@@ -164,13 +164,13 @@ class UnreadFiles:
 
 
 def _joined(replies: list[UnreadReply], pending: int, broker: str) -> FileReading:
-    """What several calls have found for one file."""
+    """One reading of several replies for one file."""
     found = sorted(
         (each for reply in replies for each in reply.unread), key=lambda each: -each.messages
     )
     return FileReading(
         unread=tuple(
-            Unread(
+            UnreadBy(
                 f"{each.group}@{each.member}" if each.member else each.group,
                 f"{each.topic}@{broker}:{each.queue_id}",
                 each.messages,

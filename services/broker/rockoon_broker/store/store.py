@@ -426,7 +426,7 @@ class Store(VisibleStore):
         return self.clean(now_ms)
 
     def ask_groups(self) -> None:
-        """From now on delete only files of which `clean_with` says what groups have not read."""
+        """From now on delete a file only when `clean_with` gives its unread messages."""
         self._cleaner.readings = {}
 
     def _expect_pass(self, now_ms: int) -> None:

@@ -1,4 +1,4 @@
-"""Unread messages of a part of a broker's log, by consumer group. Pure, but for its pauses.
+"""Unread messages of a part of a broker's log, by consumer group. No I/O; it pauses in long loops.
 
 A broker asks before it deletes a file. A group counts from its committed offset on. A group that
 has subscribed and has no progress on a queue yet has read nothing of it, unless its own policy is
@@ -40,7 +40,7 @@ class Unread(NamedTuple):
 
 
 class UnreadParts(NamedTuple):
-    """What readers have not read of all spans."""
+    """Unread messages of all spans together."""
 
     named: list[Unread]
     """Those with most messages, most first."""
@@ -55,10 +55,10 @@ async def unread_in(
     waited_groups: Collection[str],
     cluster_rule: NewQueueRule,
 ) -> UnreadParts:
-    """What known groups have not read of some spans.
+    """Messages of some spans that known groups have not read.
 
     Args:
-        spans: what is asked about.
+        spans: queue offsets of the messages in question.
         ledger: progress.
         table: groups, subscriptions and queues.
         waited_groups: whose unread messages set `is_waited_for`; `*` means every group's.
@@ -100,7 +100,7 @@ def _not_begun(
     table: RouteTable,
     cluster_rule: NewQueueRule,
 ) -> Iterator[tuple[str, MessageQueue]]:
-    """Readers that have no progress on a queue, and will read what it holds."""
+    """Readers without progress on a queue that will read its messages."""
     by_topic: dict[str, list[MessageQueue]] = {}
     for queue in spans:
         by_topic.setdefault(queue.topic, []).append(queue)

@@ -128,8 +128,8 @@ class VisibleStore(ABC):
 
     @property
     def wanted_readings(self) -> tuple[int, ...]:
-        """Ends of files that retention would delete, and of which it has to know beforehand what
-        consumer groups have not read: for `Store.clean_with`."""
+        """Ends of files that retention would delete, once it has the progress of consumer groups:
+        for `Store.clean_with`."""
         decision = self._cleaner.last_decision
         return () if decision is None else decision.wanted_ends
 
@@ -150,8 +150,8 @@ class VisibleStore(ABC):
     def deletion_reason(self, topic: str, queue_id: int, offset: int) -> DeletionReason | None:
         """Why the message at a queue offset was deleted; None: it is kept, or never was.
 
-        Where the queue's own file with the message's entry is gone as well, the place in the log is
-        not known: then a reason other than age counts if anything that old was deleted for it.
+        If the ConsumeQueue file with the message's entry is deleted as well, the message's position
+        in the log is unknown. Then the newest reason other than age counts.
         """
         queue = self._queues.find(topic, queue_id)
         if queue is None or not 0 <= offset < self.min_offset(topic, queue_id):
@@ -164,8 +164,8 @@ class VisibleStore(ABC):
         return deletions.reason_below(int(first[0]["offset"]) if len(first) else self._log.end)
 
     def first_at(self, queue: QueueKey, physical_offset: int) -> tuple[int, int]:
-        """Queue offsets of the oldest message in the log, and of the first one whose record lies at or
-        behind a physical offset; OSError for the disk."""
+        """Queue offsets of the oldest message in the log, and of the first one that does not begin
+        below a physical offset; OSError for the disk."""
         found = self._queues.find(*queue)
         if found is None:
             return 0, 0

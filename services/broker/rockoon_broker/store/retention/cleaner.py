@@ -244,7 +244,7 @@ class Cleaner:
 
     @property
     def wants_pass(self) -> bool:
-        """Whether pressure calls for another pass as soon as the newest deletions have an effect."""
+        """Whether another pass is due as soon as the bytes of deleted files are free."""
         decision = self.last_decision
         if decision is None or not decision.is_pressed or self._syncer.removal_failure is not None:
             return False
@@ -267,7 +267,7 @@ class Cleaner:
 
     def _facts(self, now_ms: int, retain_from: int) -> LogFacts:
         rules = self._rules
-        # One more than may go: the last of those given is never deleted.
+        # One file more than a pass deletes: `decide` never deletes the last one.
         count = len(self._log.files) if rules.waits_for else rules.files_per_pass_max + 1
         files = [LogFileAge(file.start, self._newest_in(file)) for file in self._log.files[:count]]
         if any(file.newest_ms > now_ms for file in files):
@@ -298,7 +298,7 @@ class Cleaner:
         root = self._settings.root
         self.full_reason = f"the disk of {root} {decision.full}" if decision.full else ""
         if decision.wanted_ends and decision.refusal and self.refusal_reason:
-            # What keeps the oldest file is asked for again: until then the last answer stands.
+            # The groups are asked again about the oldest file: until then the last answer counts.
             return
         self.refusal_reason = f"the disk of {root} {decision.refusal}" if decision.refusal else ""
         if hold is not None and decision.refusal:

@@ -1,7 +1,7 @@
-"""Why parts of the log were deleted, as far as the reason is not their age.
+"""Reasons of deletions: why parts of the log were deleted, unless they had expired.
 
 `config/deletions.json` holds ranges of physical offsets with the reason and the time of their
-deletion. Without it a reader that lost messages to a full disk is told that they expired. Only
+deletion. Without it the messages that a full disk has cost a reader would be called expired. Only
 reasons other than `expired` are written, so the file does not exist on most brokers.
 """
 
@@ -61,7 +61,7 @@ class Deletions:
         self.write_if_needed()
 
     def write_if_needed(self) -> None:
-        """Write what a disk without room has refused before."""
+        """Write the file again if the disk has refused it before."""
         if self._is_written:
             return
         text = json.dumps({"ranges": [list(each) for each in self.ranges]}, indent=1)
@@ -82,7 +82,7 @@ class Deletions:
         return DeletionReason.EXPIRED
 
     def reason_below(self, physical_offset: int) -> DeletionReason:
-        """Why something below a physical offset was deleted, when the place is not known.
+        """Why a message below a physical offset was deleted whose own offset is unknown.
 
         The newest reason other than age: a message that may have been lost to a full disk must not
         be called expired.

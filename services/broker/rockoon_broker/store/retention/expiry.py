@@ -2,9 +2,9 @@
 
 The age of a file gives one time, and the growth of the log another: where the policy under disk
 pressure is `delete`, a log that fills the disk deletes its oldest files at the rate at which it
-grows. The earlier of the two is the forecast. Passes run now and then and keep what no recovery
-point covers, which only makes a deletion later. A log that grows faster from now on, or another
-program that fills the disk, makes it earlier.
+grows. The earlier of the two is the forecast. Passes run at intervals and keep files that no
+recovery point covers, which only makes a deletion later. A log that grows faster than before, or
+another program that fills the disk, makes it earlier.
 """
 
 from collections import deque
@@ -111,7 +111,7 @@ def earliest_loss(
         return NEVER
     by_age = _by_age(newest_ms, usage, rules, now_ms, local_hour)
     if not rules.deletes_unread:
-        # Under pressure the broker refuses new messages, and keeps what a group has not read.
+        # Under pressure the broker refuses new messages, and keeps unread ones.
         return by_age
     seconds = rules.seconds_to_pressure(usage, bytes_per_second)
     if seconds is None:

@@ -17,7 +17,7 @@ KEEPS_ALL_FILES = (
     "the store was written by RocketMQ, and retention deletes no file of it: set reserved_hours to "
     "the age at which files are to be deleted (RocketMQ's fileReservedTime, 72 by default)"
 )
-# Of a Rockoon store whose recovery point an operator deleted, so that a start reads all of it.
+# The recovery point may be missing: operators delete it so that a start reads the whole log.
 OWN_FILES = (
     RECOVERY_POINT_FILE,
     "config/droppedTopics.json",

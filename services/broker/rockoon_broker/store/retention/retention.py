@@ -40,7 +40,7 @@ class LogFileAge:
 
 
 @dataclass(frozen=True)
-class Unread:
+class UnreadBy:
     """Messages that one reader has not read."""
 
     group: str
@@ -51,10 +51,10 @@ class Unread:
 
 @dataclass(frozen=True)
 class FileReading:
-    """What a CommitLog file and the older ones hold that somebody needs still."""
+    """Messages of a CommitLog file, and of older ones, that are still needed."""
 
-    unread: tuple[Unread, ...] = ()
-    """A bounded number of them."""
+    unread: tuple[UnreadBy, ...] = ()
+    """The readers with most unread messages; bounded."""
     messages: int = 0
     """Unread messages in total, counted once for each reader."""
     is_waited_for: bool = False
@@ -118,15 +118,15 @@ class RetentionRules:
 
 @dataclass(frozen=True)
 class LogFacts:
-    """What one clean pass knows of the log and of the disk.
+    """State of the log and of the disk for one clean pass.
 
     Attributes:
         files: the oldest CommitLog files, oldest first; the last of them is not deleted.
         usage: fill of the partition.
         expired_end: physical offset behind the expired files; needed where retention waits.
         next_file_bytes: size of a file that has to be created next; 0 while the log has one.
-        readings: what is known of files, by the physical offset at which they end; None where no
-            offset service is asked.
+        readings: unread messages of files, by the physical offset at which a file ends; None where
+            no offset service is asked.
         deleted_elsewhere_end: physical offset up to which the leader of the log has deleted it.
         is_freeing: files deleted before still occupy the disk.
         retained_from: from this physical offset on files stay, whatever is decided.
@@ -141,7 +141,7 @@ class LogFacts:
     is_freeing: bool = False
 
     def reading(self, end: int) -> FileReading | None:
-        """What is known of the file that ends at an offset; None: the groups are to be asked."""
+        """Unread messages of the file that ends at an offset; None: ask the groups first."""
         if end <= self.deleted_elsewhere_end:
             return FileReading()
         return NOT_ASKED if self.readings is None else self.readings.get(end)
@@ -228,8 +228,7 @@ def decide(
     deletions: list[FileDeletion] = []
     wanted: list[int] = []
     if is_pressed or percent > rules.used_percent_max or local_hour in rules.delete_hours:
-        for deletion in _expired(facts, rules, now_ms, wanted):
-            deletions.append(deletion)
+        deletions.extend(_expired(facts, rules, now_ms, wanted))
     kept = None
     if is_pressed and not (deletions or wanted or facts.is_freeing) and len(facts.files) > 1:
         # One at a time: the disk is looked at again once the file's bytes are free.
