@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 
 from rockoon_core.errors import InvalidArgument, InvalidOffset, OffsetBeyondEnd
 from rockoon_core.message_queue import MessageQueue
-from rockoon_proto.v1 import nameserver_pb2
+from rockoon_proto.v1 import broker_pb2, nameserver_pb2
 
 
 class StartReason(enum.IntEnum):
@@ -143,6 +143,18 @@ class QueueState:
     # message, or it cannot be told.
     asked_store_ms: int | None = None
     asked_loss: "Loss | None" = None
+    # Why the message at that offset was deleted, as DeletionReason on the wire; 0: it was not, or
+    # the broker does not say.
+    asked_deletion: int = 0
+
+
+DELETION_TEXTS = {
+    broker_pb2.DELETED_EXPIRED: "expired",
+    broker_pb2.DELETED_DISK_PRESSURE: "were deleted under disk pressure",
+    broker_pb2.DELETED_WAIT_LIMIT: (
+        "expired and were deleted at the limit retention_wait_bytes_max"
+    ),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,7 +278,8 @@ def new_queue(facts: Facts) -> Decision:
             f"the queue was born at revision {facts.create_revision}, after {facts.who} subscribed "
             f"at {facts.subscription_revision} (rule EXACT)"
         )
-    lost = f"; {offset} messages expired before {facts.who} came" if offset else ""
+    how = deletion_text(state.asked_deletion)
+    lost = f"; {offset} messages {how} before {facts.who} came" if offset else ""
     return Decision(
         offset, StartReason.NEW_QUEUE, f"starts at {offset}, nothing skipped: {why}{lost}", offset
     )
@@ -306,13 +319,18 @@ def by_policy(facts: Facts, offset_at_time: int | None) -> Decision:
             return decision(state.max_offset, StartReason.LAST, "behind the newest message")
 
 
+def deletion_text(reason: int) -> str:
+    """How messages were lost, to follow their number; `reason` as DeletionReason on the wire."""
+    return DELETION_TEXTS.get(reason, "were deleted")
+
+
 def below_min(facts: Facts, stored: int) -> Decision:
     """Retention was faster than the reader. By default nothing that is kept is skipped."""
     state = facts.state
     gap = state.min_offset - stored
     what = (
         f"stored offset {stored} is below the oldest message {state.min_offset}: "
-        f"{gap} messages expired unread"
+        f"{gap} messages {deletion_text(state.asked_deletion)} unread"
     )
     if facts.rules.below_min is OutOfRange.FAIL:
         raise InvalidOffset(refusal(what), offset=stored, min_offset=state.min_offset)

@@ -157,7 +157,7 @@ async def test_what_is_stored_after_a_year_that_was_believed_bears_the_right_tim
 def test_retention_does_not_follow_store_times_that_are_ahead_of_the_clock(tmp_path: Path) -> None:
     disk = FailingDisk()
     disk.usage_percent = 50
-    owner = Owner(settings(tmp_path), disk)
+    owner = Owner(settings(tmp_path, reserved_hours=72), disk)
     for _ in range(3):
         owner.append(bodies=[bytes(500)] * 5)
     owner.write_point()

@@ -163,7 +163,7 @@ async def test_retention_passed_the_group_while_it_was_away(cluster: Cluster) ->
     queue.expire_below(60)
     start = await cluster.start_of()
     assert told(start) == ("BELOW_MIN", 60, 60)
-    assert "60 messages expired unread" in start.explanation
+    assert "60 messages were deleted unread" in start.explanation
     (progress,) = await cluster.progress()
     assert (progress.gap_total, progress.start_reason) == (60, pb.BELOW_MIN)
     assert told(await cluster.start_of()) == ("COMMITTED", 60, 0)

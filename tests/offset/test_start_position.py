@@ -64,7 +64,7 @@ def test_a_queue_born_after_the_group_subscribed_is_read_from_its_first_message(
 
 def test_what_a_new_queue_lost_to_retention_before_the_group_came_is_counted() -> None:
     assert outcome(NEW) == (StartReason.NEW_QUEUE, 5, 5)
-    assert "5 messages expired" in decide(NEW).explanation
+    assert "5 messages were deleted" in decide(NEW).explanation
 
 
 def test_a_queue_that_is_as_old_as_the_subscription_is_not_new() -> None:
@@ -196,7 +196,7 @@ def test_the_group_s_policy_wins_over_the_reader_s_and_last_is_the_default() -> 
 
 def test_an_explanation_names_the_figures_it_rests_on() -> None:
     text = decide(replace(OLD, stored=Stored(2, 10))).explanation
-    assert all(figure in text for figure in ("2", "5", "3 messages expired unread"))
+    assert all(figure in text for figure in ("2", "5", "3 messages were deleted unread"))
     assert "revision 30" in decide(NEW).explanation
     assert "20" in decide(NEW).explanation
 

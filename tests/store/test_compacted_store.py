@@ -265,7 +265,7 @@ def test_a_full_disk_says_what_the_log_waits_for(
     assert isinstance(full.disk, FailingDisk)
     full.disk.usage_percent = 95
     cleaned(full)
-    assert "the message of C at 0 is not compacted yet" in full.store.not_writable_reason
+    assert "the message of C at 0 is not compacted yet" in full.store.refusal_reason
     assert caplog.text.count("files of the CommitLog stay") == 1
     full.disk.usage_percent = 88
     full.compact()

@@ -12,9 +12,9 @@ from rockoon_broker.store.queues.queue_numbers import go_on_as_told
 from rockoon_format.consume_queue import encode_entries
 from rockoon_format.log_marks import EpochMark, decode_epoch_mark, encode_epoch_mark
 from support.replicas import Replica, opened
-from support.store_directory import FailingDisk, crashed_copy, healthy
+from support.store_directory import DELETES_ALL, FailingDisk, crashed_copy, healthy
 
-OPTIONS = {"disk_forced_percent": 40, "files_per_pass_max": 1000}
+OPTIONS = DELETES_ALL
 EMPTIED = 5
 
 

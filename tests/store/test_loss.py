@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rockoon_broker.store.retention.expiry import LossCause, earliest_loss
-from rockoon_broker.store.retention.retention import LogFileAge, RetentionRules, decide
+from rockoon_broker.store.retention.retention import LogFacts, LogFileAge, RetentionRules, decide
 from rockoon_core.disk import DiskUsage
 from support.seeds import seeds
 from support.store_directory import FailingDisk, Owner, settings
@@ -24,6 +24,8 @@ RULES = RetentionRules(
     forced_percent=85,
     full_percent=90,
     files_per_pass_max=10,
+    file_bytes=100,
+    deletes_unread=True,
 )
 
 
@@ -120,7 +122,8 @@ def test_a_simulated_week_deletes_nothing_before_its_time(seed: int) -> None:
     band = choose.choice((range(76), range(76, 86), range(86, 100)))
     percents = [choose.choice(band) for _ in range(5)]
     predicted = log.predictions(DiskUsage(percents[0], 100 - percents[0]), rules, local_hour)
-    held_up = rules.files_per_pass_max < 1000
+    # Under pressure one file goes in a pass.
+    held_up = rules.files_per_pass_max < 1000 or band.start > rules.forced_percent
     last = log.files[-1].start
     # The clock jumps from event to event: passes at most ten minutes apart, and writes.
     for _ in range(6 * 24 * 8):
@@ -129,8 +132,7 @@ def test_a_simulated_week_deletes_nothing_before_its_time(seed: int) -> None:
             log.write()
         percent = choose.choice(percents)
         decision = decide(
-            log.files,
-            DiskUsage(percent, 100 - percent),
+            LogFacts(log.files, DiskUsage(percent, 100 - percent)),
             rules,
             now_ms=log.now_ms,
             local_hour=local_hour(log.now_ms),
@@ -152,7 +154,7 @@ def test_a_simulated_week_deletes_nothing_before_its_time(seed: int) -> None:
 def test_a_store_tells_where_a_message_is_and_deletes_it_when_it_said(tmp_path: Path) -> None:
     disk = FailingDisk()
     disk.usage_percent = 50
-    owner = Owner(settings(tmp_path), disk)
+    owner = Owner(settings(tmp_path, reserved_hours=72, disk_pressure_policy="delete"), disk)
     store = owner.store
     now_ms = owner.clock.time_ms
     # Each batch takes a file of its own.

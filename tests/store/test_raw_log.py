@@ -12,7 +12,7 @@ from rockoon_core.replication_rules import Boundary
 from rockoon_format.log_marks import BEGUN_MAX, LOG_TOPIC, EpochBegin, EpochMark, decode_epoch_mark
 from support.replicas import Replica, opened
 from support.seeds import seeds
-from support.store_directory import Owner, crashed_copy, recovered, settings
+from support.store_directory import DELETES_ALL, Owner, crashed_copy, recovered, settings
 
 
 def fill(owner: Owner, choose: random.Random, batches: int) -> list[int]:
@@ -189,7 +189,7 @@ def test_boundaries_are_in_the_log_whatever_becomes_of_the_process(
 def test_retention_takes_every_mark_but_the_newest_and_nothing_is_forgotten(
     tmp_path: Path,
 ) -> None:
-    owner = Owner(settings(tmp_path, disk_forced_percent=40, files_per_pass_max=1000))
+    owner = Owner(settings(tmp_path, **DELETES_ALL))
     owner.store.open_epoch(3, "a", owner.clock.time_ms)
     for _ in range(5):
         owner.append(bodies=[bytes(3000)])
@@ -207,7 +207,7 @@ def test_retention_takes_every_mark_but_the_newest_and_nothing_is_forgotten(
 
 def test_a_copy_may_begin_where_the_log_of_another_begins_now(tmp_path: Path) -> None:
     """Its first mark tells of epochs of which no record is left; its queues begin in the middle."""
-    with opened(tmp_path / "a", disk_forced_percent=40, files_per_pass_max=1000) as leader:
+    with opened(tmp_path / "a", **DELETES_ALL) as leader:
         leader.open_epoch(3)
         for number in range(5):
             leader.append(bodies=[b"%d" % number + bytes(3000)])

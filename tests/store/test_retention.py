@@ -3,12 +3,14 @@
 import errno
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from rockoon_broker.store.errors import StoreNotWritable
 from rockoon_broker.store.reading.reader import Boundary, GetStatus
 from rockoon_broker.store.retention.retention import (
+    LogFacts,
     LogFileAge,
     RetentionDecision,
     RetentionRules,
@@ -17,8 +19,14 @@ from rockoon_broker.store.retention.retention import (
 )
 from rockoon_broker.store.settings import StoreSettings
 from rockoon_core.disk import DiskUsage
+from support import store_directory
 from support.replicas import opened
-from support.store_directory import NOW_MS, FailingDisk, Owner, recovered, settings
+from support.store_directory import NOW_MS, FailingDisk, Owner, recovered
+
+
+def settings(root: Path, **changes: Any) -> StoreSettings:
+    return store_directory.settings(root, **{"reserved_hours": 72, **changes})
+
 
 DAY_MS = 24 * 3_600_000
 HOUR_MS = 3_600_000
@@ -29,6 +37,8 @@ RULES = RetentionRules(
     forced_percent=85,
     full_percent=90,
     files_per_pass_max=10,
+    file_bytes=100,
+    deletes_unread=True,
 )
 OLD, NEW = NOW_MS - 73 * HOUR_MS, NOW_MS - HOUR_MS
 
@@ -36,7 +46,7 @@ OLD, NEW = NOW_MS - 73 * HOUR_MS, NOW_MS - HOUR_MS
 def decided(ages: list[int], percent: int = 50, hour: int = 4) -> RetentionDecision:
     files = [LogFileAge(number * 100, age) for number, age in enumerate(ages)]
     usage = DiskUsage(percent, 100 - percent)
-    return decide(files, usage, RULES, now_ms=NOW_MS, local_hour=hour)
+    return decide(LogFacts(files, usage), RULES, now_ms=NOW_MS, local_hour=hour)
 
 
 @pytest.mark.parametrize(
@@ -48,11 +58,12 @@ def decided(ages: list[int], percent: int = 50, hour: int = 4) -> RetentionDecis
         ([OLD, OLD, NEW], 76, 5, (0, 100)),
         ([OLD, NEW, OLD, NEW], 76, 5, (0,)),
         ([NEW, NEW, NEW], 85, 4, ()),
-        ([NEW, NEW, NEW], 86, 5, (0, 100)),
+        ([NEW, NEW, NEW], 86, 5, (0,)),
         ([OLD], 99, 4, ()),
         ([], 99, 4, ()),
         ([OLD] * 30, 50, 4, tuple(range(0, 1000, 100))),
-        ([NEW] * 30, 95, 5, tuple(range(0, 1000, 100))),
+        ([NEW] * 30, 95, 5, (0,)),
+        ([OLD, OLD, NEW], 86, 5, (0, 100)),
     ],
 )
 def test_what_goes(ages: list[int], percent: int, hour: int, deleted: tuple[int, ...]) -> None:
@@ -106,6 +117,12 @@ class Cleaned:
     def clean(self, hour: int) -> tuple[int, ...]:
         self.owner.clock.hour = hour
         return self.store.clean(self.owner.clock.time_ms).delete
+
+    def settle(self) -> None:
+        """Have what was deleted free its bytes: the CommitLog file, then queues' files."""
+        self.owner.wait_for_removals()
+        self.owner.write_point()
+        self.owner.wait_for_removals()
 
     def names(self) -> list[int]:
         """Start offsets of the files in use; the one reserved ahead is none of them."""
@@ -183,7 +200,7 @@ def test_a_full_disk_stops_appends_and_an_emptier_one_lets_them_in(cleaned: Clea
     cleaned.fill(3)
     cleaned.disk.usage_percent = 91
     cleaned.clean(hour=12)
-    with pytest.raises(StoreNotWritable, match="91 % full, appends stop above 90 %"):
+    with pytest.raises(StoreNotWritable, match="91 % full, messages are refused above 90 %"):
         cleaned.owner.append()
     assert cleaned.owner.bodies()
     cleaned.disk.usage_percent = 90
@@ -192,10 +209,17 @@ def test_a_full_disk_stops_appends_and_an_emptier_one_lets_them_in(cleaned: Clea
     cleaned.store.close()
 
 
-def test_above_the_forced_mark_young_files_go_but_never_the_last(cleaned: Cleaned) -> None:
+def test_above_the_forced_mark_young_files_go_one_at_a_time_but_never_the_last(
+    tmp_path: Path,
+) -> None:
+    cleaned = Cleaned(settings(tmp_path, disk_pressure_policy="delete"))
     cleaned.fill(3)
     cleaned.disk.usage_percent = 86
-    assert cleaned.clean(hour=12) == (0, 4096)
+    assert cleaned.clean(hour=12) == (0,)
+    # Its bytes, or those of its queues' files, are not free yet.
+    assert cleaned.clean(hour=12) == ()
+    cleaned.settle()
+    cleaned.settle()
     assert cleaned.clean(hour=12) == ()
     assert cleaned.names() == [8192]
     cleaned.store.close()
@@ -210,9 +234,10 @@ def test_a_tick_cleans_only_when_it_is_time(tmp_path: Path) -> None:
     cleaned.store.tick(start + 60_000)
     assert not cleaned.store.writable
     cleaned.disk.usage_percent = 50
-    cleaned.store.tick(start + 69_999)
+    # Under pressure the disk is looked at more often.
+    cleaned.store.tick(start + 64_999)
     assert not cleaned.store.writable
-    cleaned.store.tick(start + 70_000)
+    cleaned.store.tick(start + 65_000)
     assert cleaned.store.writable
     cleaned.store.close()
 
@@ -221,7 +246,8 @@ def test_files_that_no_recovery_point_covers_stay(cleaned: Cleaned) -> None:
     cleaned.fill(2)
     for _ in range(3):
         cleaned.owner.append(bodies=[bytes(500)] * 5)
-    cleaned.disk.usage_percent = 86
+    cleaned.disk.usage_percent = 76
+    cleaned.age(73)
     cleaned.clean(hour=12)
     assert cleaned.store.log_min_offset == 4096
     cleaned.owner.write_point()
@@ -271,7 +297,7 @@ def test_a_start_finds_how_old_files_are(cleaned: Cleaned) -> None:
 
 
 def test_a_log_with_copies_stays_as_far_as_they_need_it(tmp_path: Path) -> None:
-    with opened(tmp_path, disk_forced_percent=40) as owner:
+    with opened(tmp_path, reserved_hours=0, disk_used_percent_max=40) as owner:
         for _ in range(4):
             owner.append(bodies=[bytes(500)] * 5)
         owner.store.confirm(owner.store.appended_end)

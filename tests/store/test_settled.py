@@ -35,14 +35,14 @@ def filled(root: Path, choose: random.Random, used_percent: int = 10) -> Owner:
 Bodies = dict[tuple[str, int], list[bytes]]
 
 
-@pytest.fixture(scope="module", params=[10, 90], ids=["whole", "shortened by retention"])
+@pytest.fixture(scope="module", params=[10, 80], ids=["whole", "shortened by retention"])
 def stores(
     tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
 ) -> tuple[dict[bool, Path], Bodies]:
     """The same store as a clean stop and as a crash leave it, and what is in it."""
     directory = tmp_path_factory.mktemp("stores")
     owner = filled(directory / "clean", random.Random(1), request.param)
-    assert (owner.store.log_min_offset > 0) == (request.param == 90)
+    assert (owner.store.log_min_offset > 0) == (request.param == 80)
     wait_until(lambda: not owner.store.removals_pending, "deleted files")
     crashed = crashed_copy(directory / "clean", directory / "crashed")
     everything = {key: owner.bodies(*key) for key in QUEUES}

@@ -14,7 +14,7 @@ from rockoon_format.log_marks import LogTopics, TopicChange, decode_topic_change
 from support.crashing_disk import CrashingDisk, PowerGone
 from support.replicas import Replica, opened
 from support.seeds import seeds
-from support.store_directory import Owner, crashed_copy, recovered, settings
+from support.store_directory import DELETES_ALL, Owner, crashed_copy, recovered, settings
 
 OLD = [b"old %d" % number for number in range(3)]
 NEW = [b"new %d" % number for number in range(2)]
@@ -180,7 +180,7 @@ def test_a_store_that_is_opened_as_the_only_copy_has_all_of_it(
 
 
 def test_which_topics_there_are_outlives_the_records_that_said_it(tmp_path: Path) -> None:
-    with opened(tmp_path / "a", disk_forced_percent=40, files_per_pass_max=1000) as owner:
+    with opened(tmp_path / "a", **DELETES_ALL) as owner:
         owner.store.open_epoch(1, "a", owner.clock.time_ms, LogTopics(5, 9, {"before": 3}))
         owner.begin_anew("T", incarnation=7)
         owner.store.change_topics(TopicChange(8, 9, {"U": 8}), owner.clock.time_ms)

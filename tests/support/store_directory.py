@@ -234,6 +234,8 @@ def settings(root: Path, **changes: Any) -> StoreSettings:
         "memory_bytes": 1 << 30,
         # What is read comes from the disk.
         "tails_bytes_max": 0,
+        # On a disk that is more than 75 % full each file but the last one goes.
+        "reserved_hours": 0,
         **changes,
     }
     return StoreSettings(**values)
@@ -245,6 +247,10 @@ def batch_of(
     """Records as `encode_batch` makes them, for `Store.append`."""
     packed = np.asarray(lengths, "<u4").tobytes()
     return Batch(topic, queue_id, frames, packed, internal=internal)
+
+
+# Retention deletes every file but the last, on a disk that is half full as well.
+DELETES_ALL = {"disk_used_percent_max": 40, "files_per_pass_max": 1000}
 
 
 class Owner:

@@ -138,6 +138,39 @@ BROKERS = Dashboard(
                     limits=(0.75, 0.85),
                 ),
                 Panel(
+                    "Disk full in",
+                    "s",
+                    [
+                        Query(
+                            last("rockoon_disk_pressure_seconds", BROKER, "node_id", "min"),
+                            "{{node_id}}",
+                        )
+                    ],
+                    "At the log's growth rate. Then messages are refused, or the oldest deleted.",
+                ),
+                Panel(
+                    "CommitLog files deleted",
+                    "cps",
+                    [
+                        Query(
+                            rate("rockoon_deleted_log_files_total", BROKER, "node_id, reason"),
+                            "{{node_id}} {{reason}}",
+                        )
+                    ],
+                    "By reason.",
+                ),
+                Panel(
+                    "Unread messages deleted",
+                    "cps",
+                    [
+                        Query(
+                            rate("rockoon_deleted_unread_messages_total", BROKER, "node_id"),
+                            "{{node_id}}",
+                        )
+                    ],
+                    "That a known group had not read, counted for each group.",
+                ),
+                Panel(
                     "Log appended",
                     "Bps",
                     [Query(rate("rockoon_log_end_bytes_total", BROKER, "node_id"), "{{node_id}}")],

@@ -5,9 +5,12 @@ from typing import TYPE_CHECKING, Any
 from rockoon.cli.output import duration, print_table
 
 if TYPE_CHECKING:
-    from rockoon_proto.v1.offset_pb2 import LagReply, QueueLag
+    from rockoon_proto.v1.offset_pb2 import BrokerDisk, LagReply, QueueLag
 
 EMPTY = "It reads no queues yet."
+DISK_WARNING_MS = 86_400_000
+# No retention time is that long: the store was written by RocketMQ, and keeps every file.
+NEVER_MS = 1 << 50
 
 
 def lag_json(reply: "LagReply") -> dict[str, Any]:
@@ -16,6 +19,7 @@ def lag_json(reply: "LagReply") -> dict[str, Any]:
         "complete": reply.complete,
         "as_of_ms": reply.as_of_ms,
         "queues": [queue_lag_json(each) for each in reply.queues],
+        "disks": [disk_json(each) for each in reply.disks],
     }
 
 
@@ -39,6 +43,7 @@ def queue_lag_json(lag: "QueueLag") -> dict[str, Any]:
         "lag": given(lag, "lag"),
         "lag_ms": given(lag, "lag_ms"),
         "lost": lag.lost,
+        "lost_because": deletion_name(lag) if lag.lost else None,
         "loss_ms": given(lag, "loss_ms"),
         "loss_cause": cause_name(lag) if lag.HasField("loss_ms") else None,
         "filter": lag.filter or None,
@@ -57,6 +62,24 @@ def cause_name(lag: "QueueLag") -> str:
     from rockoon_proto.v1.broker_pb2 import LossCause
 
     return LossCause.Name(lag.loss_cause)
+
+
+def deletion_name(lag: "QueueLag") -> str:
+    from rockoon_proto.v1.broker_pb2 import DeletionReason
+
+    return DeletionReason.Name(lag.lost_because)
+
+
+def disk_json(each: "BrokerDisk") -> dict[str, Any]:
+    disk = each.disk
+    return {
+        "broker": each.broker,
+        "used_percent": disk.used_percent,
+        "pressure_at_ms": disk.pressure_at_ms if disk.HasField("pressure_at_ms") else None,
+        "deletes_unread": disk.deletes_unread,
+        "refusal": disk.refusal or None,
+        "as_of_ms": each.as_of_ms,
+    }
 
 
 def show_lag(reply: "LagReply") -> None:
@@ -116,6 +139,32 @@ def show_sum(reply: "LagReply") -> None:
     if reply.queues:
         whole = "" if reply.complete else " (some queues are unknown)"
         print(f"total lag: {reply.total_lag} messages{whole}")
+    for each in reply.disks:
+        if text := disk_text(each):
+            print(text)
+
+
+def disk_text(each: "BrokerDisk") -> str:
+    """A warning about the disk of a broker; empty without one.
+
+    Only of the next day: a growing log fills every disk at some time.
+    """
+    disk, name = each.disk, f"disk of {each.broker}"
+    if disk.refusal:
+        return f"{name}: NEW MESSAGES ARE REFUSED: {disk.refusal}"
+    if not disk.HasField("pressure_at_ms"):
+        return ""
+    left_ms = max(disk.pressure_at_ms - each.as_of_ms, 0)
+    if left_ms > DISK_WARNING_MS:
+        return ""
+    what = (
+        "the oldest files are deleted, read or not"
+        if disk.deletes_unread
+        else "new messages are refused unless all groups have read the oldest ones"
+    )
+    if not left_ms:
+        return f"{name}: {disk.used_percent} % full: {what}"
+    return f"{name}: {disk.used_percent} % full, full in {duration(left_ms)} at this rate: {what}"
 
 
 def show_filters(reply: "LagReply") -> None:
@@ -138,7 +187,7 @@ def reader_text(lag: "QueueLag") -> str | None:
 
 def loss_text(lag: "QueueLag") -> str | None:
     """When unread messages go, and how many have gone."""
-    from rockoon_proto.v1.broker_pb2 import LOSS_DISK_FULL
+    from rockoon_proto.v1.broker_pb2 import LOSS_DISK_FILLS, LOSS_DISK_FULL
 
     if not lag.lag and not lag.lost:
         return None
@@ -148,10 +197,22 @@ def loss_text(lag: "QueueLag") -> str | None:
         next_text = "any moment: disk full"
     elif lag.loss_ms == 0:
         next_text = "any moment: expired"
+    elif lag.loss_cause == LOSS_DISK_FILLS:
+        next_text = f"{duration(lag.loss_ms)}: the disk fills"
+    elif lag.loss_ms > NEVER_MS:
+        next_text = "kept"
     else:
         next_text = str(duration(lag.loss_ms))
-    lost_text = f"{lag.lost} LOST" if lag.lost else ""
+    lost_text = f"{lag.lost} LOST{lost_how(lag)}" if lag.lost else ""
     return ", ".join(text for text in (lost_text, next_text) if text)
+
+
+def lost_how(lag: "QueueLag") -> str:
+    """Why, where the reason is another one than age."""
+    from rockoon_proto.v1.broker_pb2 import DELETED_DISK_PRESSURE, DELETED_WAIT_LIMIT
+
+    texts = {DELETED_DISK_PRESSURE: " (disk pressure)", DELETED_WAIT_LIMIT: " (wait limit)"}
+    return texts.get(lag.lost_because, "")
 
 
 def with_dangers_first(reply: "LagReply") -> "LagReply":
@@ -199,7 +260,7 @@ def in_danger(reply: "LagReply", bound_ms: int) -> str:
     first = endangered[0]
     queue = f"{first.queue.topic}@{first.queue.broker}:{first.queue.queue_id}"
     if first.lost:
-        what = f"{first.lost} unread messages of {queue} are lost"
+        what = f"{first.lost} unread messages of {queue} are lost{lost_how(first)}"
     elif is_untold(first):
         what = f"nobody can tell when {queue} loses unread messages: {first.unknown_because}"
         what = what.removesuffix(": ")

@@ -38,6 +38,8 @@ def told(story: "QueueStory") -> Iterator[tuple[str, str]]:
         yield "began", "not yet: nobody of the group has started on this queue"
     else:
         yield from told_of_progress(story.progress)
+    if story.lag is not None and story.lag.lost:
+        yield "lost", what_is_lost(story.lag)
     if story.lag is None:
         yield "left", "unknown: the queue is not part of the topic any more"
     else:
@@ -62,6 +64,16 @@ def told_of_progress(progress: "Progress") -> Iterator[tuple[str, str]]:
         yield "", f"metadata: {progress.metadata}"
     if progress.gap_total:
         yield "lost", f"{progress.gap_total} messages were gone before they could be read"
+
+
+def what_is_lost(lag: "QueueLag") -> str:
+    """Messages behind the committed offset that are gone, and why."""
+    from rockoon_core.start_position import deletion_text
+
+    return (
+        f"{lag.lost} messages from {lag.committed_offset} on {deletion_text(lag.lost_because)} "
+        "before they were read"
+    )
 
 
 def what_is_left(lag: "QueueLag") -> str:

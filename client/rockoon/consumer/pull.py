@@ -11,11 +11,12 @@ from rockoon.bounds import check_bounds
 from rockoon.errors import BrokerUnavailable, Internal, InvalidOffset, OffsetBeyondEnd, RockoonError
 from rockoon.message import Batch
 from rockoon.net.connection import CALL_SECONDS_MAX, Connection
-from rockoon.net.large_replies import Reply, records_of
+from rockoon.net.large_replies import PlainReply, Reply, records_of
 from rockoon.subscription import Subscription
 from rockoon_core.backoff import Backoff
 from rockoon_core.light_dataclass import light_dataclass
 from rockoon_core.message_queue import MessageQueue
+from rockoon_core.start_position import deletion_text
 from rockoon_format.record import RecordError
 from rockoon_proto.v1.broker_pb2 import (
     FOUND,
@@ -23,6 +24,7 @@ from rockoon_proto.v1.broker_pb2 import (
     NO_MESSAGE_IN_QUEUE,
     OFFSET_OVERFLOW_BADLY,
     OFFSET_TOO_SMALL,
+    DeletionReason,
     PullRequest,
 )
 
@@ -139,6 +141,9 @@ class OutOfRange:
     """Where reading was to go on."""
     min_offset: int
     max_offset: int
+    deletion: int = 0
+    """Below the oldest message: why the one at `offset` was deleted, as DeletionReason on the
+    wire; 0 where the broker does not say."""
 
     @property
     def below_min(self) -> bool:
@@ -152,10 +157,13 @@ class OutOfRange:
 
     def __str__(self) -> str:
         side = "below the oldest message" if self.below_min else "beyond the end"
-        return (
+        text = (
             f"offset {self.offset} of {self.queue} is {side}: the queue has "
             f"[{self.min_offset}, {self.max_offset})"
         )
+        if not self.deletion:
+            return text
+        return f"{text}; {self.gap} messages {deletion_text(self.deletion)} before they were read"
 
     def to_error(self) -> RockoonError:
         """Return it as a row of the error table: InvalidOffset below, OffsetBeyondEnd above."""
@@ -165,6 +173,8 @@ class OutOfRange:
             "min_offset": self.min_offset,
             "end": self.max_offset,
         }
+        if self.deletion:
+            details["deletion"] = DeletionReason.Name(self.deletion)
         row = InvalidOffset if self.below_min else OffsetBeyondEnd
         return row(str(self), **details)
 
@@ -261,7 +271,8 @@ def interpret(
         # An empty queue answers so to any offset; only its beginning is a place to wait at.
         status in (NO_MESSAGE_IN_QUEUE, NO_MATCHED_LOGIC_QUEUE) and offset > 0
     ):
-        return OutOfRange(queue, offset, reply.min_offset, reply.max_offset)
+        deletion = 0 if isinstance(reply, PlainReply) else reply.deletion
+        return OutOfRange(queue, offset, reply.min_offset, reply.max_offset, deletion)
     # Nothing for this reader; `next_offset` has moved when there were others' messages.
     return Pulled(None, (), max(reply.next_offset, offset), 0, reply.max_offset)
 

@@ -33,6 +33,14 @@ class LossCause(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     LOSS_EXPIRED_AT_HOUR: _ClassVar[LossCause]
     LOSS_EXPIRED: _ClassVar[LossCause]
     LOSS_DISK_FULL: _ClassVar[LossCause]
+    LOSS_DISK_FILLS: _ClassVar[LossCause]
+
+class DeletionReason(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    DELETION_REASON_UNSPECIFIED: _ClassVar[DeletionReason]
+    DELETED_EXPIRED: _ClassVar[DeletionReason]
+    DELETED_DISK_PRESSURE: _ClassVar[DeletionReason]
+    DELETED_WAIT_LIMIT: _ClassVar[DeletionReason]
 
 class Boundary(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -67,6 +75,11 @@ LOSS_CAUSE_UNSPECIFIED: LossCause
 LOSS_EXPIRED_AT_HOUR: LossCause
 LOSS_EXPIRED: LossCause
 LOSS_DISK_FULL: LossCause
+LOSS_DISK_FILLS: LossCause
+DELETION_REASON_UNSPECIFIED: DeletionReason
+DELETED_EXPIRED: DeletionReason
+DELETED_DISK_PRESSURE: DeletionReason
+DELETED_WAIT_LIMIT: DeletionReason
 LOWER: Boundary
 UPPER: Boundary
 RESOLUTION_UNSPECIFIED: Resolution
@@ -161,7 +174,7 @@ class PullRequest(_message.Message):
     def __init__(self, topic: _Optional[str] = ..., queue_id: _Optional[int] = ..., offset: _Optional[int] = ..., max_messages: _Optional[int] = ..., max_bytes: _Optional[int] = ..., wait_ms: _Optional[int] = ..., tag_hashes: _Optional[_Iterable[int]] = ..., route_revision: _Optional[int] = ..., sql_expression: _Optional[str] = ..., group: _Optional[str] = ..., create_revision: _Optional[int] = ...) -> None: ...
 
 class PullReply(_message.Message):
-    __slots__ = ("status", "next_offset", "min_offset", "max_offset", "frames", "record_lengths", "subscription_id", "ended", "error")
+    __slots__ = ("status", "next_offset", "min_offset", "max_offset", "frames", "record_lengths", "subscription_id", "ended", "error", "deletion")
     STATUS_FIELD_NUMBER: _ClassVar[int]
     NEXT_OFFSET_FIELD_NUMBER: _ClassVar[int]
     MIN_OFFSET_FIELD_NUMBER: _ClassVar[int]
@@ -171,6 +184,7 @@ class PullReply(_message.Message):
     SUBSCRIPTION_ID_FIELD_NUMBER: _ClassVar[int]
     ENDED_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
+    DELETION_FIELD_NUMBER: _ClassVar[int]
     status: PullStatus
     next_offset: int
     min_offset: int
@@ -180,7 +194,8 @@ class PullReply(_message.Message):
     subscription_id: int
     ended: bool
     error: _errors_pb2.Error
-    def __init__(self, status: _Optional[_Union[PullStatus, str]] = ..., next_offset: _Optional[int] = ..., min_offset: _Optional[int] = ..., max_offset: _Optional[int] = ..., frames: _Optional[bytes] = ..., record_lengths: _Optional[bytes] = ..., subscription_id: _Optional[int] = ..., ended: _Optional[bool] = ..., error: _Optional[_Union[_errors_pb2.Error, _Mapping]] = ...) -> None: ...
+    deletion: DeletionReason
+    def __init__(self, status: _Optional[_Union[PullStatus, str]] = ..., next_offset: _Optional[int] = ..., min_offset: _Optional[int] = ..., max_offset: _Optional[int] = ..., frames: _Optional[bytes] = ..., record_lengths: _Optional[bytes] = ..., subscription_id: _Optional[int] = ..., ended: _Optional[bool] = ..., error: _Optional[_Union[_errors_pb2.Error, _Mapping]] = ..., deletion: _Optional[_Union[DeletionReason, str]] = ...) -> None: ...
 
 class PullStreamRequest(_message.Message):
     __slots__ = ("subscribe", "credit", "unsubscribe")
@@ -319,7 +334,7 @@ class QueueStatusRequest(_message.Message):
     def __init__(self, queues: _Optional[_Iterable[_Union[BrokerQueue, _Mapping]]] = ..., route_revision: _Optional[int] = ..., with_residency: _Optional[bool] = ..., offsets: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class QueueState(_message.Message):
-    __slots__ = ("queue", "min_offset", "max_offset", "first_store_timestamp_ms", "last_store_timestamp_ms", "first_in_memory_by_distance", "first_pages_resident", "error", "asked_store_timestamp_ms", "asked_loss_cause", "asked_loss_at_ms", "compacted_to_offset", "compacted_records", "writable", "next_offset")
+    __slots__ = ("queue", "min_offset", "max_offset", "first_store_timestamp_ms", "last_store_timestamp_ms", "first_in_memory_by_distance", "first_pages_resident", "error", "asked_store_timestamp_ms", "asked_loss_cause", "asked_loss_at_ms", "compacted_to_offset", "compacted_records", "writable", "next_offset", "asked_deletion")
     QUEUE_FIELD_NUMBER: _ClassVar[int]
     MIN_OFFSET_FIELD_NUMBER: _ClassVar[int]
     MAX_OFFSET_FIELD_NUMBER: _ClassVar[int]
@@ -335,6 +350,7 @@ class QueueState(_message.Message):
     COMPACTED_RECORDS_FIELD_NUMBER: _ClassVar[int]
     WRITABLE_FIELD_NUMBER: _ClassVar[int]
     NEXT_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    ASKED_DELETION_FIELD_NUMBER: _ClassVar[int]
     queue: BrokerQueue
     min_offset: int
     max_offset: int
@@ -350,17 +366,32 @@ class QueueState(_message.Message):
     compacted_records: int
     writable: bool
     next_offset: int
-    def __init__(self, queue: _Optional[_Union[BrokerQueue, _Mapping]] = ..., min_offset: _Optional[int] = ..., max_offset: _Optional[int] = ..., first_store_timestamp_ms: _Optional[int] = ..., last_store_timestamp_ms: _Optional[int] = ..., first_in_memory_by_distance: _Optional[bool] = ..., first_pages_resident: _Optional[bool] = ..., error: _Optional[_Union[_errors_pb2.Error, _Mapping]] = ..., asked_store_timestamp_ms: _Optional[int] = ..., asked_loss_cause: _Optional[_Union[LossCause, str]] = ..., asked_loss_at_ms: _Optional[int] = ..., compacted_to_offset: _Optional[int] = ..., compacted_records: _Optional[int] = ..., writable: _Optional[bool] = ..., next_offset: _Optional[int] = ...) -> None: ...
+    asked_deletion: DeletionReason
+    def __init__(self, queue: _Optional[_Union[BrokerQueue, _Mapping]] = ..., min_offset: _Optional[int] = ..., max_offset: _Optional[int] = ..., first_store_timestamp_ms: _Optional[int] = ..., last_store_timestamp_ms: _Optional[int] = ..., first_in_memory_by_distance: _Optional[bool] = ..., first_pages_resident: _Optional[bool] = ..., error: _Optional[_Union[_errors_pb2.Error, _Mapping]] = ..., asked_store_timestamp_ms: _Optional[int] = ..., asked_loss_cause: _Optional[_Union[LossCause, str]] = ..., asked_loss_at_ms: _Optional[int] = ..., compacted_to_offset: _Optional[int] = ..., compacted_records: _Optional[int] = ..., writable: _Optional[bool] = ..., next_offset: _Optional[int] = ..., asked_deletion: _Optional[_Union[DeletionReason, str]] = ...) -> None: ...
 
 class QueueStatusReply(_message.Message):
-    __slots__ = ("queues", "as_of_ms", "route_revision")
+    __slots__ = ("queues", "as_of_ms", "route_revision", "disk")
     QUEUES_FIELD_NUMBER: _ClassVar[int]
     AS_OF_MS_FIELD_NUMBER: _ClassVar[int]
     ROUTE_REVISION_FIELD_NUMBER: _ClassVar[int]
+    DISK_FIELD_NUMBER: _ClassVar[int]
     queues: _containers.RepeatedCompositeFieldContainer[QueueState]
     as_of_ms: int
     route_revision: int
-    def __init__(self, queues: _Optional[_Iterable[_Union[QueueState, _Mapping]]] = ..., as_of_ms: _Optional[int] = ..., route_revision: _Optional[int] = ...) -> None: ...
+    disk: DiskState
+    def __init__(self, queues: _Optional[_Iterable[_Union[QueueState, _Mapping]]] = ..., as_of_ms: _Optional[int] = ..., route_revision: _Optional[int] = ..., disk: _Optional[_Union[DiskState, _Mapping]] = ...) -> None: ...
+
+class DiskState(_message.Message):
+    __slots__ = ("used_percent", "pressure_at_ms", "deletes_unread", "refusal")
+    USED_PERCENT_FIELD_NUMBER: _ClassVar[int]
+    PRESSURE_AT_MS_FIELD_NUMBER: _ClassVar[int]
+    DELETES_UNREAD_FIELD_NUMBER: _ClassVar[int]
+    REFUSAL_FIELD_NUMBER: _ClassVar[int]
+    used_percent: int
+    pressure_at_ms: int
+    deletes_unread: bool
+    refusal: str
+    def __init__(self, used_percent: _Optional[int] = ..., pressure_at_ms: _Optional[int] = ..., deletes_unread: _Optional[bool] = ..., refusal: _Optional[str] = ...) -> None: ...
 
 class SearchOffsetRequest(_message.Message):
     __slots__ = ("queues", "timestamp_ms", "boundary", "route_revision")

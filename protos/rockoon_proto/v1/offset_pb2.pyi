@@ -474,7 +474,7 @@ class LagRequest(_message.Message):
     def __init__(self, group: _Optional[str] = ..., topic: _Optional[str] = ...) -> None: ...
 
 class QueueLag(_message.Message):
-    __slots__ = ("queue", "known", "unknown_because", "min_offset", "max_offset", "committed_offset", "lag", "lag_ms", "owner", "in_flight", "ready", "in_flight_as_of_ms", "lost", "loss_ms", "loss_cause", "filter", "as_of_ms", "member", "absent", "settled_above", "filters_differ")
+    __slots__ = ("queue", "known", "unknown_because", "min_offset", "max_offset", "committed_offset", "lag", "lag_ms", "owner", "in_flight", "ready", "in_flight_as_of_ms", "lost", "loss_ms", "loss_cause", "filter", "as_of_ms", "member", "absent", "settled_above", "filters_differ", "lost_because")
     QUEUE_FIELD_NUMBER: _ClassVar[int]
     KNOWN_FIELD_NUMBER: _ClassVar[int]
     UNKNOWN_BECAUSE_FIELD_NUMBER: _ClassVar[int]
@@ -496,6 +496,7 @@ class QueueLag(_message.Message):
     ABSENT_FIELD_NUMBER: _ClassVar[int]
     SETTLED_ABOVE_FIELD_NUMBER: _ClassVar[int]
     FILTERS_DIFFER_FIELD_NUMBER: _ClassVar[int]
+    LOST_BECAUSE_FIELD_NUMBER: _ClassVar[int]
     queue: QueueRef
     known: bool
     unknown_because: str
@@ -517,19 +518,80 @@ class QueueLag(_message.Message):
     absent: bool
     settled_above: int
     filters_differ: bool
-    def __init__(self, queue: _Optional[_Union[QueueRef, _Mapping]] = ..., known: _Optional[bool] = ..., unknown_because: _Optional[str] = ..., min_offset: _Optional[int] = ..., max_offset: _Optional[int] = ..., committed_offset: _Optional[int] = ..., lag: _Optional[int] = ..., lag_ms: _Optional[int] = ..., owner: _Optional[str] = ..., in_flight: _Optional[int] = ..., ready: _Optional[int] = ..., in_flight_as_of_ms: _Optional[int] = ..., lost: _Optional[int] = ..., loss_ms: _Optional[int] = ..., loss_cause: _Optional[_Union[_broker_pb2.LossCause, str]] = ..., filter: _Optional[str] = ..., as_of_ms: _Optional[int] = ..., member: _Optional[str] = ..., absent: _Optional[bool] = ..., settled_above: _Optional[int] = ..., filters_differ: _Optional[bool] = ...) -> None: ...
+    lost_because: _broker_pb2.DeletionReason
+    def __init__(self, queue: _Optional[_Union[QueueRef, _Mapping]] = ..., known: _Optional[bool] = ..., unknown_because: _Optional[str] = ..., min_offset: _Optional[int] = ..., max_offset: _Optional[int] = ..., committed_offset: _Optional[int] = ..., lag: _Optional[int] = ..., lag_ms: _Optional[int] = ..., owner: _Optional[str] = ..., in_flight: _Optional[int] = ..., ready: _Optional[int] = ..., in_flight_as_of_ms: _Optional[int] = ..., lost: _Optional[int] = ..., loss_ms: _Optional[int] = ..., loss_cause: _Optional[_Union[_broker_pb2.LossCause, str]] = ..., filter: _Optional[str] = ..., as_of_ms: _Optional[int] = ..., member: _Optional[str] = ..., absent: _Optional[bool] = ..., settled_above: _Optional[int] = ..., filters_differ: _Optional[bool] = ..., lost_because: _Optional[_Union[_broker_pb2.DeletionReason, str]] = ...) -> None: ...
+
+class BrokerDisk(_message.Message):
+    __slots__ = ("broker", "disk", "as_of_ms")
+    BROKER_FIELD_NUMBER: _ClassVar[int]
+    DISK_FIELD_NUMBER: _ClassVar[int]
+    AS_OF_MS_FIELD_NUMBER: _ClassVar[int]
+    broker: str
+    disk: _broker_pb2.DiskState
+    as_of_ms: int
+    def __init__(self, broker: _Optional[str] = ..., disk: _Optional[_Union[_broker_pb2.DiskState, _Mapping]] = ..., as_of_ms: _Optional[int] = ...) -> None: ...
 
 class LagReply(_message.Message):
-    __slots__ = ("queues", "total_lag", "complete", "as_of_ms")
+    __slots__ = ("queues", "total_lag", "complete", "as_of_ms", "disks")
     QUEUES_FIELD_NUMBER: _ClassVar[int]
     TOTAL_LAG_FIELD_NUMBER: _ClassVar[int]
     COMPLETE_FIELD_NUMBER: _ClassVar[int]
     AS_OF_MS_FIELD_NUMBER: _ClassVar[int]
+    DISKS_FIELD_NUMBER: _ClassVar[int]
     queues: _containers.RepeatedCompositeFieldContainer[QueueLag]
     total_lag: int
     complete: bool
     as_of_ms: int
-    def __init__(self, queues: _Optional[_Iterable[_Union[QueueLag, _Mapping]]] = ..., total_lag: _Optional[int] = ..., complete: _Optional[bool] = ..., as_of_ms: _Optional[int] = ...) -> None: ...
+    disks: _containers.RepeatedCompositeFieldContainer[BrokerDisk]
+    def __init__(self, queues: _Optional[_Iterable[_Union[QueueLag, _Mapping]]] = ..., total_lag: _Optional[int] = ..., complete: _Optional[bool] = ..., as_of_ms: _Optional[int] = ..., disks: _Optional[_Iterable[_Union[BrokerDisk, _Mapping]]] = ...) -> None: ...
+
+class QueueSpan(_message.Message):
+    __slots__ = ("topic", "queue_id", "begin", "end")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_ID_FIELD_NUMBER: _ClassVar[int]
+    BEGIN_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    queue_id: int
+    begin: int
+    end: int
+    def __init__(self, topic: _Optional[str] = ..., queue_id: _Optional[int] = ..., begin: _Optional[int] = ..., end: _Optional[int] = ...) -> None: ...
+
+class UnreadRequest(_message.Message):
+    __slots__ = ("broker", "spans", "waited_groups", "route_revision")
+    BROKER_FIELD_NUMBER: _ClassVar[int]
+    SPANS_FIELD_NUMBER: _ClassVar[int]
+    WAITED_GROUPS_FIELD_NUMBER: _ClassVar[int]
+    ROUTE_REVISION_FIELD_NUMBER: _ClassVar[int]
+    broker: str
+    spans: _containers.RepeatedCompositeFieldContainer[QueueSpan]
+    waited_groups: _containers.RepeatedScalarFieldContainer[str]
+    route_revision: int
+    def __init__(self, broker: _Optional[str] = ..., spans: _Optional[_Iterable[_Union[QueueSpan, _Mapping]]] = ..., waited_groups: _Optional[_Iterable[str]] = ..., route_revision: _Optional[int] = ...) -> None: ...
+
+class UnreadMessages(_message.Message):
+    __slots__ = ("group", "member", "topic", "queue_id", "messages")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    MEMBER_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_ID_FIELD_NUMBER: _ClassVar[int]
+    MESSAGES_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    member: str
+    topic: str
+    queue_id: int
+    messages: int
+    def __init__(self, group: _Optional[str] = ..., member: _Optional[str] = ..., topic: _Optional[str] = ..., queue_id: _Optional[int] = ..., messages: _Optional[int] = ...) -> None: ...
+
+class UnreadReply(_message.Message):
+    __slots__ = ("unread", "messages", "is_waited_for")
+    UNREAD_FIELD_NUMBER: _ClassVar[int]
+    MESSAGES_FIELD_NUMBER: _ClassVar[int]
+    IS_WAITED_FOR_FIELD_NUMBER: _ClassVar[int]
+    unread: _containers.RepeatedCompositeFieldContainer[UnreadMessages]
+    messages: int
+    is_waited_for: bool
+    def __init__(self, unread: _Optional[_Iterable[_Union[UnreadMessages, _Mapping]]] = ..., messages: _Optional[int] = ..., is_waited_for: _Optional[bool] = ...) -> None: ...
 
 class ListMembersRequest(_message.Message):
     __slots__ = ("group",)

@@ -99,6 +99,11 @@ class OffsetServiceStub:
                 request_serializer=rockoon__proto_dot_v1_dot_offset__pb2.LagRequest.SerializeToString,
                 response_deserializer=rockoon__proto_dot_v1_dot_offset__pb2.LagReply.FromString,
                 _registered_method=True)
+        self.Unread = channel.unary_unary(
+                '/rockoon.v1.OffsetService/Unread',
+                request_serializer=rockoon__proto_dot_v1_dot_offset__pb2.UnreadRequest.SerializeToString,
+                response_deserializer=rockoon__proto_dot_v1_dot_offset__pb2.UnreadReply.FromString,
+                _registered_method=True)
         self.ListMembers = channel.unary_unary(
                 '/rockoon.v1.OffsetService/ListMembers',
                 request_serializer=rockoon__proto_dot_v1_dot_offset__pb2.ListMembersRequest.SerializeToString,
@@ -215,6 +220,13 @@ class OffsetServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Unread(self, request, context):
+        """What consumer groups have not read of a part of a broker's log. For brokers, before they delete it.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ListMembers(self, request, context):
         """Who is alive in each group.
         """
@@ -300,6 +312,11 @@ def add_OffsetServiceServicer_to_server(servicer, server):
                     servicer.Lag,
                     request_deserializer=rockoon__proto_dot_v1_dot_offset__pb2.LagRequest.FromString,
                     response_serializer=rockoon__proto_dot_v1_dot_offset__pb2.LagReply.SerializeToString,
+            ),
+            'Unread': grpc.unary_unary_rpc_method_handler(
+                    servicer.Unread,
+                    request_deserializer=rockoon__proto_dot_v1_dot_offset__pb2.UnreadRequest.FromString,
+                    response_serializer=rockoon__proto_dot_v1_dot_offset__pb2.UnreadReply.SerializeToString,
             ),
             'ListMembers': grpc.unary_unary_rpc_method_handler(
                     servicer.ListMembers,
@@ -629,6 +646,33 @@ class OffsetService:
             '/rockoon.v1.OffsetService/Lag',
             rockoon__proto_dot_v1_dot_offset__pb2.LagRequest.SerializeToString,
             rockoon__proto_dot_v1_dot_offset__pb2.LagReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Unread(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/rockoon.v1.OffsetService/Unread',
+            rockoon__proto_dot_v1_dot_offset__pb2.UnreadRequest.SerializeToString,
+            rockoon__proto_dot_v1_dot_offset__pb2.UnreadReply.FromString,
             options,
             channel_credentials,
             insecure,

@@ -73,6 +73,8 @@ class OffsetServiceStub:
     """Stored progress, sorted by group and queue; asks no broker."""
     Lag: _grpc.UnaryUnaryMultiCallable[_offset_pb2.LagRequest, _offset_pb2.LagReply]
     """How far behind a group is, from one consistent look: never negative, never a guess."""
+    Unread: _grpc.UnaryUnaryMultiCallable[_offset_pb2.UnreadRequest, _offset_pb2.UnreadReply]
+    """What consumer groups have not read of a part of a broker's log. For brokers, before they delete it."""
     ListMembers: _grpc.UnaryUnaryMultiCallable[_offset_pb2.ListMembersRequest, _offset_pb2.ListMembersReply]
     """Who is alive in each group."""
     ListLocks: _grpc.UnaryUnaryMultiCallable[_offset_pb2.ListLocksRequest, _offset_pb2.ListLocksReply]
@@ -127,6 +129,8 @@ class OffsetServiceAsyncStub(OffsetServiceStub):
     """Stored progress, sorted by group and queue; asks no broker."""
     Lag: _aio.UnaryUnaryMultiCallable[_offset_pb2.LagRequest, _offset_pb2.LagReply]  # type: ignore[assignment]
     """How far behind a group is, from one consistent look: never negative, never a guess."""
+    Unread: _aio.UnaryUnaryMultiCallable[_offset_pb2.UnreadRequest, _offset_pb2.UnreadReply]  # type: ignore[assignment]
+    """What consumer groups have not read of a part of a broker's log. For brokers, before they delete it."""
     ListMembers: _aio.UnaryUnaryMultiCallable[_offset_pb2.ListMembersRequest, _offset_pb2.ListMembersReply]  # type: ignore[assignment]
     """Who is alive in each group."""
     ListLocks: _aio.UnaryUnaryMultiCallable[_offset_pb2.ListLocksRequest, _offset_pb2.ListLocksReply]  # type: ignore[assignment]
@@ -244,6 +248,14 @@ class OffsetServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_offset_pb2.LagReply, _abc.Awaitable[_offset_pb2.LagReply]]:
         """How far behind a group is, from one consistent look: never negative, never a guess."""
+
+    @_abc_1.abstractmethod
+    def Unread(
+        self,
+        request: _offset_pb2.UnreadRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_offset_pb2.UnreadReply, _abc.Awaitable[_offset_pb2.UnreadReply]]:
+        """What consumer groups have not read of a part of a broker's log. For brokers, before they delete it."""
 
     @_abc_1.abstractmethod
     def ListMembers(

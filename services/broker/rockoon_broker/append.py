@@ -330,6 +330,12 @@ class Appends:
             if len(over):
                 raise refusal(index=int(over[0]), limit=limit)
 
+    def check_accepted(self) -> None:
+        """Refuse clients' messages while the disk is full: for batches that the broker stores in
+        another form, for which the store would use its reserve. Raises StoreNotWritable."""
+        if reason := self._store.refusal_reason:
+            raise StoreNotWritable(reason=reason)
+
     def _check(self, batch: Batch) -> None:
         size, lengths = batch.frames_bytes, batch.lengths
         if not lengths or len(lengths) % 4:

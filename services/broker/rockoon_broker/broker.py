@@ -30,6 +30,7 @@ from rockoon_broker.pull import Pulled, PullQuery, Pulls
 from rockoon_broker.settings import BrokerSettings
 from rockoon_broker.store.log.batch import Batch, RoutedBatch
 from rockoon_broker.store.queues.consume_queue import QueueKey
+from rockoon_broker.store.retention.foreign_store import KEEPS_ALL_FILES
 from rockoon_broker.store.store import Store
 from rockoon_broker.store_ticks import StoreTicks
 from rockoon_broker.topics import topic_file as topics_json
@@ -39,6 +40,7 @@ from rockoon_broker.topics.served_topics import ServedTopics
 from rockoon_broker.topics.topic_file import TopicFile
 from rockoon_broker.topics.topics import TopicPlan
 from rockoon_broker.traffic import DELAY, TRANSACTION
+from rockoon_broker.unread import UnreadFiles
 from rockoon_core.disk import Disk, DiskUsage
 from rockoon_core.errors import (
     InvalidArgument,
@@ -76,6 +78,7 @@ class Broker:
         waiting: who waits for messages.
         ticks: has the store do what is due.
         key_index: keeps the index by key in step; None with `index = off`.
+        unread: asks what consumer groups have not read, before retention deletes it.
         aside: messages that wait for something before their readers get them.
         compaction: generations of compacted topics that are handed over.
         nameservers: whom to ask.
@@ -139,16 +142,30 @@ class Broker:
         )
         self.key_index = key_index_of(settings, store, disk, clock, self.store_changed)
         self._derived = (sequences, self.aside.pending_index)
-        self.ticks = StoreTicks(
-            store,
+        self.unread, self.ticks = self._make_loops(nameservers, clock)
+        # Where the log began when its first message was last looked at, and that one's store time.
+        self._oldest: tuple[int, int] | None = None
+
+    def _make_loops(self, nameservers: Nameservers, clock: Clock) -> tuple[UnreadFiles, StoreTicks]:
+        unread = UnreadFiles(
+            self.settings.name,
+            self.store,
+            self.topics,
+            self.aside.pending_index,
+            nameservers,
+            self.settings.retention_wait_for_groups,
+            clock,
+            self.store_changed.ring,
+        )
+        ticks = StoreTicks(
+            self.store,
             self.appends.store_clock,
             self.store_changed,
             arrived=self.arrived,
             shortened=self.aside.log_shortened,
-            ticked=self.compaction.publishing.ticked,
+            ticked=self._ticked,
         )
-        # Where the log began when its first message was last looked at, and that one's store time.
-        self._oldest: tuple[int, int] | None = None
+        return unread, ticks
 
     @classmethod
     async def open(
@@ -229,6 +246,8 @@ class Broker:
         sequences = await asyncio.to_thread(begin, settings.for_sequences())
         parts = (settings, store, sequences, topic_file, nameservers, clock, disk)
         broker = cls(*parts, recovery_seconds, may_append)
+        if store.keeps_all_files:
+            log.warning("%s", KEEPS_ALL_FILES)
         await asyncio.to_thread(broker.aside.begin)
         if broker.key_index is not None:
             broker.key_index.gathers = True
@@ -265,6 +284,7 @@ class Broker:
         self.aside.lead()
         self.appends.store_clock.begin(self.store.runs.newest_ms)
         self._leads = True
+        self.store.ask_groups()
         self.store.forget_copied(self.store.appended_end)
         if self.key_index is not None:
             self.key_index.gathers = False
@@ -311,6 +331,7 @@ class Broker:
             raise InvalidArgument(reason="only ordinary batches have sequence numbers")
         if not batch.internal:
             self.appends.check_limits(batch)
+            self.appends.check_accepted()
         if handling not in KINDS:
             raise InvalidArgument(reason=f"batches cannot be handled as {handling}")
         desk = self.aside.transactions if handling == HALF else self.aside.delays
@@ -386,6 +407,10 @@ class Broker:
                 )
 
         return check
+
+    def _ticked(self) -> None:
+        self.compaction.publishing.ticked()
+        self.unread.ticked()
 
     def _drop_topics(self, topics: Sequence[str]) -> None:
         """Drop the messages of deleted topics; raises as `Store.drop_topics`."""

@@ -11,6 +11,7 @@ from rockoon_broker.broker import Broker
 from rockoon_broker.clock import Clock
 from rockoon_broker.replication.serving import BrokerCopy
 from rockoon_broker.rpc.service import BrokerService
+from rockoon_broker.store.retention.retention import DeletionReason
 from rockoon_broker.store.store import Store
 from rockoon_broker.traffic import SIZE_BOUNDS
 from rockoon_core.disk import DiskUsage
@@ -72,6 +73,20 @@ READY = gauge(
     "1 when the broker takes calls, or its copy is level with who does, otherwise 0",
 )
 DISK_USED = gauge("rockoon_disk_used_ratio", "Share of the store's partition in use, 0 to 1")
+DISK_PRESSURE = gauge(
+    "rockoon_disk_pressure_seconds",
+    "When the log's growth brings the disk to the mark of disk_pressure_policy, seconds; 0 above "
+    "it, no value while the log does not grow",
+)
+DELETED_FILES = counter(
+    "rockoon_deleted_log_files_total",
+    "CommitLog files deleted since the start: expired, disk pressure, wait limit",
+    "reason",
+)
+DELETED_UNREAD = counter(
+    "rockoon_deleted_unread_messages_total",
+    "Messages deleted that a known group had not read, counted for each group, since the start",
+)
 BATCHES = counter("rockoon_appended_batches_total", "Batches whose sender waited for a sync")
 SYNC_WAIT = counter(
     "rockoon_sync_wait_seconds_total",
@@ -194,10 +209,13 @@ def of_store(broker: Broker, now_ms: int) -> Iterator[Measurement]:
         yield INDEX_LAG.at(max(0, store.visible_end - broker.key_index.end_offset))
     try:
         usage, oldest_ms = broker.disk_usage, broker.oldest_message_ms()
+        pressure_ms = store.pressure_ms(now_ms)
     except OSError:
         # Unknown is better than wrong: these series have a gap.
         return
     yield from of_disk(usage)
+    if pressure_ms is not None:
+        yield DISK_PRESSURE.at(max(0, pressure_ms - now_ms) / 1000)
     if oldest_ms is not None:
         yield RESERVE_TIME.at(max(0, now_ms - oldest_ms))
 
@@ -206,6 +224,9 @@ def of_log(store: Store) -> Iterator[Measurement]:
     yield FLUSH_BEHIND.at(store.appended_end - store.durable_end)
     yield LOG_END.at(store.appended_end)
     yield LOG_MIN.at(store.log_min_offset)
+    for reason in DeletionReason:
+        yield DELETED_FILES.at(store.deleted_files.get(reason, 0), reason.value)
+    yield DELETED_UNREAD.at(store.deleted_unread)
 
 
 def of_disk(usage: DiskUsage) -> Iterator[Measurement]:

@@ -3,13 +3,16 @@
 from collections.abc import Iterator
 
 from rockoon_broker.broker import Broker
+from rockoon_broker.store.retention.foreign_store import KEEPS_ALL_FILES
 
 
 def problems_of(broker: Broker) -> Iterator[str]:
     """What makes sends or reads fail now, or will if nobody does anything; a sentence each."""
     store, aside = broker.store, broker.aside
-    if reason := store.not_writable_reason:
+    if reason := store.refusal_reason:
         yield f"it takes no messages: {reason}"
+    if store.keeps_all_files:
+        yield KEEPS_ALL_FILES
     if store.retention_held_end:
         held_bytes = store.retention_held_end - store.log_min_offset
         yield f"retention keeps {held_bytes} bytes of the log for copies that have not got them"

@@ -210,6 +210,7 @@ def loops_of(broker: Broker, stop: Stop) -> Iterator[tuple[str, Coroutine[Any, A
     yield "store-ticks", broker.ticks.run()
     yield "route-follower", broker.topics.routes.run(stop)
     yield "messages-aside", broker.aside.run()
+    yield "unread-files", broker.unread.run()
 
 
 def followers_of(broker: Broker) -> Iterator[tuple[str, Coroutine[Any, Any, None]]]:

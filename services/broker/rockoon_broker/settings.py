@@ -5,6 +5,7 @@ from pathlib import Path
 
 from rockoon_broker.delays.rewriting import DelayRules
 from rockoon_broker.idempotence.ledger import MemoryLimits
+from rockoon_broker.store.retention.retention import RESERVED_HOURS_DEFAULT
 from rockoon_broker.store.settings import Flush, StoreSettings
 from rockoon_broker.transactions.check_book import CheckRules
 from rockoon_format.delay_levels import DELAY_LEVELS, parse_delay_levels
@@ -69,18 +70,48 @@ class BrokerSettings(CopySettings):
         256 << 20, "bytes that may wait for a sync before appends wait as well", minimum=4096
     )
 
-    reserved_hours: float = setting(
-        72.0, "age after which a CommitLog file is deleted", minimum=0, shared=True
+    reserved_hours: float | None = setting(
+        None,
+        "age after which a CommitLog file is deleted, by default 72; a store that RocketMQ wrote "
+        "keeps every file until this is set",
+        minimum=0,
+        shared=True,
     )
     delete_when: str = setting("04", "local hours in which expired files are deleted: 04;16")
     disk_used_percent_max: int = setting(
         75, "above this share of the disk expired files go at any hour", minimum=10, maximum=95
     )
     disk_forced_percent: int = setting(
-        85, "above this share the oldest files go unexpired", minimum=30, maximum=100
+        85,
+        "above this share the oldest files are deleted before they expire, as far as "
+        "disk_pressure_policy allows",
+        minimum=30,
+        maximum=100,
     )
     disk_full_percent: int = setting(
-        90, "above this share no messages are taken", minimum=35, maximum=100
+        90, "above this share new messages are refused", minimum=35, maximum=100
+    )
+    disk_reserve_percent: int = setting(
+        5,
+        "share of the disk above disk_full_percent for the broker's own records: retries, ends of "
+        "transactions, delayed messages that are due, and what a follower copies",
+        minimum=0,
+        maximum=50,
+    )
+    disk_pressure_policy: str = setting(
+        "refuse",
+        "refuse: files that a known consumer group has not read are kept, and new messages are "
+        "refused when the disk is full; delete: the oldest files are deleted, read or not",
+        choices=("refuse", "delete"),
+        shared=True,
+    )
+    retention_wait_for_groups: tuple[str, ...] = setting(
+        (),
+        "consumer groups, separated by commas, for which expired files are kept until the group "
+        "has read them; * means every known group",
+    )
+    retention_wait_bytes_max: int = setting(
+        0, "expired bytes of the log that are kept for those groups, at most", minimum=0
     )
     disk_check_interval_ms: int = setting(
         10_000, "how often the disk is looked at and old files deleted, milliseconds", minimum=1
@@ -178,6 +209,12 @@ class BrokerSettings(CopySettings):
         10_000, "pulls that may wait for messages at once; further ones are answered", minimum=0
     )
 
+    @property
+    def retention_hours(self) -> float:
+        """Age after which a CommitLog file is deleted; of a store that RocketMQ wrote as well,
+        whose delayed messages must be safe whenever an operator sets it."""
+        return RESERVED_HOURS_DEFAULT if self.reserved_hours is None else self.reserved_hours
+
     def for_sequences(self) -> MemoryLimits:
         """What is remembered of idempotent producers."""
         memory_ms = int(self.producer_memory_hours * 3_600_000)
@@ -203,7 +240,7 @@ class BrokerSettings(CopySettings):
             checks_max=self.transaction_checks_max,
             # Long before the file that holds it is deleted.
             age_seconds_max=max(
-                self.reserved_hours * 3600 / 2,
+                self.retention_hours * 3600 / 2,
                 (self.transaction_timeout_ms + self.transaction_check_interval_ms) / 1000,
             ),
         )
@@ -230,6 +267,10 @@ class BrokerSettings(CopySettings):
                 disk_used_percent_max=self.disk_used_percent_max,
                 disk_forced_percent=self.disk_forced_percent,
                 disk_full_percent=self.disk_full_percent,
+                disk_reserve_percent=self.disk_reserve_percent,
+                disk_pressure_policy=self.disk_pressure_policy,
+                retention_wait_for_groups=self.retention_wait_for_groups,
+                retention_wait_bytes_max=self.retention_wait_bytes_max,
                 disk_check_interval_ms=self.disk_check_interval_ms,
                 # A start has enough to read; a minute of it, as RocketMQ waits.
                 disk_check_delay_ms=min(6 * self.disk_check_interval_ms, 60_000),

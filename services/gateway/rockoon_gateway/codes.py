@@ -39,6 +39,8 @@ BY_ERROR: dict[type[RockoonError], Code] = {
     errors.NotAuthenticated: Code.UNAUTHORIZED,
     errors.Busy: Code.TOO_MANY_REQUESTS,
     errors.BufferFull: Code.TOO_MANY_REQUESTS,
+    # A full disk: clients try again later, and slower.
+    errors.StoreNotWritable: Code.TOO_MANY_REQUESTS,
     errors.NotEnoughReplicas: Code.HA_NOT_AVAILABLE,
     errors.TimedOut: Code.PROXY_TIMEOUT,
     errors.BrokerUnavailable: Code.PROXY_TIMEOUT,

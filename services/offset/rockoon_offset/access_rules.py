@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from rockoon_format.resources import Action, Need, group_resource, topic_need
-from rockoon_runtime.access.rules import ANY_KEY, Rule, Rules, on_cluster
+from rockoon_runtime.access.rules import ANY_KEY, SERVICES_ONLY, Rule, Rules, on_cluster
 
 
 def of_group(action: Action) -> Rule:
@@ -66,6 +66,8 @@ RULES: Rules = {
         "UndoReset": ANY_KEY,
         "ListProgress": Rule(if_named),
         "Lag": of_group("see"),
+        # A broker asks about every group.
+        "Unread": SERVICES_ONLY,
         "ListMembers": Rule(if_named),
         "ListLocks": of_group("see"),
         "Export": Rule(if_named),

@@ -62,6 +62,8 @@ class Brokers:
         # Channels to addresses that brokers have left. Closing one cancels the calls on it, and a
         # cancelled call is not one that failed; so they are kept until those are long over.
         self._retired: list[aio.Channel] = []
+        # What each broker said last of its disk, and its clock then, epoch milliseconds.
+        self.disks: dict[str, tuple[pb.DiskState, int]] = {}
 
     async def queue_states(self, queues: Iterable[MessageQueue]) -> Answers[QueueState]:
         """Ends, times and residency of queues, each broker's from one moment."""
@@ -90,6 +92,8 @@ class Brokers:
             reply = await (await self._stub(broker)).QueueStatus(
                 request, timeout=self._timeout_seconds, metadata=self._metadata
             )
+            if reply.HasField("disk"):
+                self.disks[broker] = (reply.disk, reply.as_of_ms)
             return {
                 item: from_wire(state.error)
                 if state.HasField("error")
@@ -98,6 +102,18 @@ class Brokers:
             }
 
         return await self._ask_each(asked, lambda item: item[0].broker, ask)
+
+    async def deletion_reasons(
+        self, offsets: Mapping[MessageQueue, int]
+    ) -> dict[MessageQueue, int]:
+        """Why brokers deleted the messages at some offsets, as DeletionReason on the wire; queues
+        whose broker does not say are missing."""
+        states = await self.states_with_fate(offsets.items())
+        return {
+            queue: state.asked_deletion
+            for (queue, _), state in states.items()
+            if isinstance(state, QueueState)
+        }
 
     async def search(self, times_ms: Mapping[MessageQueue, int]) -> Answers[int]:
         """For each queue the first offset stored at or after its time; the end when none is."""
@@ -203,4 +219,5 @@ def state_from_wire(state: pb.QueueState, as_of_ms: int) -> QueueState:
         last_store_ms=given("last_store_timestamp_ms", state.last_store_timestamp_ms),
         asked_store_ms=given("asked_store_timestamp_ms", state.asked_store_timestamp_ms),
         asked_loss=None if loss_at_ms is None else Loss(loss_at_ms, state.asked_loss_cause),
+        asked_deletion=state.asked_deletion,
     )

@@ -6,9 +6,9 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from itertools import islice
 from typing import Any
 
-from rockoon_core.errors import InvalidArgument, RockoonError
-from rockoon_core.message_queue import queue_from_wire, queue_to_wire
-from rockoon_core.start_position import policy_from_wire
+from rockoon_core.errors import InvalidArgument, RockoonError, RouteNotReached
+from rockoon_core.message_queue import MessageQueue, queue_from_wire, queue_to_wire
+from rockoon_core.start_position import NewQueueRule, policy_from_wire
 from rockoon_format.resources import group_resource, topic_need, topic_resource
 from rockoon_offset.groups import Groups
 from rockoon_offset.in_flight.filters import ReaderFilters
@@ -27,6 +27,7 @@ from rockoon_offset.progress.progress_store import ProgressStore
 from rockoon_offset.progress.readers import group_of, reader_of
 from rockoon_offset.progress.records import Progress, ResetApplied
 from rockoon_offset.progress.reset_plans import Plan, ResetPlans
+from rockoon_offset.progress.unread import Span, unread_in
 from rockoon_offset.request_checks import (
     bounded,
     bounded_names,
@@ -53,10 +54,14 @@ from rockoon_offset.wire import (
     receiver_to_wire,
     step_to_wire,
     target_from_wire,
+    unread_to_wire,
 )
 from rockoon_proto.v1 import offset_pb2 as pb
 from rockoon_proto.v1.offset_pb2_grpc import OffsetServiceServicer
 from rockoon_runtime.access.callers import current_caller, sees
+
+# A broker that is refused asks again with its next pass.
+UNREAD_WAIT_SECONDS_MAX = 1.0
 
 
 class OffsetService(OffsetServiceServicer):
@@ -287,6 +292,34 @@ class OffsetService(OffsetServiceServicer):
             total_lag=sum(lag.lag or 0 for lag in lags),
             complete=not any(lag.unknown_because for lag in lags),
             as_of_ms=self._now_ms(),
+            disks=self._lags.disks(lags),
+        )
+
+    async def Unread(self, request: pb.UnreadRequest, context: Any) -> pb.UnreadReply:
+        self._routes.require()
+        require(broker=request.broker)
+        bounded(request.spans)
+        bounded(request.waited_groups)
+        wait_seconds = min(self._settings.route_wait_seconds, UNREAD_WAIT_SECONDS_MAX)
+        if not await self._routes.wait_revision(request.route_revision, wait_seconds):
+            revision = self._routes.table.revision
+            raise RouteNotReached(wanted=request.route_revision, revision=revision)
+        spans = {
+            MessageQueue(span.topic, request.broker, span.queue_id): Span(span.begin, span.end)
+            for span in request.spans
+        }
+        found = await unread_in(
+            spans,
+            self._store.ledger,
+            self._routes.table,
+            frozenset(request.waited_groups),
+            NewQueueRule[self._settings.new_queue_rule.upper()],
+        )
+        await self._store.durable()
+        return pb.UnreadReply(
+            unread=map(unread_to_wire, found.named),
+            messages=found.messages,
+            is_waited_for=found.is_waited_for,
         )
 
     async def ListMembers(

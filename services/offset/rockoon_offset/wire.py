@@ -13,6 +13,7 @@ from rockoon_offset.progress.lag_rows import QueueLag
 from rockoon_offset.progress.readers import group_of, member_of
 from rockoon_offset.progress.records import Member, Progress, ResetStep
 from rockoon_offset.progress.resets import Target, TargetKind
+from rockoon_offset.progress.unread import Unread
 from rockoon_proto.v1 import offset_pb2 as pb
 
 
@@ -107,6 +108,7 @@ def lag_to_wire(lag: QueueLag) -> pb.QueueLag:
         member=lag.member,
         absent=lag.absent,
         settled_above=lag.settled_above,
+        lost_because=lag.lost_because,  # type: ignore[arg-type]
     )
 
 
@@ -172,4 +174,14 @@ def step_to_wire(step: ResetStep, *, creates_queue: bool = False) -> pb.ResetSte
         messages=0 if step.from_offset is None else step.to_offset - step.from_offset,
         clamped=step.clamped,
         creates_queue=creates_queue,
+    )
+
+
+def unread_to_wire(unread: Unread) -> pb.UnreadMessages:
+    return pb.UnreadMessages(
+        group=group_of(unread.reader),
+        member=member_of(unread.reader),
+        topic=unread.queue.topic,
+        queue_id=unread.queue.queue_id,
+        messages=unread.messages,
     )

@@ -14,6 +14,7 @@ from rockoon_core.message_queue import MessageQueue
 from rockoon_core.start_position import QueueState
 from rockoon_offset.route_table import RouteTable
 from rockoon_proto.v1 import nameserver_pb2 as ns
+from rockoon_proto.v1.broker_pb2 import DELETED_EXPIRED
 
 SECOND_NS = 10**9
 MESSAGE_MS = 7
@@ -274,6 +275,11 @@ class SimulatedBrokers:
         ):
             await Pause()
         return answers
+
+    async def deletion_reasons(
+        self, offsets: Mapping[MessageQueue, int]
+    ) -> dict[MessageQueue, int]:
+        return dict.fromkeys(offsets, DELETED_EXPIRED)
 
     def _state(self, queue: MessageQueue) -> QueueState | RockoonError:
         if self._world.away.get(queue.broker):

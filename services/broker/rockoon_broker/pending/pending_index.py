@@ -225,6 +225,10 @@ class PendingIndex:
         """A queue that was added."""
         return self._queues[topic, queue_id]
 
+    def waiting_below(self, position: int) -> int:
+        """How many entries wait whose records begin before a physical offset."""
+        return sum(len(each.pending_before(position).positions) for each in self._queues.values())
+
     def new_entries(self, key: QueueKey) -> tuple[int, EntryArray] | None:
         """Entries of a queue that were not taken in; some of them if they are many.
 

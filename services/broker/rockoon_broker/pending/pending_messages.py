@@ -75,7 +75,7 @@ class PendingMessages:
             clock,
             rules=settings.for_delays(),
             pending_max=settings.delayed_messages_max,
-            reserved_ms=int(settings.reserved_hours * 3_600_000),
+            reserved_ms=int(settings.retention_hours * 3_600_000),
             knows=knows,
         )
         self.pending_index.add_export(lambda: self._delay_offsets.content(self.delays.low_waters()))

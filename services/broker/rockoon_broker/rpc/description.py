@@ -32,7 +32,7 @@ def _in_numbers(broker: Broker) -> broker_pb2.DescribeBrokerReply:
         log_synced_offset=store.durable_end,
         flush=broker.settings.flush,
         writable=store.writable,
-        not_writable_reason=store.not_writable_reason,
+        not_writable_reason=store.refusal_reason,
         disk_used_ratio=broker.disk_used_ratio,
         topics=len(served),
         queues=sum(topic.queues for topic in served),

@@ -7,6 +7,7 @@ import numpy as np
 from rockoon_broker.expressions import expression_of
 from rockoon_broker.pull import Pulled, PullQuery
 from rockoon_broker.rpc.message_reads import check_offset, packed
+from rockoon_broker.rpc.queue_states import DELETION_REASONS
 from rockoon_broker.store.reading.reader import GetStatus
 from rockoon_core.errors import InvalidArgument, RockoonError
 from rockoon_core.light_dataclass import light_dataclass
@@ -101,7 +102,7 @@ def answer_of(
 ) -> PullAnswer:
     """What a pull has found, for the wire; on a stream, with whose answer it is."""
     found = pulled.found
-    if kernel.native is not None:
+    if kernel.native is not None and found.deletion is None:
         front: bytes = kernel.native.pull_front(
             STATUSES[pulled.status],
             pulled.next_offset,
@@ -121,6 +122,7 @@ def answer_of(
         record_lengths=packed(found),
         subscription_id=subscription_id,
         ended=ended,
+        deletion=None if found.deletion is None else DELETION_REASONS[found.deletion],
     )
     return answer_with(reply, found.frames, on_stream=subscription_id is not None)
 

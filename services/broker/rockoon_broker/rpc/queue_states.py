@@ -10,15 +10,22 @@ from rockoon_broker.clock import Clock
 from rockoon_broker.cooperative import in_turns
 from rockoon_broker.store.retention.cleaner import ExpiryForecast
 from rockoon_broker.store.retention.expiry import LossCause
+from rockoon_broker.store.retention.retention import DeletionReason
 from rockoon_core.errors import InvalidArgument, InvalidOffset, RockoonError
 from rockoon_proto.v1 import broker_pb2
 
 OFFSET_MAX = 1 << 62
 
+DELETION_REASONS = {
+    DeletionReason.EXPIRED: broker_pb2.DELETED_EXPIRED,
+    DeletionReason.DISK_PRESSURE: broker_pb2.DELETED_DISK_PRESSURE,
+    DeletionReason.WAIT_LIMIT: broker_pb2.DELETED_WAIT_LIMIT,
+}
 LOSS_CAUSES = {
     LossCause.EXPIRED_AT_HOUR: broker_pb2.LOSS_EXPIRED_AT_HOUR,
     LossCause.EXPIRED: broker_pb2.LOSS_EXPIRED,
     LossCause.DISK_FULL: broker_pb2.LOSS_DISK_FULL,
+    LossCause.DISK_FILLS: broker_pb2.LOSS_DISK_FILLS,
 }
 
 
@@ -51,7 +58,24 @@ async def queue_states(
         if state.HasField("asked_loss_at_ms"):
             state.asked_loss_at_ms = max(state.asked_loss_at_ms, as_of_ms)
     return broker_pb2.QueueStatusReply(
-        queues=states, as_of_ms=as_of_ms, route_revision=route_revision
+        queues=states,
+        as_of_ms=as_of_ms,
+        route_revision=route_revision,
+        disk=_disk_state(broker, as_of_ms) if offsets else None,
+    )
+
+
+def _disk_state(broker: Broker, now_ms: int) -> broker_pb2.DiskState | None:
+    try:
+        used_percent = broker.disk_usage.used_percent
+        pressure_ms = broker.store.pressure_ms(now_ms)
+    except OSError:
+        return None
+    return broker_pb2.DiskState(
+        used_percent=used_percent,
+        pressure_at_ms=pressure_ms,
+        deletes_unread=broker.settings.disk_pressure_policy == "delete",
+        refusal=broker.store.refusal_reason,
     )
 
 
@@ -95,6 +119,9 @@ async def _tell_fate(
     """Add when the message at an offset was stored and can be lost, as far as that can be told."""
     try:
         asked = (state.queue.topic, state.queue.queue_id, offset)
+        deletion = await cold_reads.answer(partial(broker.store.deletion_reason, *asked))
+        if deletion is not None:
+            state.asked_deletion = DELETION_REASONS[deletion]
         stored = await cold_reads.answer(partial(broker.store.stored_at, *asked))
         if stored is None:
             return

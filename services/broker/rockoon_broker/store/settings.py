@@ -6,7 +6,11 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TypedDict
 
-from rockoon_broker.store.retention.retention import parse_hours
+from rockoon_broker.store.retention.retention import (
+    RESERVED_HOURS_DEFAULT,
+    RetentionRules,
+    parse_hours,
+)
 from rockoon_format.batch_encoding import SIZE_MAX
 from rockoon_format.delay_levels import DELAY_LEVELS_MS
 from rockoon_format.properties import PROPERTIES_BYTES_MAX
@@ -69,8 +73,9 @@ class StoreSettings:
     recovery_point_interval_ms: int = 1000
     """How often ConsumeQueues are synced and checkpoint and recovery point written."""
 
-    reserved_hours: float = 72
-    """A CommitLog file whose newest message was stored longer ago than this has expired."""
+    reserved_hours: float | None = None
+    """A CommitLog file whose newest message was stored longer ago than this has expired. None: 72,
+    but a store that RocketMQ wrote keeps all files."""
 
     delete_when: str = "04"
     """Local hours (00 to 23, separated by `;`) in which expired files are deleted."""
@@ -85,10 +90,23 @@ class StoreSettings:
     """Above this, expired files go at any hour."""
 
     disk_forced_percent: int = 85
-    """Above this, the oldest files go even if they have not expired."""
+    """Above this, the oldest files are deleted before they expire, as far as the policy allows."""
 
     disk_full_percent: int = 90
-    """Above this, appends are refused until the disk is emptier."""
+    """Above this, clients' messages are refused until the disk is emptier."""
+
+    disk_reserve_percent: int = 5
+    """Share of the disk above `disk_full_percent` that the broker's own records may use."""
+
+    disk_pressure_policy: str = "refuse"
+    """refuse: under pressure only files that every known group has read are deleted; delete: the
+    oldest files are deleted, read or not."""
+
+    retention_wait_for_groups: tuple[str, ...] = ()
+    """Groups for which expired files are kept; `*` means every known group."""
+
+    retention_wait_bytes_max: int = 0
+    """Expired bytes of the log that are kept for them, at most."""
 
     files_per_pass_max: int = 10
     """CommitLog files deleted in one clean pass, at most."""
@@ -136,6 +154,8 @@ class StoreSettings:
             "disk_used_percent_max": (10, 95),
             "disk_forced_percent": (30, 100),
             "disk_full_percent": (35, 100),
+            "disk_reserve_percent": (0, 50),
+            "retention_wait_bytes_max": (0, 1 << 60),
             "files_per_pass_max": (1, 1000),
             "body_bytes_max": (1, 1 << 30),
             "properties_bytes_max": (0, 32_767),
@@ -146,6 +166,8 @@ class StoreSettings:
         }
         for name, (low, high) in bounds.items():
             value = getattr(self, name)
+            if value is None:
+                continue
             if not low <= value <= high:
                 raise ValueError(f"{name} is {value}, must be between {low} and {high}")
         if self.memory_bytes is not None and self.memory_bytes < 0:
@@ -155,7 +177,33 @@ class StoreSettings:
                 f"disk_forced_percent ({self.disk_forced_percent}) must not be above "
                 f"disk_full_percent ({self.disk_full_percent})"
             )
+        if self.disk_pressure_policy not in ("refuse", "delete"):
+            raise ValueError(
+                f"disk_pressure_policy is {self.disk_pressure_policy!r}, must be refuse or delete"
+            )
         parse_hours(self.delete_when)
+
+    def retention_rules(self, *, keeps_all: bool) -> RetentionRules:
+        """The limits that retention decides by.
+
+        Args:
+            keeps_all: RocketMQ wrote the store; its files are kept unless `reserved_hours` is set.
+        """
+        hours = RESERVED_HOURS_DEFAULT if self.reserved_hours is None else self.reserved_hours
+        return RetentionRules(
+            reserved_ms=int(hours * 3_600_000),
+            delete_hours=parse_hours(self.delete_when),
+            used_percent_max=self.disk_used_percent_max,
+            forced_percent=self.disk_forced_percent,
+            full_percent=self.disk_full_percent,
+            files_per_pass_max=self.files_per_pass_max,
+            file_bytes=self.commit_log_file_bytes,
+            reserve_percent=self.disk_reserve_percent,
+            deletes_unread=self.disk_pressure_policy == "delete",
+            waits_for=self.retention_wait_for_groups,
+            wait_bytes_max=self.retention_wait_bytes_max,
+            keeps_all=keeps_all and self.reserved_hours is None,
+        )
 
     @property
     def record_bytes_max(self) -> int:

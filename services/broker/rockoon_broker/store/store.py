@@ -15,7 +15,7 @@ Invariants:
 5. Store times go back only where a CommitLog file begins (`TimeRuns`); searches rely on it.
 """
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Self
 
 from rockoon_broker.store.appender import Appended, Appender
@@ -51,7 +51,8 @@ from rockoon_broker.store.recovery.recovery import LOG_DIRECTORY, QUEUES_DIRECTO
 from rockoon_broker.store.recovery.recovery_points import RecoveryPoints
 from rockoon_broker.store.recovery.truncation import TruncationFile
 from rockoon_broker.store.retention.cleaner import Cleaner
-from rockoon_broker.store.retention.retention import RetentionDecision
+from rockoon_broker.store.retention.foreign_store import is_foreign, mark_foreign
+from rockoon_broker.store.retention.retention import FileReading, RetentionDecision
 from rockoon_broker.store.settings import Flush, StoreSettings
 from rockoon_broker.store.stored_sizes import with_stored_sizes
 from rockoon_broker.store.topic_deletion import TopicDeletion
@@ -59,6 +60,9 @@ from rockoon_core.directory_lock import DirectoryLock, DirectoryLocked
 from rockoon_core.disk import Disk, Shortage
 from rockoon_format.file_names import OFFSET_MAX
 from rockoon_format.log_marks import NO_TOPICS, LogTopics, TopicChange
+
+# How often the disk is looked at while it is under pressure, unless the setting says more often.
+PRESSED_CHECK_MS_MAX = 5000
 
 
 def _ignore(_: object) -> None:
@@ -73,6 +77,7 @@ class Store(VisibleStore):
         points: what the next start will rely on.
         runs: over which parts of the log store times ascend.
         compaction: what is left of compacted topics, and what the log keeps for them.
+        is_foreign: RocketMQ wrote the store's first files.
         found_keys: of what was appended lately.
         inline_bytes_max: so many bytes an append may sync by itself, and hold its caller up for
             it; `durable_end` tells whether it has.
@@ -103,6 +108,7 @@ class Store(VisibleStore):
         root = settings.root
         self._abort = AbortFile(root, disk)
         self._dropped = DroppedTopics(root, disk)
+        self.is_foreign = is_foreign(root)
         self.compaction = Compaction(root, disk, self._dropped, by_quorum=by_quorum)
         self._queues = ConsumeQueues(
             root / QUEUES_DIRECTORY,
@@ -112,6 +118,8 @@ class Store(VisibleStore):
         )
         found_by = (settings, disk, self._queues, self._dropped, self._abort, on_loss)
         self.recovery = Recoverer(*found_by, by_quorum=by_quorum).run()
+        if self.is_foreign:
+            mark_foreign(root, disk, clock.now_ms())
         self._markers, self._syncer, self._log = open_log(
             settings, disk, self.recovery, on_synced, on_failed
         )
@@ -140,7 +148,8 @@ class Store(VisibleStore):
         self._appender, self._raw = self._make_writers()
         self._closed = False
         parts = (self._log, self.runs, self._queues, self._dropped, self._syncer)
-        self._cleaner = Cleaner(settings, disk, clock, *parts, self.compaction)
+        how = {"by_quorum": by_quorum, "keeps_all": self.is_foreign}
+        self._cleaner = Cleaner(settings, disk, clock, *parts, self.compaction, **how)
         forgetting = (self._undispatched, self._queues, self.compaction)
         files = (self._syncer, self._cleaner)
         self._deletion = TopicDeletion(self._dropped, self.points, *forgetting, *files)
@@ -232,12 +241,13 @@ class Store(VisibleStore):
         Raises:
             BatchError: the records are not what they should be.
             BatchTooLarge, UnstorableTopic: the batch can never be stored.
-            StoreNotWritable: the disk is too full, or ConsumeQueues cannot be written.
+            StoreNotWritable: the disk is too full, or ConsumeQueues cannot be written. Records
+                that the broker made are refused later than those of clients: they have a reserve.
             StoreBusy: too many bytes wait to be committed.
             AppendFailed: the disk refused.
             StoreFailed, StoreClosed: the store takes nothing any more.
         """
-        self._check_room()
+        self._check_room(for_client=not batch.internal)
         appended = self._appender.append(batch, now_ms)
         self._written()
         return appended
@@ -250,7 +260,7 @@ class Store(VisibleStore):
 
         Raises: as `append`, for all of them.
         """
-        self._check_room()
+        self._check_room(for_client=True)
         appended = self._appender.append_joint(batches, now_ms)
         if any(appended):
             self._written()
@@ -258,14 +268,16 @@ class Store(VisibleStore):
 
     def append_alone(self, batch: Batch, now_ms: int) -> Appended | None:
         """As `append_joint`, of one batch; raises BatchTooLarge, too."""
-        self._check_room()
+        self._check_room(for_client=True)
         appended = self._appender.append_alone(batch, now_ms)
         if appended is not None:
             self._written()
         return appended
 
-    def _check_room(self) -> None:
+    def _check_room(self, *, for_client: bool) -> None:
         self._check_writable()
+        if for_client and self._cleaner.refusal_reason:
+            raise StoreNotWritable(self._cleaner.refusal_reason)
         waiting_bytes = self._log.end - self._committed_end
         if waiting_bytes >= self.settings.unsynced_bytes_max:
             raise StoreBusy(f"{waiting_bytes} bytes wait for a sync, or for other copies")
@@ -320,7 +332,7 @@ class Store(VisibleStore):
         elif not self._by_quorum:
             self._committed_end = self._log.end
             self._undispatched.dispatch(self._log.end)
-        self._log.reserve_ahead(self._syncer.request_file)
+        self._log.reserve_ahead(self._syncer.request_file, self._cleaner.may_reserve)
 
     def confirm(self, end_offset: int) -> list[QueueKey]:
         """Take note that the log is committed up to a physical offset: it will never be cut there.
@@ -385,6 +397,7 @@ class Store(VisibleStore):
         if now_ms >= dues.disk_check_ms:
             dues.disk_check_ms = now_ms + settings.disk_check_interval_ms
             self._cleaner.clean_if_possible(now_ms, self._recoverable_end, self.retain_from)
+            self._expect_pass(now_ms)
         self.compaction.tick(now_ms, min(self._syncer.synced_end, self._undispatched.end))
         return advanced
 
@@ -398,7 +411,31 @@ class Store(VisibleStore):
             OSError: the disk cannot be looked at.
         """
         self.check_usable()
-        return self._cleaner.clean(now_ms, self._recoverable_end, self.retain_from)
+        decision = self._cleaner.clean(now_ms, self._recoverable_end, self.retain_from)
+        self._expect_pass(now_ms)
+        return decision
+
+    def clean_with(self, readings: Mapping[int, FileReading], now_ms: int) -> RetentionDecision:
+        """As `clean`, with what consumer groups have not read of files.
+
+        Args:
+            readings: by the physical offset at which a file ends.
+            now_ms: epoch milliseconds.
+        """
+        self._cleaner.readings = dict(readings)
+        return self.clean(now_ms)
+
+    def ask_groups(self) -> None:
+        """From now on delete a file only when `clean_with` gives its unread messages."""
+        self._cleaner.readings = {}
+
+    def _expect_pass(self, now_ms: int) -> None:
+        decision, dues = self._cleaner.last_decision, self._dues
+        if self._cleaner.wants_pass:
+            dues.disk_check_ms = now_ms
+        elif decision is not None and decision.is_pressed:
+            wait_ms = min(self.settings.disk_check_interval_ms, PRESSED_CHECK_MS_MAX)
+            dues.disk_check_ms = min(dues.disk_check_ms, now_ms + wait_ms)
 
     @property
     def _recoverable_end(self) -> int:

@@ -27,3 +27,14 @@ def topic_from_wire(topic: nameserver_pb2.Topic, broker: str) -> ServedTopic:
         permissions=topic.config.permissions or PERMISSIONS_DEFAULT,
         attributes=dict(topic.config.attributes),
     )
+
+
+def offset_service_after(update: nameserver_pb2.RouteUpdate, before: str) -> str:
+    """Address of the offset service when an update is in force; empty when there is none."""
+    kind = nameserver_pb2.OFFSET_SERVICE
+    gone = update.snapshot or any(node.kind == kind for node in update.removed_nodes)
+    address = "" if gone else before
+    for node in update.nodes:
+        if node.kind == kind:
+            address = node.address
+    return address

@@ -17,7 +17,7 @@ from rockoon_broker.clock import Clock
 from rockoon_broker.retries.retries import GroupRules
 from rockoon_broker.store.errors import StoreClosed, StoreFailed
 from rockoon_broker.topics.log_topics import served_before_routes, table_in_log
-from rockoon_broker.topics.routes import change_from_wire
+from rockoon_broker.topics.routes import change_from_wire, offset_service_after
 from rockoon_broker.topics.topic_file import TopicFile
 from rockoon_broker.topics.topics import (
     PERMISSION_READ,
@@ -77,6 +77,7 @@ class ServedTopics:
         group_rules: what each consumer group says of messages that fail.
         routes: follows the routes.
         change_failure: why a change of topics is not in force yet.
+        offset_service: "host:port" of the offset service; empty while none is known.
     """
 
     def __init__(
@@ -104,6 +105,7 @@ class ServedTopics:
         # What the next routes are compared with: the table but before the first of a log's topics.
         self.table = self._compared = topic_file.read()
         self.group_rules = GroupRules()
+        self.offset_service = ""
         self.routes = RouteFollower(
             nameservers, self._take, self._refusal, lambda: self.table.revision
         )
@@ -225,6 +227,7 @@ class ServedTopics:
             return ""
 
     async def _take(self, update: RouteUpdate) -> None:
+        self.offset_service = offset_service_after(update, self.offset_service)
         is_news = update.snapshot or update.revision != self._applied.revision
         if not is_news and not self._revision_is_stale(self._applied):
             # A sign of life. Whoever is told of a change is woken by it.

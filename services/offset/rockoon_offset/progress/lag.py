@@ -4,7 +4,7 @@ Committed offsets are taken first, the queues' ends after them, each broker's in
 not known is said to be unknown.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from rockoon_core.errors import GroupNotFound, InvalidArgument, TopicNotFound
@@ -18,6 +18,7 @@ from rockoon_offset.progress.readers import reader_of
 from rockoon_offset.progress.records import Progress
 from rockoon_offset.route_table import RouteTable
 from rockoon_proto.v1.nameserver_pb2 import BROADCAST_SERVER
+from rockoon_proto.v1.offset_pb2 import BrokerDisk
 
 EVERYTHING = "*"
 
@@ -120,6 +121,16 @@ class Lags:
             for row, known, item, owner, beyond, by_receivers in zip(
                 rows, progress, asked, owners, unpulled, received, strict=True
             )
+        ]
+
+    def disks(self, lags: Iterable[QueueLag]) -> list[BrokerDisk]:
+        """What brokers of some queues said of their disks when the lags were looked at."""
+        brokers = sorted({lag.queue.broker for lag in lags if not lag.unknown_because})
+        known = self._brokers.disks
+        return [
+            BrokerDisk(broker=broker, disk=known[broker][0], as_of_ms=known[broker][1])
+            for broker in brokers
+            if broker in known
         ]
 
     def _received(self, group: str, queue: MessageQueue) -> Received | None:

@@ -38,6 +38,8 @@ class QueueLag(NamedTuple):
     """Age of the oldest message that is not pulled."""
     in_flight_as_of_ms: int = 0
     lost: int = 0
+    lost_because: int = 0
+    """DeletionReason on the wire."""
     loss_ms: int | None = None
     loss_cause: int = 0
     filter: str = ""
@@ -102,7 +104,11 @@ def filled(
     lag = max(0, state.max_offset - progress.offset)
     deleted = min(lag, max(0, state.min_offset - progress.offset))
     row = row._replace(
-        committed=progress.offset, lag=lag, lag_ms=_lag_ms(progress.offset, state), lost=deleted
+        committed=progress.offset,
+        lag=lag,
+        lag_ms=_lag_ms(progress.offset, state),
+        lost=deleted,
+        lost_because=state.asked_deletion,
     )
     if state.asked_loss is not None:
         row = row._replace(

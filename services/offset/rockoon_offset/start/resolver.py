@@ -2,7 +2,8 @@
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from rockoon_core.errors import (
@@ -301,7 +302,7 @@ class Resolver:
                 continue
             asked[queue] = Asked(self._store.ledger.stored(group, queue), create_revision)
         facts: dict[MessageQueue, Facts] = {}
-        for queue, state in (await self._brokers.queue_states(asked)).items():
+        for queue, state in (await self._states(asked)).items():
             if isinstance(state, RockoonError):
                 answers[queue] = state
                 continue
@@ -330,6 +331,26 @@ class Resolver:
             )
             if answer is not None:
                 answers[queue] = answer
+
+    async def _states(
+        self, asked: Mapping[MessageQueue, Asked]
+    ) -> dict[MessageQueue, QueueState | RockoonError]:
+        """The queues' ends, and where a reader has lost messages why they were deleted."""
+        states = await self._brokers.queue_states(asked)
+        lost: dict[MessageQueue, int] = {}
+        for queue, state in states.items():
+            stored = asked[queue].stored
+            if stored is None or stored.offset is None or isinstance(state, RockoonError):
+                continue
+            if stored.offset < state.min_offset:
+                lost[queue] = stored.offset
+        reasons = await self._brokers.deletion_reasons(lost) if lost else {}
+        return {
+            queue: replace(state, asked_deletion=reasons[queue])
+            if queue in reasons and isinstance(state, QueueState)
+            else state
+            for queue, state in states.items()
+        }
 
     def _decide(
         self,

@@ -200,11 +200,25 @@ class CommitLog:
         found = self._disk.size(file.fd)
         return file.start + found if found < self.file_bytes else None
 
-    def reserve_ahead(self, request_file: Callable[[Path], None]) -> None:
-        """Have the next file made, once, when the last is half full."""
+    @property
+    def wants_file(self) -> bool:
+        """Whether the last file is half full, and the next one was not requested."""
+        if not self.files:
+            return False
         last = self.files[-1].start
-        if self.end - last > self.file_bytes // 2 and self._reserved_behind != last:
-            self._reserved_behind = last
+        return self.end - last > self.file_bytes // 2 and self._reserved_behind != last
+
+    def reserve_ahead(
+        self, request_file: Callable[[Path], None], may_reserve: Callable[[], bool]
+    ) -> None:
+        """Request the next file, once, when the last is half full.
+
+        Args:
+            request_file: called with the path of the file.
+            may_reserve: whether the disk has room for it; asked right before.
+        """
+        if self.wants_file and may_reserve():
+            self._reserved_behind = self.files[-1].start
             request_file(self.next_path)
 
     def sync_request(self, synced_end: int) -> SyncRequest:

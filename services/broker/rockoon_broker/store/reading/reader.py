@@ -23,6 +23,7 @@ from rockoon_broker.store.queues.consume_queue import ConsumeQueue
 from rockoon_broker.store.queues.consume_queues import ConsumeQueues
 from rockoon_broker.store.queues.repair import QueueRepair
 from rockoon_broker.store.queues.tails import QueueTails
+from rockoon_broker.store.retention.retention import DeletionReason
 from rockoon_broker.store.settings import StoreSettings
 from rockoon_core.light_dataclass import light_dataclass
 from rockoon_format.consume_queue import FILLER_SIZE, EntryArray
@@ -78,6 +79,8 @@ class GetResult:
     """The records, back to back, as they are stored."""
     lengths: NDArray[np.uint32] = field(default_factory=lambda: np.zeros(0, np.uint32))
     """Size of each in bytes, uint32[count]."""
+    deletion: DeletionReason | None = None
+    """With OFFSET_TOO_SMALL: why the message asked for was deleted."""
 
     @property
     def count(self) -> int:

@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,12 +20,22 @@ from rockoon_broker.store.queues.consume_queues import ConsumeQueues
 from rockoon_broker.store.queues.dispatch_queue import DispatchQueue
 from rockoon_broker.store.queues.dropped_topics import DroppedTopics
 from rockoon_broker.store.raw_log import RawLog
-from rockoon_broker.store.reading.reader import Boundary, GetResult, QueueStatus, StoredAt
+from rockoon_broker.store.reading.reader import (
+    Boundary,
+    GetResult,
+    GetStatus,
+    QueueStatus,
+    StoredAt,
+)
 from rockoon_broker.store.recovery.recovery_points import RecoveryPoints
 from rockoon_broker.store.retention.cleaner import Cleaner, ExpiryForecast
-from rockoon_broker.store.retention.retention import LogFileAge, RetentionDecision
+from rockoon_broker.store.retention.retention import (
+    DeletionReason,
+    LogFileAge,
+    RetentionDecision,
+)
 from rockoon_core.replication_rules import Boundary as Epoch
-from rockoon_format.consume_queue import EntryArray, decode_entries
+from rockoon_format.consume_queue import FILLER_SIZE, EntryArray, decode_entries
 from rockoon_format.file_names import OFFSET_MAX
 from rockoon_format.log_marks import LogTopics
 
@@ -110,6 +121,58 @@ class VisibleStore(ABC):
         return self._cleaner.last_decision
 
     @property
+    def keeps_all_files(self) -> bool:
+        """Whether retention deletes nothing: RocketMQ wrote the store, and `reserved_hours` is not
+        set."""
+        return self._cleaner.keeps_all_files
+
+    @property
+    def wanted_readings(self) -> tuple[int, ...]:
+        """Ends of files that retention would delete, once it has the progress of consumer groups:
+        for `Store.clean_with`."""
+        decision = self._cleaner.last_decision
+        return () if decision is None else decision.wanted_ends
+
+    @property
+    def deleted_files(self) -> Mapping[DeletionReason, int]:
+        """How many CommitLog files were deleted since the start, by reason."""
+        return self._cleaner.deleted_files
+
+    @property
+    def deleted_unread(self) -> int:
+        """How many messages were deleted since the start that a known group had not read."""
+        return self._cleaner.deleted_unread
+
+    def pressure_ms(self, now_ms: int) -> int | None:
+        """When the disk will be under pressure at the log's growth rate; see `Cleaner`."""
+        return self._cleaner.pressure_ms(now_ms)
+
+    def deletion_reason(self, topic: str, queue_id: int, offset: int) -> DeletionReason | None:
+        """Why the message at a queue offset was deleted; None: it is kept, or never was.
+
+        If the ConsumeQueue file with the message's entry is deleted as well, the message's position
+        in the log is unknown. Then the newest reason other than age counts.
+        """
+        queue = self._queues.find(topic, queue_id)
+        if queue is None or not 0 <= offset < self.min_offset(topic, queue_id):
+            return None
+        deletions = self._cleaner.deletions
+        entries = self._queues.read(queue, offset, 1)
+        if len(entries) and int(entries[0]["size"]) != FILLER_SIZE:
+            return deletions.reason_at(int(entries[0]["offset"]))
+        first = self._queues.read(queue, self._queues.first_stored(queue), 1)
+        return deletions.reason_below(int(first[0]["offset"]) if len(first) else self._log.end)
+
+    def first_at(self, queue: QueueKey, physical_offset: int) -> tuple[int, int]:
+        """Queue offsets of the oldest message in the log, and of the first one that does not begin
+        below a physical offset; OSError for the disk."""
+        found = self._queues.find(*queue)
+        if found is None:
+            return 0, 0
+        low = self._queues.min_offset(found, self._log.min_offset)
+        return low, self._queues.first_at(found, low, physical_offset)
+
+    @property
     def retention_held_end(self) -> int:
         """Up to where retention would have deleted the log, had other copies not needed it; 0 where
         they did not."""
@@ -157,7 +220,7 @@ class VisibleStore(ABC):
             OSError: the disk.
         """
         self._check_open()
-        return self._reader.get(
+        found = self._reader.get(
             topic,
             queue_id,
             offset,
@@ -166,6 +229,9 @@ class VisibleStore(ABC):
             entries_max=entries_max,
             tag_codes=tag_codes,
         )
+        if found.status is not GetStatus.OFFSET_TOO_SMALL:
+            return found
+        return replace(found, deletion=self.deletion_reason(topic, queue_id, offset))
 
     def read_at(self, physical_offset: int) -> bytes:
         """The record at a physical offset, checked in full, CRC included.
@@ -337,14 +403,19 @@ class VisibleStore(ABC):
 
     @property
     def writable(self) -> bool:
-        """Whether an append would be looked at now."""
-        return not (self._closed or self.not_writable_reason)
+        """Whether messages of clients are accepted now."""
+        return not (self._closed or self.refusal_reason)
+
+    @property
+    def refusal_reason(self) -> str:
+        """Why messages of clients are refused, in one sentence; empty while they are accepted."""
+        return self.not_writable_reason or self._cleaner.refusal_reason
 
     @property
     def not_writable_reason(self) -> str:
-        """Why appends are refused, in one sentence; empty while they are not."""
+        """Why every append is refused, also the broker's own; empty while none is."""
         if self._syncer.failure is not None:
             return f"a sync failed: {self._syncer.failure}"
         if self._undispatched.failure is not None:
             return f"ConsumeQueues cannot be written: {self._undispatched.failure}"
-        return self._cleaner.not_writable_reason
+        return self._cleaner.full_reason

@@ -1,9 +1,10 @@
-"""Carries out what `retention` decides: files go, queues follow, appends stop and go on."""
+"""Carries out what `retention` decides: deletes files, refuses messages while the disk is full."""
 
 import contextlib
 import logging
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
+from itertools import takewhile
 from pathlib import Path
 
 from rockoon_broker.store.clock import WallClock
@@ -15,14 +16,19 @@ from rockoon_broker.store.log.time_runs import TimeRuns
 from rockoon_broker.store.queues.consume_queue import QueueKey
 from rockoon_broker.store.queues.consume_queues import ConsumeQueues
 from rockoon_broker.store.queues.dropped_topics import DroppedTopics
-from rockoon_broker.store.retention.expiry import Loss, earliest_loss
+from rockoon_broker.store.retention.deletions import Deletions
+from rockoon_broker.store.retention.expiry import LogGrowth, Loss, earliest_loss
 from rockoon_broker.store.retention.retention import (
+    DeletionReason,
+    FileDeletion,
+    FileReading,
+    LogFacts,
     LogFileAge,
     RetentionDecision,
     RetentionRules,
     come_back,
     decide,
-    parse_hours,
+    refusals,
 )
 from rockoon_broker.store.settings import StoreSettings
 from rockoon_core.disk import Disk, DiskUsage
@@ -44,6 +50,7 @@ class ExpiryForecast:
         clock: tells the hour.
         usage: fill of the partition.
         rules: of retention.
+        bytes_per_second: how fast the log grows.
         now_ms: epoch milliseconds.
     """
 
@@ -54,9 +61,11 @@ class ExpiryForecast:
         clock: WallClock,
         usage: DiskUsage,
         rules: RetentionRules,
+        bytes_per_second: float,
         now_ms: int,
     ) -> None:
         self._log = log
+        self._bytes_per_second = bytes_per_second
         self._newest_in = newest_in
         self._clock = clock
         self._rules = rules
@@ -75,7 +84,7 @@ class ExpiryForecast:
             for file in self._log.files:
                 if self._looked_at_end <= file.start <= start:
                     self._look_at(file)
-        return self._losses.get(start) or self._loss(0)
+        return self._losses.get(start) or self._loss(0, self._log.min_offset)
 
     def _look_at(self, file: LogFile) -> None:
         newest_ms = min(self._newest_in(file), self._now_ms)
@@ -84,13 +93,15 @@ class ExpiryForecast:
             newest_ms = max(newest_ms, self._now_ms)
         self._newest_ms = max(self._newest_ms, newest_ms)
         self._looked_at_end = file.start + self._log.file_bytes
-        self._losses[file.start] = self._loss(self._newest_ms)
+        self._losses[file.start] = self._loss(self._newest_ms, file.start)
 
-    def _loss(self, newest_ms: int) -> Loss:
+    def _loss(self, newest_ms: int, start: int) -> Loss:
         return earliest_loss(
             newest_ms,
             self._usage,
             self._rules,
+            before_bytes=start - self._log.min_offset,
+            bytes_per_second=self._bytes_per_second,
             now_ms=self._now_ms,
             local_hour=self._clock.local_hour,
         )
@@ -101,9 +112,16 @@ class Cleaner:
 
     Attributes:
         last_decision: of the newest pass, None before the first.
-        not_writable_reason: why appends are refused for lack of space; empty while they are not.
+        refusal_reason: why clients' messages are refused; empty while they are accepted.
+        full_reason: why every append is refused for lack of space; empty while none is.
         held_end: physical offset up to which the newest pass would have deleted, had other copies
             not needed it; 0 where they did not.
+        readings: what consumer groups have not read, by the end of the file, for the next pass;
+            None where no offset service is asked: in a store without a broker, and in a follower.
+        growth: how fast the log grows.
+        deletions: why parts of the log were deleted.
+        deleted_files: how many files were deleted, by reason, since the start.
+        deleted_unread: how many messages with them that a known group had not read.
     """
 
     def __init__(
@@ -117,6 +135,9 @@ class Cleaner:
         dropped: DroppedTopics,
         syncer: Syncer,
         compaction: Compaction,
+        *,
+        by_quorum: bool = False,
+        keeps_all: bool = False,
     ) -> None:
         self._settings = settings
         self._disk = disk
@@ -127,38 +148,66 @@ class Cleaner:
         self._dropped = dropped
         self._syncer = syncer
         self._compaction = compaction
+        self._by_quorum = by_quorum
         self._to_sweep: deque[QueueKey] = deque()
         # Given up, and not named to the Syncer yet.
         self._swept: list[Path] = []
         self.last_decision: RetentionDecision | None = None
-        self.not_writable_reason = ""
+        self.refusal_reason = ""
+        self.full_reason = ""
         self.held_end = 0
+        self.readings: dict[int, FileReading] | None = None
+        self.growth = LogGrowth()
+        self.deletions = Deletions(settings.root, disk)
+        self.deleted_files: Counter[DeletionReason] = Counter()
+        self.deleted_unread = 0
         self._held: Hold | None = None
-        self._rules = RetentionRules(
-            reserved_ms=int(settings.reserved_hours * 3_600_000),
-            delete_hours=parse_hours(settings.delete_when),
-            used_percent_max=settings.disk_used_percent_max,
-            forced_percent=settings.disk_forced_percent,
-            full_percent=settings.disk_full_percent,
-            files_per_pass_max=settings.files_per_pass_max,
-        )
+        self._kept = ""
+        # Whether the newest pass has deleted a file.
+        self._has_deleted = False
+        self._rules = settings.retention_rules(keeps_all=keeps_all)
+
+    @property
+    def keeps_all_files(self) -> bool:
+        """Whether no file is ever deleted; see `RetentionRules.keeps_all`."""
+        return self._rules.keeps_all
 
     def loss_forecast(self, now_ms: int) -> ExpiryForecast:
         """When messages can go, as things are now. Raises OSError."""
         usage = self._disk.usage(self._settings.root)
-        return ExpiryForecast(self._log, self._newest_in, self._clock, usage, self._rules, now_ms)
+        self.growth.record(now_ms, self._log.end)
+        rate = self.growth.bytes_per_second
+        return ExpiryForecast(
+            self._log, self._newest_in, self._clock, usage, self._rules, rate, now_ms
+        )
+
+    def pressure_ms(self, now_ms: int) -> int | None:
+        """When the disk will be under pressure at the log's growth rate, epoch milliseconds.
+
+        Under the policy `refuse` this is the mark above which messages are refused, under `delete`
+        the mark above which the oldest files are deleted.
+
+        Returns:
+            None: not at this rate, or the log does not grow.
+
+        Raises:
+            OSError: the disk cannot be looked at.
+        """
+        self.growth.record(now_ms, self._log.end)
+        seconds = self._rules.seconds_to_pressure(
+            self._disk.usage(self._settings.root), self.growth.bytes_per_second
+        )
+        return None if seconds is None else now_ms + int(seconds * 1000)
 
     def clean_if_possible(self, now_ms: int, proven_end: int, retain_from: int) -> None:
-        """Clean; a disk that cannot even be looked at takes no messages until it can be again."""
+        """Clean; a disk that cannot be looked at refuses every append until it can be again."""
         try:
             self.clean(now_ms, proven_end, retain_from)
         except OSError as failure:
-            self.not_writable_reason = (
-                f"the disk of {self._settings.root} cannot be looked at: {failure}"
-            )
+            self.full_reason = f"the disk of {self._settings.root} cannot be looked at: {failure}"
 
     def clean(self, now_ms: int, proven_end: int, retain_from: int) -> RetentionDecision:
-        """Look at the disk, delete what has to go, and decide whether appends are accepted.
+        """Look at the disk, delete files, and decide whether appends are accepted.
 
         Args:
             now_ms: epoch milliseconds.
@@ -171,45 +220,111 @@ class Cleaner:
         """
         self._syncer.retry_removals()
         self._forget_marks()
+        self.deletions.write_if_needed()
+        self.growth.record(now_ms, self._log.end)
         # Store times may still follow a clock that was ahead, and bring every file's end early.
         now_ms = min(now_ms, self._clock.now_ms())
-        # One more than may go: the last of those given is never deleted.
-        files = [
-            LogFileAge(file.start, self._newest_in(file))
-            for file in self._log.files[: self._rules.files_per_pass_max + 1]
-        ]
-        if any(file.newest_ms > now_ms for file in files):
-            files = come_back(self.file_ages(), now_ms)[: len(files)]
-        decision = decide(
-            files,
-            self._disk.usage(self._settings.root),
-            self._rules,
-            now_ms=now_ms,
-            local_hour=self._clock.local_hour(now_ms),
-        )
+        facts = self._facts(now_ms, retain_from)
+        local_hour = self._clock.local_hour(now_ms)
+        decision = decide(facts, self._rules, now_ms=now_ms, local_hour=local_hour)
         self.last_decision = decision
-        self.not_writable_reason = ""
-        if not decision.writable:
-            self.not_writable_reason = (
-                f"the disk of {self._settings.root} is {decision.used_percent} % full, "
-                f"appends stop above {self._rules.full_percent} %"
-            )
-        hold = self._compaction.hold() if decision.delete or not decision.writable else None
+        hold = self._compaction.hold() if decision.deletions or not decision.writable else None
         due = [start + self._log.file_bytes for start in decision.delete]
         held = [end for end in due if retain_from < end <= proven_end]
         self.held_end = max(held, default=0)
         may_go = min(proven_end, retain_from)
-        self._tell_hold(hold if self._delete(decision, may_go, hold) else None)
-        if hold is not None and not decision.writable:
-            self.not_writable_reason += f"; {_why_held(hold)}"
-        if decision.delete:
+        self._tell_hold(hold if self._delete(decision, may_go, hold, now_ms) else None)
+        self._refuse(decision, hold)
+        if decision.deletions:
             self._to_sweep = deque(queue.key for queue in self._queues)
+        if self.readings is not None:
+            # Progress can go back, and new groups appear: an answer counts for one pass.
+            self.readings.clear()
         return decision
 
-    def _delete(self, decision: RetentionDecision, proven_end: int, hold: Hold | None) -> bool:
-        """Give up the files that have to go; returns whether one stays because of the hold."""
-        for _ in decision.delete:
-            file_end = self._log.files[0].start + self._log.file_bytes
+    @property
+    def wants_pass(self) -> bool:
+        """Whether another pass is due as soon as the bytes of deleted files are free."""
+        decision = self.last_decision
+        if decision is None or not decision.is_pressed or self._syncer.removal_failure is not None:
+            return False
+        return self._has_deleted or self._is_freeing
+
+    def may_reserve(self) -> bool:
+        """Whether the disk has room for another CommitLog file; refuses messages where it has not.
+
+        Called when the last file is half full: without it a fast producer fills the disk between
+        two passes, and the reserve with it.
+        """
+        try:
+            usage = self._disk.usage(self._settings.root)
+        except OSError:
+            return True
+        refusal, _ = refusals(usage, self._log.file_bytes, self._rules)
+        if refusal and not self.refusal_reason:
+            self.refusal_reason = f"the disk of {self._settings.root} {refusal}"
+        return not refusal
+
+    def _facts(self, now_ms: int, retain_from: int) -> LogFacts:
+        rules = self._rules
+        # One file more than a pass deletes: `decide` never deletes the last one.
+        count = len(self._log.files) if rules.waits_for else rules.files_per_pass_max + 1
+        files = [LogFileAge(file.start, self._newest_in(file)) for file in self._log.files[:count]]
+        if any(file.newest_ms > now_ms for file in files):
+            files = come_back(self.file_ages(), now_ms)[: len(files)]
+        expired = takewhile(lambda file: now_ms >= file.newest_ms + rules.reserved_ms, files[:-1])
+        last_start = max((file.start for file in expired), default=-self._log.file_bytes)
+        follows = self._by_quorum and self.readings is None
+        usage = self._disk.usage(self._settings.root)
+        # Files of queues are deleted with the next recovery point, up to a second later. Their
+        # bytes count as free, or more of the log is deleted than is needed.
+        freed = min(len(self._swept) * self._queues.file_bytes, usage.used_bytes)
+        return LogFacts(
+            files,
+            DiskUsage(usage.used_bytes - freed, usage.usable_bytes + freed),
+            expired_end=last_start + self._log.file_bytes,
+            next_file_bytes=self._log.file_bytes if self._log.wants_file else 0,
+            readings=self.readings,
+            deleted_elsewhere_end=retain_from if follows else 0,
+            is_freeing=self._is_freeing,
+        )
+
+    @property
+    def _is_freeing(self) -> bool:
+        return self._syncer.removals_pending or bool(self._to_sweep)
+
+    def _refuse(self, decision: RetentionDecision, hold: Hold | None) -> None:
+        """Set the reasons for which appends are refused, and log what keeps the oldest file."""
+        root = self._settings.root
+        self.full_reason = f"the disk of {root} {decision.full}" if decision.full else ""
+        if decision.wanted_ends and decision.refusal and self.refusal_reason:
+            # The groups are asked again about the oldest file: until then the last answer counts.
+            return
+        self.refusal_reason = f"the disk of {root} {decision.refusal}" if decision.refusal else ""
+        if hold is not None and decision.refusal:
+            self.refusal_reason += f"; {_why_held(hold)}"
+        if decision.wanted_ends or decision.deletions:
+            return
+        kept = "" if decision.kept is None else str(decision.kept)
+        if bool(kept) != bool(self._kept):
+            if kept:
+                log.warning(
+                    "the disk of %s is %d %% full, and the oldest file of the log is kept: %s",
+                    root,
+                    decision.used_percent,
+                    kept,
+                )
+            else:
+                log.info("disk pressure keeps no file of the log back any more")
+        self._kept = kept
+
+    def _delete(
+        self, decision: RetentionDecision, proven_end: int, hold: Hold | None, now_ms: int
+    ) -> bool:
+        """Delete files; returns whether one stays because of the hold."""
+        self._has_deleted = False
+        for deletion in decision.deletions:
+            file_end = deletion.start + self._log.file_bytes
             if file_end > proven_end:
                 break
             if hold is not None and file_end > hold.physical_offset:
@@ -219,9 +334,33 @@ class Cleaner:
             except OSError as failure:
                 log.warning("files of the CommitLog stay: that they go is not noted: %s", failure)
                 break
-            self._runs.forget(self._log.files[0].start)
+            self.deletions.record(deletion.start, file_end, deletion.reason, now_ms)
+            self._runs.forget(deletion.start)
             self._syncer.request_removal(self._log.remove_oldest())
+            self._has_deleted = True
+            self.deleted_files[deletion.reason] += 1
+            self.deleted_unread += deletion.reading.messages
+            self._log_deletion(deletion, decision.used_percent)
         return False
+
+    def _log_deletion(self, deletion: FileDeletion, used_percent: int) -> None:
+        reading, is_early = deletion.reading, deletion.reason is not DeletionReason.EXPIRED
+        loses = bool(reading.messages or reading.pending or (reading.unknown_because and is_early))
+        why = {
+            DeletionReason.EXPIRED: "it has expired",
+            DeletionReason.DISK_PRESSURE: f"disk pressure, the disk is {used_percent} % full",
+            DeletionReason.WAIT_LIMIT: (
+                "it has expired, and more than retention_wait_bytes_max "
+                f"({self._rules.wait_bytes_max}) bytes wait for groups"
+            ),
+        }[deletion.reason]
+        log.log(
+            logging.WARNING if loses else logging.INFO,
+            "CommitLog file %020d is deleted: %s; %s",
+            deletion.start,
+            why,
+            "groups were not asked" if reading.unknown_because and not is_early else reading,
+        )
 
     def _tell_hold(self, hold: Hold | None) -> None:
         """Log once when files begin to stay, when it is for another message, and when they go."""

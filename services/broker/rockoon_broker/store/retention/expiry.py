@@ -1,10 +1,13 @@
-"""Expiry forecast: when retention can delete a message, at the earliest. Pure.
+"""Expiry forecast: when retention can delete an unread message, at the earliest. Pure.
 
-A prediction, and so a bound: retention looks at the disk now and then, deletes some files in a
-pass, and keeps what no recovery point covers. All of that only makes it later. A disk that fills up
-makes it sooner; a prediction holds as long as the disk stays below the marks it is below now.
+The age of a file gives one time, and the growth of the log another: where the policy under disk
+pressure is `delete`, a log that fills the disk deletes its oldest files at the rate at which it
+grows. The earlier of the two is the forecast. Passes run at intervals and keep files that no
+recovery point covers, which only makes a deletion later. A log that grows faster than before, or
+another program that fills the disk, makes it earlier.
 """
 
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
@@ -24,6 +27,7 @@ class LossCause(Enum):
     EXPIRED_AT_HOUR = "its file expires by age, and files go in the hours set for it"
     EXPIRED = "its file expires by age, and on a disk this full files go at any hour"
     DISK_FULL = "the disk is so full that the oldest files go whatever their age"
+    DISK_FILLS = "at the log's growth rate the disk is full before its file expires"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +39,58 @@ class Loss:
     cause: LossCause
 
 
+NEVER = Loss(1 << 53, LossCause.EXPIRED)
+"""Of a store whose files retention keeps: later than any message expires."""
+
+
+class LogGrowth:
+    """How fast the log grows, from its end at different times.
+
+    The rate is the larger one of a short and a long time: a producer that began a moment ago fills
+    the disk, and one that pauses for a moment does as well.
+    """
+
+    LONG_MS = 600_000
+    SHORT_MS = 20_000
+    # Between two samples: many callers may ask for a forecast.
+    STEP_MS = 1000
+
+    def __init__(self) -> None:
+        # (epoch milliseconds, physical offset), oldest first.
+        self._samples: deque[tuple[int, int]] = deque()
+
+    def record(self, now_ms: int, log_end: int) -> None:
+        """Remember where the log ends."""
+        if self._samples and now_ms < self._samples[-1][0]:
+            # The clock was set back: times from before it cannot be compared.
+            self._samples.clear()
+        if len(self._samples) > 1 and now_ms - self._samples[-2][0] < self.STEP_MS:
+            self._samples.pop()
+        self._samples.append((now_ms, log_end))
+        while now_ms - self._samples[0][0] > self.LONG_MS:
+            self._samples.popleft()
+
+    @property
+    def bytes_per_second(self) -> float:
+        """0 until the log has been seen at two times."""
+        if len(self._samples) < 2:
+            return 0.0
+        now_ms = self._samples[-1][0]
+        recent = next(each for each in self._samples if now_ms - each[0] <= self.SHORT_MS)
+        return max(self._rate_since(self._samples[0]), self._rate_since(recent))
+
+    def _rate_since(self, sample: tuple[int, int]) -> float:
+        elapsed_ms = self._samples[-1][0] - sample[0]
+        return (self._samples[-1][1] - sample[1]) * 1000 / elapsed_ms if elapsed_ms else 0.0
+
+
 def earliest_loss(
     newest_ms: int,
     usage: DiskUsage,
     rules: RetentionRules,
     *,
+    before_bytes: int = 0,
+    bytes_per_second: float = 0.0,
     now_ms: int,
     local_hour: Callable[[int], int],
 ) -> Loss:
@@ -51,12 +102,38 @@ def earliest_loss(
             another one is the last.
         usage: the partition's fill now.
         rules: the limits.
+        before_bytes: bytes of the log before the file, which are deleted first.
+        bytes_per_second: how fast the log grows.
         now_ms: epoch milliseconds.
         local_hour: hour of the day, 0 to 23, at a time in epoch milliseconds.
     """
+    if rules.keeps_all:
+        return NEVER
+    by_age = _by_age(newest_ms, usage, rules, now_ms, local_hour)
+    if not rules.deletes_unread:
+        # Under pressure the broker refuses new messages, and keeps unread ones.
+        return by_age
+    seconds = rules.seconds_to_pressure(usage, bytes_per_second)
+    if seconds is None:
+        return by_age
+    if before_bytes:
+        seconds += before_bytes / bytes_per_second if bytes_per_second else 0.0
+    at_ms = now_ms + int(seconds * 1000)
+    if at_ms > by_age.at_ms:
+        return by_age
+    is_full = usage.used_percent > rules.forced_percent
+    return Loss(at_ms, LossCause.DISK_FULL if is_full else LossCause.DISK_FILLS)
+
+
+def _by_age(
+    newest_ms: int,
+    usage: DiskUsage,
+    rules: RetentionRules,
+    now_ms: int,
+    local_hour: Callable[[int], int],
+) -> Loss:
+    """When the age of a file lets it be deleted."""
     percent = usage.used_percent
-    if percent > rules.forced_percent:
-        return Loss(now_ms, LossCause.DISK_FULL)
     expires_ms = max(newest_ms + rules.reserved_ms, now_ms)
     if percent > rules.used_percent_max:
         return Loss(expires_ms, LossCause.EXPIRED)

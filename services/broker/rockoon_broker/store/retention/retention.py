@@ -1,14 +1,32 @@
-"""Retention: which CommitLog files are deleted, and whether the store takes messages. Pure.
+"""Retention: which CommitLog files are deleted and why, and which messages are accepted. Pure.
 
-The rules are those of RocketMQ's CleanCommitLogService: oldest first, stop at the first file that
-has not expired, and never the last file. But age is counted from when the file's newest message was
-stored, and not from when the file was modified: a copy that was made today is not younger for it.
+The rules are those of RocketMQ's CleanCommitLogService, with three changes:
+
+1. The age of a file counts from the store time of its newest message, not from the time at which
+   the file was modified: a copy of a store is not younger than the original.
+2. Under disk pressure files are deleted one at a time, and with `deletes_unread` off only files
+   that every known consumer group has read (docs/adr/0079-refuse-before-deleting-unread.md).
+3. An expired file can wait for named consumer groups, up to a number of bytes.
+
+Files are deleted oldest first. The last file is never deleted.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 
 from rockoon_core.disk import DiskUsage
+
+RESERVED_HOURS_DEFAULT = 72.0
+
+
+class DeletionReason(StrEnum):
+    """Why a CommitLog file was deleted; the values are kept on disk."""
+
+    EXPIRED = "expired"
+    DISK_PRESSURE = "disk pressure"
+    WAIT_LIMIT = "wait limit"
+    """Expired and unread by a group that retention waits for, but the byte limit was reached."""
 
 
 @dataclass(frozen=True)
@@ -22,6 +40,49 @@ class LogFileAge:
 
 
 @dataclass(frozen=True)
+class UnreadBy:
+    """Messages that one reader has not read."""
+
+    group: str
+    """The consumer group; "group@member" for a member with progress of its own."""
+    queue: str
+    messages: int
+
+
+@dataclass(frozen=True)
+class FileReading:
+    """Messages of a CommitLog file, and of older ones, that are still needed."""
+
+    unread: tuple[UnreadBy, ...] = ()
+    """The readers with most unread messages; bounded."""
+    messages: int = 0
+    """Unread messages in total, counted once for each reader."""
+    is_waited_for: bool = False
+    """Whether a group that retention waits for is among the readers."""
+    pending: int = 0
+    """Delayed and half messages that are not delivered yet."""
+    unknown_because: str = ""
+    """Why the groups' progress is not known; it counts as unread then."""
+
+    @property
+    def is_read(self) -> bool:
+        """Whether the deletion of the file loses no message of a known group."""
+        return not (self.messages or self.pending or self.unknown_because)
+
+    def __str__(self) -> str:
+        if self.unknown_because:
+            return f"unread messages are not known: {self.unknown_because}"
+        parts = [f"{each.group} {each.messages} of {each.queue}" for each in self.unread]
+        if hidden := self.messages - sum(each.messages for each in self.unread):
+            parts.append(f"{hidden} more")
+        text = f"unread by groups: {', '.join(parts)}" if parts else "read by every known group"
+        return f"{text}; {self.pending} delayed or half messages" if self.pending else text
+
+
+NOT_ASKED = FileReading(is_waited_for=True, unknown_because="no offset service was asked")
+
+
+@dataclass(frozen=True)
 class RetentionRules:
     """The limits of one store; see `StoreSettings` for each."""
 
@@ -31,19 +92,97 @@ class RetentionRules:
     forced_percent: int
     full_percent: int
     files_per_pass_max: int
+    file_bytes: int
+    reserve_percent: int = 5
+    deletes_unread: bool = False
+    waits_for: tuple[str, ...] = ()
+    wait_bytes_max: int = 0
+    keeps_all: bool = False
+    """RocketMQ wrote the store, and no operator has set a retention time."""
+
+    def seconds_to_pressure(self, usage: DiskUsage, bytes_per_second: float) -> float | None:
+        """How long until the log's growth brings the disk to the mark of the policy.
+
+        Under `refuse` that is `full_percent`, under `delete` `forced_percent`.
+
+        Returns:
+            0 where the disk is above the mark; None where the log does not grow.
+        """
+        mark_percent = self.forced_percent if self.deletes_unread else self.full_percent
+        total = usage.used_bytes + usage.usable_bytes
+        free_bytes = total * mark_percent // 100 - usage.used_bytes
+        if free_bytes <= 0:
+            return 0.0
+        return free_bytes / bytes_per_second if bytes_per_second > 0 else None
+
+
+@dataclass(frozen=True)
+class LogFacts:
+    """State of the log and of the disk for one clean pass.
+
+    Attributes:
+        files: the oldest CommitLog files, oldest first; the last of them is not deleted.
+        usage: fill of the partition.
+        expired_end: physical offset behind the expired files; needed where retention waits.
+        next_file_bytes: size of a file that has to be created next; 0 while the log has one.
+        readings: unread messages of files, by the physical offset at which a file ends; None where
+            no offset service is asked.
+        deleted_elsewhere_end: physical offset up to which the leader of the log has deleted it.
+        is_freeing: files deleted before still occupy the disk.
+        retained_from: from this physical offset on files stay, whatever is decided.
+    """
+
+    files: Sequence[LogFileAge]
+    usage: DiskUsage
+    expired_end: int = 0
+    next_file_bytes: int = 0
+    readings: Mapping[int, FileReading] | None = None
+    deleted_elsewhere_end: int = 0
+    is_freeing: bool = False
+
+    def reading(self, end: int) -> FileReading | None:
+        """Unread messages of the file that ends at an offset; None: ask the groups first."""
+        if end <= self.deleted_elsewhere_end:
+            return FileReading()
+        return NOT_ASKED if self.readings is None else self.readings.get(end)
+
+
+@dataclass(frozen=True)
+class FileDeletion:
+    """One CommitLog file that is deleted."""
+
+    start: int
+    reason: DeletionReason
+    reading: FileReading
 
 
 @dataclass(frozen=True)
 class RetentionDecision:
     """What a clean pass does."""
 
-    delete: tuple[int, ...]
-    """Start offsets of the files to delete, oldest first."""
-    writable: bool
-    """False while the disk is fuller than the last mark."""
+    deletions: tuple[FileDeletion, ...]
+    """Oldest first."""
+    wanted_ends: tuple[int, ...]
+    """Ends of files about which the groups have to be asked before they can be deleted."""
+    refusal: str
+    """Why messages of clients are refused; empty while they are accepted."""
+    full: str
+    """Why nothing at all is appended, not even from the reserve; empty while the broker can."""
     used_percent: int
-    reason: str
-    """Why files go, or why none: for the log line."""
+    is_pressed: bool = False
+    """Whether the disk is above the forced mark, or has no room for the next file."""
+    kept: FileReading | None = None
+    """What keeps the oldest file although the disk is under pressure."""
+
+    @property
+    def delete(self) -> tuple[int, ...]:
+        """Start offsets of the files to delete, oldest first."""
+        return tuple(each.start for each in self.deletions)
+
+    @property
+    def writable(self) -> bool:
+        """Whether messages of clients are accepted."""
+        return not self.refusal
 
 
 def parse_hours(text: str) -> frozenset[int]:
@@ -71,36 +210,82 @@ def come_back(files: Sequence[LogFileAge], now_ms: int) -> list[LogFileAge]:
 
 
 def decide(
-    files: Sequence[LogFileAge],
-    usage: DiskUsage,
-    rules: RetentionRules,
-    *,
-    now_ms: int,
-    local_hour: int,
+    facts: LogFacts, rules: RetentionRules, *, now_ms: int, local_hour: int
 ) -> RetentionDecision:
     """Decide one clean pass.
 
     Args:
-        files: every CommitLog file, oldest first.
-        usage: the partition's fill now.
+        facts: of the log and the disk.
         rules: the limits.
         now_ms: epoch milliseconds.
         local_hour: 0 to 23.
     """
+    percent = facts.usage.used_percent
+    refusal, full = refusals(facts.usage, facts.next_file_bytes, rules)
+    is_pressed = percent > rules.forced_percent or bool(refusal)
+    if rules.keeps_all:
+        return RetentionDecision((), (), refusal, full, percent, is_pressed)
+    deletions: list[FileDeletion] = []
+    wanted: list[int] = []
+    if is_pressed or percent > rules.used_percent_max or local_hour in rules.delete_hours:
+        deletions.extend(_expired(facts, rules, now_ms, wanted))
+    kept = None
+    if is_pressed and not (deletions or wanted or facts.is_freeing) and len(facts.files) > 1:
+        # One at a time: the disk is looked at again once the file's bytes are free.
+        oldest = facts.files[0]
+        reading = facts.reading(oldest.start + rules.file_bytes)
+        if reading is None:
+            wanted.append(oldest.start + rules.file_bytes)
+        elif reading.is_read or rules.deletes_unread:
+            deletions.append(FileDeletion(oldest.start, DeletionReason.DISK_PRESSURE, reading))
+        else:
+            kept = reading
+    if refusal and kept is not None:
+        refusal = f"{refusal}; the oldest file of the log is {kept} (disk_pressure_policy = refuse)"
+    return RetentionDecision(
+        tuple(deletions), tuple(wanted), refusal, full, percent, is_pressed, kept
+    )
+
+
+def _expired(
+    facts: LogFacts, rules: RetentionRules, now_ms: int, wanted: list[int]
+) -> Iterator[FileDeletion]:
+    """Expired files that can be deleted, oldest first; adds those to be asked about to `wanted`."""
+    for file in facts.files[:-1][: rules.files_per_pass_max]:
+        if now_ms < file.newest_ms + rules.reserved_ms:
+            return
+        end = file.start + rules.file_bytes
+        reading = facts.reading(end)
+        if reading is None:
+            wanted.append(end)
+        elif not wanted:
+            reason = DeletionReason.EXPIRED
+            if rules.waits_for and reading.is_waited_for:
+                if facts.expired_end - file.start <= rules.wait_bytes_max:
+                    return
+                reason = DeletionReason.WAIT_LIMIT
+            yield FileDeletion(file.start, reason, reading)
+
+
+def refusals(usage: DiskUsage, next_file_bytes: int, rules: RetentionRules) -> tuple[str, str]:
+    """Why a disk refuses clients' messages, and why it refuses everything; empty: it does not.
+
+    Args:
+        usage: fill of the partition.
+        next_file_bytes: size of a CommitLog file that has to be created next, 0 for none.
+        rules: the limits.
+    """
     percent = usage.used_percent
-    writable = percent <= rules.full_percent
-    forced = percent > rules.forced_percent
-    if forced:
-        reason = f"disk {percent} % full, above {rules.forced_percent} %"
-    elif percent > rules.used_percent_max:
-        reason = f"disk {percent} % full, above {rules.used_percent_max} %"
-    elif local_hour in rules.delete_hours:
-        reason = f"hour {local_hour:02d}"
-    else:
-        return RetentionDecision((), writable, percent, "not due")
-    delete: list[int] = []
-    for file in files[:-1][: rules.files_per_pass_max]:
-        if not forced and now_ms < file.newest_ms + rules.reserved_ms:
-            break
-        delete.append(file.start)
-    return RetentionDecision(tuple(delete), writable, percent, reason)
+    last_percent = min(rules.full_percent + rules.reserve_percent, 100)
+    full = ""
+    if percent > last_percent:
+        full = f"is {percent} % full, appends stop above {last_percent} %"
+    if percent > rules.full_percent:
+        return f"is {percent} % full, messages are refused above {rules.full_percent} %", full
+    total = usage.used_bytes + usage.usable_bytes
+    if (usage.used_bytes + next_file_bytes) * 100 > rules.full_percent * total:
+        return (
+            f"is {percent} % full and has no room for the next CommitLog file of "
+            f"{next_file_bytes} bytes below {rules.full_percent} %"
+        ), full
+    return "", full

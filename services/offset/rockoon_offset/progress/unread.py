@@ -1,0 +1,153 @@
+"""Unread messages of a part of a broker's log, by consumer group. No I/O; it pauses in long loops.
+
+A broker asks before it deletes a file. A group counts from its committed offset on. A group that
+has subscribed and has no progress on a queue yet has read nothing of it, unless its own policy is
+LAST and the queue is older than the subscription: a policy may also come with the first reader. In
+its retry topic a group reads everything.
+"""
+
+import asyncio
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import NamedTuple
+
+from rockoon_core.message_queue import MessageQueue
+from rockoon_core.start_position import ConsumeFrom, NewQueueRule
+from rockoon_format.names import RETRY_TOPIC_PREFIX, is_retry_topic
+from rockoon_offset.progress.ledger import Ledger
+from rockoon_offset.progress.readers import group_of, reader_of
+from rockoon_offset.route_table import RouteTable
+from rockoon_proto.v1.nameserver_pb2 import BROADCAST_SERVER
+
+EVERY_GROUP = "*"
+NAMED_MAX = 64
+# Entries of progress looked at before other calls have their turn.
+TURN_ENTRIES = 20_000
+
+
+class Span(NamedTuple):
+    """Queue offsets of the messages asked about: [begin, end)."""
+
+    begin: int
+    end: int
+
+
+class Unread(NamedTuple):
+    """Messages of one queue that one reader has not read; `reader` as in the ledger."""
+
+    reader: str
+    queue: MessageQueue
+    messages: int
+
+
+class UnreadParts(NamedTuple):
+    """Unread messages of all spans together."""
+
+    named: list[Unread]
+    """Those with most messages, most first."""
+    messages: int
+    is_waited_for: bool
+
+
+async def unread_in(
+    spans: Mapping[MessageQueue, Span],
+    ledger: Ledger,
+    table: RouteTable,
+    waited_groups: Collection[str],
+    cluster_rule: NewQueueRule,
+) -> UnreadParts:
+    """Messages of some spans that known groups have not read.
+
+    Args:
+        spans: queue offsets of the messages in question.
+        ledger: progress.
+        table: groups, subscriptions and queues.
+        waited_groups: whose unread messages set `is_waited_for`; `*` means every group's.
+        cluster_rule: for groups that do not say which queues are new to them.
+    """
+    found: list[Unread] = []
+    messages, seen, is_waited_for = 0, 0, False
+    incarnation = table.create_revision_or_none
+
+    def read(reader: str, queue: MessageQueue, offset: int) -> None:
+        nonlocal messages, is_waited_for
+        begin, end = spans[queue]
+        missing = end - max(begin, offset)
+        if missing <= 0:
+            return
+        messages += missing
+        is_waited_for |= EVERY_GROUP in waited_groups or group_of(reader) in waited_groups
+        found.append(Unread(reader, queue, missing))
+
+    for reader in list(ledger.groups()):
+        if group_of(reader) not in table.groups:
+            continue
+        for queue, progress in list(ledger.progress_of(reader).items()):
+            # What is stored for a deleted queue of the name means nothing on this one.
+            if queue in spans and progress.incarnation == incarnation(queue):
+                read(reader, queue, progress.offset)
+            seen += 1
+            if seen % TURN_ENTRIES == 0:
+                await asyncio.sleep(0)
+    for reader, queue in _not_begun(spans, ledger, table, cluster_rule):
+        read(reader, queue, 0)
+    found.sort(key=lambda each: -each.messages)
+    return UnreadParts(found[:NAMED_MAX], messages, is_waited_for)
+
+
+def _not_begun(
+    spans: Mapping[MessageQueue, Span],
+    ledger: Ledger,
+    table: RouteTable,
+    cluster_rule: NewQueueRule,
+) -> Iterator[tuple[str, MessageQueue]]:
+    """Readers without progress on a queue that will read its messages."""
+    by_topic: dict[str, list[MessageQueue]] = {}
+    for queue in spans:
+        by_topic.setdefault(queue.topic, []).append(queue)
+    for topic, queues in by_topic.items():
+        for group in sorted(table.readers.get(topic, set()) | retrying(topic)):
+            if group not in table.groups:
+                continue
+            reads = _reads_old(group, topic, table, cluster_rule)
+            for queue in queues:
+                created = table.create_revision_or_none(queue)
+                if created is None or not reads(queue, created):
+                    continue
+                for reader in _readers(group, topic, table, ledger):
+                    progress = ledger.find(reader, queue)
+                    if progress is None or progress.incarnation != created:
+                        yield reader, queue
+
+
+def retrying(topic: str) -> set[str]:
+    """The group whose retry topic this is; it may never have subscribed to it."""
+    return {topic.removeprefix(RETRY_TOPIC_PREFIX)} if is_retry_topic(topic) else set()
+
+
+def _readers(group: str, topic: str, table: RouteTable, ledger: Ledger) -> list[str]:
+    """The group, or its members where each has progress of its own."""
+    if table.groups[group].config.broadcast_progress != BROADCAST_SERVER:
+        return [group]
+    return [
+        reader_of(group, name)
+        for name, known in ledger.known.of(group).items()
+        if topic in dict(known.since)
+    ]
+
+
+def _reads_old(
+    group: str, topic: str, table: RouteTable, cluster_rule: NewQueueRule
+) -> Callable[[MessageQueue, int], bool]:
+    """Whether a group without progress on a queue, which was created at a revision, may begin
+    before its end."""
+    config = table.groups[group].config
+    rule = NewQueueRule(config.new_queue_rule) or cluster_rule
+    subscribed = table.subscriptions.get((group, topic), 0)
+    begins_at_end = config.start_policy.consume_from == ConsumeFrom.LAST
+
+    def reads(queue: MessageQueue, created: int) -> bool:
+        # The rule CLASSIC looks at the broker's memory: what may be read counts as unread.
+        is_new = rule is NewQueueRule.CLASSIC or created > subscribed
+        return queue.is_retry or is_new or not begins_at_end
+
+    return reads
