@@ -8,7 +8,7 @@ from rockoon_broker.broker import Broker
 def problems_of(broker: Broker) -> Iterator[str]:
     """What makes sends or reads fail now, or will if nobody does anything; a sentence each."""
     store, aside = broker.store, broker.aside
-    if reason := store.not_writable_reason:
+    if reason := store.refusal_reason:
         yield f"it takes no messages: {reason}"
     if store.retention_held_end:
         held_bytes = store.retention_held_end - store.log_min_offset

@@ -94,7 +94,7 @@ class StoreTicks:
     def _report_refused_messages(self) -> None:
         """Say once when messages are refused, whatever percentage comes after, and once when they
         are taken again."""
-        reason = self._store.not_writable_reason
+        reason = self._store.refusal_reason
         if reason and not self._append_refused:
             log.error("messages are refused: %s", reason)
         if not reason and self._append_refused:
