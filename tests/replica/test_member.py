@@ -475,3 +475,18 @@ def test_the_only_voter_repeats_the_record_of_its_epoch_until_the_disk_accepts_i
     log.open_epoch(1)
     log.sync_nowait()
     assert "Established" in kinds(member.handle(events.Synced()))
+
+
+def test_a_frozen_log_is_reported_to_once_and_then_once_for_each_repetition() -> None:
+    """The answer to a report is the frozen state: each was reported to, as fast as calls go."""
+    log = ByteLog()
+    member = Member("a", ReplicaFacts(), log)
+    opened(member, log, state(1, 1, "a"))
+    frozen = replace(state(1, 1, "a"), frozen=True)
+    assert kinds(member.handle(events.StateSeen(frozen))) == ["ReportLog"]
+    answer = replace(frozen, reports={"a": Report(Rank(1, log.end), sound=True)})
+    for _ in range(3):
+        assert kinds(member.handle(events.StateSeen(answer))) == []
+    assert "ReportLog" in kinds(member.handle(events.RepeatDue()))
+    member.handle(events.StateSeen(state(2, 1, "a")))
+    assert "ReportLog" not in kinds(member.handle(events.RepeatDue()))

@@ -24,6 +24,7 @@ from rockoon_core.backoff import Backoff
 from rockoon_core.changes import Changes
 from rockoon_core.failed_call import clock_corrected, from_rpc_error
 from rockoon_core.message_queue import MessageQueue, queue_from_wire
+from rockoon_core.repeated_lines import limited
 from rockoon_proto.v1.offset_pb2 import (
     CLUSTERING,
     ConsumeMode,
@@ -37,7 +38,7 @@ from rockoon_proto.v1.offset_pb2 import (
     WatchGroupRequest,
 )
 
-log = logging.getLogger(__name__)
+log = limited(logging.getLogger(__name__))
 
 _LEAVE_SECONDS_MAX = 2.0
 # In one heartbeat; those of further queues are not known to who looks at the group's lag.

@@ -59,6 +59,7 @@ from rockoon.subscription import parsed
 from rockoon_core.backoff import Backoff
 from rockoon_core.changes import Changes
 from rockoon_core.message_queue import MessageQueue
+from rockoon_core.repeated_lines import limited
 from rockoon_format.names import retry_topic
 from rockoon_proto.v1.nameserver_pb2 import (
     GROUP_RETRY,
@@ -68,7 +69,7 @@ from rockoon_proto.v1.nameserver_pb2 import (
 
 __all__ = ["ConsumeResult", "ConsumerStatistics", "PushConsumer", "QueueView", "Timing"]
 
-log = logging.getLogger(__name__)
+log = limited(logging.getLogger(__name__))
 
 
 OnDamaged = Literal["stop", "skip"]

@@ -27,10 +27,11 @@ from rockoon.receiving.offset_reader import OffsetReader
 from rockoon.receiving.reaches import new_reach, reach_of, with_backlog
 from rockoon.receiving.tails import QueueTail, Tails, TopicTails
 from rockoon_core.message_queue import MessageQueue, queue_from_wire
+from rockoon_core.repeated_lines import limited
 from rockoon_format.names import retry_topic
 from rockoon_proto.v1.in_flight_pb2 import AcquireReply, AcquireRequest, Granted, QueueReach, Wanted
 
-log = logging.getLogger(__name__)
+log = limited(logging.getLogger(__name__))
 
 TICK_SECONDS = 1.0
 TICK_RASTER_SECONDS = 0.25

@@ -26,6 +26,7 @@ from rockoon.net.retried import retried
 from rockoon.receiving.offset_bits import mask_of
 from rockoon.receiving.received import ReceiptHandle
 from rockoon_core.message_queue import MessageQueue, queue_to_wire
+from rockoon_core.repeated_lines import limited
 from rockoon_proto.v1.in_flight_pb2 import (
     Acknowledged,
     AcknowledgeRequest,
@@ -36,7 +37,7 @@ from rockoon_proto.v1.in_flight_pb2 import (
     VisibilityChange,
 )
 
-log = logging.getLogger(__name__)
+log = limited(logging.getLogger(__name__))
 
 ENTRIES_PER_CALL_MAX = 4096
 # Of an entry, whose mask takes a kilobyte: handles come from anywhere, those of one acquisition may

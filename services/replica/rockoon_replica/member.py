@@ -99,6 +99,8 @@ class Member:
         self._heals_at: int | None = None
         # Why its log cannot be made equal to the leader's.
         self._refused: str | None = None
+        # The frozen state that was reported to last; None while the log is not frozen.
+        self._frozen: LogState | None = None
         # Whether the own log can be written.
         self.writes = WriteCheck()
         self._handlers: dict[type, Callable[[Any], None]] = {
@@ -213,9 +215,7 @@ class Member:
 
     def _state_seen(self, event: StateSeen) -> None:
         state, facts = event.state, self.facts
-        if state.frozen:
-            # Whatever else it says may be long over; what this replica knows, an operator needs.
-            self._report(state)
+        self._see_frozen(state)
         if state.version < facts.version or (self._seen and state.version <= self._seen.version):
             return
         if self._leadership is not None:
@@ -234,6 +234,16 @@ class Member:
             self._end(Remake(self._refused))
         elif state.epoch == self.facts.promised:
             self._take_part(state)
+
+    def _see_frozen(self, state: LogState) -> None:
+        """Report to a frozen log, whatever its state says: an operator needs the reports.
+
+        A report is answered with the state, which is not reported to again before `RepeatDue`.
+        """
+        before, self._frozen = self._frozen, state if state.frozen else None
+        is_new = before is None or (before.version, before.epoch) != (state.version, state.epoch)
+        if state.frozen and is_new:
+            self._report(state)
 
     def _take_part(self, state: LogState) -> None:
         """Do what the epoch that was promised wants of this replica."""
@@ -438,6 +448,8 @@ class Member:
 
     def _repeat_due(self, _event: RepeatDue) -> None:
         seen = self._seen
+        if self._frozen is not None:
+            self._report(self._frozen)
         if self._leadership is not None:
             self._open_or_resign(self._leadership)
             self._leadership.repeat()
