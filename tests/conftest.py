@@ -12,6 +12,7 @@ from xdist.scheduler import LoadScopeScheduling
 
 import rockoon_proto as rockoon_proto  # before gRPC, which it keeps quiet
 from rockoon.local.etcd import VARIABLE, find_etcd
+from rockoon_core.repeated_lines import OF_LIBRARIES
 from support.seeds import fresh_seeds
 
 ROOT = Path(__file__).parent.parent
@@ -30,6 +31,12 @@ LONG = (
 hypothesis.settings.register_profile("same", derandomize=True, deadline=None, database=None)
 hypothesis.settings.register_profile("fresh", deadline=None, print_blob=True)
 hypothesis.settings.load_profile("fresh" if fresh_seeds() else "same")
+
+
+@pytest.fixture(autouse=True)
+def own_log_intervals() -> None:
+    """Lines of one test do not suppress those of the next one."""
+    OF_LIBRARIES.forget()
 
 
 @cache

@@ -100,6 +100,8 @@ def tell(row: Row, seconds: float) -> None:
         f"({seconds:.0f} s): {row.command}",
         flush=True,
     )
+    if outcome.pause_seconds:
+        print(f"  sends paused for {outcome.pause_seconds:.1f} s at most", flush=True)
     for sentence in outcome.broken[:BROKEN_SHOWN_MAX]:
         print(f"  does not hold: {sentence}", flush=True)
     if len(outcome.broken) > BROKEN_SHOWN_MAX:

@@ -98,6 +98,10 @@ def leader_counts_itself() -> None:
     replace("rockoon_replica.leadership:committed_end", lambda _: alone)
 
 
+def leader_stays() -> None:
+    replace("rockoon_replica.leadership:Leadership._leave_failing_disk", lambda _: nothing)
+
+
 class Mechanism(NamedTuple):
     """What is broken, how, and the scenarios that have to notice."""
 
@@ -122,6 +126,7 @@ MECHANISMS = {
     "lock": Mechanism("rockoon_broker", anybody_locks, ("doubles",)),
     "permissions": Mechanism("rockoon_broker", everybody_may, ("roles",)),
     "quorum": Mechanism("rockoon_broker", leader_counts_itself, ("copies",)),
+    "hand-over": Mechanism("rockoon_broker", leader_stays, ("copies-disks",), 1.0),
     "errors": Mechanism("rockoon_broker", a_call_fails, ("fuzz",)),
 }
 

@@ -12,7 +12,14 @@ from typing import Self
 
 SOURCE = Path(__file__).with_name("preload.c")
 CONTROL_BYTES = 256
-_FIELDS = ("sync_countdown", "sync_errno", "injected", "disk_full", "clock_offset_ns")
+_FIELDS = (
+    "sync_countdown",
+    "sync_errno",
+    "injected",
+    "disk_full",
+    "clock_offset_ns",
+    "write_errno",
+)
 _PATH_AT = 8 * len(_FIELDS)
 
 
@@ -60,6 +67,7 @@ class Control:
         self._set("sync_countdown", -1)
         self._set("disk_full", 0)
         self._set("clock_offset_ns", 0)
+        self._set("write_errno", 0)
 
     def fail_sync(self, path_part: str, after: int = 0, number: int = errno.EIO) -> None:
         """Let one sync fail.
@@ -69,11 +77,19 @@ class Control:
             after: so many of them succeed before.
             number: the errno.
         """
-        raw = path_part.encode()
-        self._memory[_PATH_AT:] = raw.ljust(CONTROL_BYTES - _PATH_AT, b"\0")
+        self._choose_files(path_part)
         self._set("sync_errno", number)
         # Last: from now on it counts.
         self._set("sync_countdown", after)
+
+    def refuse_writes(self, path_part: str, number: int) -> None:
+        """From now on writes to files whose path has this part fail with an errno."""
+        self._choose_files(path_part)
+        self._set("write_errno", number)
+
+    def _choose_files(self, path_part: str) -> None:
+        raw = path_part.encode()
+        self._memory[_PATH_AT:] = raw.ljust(CONTROL_BYTES - _PATH_AT, b"\0")
 
     def fill_disk(self, is_full: bool) -> None:
         """From now on writes that need new blocks are refused, or not any more."""

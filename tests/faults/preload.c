@@ -43,7 +43,8 @@ struct control {
     int64_t injected;       /* how many calls were failed */
     int64_t disk_full;      /* 1: what needs new blocks fails */
     int64_t clock_offset_ns;
-    char sync_path[216];    /* only syncs of files whose path holds this count */
+    int64_t write_errno;    /* not 0: writes fail with it */
+    char path[208];         /* only syncs and writes of files whose path holds this fail */
 };
 
 #define FDS 65536
@@ -220,17 +221,33 @@ static int needs_blocks(int fd, uint64_t end) {
     return end > (uint64_t)status.st_size || status.st_blocks * 512 < status.st_size;
 }
 
-static int refuse_full(int fd, uint64_t end) {
-    if (!control->disk_full || !needs_blocks(fd, end)) return 0;
-    control->injected++;
-    errno = ENOSPC;
-    return 1;
+static int path_counts(int fd) {
+    char link[64], target[PATH_MAX];
+    snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+    ssize_t length = readlink(link, target, sizeof target - 1);
+    target[length < 0 ? 0 : length] = 0;
+    return strstr(target, control->path) != NULL;
+}
+
+/* The errno with which a write up to `end` fails, 0 if it does not. */
+static int refused(int fd, uint64_t end) {
+    int number = 0;
+    if (control->disk_full && needs_blocks(fd, end)) number = ENOSPC;
+    else if (control->write_errno && path_counts(fd)) number = control->write_errno;
+    if (number) control->injected++;
+    return number;
+}
+
+static int refuse(int fd, uint64_t end) {
+    int number = refused(fd, end);
+    if (number) errno = number;
+    return number;
 }
 
 ssize_t pwrite64(int fd, const void *data, size_t count, off64_t at) {
     find_pwrite64();
     if (!fd_is_watched(fd)) return real_pwrite64(fd, data, count, at);
-    if (refuse_full(fd, at + count)) return -1;
+    if (refuse(fd, at + count)) return -1;
     ssize_t done = real_pwrite64(fd, data, count, at);
     if (done > 0) record(WRITE, inode_of(fd), at, NULL, 0, data, done);
     return done;
@@ -243,7 +260,7 @@ ssize_t write(int fd, const void *data, size_t count) {
     struct stat64 status;
     int appends = fcntl(fd, F_GETFL) & O_APPEND;
     off64_t at = appends && !fstat64(fd, &status) ? status.st_size : lseek64(fd, 0, SEEK_CUR);
-    if (refuse_full(fd, at + count)) return -1;
+    if (refuse(fd, at + count)) return -1;
     ssize_t done = real_write(fd, data, count);
     if (done > 0) record(WRITE, inode_of(fd), at, NULL, 0, data, done);
     return done;
@@ -260,25 +277,15 @@ int ftruncate(int fd, off_t size) { return ftruncate64(fd, size); }
 int posix_fallocate64(int fd, off64_t at, off64_t count) {
     find_posix_fallocate64();
     if (!fd_is_watched(fd)) return real_posix_fallocate64(fd, at, count);
-    if (control->disk_full && needs_blocks(fd, at + count)) {
-        control->injected++;
-        return ENOSPC;
-    }
-    int result = real_posix_fallocate64(fd, at, count);
+    int result = refused(fd, at + count);
+    if (result) return result;
+    result = real_posix_fallocate64(fd, at, count);
     if (!result) record(GROW, inode_of(fd), at + count, NULL, 0, NULL, 0);
     return result;
 }
 int posix_fallocate(int fd, off_t at, off_t count) { return posix_fallocate64(fd, at, count); }
 
 /* Syncs. */
-
-static int path_counts(int fd) {
-    char link[64], target[PATH_MAX];
-    snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
-    ssize_t length = readlink(link, target, sizeof target - 1);
-    target[length < 0 ? 0 : length] = 0;
-    return strstr(target, control->sync_path) != NULL;
-}
 
 static int sync_any(int fd, int (*real)(int)) {
     if (!fd_is_watched(fd)) return real(fd);

@@ -48,6 +48,8 @@ class Outcome:
     """Promises that did not hold; must be empty."""
     notes: list[str] = field(default_factory=list)
     """What a reader of the figures should know."""
+    pause_seconds: float = 0.0
+    """The longest time in which no message was acknowledged; 0: not measured."""
 
     def breaks(self, where: str, sentences: Sequence[str]) -> None:
         self.broken += [f"{where}: {sentence}" for sentence in sentences]

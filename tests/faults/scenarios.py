@@ -1,6 +1,6 @@
 """All scenarios, in the order in which they run."""
 
-from faults import copies, flips, fuzz, kills, power, syncs
+from faults import copies, flips, fuzz, kills, power, refusals, syncs
 from faults.scenario import Scenario
 
 SCENARIOS = (
@@ -16,6 +16,13 @@ SCENARIOS = (
         "created and deleted: each queue is one log to all who send and read, and the copies are "
         "equal in the end",
         copies.copies,
+    ),
+    Scenario(
+        "copies-disks",
+        "three copies: writes to the CommitLog or ConsumeQueues of the leader fail (ENOSPC, EIO, "
+        "EBADF), or its disk is full: another copy leads, and nothing acknowledged is lost",
+        refusals.refused_writes,
+        needs_library=True,
     ),
     Scenario(
         "broker-power",

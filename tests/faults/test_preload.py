@@ -1,5 +1,6 @@
 """The library sees what a program does to its files, the model what a power cut leaves of it."""
 
+import errno
 import os
 import random
 import subprocess
@@ -155,6 +156,18 @@ def test_a_full_disk_refuses_new_blocks_and_takes_reserved_ones(machine: Machine
         assert machine.run(f"try: {what}{refused}") == "ENOSPC"
     machine.control.fill_disk(False)
     machine.run("open('b', 'wb').write(b'x')")
+
+
+def test_writes_of_chosen_files_fail_until_it_is_calm(machine: Machine) -> None:
+    machine.run(f"{FILE}; os.posix_fallocate(fd, 0, 4096)")
+    machine.control.refuse_writes("/a", errno.EBADF)
+    refused = "\nexcept OSError as e: print(errno.errorcode[e.errno])"
+    for what in ("os.pwrite(fd, b'x', 0)", "os.write(fd, b'x')", "os.posix_fallocate(fd, 0, 9)"):
+        assert machine.run(f"{FILE}\ntry: {what}{refused}") == "EBADF"
+    assert machine.control.injected == 3
+    machine.run("open('b', 'wb').write(b'x')")
+    machine.control.calm()
+    machine.run(f"{FILE}; os.pwrite(fd, b'x', 0)")
 
 
 def test_a_shifted_clock_is_the_wall_clock_alone(machine: Machine) -> None:

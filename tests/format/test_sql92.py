@@ -266,13 +266,26 @@ def test_an_empty_value_is_null_as_in_a_record() -> None:
         ("1 < a < 5", 6, "join them with AND"),
         ("a LIKE 'x'", 2, "LIKE is not supported"),
         ("a NOT LIKE 'x'", 6, "LIKE is not supported"),
-        ("a CONTAINS 'x'", 2, "CONTAINS is not supported"),
+        ("a NOT 'x'", 6, "NOT is followed by BETWEEN, IN, CONTAINS"),
+        ("a CONTAINS", 10, "CONTAINS is followed by a text in single quotes"),
+        ("a contains five", 11, "CONTAINS is followed by a text in single quotes"),
+        ("a STARTSWITH 5", 13, "STARTSWITH is followed by a text in single quotes"),
+        ("a ENDSWITH TRUE", 11, "ENDSWITH is followed by a text in single quotes"),
+        ("a CONTAINS NULL", 11, "CONTAINS is followed by a text in single quotes"),
+        ("a CONTAINS ('x')", 11, "CONTAINS is followed by a text in single quotes"),
+        ("a NOT ENDSWITH ''", 15, "the text behind ENDSWITH is empty"),
+        ("5 CONTAINS '5'", 0, "CONTAINS compares a property or a text"),
+        ("TRUE STARTSWITH 'T'", 0, "STARTSWITH compares a property or a text"),
+        ("(a = 'x') CONTAINS 'x'", 0, "CONTAINS compares a property or a text"),
+        ("a CONTAINS 'x' CONTAINS 'x'", 15, "AND, OR or the end should stand here"),
+        ("CONTAINS 'x'", 0, "a condition should stand here: CONTAINS = TRUE"),
+        ("a NOT NOT CONTAINS 'x'", 6, "NOT is followed by BETWEEN, IN, CONTAINS"),
         ("a = NULL", 4, "IS NULL"),
         ("NULL", 0, "IS NULL"),
         ("a IS 5", 5, "NULL or NOT NULL"),
         ("a IS NOT 5", 9, "NULL or NOT NULL"),
         ("5 IS NULL", 0, "name of a property"),
-        ("a NOT 5", 6, "BETWEEN or IN"),
+        ("a NOT 5", 6, "BETWEEN, IN"),
         ("a", 0, "a = TRUE, perhaps"),
         ("b = 'x' AND a", 12, "a = TRUE, perhaps"),
         ("NOT 5", 4, "not a value"),
@@ -355,3 +368,77 @@ def test_only_the_properties_that_decide_are_read() -> None:
     properties = Noting(a="1", b="2", c="3")
     assert sql92.compile("a = '0' AND b = '2' OR c = '3'").matches(properties) is True
     assert read == ["a", "c"]
+
+
+TEXTS = {
+    "path": "orders/eu/42",
+    "contains": "startswith",
+    "Endswith": "x",
+    "number": "1.50",
+    "odd": "it's Straße",
+}
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("path CONTAINS 'eu'", True),
+        ("path CONTAINS 'EU'", False),
+        ("path CONTAINS 'orders/eu/42'", True),
+        ("path CONTAINS 'orders/eu/42/'", False),
+        ("path STARTSWITH 'orders/'", True),
+        ("path STARTSWITH 'eu'", False),
+        ("path ENDSWITH '42'", True),
+        ("path ENDSWITH 'orders'", False),
+        ("path NOT CONTAINS 'eu'", False),
+        ("path NOT CONTAINS 'us'", True),
+        ("path NOT STARTSWITH 'orders'", False),
+        ("path NOT STARTSWITH 'returns'", True),
+        ("path NOT ENDSWITH '42'", False),
+        ("path NOT ENDSWITH '43'", True),
+        # Keywords have any case.
+        ("path Contains 'eu' and path startsWith 'o' and path not endswith 'o'", True),
+        # No pattern: these are letters.
+        ("path CONTAINS '%'", False),
+        ("path CONTAINS '.'", False),
+        # A number is text here.
+        ("number STARTSWITH '1.5'", True),
+        ("number CONTAINS '1.5' AND number = 1.5", True),
+        ("odd CONTAINS 't''s' AND odd ENDSWITH 'ße'", True),
+        # What a message does not have is unknown, and so is the opposite.
+        ("missing CONTAINS 'x'", None),
+        ("missing NOT CONTAINS 'x'", None),
+        ("missing STARTSWITH 'x'", None),
+        ("missing NOT STARTSWITH 'x'", None),
+        ("missing ENDSWITH 'x'", None),
+        ("missing NOT ENDSWITH 'x'", None),
+        ("NOT (missing CONTAINS 'x')", None),
+        ("missing CONTAINS 'x' OR path CONTAINS 'eu'", True),
+        ("missing CONTAINS 'x' AND path CONTAINS 'us'", False),
+        # Names of properties that are keywords elsewhere.
+        ("contains = 'startswith'", True),
+        ("contains CONTAINS 'art'", True),
+        ("contains contains 'contains'", False),
+        ("Endswith ENDSWITH 'x'", True),
+        ("CONTAINS CONTAINS 'art'", None),
+        ("contains IS NOT NULL AND CONTAINS IS NULL", True),
+        ("contains IN ('startswith')", True),
+        # NOT, AND and OR bind as with other comparisons.
+        ("NOT path CONTAINS 'us'", True),
+        ("NOT path NOT CONTAINS 'us'", False),
+        ("NOT path CONTAINS 'us' AND path ENDSWITH '43'", False),
+        ("path CONTAINS 'eu' OR path CONTAINS 'us' AND path ENDSWITH '43'", True),
+        ("(path CONTAINS 'eu' OR path CONTAINS 'us') AND path ENDSWITH '43'", False),
+        ("path CONTAINS 'eu' AND NOT path STARTSWITH 'returns' OR FALSE", True),
+        # Of texts alone.
+        ("'axb' CONTAINS 'x'", True),
+        ("'axb' NOT CONTAINS 'x'", False),
+        ("'axb' STARTSWITH 'ax' AND 'axb' ENDSWITH 'xb'", True),
+        ("(path) CONTAINS 'eu'", True),
+        ("path CONTAINS'eu'", True),
+    ],
+)
+def test_what_texts_have_in_them_and_at_their_ends(text: str, expected: bool | None) -> None:
+    expression = sql92.compile(text)
+    assert expression.matches(TEXTS) is expected
+    assert expression.matches_encoded(encode(TEXTS)) is expected

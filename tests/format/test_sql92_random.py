@@ -11,8 +11,13 @@ from rockoon_format import sql92
 from rockoon_format.properties import encode
 from support.random_messages import many_examples
 
-NAMES = ["a", "b", "c", "Größe", "$d"]
+NAMES = ["a", "b", "c", "Größe", "$d", "contains"]
 NUMBERS = ["0", "5", "-5", "5.0", "0.5e1", "9007199254740993", "9007199254740992", "-.25"]
+TEXT_TESTS = [
+    f"{negated}{test}"
+    for test in ("CONTAINS", "STARTSWITH", "ENDSWITH")
+    for negated in ("", "NOT ")
+]
 TEXTS = [*NUMBERS, "x", "it's", "true", "FALSE", "not a number", "AND", ")"]
 
 
@@ -86,10 +91,22 @@ def truth(tree: Tree, properties: Mapping[str, str]) -> bool | None:
         return operands[0] is None
     if tree.what == "IN":
         return None if operands[0] is None else operands[0] in operands[1:]
+    if tree.what in TEXT_TESTS:
+        found, part = (None if each is None else str(each) for each in operands)
+        has = found is not None and any(map(part.__eq__, parts_of(tree.what, found)))
+        return None if found is None else has is ("NOT" not in tree.what)
     if tree.what == "BETWEEN":
         low, high = (compare(s, operands[0], operands[i]) for s, i in ((">=", 1), ("<=", 2)))
         return meaning[min(worth[low], worth[high])]
     return compare(tree.what, operands[0], operands[1])
+
+
+def parts_of(test: str, text: str) -> list[str]:
+    """All texts that another one has in it, at its beginning or at its end."""
+    size = len(text) + 1
+    starts = range(1) if "STARTSWITH" in test else range(size)
+    ends = range(len(text), size) if "ENDSWITH" in test else range(size)
+    return [text[start:end] for start in starts for end in ends if start < end]
 
 
 PRECEDENCE = {"OR": 1, "AND": 2, "NOT": 3}
@@ -114,6 +131,8 @@ def written(tree: Tree, above: int = 0) -> str:
             text = f"{parts[0]} IN ({','.join(parts[1:])})"
         case "BETWEEN":
             text = f"{parts[0]} between {parts[1]} AND {parts[2]}"
+        case word if word in TEXT_TESTS:
+            text = f"{parts[0]} {word} {parts[1]}"
         case symbol:
             text = f"{parts[0]}{symbol}{parts[1]}"
     return f"({text})" if PRECEDENCE.get(tree.what, 4) < above else text
@@ -144,6 +163,7 @@ predicates = st.one_of(
     *[node(symbol, names | texts, numbers) for symbol in ("=", "<>")],
     node("BETWEEN", ordinals, ordinals, ordinals).filter(bounds_in_order),
     node("IN", names, texts, texts),
+    *[node(test, names | texts, texts) for test in TEXT_TESTS],
     node("IS NULL", names),
 )
 trees = st.recursive(
@@ -180,6 +200,8 @@ words = [
     "NULL",
     "TRUE",
     "LIKE",
+    "CONTAINS",
+    "endswith",
     "\n",
     "!",
     "\ud800",

@@ -10,11 +10,13 @@ import grpc
 import pytest
 from grpc import aio
 
+from rockoon_core.backoff import Backoff
 from rockoon_core.errors import BrokerUnavailable, RockoonError
 from rockoon_core.failed_call import from_rpc_error
 from rockoon_core.replication_rules import Boundary
 from rockoon_proto.v1 import replica_pb2 as pb
 from rockoon_proto.v1.replica_pb2_grpc import ReplicationStub
+from rockoon_replica import following
 from rockoon_replica.following import Damaged, event_of
 from rockoon_replica.messages import Ack, Chunk, Hello
 from rockoon_replica.wire import ack_to_wire, chunk_to_wire, hello_to_wire
@@ -204,3 +206,30 @@ def test_a_chunk_with_any_bit_flipped_is_no_event() -> None:
         said.chunk.data = bytes(data)
         with pytest.raises(Damaged):
             event_of(7, said)
+
+
+async def test_a_leader_that_refuses_again_and_again_is_asked_less_often(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was chosen and never leads, as while its log is frozen."""
+    pauses: list[float] = []
+
+    class Noted(Backoff):
+        """Its pauses are recorded, and not made."""
+
+        def next_seconds(self) -> float:
+            pauses.append(super().next_seconds())
+            return 0.0
+
+    monkeypatch.setattr(following, "Backoff", Noted)
+    async with copies(tmp_path, ("a", OTHER), gated=False) as logs:
+        a = await logs.start()
+        # Neither its resignation nor an election has an effect.
+        monkeypatch.setattr(logs.register, "asked", lambda *_: None)
+        await a.stop()
+        await a.start()
+        pauses.clear()
+        await eventually(lambda: len(pauses) > 2 * following.QUICK_REFUSALS_MAX)
+    quick = sum(each <= following.LOOK_SECONDS for each in pauses)
+    assert following.QUICK_REFUSALS_MAX / 2 <= quick <= following.QUICK_REFUSALS_MAX + 2
+    assert min(pauses[-5:]) >= following.RECONNECT_SECONDS_MAX / 2

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from rockoon_core.replication_rules import Boundary, Config, Rank, Report, consistent_point, elected
 from rockoon_replica import actions, events
+from rockoon_replica.log import WriteCheck
 from rockoon_replica.log_state import CopiesWish, LogState, Loss, Move, Version
 from rockoon_replica.member import Member, Role
 from rockoon_replica.messages import Ack, Chunk, Hello, Welcome
@@ -425,3 +426,67 @@ def test_who_lacks_the_generation_is_not_proposed_as_a_voter() -> None:
     assert "ChangeInSync" not in kinds(member.handle(events.StateSeen(wanted)))
     whole = Ack(log.end, 0)
     assert "ChangeInSync" in kinds(member.handle(events.AckArrived(8, whole, log.end)))
+
+
+def test_a_leader_whose_disk_fails_names_a_follower_that_has_all_and_can_write() -> None:
+    log = ByteLog()
+    member = Member("a", ReplicaFacts(), log)
+    opened(member, log, state(1, 1, "a"))
+    for session, follower in ((7, "b"), (8, "c")):
+        member.handle(events.HelloArrived(session, Hello(1, follower, (), 0, 0)))
+    for action in member.handle(events.AckArrived(7, Ack(log.end, 0), log.end)):
+        if isinstance(action, actions.Commit):
+            log.commit(action.end)
+    failing = events.WritesChecked(WriteCheck("No space left on device"))
+    # With one other voter nothing could be committed: readers need this leader.
+    member.handle(events.AckArrived(8, Ack(log.end, 0, writes_fail=True), log.end))
+    assert member.handle(failing) == []
+    assert not member.is_ready
+    assert actions.AllowAppends(False) in member.handle(
+        events.AckArrived(8, Ack(log.end, 0), log.end)
+    )
+    assert "HandOver" in kinds(member.handle(events.AckArrived(8, Ack(log.end, 0), log.end)))
+
+
+def test_a_replica_that_cannot_open_its_epoch_resigns_and_not_in_a_fast_loop() -> None:
+    failing = events.WritesChecked(WriteCheck("Input/output error"))
+    log = ByteLog()
+    member = Member("a", ReplicaFacts(), log)
+    member.handle(events.Started())
+    assert "OpenEpoch" in kinds(member.handle(events.StateSeen(state(1, 1, "a"))))
+    # The record was refused: the log is as it was.
+    assert kinds(member.handle(failing)) == ["Resign"]
+    # The call may be lost. A replica that is elected again and again waits between two of them.
+    assert kinds(member.handle(failing)) == []
+    assert kinds(member.handle(events.RepeatDue())) == ["Resign"]
+    assert kinds(member.handle(events.WritesChecked(WriteCheck()))) == []
+    assert kinds(member.handle(events.RepeatDue())) == ["OpenEpoch", "Sync"]
+
+
+def test_the_only_voter_repeats_the_record_of_its_epoch_until_the_disk_accepts_it() -> None:
+    log = ByteLog()
+    member = Member("a", ReplicaFacts(), log)
+    member.handle(events.Started())
+    member.handle(events.StateSeen(state(1, 1, "a", ALONE)))
+    assert kinds(member.handle(events.WritesChecked(WriteCheck("Input/output error")))) == []
+    assert kinds(member.handle(events.RepeatDue())) == []
+    member.handle(events.WritesChecked(WriteCheck()))
+    assert kinds(member.handle(events.RepeatDue())) == ["OpenEpoch", "Sync"]
+    log.open_epoch(1)
+    log.sync_nowait()
+    assert "Established" in kinds(member.handle(events.Synced()))
+
+
+def test_a_frozen_log_is_reported_to_once_and_then_once_for_each_repetition() -> None:
+    """The answer to a report is the frozen state: each was reported to, as fast as calls go."""
+    log = ByteLog()
+    member = Member("a", ReplicaFacts(), log)
+    opened(member, log, state(1, 1, "a"))
+    frozen = replace(state(1, 1, "a"), frozen=True)
+    assert kinds(member.handle(events.StateSeen(frozen))) == ["ReportLog"]
+    answer = replace(frozen, reports={"a": Report(Rank(1, log.end), sound=True)})
+    for _ in range(3):
+        assert kinds(member.handle(events.StateSeen(answer))) == []
+    assert "ReportLog" in kinds(member.handle(events.RepeatDue()))
+    member.handle(events.StateSeen(state(2, 1, "a")))
+    assert "ReportLog" not in kinds(member.handle(events.RepeatDue()))

@@ -17,7 +17,7 @@ KNOWN = (44, 1623, 2048)
 KNOWN_ALONE = (144, 228)
 # A broken rule, and a seed that brings it out.
 FOUND_BY = {
-    "no_fence": 8,
+    "no_fence": 330,
     "elect_first": 16,
     "elect_longest": 58,
     "small_election": 20,

@@ -25,14 +25,14 @@ class StoreCopy(StoreLog):
     """A store, with what tests ask of a log."""
 
     def __init__(self, root: Path, disk: Disk) -> None:
-        del disk
         configured = settings(root, flush=Flush.SYNC, commit_log_file_bytes=FILE_BYTES)
         self.failures: list[OSError] = []
+        self.disk = disk if isinstance(disk, FailingDisk) else FailingDisk()
         super().__init__(
             root.name,
             lambda synced, failed: Store.open(
                 configured,
-                disk=FailingDisk(),
+                disk=self.disk,
                 on_synced=synced,
                 on_failed=failed,
                 by_quorum=True,

@@ -297,3 +297,55 @@ def test_a_bug_in_a_callback_fails_the_store_rather_than_hanging_it(tmp_path: Pa
         store.append(batch_of("T", 0, frames, lengths), NOW_MS)
     store.close()
     assert (tmp_path / "abort").exists()
+
+
+@pytest.mark.parametrize("used_bytes", [0, 500, 3700, 4070])
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO, errno.EBADF])
+def test_a_refused_commit_log_says_so_until_a_probe_is_written(
+    tmp_path: Path, used_bytes: int, number: int
+) -> None:
+    """For several ends of the log in its file. A start finds no record in a probe's bytes."""
+    disk = FailingDisk()
+    owner = Owner(settings(tmp_path / "s"), disk)
+    bodies = [b"first"]
+    first = owner.append(bodies=bodies)
+    if used_bytes > first.end_offset:
+        bodies.append(bytes(used_bytes - 2 * first.end_offset + len(b"first")))
+        assert owner.append(bodies=bodies[1:]).end_offset == used_bytes
+    disk.fail_write = lambda path, _: number if in_log(path) else 0
+    disk.fail_allocate = lambda _: number
+    with pytest.raises(AppendFailed):
+        owner.append(bodies=[bytes(500)])
+    for _ in range(2):
+        owner.clock.time_ms += 2000
+        owner.store.tick(owner.clock.time_ms)
+        assert "cannot be written" in owner.store.write_failure
+        assert owner.store.idle_ms(owner.clock.time_ms) == 0
+    disk.fail_write = disk.fail_allocate = healthy
+    owner.clock.time_ms += 2000
+    owner.store.tick(owner.clock.time_ms)
+    assert owner.store.write_failure == ""
+    recovered(settings(crashed_copy(tmp_path / "s", tmp_path / "copy"))).store.close()
+    owner.append(bodies=[b"last"])
+    assert owner.bodies() == [*bodies, b"last"]
+    owner.store.close()
+    assert verify_store(tmp_path / "s") == []
+
+
+def test_a_log_without_room_for_another_file_says_so_while_small_messages_fit(
+    tmp_path: Path,
+) -> None:
+    disk = FailingDisk()
+    disk.fail_allocate = lambda path: errno.ENOSPC if path.name != f"{0:020d}" else 0
+    owner = Owner(settings(tmp_path), disk)
+    owner.append(bodies=[bytes(3000)])
+    with pytest.raises(AppendFailed):
+        owner.append(bodies=[bytes(3000)])
+    owner.append(bodies=[b"fits"])
+    assert "No space left" in owner.store.write_failure
+    disk.fail_allocate = healthy
+    owner.store.tick(owner.clock.time_ms)
+    assert owner.store.write_failure == ""
+    owner.append(bodies=[bytes(3000)])
+    owner.store.close()
+    assert verify_store(tmp_path) == []

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from rockoon_core.disk import Disk
 from rockoon_core.replication_rules import Boundary
-from rockoon_replica.log import NO_GENERATION, Generation, LogFull
+from rockoon_replica.log import NO_GENERATION, Generation, LogFull, WriteCheck
 
 HEADER = struct.Struct(">cI")
 RECORD, MARK = b"R", b"M"
@@ -36,6 +36,7 @@ class FileLog:
         self.disk = disk or Disk()
         self._fd = self.disk.open_or_create(path)
         self._path = path
+        self._failure = ""
         self._begin = 0
         self._end = 0
         self._epochs: list[tuple[int, int]] = []
@@ -102,8 +103,20 @@ class FileLog:
         try:
             self.disk.write_all(self._fd, data, offset)
         except OSError as failure:
+            self._failure = str(failure)
             raise LogFull(str(failure)) from failure
+        self._failure = ""
         self._take(data)
+
+    def check_writes(self, *, probe: bool = False) -> WriteCheck:
+        if probe or self._failure:
+            try:
+                # Behind the end, where nothing is read.
+                self.disk.write_all(self._fd, bytes(8), self._end)
+                self._failure = ""
+            except OSError as failure:
+                self._failure = str(failure)
+        return WriteCheck(self._failure)
 
     def append(self, payload: bytes) -> int:
         """As a leader does for a producer; returns where the record ends."""

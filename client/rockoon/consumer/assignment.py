@@ -48,9 +48,10 @@ from rockoon.subscription import Subscription
 from rockoon_core.backoff import Backoff
 from rockoon_core.changes import Changes
 from rockoon_core.message_queue import MessageQueue, queue_to_wire
+from rockoon_core.repeated_lines import limited
 from rockoon_proto.v1.offset_pb2 import BROADCASTING, ConsumeMode, PulledPosition
 
-log = logging.getLogger(__name__)
+log = limited(logging.getLogger(__name__))
 
 # What no retry can mend: somebody has to change the cluster, or this consumer's settings.
 FATAL = (

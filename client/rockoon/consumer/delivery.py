@@ -36,11 +36,12 @@ from rockoon.consumer.redelivery import Failure, LocalRedelivery, Redelivery
 from rockoon.message import Batch, Message
 from rockoon_core.changes import Changes
 from rockoon_core.message_queue import MessageQueue
+from rockoon_core.repeated_lines import limited
 from rockoon_core.valid_text import loggable
 
 __all__ = ["ConsumeResult", "Delivery", "Failure", "LocalRedelivery", "Redelivery"]
 
-log = logging.getLogger(__name__)
+log = limited(logging.getLogger(__name__))
 
 # A handler that fails on everything must not write a traceback for each message.
 _TRACEBACK_SECONDS_MIN = 5.0

@@ -25,6 +25,7 @@ from rockoon_core.bulk_calls import QUEUES_PER_CALL_MAX
 from rockoon_core.changes import Changes
 from rockoon_core.failed_call import clock_corrected, from_rpc_error
 from rockoon_core.message_queue import MessageQueue, queue_from_wire
+from rockoon_core.repeated_lines import limited
 from rockoon_core.valid_text import valid_text
 from rockoon_proto.v1.offset_pb2 import (
     CLUSTERING,
@@ -39,7 +40,7 @@ from rockoon_proto.v1.offset_pb2 import (
     WatchGroupRequest,
 )
 
-log = logging.getLogger(__name__)
+log = limited(logging.getLogger(__name__))
 
 _LEAVE_SECONDS_MAX = 2.0
 NAME_BYTES_MAX = 255

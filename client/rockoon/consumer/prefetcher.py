@@ -15,8 +15,9 @@ from rockoon.subscription import Subscription
 from rockoon_core.backoff import Backoff
 from rockoon_core.changes import Changes
 from rockoon_core.message_queue import MessageQueue
+from rockoon_core.repeated_lines import limited
 
-log = logging.getLogger(__name__)
+log = limited(logging.getLogger(__name__))
 
 
 @dataclass(slots=True)

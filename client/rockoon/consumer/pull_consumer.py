@@ -39,9 +39,10 @@ from rockoon.text_checks import check_group_text
 from rockoon_core.backoff import Backoff
 from rockoon_core.errors import NotEnoughReplicas, NotLeader
 from rockoon_core.message_queue import MessageQueue
+from rockoon_core.repeated_lines import limited
 from rockoon_proto.v1.nameserver_pb2 import SubscribeRequest
 
-log = logging.getLogger(__name__)
+log = limited(logging.getLogger(__name__))
 
 OnOutOfRange = Literal["earliest", "latest", "raise"]
 

@@ -31,8 +31,9 @@ from rockoon.net.large_replies import Reply, refusal_of
 from rockoon.subscription import Subscription
 from rockoon_core.backoff import Backoff
 from rockoon_core.message_queue import MessageQueue
+from rockoon_core.repeated_lines import limited
 
-log = logging.getLogger(__name__)
+log = limited(logging.getLogger(__name__))
 
 # Messages of one answer that are taken in where they come. More are `ask`'s: what a full reader
 # refuses is understood and checked twice, and in the callback nothing else is read meanwhile.

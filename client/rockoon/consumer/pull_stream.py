@@ -20,6 +20,7 @@ from rockoon.net.large_replies import Replies, Reply, refusal_of
 from rockoon_core.errors import from_wire
 from rockoon_core.failed_call import clock_corrected, from_rpc_error
 from rockoon_core.http2.client_call import ClientCall
+from rockoon_core.repeated_lines import limited
 from rockoon_proto.v1.broker_pb2 import (
     PullReply,
     PullRequest,
@@ -28,7 +29,7 @@ from rockoon_proto.v1.broker_pb2 import (
 )
 from rockoon_proto.v1.nameserver_pb2 import Node
 
-log = logging.getLogger(__name__)
+log = limited(logging.getLogger(__name__))
 
 # A broker sends something, be it nothing, every ten seconds.
 SILENT_SECONDS_MAX = 25.0

@@ -61,6 +61,7 @@ from rockoon.text_checks import check_group_text, check_text
 from rockoon_core.backoff import Backoff
 from rockoon_core.changes import Changes
 from rockoon_core.message_queue import MessageQueue
+from rockoon_core.repeated_lines import limited
 from rockoon_core.valid_text import loggable, valid_text
 from rockoon_format.names import retry_topic
 from rockoon_proto.v1.nameserver_pb2 import (
@@ -71,7 +72,7 @@ from rockoon_proto.v1.nameserver_pb2 import (
 
 __all__ = ["ConsumeResult", "ConsumerStatistics", "PushConsumer", "QueueView", "Timing"]
 
-log = logging.getLogger(__name__)
+log = limited(logging.getLogger(__name__))
 
 
 OnDamaged = Literal["stop", "skip"]

@@ -23,8 +23,9 @@ from rockoon.offsets.start import Start
 from rockoon.subscription import Subscription
 from rockoon_core.changes import Changes
 from rockoon_core.message_queue import MessageQueue
+from rockoon_core.repeated_lines import limited
 
-log = logging.getLogger(__name__)
+log = limited(logging.getLogger(__name__))
 
 PULL_EXPIRED_SECONDS = 120.0
 # A disk that answers nothing any more must not let a reader run through all that it holds.

@@ -17,8 +17,9 @@ from rockoon.errors import RockoonError
 from rockoon.offsets.offset_store import OffsetStore, Persisted
 from rockoon_core.backoff import Backoff
 from rockoon_core.message_queue import MessageQueue
+from rockoon_core.repeated_lines import limited
 
-log = logging.getLogger(__name__)
+log = limited(logging.getLogger(__name__))
 
 LAST_COMMIT_SECONDS_MAX = 10.0
 # For an ordered call that was interrupted to come to its end.

@@ -13,9 +13,10 @@ from typing import TypeAlias
 
 from rockoon.callbacks import is_being_cancelled
 from rockoon_core.message_queue import MessageQueue
+from rockoon_core.repeated_lines import limited
 from rockoon_core.valid_text import loggable
 
-log = logging.getLogger(__name__)
+log = limited(logging.getLogger(__name__))
 
 # What a rebalance waits for a listener. Longer than a flush takes, shorter than most leases: the
 # offset service gives a queue away when the time for handing it over is up, whoever still works.

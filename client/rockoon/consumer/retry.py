@@ -22,13 +22,14 @@ from rockoon.errors import BrokerUnavailable, InvalidArgument, RockoonError, fro
 from rockoon.message import Message
 from rockoon.net.connection import Connection
 from rockoon_core.message_queue import MessageQueue
+from rockoon_core.repeated_lines import limited
 from rockoon_core.valid_text import exception_text
 from rockoon_format.names import retry_topic
 from rockoon_proto.v1.broker_pb2 import FailedMessage, SendBackReply, SendBackRequest, SentBack
 from rockoon_proto.v1.nameserver_pb2 import BROKER
 from rockoon_proto.v1.offset_pb2 import CLUSTERING, ConsumeMode
 
-log = logging.getLogger(__name__)
+log = limited(logging.getLogger(__name__))
 
 SEND_BACK_SECONDS_MAX = 5.0
 # What a former leader has stored and what the next one is sent come both.

@@ -5,8 +5,9 @@ from types import TracebackType
 from typing import Self
 
 from rockoon.errors import RockoonError
+from rockoon_core.repeated_lines import limited
 
-log = logging.getLogger(__name__)
+log = limited(logging.getLogger(__name__))
 
 
 class ClosedOnExit:

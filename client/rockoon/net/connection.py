@@ -38,6 +38,7 @@ from rockoon_core.failed_call import clock_corrected, from_rpc_error
 from rockoon_core.failover_order import FailoverOrder
 from rockoon_core.nameservers import call_any
 from rockoon_core.protocol import CLUSTER_METADATA_KEY
+from rockoon_core.repeated_lines import limited
 from rockoon_core.signature import Credentials
 from rockoon_proto.v1.in_flight_pb2_grpc import InFlightServiceStub
 from rockoon_proto.v1.nameserver_pb2_grpc import NameServerStub
@@ -49,7 +50,7 @@ if TYPE_CHECKING:
     from rockoon_proto.v1.in_flight_pb2_grpc import InFlightServiceAsyncStub
     from rockoon_proto.v1.offset_pb2_grpc import OffsetServiceAsyncStub
 
-log = logging.getLogger(__name__)
+log = limited(logging.getLogger(__name__))
 
 CALL_SECONDS_MAX = 10.0
 CONNECT_SECONDS_MAX = 10.0

@@ -25,6 +25,7 @@ from rockoon_core.changes import Changes
 from rockoon_core.channels import Channels
 from rockoon_core.failed_call import clock_corrected, from_rpc_error
 from rockoon_core.nameservers import WatchRotation
+from rockoon_core.repeated_lines import limited
 from rockoon_format.names import DEFAULT_TOPIC
 from rockoon_proto.v1.nameserver_pb2 import WatchRoutesRequest
 from rockoon_proto.v1.nameserver_pb2_grpc import NameServerStub
@@ -32,7 +33,7 @@ from rockoon_proto.v1.nameserver_pb2_grpc import NameServerStub
 if TYPE_CHECKING:
     from rockoon_proto.v1.nameserver_pb2_grpc import NameServerAsyncStub
 
-log = logging.getLogger(__name__)
+log = limited(logging.getLogger(__name__))
 
 # An empty list of topics would ask for all of them. This name is RocketMQ's own and cannot be
 # created here, so a watch on it brings the nodes and nothing else.

@@ -18,10 +18,11 @@ from rockoon.net.connection import Connection
 from rockoon.offsets.offset_store import OffsetStore, Persisted, RemoteOffsetStore
 from rockoon.offsets.start import ConsumeFrom, Start
 from rockoon_core.message_queue import MessageQueue
+from rockoon_core.repeated_lines import limited
 from rockoon_proto.v1.nameserver_pb2 import BROADCAST_SERVER, GroupConfig
 from rockoon_proto.v1.offset_pb2 import BROADCASTING, CLUSTERING, ConsumeMode
 
-log = logging.getLogger(__name__)
+log = limited(logging.getLogger(__name__))
 
 MEMBER_VARIABLE = "ROCKOON_MEMBER"
 # As the pods of a Kubernetes StatefulSet are called: they come back under their names.

@@ -32,10 +32,11 @@ from rockoon.offsets.custom_offset_store import CustomOffsetStore, OffsetSnapsho
 from rockoon.offsets.own_start import CREATE_REVISION_UNKNOWN, Position
 from rockoon_core.directory_lock import DirectoryLock, DirectoryLocked
 from rockoon_core.message_queue import MessageQueue
+from rockoon_core.repeated_lines import limited
 from rockoon_format.config_json import LocalQueue, read_local_offsets, write_local_offsets
 from rockoon_format.lenient_json import ConfigError, Json, parse_json
 
-log = logging.getLogger(__name__)
+log = limited(logging.getLogger(__name__))
 
 DEFAULT_DIRECTORY = Path("~/.rockoon_offsets")
 OnCorrupt = Literal["refuse", "policy"]

@@ -17,6 +17,7 @@ from rockoon.net.connection import CALL_SECONDS_MAX, Connection
 from rockoon.offsets.start import ConsumeFrom, Start
 from rockoon_core.bulk_calls import in_calls
 from rockoon_core.message_queue import MessageQueue, queue_to_wire
+from rockoon_core.repeated_lines import limited
 from rockoon_proto.v1.offset_pb2 import (
     BROADCASTING,
     CLUSTERING,
@@ -27,7 +28,7 @@ from rockoon_proto.v1.offset_pb2 import (
     ResolveRequest,
 )
 
-log = logging.getLogger(__name__)
+log = limited(logging.getLogger(__name__))
 
 # A member's commits are tried again by themselves: rather that than to wait for one long. Others'
 # fail to their caller.

@@ -45,13 +45,14 @@ from rockoon_core.changes import Changes
 from rockoon_core.clock import Clock
 from rockoon_core.failed_call import clock_corrected
 from rockoon_core.message_queue import MessageQueue
+from rockoon_core.repeated_lines import limited
 from rockoon_proto.v1.nameserver_pb2 import BROKER, Node
 
 if TYPE_CHECKING:
     from rockoon.net.connection import Connection
     from rockoon_proto.v1.broker_pb2_grpc import BrokerAsyncStub
 
-log = logging.getLogger(__name__)
+log = limited(logging.getLogger(__name__))
 
 # How often batches are looked at whose time may be over.
 _SWEEP_SECONDS = 0.25

@@ -29,10 +29,11 @@ from rockoon.receiving.reported_filters import REPORT_SECONDS, FilterConflicts, 
 from rockoon.receiving.tails import QueueTail, Tails, TopicTails
 from rockoon_core.bulk_calls import QUEUES_PER_CALL_MAX, WISHES_PER_CALL_MAX, in_calls
 from rockoon_core.message_queue import MessageQueue, queue_from_wire
+from rockoon_core.repeated_lines import limited
 from rockoon_format.names import retry_topic
 from rockoon_proto.v1.in_flight_pb2 import AcquireReply, AcquireRequest, Granted, QueueReach, Wanted
 
-log = logging.getLogger(__name__)
+log = limited(logging.getLogger(__name__))
 
 TICK_SECONDS = 1.0
 TICK_RASTER_SECONDS = 0.25

@@ -26,10 +26,11 @@ from rockoon.receiving.settler import Settler
 from rockoon.receiving.tails import QueueTail, Tails
 from rockoon.subscription import Subscription
 from rockoon_core.message_queue import queue_from_wire
+from rockoon_core.repeated_lines import limited
 from rockoon_format import sql92
 from rockoon_proto.v1.in_flight_pb2 import Acquired, Granted
 
-log = logging.getLogger(__name__)
+log = limited(logging.getLogger(__name__))
 
 _compiled = lru_cache(maxsize=256)(sql92.compile)
 

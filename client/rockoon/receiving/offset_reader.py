@@ -17,8 +17,9 @@ from rockoon.receiving.message_groups import hash_of_nobody
 from rockoon.receiving.tails import QueueTail, Tails
 from rockoon.subscription import ALL, Subscription
 from rockoon_core.message_queue import MessageQueue
+from rockoon_core.repeated_lines import limited
 
-log = logging.getLogger(__name__)
+log = limited(logging.getLogger(__name__))
 
 # More than is asked for: what comes next is mostly wanted next.
 LIMITS = PullLimits(messages_max=1024, bytes_max=1 << 20, wait_ms=0)

@@ -27,6 +27,7 @@ from rockoon.receiving.offset_bits import mask_of
 from rockoon.receiving.received import ReceiptHandle
 from rockoon_core.bulk_calls import QUEUES_PER_CALL_MAX
 from rockoon_core.message_queue import MessageQueue, queue_to_wire
+from rockoon_core.repeated_lines import limited
 from rockoon_proto.v1.in_flight_pb2 import (
     Acknowledged,
     AcknowledgeRequest,
@@ -37,7 +38,7 @@ from rockoon_proto.v1.in_flight_pb2 import (
     VisibilityChange,
 )
 
-log = logging.getLogger(__name__)
+log = limited(logging.getLogger(__name__))
 
 # Of an entry, whose mask takes a kilobyte: handles come from anywhere, those of one acquisition may
 # say anything, and two that lie far apart must not make a mask of all that is between them.

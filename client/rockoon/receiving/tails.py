@@ -20,10 +20,11 @@ from rockoon.receiving.kept_batches import KeptBatches
 from rockoon.subscription import ALL, Subscription
 from rockoon_core.changes import Changes
 from rockoon_core.message_queue import MessageQueue, queue_to_wire
+from rockoon_core.repeated_lines import limited
 from rockoon_proto.v1.in_flight_pb2 import QueueReach
 from rockoon_proto.v1.offset_pb2 import QueueRef
 
-log = logging.getLogger(__name__)
+log = limited(logging.getLogger(__name__))
 
 # No queue reaches so far: a broker answers where it does.
 BEYOND_EVERY_END = 1 << 62

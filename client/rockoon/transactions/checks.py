@@ -19,6 +19,7 @@ from rockoon.transactions.transaction import HalfPosition, Resolution
 from rockoon_core.backoff import Backoff
 from rockoon_core.failed_call import clock_corrected, from_rpc_error
 from rockoon_core.message_queue import MessageQueue
+from rockoon_core.repeated_lines import limited
 from rockoon_core.valid_text import loggable
 from rockoon_format.record import decode_record
 from rockoon_proto.v1.broker_pb2 import CheckTransactionsRequest, TransactionCheck
@@ -27,7 +28,7 @@ from rockoon_proto.v1.nameserver_pb2 import BROKER
 if TYPE_CHECKING:
     from rockoon.net.connection import Connection
 
-log = logging.getLogger(__name__)
+log = limited(logging.getLogger(__name__))
 
 Check = Callable[[Message], Awaitable[Resolution] | Resolution]
 """Says what became of the local transaction of a message; async, or plain (run in a thread)."""

@@ -63,6 +63,7 @@ from rockoon.transactions.transaction import HalfPosition, Resolution, Transacti
 from rockoon_core.backoff import Backoff
 from rockoon_core.clock import Clock, wall_clock_ms
 from rockoon_core.message_queue import MessageQueue
+from rockoon_core.repeated_lines import limited
 from rockoon_format.names import group_fault
 from rockoon_format.properties import (
     PROPERTY_CHECK_IMMUNITY_TIME_IN_SECONDS,
@@ -83,7 +84,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Resolution", "Transaction", "TransactionalProducer"]
 
-log = logging.getLogger(__name__)
+log = limited(logging.getLogger(__name__))
 
 # What no broker has confirmed: so many ends are remembered for the checks that will come.
 _UNTOLD_MAX = 10_000

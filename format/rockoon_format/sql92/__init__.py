@@ -14,13 +14,16 @@ message is wanted when the answer is True.
 - = and <> compare a property with a text, or with another property, as text. With TRUE or FALSE
   they compare whether it spells true, in any case; all other texts count as false.
 - IN takes texts, the other comparisons numbers or properties; nothing is larger than a text.
+- CONTAINS, STARTSWITH and ENDSWITH compare a property with a text that is not empty, with the case
+  of letters. `a NOT CONTAINS 'x'` is `NOT (a CONTAINS 'x')`.
 - Keywords have any case, names of properties have theirs. Two quotes in a text are one.
 
 Differs from RocketMQ where its answer depends on how an expression is spelled: there `5 = a` is
 FALSE but `a = 5` NULL when there is no a, two missing properties are equal, `NOT` takes in less
-(see `grammar`), a text that is no number makes the whole expression fail, and 5.0 as a property is
-no number beside 5.
-Comments, and CONTAINS, STARTSWITH and ENDSWITH of late versions, are not supported.
+(see `grammar`), a text that is no number makes the whole expression fail, 5.0 as a property is no
+number beside 5, and CONTAINS, STARTSWITH, ENDSWITH and their opposites are FALSE of a property that
+is missing: `NOT (a CONTAINS 'x')` matches a message without a there, and does not here.
+Comments are not supported.
 Source: ComparisonExpression, UnaryExpression, LogicExpression, SelectorParser.
 """
 

@@ -14,6 +14,7 @@ from rockoon_format.sql92.nodes import (
     Any,
     Constant,
     Equal,
+    HasText,
     IsNull,
     Not,
     Number,
@@ -37,6 +38,12 @@ _COMPARE: dict[str, Callable[[Number, Number], bool]] = {
     ">=": operator.ge,
     "=": operator.eq,
 }
+TEXT_TESTS: dict[str, Callable[[str, str], bool]] = {
+    "CONTAINS": operator.contains,
+    "STARTSWITH": str.startswith,
+    "ENDSWITH": str.endswith,
+}
+"""Whether a text has another one in it, at its beginning, or at its end."""
 _MIRRORED = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "=": "="}
 _NUMBER = re.compile(r"[+-]?(?:[0-9]++(?:\.[0-9]*+)?|\.[0-9]++)(?:[eE][+-]?[0-9]++)?")
 # Beyond so many digits an integer is compared as a double.
@@ -65,6 +72,8 @@ def question(node: Predicate, find: Find[Source]) -> Question[Source]:
             return _ordered(left, symbol, right, find)
         case OneOf(name, texts):
             return _one_of(name, texts, find)
+        case HasText(name, keyword, text):
+            return _has_text(name, TEXT_TESTS[keyword], text, find)
         case IsNull(name):
             return lambda source: find(source, name) is None
         case Truth(value):
@@ -105,6 +114,16 @@ def _one_of(name: str, texts: frozenset[str], find: Find[Source]) -> Question[So
     def answer(source: Source) -> bool | None:
         text = find(source, name)
         return None if text is None else text in texts
+
+    return answer
+
+
+def _has_text(
+    name: str, has: Callable[[str, str], bool], text: str, find: Find[Source]
+) -> Question[Source]:
+    def answer(source: Source) -> bool | None:
+        found = find(source, name)
+        return None if found is None else has(found, text)
 
     return answer
 

@@ -6,6 +6,7 @@
     predicate   = operand [ ( = | <> | < | <= | > | >= ) operand
                           | [NOT] BETWEEN operand AND operand
                           | [NOT] IN ( text { , text } )
+                          | [NOT] ( CONTAINS | STARTSWITH | ENDSWITH ) text
                           | IS [NOT] NULL ]
     operand     = name | text | [ + | - ] number | TRUE | FALSE | ( expression )
 
@@ -13,17 +14,23 @@ NOT takes in a whole comparison, as in SQL. (RocketMQ's SelectorParser has it ta
 alone: `NOT a > 5` is refused there, and `NOT a = 5` never matches anything.)
 
 What can never be true, or means nothing, is refused here, so that whoever subscribes hears of it:
-ordering by text, `= NULL`, numbers among the texts of IN, a property where a condition is needed.
+ordering by text, `= NULL`, numbers among the texts of IN, an empty text behind CONTAINS, a property
+where a condition is needed.
+
+CONTAINS, STARTSWITH and ENDSWITH are keywords only behind an operand: properties may have these
+names.
 """
 
 import math
 from typing import NoReturn
 
+from rockoon_format.sql92.evaluation import TEXT_TESTS
 from rockoon_format.sql92.nodes import (
     All,
     Any,
     Constant,
     Equal,
+    HasText,
     IsNull,
     Not,
     Number,
@@ -42,7 +49,6 @@ DEPTH_MAX = 50
 
 _LONG = range(-(1 << 63), 1 << 63)
 _ORDER = frozenset({"<", "<=", ">", ">="})
-_UNSUPPORTED = frozenset({"LIKE", "CONTAINS", "STARTSWITH", "ENDSWITH"})
 _COMPARISONS = _ORDER | {"=", "<>"}
 
 
@@ -123,11 +129,30 @@ class _Parser:
         if self._take("IN"):
             one = OneOf(self._name(start, left), self._texts())
             return Not(one) if negated else one
-        if self._token.kind is Kind.NAME and self._token.value.upper() in _UNSUPPORTED:
-            self._refuse(f"{self._token.value.upper()} is not supported")
+        keyword = self._token.value.upper() if self._token.kind is Kind.NAME else ""
+        if keyword in TEXT_TESTS:
+            self._advance()
+            test = self._text_test(start, left, keyword)
+            return Not(test) if negated else test
+        if keyword == "LIKE":
+            self._refuse("LIKE is not supported: use CONTAINS, STARTSWITH or ENDSWITH")
         if negated:
-            self._refuse("NOT is followed by BETWEEN or IN here")
+            self._refuse("NOT is followed by BETWEEN, IN, CONTAINS, STARTSWITH or ENDSWITH here")
         return left
+
+    def _text_test(self, start: Token, left: Predicate | Operand, keyword: str) -> Predicate:
+        token = self._token
+        if token.kind is not Kind.TEXT:
+            self._refuse(f"{keyword} is followed by a text in single quotes")
+        if not token.value:
+            self._refuse(f"the text behind {keyword} is empty")
+        self._advance()
+        match left:
+            case Property(name):
+                return HasText(name, keyword, token.value)
+            case Constant(str() as text):
+                return Truth(TEXT_TESTS[keyword](text, token.value))
+        self._refuse(f"{keyword} compares a property or a text", start)
 
     def _comparison(self, start: Token, left: Predicate | Operand, symbol: str) -> Predicate:
         second = self._token

@@ -49,6 +49,16 @@ class OneOf:
 
 
 @dataclass(frozen=True, slots=True)
+class HasText:
+    """`property CONTAINS text` and the like."""
+
+    name: str
+    keyword: str
+    """One of CONTAINS, STARTSWITH, ENDSWITH."""
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class IsNull:
     """`property IS NULL`: the one question that NULL does not answer with NULL."""
 
@@ -93,4 +103,4 @@ def comparisons(node: "Predicate") -> int:
     return 1
 
 
-Predicate = Equal | Ordered | OneOf | IsNull | Truth | Not | All | Any
+Predicate = Equal | Ordered | OneOf | HasText | IsNull | Truth | Not | All | Any

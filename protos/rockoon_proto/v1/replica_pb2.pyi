@@ -85,14 +85,16 @@ class FollowerHello(_message.Message):
     def __init__(self, log: _Optional[str] = ..., epoch: _Optional[int] = ..., replica_id: _Optional[str] = ..., boundaries: _Optional[_Iterable[_Union[EpochBoundary, _Mapping]]] = ..., end: _Optional[int] = ..., min_offset: _Optional[int] = ...) -> None: ...
 
 class FollowerAck(_message.Message):
-    __slots__ = ("durable_end", "round", "lacking")
+    __slots__ = ("durable_end", "round", "lacking", "writes_fail")
     DURABLE_END_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
     LACKING_FIELD_NUMBER: _ClassVar[int]
+    WRITES_FAIL_FIELD_NUMBER: _ClassVar[int]
     durable_end: int
     round: int
     lacking: bool
-    def __init__(self, durable_end: _Optional[int] = ..., round: _Optional[int] = ..., lacking: _Optional[bool] = ...) -> None: ...
+    writes_fail: bool
+    def __init__(self, durable_end: _Optional[int] = ..., round: _Optional[int] = ..., lacking: _Optional[bool] = ..., writes_fail: _Optional[bool] = ...) -> None: ...
 
 class LeaderSays(_message.Message):
     __slots__ = ("welcome", "chunk")

@@ -333,7 +333,7 @@ class Appends:
     def check_accepted(self) -> None:
         """Refuse clients' messages while the disk is full: for batches that the broker stores in
         another form, for which the store would use its reserve. Raises StoreNotWritable."""
-        if reason := self._store.refusal_reason:
+        if reason := self._store.client_refusal_reason:
             raise StoreNotWritable(reason=reason)
 
     def _check(self, batch: Batch) -> None:

@@ -65,6 +65,8 @@ class Copying:
         self._allowed = 0
         # Identity of the one that the leader has in force, as it said last; 0: none.
         self.leader_generation = 0
+        # Each acknowledgement reports it.
+        self.writes_fail = False
 
     @property
     def is_matched(self) -> bool:
@@ -166,7 +168,7 @@ class Copying:
             # Behind the cut, which may forget what lies beyond it.
             self._out.append(Drop(welcome.dropped))
         self._welcomed, self._leader_end = True, welcome.leader_end
-        self._acked = Ack(durable, 0, needed > log.generation.end)
+        self._acked = Ack(durable, 0, needed > log.generation.end, self.writes_fail)
         self._out += [Sync(), Acknowledge(session, self._acked)]
         return True
 
@@ -199,5 +201,5 @@ class Copying:
         assert self._session is not None, "a session stands"
         log = self._log
         number = max(number, self._acked.round)
-        self._acked = Ack(log.durable_end, number, log.generation.is_lacking)
+        self._acked = Ack(log.durable_end, number, log.generation.is_lacking, self.writes_fail)
         self._out.append(Acknowledge(self._session, self._acked))

@@ -6,6 +6,7 @@ twice in a process. What arrives on a connection arrives in order, or the connec
 
 from typing import NamedTuple
 
+from rockoon_replica.log import WriteCheck
 from rockoon_replica.log_state import LogState
 from rockoon_replica.messages import Ack, Chunk, Hello, Welcome
 
@@ -105,6 +106,12 @@ class LogStalled(NamedTuple):
     """The own log has not become durable for too long, while others may be well."""
 
 
+class WritesChecked(NamedTuple):
+    """The own log was checked: whether it can be written has changed."""
+
+    check: WriteCheck
+
+
 Event = (
     Started
     | StateSeen
@@ -123,4 +130,5 @@ Event = (
     | HandOverAbandoned
     | RetentionHeld
     | LogStalled
+    | WritesChecked
 )

@@ -45,6 +45,9 @@ log = logging.getLogger(__name__)
 LOOK_SECONDS = 0.1
 RECONNECT_SECONDS_MAX = 1.0
 PROBE_SECONDS_MAX = 1.0
+# A chosen leader is about to learn that it leads: so many of its refusals in a row are followed by
+# a short pause. One that never leads (its log is frozen) is asked once a second.
+QUICK_REFUSALS_MAX = 20
 # Before what could not be written is asked for again.
 PAUSE_SECONDS = 1.0
 
@@ -103,6 +106,8 @@ class Following:
         self._session: LeaderSession | None = None
         # Looks in a row in which nothing had been heard.
         self._silent_looks = 0
+        # Of the leader, since something was heard.
+        self._refusals = 0
         self._is_busy = False
         self._is_lost = False
         self._is_paused = False
@@ -119,7 +124,7 @@ class Following:
 
     def _aim(self, target: tuple[str, int] | None) -> None:
         self._target = target
-        self._silent_looks = 0
+        self._silent_looks = self._refusals = 0
         self._is_lost = False
         self._leave()
 
@@ -175,9 +180,9 @@ class Following:
                     reason = from_rpc_error(failure, BrokerUnavailable, broker=address)
                     log.info("log %s, leader %s: %s", self._log_name, leader, reason)
                     if isinstance(reason, NotLeader):
-                        # It is about to hear that it leads: a long pause would be all that the log
-                        # waits for then.
-                        backoff.reset()
+                        self._refusals += 1
+                        if self._refusals <= QUICK_REFUSALS_MAX:
+                            backoff.reset()
                     elif isinstance(reason, BrokerUnavailable) and await nobody_listens(address):
                         self._lost()
                 except Damaged as reason:
@@ -246,7 +251,7 @@ class Following:
             self._tell(LeaderLost())
 
     def _heard(self) -> None:
-        self._silent_looks = 0
+        self._silent_looks = self._refusals = 0
         if self._is_lost:
             self._is_lost = False
             self._tell(LeaderHeard())

@@ -45,13 +45,15 @@ class _Leaving(NamedTuple):
     """A hand-over.
 
     `asked`: the call, once it was made; `stays`: it was given up since; `is_wish`: of operators, so
-    that it holds for as long as they wish it and `wanted` is there.
+    that it holds for as long as they wish it and `wanted` is there; `is_forced`: because the
+    own disk refuses writes. It holds while the disk does, and other voters can commit.
     """
 
     wanted: str | None = None
     asked: HandOver | None = None
     stays: bool = False
     is_wish: bool = False
+    is_forced: bool = False
 
 
 class Leadership:
@@ -102,6 +104,9 @@ class Leadership:
         self._rounds: dict[str, int] = {}
         # Those that say so: they begin behind records that they have nowhere.
         self._lacking: set[str] = set()
+        # Followers whose disks refuse writes, and whether the own one does.
+        self._failing: set[str] = set()
+        self._writes_fail = False
         self._agreed = 0
         self._appends = False
 
@@ -118,8 +123,8 @@ class Leadership:
         self._assigned = state.replicas
         if self._change is not None:
             self._configs, self._change = [state.config], None
-        if self._leaving is not None and self._leaving.is_wish:
-            # Begun once more below, if it is wished still.
+        if self._leaving is not None and (self._leaving.is_wish or self._leaving.is_forced):
+            # Begun once more below, if its reason remains.
             self._leaving = None
         elif self._leaving is not None and self._leaving.asked is not None:
             again = _Leaving(self._leaving.wanted)
@@ -202,6 +207,10 @@ class Leadership:
             self._lacking.add(follower)
         else:
             self._lacking.discard(follower)
+        if ack.writes_fail:
+            self._failing.add(follower)
+        else:
+            self._failing.discard(follower)
         self.advance()
 
     def closed(self, session: int) -> None:
@@ -239,6 +248,7 @@ class Leadership:
         if self.is_established:
             self._tell_rounds()
         self._change_voters(end, start)
+        self._leave_failing_disk()
         self._hand_over(end)
         self._tell_appends()
 
@@ -296,7 +306,7 @@ class Leadership:
 
         def is_near(who: str) -> bool:
             # Who is away may be near, and would count without anybody knowing.
-            is_here = who in self._ends and self._is_whole(who)
+            is_here = who in self._ends and who not in self._failing and self._is_whole(who)
             return is_here and self._ends[who] + self._lag_max >= committed
 
         ready = [who for who in self._assigned if who not in in_sync and is_near(who)]
@@ -356,6 +366,24 @@ class Leadership:
             self._leaving = _Leaving(successor)
             self.advance()
 
+    def writes_checked(self, *, fail: bool) -> None:
+        """The own disk refuses writes, or accepts them again."""
+        self._writes_fail = fail
+        self.advance()
+
+    def _leave_failing_disk(self) -> None:
+        """Hand over while the own disk refuses writes, if other voters can commit without it.
+
+        If too few of them can, the next leader's epoch would never open, and reads would end, too.
+        """
+        config, leaving = self._configs[0], self._leaving
+        able = (config.in_sync & self._ends.keys()) - self._failing - {self._replica}
+        if self._writes_fail and self.is_established and len(able) >= config.quorum:
+            if leaving is None:
+                self._leaving = _Leaving(is_forced=True)
+        elif leaving is not None and leaving.is_forced and leaving.asked is None:
+            self._leaving = None
+
     def stay(self) -> None:
         """Go on, unless the nameservers were asked: then only a later state says how it went."""
         if self._leaving is not None:
@@ -374,9 +402,8 @@ class Leadership:
             # Refused from this event on; until that is carried out the log may still grow.
             return
         voters = self._configs[0].in_sync - {self._replica}
-        ready = {
-            who for who in voters - self._lacking if self._ends.get(who) == log.end == committed
-        }
+        unable = self._lacking | self._failing
+        ready = {who for who in voters - unable if self._ends.get(who) == log.end == committed}
         if leaving.wanted is not None:
             ready &= {leaving.wanted}
         if ready:

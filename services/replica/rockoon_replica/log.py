@@ -13,6 +13,24 @@ class LogFull(Exception):
     """The disk has no room, or refuses: nothing was written, and a later try may succeed."""
 
 
+class WriteCheck(NamedTuple):
+    """Whether a log can be written at present. Empty texts: it can.
+
+    Attributes:
+        failure: why the disk refuses writes.
+        refusal: why clients' records are refused, though the disk would accept them: it is fuller
+            than the settings allow. The log's own records are still written.
+    """
+
+    failure: str = ""
+    refusal: str = ""
+
+    @property
+    def reason(self) -> str:
+        """Why clients' records cannot be appended; empty while they can."""
+        return self.failure or self.refusal
+
+
 class Generation(NamedTuple):
     """What lies beside a log of records that it has deleted: of compacted topics, what is left.
 
@@ -119,6 +137,16 @@ class ReplicatedLog(LogView, Protocol):
         """Return when all that was written before the call is durable."""
         ...
 
+    def check_writes(self, *, probe: bool = False) -> WriteCheck:
+        """Report whether the log can be written.
+
+        A failure ends when a write succeeds; while it lasts, the log repeats writes by itself.
+
+        Args:
+            probe: write something first, also if no write was refused.
+        """
+        ...
+
     def truncate(self, offset: int) -> None:
         """Make `offset` the end, durably; a crash within leaves the old end or the new one.
 
@@ -153,5 +181,6 @@ class ReplicatedLog(LogView, Protocol):
 
         Raises:
             ValueError: the log has a record of this epoch or of a later one.
+            LogFull: the disk refuses the record. Nothing was written.
         """
         ...

@@ -48,9 +48,10 @@ from rockoon_replica.events import (
     StateSeen,
     Synced,
     WelcomeArrived,
+    WritesChecked,
 )
 from rockoon_replica.leadership import Leadership
-from rockoon_replica.log import LogView
+from rockoon_replica.log import LogView, WriteCheck
 from rockoon_replica.log_state import LogState
 from rockoon_replica.replica_facts import ReplicaFacts
 
@@ -98,6 +99,10 @@ class Member:
         self._heals_at: int | None = None
         # Why its log cannot be made equal to the leader's.
         self._refused: str | None = None
+        # The frozen state that was reported to last; None while the log is not frozen.
+        self._frozen: LogState | None = None
+        # Whether the own log can be written.
+        self.writes = WriteCheck()
         self._handlers: dict[type, Callable[[Any], None]] = {
             Started: self._started,
             StateSeen: self._state_seen,
@@ -116,6 +121,7 @@ class Member:
             HandOverAbandoned: self._hand_over_abandoned,
             RetentionHeld: self._retention_held,
             LogStalled: self._log_stalled,
+            WritesChecked: self._writes_checked,
         }
 
     # What the caller may ask
@@ -149,8 +155,10 @@ class Member:
         """Whether it leads and has committed something, or is level with a leader that has.
 
         A leader's end at a Welcome is behind its epoch's record: with that one all is committed
-        that it was chosen for.
+        that it was chosen for. A replica whose disk refuses writes is not ready.
         """
+        if self.writes.failure:
+            return False
         is_level = self._copying.is_current and not self._log.generation.is_lacking
         return is_level or self.role is Role.LEADING
 
@@ -207,9 +215,7 @@ class Member:
 
     def _state_seen(self, event: StateSeen) -> None:
         state, facts = event.state, self.facts
-        if state.frozen:
-            # Whatever else it says may be long over; what this replica knows, an operator needs.
-            self._report(state)
+        self._see_frozen(state)
         if state.version < facts.version or (self._seen and state.version <= self._seen.version):
             return
         if self._leadership is not None:
@@ -228,6 +234,16 @@ class Member:
             self._end(Remake(self._refused))
         elif state.epoch == self.facts.promised:
             self._take_part(state)
+
+    def _see_frozen(self, state: LogState) -> None:
+        """Report to a frozen log, whatever its state says: an operator needs the reports.
+
+        A report is answered with the state, which is not reported to again before `RepeatDue`.
+        """
+        before, self._frozen = self._frozen, state if state.frozen else None
+        is_new = before is None or (before.version, before.epoch) != (state.version, state.epoch)
+        if state.frozen and is_new:
+            self._report(state)
 
     def _take_part(self, state: LogState) -> None:
         """Do what the epoch that was promised wants of this replica."""
@@ -338,6 +354,28 @@ class Member:
         if self._leadership is not None:
             self._resign(self._leadership.epoch)
 
+    def _writes_checked(self, event: WritesChecked) -> None:
+        is_new = not self.writes.failure
+        self.writes = event.check
+        fail = bool(event.check.reason)
+        self._copying.writes_fail = fail
+        if self._leadership is not None:
+            self._leadership.writes_checked(fail=fail)
+            if is_new:
+                # Later `RepeatDue` does it: while no other replica can win an election, resigning
+                # at once would be a fast loop.
+                self._open_or_resign(self._leadership)
+
+    def _open_or_resign(self, leadership: Leadership) -> None:
+        """Repeat the record that opens the epoch if the disk refused it, or give the epoch up."""
+        config = self.facts.config
+        if leadership.epoch_start() is not None:
+            return
+        if not self.writes.failure:
+            self._out += [OpenEpoch(leadership.epoch), Sync()]
+        elif config is not None and config.in_sync != {self.replica}:
+            self._resign(leadership.epoch)
+
     # Following
 
     def _session_opened(self, event: SessionOpened) -> None:
@@ -410,7 +448,10 @@ class Member:
 
     def _repeat_due(self, _event: RepeatDue) -> None:
         seen = self._seen
+        if self._frozen is not None:
+            self._report(self._frozen)
         if self._leadership is not None:
+            self._open_or_resign(self._leadership)
             self._leadership.repeat()
         elif seen is None or seen.epoch != self.facts.promised:
             return

@@ -69,12 +69,18 @@ class Chunk(NamedTuple):
 
 
 class Ack(NamedTuple):
-    """How far a follower's log is durable, the latest round that it has seen, and whether it
-    begins behind records that it has in no generation either (`Generation.is_lacking`)."""
+    """How far a follower's log is durable, the latest round that it has seen, and its state.
+
+    Attributes:
+        is_lacking: it begins behind records that it has in no generation either
+            (`Generation.is_lacking`).
+        writes_fail: its disk refuses writes, so it cannot lead at present.
+    """
 
     durable_end: int
     round: int
     is_lacking: bool = False
+    writes_fail: bool = False
 
 
 def tail_size(point: int, hello: Hello, welcome_min_offset: int) -> int:

@@ -33,10 +33,11 @@ from rockoon_replica.events import (
     Started,
     StateSeen,
     Synced,
+    WritesChecked,
 )
 from rockoon_replica.following import Following
 from rockoon_replica.leading import Leading
-from rockoon_replica.log import LogFull, ReplicatedLog
+from rockoon_replica.log import LogFull, ReplicatedLog, WriteCheck
 from rockoon_replica.log_state import LogState
 from rockoon_replica.member import Member, Role
 from rockoon_replica.replica_facts import ReplicaFacts
@@ -49,6 +50,10 @@ log = logging.getLogger(__name__)
 # The first silence of a leader that is too long; see `Member.patience`.
 SILENT_SECONDS = 2.0
 REPEAT_SECONDS = 1.0
+WRITES_CHECK_SECONDS = 0.25
+# Between two hand-overs of one replica because clients' records are refused. How full a disk may be
+# can depend on facts that only a leader has: leadership would change without end.
+REFUSAL_SECONDS = 60.0
 # A sync that takes longer has hung: another replica's disk may do better.
 STALLED_SECONDS = 10.0
 CALLS_MAX = 8
@@ -292,11 +297,16 @@ class Replica:
         try:
             async with asyncio.TaskGroup() as tasks:
                 self._tasks = tasks
+                if self.record.writes.failure:
+                    # The log was opened again since, and knows of no refused write.
+                    self._check_writes(probe=True)
+                    self._tell(WritesChecked(self.record.writes))
                 self._tell(Started())
                 for name, loop in (
                     ("following", self._following.run()),
                     ("syncing", self._sync()),
                     ("repeating", self._repeat()),
+                    ("checking writes", self._keep_checking_writes()),
                 ):
                     self._spawn(loop, f"{self._log_name}: {name}")
                 await self._act()
@@ -384,13 +394,18 @@ class Replica:
             case actions.Reopen() | actions.Remake() | actions.Halt():
                 log.warning("log %s: %s", self._log_name, action)
                 self._last = action
+                if self.record.writes.refusal:
+                    self.record.refused_at = asyncio.get_running_loop().time()
             case _:
                 self._carry_out_rarely(action)
 
     def _carry_out_rarely(self, action: Action) -> None:
         match action:
             case actions.OpenEpoch(epoch):
-                self._log.open_epoch(epoch)
+                try:
+                    self._log.open_epoch(epoch)
+                except LogFull as failure:
+                    self._note_writes(WriteCheck(failure=str(failure)))
                 self._leading.wake()
             case actions.Truncate(offset):
                 log.warning(
@@ -448,6 +463,7 @@ class Replica:
             log.error("log %s: what the leader sent is refused: %s", self._log_name, failure)  # noqa: TRY400
             self.refusal = str(failure)
             self._following.pause()
+            self._check_writes()
 
     def _commit(self, end: int) -> None:
         self._log.commit(end)
@@ -491,6 +507,31 @@ class Replica:
                 finally:
                     stalled.cancel()
             self._tell(Synced())
+
+    async def _keep_checking_writes(self) -> None:
+        while True:
+            await asyncio.sleep(WRITES_CHECK_SECONDS)
+            self._check_writes()
+
+    def _check_writes(self, *, probe: bool = False) -> None:
+        check = self._log.check_writes(probe=probe)
+        now = asyncio.get_running_loop().time()
+        is_damped = now < self.record.refused_at + REFUSAL_SECONDS
+        if self.epoch and is_damped and not check.failure:
+            check = WriteCheck()
+        self._note_writes(check)
+
+    def _note_writes(self, check: WriteCheck) -> None:
+        before, self.record.writes = self.record.writes, check
+        if check != before:
+            self._tell(WritesChecked(check))
+        if bool(check.reason) == bool(before.reason):
+            return
+        if check.reason:
+            follows = "hands over once the others can commit without it" if self.epoch else "waits"
+            log.error("log %s: cannot write, %s: %s", self._log_name, follows, check.reason)
+        else:
+            log.warning("log %s: can write again", self._log_name)
 
     async def _repeat(self) -> None:
         while True:

@@ -1,8 +1,10 @@
 """Standing: how one copy of a log is, for people, metrics and readiness. Decides nothing."""
 
+import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
+from rockoon_replica.log import WriteCheck
 from rockoon_replica.member import Role
 
 if TYPE_CHECKING:
@@ -56,11 +58,16 @@ class Record:
     Attributes:
         is_ready: it leads, or has been level with a leader that commits on the present connection.
         truncated_bytes: how much was cut because the leader has something else.
+        writes: whether the log could be written when it was last checked.
+        refused_at: the loop's time when this copy last handed over because clients' records were
+            refused, seconds.
     """
 
     def __init__(self, now: float) -> None:
         self.is_ready = False
         self.truncated_bytes = 0
+        self.writes = WriteCheck()
+        self.refused_at = -math.inf
         self._since = now
         self._unready_seconds = 0.0
 
@@ -125,6 +132,8 @@ def trouble(replica: "Replica") -> str:
 
 def _trouble(replica: "Replica") -> str:
     state = replica.state
+    if reason := replica.member.writes.reason:
+        return f"it cannot write: {reason}"
     if replica.role is Role.LEADING and not replica.appends_allowed:
         return "it leads, and takes nothing: too few copies are connected to it"
     if replica.is_ready:

@@ -103,9 +103,14 @@ def chunk_from_wire(told: pb.LeaderChunk) -> Chunk:
 
 
 def ack_to_wire(ack: Ack) -> pb.FollowerSays:
-    told = pb.FollowerAck(durable_end=ack.durable_end, round=ack.round, lacking=ack.is_lacking)
+    told = pb.FollowerAck(
+        durable_end=ack.durable_end,
+        round=ack.round,
+        lacking=ack.is_lacking,
+        writes_fail=ack.writes_fail,
+    )
     return pb.FollowerSays(ack=told)
 
 
 def ack_from_wire(told: pb.FollowerAck) -> Ack:
-    return Ack(told.durable_end, told.round, told.lacking)
+    return Ack(told.durable_end, told.round, told.lacking, told.writes_fail)

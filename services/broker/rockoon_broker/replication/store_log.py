@@ -15,7 +15,7 @@ from rockoon_broker.store.queues.consume_queue import QueueKey
 from rockoon_broker.store.store import Store
 from rockoon_core.replication_rules import Boundary
 from rockoon_format.log_marks import NO_TOPICS, LogTopics
-from rockoon_replica.log import Generation, LogFull
+from rockoon_replica.log import Generation, LogFull, WriteCheck
 
 OpenStore = Callable[[Callable[[int], None], Callable[[OSError], None]], Store]
 """Opens the store of one directory, `by_quorum`, with these as `on_synced` and `on_failed`."""
@@ -120,6 +120,12 @@ class StoreLog:
         except (StoreNotWritable, AppendFailed) as failure:
             raise LogFull(str(failure)) from failure
 
+    def check_writes(self, *, probe: bool = False) -> WriteCheck:
+        """See `ReplicatedLog.check_writes`; the store's ticks repeat a refused write."""
+        if probe:
+            self.store.probe_log()
+        return WriteCheck(self.store.write_failure, self.store.space_refusal_reason)
+
     async def sync(self) -> None:
         """Return when all that was written before is durable; StoreFailed when it never will be."""
         end = self.end
@@ -163,10 +169,18 @@ class StoreLog:
         self._advanced(self.store.confirm(offset))
 
     def open_epoch(self, epoch: int) -> None:
-        """Append the record that an epoch begins with; ValueError: there is one already."""
+        """Append the record that an epoch begins with.
+
+        Raises:
+            ValueError: the log has a record of this epoch or of a later one.
+            LogFull: the disk refuses it; nothing was written.
+        """
         # The first leader of several copies is who was the only one before.
         topics = NO_TOPICS if self.store.epoch else self._topics()
-        self.store.open_epoch(epoch, self._replica, self._clock.now_ms(), topics)
+        try:
+            self.store.open_epoch(epoch, self._replica, self._clock.now_ms(), topics)
+        except (StoreNotWritable, AppendFailed) as failure:
+            raise LogFull(str(failure)) from failure
 
     def close(self) -> None:
         """See `Store.close`."""

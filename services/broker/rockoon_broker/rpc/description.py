@@ -31,7 +31,7 @@ def _in_numbers(broker: Broker) -> broker_pb2.DescribeBrokerReply:
         log_max_offset=store.appended_end,
         log_synced_offset=store.durable_end,
         flush=broker.settings.flush,
-        writable=store.writable,
+        writable=store.writable and not store.write_failure,
         not_writable_reason=store.refusal_reason,
         disk_used_ratio=broker.disk_used_ratio,
         topics=len(served),

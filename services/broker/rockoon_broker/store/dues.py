@@ -15,7 +15,7 @@ class Dues:
 
     def __init__(self, settings: StoreSettings, now_ms: int) -> None:
         self._settings = settings
-        self.sync_ms = self.save_ms = self.point_ms = now_ms
+        self.sync_ms = self.save_ms = self.point_ms = self.probe_ms = now_ms
         self.disk_check_ms = now_ms + settings.disk_check_delay_ms
 
     def save(self, now_ms: int, save: Callable[[], bool]) -> None:
@@ -30,5 +30,6 @@ class Dues:
         disk_check_wait_ms_max = max(settings.disk_check_delay_ms, settings.disk_check_interval_ms)
         self.sync_ms = min(self.sync_ms, now_ms + settings.flush_interval_ms)
         self.save_ms = min(self.save_ms, now_ms + settings.recovery_point_interval_ms)
+        self.probe_ms = min(self.probe_ms, now_ms + settings.recovery_point_interval_ms)
         self.point_ms = min(self.point_ms, now_ms + settings.recovery_point_interval_ms)
         self.disk_check_ms = min(self.disk_check_ms, now_ms + disk_check_wait_ms_max)

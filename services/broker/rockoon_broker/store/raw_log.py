@@ -10,6 +10,7 @@ import struct
 import zlib
 from collections.abc import Sequence
 
+from rockoon_broker.store.errors import StoreNotWritable
 from rockoon_broker.store.log.commit_log import CommitLog
 from rockoon_broker.store.log.copied_chunks import CopiedChunks
 from rockoon_broker.store.log.epochs import Epochs, Mark, Renewal, marks_among, renewals_among
@@ -173,21 +174,25 @@ class RawLog:
         if at != offset:
             raise ValueError(f"no record ends at {offset}")
 
-    def write(self, offset: int, data: bytes) -> None:
+    def write(self, offset: int, data: bytes, full_reason: str = "") -> None:
         """Put what another copy of the log has behind the end of this one.
 
         Args:
             offset: the log's end.
             data: whole records, or a blank, or some and a blank behind them; of one file, and not
                 more than a scan looks at (8 MiB and a record).
+            full_reason: if given, only the log's own records are accepted: this says why.
 
         Raises:
             ValueError: it does not go on where the log ends, or is damaged; nothing was written.
+            StoreNotWritable: `full_reason`; nothing was written.
             AppendFailed: the disk refused; nothing was written.
         """
         # Worked out once: to check them, to count them, and to list them when they are committed.
         records = self._scanned(offset, data)
         marks = list(marks_among(data, records))
+        if full_reason and len(marks) < records.count:
+            raise StoreNotWritable(full_reason)
         parts = self._checked(Chunk(offset, records), marks)
         self._log.extend(data)
         times_ms = records.store_timestamps_ms

@@ -63,6 +63,8 @@ from rockoon_format.log_marks import NO_TOPICS, LogTopics, TopicChange
 
 # How often the disk is looked at while it is under pressure, unless the setting says more often.
 PRESSED_CHECK_MS_MAX = 5000
+# Between two attempts to write a CommitLog that the disk refused.
+PROBE_INTERVAL_MS = 1000
 
 
 def _ignore(_: object) -> None:
@@ -293,9 +295,12 @@ class Store(VisibleStore):
             now_ms: epoch milliseconds.
             topics: whose messages a log without epochs holds.
 
+        A disk that is too full for clients' messages accepts it: without it, a log whose copies are
+        all so full could not be read after an election.
+
         Raises: as `append`; ValueError if the log has a record of this epoch or of a later one.
         """
-        self._check_writable()
+        self._check_queues()
         appended = self._appender.open_epoch(epoch, leader, now_ms, topics)
         self._written()
         return appended
@@ -320,8 +325,8 @@ class Store(VisibleStore):
             ValueError: it does not go on where the log ends, or is damaged; nothing was written.
             StoreNotWritable, AppendFailed, StoreFailed, StoreClosed: as for `append`.
         """
-        self._check_writable()
-        self._raw.write(offset, data)
+        self._check_queues()
+        self._raw.write(offset, data, self.full_reason)
         self._written()
 
     def _written(self) -> None:
@@ -384,6 +389,9 @@ class Store(VisibleStore):
             dues.sync_ms = now_ms + settings.flush_interval_ms
             if self._log.end > self._syncer.synced_end:
                 self._syncer.request_sync(self._log.sync_request(self._syncer.synced_end))
+        if self._log.failure is not None and now_ms >= dues.probe_ms:
+            dues.probe_ms = now_ms + PROBE_INTERVAL_MS
+            self.probe_log()
         self._cleaner.sweep()
         dues.save(now_ms, self._undispatched.save)
         self.points.keep_below(self.runs.least_to_come_ms(now_ms))
@@ -521,13 +529,23 @@ class Store(VisibleStore):
         self._markers.close()
         self._lock.release()
 
+    def probe_log(self) -> None:
+        """Write to the CommitLog without a message; `write_failure` has the result."""
+        self._log.probe()
+
     # Inside.
 
     def _check_writable(self) -> None:
-        reason = self.not_writable_reason
-        if self._closed or reason:
+        self._check_queues()
+        if self.full_reason:
+            raise StoreNotWritable(self.full_reason)
+
+    def _check_queues(self) -> None:
+        """Refuse even the log's own records if ConsumeQueues cannot be written."""
+        if self._closed or self._syncer.failure is not None:
             self.check_usable()
-            raise StoreNotWritable(reason)
+        if self._undispatched.failure is not None:
+            raise StoreNotWritable(self.not_writable_reason)
 
     def check_usable(self) -> None:
         """Raise StoreClosed or StoreFailed once the store takes nothing any more."""

@@ -30,9 +30,10 @@ from rockoon_offset.replication.outline import Outline, is_first
 from rockoon_offset.replication.replay import Replay
 from rockoon_offset.replication.reserve import Reserve
 from rockoon_offset.replication.takeover import STATE_RECORDS, state_payloads, take_over
-from rockoon_replica.log import NO_GENERATION, Generation, LogFull
+from rockoon_replica.log import NO_GENERATION, Generation, LogFull, WriteCheck
 
 ROOM_SECONDS = 1.0
+PROBE_BYTES = 64 << 10
 WAITING_BYTES_MAX = 64 << 20
 FILES_HELD_MAX = 8
 """A copy that lacks more files than the newest two and these gives its vote up."""
@@ -195,12 +196,21 @@ class JournalLog:
         except OSError as failure:
             self._files.take_back(place)
             if is_shortage(failure):
+                self._reserve.note(failure)
                 raise LogFull(str(failure)) from failure
             self._fail(failure)
             raise
         for frame in found:
             self._outline.learn(frame)
             self._pending.append(frame)
+
+    def check_writes(self, *, probe: bool = False) -> WriteCheck:
+        """See `ReplicatedLog.check_writes`. Without room even for the reserve, writes fail."""
+        if probe:
+            self._reserve.check(PROBE_BYTES)
+        else:
+            self._look_for_room()
+        return WriteCheck(failure=self._reserve.shortage)
 
     async def sync(self) -> None:
         """Return when all that was written before is durable; OSError when it never will be."""
@@ -291,9 +301,7 @@ class JournalLog:
             raise Busy(reason=f"{self.end - self._committed} bytes of progress wait for a quorum")
         if self._failure is not None:
             raise StoreFailed(reason=str(self._failure))
-        if self._reserve.shortage and time.monotonic() >= self._room_after:
-            self._room_after = time.monotonic() + ROOM_SECONDS
-            self._reserve.take()
+        self._look_for_room()
         if self._reserve.shortage:
             raise not_stored(self._reserve.shortage)
 
@@ -430,6 +438,12 @@ class JournalLog:
                     raise LogFull(str(failure)) from failure
             else:
                 return
+
+    def _look_for_room(self) -> None:
+        """Repeat what found no room, at most once a second."""
+        if self._reserve.shortage and time.monotonic() >= self._room_after:
+            self._room_after = time.monotonic() + ROOM_SECONDS
+            self._reserve.check(PROBE_BYTES)
 
     def _synced(self, cuts: int, end: int, began: float) -> None:
         self.syncs += 1

@@ -38,9 +38,35 @@ class Reserve:
                 return
         self.shortage = ""
 
+    def check(self, count: int) -> None:
+        """After a shortage: have `shortage` say whether there is room beside the reserve.
+
+        Args:
+            count: bytes that are to fit.
+        """
+        if not self._path.exists():
+            self.take()
+            return
+        try:
+            fd = self._disk.open_or_create(self._path)
+            try:
+                self._disk.allocate(fd, RESERVE_BYTES + count)
+            finally:
+                self._disk.set_size(fd, RESERVE_BYTES)
+                self._disk.close(fd)
+        except OSError as failure:
+            if is_shortage(failure):
+                self.note(failure)
+                return
+        self.shortage = ""
+
+    def note(self, failure: OSError) -> None:
+        """A write found no room."""
+        self.shortage = f"{failure.strerror or failure} on {self._directory}"
+
     def give_up(self, failure: OSError) -> bool:
         """After a shortage: whether there is more room now."""
-        self.shortage = f"{failure.strerror or failure} on {self._directory}"
+        self.note(failure)
         if not self._path.exists():
             return False
         self._disk.unlink(self._path)

@@ -4,12 +4,15 @@ A JSON line names the service and the node, and the span in which it was written
 `trace_id` and `span_id` as OpenTelemetry writes them, so that a line leads to its trace.
 """
 
+import atexit
 import datetime
 import json
 import logging
 import sys
 from collections.abc import Callable, Mapping
 from typing import TextIO
+
+from rockoon_core.repeated_lines import RepeatFilter
 
 # What every record has; the rest was given by `extra`.
 _OWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
@@ -63,7 +66,7 @@ def span_fields() -> Mapping[str, str]:
 
 
 def set_up_logging(service: str, log_format: str, node: str, file: TextIO | None = None) -> None:
-    """Send this process's log lines to a file, or to standard error.
+    """Send this process's log lines to a file, or to standard error, without endless repeats.
 
     Args:
         service: for example "broker".
@@ -78,4 +81,7 @@ def set_up_logging(service: str, log_format: str, node: str, file: TextIO | None
         where = f"{service} {node}".strip().replace("%", "%%")
         line = f"%(asctime)s %(levelname)s {where} %(name)s: %(message)s"
         handler.setFormatter(logging.Formatter(line))
+    repeated = RepeatFilter(handler.handle, reports_late=True)
+    handler.addFilter(repeated)
+    atexit.register(repeated.report)
     logging.basicConfig(level=logging.INFO, handlers=[handler])

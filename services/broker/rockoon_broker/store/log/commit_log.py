@@ -25,6 +25,8 @@ from rockoon_core.disk import Disk
 from rockoon_format.file_names import offset_to_file_name
 from rockoon_format.record import encode_blank, fits
 
+PROBE_BYTES = 8
+
 
 @dataclass(frozen=True, slots=True)
 class LogFile:
@@ -66,6 +68,9 @@ class CommitLog:
         self._reserved_behind = -1
         # Bytes behind `end` that a failed write may have left; zeroed before the next write.
         self._unclean: tuple[LogFile, int, int] | None = None
+        # Why the disk refused the last write, or another file; None if it accepted both.
+        self.failure: OSError | None = None
+        self._lacks_file = False
         for start in starts:
             path = self.path_of(start)
             self.files.append(LogFile(start, disk.open(path), path))
@@ -122,12 +127,7 @@ class CommitLog:
             following = file.start + self.file_bytes
             if following == self.files[-1].start:
                 return following
-        try:
-            self._append_file()
-        except OSError as error:
-            raise AppendFailed(
-                f"no room for another CommitLog file: {error}", error.errno
-            ) from error
+        self._append_file()
         return self.files[-1].start
 
     def write(self, offset: int, batch: memoryview | bytes) -> None:
@@ -153,8 +153,11 @@ class CommitLog:
             # At once if possible: after a crash a record that was refused would be found and kept.
             with contextlib.suppress(OSError):
                 self._clean_tail()
+            self.failure = error
             raise AppendFailed(f"the CommitLog was not written: {error}", error.errno) from error
         self._unclean = None
+        if not self._lacks_file:
+            self.failure = None
         # Behind the write, and only if all of it was taken: readers go up to here.
         self.end = offset + len(batch)
 
@@ -166,13 +169,37 @@ class CommitLog:
         """
         # A file that is full, or was closed by a blank: no batch that went on would say so.
         if not self.files or self.end == self.files[-1].start + self.file_bytes:
-            try:
-                self._append_file()
-            except OSError as error:
-                raise AppendFailed(
-                    f"no room for another CommitLog file: {error}", error.errno
-                ) from error
+            self._append_file()
         self.write(self.end, memoryview(data))
+
+    def probe(self) -> None:
+        """Repeat a refused write without a record; `failure` has the result.
+
+        If the next file could not be created, it is created now. Otherwise zeros are written behind
+        the end, where zeros are.
+        """
+        try:
+            if self._lacks_file:
+                self._append_file()
+            elif self.files:
+                file = self._file_of_end()
+                if self._unclean is not None:
+                    self._clean_tail()
+                    file = self._unclean[0]
+                position = max(self.end - file.start, 0)
+                if position + PROBE_BYTES > self.file_bytes:
+                    # The file is full to the last bytes: the next append creates another one.
+                    following = file.start + self.file_bytes
+                    if following != self.files[-1].start:
+                        self._append_file()
+                    file, position = self.files[-1], 0
+                self._disk.write_all(file.fd, bytes(PROBE_BYTES), position)
+        except AppendFailed:
+            return
+        except OSError as error:
+            self.failure = error
+            return
+        self.failure = None
 
     def read(self, offset: int, count: int) -> bytes:
         """Up to `count` bytes from a physical offset, never beyond `end` or the file's end.
@@ -256,14 +283,20 @@ class CommitLog:
         return self.file_at(max(self.end - 1, self.files[0].start))
 
     def _append_file(self) -> None:
+        """Raises AppendFailed."""
         path = self.next_path
         start = self.files[-1].start + self.file_bytes if self.files else 0
         fd = self._take_reserved(path)
-        if fd is None:
-            try:
+        try:
+            if fd is None:
                 fd = create_log_file(path, self.file_bytes, self._disk)
-            except FileExistsError as error:
-                raise OSError(errno.EEXIST, f"a stray file is in the way: {path}") from error
+        except OSError as error:
+            if isinstance(error, FileExistsError):
+                error = OSError(errno.EEXIST, f"a stray file is in the way: {path}")
+            self._lacks_file, self.failure = True, error
+            reason = f"no room for another CommitLog file: {error}"
+            raise AppendFailed(reason, error.errno) from error
+        self._lacks_file = False
         self.files.append(LogFile(start, fd, path))
 
     def _write_blank(self) -> None:

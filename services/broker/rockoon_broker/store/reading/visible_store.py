@@ -110,7 +110,7 @@ class VisibleStore(ABC):
     def idle_ms(self, now_ms: int) -> int:
         """How long `tick` finds nothing to do if nothing is asked of the store; 0 while it does."""
         is_behind = self._undispatched.pending or self._syncer.synced_end < self._log.end
-        is_busy = self._syncer.is_busy or self._cleaner.is_sweeping
+        is_busy = self._syncer.is_busy or self._cleaner.is_sweeping or self._log.failure
         if is_behind or is_busy or not self.points.is_newest(self._undispatched.end):
             return 0
         return max(min(self._dues.disk_check_ms - now_ms, self.compaction.idle_ms(now_ms)), 0)
@@ -403,19 +403,46 @@ class VisibleStore(ABC):
 
     @property
     def writable(self) -> bool:
-        """Whether messages of clients are accepted now."""
-        return not (self._closed or self.refusal_reason)
-
-    @property
-    def refusal_reason(self) -> str:
-        """Why messages of clients are refused, in one sentence; empty while they are accepted."""
-        return self.not_writable_reason or self._cleaner.refusal_reason
+        """Whether clients' messages are accepted, unless the disk refuses the write itself."""
+        return not (self._closed or self.client_refusal_reason)
 
     @property
     def not_writable_reason(self) -> str:
-        """Why every append is refused, also the broker's own; empty while none is."""
+        """Why every append is refused before the disk is asked, also the broker's own; empty while
+        none is."""
         if self._syncer.failure is not None:
             return f"a sync failed: {self._syncer.failure}"
         if self._undispatched.failure is not None:
             return f"ConsumeQueues cannot be written: {self._undispatched.failure}"
+        return self.full_reason
+
+    @property
+    def full_reason(self) -> str:
+        """Why all records but those that open an epoch are refused for lack of space: the reserve
+        is used up. Empty while there is space."""
         return self._cleaner.full_reason
+
+    @property
+    def space_refusal_reason(self) -> str:
+        """Why clients' messages are refused for lack of space; empty while they are not."""
+        return self._cleaner.full_reason or self._cleaner.refusal_reason
+
+    @property
+    def client_refusal_reason(self) -> str:
+        """Why clients' messages are refused before the disk is asked; empty while they are not."""
+        return self.not_writable_reason or self.space_refusal_reason
+
+    @property
+    def write_failure(self) -> str:
+        """Why the disk refuses writes to the CommitLog or to ConsumeQueues; empty while it accepts
+        them."""
+        if self._syncer.failure is not None or self._undispatched.failure is not None:
+            return self.not_writable_reason
+        failure = self._log.failure
+        return "" if failure is None else f"the CommitLog cannot be written: {failure}"
+
+    @property
+    def refusal_reason(self) -> str:
+        """Why an append of a client would be refused, by the store or by the disk; empty if it
+        would not."""
+        return self.client_refusal_reason or self.write_failure
