@@ -263,4 +263,4 @@ def rank_of(told: Report) -> RuleRank:
 
 
 def rule_report(told: Report) -> RuleReport:
-    return RuleReport(rank_of(told), told.sound)
+    return RuleReport(rank_of(told), told.sound, told.damaged)

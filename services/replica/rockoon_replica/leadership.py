@@ -102,6 +102,8 @@ class Leadership:
         self._rounds: dict[str, int] = {}
         # Those that say so: they begin behind records that they have nowhere.
         self._lacking: set[str] = set()
+        # Followers with damaged records: no successors.
+        self._damaged: set[str] = set()
         self._agreed = 0
         self._appends = False
 
@@ -198,10 +200,8 @@ class Leadership:
         self._ends[follower] = max(self._ends.get(follower, 0), ack.durable_end)
         self._reached[follower] = max(self._reached.get(follower, 0), ack.durable_end)
         self._rounds[follower] = max(self._rounds.get(follower, 0), ack.round)
-        if ack.is_lacking:
-            self._lacking.add(follower)
-        else:
-            self._lacking.discard(follower)
+        for said, followers in ((ack.is_lacking, self._lacking), (ack.is_damaged, self._damaged)):
+            (followers.add if said else followers.discard)(follower)
         self.advance()
 
     def closed(self, session: int) -> None:
@@ -296,7 +296,7 @@ class Leadership:
 
         def is_near(who: str) -> bool:
             # Who is away may be near, and would count without anybody knowing.
-            is_here = who in self._ends and self._is_whole(who)
+            is_here = who in self._ends and self._is_whole(who) and who not in self._damaged
             return is_here and self._ends[who] + self._lag_max >= committed
 
         ready = [who for who in self._assigned if who not in in_sync and is_near(who)]
@@ -374,9 +374,8 @@ class Leadership:
             # Refused from this event on; until that is carried out the log may still grow.
             return
         voters = self._configs[0].in_sync - {self._replica}
-        ready = {
-            who for who in voters - self._lacking if self._ends.get(who) == log.end == committed
-        }
+        able = voters - self._lacking - self._damaged
+        ready = {who for who in able if self._ends.get(who) == log.end == committed}
         if leaving.wanted is not None:
             ready &= {leaving.wanted}
         if ready:

@@ -272,6 +272,7 @@ class LogCopy(Generic[Around]):
             owner=self,
             record=self.record,
             crc32=self.service.crc32,
+            scrub_bytes_per_second=self._settings.scrub_bytes_per_second,
         )
         self._replication.serve(name, replica)
         self.opened.set()

@@ -69,12 +69,20 @@ class Chunk(NamedTuple):
 
 
 class Ack(NamedTuple):
-    """How far a follower's log is durable, the latest round that it has seen, and whether it
-    begins behind records that it has in no generation either (`Generation.is_lacking`)."""
+    """A follower's acknowledgement.
+
+    Attributes:
+        durable_end: behind the last byte that is on its disk.
+        round: the latest that it has seen.
+        is_lacking: it begins behind records that it has in no generation either
+            (`Generation.is_lacking`).
+        is_damaged: some of its records are proven wrong and were not rewritten yet.
+    """
 
     durable_end: int
     round: int
     is_lacking: bool = False
+    is_damaged: bool = False
 
 
 def tail_size(point: int, hello: Hello, welcome_min_offset: int) -> int:

@@ -119,6 +119,10 @@ def trouble(replica: "Replica") -> str:
     found = _trouble(replica)
     if not replica.member.facts.sound:
         doubt = "it may have lost records, and elects nobody before it has copied them again"
+        found = f"{found}; {doubt}" if found else doubt
+    if damaged := replica.member.facts.damaged:
+        places = ", ".join(map(str, damaged))
+        doubt = f"its records at {places} are damaged, and are rewritten from another copy"
         return f"{found}; {doubt}" if found else doubt
     return found
 
