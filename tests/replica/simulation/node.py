@@ -166,6 +166,9 @@ class Node:
         """Rewrite damaged records from copies that have them intact."""
         log = self.log
         for position in self.facts.damaged:
+            if not log.min_offset <= position < log.end:
+                self.handle(events.DamageRepaired(position))
+                continue
             for other in others:
                 common = common_end(other.log.boundaries(), log.boundaries())
                 try:
