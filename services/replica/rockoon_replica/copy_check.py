@@ -22,6 +22,7 @@ from rockoon_core.replication_rules import common_end
 from rockoon_replica.events import DamageFound, DamageRepaired, Event
 from rockoon_replica.log import ReplicatedLog
 from rockoon_replica.peers import PeerRecords, Peers
+from rockoon_replica.standing import Record
 
 log = logging.getLogger(__name__)
 
@@ -65,12 +66,8 @@ class CopyCheck:
         tell: hands an event to the member; what it returns is done when that was acted on.
         damaged: positions of records that are damaged and not repaired, as the facts say now.
         not_repaired: called when a repair failed, before it is tried again: a leader hands over.
+        record: counts repairs and scrubbed bytes.
         bytes_per_second: how fast the scrub reads; 0: there is none.
-
-    Attributes:
-        repaired: how many damaged places were rewritten.
-        scrubbed_end: up to where the present scrub has checked the log.
-        scrubs: how many scrubs have reached the committed end.
     """
 
     def __init__(
@@ -81,6 +78,7 @@ class CopyCheck:
         tell: Callable[[Event], "asyncio.Future[None]"],
         damaged: Callable[[], Sequence[int]],
         not_repaired: "Callable[[], asyncio.Future[Any] | None]",
+        record: Record,
         bytes_per_second: int,
     ) -> None:
         self._log_name = log_name
@@ -89,15 +87,13 @@ class CopyCheck:
         self._tell = tell
         self._damaged = damaged
         self._not_repaired = not_repaired
+        self._record = record
         self._bytes_per_second = bytes_per_second
         # In the order in which they came; each once.
         self._ranges: dict[Range, None] = {}
         self._news = asyncio.Event()
         # Repairs are made one at a time.
         self._repairing = asyncio.Lock()
-        self.repaired = 0
-        self.scrubbed_end = 0
-        self.scrubs = 0
 
     def add(self, begin: int, end: int, leader: str | None = None) -> None:
         """Have a range checked soon; see `Range`."""
@@ -267,7 +263,7 @@ class CopyCheck:
         again, damaged = await self._read(position, len(data))
         if again != data or damaged is not None:
             raise ValueError("the disk gives other bytes than were written")
-        self.repaired += 1
+        self._record.repaired_records += 1
         await self._tell(DamageRepaired(position))
         log.warning(
             "log %s: %d bytes at %d were damaged and are rewritten from copy %s",
@@ -307,7 +303,6 @@ class CopyCheck:
         while True:
             at = max(at, self._log.min_offset)
             if at >= min(self._log.committed_end, self._log.durable_end):
-                self.scrubs += 1
                 await asyncio.sleep(PAUSE_SECONDS)
                 at = self._log.min_offset
                 continue
@@ -325,5 +320,5 @@ class CopyCheck:
                 # Nothing behind it can be checked: its length may be what is damaged.
                 self._news.set()
                 await asyncio.sleep(RETRY_SECONDS)
-            self.scrubbed_end = at
+            self._record.scrubbed_bytes += len(data)
             await asyncio.sleep(len(data) / self._bytes_per_second)

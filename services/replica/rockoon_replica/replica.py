@@ -156,6 +156,7 @@ class Replica:
         self._stalled_seconds = stalled_seconds
         self.member = Member(replica_id, facts, replicated)
         numbers = itertools.count(1)
+        self.record = record or Record(asyncio.get_running_loop().time())
         peers = Peers(log_name, cluster, channels, address_of, self._others, crc32)
         self.check = CopyCheck(
             log_name,
@@ -164,6 +165,7 @@ class Replica:
             self._tell,
             lambda: self.member.facts.damaged,
             self._not_repaired,
+            self.record,
             scrub_bytes_per_second,
         )
         self._leading = Leading(
@@ -195,7 +197,6 @@ class Replica:
         # To look at, as is `member`.
         self.replicated = replicated
         self.progress: Mapping[str, FollowerProgress] = self._leading.progress
-        self.record = record or Record(asyncio.get_running_loop().time())
         # Why what the leader sent last could not be written.
         self.refusal = ""
 

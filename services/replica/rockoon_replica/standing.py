@@ -56,11 +56,15 @@ class Record:
     Attributes:
         is_ready: it leads, or has been level with a leader that commits on the present connection.
         truncated_bytes: how much was cut because the leader has something else.
+        repaired_records: how many damaged places were rewritten from other copies.
+        scrubbed_bytes: how many bytes the scrub has checked.
     """
 
     def __init__(self, now: float) -> None:
         self.is_ready = False
         self.truncated_bytes = 0
+        self.repaired_records = 0
+        self.scrubbed_bytes = 0
         self._since = now
         self._unready_seconds = 0.0
 
