@@ -121,6 +121,8 @@ CASES = [
     for place in (*PLACES, *BLANKS, "record of an epoch")
     for damaged in ("leader", "follower")
     for restarted in ("leader", "follower", "other follower")
+    # A copy that cannot open its log is repaired around it: `test_damaged_copies.py`.
+    if place != "record of an epoch" or damaged != restarted
 ]
 # The others run in soak tests.
 SHORT = {
@@ -155,5 +157,7 @@ async def test_a_bit_flips_in_one_copy_and_one_copy_restarts(
         await restart(named[restarted])
         await eventually(lambda: repaired(caplog))
         await continues(logs)
-        assert declared(caplog) == repaired(caplog) == 1
+        # Twice if the process ended between the log line and the write of its facts.
+        assert declared(caplog) in (1, 2)
+        assert repaired(caplog) == 1
         assert copy.log.content() == other.log.content()

@@ -15,8 +15,10 @@ from rockoon_broker.replication.generations import GenerationCopying
 from rockoon_broker.replication.store_log import StoreLog
 from rockoon_broker.replication.warm import Loops, WarmBroker
 from rockoon_broker.settings import BrokerSettings
-from rockoon_broker.store.errors import StoreError
+from rockoon_broker.store.errors import MarkDamaged, StoreError
+from rockoon_broker.store.log.integrity import rewrite_closed
 from rockoon_broker.store.queues.consume_queue import QueueKey
+from rockoon_broker.store.recovery.recovery import LOG_DIRECTORY
 from rockoon_broker.store.store import Store
 from rockoon_broker.topics.log_topics import as_log_topics
 from rockoon_core.errors import NotEnoughReplicas, NotLeader, StoreFailed
@@ -110,6 +112,15 @@ class BrokerCopy:
             failed=self._failed,
         )
         return self._log
+
+    def damage_of(self, failure: Exception) -> int | None:
+        """A record of the log's own topic, which its queue lists: it was committed."""
+        return failure.physical_offset if isinstance(failure, MarkDamaged) else None
+
+    def rewrite(self, position: int, data: bytes) -> None:
+        settings = self._store_settings
+        directory = settings.root / LOG_DIRECTORY
+        rewrite_closed(directory, settings.commit_log_file_bytes, self._disk, position, data)
 
     async def live(self, replica: Replica, leads: asyncio.Event) -> None:
         opened = self._log

@@ -266,7 +266,7 @@ class VisibleStore(ABC):
 
     def damaged_at(self, offset: int, data: bytes) -> int | None:
         """The first damaged record among bytes of the log; see `integrity.damaged_at`."""
-        return integrity.damaged_at(self._log, offset, data)
+        return integrity.damaged_at(self._log.file_bytes, offset, data)
 
     def record_before(self, position: int) -> int:
         """Where a record begins at or before a position; see `integrity.record_before`."""
