@@ -70,7 +70,7 @@ async def restart(copy: Copy) -> None:
 
 
 async def continues(logs: Copies) -> None:
-    """The log takes a message, all copies are equal again, and none is damaged or unsound."""
+    """The log accepts a message, all copies are equal again, and none is damaged or unsound."""
     leader = await logs.leader()
     await logs.equal(await leader.send(b"one more"))
     facts = [copy.replica.member.facts for copy in logs.all.values()]
@@ -91,8 +91,8 @@ def repaired(caplog: pytest.LogCaptureFixture) -> int:
 async def test_a_bit_flips_in_the_preferred_follower_and_the_leader_restarts(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The damaged copy is elected, because nobody knows of the damage yet. The two others find other
-    bytes, and are not to take themselves for damaged."""
+    """The damaged copy is elected, because its damage is not known yet. Both intact copies find other
+    bytes than their leader's, and must not be declared damaged."""
     async with three(tmp_path) as (logs, leader):
         damaged = next(iter(logs.followers(leader)))
         # Among the bytes that a follower compares with its leader's.

@@ -63,7 +63,7 @@ class CopyCheck:
         log_name: the log's.
         replicated: the log.
         peers: the other copies.
-        tell: hands an event to the member; what it returns is done when that was acted on.
+        tell: hands an event to the member; its future is done when the member's actions are.
         damaged: positions of records that are damaged and not repaired, as the facts say now.
         not_repaired: called when a repair failed, before it is tried again: a leader hands over.
         record: counts repairs and scrubbed bytes.
@@ -160,7 +160,7 @@ class CopyCheck:
         begin = max(begin, self._log.min_offset)
         outcome = await self._check_from(self._log.record_before(begin), end, is_record=False)
         if outcome is Outcome.DAMAGED:
-            # Perhaps a body that looks like a record was taken for one.
+            # Perhaps the start was no record, but a body that looks like one.
             outcome = await self._check_from(self._log.file_begin(begin), end, is_record=True)
         if outcome is Outcome.INTACT:
             await self._vote(begin, end)
@@ -251,10 +251,10 @@ class CopyCheck:
             raise ValueError(f"its log and this one are the same up to {common} only")
 
     async def _rewrite(self, position: int, records: PeerRecords, who: str) -> None:
-        """Put another copy's records in the place of damaged ones.
+        """Replace damaged records by those of another copy.
 
         Raises:
-            ValueError: they cannot be what was here.
+            ValueError: the other copy's records do not belong here.
             OSError: the disk.
         """
         self._check_peer(position, records)
@@ -298,7 +298,7 @@ class CopyCheck:
     # Scrub.
 
     async def _scrub(self) -> None:
-        """Check what is committed, from the log's begin to its end, again and again."""
+        """Check the committed records, from the log's begin to its end, in an endless loop."""
         at = self._log.min_offset
         while True:
             at = max(at, self._log.min_offset)
@@ -317,7 +317,7 @@ class CopyCheck:
             elif await self._repair(position, is_record=True):
                 at = position
             else:
-                # Nothing behind it can be checked: its length may be what is damaged.
+                # Nothing behind it can be checked: its length may be damaged.
                 self._news.set()
                 await asyncio.sleep(RETRY_SECONDS)
             self._record.scrubbed_bytes += len(data)

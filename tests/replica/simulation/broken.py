@@ -154,7 +154,7 @@ def damaged_may_win(patch: Patch) -> None:
 
 
 def leading_repairs(patch: Patch) -> None:
-    """A copy that leads takes its damage for gone."""
+    """Leading clears the damage of a copy."""
     real = Member.handle
 
     def handle(self: Member, event: Any) -> Any:
