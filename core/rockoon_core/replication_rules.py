@@ -33,13 +33,18 @@ class Rank(NamedTuple):
 
 
 class Report(NamedTuple):
-    """A replica's word in an election, given after its promise.
+    """A replica's report in an election, sent after its promise.
 
-    `rank` is that of its durable records; `sound` says that all it ever acknowledged is among them.
+    Attributes:
+        rank: of its durable records.
+        sound: all records that it ever acknowledged are among them.
+        damaged: the bytes of some record are proven wrong and were not rewritten yet. The rank of
+            such a log is right all the same: damage is no missing record.
     """
 
     rank: Rank
     sound: bool
+    damaged: bool = False
 
 
 class Config(NamedTuple):
@@ -75,13 +80,17 @@ def elected(
 ) -> str | None:
     """The replica that leads, None while too few have reported.
 
-    A replica that may have lost what it acknowledged does not count towards the size; when all
-    voters have reported, there is nobody left to wait for.
+    A replica that may lack records it acknowledged does not count towards the size. If all voters
+    have reported, the election ends without them.
+
+    The rank decides first: a replica with a higher rank may alone hold acknowledged records, even
+    if one of its records is damaged. Among equal ranks an undamaged replica wins, then a sound one,
+    then the preferred one.
 
     Args:
-        config: the one in force; whoever is not in it does not count.
+        config: the one in force; replicas outside it do not count.
         reports: of this election's epoch.
-        preference: among equal ranks, the earlier the better; behind all of them who is not in it.
+        preference: among equals, the earlier the better; replicas outside it come last.
     """
     voters = {who: report for who, report in reports.items() if who in config.in_sync}
     sound = sum(report.sound for report in voters.values())
@@ -89,7 +98,12 @@ def elected(
         return None
     place = {who: -at for at, who in enumerate(preference)}
     last = -len(preference)
-    return max(voters, key=lambda who: (voters[who].rank, place.get(who, last), who))
+
+    def order(who: str) -> tuple[Rank, bool, bool, int, str]:
+        report = voters[who]
+        return report.rank, not report.damaged, report.sound, place.get(who, last), who
+
+    return max(voters, key=order)
 
 
 def consistent_point(leader: Sequence[Boundary], follower: Sequence[Boundary]) -> int | None:
@@ -111,6 +125,13 @@ def consistent_point(leader: Sequence[Boundary], follower: Sequence[Boundary]) -
             return min(each.end, end) if each.epoch or each.end <= end else None
     both_whole = leader and follower and leader[0].first == follower[0].first == 0
     return 0 if both_whole and follower[0].epoch else None
+
+
+def common_end(one: Sequence[Boundary], other: Sequence[Boundary]) -> int:
+    """Up to where two logs have the same records, by their epochs; 0 where nothing says so."""
+    ends = {(each.epoch, each.first): each.end for each in one}
+    same = (each for each in other if (each.epoch, each.first) in ends)
+    return max((min(each.end, ends[each.epoch, each.first]) for each in same), default=0)
 
 
 def quorum_end(config: Config, ends: Mapping[str, int]) -> int:

@@ -6,10 +6,10 @@ import pytest
 
 from rockoon.admin.logs import LogDescription
 from rockoon.admin.replica_standings import ReplicaLag, ReplicaStanding
-from rockoon.cli.logs import log_json, price, show, troubles, wishes
+from rockoon.cli.logs import log_json, price, result_of_election, show, troubles, wishes
 from rockoon.cli.logs import state as state_of
 from rockoon.errors import InvalidArgument
-from rockoon_proto.v1.logs_pb2 import Log
+from rockoon_proto.v1.logs_pb2 import Log, Rank, Report
 from support.log_states import led_log, new_log, replica_node, report
 
 
@@ -109,7 +109,22 @@ def test_each_copy_says_why_it_is_behind() -> None:
 def test_the_price_of_a_forced_election_names_who_is_silent() -> None:
     question = price(described())
     assert "broker-a-b ends at 40 in epoch 0" in question
-    assert "What only broker-a-a, broker-a-c may have is lost" in question
+    assert "Records that only broker-a-a, broker-a-c may have are lost" in question
+
+
+def test_a_forced_election_says_which_copy_leads_and_what_is_lost() -> None:
+    state = led_log()
+    state.leader = ""
+    for who, end, damaged in (("b", 40, False), ("c", 55, True)):
+        state.reports[who].CopyFrom(Report(rank=Rank(end=end), sound=True, damaged=damaged))
+    before = LogDescription.from_wire(Log(state=state))
+    assert "broker-a-c ends at 55 in epoch 0, and is damaged" in price(before)
+    state.leader = "b"
+    state.reports.clear()
+    said = result_of_election(before, LogDescription.from_wire(Log(state=state)))
+    assert "broker-a-b leads, its log ends at 40 in epoch 0" in said
+    assert "records of broker-a-c, which ends at 55 in epoch 0, and is damaged, behind 40" in said
+    assert "records that only broker-a-a may have: not known how many" in said
 
 
 def test_a_replica_is_named_by_its_id_where_two_have_one_name() -> None:

@@ -32,6 +32,7 @@ WHOLE_NUMBERS = (
     "rockoon_replicas_missing",
     "rockoon_replica_appends_allowed",
     "rockoon_replica_sound",
+    "rockoon_replica_damaged_records",
     "rockoon_journal_shortage",
     "rockoon_spark_job_succeeded)",
     "up{",

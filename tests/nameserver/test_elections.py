@@ -7,7 +7,7 @@ import pytest
 from rockoon_core.errors import InvalidArgument, LogChanged, RockoonError
 from rockoon_nameserver import elections, log_adoption, log_membership
 from rockoon_nameserver.elections import Outcome
-from rockoon_proto.v1.logs_pb2 import LogState, Move, Rank
+from rockoon_proto.v1.logs_pb2 import LogState, Move, Rank, Report
 from support.log_states import call, come, depose, elect, led_log, new_log, report
 from support.seeds import seeds
 
@@ -213,6 +213,15 @@ def test_when_all_copies_are_gone_an_empty_one_leads_if_an_operator_says_so() ->
 def test_members_of_the_set_are_chosen_before_all_others_at_a_loss() -> None:
     state = elections.elect(come(led_log(), "d"), 0, accept_loss=False).state
     state = report(report(state, "d", 1_000).state, "c", 3).state
+    assert elections.elect(state, 0, accept_loss=True).state.leader == "c"
+
+
+def test_an_undamaged_copy_is_chosen_at_a_loss_and_of_these_the_one_with_most_records() -> None:
+    state = elections.elect(led_log(), 0, accept_loss=False).state
+    for who, end, damaged in (("a", 50, True), ("b", 40, False)):
+        state.reports[who].CopyFrom(Report(rank=Rank(end=end), sound=True, damaged=damaged))
+    assert elections.elect(state, 0, accept_loss=True).state.leader == "b"
+    state.reports["c"].CopyFrom(Report(rank=Rank(end=45), sound=False))
     assert elections.elect(state, 0, accept_loss=True).state.leader == "c"
 
 

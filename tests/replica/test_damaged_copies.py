@@ -1,18 +1,22 @@
-"""Copies whose disks give other bytes than they took: found out, and made anew from good ones."""
+"""Brokers whose disks give other bytes than were written: repaired from other copies."""
 
 import asyncio
 import json
 from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
+from grpc import aio
 
 import rockoon
 from replica.test_broker_copies import created, is_serving, leader_of, led_log
 from rockoon_broker.server import serve
+from rockoon_core.errors import RockoonError
+from rockoon_format.record import AT_BODY_V4, AT_MAGIC
 from rockoon_runtime.process import Stop
-from support.broker import settings_of
+from support.broker import RunningBroker, settings_of
 from support.etcd import EtcdServer
 from support.eventually import answered, eventually
 from support.log_watch import WatchingLog
@@ -26,7 +30,10 @@ LOG = Path("commitlog", f"{0:020}")
 class Brokers:
     """Replicas of one log, in this process."""
 
-    def __init__(self, tasks: asyncio.TaskGroup, nameserver: Nameserver, cluster: str) -> None:
+    def __init__(
+        self, tasks: asyncio.TaskGroup, nameserver: Nameserver, cluster: str, **changes: Any
+    ) -> None:
+        self._changes = changes
         self._tasks = tasks
         self._nameserver = nameserver
         self._cluster = cluster
@@ -35,7 +42,9 @@ class Brokers:
 
     def start(self, name: str, root: Path) -> None:
         stop, nameservers = Stop(), [self._nameserver.address]
-        settings = settings_of(root, nameservers, cluster=self._cluster, copies=3, replica=name)
+        settings = settings_of(
+            root, nameservers, cluster=self._cluster, copies=3, replica=name, **self._changes
+        )
         self.roots[name] = root
         self._running[name] = stop, self._tasks.create_task(serve(settings, stop), name=name)
 
@@ -73,7 +82,7 @@ def damage(root: Path, body: bytes) -> bytes:
 
 
 @pytest.mark.soak
-async def test_a_damaged_copy_elects_nobody_copies_again_and_is_set_aside_when_it_cannot(
+async def test_a_copy_that_cut_damaged_records_at_its_start_elects_nobody_and_copies_again(
     tmp_path: Path, shared_etcd: EtcdServer, cluster: str
 ) -> None:
     async with AsyncExitStack() as stack:
@@ -115,29 +124,99 @@ async def test_a_damaged_copy_elects_nobody_copies_again_and_is_set_aside_when_i
                 await producer.send("orders", b"message 020")
                 await brokers.level()
                 assert is_sound(after)
+        finally:
+            brokers.stop_all()
 
-                # Below the recovery point nobody looks before the leader's checksum does.
-                await brokers.stop(name)
-                content = damage(after, b"message 015")
-                brokers.start(name, after)
-                await eventually(lambda: not is_sound(after))
-                # It votes, so it keeps its log until another one has its place.
-                assert not any((after / "lost").glob("replica-*"))
-                brokers.start(NAMES[3], tmp_path / NAMES[3])
-                await answered(lambda: replaced(client, name, NAMES[3]), bool)
-                await eventually(lambda: any((after / "lost").glob("replica-*/config")))
-                (aside,) = (after / "lost").glob("replica-*")
-                assert (aside / LOG).read_bytes() == content
-                await producer.send("orders", b"message 021")
+
+async def test_a_damaged_record_that_a_reader_meets_at_the_leader_is_repaired_and_read(
+    tmp_path: Path, shared_etcd: EtcdServer, cluster: str
+) -> None:
+    async with AsyncExitStack() as stack:
+        nameserver = await stack.enter_async_context(
+            running_nameserver(cluster=cluster, etcd=(shared_etcd.endpoint,))
+        )
+        tasks = await stack.enter_async_context(asyncio.TaskGroup())
+        brokers = Brokers(tasks, nameserver, cluster, scrub_bytes_per_second=0)
+        for name in NAMES[:3]:
+            brokers.start(name, tmp_path / name)
+        try:
+            async with (
+                rockoon.connect(nameserver.address, cluster=cluster) as client,
+                client.producer() as producer,
+            ):
+                await answered(lambda: created(client), bool)
+                for number in range(3):
+                    await producer.send("orders", b"message %d" % number)
+                # The newest messages are read from memory, but not after a start.
+                for name in NAMES[:3]:
+                    await brokers.stop(name)
+                for name in NAMES[:3]:
+                    brokers.start(name, tmp_path / name)
+                await brokers.level()
+                leader = leader_of(await led_log(nameserver))
+                path = tmp_path / leader / LOG
+                content = bytearray(path.read_bytes())
+                # What says that it is a record: the reader cannot give it away.
+                at = content.index(b"message 1") - AT_BODY_V4
+                with path.open("r+b") as file:
+                    file.seek(at + AT_MAGIC)
+                    file.write(bytes([content[at + AT_MAGIC] ^ 1]))
+
+                bodies = await answered(
+                    lambda: bodies_of(nameserver), lambda found: len(found) == 3
+                )
+                assert bodies == [b"message %d" % number for number in range(3)]
+                assert path.read_bytes() == bytes(content)
                 await brokers.level()
         finally:
             brokers.stop_all()
 
 
-async def replaced(client: rockoon.Cluster, old: str, new: str) -> bool:
-    """Ask for one replica instead of another, by their names, once both are there."""
-    log = await client.admin.logs.describe("broker-a")
-    ids = {each.name: each.id for each in log.replicas}
-    if new in ids:
-        await client.admin.logs.replace("broker-a", ids[old], ids[new])
-    return new in ids
+async def bodies_of(nameserver: Nameserver) -> list[bytes]:
+    """What the leader gives to a reader of the topic; nothing while it refuses."""
+    log = await led_log(nameserver)
+    addresses = {node.store_id: node.address for node in log.nodes}
+    if log.state.leader not in addresses:
+        return []
+    address = addresses[log.state.leader]
+    async with aio.insecure_channel(address) as channel:
+        try:
+            return list(await RunningBroker(address, channel, Stop()).bodies("orders"))
+        except RockoonError:
+            return []
+
+
+async def test_a_damaged_record_of_an_epoch_is_repaired_before_the_copy_opens_its_log(
+    tmp_path: Path, shared_etcd: EtcdServer, cluster: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A start reads it, and cannot go on without it."""
+    async with AsyncExitStack() as stack:
+        nameserver = await stack.enter_async_context(
+            running_nameserver(cluster=cluster, etcd=(shared_etcd.endpoint,))
+        )
+        tasks = await stack.enter_async_context(asyncio.TaskGroup())
+        brokers = Brokers(tasks, nameserver, cluster)
+        for name in NAMES[:3]:
+            brokers.start(name, tmp_path / name)
+        try:
+            async with (
+                rockoon.connect(nameserver.address, cluster=cluster) as client,
+                client.producer() as producer,
+            ):
+                await answered(lambda: created(client), bool)
+                await producer.send("orders", b"before")
+                await brokers.level()
+                leader = leader_of(await led_log(nameserver))
+                name = next(each for each in NAMES[:3] if each != leader)
+                await brokers.stop(name)
+                # The log begins with the only record of an epoch.
+                content = bytearray((tmp_path / name / LOG).read_bytes())
+                content[100] ^= 1
+                (tmp_path / name / LOG).write_bytes(content)
+                brokers.start(name, tmp_path / name)
+                await producer.send("orders", b"after")
+                await brokers.level()
+                assert "cannot be opened" in caplog.text
+                assert is_sound(tmp_path / name)
+        finally:
+            brokers.stop_all()

@@ -198,12 +198,67 @@ def test_a_leader_that_is_to_be_replaced_hands_over_before_it_is() -> None:
     assert actions.HandOver(1, Version(0, 1), "b", Rank(1, log.end)) in decided
 
 
-def test_other_bytes_where_epochs_agree_are_damage_and_count_in_no_election() -> None:
+def test_a_follower_that_finds_other_bytes_has_both_copies_checked_and_declares_none_damaged() -> (
+    None
+):
     log = written_log(committed=False)
     member = following(log)
+    facts = member.facts
     decided = member.handle(events.WelcomeArrived(1, Welcome(2, "a", log.end, 1, 100, 0)))
-    assert kinds(decided) == ["Disconnect", "Persist", "Alarm"]
-    assert not member.facts.sound
+    assert decided[1:] == [actions.Compare("a", 0, log.end)]
+    assert member.facts == facts
+    # The session is over, and the next one begins as any.
+    assert not member.handle(events.ChunkArrived(1, Chunk(2, "a", log.end, b"", 0, 0, 1)))
+    assert kinds(member.handle(events.SessionOpened(2))) == ["SayHello"]
+
+
+def test_damage_is_durable_reported_and_cleared_by_a_repair_alone() -> None:
+    log = written_log(committed=True)
+    member = Member("b", ReplicaFacts(), log)
+    assert kinds(member.handle(events.DamageFound(0))) == ["Persist"]
+    again = Member("b", member.facts, log)
+    (_, report) = again.handle(events.StateSeen(state(2, 3, None)))
+    assert isinstance(report, actions.ReportLog)
+    assert report.report.damaged
+    assert report.report.sound
+    opened(again, log, replace(state(3, 4, "b"), config=Config(frozenset({"b"}), 1)))
+    assert again.role is Role.LEADING
+    assert again.facts.damaged == (0,)
+    assert kinds(again.handle(events.DamageRepaired(0))) == ["Persist"]
+    assert not again.facts.damaged
+
+
+def test_damage_in_records_that_are_gone_is_forgotten_at_the_start() -> None:
+    log = written_log(committed=True)
+    member = Member("b", ReplicaFacts(damaged=(0, log.end)), log)
+    member.handle(events.Started())
+    assert member.facts.damaged == (0,)
+
+
+def test_a_leader_hands_over_to_no_damaged_follower() -> None:
+    log = ByteLog()
+    member = Member("a", ReplicaFacts(), log)
+    opened(member, log, state(1, 1, "a"))
+    for session, who in ((1, "b"), (2, "c")):
+        member.handle(events.HelloArrived(session, Hello(1, who, (), 0, 0)))
+        ack = Ack(log.end, 0, is_damaged=who == "b")
+        member.handle(events.AckArrived(session, ack, log.end))
+    log.commit(log.end)
+    decided = member.handle(events.HandOverAsked())
+    decided = [*decided, *member.handle(events.RepeatDue())]
+    (asked,) = {each for each in decided if isinstance(each, actions.HandOver)}
+    assert asked.successor == "c"
+
+
+def test_an_undamaged_copy_wins_among_equals_and_no_copy_with_fewer_records_does() -> None:
+    rank, order = Rank(2, 9), ("a", "b", "c")
+    told = {"a": Report(rank, sound=True, damaged=True), "c": Report(rank, sound=True)}
+    assert elected(THREE, told, order) == "c"
+    told["b"] = Report(rank, sound=False)
+    assert elected(THREE, told, order) == "c"
+    # It alone may hold records that were acknowledged.
+    told["a"] = Report(Rank(2, 10), sound=True, damaged=True)
+    assert elected(THREE, told, order) == "a"
 
 
 def test_the_first_epoch_is_of_one_copy_and_none_of_it_is_cut() -> None:

@@ -47,6 +47,8 @@ FOUND_BY = {
     "alone_in_its_epoch": 39,
     "deletes_as_the_leader": 38,
     "joins_without_files": 279,
+    "damaged_may_win": 40,
+    "leading_repairs": 5,
 }
 # Not drawn by the seed.
 SHAPE_OF = dict.fromkeys(("alone_unasked", "alone_in_its_epoch"), CHANGING)
@@ -80,6 +82,13 @@ def test_it_holds_with_what_nameservers_make_of_calls(seed: int) -> None:
 def test_whoever_leads_has_what_was_deleted_in_a_generation(seed: int) -> None:
     """Leaders make generations of compacted topics, others get them, late or never."""
     run(seed, generations=True)
+
+
+@pytest.mark.parametrize("nameserver", [False, True])
+@pytest.mark.parametrize("seed", seeds(4))
+def test_it_holds_while_bits_flip_on_one_disk_after_the_other(seed: int, nameserver: bool) -> None:
+    """The damaged copy leads only if no intact one has as much, and all are repaired in the end."""
+    run(seed, flips=True, nameserver=nameserver)
 
 
 @pytest.mark.parametrize("seed", seeds(3))
@@ -117,3 +126,4 @@ def test_ten_thousand_runs() -> None:
         if seed % 10 == 0:
             run(seed, CHANGING, nameserver=seed % 20 == 0)
             run(seed, generations=True, nameserver=seed % 20 == 0)
+            run(seed, flips=True, nameserver=seed % 20 == 0)

@@ -53,6 +53,8 @@ class ByteLog:
         self.kept: frozenset[bytes] = frozenset()
         # What a start has told of it; nothing of its own accord.
         self.losses: list[str] = []
+        # Where bytes are flipped on the disk; `_data` has what was written.
+        self.flips: set[int] = set()
         self._records: list[LogRecord] = []
         self._files: list[int] = []
         self._epochs: list[tuple[int, int]] = []
@@ -78,12 +80,53 @@ class ByteLog:
         return self._records
 
     def bytes_between(self, first: int, end: int) -> bytes:
-        """Bytes as they lie there."""
+        """Bytes as they were written."""
         return bytes(self._data[first - self.min_offset : end - self.min_offset])
+
+    def bytes_on_disk(self, first: int, end: int) -> bytes:
+        """Bytes as they are read."""
+        data = bytearray(self.bytes_between(first, end))
+        for position in self.flips:
+            if first <= position < end:
+                data[position - first] ^= 1
+        return bytes(data)
 
     def tail_crc(self, end: int, size: int) -> int:
         assert end - size >= self.min_offset
-        return zlib.crc32(self.bytes_between(end - size, end))
+        return zlib.crc32(self.bytes_on_disk(end - size, end))
+
+    def damaged_at(self, offset: int, data: bytes) -> int | None:
+        """Records have no checksums here: what was written says the same."""
+        for record in self._records:
+            if offset <= record.first and record.end <= offset + len(data):
+                written = self.bytes_between(record.first, record.end)
+                if data[record.first - offset : record.end - offset] != written:
+                    return record.first
+        return None
+
+    def record_before(self, position: int) -> int:
+        at = bisect_right(self._records, position, key=lambda record: record.first) - 1
+        return self._records[at].first if at >= 0 else self.min_offset
+
+    def is_damaged(self, position: int) -> bool:
+        """Whether the record at a position has a flipped bit."""
+        return self.record_before(position) == position and any(
+            self.record_before(each) == position for each in self.flips
+        )
+
+    def file_begin(self, position: int) -> int:
+        return self.record_before(position)
+
+    async def repair(self, offset: int, data: bytes) -> None:
+        self.repair_nowait(offset, data)
+
+    def repair_nowait(self, offset: int, data: bytes) -> None:
+        """As `repair`."""
+        end = offset + len(data)
+        if not self.min_offset <= offset <= end <= self.end:
+            raise ValueError(f"the log does not have {offset} to {end}")
+        assert data == self.bytes_between(offset, end)
+        self.flips = {each for each in self.flips if not offset <= each < end}
 
     def blank_at(self, position: int) -> int | None:
         """It has none."""
@@ -100,7 +143,7 @@ class ByteLog:
             if record.end - offset > bytes_max:
                 break
             end = record.end
-        return self.bytes_between(offset, end)
+        return self.bytes_on_disk(offset, end)
 
     async def fetch(self, offset: int, bytes_max: int) -> bytes:
         return self.read(offset, bytes_max)
@@ -199,6 +242,7 @@ class ByteLog:
         durable, files = min(self.durable_end, end), self._files
         self._data, self._records, self._epochs, self._files = bytearray(), [], [], []
         self.min_offset = first
+        self.flips = {each for each in self.flips if first <= each < end}
         for kind, body in _records_in(kept):
             if self.end in files and self.end not in self._files:
                 self._files.append(self.end)

@@ -137,6 +137,7 @@ class Copy:
                 address_of=lambda to: self.copies.address(self.name, to),
                 owner=_Told(self),
                 silent_seconds=self.copies.silent_seconds,
+                scrub_bytes_per_second=self.copies.scrub_bytes_per_second,
             )
             service.serve(LOG, self.replica)
             if link is None:
@@ -181,6 +182,7 @@ class Copies:
     Attributes:
         register: the nameservers.
         silent_seconds: how long a leader may be silent.
+        scrub_bytes_per_second: as of `Replica`.
     """
 
     def __init__(
@@ -198,6 +200,7 @@ class Copies:
         self.nameservers: Nameservers | None = None
         self.cluster = "rockoon"
         self.silent_seconds = SILENT_SECONDS
+        self.scrub_bytes_per_second = 0
         self._gates: dict[tuple[str, str], TcpGate] = {}
         self.all: dict[str, Copy] = {}
         for name in names:

@@ -74,6 +74,17 @@ def copies_row(chosen: str) -> Row:
                 "0 for a copy that may have lost what it had acknowledged.",
             ),
             Panel(
+                "Damaged records",
+                "none",
+                [
+                    Query(
+                        last("rockoon_replica_damaged_records", chosen, "log, node_id"),
+                        "{{node_id}} {{log}}",
+                    )
+                ],
+                "Above 0 until the records are rewritten from another copy.",
+            ),
+            Panel(
                 "Committed",
                 "bytes",
                 [
@@ -106,6 +117,28 @@ def copies_row(chosen: str) -> Row:
                     )
                 ],
                 "Never acknowledged bytes of a former leader.",
+            ),
+            Panel(
+                "Repaired records",
+                "cps",
+                [
+                    Query(
+                        rate("rockoon_replica_repaired_records_total", chosen, "log, node_id"),
+                        "{{node_id}} {{log}}",
+                    )
+                ],
+                "Damaged records that were rewritten from another copy: look at the machine's disk.",
+            ),
+            Panel(
+                "Checked records",
+                "Bps",
+                [
+                    Query(
+                        rate("rockoon_replica_scrubbed_bytes_total", chosen, "log, node_id"),
+                        "{{node_id}} {{log}}",
+                    )
+                ],
+                "Read by the scrub, which compares committed records with their checksums.",
             ),
         ],
     )

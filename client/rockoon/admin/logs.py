@@ -41,6 +41,8 @@ class ReplicaDescription:
         is_leader, in_sync: whether it leads, and whether it counts.
         reported: epoch and end of its log, as it has told in the present election or since its log
             is frozen; None when it has told nothing.
+        reported_sound: whether it has all records that it ever acknowledged, as it reported.
+        reported_damaged: whether the bytes of some record are proven wrong, as it reported.
     """
 
     id: str
@@ -50,6 +52,8 @@ class ReplicaDescription:
     is_leader: bool
     in_sync: bool
     reported: tuple[int, int] | None
+    reported_sound: bool = True
+    reported_damaged: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +141,8 @@ class LogDescription:
                     each.replica_id == state.leader,
                     each.replica_id in state.in_sync,
                     reported(state, each.replica_id),
+                    each.replica_id not in state.reports or state.reports[each.replica_id].sound,
+                    each.replica_id in state.reports and state.reports[each.replica_id].damaged,
                 )
                 for each in state.replicas
             ),
@@ -192,8 +198,9 @@ class LogAdmin:
 
         Args:
             log: its name.
-            accept_loss: the best of the replicas that have reported leads, however few they are.
-                What only others have is lost.
+            accept_loss: the best of the replicas that have reported leads, however few they are:
+                an undamaged one, of these the one with the highest rank. Records that only other
+                replicas have are lost.
             expected_version: refuse when the log has changed since; 0: whatever it is.
 
         Raises:

@@ -118,18 +118,22 @@ def elect(
     """Have the copies elect a leader anew.
 
     With --accept-loss, end an election that is on and cannot end by itself, because too many copies
-    are gone for good: the best of those that are left leads.
+    are gone for good. Of the copies that have reported, an undamaged one leads, of these the one with
+    the most records.
     """
 
-    async def work(cluster: "Cluster") -> "LogDescription":
+    async def work(cluster: "Cluster") -> "tuple[LogDescription, LogDescription]":
         found = await cluster.admin.logs.describe(log)
         # The loop stands still while somebody thinks; it has nothing else to do.
         confirm(price(found) if accept_loss else f"Begin an election of log {log}?", yes=yes)
-        return await cluster.admin.logs.elect(
+        return found, await cluster.admin.logs.elect(
             log, accept_loss=accept_loss, expected_version=found.version
         )
 
-    show(with_cluster(nameservers, work), as_json=as_json)
+    found, after = with_cluster(nameservers, work)
+    if accept_loss and not as_json:
+        print(result_of_election(found, after))
+    show(after, as_json=as_json)
 
 
 @app.command()
@@ -181,16 +185,43 @@ def replace(
 
 def price(log: "LogDescription") -> str:
     """What a forced election may cost, and the question whether to pay it."""
-    told = [
-        f"{each.name} ends at {each.reported[1]} in epoch {each.reported[0]}"
-        for each in log.replicas
-        if each.reported is not None
-    ]
+    told = [f"{each.name} {reported(each)}" for each in log.replicas if each.reported is not None]
     silent = [each.name for each in log.in_sync if each.reported is None]
-    return (
-        f"Of log {log.name}, {'; '.join(told) or 'nobody has said what it has'}. What only "
-        f"{', '.join(silent) or 'nobody else'} may have is lost, acknowledged messages too. Go on?"
+    lost = (
+        f"Records that only {', '.join(silent)} may have are lost, acknowledged messages too."
+        if silent
+        else "All copies have reported."
     )
+    return (
+        f"Of log {log.name}, {'; '.join(told) or 'no copy has reported its records'}. An undamaged "
+        f"copy leads, of these the one with the most records. {lost} Elect it?"
+    )
+
+
+def reported(replica: "ReplicaDescription") -> str:
+    """What a copy has reported in an election."""
+    epoch, end = replica.reported or (0, 0)
+    damage = ", and is damaged" if replica.reported_damaged else ""
+    doubt = "" if replica.reported_sound else ", and may lack records it acknowledged"
+    return f"ends at {end} in epoch {epoch}{damage}{doubt}"
+
+
+def result_of_election(before: "LogDescription", after: "LogDescription") -> str:
+    """Which copy an election with an accepted loss has chosen, and what is lost."""
+    leader = after.leader
+    chosen = next((each for each in before.replicas if leader and each.id == leader.id), None)
+    if chosen is None or chosen.reported is None:
+        return f"log {after.name}: another election has begun meanwhile"
+    lost = [
+        f"records of {each.name}, which {reported(each)}, behind {chosen.reported[1]}"
+        for each in before.replicas
+        if each.reported is not None and each.reported > chosen.reported
+    ]
+    silent = [each.name for each in before.in_sync if each.reported is None]
+    if silent:
+        lost.append(f"records that only {', '.join(silent)} may have: not known how many")
+    losses = "; ".join(lost) or "nothing that a copy in sync has reported"
+    return f"log {after.name}: {chosen.name} leads, its log {reported(chosen)}. Lost: {losses}."
 
 
 def show(
@@ -321,6 +352,7 @@ def log_json(
                 "address": each.address,
                 "in_sync": each.in_sync,
                 "reported": list(each.reported) if each.reported else None,
+                "reported_damaged": each.reported_damaged,
                 "standing": asdict(told[each.id]) if each.id in told else None,
             }
             for each in log.replicas

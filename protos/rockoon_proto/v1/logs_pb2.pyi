@@ -26,7 +26,7 @@ class Replica(_message.Message):
     def __init__(self, replica_id: _Optional[str] = ..., name: _Optional[str] = ..., rack: _Optional[str] = ...) -> None: ...
 
 class Report(_message.Message):
-    __slots__ = ("rank", "sound", "promised", "version", "history", "in_sync", "quorum")
+    __slots__ = ("rank", "sound", "promised", "version", "history", "in_sync", "quorum", "damaged")
     RANK_FIELD_NUMBER: _ClassVar[int]
     SOUND_FIELD_NUMBER: _ClassVar[int]
     PROMISED_FIELD_NUMBER: _ClassVar[int]
@@ -34,6 +34,7 @@ class Report(_message.Message):
     HISTORY_FIELD_NUMBER: _ClassVar[int]
     IN_SYNC_FIELD_NUMBER: _ClassVar[int]
     QUORUM_FIELD_NUMBER: _ClassVar[int]
+    DAMAGED_FIELD_NUMBER: _ClassVar[int]
     rank: Rank
     sound: bool
     promised: int
@@ -41,7 +42,8 @@ class Report(_message.Message):
     history: int
     in_sync: _containers.RepeatedScalarFieldContainer[str]
     quorum: int
-    def __init__(self, rank: _Optional[_Union[Rank, _Mapping]] = ..., sound: _Optional[bool] = ..., promised: _Optional[int] = ..., version: _Optional[int] = ..., history: _Optional[int] = ..., in_sync: _Optional[_Iterable[str]] = ..., quorum: _Optional[int] = ...) -> None: ...
+    damaged: bool
+    def __init__(self, rank: _Optional[_Union[Rank, _Mapping]] = ..., sound: _Optional[bool] = ..., promised: _Optional[int] = ..., version: _Optional[int] = ..., history: _Optional[int] = ..., in_sync: _Optional[_Iterable[str]] = ..., quorum: _Optional[int] = ..., damaged: _Optional[bool] = ...) -> None: ...
 
 class Move(_message.Message):
     __slots__ = ("leaves", "joins")

@@ -6,6 +6,40 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class ReadCopyRequest(_message.Message):
+    __slots__ = ("log", "offset", "bytes_max")
+    LOG_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    BYTES_MAX_FIELD_NUMBER: _ClassVar[int]
+    log: str
+    offset: int
+    bytes_max: int
+    def __init__(self, log: _Optional[str] = ..., offset: _Optional[int] = ..., bytes_max: _Optional[int] = ...) -> None: ...
+
+class ReadCopyReply(_message.Message):
+    __slots__ = ("data", "crc", "boundaries")
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    CRC_FIELD_NUMBER: _ClassVar[int]
+    BOUNDARIES_FIELD_NUMBER: _ClassVar[int]
+    data: bytes
+    crc: int
+    boundaries: _containers.RepeatedCompositeFieldContainer[EpochBoundary]
+    def __init__(self, data: _Optional[bytes] = ..., crc: _Optional[int] = ..., boundaries: _Optional[_Iterable[_Union[EpochBoundary, _Mapping]]] = ...) -> None: ...
+
+class CheckCopyRequest(_message.Message):
+    __slots__ = ("log", "begin", "end")
+    LOG_FIELD_NUMBER: _ClassVar[int]
+    BEGIN_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    log: str
+    begin: int
+    end: int
+    def __init__(self, log: _Optional[str] = ..., begin: _Optional[int] = ..., end: _Optional[int] = ...) -> None: ...
+
+class CheckCopyReply(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
 class DescribeReplicaRequest(_message.Message):
     __slots__ = ("log",)
     LOG_FIELD_NUMBER: _ClassVar[int]
@@ -13,7 +47,7 @@ class DescribeReplicaRequest(_message.Message):
     def __init__(self, log: _Optional[str] = ...) -> None: ...
 
 class DescribeReplicaReply(_message.Message):
-    __slots__ = ("replica_id", "leads", "epoch", "ready", "trouble", "min_offset", "end", "durable_end", "committed_end", "others")
+    __slots__ = ("replica_id", "leads", "epoch", "ready", "trouble", "min_offset", "end", "durable_end", "committed_end", "others", "damaged_at", "repaired")
     REPLICA_ID_FIELD_NUMBER: _ClassVar[int]
     LEADS_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
@@ -24,6 +58,8 @@ class DescribeReplicaReply(_message.Message):
     DURABLE_END_FIELD_NUMBER: _ClassVar[int]
     COMMITTED_END_FIELD_NUMBER: _ClassVar[int]
     OTHERS_FIELD_NUMBER: _ClassVar[int]
+    DAMAGED_AT_FIELD_NUMBER: _ClassVar[int]
+    REPAIRED_FIELD_NUMBER: _ClassVar[int]
     replica_id: str
     leads: bool
     epoch: int
@@ -34,7 +70,9 @@ class DescribeReplicaReply(_message.Message):
     durable_end: int
     committed_end: int
     others: _containers.RepeatedCompositeFieldContainer[ReplicaLag]
-    def __init__(self, replica_id: _Optional[str] = ..., leads: _Optional[bool] = ..., epoch: _Optional[int] = ..., ready: _Optional[bool] = ..., trouble: _Optional[str] = ..., min_offset: _Optional[int] = ..., end: _Optional[int] = ..., durable_end: _Optional[int] = ..., committed_end: _Optional[int] = ..., others: _Optional[_Iterable[_Union[ReplicaLag, _Mapping]]] = ...) -> None: ...
+    damaged_at: _containers.RepeatedScalarFieldContainer[int]
+    repaired: int
+    def __init__(self, replica_id: _Optional[str] = ..., leads: _Optional[bool] = ..., epoch: _Optional[int] = ..., ready: _Optional[bool] = ..., trouble: _Optional[str] = ..., min_offset: _Optional[int] = ..., end: _Optional[int] = ..., durable_end: _Optional[int] = ..., committed_end: _Optional[int] = ..., others: _Optional[_Iterable[_Union[ReplicaLag, _Mapping]]] = ..., damaged_at: _Optional[_Iterable[int]] = ..., repaired: _Optional[int] = ...) -> None: ...
 
 class ReplicaLag(_message.Message):
     __slots__ = ("replica_id", "connected", "heard", "behind_bytes", "behind_seconds")
@@ -85,16 +123,18 @@ class FollowerHello(_message.Message):
     def __init__(self, log: _Optional[str] = ..., epoch: _Optional[int] = ..., replica_id: _Optional[str] = ..., boundaries: _Optional[_Iterable[_Union[EpochBoundary, _Mapping]]] = ..., end: _Optional[int] = ..., min_offset: _Optional[int] = ...) -> None: ...
 
 class FollowerAck(_message.Message):
-    __slots__ = ("durable_end", "round", "lacking", "writes_fail")
+    __slots__ = ("durable_end", "round", "lacking", "writes_fail", "damaged")
     DURABLE_END_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
     LACKING_FIELD_NUMBER: _ClassVar[int]
     WRITES_FAIL_FIELD_NUMBER: _ClassVar[int]
+    DAMAGED_FIELD_NUMBER: _ClassVar[int]
     durable_end: int
     round: int
     lacking: bool
     writes_fail: bool
-    def __init__(self, durable_end: _Optional[int] = ..., round: _Optional[int] = ..., lacking: _Optional[bool] = ..., writes_fail: _Optional[bool] = ...) -> None: ...
+    damaged: bool
+    def __init__(self, durable_end: _Optional[int] = ..., round: _Optional[int] = ..., lacking: _Optional[bool] = ..., writes_fail: _Optional[bool] = ..., damaged: _Optional[bool] = ...) -> None: ...
 
 class LeaderSays(_message.Message):
     __slots__ = ("welcome", "chunk")

@@ -49,6 +49,16 @@ class ReplicationStub:
                 request_serializer=rockoon__proto_dot_v1_dot_replica__pb2.DescribeReplicaRequest.SerializeToString,
                 response_deserializer=rockoon__proto_dot_v1_dot_replica__pb2.DescribeReplicaReply.FromString,
                 _registered_method=True)
+        self.ReadCopy = channel.unary_unary(
+                '/rockoon.v1.Replication/ReadCopy',
+                request_serializer=rockoon__proto_dot_v1_dot_replica__pb2.ReadCopyRequest.SerializeToString,
+                response_deserializer=rockoon__proto_dot_v1_dot_replica__pb2.ReadCopyReply.FromString,
+                _registered_method=True)
+        self.CheckCopy = channel.unary_unary(
+                '/rockoon.v1.Replication/CheckCopy',
+                request_serializer=rockoon__proto_dot_v1_dot_replica__pb2.CheckCopyRequest.SerializeToString,
+                response_deserializer=rockoon__proto_dot_v1_dot_replica__pb2.CheckCopyReply.FromString,
+                _registered_method=True)
 
 
 class ReplicationServicer:
@@ -75,6 +85,23 @@ class ReplicationServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ReadCopy(self, request, context):
+        """Records of this copy, checked against their checksums; for another copy that repairs or compares
+        its own. For node identities only. Refused with STORE_CORRUPT if this copy's bytes are damaged
+        there, with INVALID_ARGUMENT if no record begins there.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CheckCopy(self, request, context):
+        """Have this copy check a range of its log, because another copy has other bytes there. Answered at
+        once; the check, and the repair if this copy is damaged, run afterwards. For node identities only.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ReplicationServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -87,6 +114,16 @@ def add_ReplicationServicer_to_server(servicer, server):
                     servicer.DescribeReplica,
                     request_deserializer=rockoon__proto_dot_v1_dot_replica__pb2.DescribeReplicaRequest.FromString,
                     response_serializer=rockoon__proto_dot_v1_dot_replica__pb2.DescribeReplicaReply.SerializeToString,
+            ),
+            'ReadCopy': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReadCopy,
+                    request_deserializer=rockoon__proto_dot_v1_dot_replica__pb2.ReadCopyRequest.FromString,
+                    response_serializer=rockoon__proto_dot_v1_dot_replica__pb2.ReadCopyReply.SerializeToString,
+            ),
+            'CheckCopy': grpc.unary_unary_rpc_method_handler(
+                    servicer.CheckCopy,
+                    request_deserializer=rockoon__proto_dot_v1_dot_replica__pb2.CheckCopyRequest.FromString,
+                    response_serializer=rockoon__proto_dot_v1_dot_replica__pb2.CheckCopyReply.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -148,6 +185,60 @@ class Replication:
             '/rockoon.v1.Replication/DescribeReplica',
             rockoon__proto_dot_v1_dot_replica__pb2.DescribeReplicaRequest.SerializeToString,
             rockoon__proto_dot_v1_dot_replica__pb2.DescribeReplicaReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReadCopy(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/rockoon.v1.Replication/ReadCopy',
+            rockoon__proto_dot_v1_dot_replica__pb2.ReadCopyRequest.SerializeToString,
+            rockoon__proto_dot_v1_dot_replica__pb2.ReadCopyReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CheckCopy(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/rockoon.v1.Replication/CheckCopy',
+            rockoon__proto_dot_v1_dot_replica__pb2.CheckCopyRequest.SerializeToString,
+            rockoon__proto_dot_v1_dot_replica__pb2.CheckCopyReply.FromString,
             options,
             channel_credentials,
             insecure,

@@ -45,6 +45,15 @@ class ReplicationStub:
     """
     DescribeReplica: _grpc.UnaryUnaryMultiCallable[_replica_pb2.DescribeReplicaRequest, _replica_pb2.DescribeReplicaReply]
     """How this copy of a log is, and the others as it knows while it leads. Needs `read` on `cluster`."""
+    ReadCopy: _grpc.UnaryUnaryMultiCallable[_replica_pb2.ReadCopyRequest, _replica_pb2.ReadCopyReply]
+    """Records of this copy, checked against their checksums; for another copy that repairs or compares
+    its own. For node identities only. Refused with STORE_CORRUPT if this copy's bytes are damaged
+    there, with INVALID_ARGUMENT if no record begins there.
+    """
+    CheckCopy: _grpc.UnaryUnaryMultiCallable[_replica_pb2.CheckCopyRequest, _replica_pb2.CheckCopyReply]
+    """Have this copy check a range of its log, because another copy has other bytes there. Answered at
+    once; the check, and the repair if this copy is damaged, run afterwards. For node identities only.
+    """
 
 @_typing.type_check_only
 class ReplicationAsyncStub(ReplicationStub):
@@ -63,6 +72,15 @@ class ReplicationAsyncStub(ReplicationStub):
     """
     DescribeReplica: _aio.UnaryUnaryMultiCallable[_replica_pb2.DescribeReplicaRequest, _replica_pb2.DescribeReplicaReply]  # type: ignore[assignment]
     """How this copy of a log is, and the others as it knows while it leads. Needs `read` on `cluster`."""
+    ReadCopy: _aio.UnaryUnaryMultiCallable[_replica_pb2.ReadCopyRequest, _replica_pb2.ReadCopyReply]  # type: ignore[assignment]
+    """Records of this copy, checked against their checksums; for another copy that repairs or compares
+    its own. For node identities only. Refused with STORE_CORRUPT if this copy's bytes are damaged
+    there, with INVALID_ARGUMENT if no record begins there.
+    """
+    CheckCopy: _aio.UnaryUnaryMultiCallable[_replica_pb2.CheckCopyRequest, _replica_pb2.CheckCopyReply]  # type: ignore[assignment]
+    """Have this copy check a range of its log, because another copy has other bytes there. Answered at
+    once; the check, and the repair if this copy is damaged, run afterwards. For node identities only.
+    """
 
 class ReplicationServicer(metaclass=_abc_1.ABCMeta):
     """Copies of a log: a follower gets the leader's bytes, and says what it has on disk.
@@ -90,5 +108,26 @@ class ReplicationServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_replica_pb2.DescribeReplicaReply, _abc.Awaitable[_replica_pb2.DescribeReplicaReply]]:
         """How this copy of a log is, and the others as it knows while it leads. Needs `read` on `cluster`."""
+
+    @_abc_1.abstractmethod
+    def ReadCopy(
+        self,
+        request: _replica_pb2.ReadCopyRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_replica_pb2.ReadCopyReply, _abc.Awaitable[_replica_pb2.ReadCopyReply]]:
+        """Records of this copy, checked against their checksums; for another copy that repairs or compares
+        its own. For node identities only. Refused with STORE_CORRUPT if this copy's bytes are damaged
+        there, with INVALID_ARGUMENT if no record begins there.
+        """
+
+    @_abc_1.abstractmethod
+    def CheckCopy(
+        self,
+        request: _replica_pb2.CheckCopyRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_replica_pb2.CheckCopyReply, _abc.Awaitable[_replica_pb2.CheckCopyReply]]:
+        """Have this copy check a range of its log, because another copy has other bytes there. Answered at
+        once; the check, and the repair if this copy is damaged, run afterwards. For node identities only.
+        """
 
 def add_ReplicationServicer_to_server(servicer: ReplicationServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -87,6 +87,8 @@ class Pulls:
         self.given = Flow()
         # By file: what readers met there last, and when, monotonic seconds. Bounded.
         self._damage: OrderedDict[str, tuple[StoreDamaged, float]] = OrderedDict()
+        # Called with damage that a reader meets; a copy of a log repairs it.
+        self.damage_met: Callable[[StoreDamaged], None] = lambda _: None
 
     async def pull(self, query: PullQuery, check: Callable[[], None]) -> Pulled:
         """Answer with messages, or with why there are none; waits as long as the reader wishes.
@@ -143,7 +145,7 @@ class Pulls:
         try:
             return self._look(query, offset, messages_max, bytes_max)
         except StoreDamaged as damage:
-            self._note_damage(damage)
+            self.note_damage(damage)
             raise StoreCorrupt(path=damage.path, reason=damage.reason) from damage
 
     def count(self, query: PullQuery, found: GetResult) -> None:
@@ -158,7 +160,9 @@ class Pulls:
         since = self._clock.monotonic_seconds() - DAMAGE_TOLD_SECONDS
         return [damage for damage, at in self._damage.values() if at >= since]
 
-    def _note_damage(self, damage: StoreDamaged) -> None:
+    def note_damage(self, damage: StoreDamaged) -> None:
+        """Report damage that a reader has met, and have it repaired if the log has copies."""
+        self.damage_met(damage)
         self._damage.pop(str(damage.path), None)
         self._damage[str(damage.path)] = (damage, self._clock.monotonic_seconds())
         while len(self._damage) > DAMAGED_FILES_MAX:

@@ -179,11 +179,16 @@ def elect(state: LogState, expected_version: int, *, accept_loss: bool) -> Outco
     if not state.reports:
         raise InvalidArgument(reason=f"no replica of log {state.log!r} has said what it has")
     voters = [who for who in state.reports if who in state.in_sync]
-    ranks = {who: rank_of(state.reports[who]) for who in voters or state.reports}
-    # The former leader too: who is left is left.
-    winner = max(sorted(ranks), key=lambda who: ranks[who])
+    told = {who: rule_report(state.reports[who]) for who in voters or state.reports}
+
+    def order(who: str) -> tuple[bool, RuleRank, bool]:
+        return not told[who].damaged, told[who].rank, told[who].sound
+
+    # An undamaged copy first: a damaged one may have no other to be repaired from. The former
+    # leader counts as any copy.
+    winner = max(sorted(told), key=order)
     after.losses += 1
-    after.loss_epoch, after.loss_end = after.epoch, ranks[winner].end
+    after.loss_epoch, after.loss_end = after.epoch, told[winner].rank.end
     if winner not in after.in_sync:
         # Nobody of the set has said anything: the first of them makes room.
         put_in_sync(after, [winner, *after.in_sync[1:]])
@@ -263,4 +268,4 @@ def rank_of(told: Report) -> RuleRank:
 
 
 def rule_report(told: Report) -> RuleReport:
-    return RuleReport(rank_of(told), told.sound)
+    return RuleReport(rank_of(told), told.sound, told.damaged)

@@ -130,6 +130,18 @@ class SendRound(NamedTuple):
     round: int
 
 
+# Between copies.
+
+
+class Compare(NamedTuple):
+    """End the session: the leader has other bytes in a range. Find out which copy is damaged, by the
+    records' checksums and by other copies, have it repaired, then connect again."""
+
+    leader: str
+    begin: int
+    end: int
+
+
 # Calls to nameservers, about this log, on behalf of this replica. Each names the newest version
 # that the replica has seen, so that an etcd whose history went back is found out.
 
@@ -256,6 +268,7 @@ Action = (
     | SayWelcome
     | EndSession
     | SendRound
+    | Compare
     | ReportLog
     | ConfirmEpoch
     | SuspectLeader

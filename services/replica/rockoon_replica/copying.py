@@ -28,15 +28,19 @@ from rockoon_replica.messages import Ack, Chunk, Hello, Welcome, tail_size
 
 
 class Refused(Exception):
-    """The log and the leader's cannot be made equal.
+    """The log and the leader's cannot be made equal."""
+
+
+class OtherBytes(Exception):
+    """The leader's log has other bytes in a range whose epochs are the same: one copy is damaged.
 
     Attributes:
-        damaged: bytes differ where epochs say that they are the same.
+        begin, end: the range.
     """
 
-    def __init__(self, reason: str, *, damaged: bool = False) -> None:
-        super().__init__(reason)
-        self.damaged = damaged
+    def __init__(self, begin: int, end: int) -> None:
+        super().__init__(f"the leader has other bytes between {begin} and {end}")
+        self.begin, self.end = begin, end
 
 
 class CommittedCut(Exception):
@@ -67,6 +71,8 @@ class Copying:
         self.leader_generation = 0
         # Each acknowledgement reports it.
         self.writes_fail = False
+        # Whether records of this log are proven wrong; the leader learns it by acknowledgements.
+        self.is_damaged = False
 
     @property
     def is_matched(self) -> bool:
@@ -92,6 +98,12 @@ class Copying:
             self._forget_session()
             self._target = None
             self._out.append(Disconnect())
+
+    def end_session(self) -> str:
+        """Take nothing more of this session; returns the leader. Another one may be opened."""
+        assert self._target is not None, "a session stands"
+        self._forget_session()
+        return self._target.leader
 
     def _forget_session(self) -> None:
         self._session, self._hello, self._welcomed = None, None, False
@@ -125,6 +137,7 @@ class Copying:
 
         Raises:
             Refused: it has to be made anew.
+            OtherBytes: one of the two copies is damaged.
             CommittedCut: a rule was broken somewhere.
         """
         hello, log = self._hello, self._log
@@ -152,7 +165,7 @@ class Copying:
                     self._out.append(Truncate(blank))
                     self._connect_again()
                     return False
-                raise Refused(f"the leader has other bytes before {point}", damaged=True)
+                raise OtherBytes(point - size, point)
         needed = log.generation.needed_end
         if not has_records and point != log.end:
             # It begins where the leader's log does, behind what only the leader's generation has.
@@ -168,7 +181,9 @@ class Copying:
             # Behind the cut, which may forget what lies beyond it.
             self._out.append(Drop(welcome.dropped))
         self._welcomed, self._leader_end = True, welcome.leader_end
-        self._acked = Ack(durable, 0, needed > log.generation.end, self.writes_fail)
+        self._acked = Ack(
+            durable, 0, needed > log.generation.end, self.writes_fail, self.is_damaged
+        )
         self._out += [Sync(), Acknowledge(session, self._acked)]
         return True
 
@@ -197,9 +212,18 @@ class Copying:
         if self._welcomed and self._log.durable_end > self._acked.durable_end:
             self._acknowledge(self._acked.round)
 
+    def tell_damage(self, *, is_damaged: bool) -> None:
+        """Have the leader know that this log is damaged, or no longer is."""
+        if is_damaged != self.is_damaged:
+            self.is_damaged = is_damaged
+            if self._welcomed:
+                self._acknowledge(self._acked.round)
+
     def _acknowledge(self, number: int) -> None:
         assert self._session is not None, "a session stands"
         log = self._log
         number = max(number, self._acked.round)
-        self._acked = Ack(log.durable_end, number, log.generation.is_lacking, self.writes_fail)
+        self._acked = Ack(
+            log.durable_end, number, log.generation.is_lacking, self.writes_fail, self.is_damaged
+        )
         self._out.append(Acknowledge(self._session, self._acked))

@@ -102,6 +102,19 @@ class RetentionHeld(NamedTuple):
     end: int
 
 
+class DamageFound(NamedTuple):
+    """The bytes of the record at a position are proven wrong, by its checksum or by two copies."""
+
+    position: int
+
+
+class DamageRepaired(NamedTuple):
+    """The record at a position was rewritten from another copy and verified, or is gone: retention
+    deleted it, or the log was cut before it."""
+
+    position: int
+
+
 class LogStalled(NamedTuple):
     """The own log has not become durable for too long, while others may be well."""
 
@@ -129,6 +142,8 @@ Event = (
     | HandOverAsked
     | HandOverAbandoned
     | RetentionHeld
+    | DamageFound
+    | DamageRepaired
     | LogStalled
     | WritesChecked
 )

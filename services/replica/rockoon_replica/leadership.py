@@ -107,6 +107,8 @@ class Leadership:
         # Followers whose disks refuse writes, and whether the own one does.
         self._failing: set[str] = set()
         self._writes_fail = False
+        # Followers with damaged records: no successors.
+        self._damaged: set[str] = set()
         self._agreed = 0
         self._appends = False
 
@@ -203,14 +205,12 @@ class Leadership:
         self._ends[follower] = max(self._ends.get(follower, 0), ack.durable_end)
         self._reached[follower] = max(self._reached.get(follower, 0), ack.durable_end)
         self._rounds[follower] = max(self._rounds.get(follower, 0), ack.round)
-        if ack.is_lacking:
-            self._lacking.add(follower)
-        else:
-            self._lacking.discard(follower)
-        if ack.writes_fail:
-            self._failing.add(follower)
-        else:
-            self._failing.discard(follower)
+        for said, followers in (
+            (ack.is_lacking, self._lacking),
+            (ack.writes_fail, self._failing),
+            (ack.is_damaged, self._damaged),
+        ):
+            (followers.add if said else followers.discard)(follower)
         self.advance()
 
     def closed(self, session: int) -> None:
@@ -306,7 +306,8 @@ class Leadership:
 
         def is_near(who: str) -> bool:
             # Who is away may be near, and would count without anybody knowing.
-            is_here = who in self._ends and who not in self._failing and self._is_whole(who)
+            unable = self._failing | self._damaged
+            is_here = who in self._ends and who not in unable and self._is_whole(who)
             return is_here and self._ends[who] + self._lag_max >= committed
 
         ready = [who for who in self._assigned if who not in in_sync and is_near(who)]
@@ -402,8 +403,8 @@ class Leadership:
             # Refused from this event on; until that is carried out the log may still grow.
             return
         voters = self._configs[0].in_sync - {self._replica}
-        unable = self._lacking | self._failing
-        ready = {who for who in voters - unable if self._ends.get(who) == log.end == committed}
+        able = voters - self._lacking - self._failing - self._damaged
+        ready = {who for who in able if self._ends.get(who) == log.end == committed}
         if leaving.wanted is not None:
             ready &= {leaving.wanted}
         if ready:

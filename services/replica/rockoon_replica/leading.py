@@ -118,6 +118,7 @@ class Leading:
         tell: hands an event to the member; what it returns is done when that was acted on.
         numbers: gives each session its number; shared with the sessions to a leader.
         crc32: as `zlib.crc32`.
+        doubt: called with a range of the log that cannot be read.
     """
 
     def __init__(
@@ -127,7 +128,8 @@ class Leading:
         log: ReplicatedLog,
         tell: Callable[[Event], "asyncio.Future[None]"],
         numbers: "itertools.count[int]",
-        crc32: Callable[[bytes], int] = zlib.crc32,
+        crc32: Callable[[bytes], int],
+        doubt: Callable[[int, int], None],
     ) -> None:
         self._log_name = log_name
         self._replica_id = replica_id
@@ -135,6 +137,7 @@ class Leading:
         self._tell = tell
         self._numbers = numbers
         self._newest = Newest(log, crc32)
+        self._doubt = doubt
         self._sessions: dict[int, FollowerSession] = {}
         # By replica id; also of those that have left.
         self.progress: dict[str, FollowerProgress] = {}
@@ -279,7 +282,8 @@ class Leading:
         except ValueError as failure:
             if session.refusal is not None:
                 raise session.refusal from failure
-            # Deleted meanwhile: at its next Hello it is told to begin anew.
+            # Deleted meanwhile, then the next Welcome says so; or damaged.
+            self._doubt(session.sent_end, session.sent_end + 1)
             raise InvalidArgument(
                 reason=f"the log has nothing at {session.sent_end} any more: {failure}"
             ) from failure

@@ -101,6 +101,23 @@ class LogView(Protocol):
         """CRC-32 of what lies in `[end - size, end)`, none of it below `min_offset`."""
         ...
 
+    def damaged_at(self, offset: int, data: bytes) -> int | None:
+        """Position of the first damaged record, by checksums; None if all are intact.
+
+        Args:
+            offset: of the first byte; a record begins there.
+            data: what `read` gave, here or of another copy.
+        """
+        ...
+
+    def record_before(self, position: int) -> int:
+        """A position, at most the given one, at which a record seems to begin; quickly found."""
+        ...
+
+    def file_begin(self, position: int) -> int:
+        """A position, at most the given one, at which a record surely begins."""
+        ...
+
     def blank_at(self, position: int) -> int | None:
         """Where the blank begins that a byte belongs to: it ends a file into which the next record
         did not fit. None: the byte is of a record, or the log has no blanks."""
@@ -144,6 +161,17 @@ class ReplicatedLog(LogView, Protocol):
 
         Args:
             probe: write something first, also if no write was refused.
+        """
+        ...
+
+    async def repair(self, offset: int, data: bytes) -> None:
+        """Replace damaged bytes below `end` by those of another copy; durable on return.
+
+        The bytes are replaced before the first wait.
+
+        Raises:
+            ValueError: the log does not have this range any more.
+            OSError: the disk.
         """
         ...
 

@@ -11,13 +11,14 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
-from rockoon_core.errors import NotLeader
+from rockoon_core.errors import NotLeader, RockoonError
 from rockoon_node.nameservers import Nameservers
 from rockoon_proto.v1.nameserver_pb2 import ReplicaFacts as WireFacts
 from rockoon_replica.actions import Remake, Reopen
 from rockoon_replica.log import ReplicatedLog
 from rockoon_replica.log_state import LogState
 from rockoon_replica.nameserver_link import NameserverLink
+from rockoon_replica.peers import Peers
 from rockoon_replica.replica import LastAction, Replica
 from rockoon_replica.replica_facts import ReplicaFacts
 from rockoon_replica.replica_file import ReplicaFile
@@ -33,6 +34,9 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 HAND_OVER_SECONDS = 5.0
+# How long a log that cannot be opened waits for a copy that has the damaged record.
+REPAIR_SECONDS_MAX = 60.0
+REPAIR_RETRY_SECONDS = 0.5
 
 
 class OpenLog(ReplicatedLog, Protocol):
@@ -65,6 +69,20 @@ class LogService(Protocol):
 
         Raises:
             Exception: one of `log_failures`.
+        """
+        ...
+
+    def damage_of(self, failure: Exception) -> int | None:
+        """Position of the committed record whose damage kept the log from being opened; None for
+        any other failure."""
+        ...
+
+    def rewrite(self, position: int, data: bytes) -> None:
+        """Replace bytes of the log, which is not open, by another copy's; durable on return.
+
+        Raises:
+            ValueError: these are no intact records of that position.
+            OSError: the disk.
         """
         ...
 
@@ -227,7 +245,7 @@ class LogCopy(Generic[Around]):
     async def _live(self) -> LastAction | None:
         self._leads.clear()
         self.service.refuse(self.not_leader())
-        opened = self.service.open_log(self._lost)
+        opened = await self._open()
         try:
             self.log = opened
             if reason := self._file.doubt_short(opened.end):
@@ -239,6 +257,57 @@ class LogCopy(Generic[Around]):
             self._file.acknowledged.close()
             with suppress(*self.service.log_failures):
                 opened.close()
+
+    async def _open(self) -> OpenLog:
+        """Open the log; a damaged record that prevents it is rewritten from another copy first."""
+        while True:
+            try:
+                return self.service.open_log(self._lost)
+            except self.service.log_failures as failure:
+                position = self.service.damage_of(failure)
+                if position is None or self._stop.requested:
+                    raise
+                log.error(
+                    "log %s cannot be opened: %s; the record at %d is read from another copy",
+                    *(self.log_name, failure, position),
+                )
+                if not await self._rewrite_closed(position):
+                    raise
+
+    async def _rewrite_closed(self, position: int) -> bool:
+        """Rewrite a damaged record of the log that is not open; returns whether that was done."""
+        link = NameserverLink(
+            self._nameservers, self.kind, self.log_name, self.replica_id, lambda _: None
+        )
+        peers = Peers(
+            self.log_name,
+            self._settings.cluster,
+            self._channels,
+            lambda who: link.addresses.get(who),
+            lambda: [who for who in link.addresses if who != self.replica_id],
+            self.service.crc32,
+        )
+        following = asyncio.create_task(link.run(self._stop), name="log at the nameservers")
+        try:
+            async with asyncio.timeout(REPAIR_SECONDS_MAX):
+                while not self._stop.requested:
+                    for who in peers.others():
+                        with suppress(RockoonError, ValueError):
+                            self.service.rewrite(
+                                position, (await peers.read(who, position, 1)).data
+                            )
+                            self.record.repaired_records += 1
+                            log.warning(
+                                "log %s: the damaged record at %d is rewritten from copy %s",
+                                *(self.log_name, position, link.names.get(who, who)),
+                            )
+                            return True
+                    await asyncio.sleep(REPAIR_RETRY_SECONDS)
+        except TimeoutError:
+            log.error("log %s: no copy has an intact record at %d", self.log_name, position)  # noqa: TRY400
+        finally:
+            following.cancel()
+        return False
 
     def _lost(self, reason: str) -> None:
         """Elect nobody until what is gone was copied again."""
@@ -272,6 +341,7 @@ class LogCopy(Generic[Around]):
             owner=self,
             record=self.record,
             crc32=self.service.crc32,
+            scrub_bytes_per_second=self._settings.scrub_bytes_per_second,
         )
         self._replication.serve(name, replica)
         self.opened.set()

@@ -17,7 +17,8 @@ def state_from_wire(told: pb.LogState) -> LogState:
         config=Config(frozenset(told.in_sync), told.quorum),
         replicas=tuple(each.replica_id for each in told.replicas),
         reports={
-            who: Report(_rank(report.rank), report.sound) for who, report in told.reports.items()
+            who: Report(_rank(report.rank), report.sound, report.damaged)
+            for who, report in told.reports.items()
         },
         copies=told.copies,
         wish=_wish(told.copies_wish),
@@ -35,6 +36,7 @@ def report_to_wire(action: ReportLog) -> pb.Report:
     return pb.Report(
         rank=rank_to_wire(rank),
         sound=action.report.sound,
+        damaged=action.report.damaged,
         promised=facts.promised,
         version=facts.version.number,
         history=facts.version.history,

@@ -16,6 +16,7 @@ from rockoon_core.replication_rules import Config, Rank, Report, rank_of
 from rockoon_replica.actions import (
     Action,
     Alarm,
+    Compare,
     EndSession,
     Halt,
     OpenEpoch,
@@ -28,10 +29,12 @@ from rockoon_replica.actions import (
     SuspectLeader,
     Sync,
 )
-from rockoon_replica.copying import CommittedCut, Copying, Refused
+from rockoon_replica.copying import CommittedCut, Copying, OtherBytes, Refused
 from rockoon_replica.events import (
     AckArrived,
     ChunkArrived,
+    DamageFound,
+    DamageRepaired,
     Event,
     HandOverAbandoned,
     HandOverAsked,
@@ -91,6 +94,7 @@ class Member:
         self._out: list[Action] = []
         self._seen: LogState | None = None
         self._copying = Copying(replica, log, self._out)
+        self._copying.is_damaged = bool(facts.damaged)
         self._leadership: Leadership | None = None
         self._is_over = False
         # Epoch whose leader this replica does not hear.
@@ -120,6 +124,8 @@ class Member:
             HandOverAsked: self._hand_over_asked,
             HandOverAbandoned: self._hand_over_abandoned,
             RetentionHeld: self._retention_held,
+            DamageFound: self._damage_found,
+            DamageRepaired: self._damage_repaired,
             LogStalled: self._log_stalled,
             WritesChecked: self._writes_checked,
         }
@@ -209,6 +215,10 @@ class Member:
 
     def _started(self, _event: Started) -> None:
         """Lead on where nobody else can have a byte or a say: nameservers may be away."""
+        log = self._log
+        for position in self.facts.damaged:
+            if not log.min_offset <= position < log.end:
+                self._damage_repaired(DamageRepaired(position))
         facts = self.facts
         if facts.config is not None and facts.is_alone(self.replica):
             self._lead(facts.led, Rank(0, 0), facts.config)
@@ -264,10 +274,10 @@ class Member:
         Who does not vote reports too: it counts when an operator has nobody else.
         """
         rank = rank_of(self._log.boundaries(), self._log.durable_end)
-        report = Report(rank, self.facts.sound)
+        report = Report(rank, self.facts.sound, bool(self.facts.damaged))
         if self._log.generation.is_lacking:
             # Whatever its log has: it must not lead.
-            report = Report(Rank(0, 0), sound=False)
+            report = Report(Rank(0, 0), sound=False, damaged=report.damaged)
         self._out.append(ReportLog(state.epoch, report, self.facts))
 
     def _leader_sees(self, state: LogState, leadership: Leadership) -> None:
@@ -391,11 +401,15 @@ class Member:
             stands = self._copying.welcome(event.session, event.welcome)
         except CommittedCut as error:
             if self._was_given_up():
-                self._refuse(str(error), damaged=False)
+                self._refuse(str(error))
             else:
                 self._end(Halt(str(error)))
+        except OtherBytes as error:
+            # Not known yet which of the two copies is damaged.
+            target = self._copying.end_session()
+            self._out += [Alarm(str(error)), Compare(target, error.begin, error.end)]
         except Refused as error:
-            self._refuse(str(error), damaged=error.damaged)
+            self._refuse(str(error))
         else:
             if stands and not self.facts.sound:
                 self._heals_at = event.welcome.leader_end
@@ -407,10 +421,8 @@ class Member:
             return False
         return all(each.epoch != loss.epoch for each in self._log.boundaries())
 
-    def _refuse(self, reason: str, *, damaged: bool) -> None:
+    def _refuse(self, reason: str) -> None:
         self._copying.leave()
-        if damaged and self.facts.sound:
-            self._persist(sound=False)
         config = self.facts.config
         if config is not None and self.replica in config.in_sync:
             # Others may hold less: a voter's log is set aside only when it votes no longer.
@@ -418,6 +430,19 @@ class Member:
             self._out.append(Alarm(reason))
         else:
             self._end(Remake(reason))
+
+    # Damage
+
+    def _damage_found(self, event: DamageFound) -> None:
+        if event.position not in self.facts.damaged:
+            self._persist(damaged=(*self.facts.damaged, event.position))
+            self._copying.tell_damage(is_damaged=True)
+
+    def _damage_repaired(self, event: DamageRepaired) -> None:
+        if event.position in self.facts.damaged:
+            left = tuple(each for each in self.facts.damaged if each != event.position)
+            self._persist(damaged=left)
+            self._copying.tell_damage(is_damaged=bool(left))
 
     def _chunk_arrived(self, event: ChunkArrived) -> None:
         self._copying.chunk(event.session, event.chunk)

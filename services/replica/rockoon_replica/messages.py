@@ -69,18 +69,22 @@ class Chunk(NamedTuple):
 
 
 class Ack(NamedTuple):
-    """How far a follower's log is durable, the latest round that it has seen, and its state.
+    """A follower's acknowledgement.
 
     Attributes:
+        durable_end: behind the last byte that is on its disk.
+        round: the latest that it has seen.
         is_lacking: it begins behind records that it has in no generation either
             (`Generation.is_lacking`).
         writes_fail: its disk refuses writes, so it cannot lead at present.
+        is_damaged: some of its records are proven wrong and were not rewritten yet.
     """
 
     durable_end: int
     round: int
     is_lacking: bool = False
     writes_fail: bool = False
+    is_damaged: bool = False
 
 
 def tail_size(point: int, hello: Hello, welcome_min_offset: int) -> int:

@@ -27,7 +27,23 @@ TRUNCATED = counter(
 )
 SOUND = gauge(
     "rockoon_replica_sound",
-    "1 while this copy has all that it ever acknowledged; 0 after damage, until it copied it again",
+    "1 while this copy has all records that it ever acknowledged; 0 after a loss, until it has "
+    "copied them again",
+    "log",
+)
+DAMAGED = gauge(
+    "rockoon_replica_damaged_records",
+    "Places in this copy whose bytes are proven wrong and were not rewritten yet",
+    "log",
+)
+REPAIRED = counter(
+    "rockoon_replica_repaired_records_total",
+    "Damaged places in this copy that were rewritten from another copy",
+    "log",
+)
+SCRUBBED = counter(
+    "rockoon_replica_scrubbed_bytes_total",
+    "Bytes of committed records that this copy has read and compared with their checksums",
     "log",
 )
 APPENDS = gauge(
@@ -64,12 +80,15 @@ def of_copy(copy: LogCopy[Any]) -> Iterator[Measurement]:
     now = asyncio.get_running_loop().time()
     yield UNREADY.at(record.unready_seconds(now), name)
     yield TRUNCATED.at(record.truncated_bytes, name)
+    yield REPAIRED.at(record.repaired_records, name)
+    yield SCRUBBED.at(record.scrubbed_bytes, name)
     replica = copy.replica
     if replica is not None:
         yield LEADS.at(replica.role is Role.LEADING, name)
         yield EPOCH.at(replica.member.facts.promised, name)
         yield COMMITTED.at(replica.replicated.committed_end, name)
         yield SOUND.at(replica.member.facts.sound, name)
+        yield DAMAGED.at(len(replica.member.facts.damaged), name)
         if replica.epoch:
             yield APPENDS.at(replica.appends_allowed, name)
         yield from of_followers(replica, copy, now)

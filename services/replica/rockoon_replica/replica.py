@@ -22,7 +22,9 @@ from rockoon_core.errors import InvalidArgument, NotReady, RockoonError
 from rockoon_proto.v1 import replica_pb2 as pb
 from rockoon_replica import actions
 from rockoon_replica.actions import Action
+from rockoon_replica.copy_check import CopyCheck
 from rockoon_replica.events import (
+    DamageRepaired,
     Event,
     HandOverAbandoned,
     HandOverAsked,
@@ -40,10 +42,12 @@ from rockoon_replica.leading import Leading
 from rockoon_replica.log import LogFull, ReplicatedLog, WriteCheck
 from rockoon_replica.log_state import LogState
 from rockoon_replica.member import Member, Role
+from rockoon_replica.peers import Peers
 from rockoon_replica.replica_facts import ReplicaFacts
 from rockoon_replica.replica_file import ReplicaFile
 from rockoon_replica.standing import FollowerProgress, Record
 from rockoon_replica.waiting import Waiting, finish
+from rockoon_replica.wire import boundaries_to_wire
 
 log = logging.getLogger(__name__)
 
@@ -57,6 +61,10 @@ REFUSAL_SECONDS = 60.0
 # A sync that takes longer has hung: another replica's disk may do better.
 STALLED_SECONDS = 10.0
 CALLS_MAX = 8
+# How long a damaged leader refuses appends while it hands over.
+DAMAGED_HAND_OVER_SECONDS = 2.0
+# Before it tries again.
+DAMAGED_PAUSE_SECONDS = 60.0
 
 RegisterCall = (
     actions.ReportLog
@@ -121,6 +129,7 @@ class Replica:
         crc32: as `zlib.crc32`, of what goes from copy to copy.
         silent_seconds: see SILENT_SECONDS.
         stalled_seconds: see STALLED_SECONDS.
+        scrub_bytes_per_second: how fast committed records are checked; 0: they are not.
     """
 
     def __init__(
@@ -140,17 +149,33 @@ class Replica:
         crc32: Callable[[bytes], int] = zlib.crc32,
         silent_seconds: float = SILENT_SECONDS,
         stalled_seconds: float = STALLED_SECONDS,
+        scrub_bytes_per_second: int = 0,
     ) -> None:
         self._log_name = log_name
         self._log = replicated
         self._channels, self._address_of = channels, address_of
+        self._crc32 = crc32
         self._file = file
         self._register = register
         self._owner = owner
         self._stalled_seconds = stalled_seconds
         self.member = Member(replica_id, facts, replicated)
         numbers = itertools.count(1)
-        self._leading = Leading(log_name, replica_id, replicated, self._tell, numbers, crc32)
+        self.record = record or Record(asyncio.get_running_loop().time())
+        peers = Peers(log_name, cluster, channels, address_of, self._others, crc32)
+        self.check = CopyCheck(
+            log_name,
+            replicated,
+            peers,
+            self._tell,
+            lambda: self.member.facts.damaged,
+            self._not_repaired,
+            self.record,
+            scrub_bytes_per_second,
+        )
+        self._leading = Leading(
+            log_name, replica_id, replicated, self._tell, numbers, crc32, self.check.add
+        )
         self._following = Following(
             log_name,
             cluster,
@@ -166,6 +191,7 @@ class Replica:
         self._tasks: asyncio.TaskGroup | None = None
         self._running: set[asyncio.Task[None]] = set()
         self._calls = 0
+        self._hand_over_after = 0.0
         self._is_over = False
         self._over = asyncio.Event()
         self._last: LastAction | None = None
@@ -176,7 +202,6 @@ class Replica:
         # To look at, as is `member`.
         self.replicated = replicated
         self.progress: Mapping[str, FollowerProgress] = self._leading.progress
-        self.record = record or Record(asyncio.get_running_loop().time())
         # Why what the leader sent last could not be written.
         self.refusal = ""
 
@@ -278,6 +303,12 @@ class Replica:
         async for said in self._leading.replicate(hello, requests, self._spawn):
             yield said
 
+    async def read_copy(self, offset: int, bytes_max: int) -> pb.ReadCopyReply:
+        """Checked records for another copy; see `CopyCheck.read`."""
+        data = await self.check.read(offset, bytes_max)
+        boundaries = boundaries_to_wire(self._log.boundaries())
+        return pb.ReadCopyReply(data=data, crc=self._crc32(data), boundaries=boundaries)
+
     def close(self) -> None:
         """End: `run` returns. Nobody is told."""
         if not self._is_over:
@@ -307,6 +338,7 @@ class Replica:
                     ("syncing", self._sync()),
                     ("repeating", self._repeat()),
                     ("checking writes", self._keep_checking_writes()),
+                    ("checking", self.check.run()),
                 ):
                     self._spawn(loop, f"{self._log_name}: {name}")
                 await self._act()
@@ -414,6 +446,9 @@ class Replica:
                 self.record.truncated_bytes += max(0, self._log.end - offset)
                 self._file.acknowledged.lower(offset)
                 self._log.truncate(offset)
+                for position in self.member.facts.damaged:
+                    if position >= offset:
+                        self._tell(DamageRepaired(position))
             case actions.Drop(dropped):
                 self._log.drop(dict(dropped))
             case actions.NeedGeneration(end):
@@ -422,6 +457,9 @@ class Replica:
                 self._following.connect(leader, epoch)
             case actions.Disconnect():
                 self._following.disconnect()
+            case actions.Compare(leader, begin, end):
+                self._following.pause()
+                self.check.add(begin, end, leader)
             case actions.SayHello(session, hello):
                 self._following.say_hello(session, hello)
             case actions.SayWelcome(session, welcome):
@@ -464,12 +502,33 @@ class Replica:
             self.refusal = str(failure)
             self._following.pause()
             self._check_writes()
+            if isinstance(failure, ValueError) and self.state is not None:
+                # The leader's log may be damaged there.
+                self.check.add(offset, offset + len(data), self.state.leader)
 
     def _commit(self, end: int) -> None:
         self._log.commit(end)
         self._leading.wake()
         self._waiting.reached(end)
         self._owner.committed(end)
+
+    def _others(self) -> list[str]:
+        """Ids of the other replicas, the leader first, then other voters."""
+        state = self.state
+        if state is None:
+            return []
+        known = state.config.in_sync.union(state.replicas) - {self.member.replica}
+        return sorted(known, key=lambda who: (who != state.leader, who not in state.config.in_sync))
+
+    def _not_repaired(self) -> "asyncio.Future[Any] | None":
+        """A damaged leader gives its leadership to an intact copy."""
+        if self.member.role is Role.OPENING:
+            return self._tell(LogStalled())
+        now = asyncio.get_running_loop().time()
+        if self.member.role is Role.LEADING and now >= self._hand_over_after:
+            self._hand_over_after = now + DAMAGED_PAUSE_SECONDS
+            return asyncio.ensure_future(self.hand_over(DAMAGED_HAND_OVER_SECONDS))
+        return None
 
     def _ask_round(self) -> None:
         self._tell(RoundAsked())

@@ -15,6 +15,7 @@ class ReplicaFacts(NamedTuple):
         alone: nobody was given a byte of epoch `led`; the same process or its next one may go on
             in it.
         sound: all that it ever acknowledged is in its log.
+        damaged: positions of records whose bytes are proven wrong and were not rewritten yet.
         version: the newest state that changed what it does; older ones are ignored.
         config: who voted in that state; None before the first one.
     """
@@ -25,6 +26,7 @@ class ReplicaFacts(NamedTuple):
     sound: bool = True
     version: Version = Version(0, 0)
     config: Config | None = None
+    damaged: tuple[int, ...] = ()
 
     def is_alone(self, replica: str) -> bool:
         """Whether this replica votes alone, leads, and nobody else has a byte of its epoch.

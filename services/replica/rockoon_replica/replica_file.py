@@ -165,6 +165,7 @@ def encode(kept: Kept) -> bytes:
         "version": facts.version.number,
         "inSync": None if facts.config is None else sorted(facts.config.in_sync),
         "quorum": None if facts.config is None else facts.config.quorum,
+        "damaged": facts.damaged,
         "unsyncedBoot": kept.unsynced_boot,
     }
     line = json.dumps(told, separators=(",", ":")).encode() + b"\n"
@@ -187,5 +188,7 @@ def decode(content: bytes) -> Kept:
         sound=told["sound"],
         version=Version(told["history"], told["version"]),
         config=None if in_sync is None else Config(frozenset(in_sync), told["quorum"]),
+        # Files of earlier versions do not have it.
+        damaged=tuple(told.get("damaged", ())),
     )
     return Kept(facts, told["unsyncedBoot"])

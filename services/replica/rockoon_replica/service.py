@@ -23,6 +23,8 @@ SERVICE_NAME = "rockoon.v1.Replication"
 RULES: Rules = {
     f"/{SERVICE_NAME}/Replicate": SERVICES_ONLY,
     f"/{SERVICE_NAME}/DescribeReplica": on_cluster("read"),
+    f"/{SERVICE_NAME}/ReadCopy": SERVICES_ONLY,
+    f"/{SERVICE_NAME}/CheckCopy": SERVICES_ONLY,
 }
 
 
@@ -52,11 +54,7 @@ class ReplicationService(ReplicationServicer):
         first = await anext(requests, None)
         if first is None or first.WhichOneof("what") != "hello":
             raise InvalidArgument(reason="a follower says Hello first")
-        if self._node_identities is not None:
-            # Who may be a replica of this log may confirm what is in it.
-            identity = peer_identity(context)
-            names = identity.names if identity is not None else ()
-            self._node_identities.check(first.hello.log, names)
+        self._check_identity(first.hello.log, context)
         async for said in self._replica(first.hello.log).replicate(first.hello, requests):
             yield said
 
@@ -65,6 +63,22 @@ class ReplicationService(ReplicationServicer):
     ) -> pb.DescribeReplicaReply:
         del context
         return description_of(self._replica(request.log))
+
+    async def ReadCopy(self, request: pb.ReadCopyRequest, context: object) -> pb.ReadCopyReply:
+        self._check_identity(request.log, context)
+        return await self._replica(request.log).read_copy(request.offset, request.bytes_max)
+
+    async def CheckCopy(self, request: pb.CheckCopyRequest, context: object) -> pb.CheckCopyReply:
+        self._check_identity(request.log, context)
+        self._replica(request.log).check.add(request.begin, request.end)
+        return pb.CheckCopyReply()
+
+    def _check_identity(self, log_name: str, context: object) -> None:
+        """Only a replica of this log may confirm, read or doubt what is in it."""
+        if self._node_identities is not None:
+            identity = peer_identity(context)
+            names = identity.names if identity is not None else ()
+            self._node_identities.check(log_name, names)
 
     def _replica(self, log_name: str) -> Replica:
         replica = self._replicas.get(log_name)
@@ -88,6 +102,8 @@ def description_of(replica: Replica) -> pb.DescribeReplicaReply:
         end=replicated.end,
         durable_end=replicated.durable_end,
         committed_end=replicated.committed_end,
+        damaged_at=replica.member.facts.damaged,
+        repaired=replica.record.repaired_records,
         others=[
             pb.ReplicaLag(
                 replica_id=each.replica,

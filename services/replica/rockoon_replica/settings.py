@@ -27,6 +27,13 @@ class CopySettings(NodeSettings):
     replica: str = setting(
         "", "name of this process among the replicas of its log, with copies > 1 (empty: `name`)"
     )
+    scrub_bytes_per_second: int = setting(
+        4 << 20,
+        "with copies > 1: how fast this copy reads its committed records to compare them with their "
+        "checksums, bytes/s (0: not at all)",
+        minimum=0,
+        maximum=1 << 30,
+    )
     tls_node_name: str = setting(
         "{name}",
         "with tls = mutual: name that the certificate of another replica of this log must bear, "

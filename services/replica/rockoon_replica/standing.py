@@ -61,6 +61,8 @@ class Record:
         writes: whether the log could be written when it was last checked.
         refused_at: the loop's time when this copy last handed over because clients' records were
             refused, seconds.
+        repaired_records: how many damaged places were rewritten from other copies.
+        scrubbed_bytes: how many bytes the scrub has checked.
     """
 
     def __init__(self, now: float) -> None:
@@ -68,6 +70,8 @@ class Record:
         self.truncated_bytes = 0
         self.writes = WriteCheck()
         self.refused_at = -math.inf
+        self.repaired_records = 0
+        self.scrubbed_bytes = 0
         self._since = now
         self._unready_seconds = 0.0
 
@@ -126,6 +130,10 @@ def trouble(replica: "Replica") -> str:
     found = _trouble(replica)
     if not replica.member.facts.sound:
         doubt = "it may have lost records, and elects nobody before it has copied them again"
+        found = f"{found}; {doubt}" if found else doubt
+    if damaged := replica.member.facts.damaged:
+        places = ", ".join(map(str, damaged))
+        doubt = f"its records at {places} are damaged, and are rewritten from another copy"
         return f"{found}; {doubt}" if found else doubt
     return found
 

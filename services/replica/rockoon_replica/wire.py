@@ -1,6 +1,7 @@
 """Messages between replicas, to and from what is on the wire (replica.proto)."""
 
 import itertools
+from collections.abc import Sequence
 
 from rockoon_core.errors import InvalidArgument
 from rockoon_core.replication_rules import Boundary
@@ -10,15 +11,18 @@ from rockoon_replica.messages import Ack, Chunk, Hello, Welcome
 BOUNDARIES_MAX = 65_536
 
 
+def boundaries_to_wire(boundaries: Sequence[Boundary]) -> list[pb.EpochBoundary]:
+    return [
+        pb.EpochBoundary(epoch=each.epoch, first=each.first, end=each.end) for each in boundaries
+    ]
+
+
 def hello_to_wire(log: str, hello: Hello) -> pb.FollowerSays:
     told = pb.FollowerHello(
         log=log,
         epoch=hello.epoch,
         replica_id=hello.replica,
-        boundaries=[
-            pb.EpochBoundary(epoch=each.epoch, first=each.first, end=each.end)
-            for each in hello.boundaries
-        ],
+        boundaries=boundaries_to_wire(hello.boundaries),
         end=hello.end,
         min_offset=hello.min_offset,
     )
@@ -108,9 +112,10 @@ def ack_to_wire(ack: Ack) -> pb.FollowerSays:
         round=ack.round,
         lacking=ack.is_lacking,
         writes_fail=ack.writes_fail,
+        damaged=ack.is_damaged,
     )
     return pb.FollowerSays(ack=told)
 
 
 def ack_from_wire(told: pb.FollowerAck) -> Ack:
-    return Ack(told.durable_end, told.round, told.lacking, told.writes_fail)
+    return Ack(told.durable_end, told.round, told.lacking, told.writes_fail, told.damaged)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from replica.simulation.broken import BROKEN, NAMES, OF_GENERATIONS, OF_STORES
+from replica.simulation.broken import BROKEN, NAMES, OF_FLIPS, OF_GENERATIONS, OF_STORES
 from replica.simulation.truth import Stuck, Violation
 from replica.simulation.world import CHANGING, SHAPES, World
 
@@ -33,6 +33,7 @@ def run(
     root: Path | None = None,
     journals: bool = False,
     generations: bool = False,
+    flips: bool = False,
     steps: int = STEPS,
 ) -> World:
     """One run, to its end.
@@ -45,7 +46,8 @@ def run(
             BROKEN[bug](patch)
         bugs = () if bug is None else (bug,)
         generations = generations or bug in OF_GENERATIONS
-        kinds = {"journals": journals, "generations": generations}
+        flips = flips or bug in OF_FLIPS
+        kinds = {"journals": journals, "generations": generations, "flips": flips}
         world = World(seed, shape, bugs, nameserver=nameserver, root=root, **kinds)
         try:
             world.run(steps)
@@ -90,6 +92,7 @@ def main() -> None:
     parser.add_argument("--nameserver", action="store_true", help="its functions are the register")
     parser.add_argument("--stores", action="store_true", help="the broker's, and a topic in them")
     parser.add_argument("--generations", action="store_true", help="leaders make some")
+    parser.add_argument("--flips", action="store_true", help="bits flip on disks")
     parser.add_argument("--all-bugs", action="store_true")
     options = parser.parse_args()
     if options.bug or options.all_bugs:
@@ -104,6 +107,7 @@ def main() -> None:
                 world = run_with_stores(seed, options.shape)
             else:
                 how = {"nameserver": options.nameserver, "generations": options.generations}
+                how["flips"] = options.flips
                 world = run(seed, options.shape, **how)
         except (Violation, ValueError, AssertionError):
             found += 1

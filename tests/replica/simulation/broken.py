@@ -137,7 +137,35 @@ def propose_lagging(patch: Patch) -> None:
 def unsound_counts(patch: Patch) -> None:
     """A replica that lost what it acknowledged counts in elections."""
     real = member.Report
-    patch.setattr(member, "Report", lambda rank, _sound: real(rank, sound=True))
+    patch.setattr(
+        member, "Report", lambda rank, sound, damaged: real(rank, sound=True, damaged=damaged)
+    )
+
+
+def damaged_may_win(patch: Patch) -> None:
+    """A damaged copy may win an election among equals."""
+    real = replication_rules.elected
+
+    def elected(config: Config, reports: Any, preference: Any = ()) -> str | None:
+        told = {who: report._replace(damaged=False) for who, report in reports.items()}
+        return real(config, told, preference)
+
+    patch.setattr(replication_rules, "elected", elected)
+
+
+def leading_repairs(patch: Patch) -> None:
+    """Leading clears the damage of a copy."""
+    real = Member.handle
+
+    def handle(self: Member, event: Any) -> Any:
+        decided = real(self, event)
+        if self.epoch and self.facts.damaged:
+            self._persist(damaged=())
+            decided = [*decided, *self._out]
+            self._out.clear()
+        return decided
+
+    patch.setattr(Member, "handle", handle)
 
 
 def ack_unsynced(patch: Patch) -> None:
@@ -259,6 +287,8 @@ BROKEN: dict[str, Callable[[Patch], None]] = {
         config_given_up,
         propose_lagging,
         unsound_counts,
+        damaged_may_win,
+        leading_repairs,
         ack_unsynced,
         commit_unsynced,
         resumed_leader,
@@ -271,6 +301,8 @@ BROKEN: dict[str, Callable[[Patch], None]] = {
         joins_without_files,
     )
 }
+# Seen only where bits flip.
+OF_FLIPS = frozenset(("damaged_may_win", "leading_repairs"))
 # Seen only where leaders make generations.
 OF_GENERATIONS = frozenset(("deletes_as_the_leader", "joins_without_files"))
 NAMES = (*BROKEN, *OF_THE_WORLD, *OF_STORES)

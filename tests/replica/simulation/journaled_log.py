@@ -94,6 +94,20 @@ class JournaledLog:
     def tail_crc(self, end: int, size: int) -> int:
         return self._log.tail_crc(end, size)
 
+    def damaged_at(self, offset: int, data: bytes) -> int | None:
+        return self._log.damaged_at(offset, data)
+
+    def record_before(self, position: int) -> int:
+        return self._log.record_before(position)
+
+    def is_damaged(self, position: int) -> bool:
+        """Bits flip in memory only."""
+        del position
+        return False
+
+    def file_begin(self, position: int) -> int:
+        return self._log.file_begin(position)
+
     def blank_at(self, position: int) -> int | None:
         """It has none."""
         del position

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from replica.simulation.stored_log import StoredLog
 from replica.simulation.topics import Routes, TopicOfLeader
 from replica.simulation.truth import Violation
+from rockoon_core.replication_rules import common_end
 from rockoon_format.log_marks import LogTopics
 from rockoon_replica import actions, events
 from rockoon_replica.actions import Action
@@ -147,7 +148,47 @@ class Node:
         harmed = self.world.counts["harms"] + self.world.counts["damages"]
         if self.facts.sound and not action.facts.sound and not harmed:
             raise Violation(f"{self.replica} is taken for damaged, and nothing has damaged it")
+        gone = set(self.facts.damaged) - set(action.facts.damaged)
+        if still := [each for each in gone if self.log.is_damaged(each)]:
+            raise Violation(f"{self.replica} takes {still} for repaired")
         self.facts = action.facts
+
+    def check_copy(self) -> None:
+        """Find the first record with a flipped bit."""
+        log = self.log
+        if log.flips:
+            at = log.record_before(min(log.flips))
+            data = log.read(at, 0)
+            if log.damaged_at(at, data) is not None:
+                self.handle(events.DamageFound(at))
+
+    def repair(self, others: list[Node]) -> None:
+        """Rewrite damaged records from copies that have them intact."""
+        log = self.log
+        for position in self.facts.damaged:
+            if not log.min_offset <= position < log.end:
+                self.handle(events.DamageRepaired(position))
+                continue
+            for other in others:
+                common = common_end(other.log.boundaries(), log.boundaries())
+                try:
+                    data = other.log.read(position, 0)
+                except ValueError:
+                    continue
+                fits = data and position + len(data) <= common
+                if fits and not other.log.is_damaged(position):
+                    log.repair_nowait(position, data)
+                    self.handle(events.DamageRepaired(position))
+                    break
+
+    def _compare(self, action: actions.Compare) -> None:
+        """Both copies check themselves; the session is over."""
+        for link in self.world.links:
+            if link.follower is self:
+                link.broken = True
+        for who in (self, self.world.node(action.leader)):
+            if who is not None:
+                who.check_copy()
 
     def _openepoch(self, action: actions.OpenEpoch) -> None:
         self.world.truth.leads(self.replica, action.epoch, self.log)
@@ -246,6 +287,11 @@ class Node:
             link.broken = True
             return
         data = self.log.read(link.next, bytes_max) if bytes_max else b""
+        if self.world.flips and self.log.damaged_at(link.next, data) is not None:
+            # The follower refuses it, and has this copy check itself.
+            link.broken = True
+            self.check_copy()
+            return
         member, log = self.member, self.log
         known = (log.committed_end, log.min_offset, member.round, log.generation.identity)
         chunk = Chunk(member.epoch, self.replica, link.next, data, *known)

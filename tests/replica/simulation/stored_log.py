@@ -98,6 +98,20 @@ class StoredLog:
     def blank_at(self, position: int) -> int | None:
         return self._owner.store.blank_at(position)
 
+    def damaged_at(self, offset: int, data: bytes) -> int | None:
+        return self._owner.store.damaged_at(offset, data)
+
+    def record_before(self, position: int) -> int:
+        return self._owner.store.record_before(position)
+
+    def is_damaged(self, position: int) -> bool:
+        """Bits flip in memory only."""
+        del position
+        return False
+
+    def file_begin(self, position: int) -> int:
+        return self._owner.store.file_begin(position)
+
     def read(self, offset: int, bytes_max: int) -> bytes:
         return self._owner.store.read_raw(offset, bytes_max)
 

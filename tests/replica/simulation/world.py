@@ -23,7 +23,8 @@ from replica.simulation.topics import Routes, check_topic
 from replica.simulation.truth import Stuck, Truth, Violation
 from rockoon_core.replication_rules import election_size
 from rockoon_replica import events
-from rockoon_replica.actions import Action
+from rockoon_replica.actions import Action, ReportLog
+from rockoon_replica.log_state import LogState
 from rockoon_replica.member import Role
 from rockoon_replica.replica_facts import facts_alone
 from support.byte_log import VALUE, ByteLog
@@ -54,6 +55,7 @@ class World:
         journals: whether those are journals of the offset service.
         generations: whether all values are of compacted topics, and leaders make generations of
             them; logs are in memory.
+        flips: whether bits flip on disks, of one copy at a time; logs are in memory.
     """
 
     def __init__(
@@ -66,8 +68,10 @@ class World:
         root: Path | None = None,
         journals: bool = False,
         generations: bool = False,
+        flips: bool = False,
     ) -> None:
         self.generations = generations
+        self.flips = flips
         self.random = random.Random(seed)
         self.seed = seed
         self.shape = shape or SHAPES[seed % len(SHAPES)]
@@ -95,7 +99,7 @@ class World:
         self._harms_left = 1
         self._restores_left = 1
         voters, spares = VOTERS[self.shape], SPARES.get(self.shape, 0)
-        if self.shape == CHANGING or self.shape.startswith("one"):
+        if self.shape == CHANGING or self.shape.startswith("one") or flips:
             self._harms_left = 0
         self.nodes = [Node(self, self.new_name()) for _ in range(voters + spares)]
         names = [node.replica for node in self.nodes]
@@ -219,6 +223,9 @@ class World:
             taken = draw.choice([0.3, 2])
             weather |= {self.compact: 1, self.take_generation: taken, self.retain: 6}
             weather |= {self.append: 10, self.sync: 10, self.move: 2}
+        if self.flips:
+            weather |= {self.flip: 0.5, self.check_copy: draw.choice([0.5, 3])}
+            weather |= {self.repair: draw.choice([0.1, 1])}
         return weather
 
     # The network
@@ -299,7 +306,9 @@ class World:
         if not self.chance(0.05):
             del self.calls[at]
         if not self.chance(0.05) and frozenset((who,)) not in self.cut:
+            before = self.register.state
             self.register.call(who, action)
+            self.check_elected(before, who, action)
 
     def learn(self, node: Node) -> None:
         """A nameserver tells what it knows by now."""
@@ -467,6 +476,36 @@ class World:
         if node.member.leader_generation == leader.log.generation.identity:
             node.log.take_generation(leader.log)
 
+    def flip(self, node: Node) -> None:
+        """A bit flips on the disk of a copy, while the others have none."""
+        log, voters = node.log, self.register.state.config.in_sync
+        if len(voters) < COPIES or any(each.log.flips for each in self.nodes):
+            return
+        if log.committed_end > log.min_offset:
+            self.counts["flips"] += 1
+            log.flips.add(self.random.randrange(log.min_offset, log.committed_end))
+
+    def check_copy(self, node: Node) -> None:
+        """A copy compares its records with their checksums."""
+        if node.up and not node.is_plain:
+            node.check_copy()
+
+    def repair(self, node: Node) -> None:
+        """A copy rewrites its damaged records from another one."""
+        if node.up and not node.is_plain:
+            node.repair([each for each in self.nodes if each.up and each is not node])
+
+    def check_elected(self, before: LogState, caller: str, action: Action) -> None:
+        """No copy that reported damage was elected while an intact one of its rank had reported."""
+        chosen = self.register.state.leader
+        if chosen is None or before.leader or not isinstance(action, ReportLog):
+            return
+        told = {**before.reports, caller: action.report}
+        for who in before.config.in_sync & told.keys():
+            if told[chosen].damaged and not told[who].damaged:
+                if told[who].rank >= told[chosen].rank:
+                    raise Violation(f"{chosen} is damaged and leads, {who} has as much")
+
     def stall(self, node: Node) -> None:
         node.handle(events.LogStalled())
 
@@ -552,6 +591,9 @@ class World:
                 self.sync(node)
                 if self.generations:
                     self.take_generation(node)
+                if self.flips:
+                    self.check_copy(node)
+                    self.repair(node)
             self.check()
             if self.routes and self.routes.incarnation is None:
                 self.routes.change(self.random)
@@ -577,7 +619,9 @@ class World:
         """Whether all voters are there and have what is committed."""
         config = self.register.state.config
         logs = {node.replica: node.log for node in self.nodes}
-        return all(who in logs and logs[who].end >= self.truth.end for who in config.in_sync)
+        damaged = self.flips and any(each.facts.damaged or each.log.flips for each in self.nodes)
+        level = (who in logs and logs[who].end >= self.truth.end for who in config.in_sync)
+        return all(level) and not damaged
 
     def _operate(self, number: int) -> None:
         """Operators do what is theirs: adopt, and have lost or stuck replicas replaced."""

@@ -15,12 +15,15 @@ from rockoon_broker.replication.generations import GenerationCopying
 from rockoon_broker.replication.store_log import StoreLog
 from rockoon_broker.replication.warm import Loops, WarmBroker
 from rockoon_broker.settings import BrokerSettings
-from rockoon_broker.store.errors import StoreError
+from rockoon_broker.store.errors import MarkDamaged, StoreDamaged, StoreError
+from rockoon_broker.store.log.integrity import rewrite_closed
 from rockoon_broker.store.queues.consume_queue import QueueKey
+from rockoon_broker.store.recovery.recovery import LOG_DIRECTORY
 from rockoon_broker.store.store import Store
 from rockoon_broker.topics.log_topics import as_log_topics
 from rockoon_core.errors import NotEnoughReplicas, NotLeader, StoreFailed
 from rockoon_format.checksums import crc32
+from rockoon_format.file_names import file_name_to_offset
 from rockoon_node.nameservers import Nameservers
 from rockoon_replica.replica import Replica
 from rockoon_runtime.process import ExitStatus, Fatal, Stop
@@ -111,6 +114,15 @@ class BrokerCopy:
         )
         return self._log
 
+    def damage_of(self, failure: Exception) -> int | None:
+        """A record of the log's own topic, which its queue lists: it was committed."""
+        return failure.physical_offset if isinstance(failure, MarkDamaged) else None
+
+    def rewrite(self, position: int, data: bytes) -> None:
+        settings = self._store_settings
+        directory = settings.root / LOG_DIRECTORY
+        rewrite_closed(directory, settings.commit_log_file_bytes, self._disk, position, data)
+
     async def live(self, replica: Replica, leads: asyncio.Event) -> None:
         opened = self._log
         assert opened is not None, "it was opened before"
@@ -156,7 +168,7 @@ class BrokerCopy:
                 needed = replica.state.config.quorum if replica.state is not None else 0
                 raise NotEnoughReplicas(connected="too few", log=self._settings.name, needed=needed)
 
-        return await Broker.over(
+        broker = await Broker.over(
             store,
             prepared(self._settings, self._disk),
             self._settings,
@@ -165,6 +177,14 @@ class BrokerCopy:
             self._disk,
             may_append=may_append,
         )
+
+        def damage_met(damage: StoreDamaged) -> None:
+            if damage.path.parent.name == LOG_DIRECTORY:
+                position = file_name_to_offset(damage.path.name) + damage.position
+                replica.check.add(position, position + 1)
+
+        broker.pulls.damage_met = damage_met
+        return broker
 
     async def _lead(self, replica: Replica, broker: Broker) -> None:
         """Have a broker lead until cancelled."""

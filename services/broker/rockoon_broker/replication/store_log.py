@@ -95,6 +95,24 @@ class StoreLog:
     def blank_at(self, position: int) -> int | None:
         return self.store.blank_at(position)
 
+    def damaged_at(self, offset: int, data: bytes) -> int | None:
+        return self.store.damaged_at(offset, data)
+
+    def record_before(self, position: int) -> int:
+        return self.store.record_before(position)
+
+    def file_begin(self, position: int) -> int:
+        return max(self.min_offset, self.store.file_begin(position))
+
+    async def repair(self, offset: int, data: bytes) -> None:
+        """Replace damaged bytes by those of another copy, durably.
+
+        Raises:
+            ValueError: the log does not have this range any more.
+            OSError: the disk.
+        """
+        await asyncio.to_thread(self.store.rewrite(offset, data))
+
     def read(self, offset: int, bytes_max: int) -> bytes:
         """Also blanks, which close files: as long as what did not fit, a batch at most."""
         return self.store.read_raw(offset, bytes_max)

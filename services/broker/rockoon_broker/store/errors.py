@@ -45,6 +45,18 @@ class StoreDamaged(StoreError):
         super().__init__(f"{path} is damaged: {self.reason}")
 
 
+class MarkDamaged(StoreDamaged):
+    """A record that says where epochs begin, or which topics the log holds, is damaged.
+
+    Attributes:
+        physical_offset: where the record begins.
+    """
+
+    def __init__(self, path: Path, position: int, reason: str, physical_offset: int) -> None:
+        self.physical_offset = physical_offset
+        super().__init__(path, position, reason)
+
+
 class StoreFailed(StoreError):
     """A sync failed, so what is on the disk is no longer known.
 

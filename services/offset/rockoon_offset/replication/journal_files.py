@@ -181,6 +181,23 @@ class JournalFiles:
                 return self._disk.pread(file.fd, count, file.at(position))
         raise ValueError(f"{position} is below {self.begin}")
 
+    def begin_of(self, position: int) -> int:
+        """Where the file begins that has a position."""
+        begins = [file.begin for file in self.files if file.begin <= position]
+        return begins[-1] if begins else self.begin
+
+    def rewrite(self, position: int, data: bytes) -> None:
+        """Replace bytes of one file, durably. Raises ValueError, OSError."""
+        for file in reversed(self.files):
+            if file.begin <= position:
+                if position + len(data) > file.end:
+                    raise ValueError(f"{file.path} ends before {position + len(data)}")
+                self._disk.write_all(file.fd, data, file.at(position))
+                self._disk.fdatasync(file.fd)
+                self._disk.drop_clean(file.fd)
+                return
+        raise ValueError(f"{position} is below {self.begin}")
+
     def crc(self, begin: int, end: int) -> int:
         """CRC-32 of a range."""
         crc = 0

@@ -152,6 +152,27 @@ class JournalLog:
         del position
         return None
 
+    def damaged_at(self, offset: int, data: bytes) -> int | None:
+        at = 0
+        while at < len(data):
+            frame = frames.decode(data, at, offset + at)
+            if frame is None:
+                return offset + at
+            at = frame.end - offset
+        return None
+
+    def record_before(self, position: int) -> int:
+        return self._files.begin_of(position)
+
+    def file_begin(self, position: int) -> int:
+        return self._files.begin_of(position)
+
+    async def repair(self, offset: int, data: bytes) -> None:
+        """See `ReplicatedLog`; a journal's file is small enough to be synced at once."""
+        if not self.min_offset <= offset <= offset + len(data) <= self.end:
+            raise ValueError(f"the log does not have {offset} to {offset + len(data)}")
+        self._files.rewrite(offset, data)
+
     def read(self, offset: int, bytes_max: int) -> bytes:
         """Whole frames, of one file; see `ReplicatedLog`."""
         if not self.min_offset <= offset <= self.end:

@@ -80,6 +80,14 @@ class OffsetCopy:
         )
         return self._journal
 
+    def damage_of(self, failure: Exception) -> int | None:
+        """None: what a start cannot read of a journal may not be committed."""
+        del failure
+
+    def rewrite(self, position: int, data: bytes) -> None:
+        """Never asked for."""
+        raise NotImplementedError
+
     async def live(self, replica: Replica, leads: asyncio.Event) -> None:
         journal = self._journal
         assert journal is not None, "it was opened before"

@@ -217,6 +217,42 @@ class CommitLog:
         count = min(count, self.end - offset, file.start + self.file_bytes - offset)
         return pread(self._disk, file.fd, count, offset - file.start).ljust(count, b"\0")
 
+    def rewrite(self, offset: int, data: bytes) -> Callable[[], None]:
+        """Replace damaged bytes below the end by those of another copy.
+
+        Args:
+            offset: physical offset of the first byte.
+            data: bytes of one file, all below the end.
+
+        Returns:
+            Makes them durable and closes what it needs for that; any thread may call it, once. The
+            next read sees the disk's bytes, not those in memory.
+
+        Raises:
+            ValueError: the log does not have this range.
+            OSError: the disk.
+        """
+        end = offset + len(data)
+        if not (data and self.min_offset <= offset < end <= self.end):
+            raise ValueError(f"the log does not have {offset} to {end}")
+        file, disk = self.file_at(offset), self._disk
+        # The log may be cut or closed while this waits for the disk.
+        fd = disk.duplicate(file.fd)
+        try:
+            disk.write_all(fd, data, offset - file.start)
+        except OSError:
+            disk.close(fd)
+            raise
+
+        def finish() -> None:
+            try:
+                disk.fdatasync(fd)
+                disk.drop_clean(fd)
+            finally:
+                disk.close(fd)
+
+        return finish
+
     def cut_end(self, offset: int) -> int | None:
         """Where the file that holds the byte at a physical offset ends, if somebody cut it short.
 

@@ -1,7 +1,7 @@
 """The store as its readers see it: what is visible, and how the store is."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -11,6 +11,7 @@ from rockoon_broker.store.compacted.compaction import Compaction
 from rockoon_broker.store.compacted.reading import CompactedReader
 from rockoon_broker.store.dues import Dues
 from rockoon_broker.store.errors import StoreClosed, UnknownOffset
+from rockoon_broker.store.log import integrity
 from rockoon_broker.store.log.commit_log import CommitLog
 from rockoon_broker.store.log.epochs import Epochs
 from rockoon_broker.store.log.reading import LogChunk, Sought, find_record, read_chunk
@@ -262,6 +263,24 @@ class VisibleStore(ABC):
         """Where the blank begins that a byte belongs to, None; see `RawLog.blank_at`."""
         self.check_usable()
         return self._raw.blank_at(position)
+
+    def damaged_at(self, offset: int, data: bytes) -> int | None:
+        """The first damaged record among bytes of the log; see `integrity.damaged_at`."""
+        return integrity.damaged_at(self._log.file_bytes, offset, data)
+
+    def record_before(self, position: int) -> int:
+        """Where a record begins at or before a position; see `integrity.record_before`."""
+        self.check_usable()
+        return integrity.record_before(self._log, position)
+
+    def file_begin(self, position: int) -> int:
+        """Physical offset at which the CommitLog file begins that has a position."""
+        return position - position % self._log.file_bytes
+
+    def rewrite(self, offset: int, data: bytes) -> Callable[[], None]:
+        """Replace damaged bytes by another copy's; see `CommitLog.rewrite`."""
+        self.check_usable()
+        return self._log.rewrite(offset, data)
 
     def boundaries(self) -> list[Epoch]:
         """Epochs in their order, as the log's own records say; epoch 0 alone where none does."""

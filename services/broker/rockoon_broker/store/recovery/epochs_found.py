@@ -5,7 +5,7 @@ lists, and what the log says of itself behind it.
 import struct
 from collections.abc import Iterable
 
-from rockoon_broker.store.errors import StoreDamaged
+from rockoon_broker.store.errors import MarkDamaged
 from rockoon_broker.store.log.commit_log import CommitLog
 from rockoon_broker.store.log.epochs import Epochs, Mark, mark_of
 from rockoon_broker.store.queues.consume_queues import ConsumeQueues
@@ -22,7 +22,7 @@ def find_epochs(log: CommitLog, queues: ConsumeQueues, own_records: Iterable[int
         own_records: physical offsets of what recovery has read of the log's own topic, in order.
 
     Raises:
-        StoreDamaged: a mark is damaged. Guessing would have another log taken for this one.
+        MarkDamaged: a mark is damaged. Guessing would have another log taken for this one.
         OSError: the disk.
     """
     listed: dict[int, Mark] = {}
@@ -54,6 +54,6 @@ def _mark_at(log: CommitLog, position: int) -> Mark | None:
         return mark_of(log.read(position, max(size, 0)))
     except (ValueError, struct.error) as error:
         start = position - position % log.file_bytes
-        raise StoreDamaged(
-            log.path_of(start), position - start, f"a record of {LOG_TOPIC}: {error}"
+        raise MarkDamaged(
+            log.path_of(start), position - start, f"a record of {LOG_TOPIC}: {error}", position
         ) from error

@@ -1,0 +1,324 @@
+"""Checks a copy's records against their checksums, and repairs damaged ones from other copies.
+
+Invariants:
+- A record counts as damaged only if its own bytes fail their checks, or if two other copies agree on
+  other bytes. That the leader has other bytes proves nothing.
+- Damage is durable in the replica's facts before anything is rewritten, and is removed from them only
+  when the rewritten bytes were read again.
+- Bytes of another copy are used only for positions up to which both logs have the same epochs, and
+  only if they pass the checks here.
+"""
+
+import asyncio
+import enum
+import errno
+import logging
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from rockoon_core.errors import InvalidArgument, RockoonError, StoreCorrupt
+from rockoon_core.replication_rules import common_end
+from rockoon_replica.events import DamageFound, DamageRepaired, Event
+from rockoon_replica.log import ReplicatedLog
+from rockoon_replica.peers import PeerRecords, Peers
+from rockoon_replica.standing import Record
+
+log = logging.getLogger(__name__)
+
+PIECE_BYTES = 256 << 10
+# Of another copy, for one repair.
+REPAIR_BYTES = 64 << 10
+# Before a repair is tried again for which no other copy had the records.
+RETRY_SECONDS = 5.0
+# Between the end of one scrub and the begin of the next.
+PAUSE_SECONDS = 600.0
+
+
+class Outcome(enum.Enum):
+    """Of a check."""
+
+    INTACT = "intact"
+    REPAIRED = "it was damaged, and is repaired"
+    DAMAGED = "damaged"
+
+
+class Range(NamedTuple):
+    """A range to check.
+
+    Attributes:
+        begin, end: positions.
+        leader: the copy that has other bytes there, by its id; None if the range alone is in doubt.
+    """
+
+    begin: int
+    end: int
+    leader: str | None = None
+
+
+class CopyCheck:
+    """Checks one copy, in one life of its replica. Used by the event loop's thread alone.
+
+    Args:
+        log_name: the log's.
+        replicated: the log.
+        peers: the other copies.
+        tell: hands an event to the member; its future is done when the member's actions are.
+        damaged: positions of records that are damaged and not repaired, as the facts say now.
+        not_repaired: called when a repair failed, before it is tried again: a leader hands over.
+        record: counts repairs and scrubbed bytes.
+        bytes_per_second: how fast the scrub reads; 0: there is none.
+    """
+
+    def __init__(
+        self,
+        log_name: str,
+        replicated: ReplicatedLog,
+        peers: Peers,
+        tell: Callable[[Event], "asyncio.Future[None]"],
+        damaged: Callable[[], Sequence[int]],
+        not_repaired: "Callable[[], asyncio.Future[Any] | None]",
+        record: Record,
+        bytes_per_second: int,
+    ) -> None:
+        self._log_name = log_name
+        self._log = replicated
+        self._peers = peers
+        self._tell = tell
+        self._damaged = damaged
+        self._not_repaired = not_repaired
+        self._record = record
+        self._bytes_per_second = bytes_per_second
+        # In the order in which they came; each once.
+        self._ranges: dict[Range, None] = {}
+        self._news = asyncio.Event()
+        # Repairs are made one at a time.
+        self._repairing = asyncio.Lock()
+
+    def add(self, begin: int, end: int, leader: str | None = None) -> None:
+        """Have a range checked soon; see `Range`."""
+        self._ranges[Range(begin, end, leader)] = None
+        self._news.set()
+
+    async def read(self, offset: int, bytes_max: int) -> bytes:
+        """Checked records for another copy.
+
+        Raises:
+            StoreCorrupt: the first record is damaged here too.
+            InvalidArgument: no record begins there.
+        """
+        if not self._log.min_offset <= offset <= self._log.end:
+            reason = f"the log is from {self._log.min_offset} to {self._log.end}, not at {offset}"
+            raise InvalidArgument(reason=reason)
+        data, position = await self._read(offset, min(max(bytes_max, 0), PIECE_BYTES))
+        if position is not None:
+            self.add(position, position + 1)
+        if position == offset:
+            raise StoreCorrupt(path=f"log {self._log_name}", reason=f"damaged at {offset}")
+        return data if position is None else data[: position - offset]
+
+    async def run(self) -> None:
+        """Check until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._check_ranges(), name="checks of ranges")
+            if self._bytes_per_second:
+                tasks.create_task(self._scrub(), name="scrub")
+
+    async def _check_ranges(self) -> None:
+        while True:
+            while self._ranges:
+                doubted = next(iter(self._ranges))
+                del self._ranges[doubted]
+                try:
+                    await self._check_range(doubted)
+                except OSError as failure:
+                    log.warning("log %s: %s was not checked: %s", self._log_name, doubted, failure)
+            for position in self._damaged():
+                repaired = await self._repair(position, is_record=True)
+                if not repaired and (leaving := self._not_repaired()):
+                    await leaving
+            if self._ranges:
+                continue
+            self._news.clear()
+            try:
+                async with asyncio.timeout(RETRY_SECONDS if self._damaged() else None):
+                    await self._news.wait()
+            except TimeoutError:
+                continue
+
+    async def _check_range(self, doubted: Range) -> None:
+        """Find out whether this copy is damaged in a range, and repair it."""
+        begin, end, leader = doubted
+        if leader is not None:
+            # It checks its own copy at the same time.
+            try:
+                await self._peers.ask_check(leader, begin, end)
+            except RockoonError as failure:
+                log.info("log %s: the leader does not check: %s", self._log_name, failure)
+        if begin >= self._log.end:
+            return
+        begin = max(begin, self._log.min_offset)
+        outcome = await self._check_from(self._log.record_before(begin), end, is_record=False)
+        if outcome is Outcome.DAMAGED:
+            # Perhaps the start was no record, but a body that looks like one.
+            outcome = await self._check_from(self._log.file_begin(begin), end, is_record=True)
+        if outcome is Outcome.INTACT:
+            await self._vote(begin, end)
+
+    async def _check_from(self, at: int, end: int, *, is_record: bool) -> Outcome:
+        """Check all records up to a position and repair the damaged ones; see `_repair`."""
+        outcome = Outcome.INTACT
+        while at < min(end, self._log.end):
+            data, position = await self._read(at, PIECE_BYTES)
+            if position is not None:
+                if not await self._repair(position, is_record=is_record):
+                    return Outcome.DAMAGED
+                at, outcome = position, Outcome.REPAIRED
+            elif data:
+                at += len(data)
+            else:
+                # Deleted or cut meanwhile.
+                return outcome
+        return outcome
+
+    async def _read(self, at: int, bytes_max: int) -> tuple[bytes, int | None]:
+        """Records of this copy, and the position of the first damaged one; none if they are gone."""
+        try:
+            data = await self._log.fetch(at, bytes_max)
+        except (ValueError, OSError) as failure:
+            if isinstance(failure, OSError) and failure.errno != errno.EIO:
+                raise
+            if not self._log.min_offset <= at < self._log.end:
+                # Deleted or cut meanwhile.
+                return b"", None
+            try:
+                # The log may have been opened again meanwhile.
+                data = self._log.read(at, bytes_max)
+            except (ValueError, OSError):
+                return b"", at
+        return data, self._log.damaged_at(at, data)
+
+    # Repairs.
+
+    async def _repair(self, position: int, *, is_record: bool) -> bool:
+        """Rewrite the record at a position from another copy; returns whether it is intact now.
+
+        Args:
+            position: where it begins.
+            is_record: a record surely begins there. If not, it counts as damaged only if another
+                copy has an intact one.
+        """
+        async with self._repairing:
+            data, found = await self._read(position, 1)
+            if found is None and not (data and position in self._damaged()):
+                # Repaired already, deleted, or cut.
+                await self._tell(DamageRepaired(position))
+                return True
+            if is_record:
+                await self._declare(position, "does not have its checksum")
+            reasons = []
+            for who in self._peers.others():
+                try:
+                    records = await self._peers.read(who, position, REPAIR_BYTES)
+                    self._check_peer(position, records)
+                    await self._declare(position, "does not have its checksum")
+                    await self._rewrite(position, records, who)
+                except (RockoonError, ValueError, OSError) as failure:
+                    reasons.append(f"{who}: {failure}")
+                else:
+                    return True
+            if is_record:
+                log.warning(
+                    "log %s: the damaged record at %d cannot be repaired yet, next try in %d s: %s",
+                    *(self._log_name, position, RETRY_SECONDS),
+                    "; ".join(reasons) or "no other copy is known",
+                )
+            return False
+
+    async def _declare(self, position: int, why: str) -> None:
+        """Make durable that the record at a position is damaged."""
+        if position not in self._damaged():
+            log.error("log %s: the record at %d %s: it is damaged", self._log_name, position, why)
+            await self._tell(DamageFound(position))
+
+    def _check_peer(self, position: int, records: PeerRecords) -> None:
+        """Raise ValueError unless another copy's records are what belongs at a position here."""
+        data = records.data
+        if not data or self._log.damaged_at(position, data) is not None:
+            raise ValueError(f"it has no intact record at {position}")
+        common = common_end(records.boundaries, self._log.boundaries())
+        if position + len(data) > common:
+            raise ValueError(f"its log and this one are the same up to {common} only")
+
+    async def _rewrite(self, position: int, records: PeerRecords, who: str) -> None:
+        """Replace damaged records by those of another copy.
+
+        Raises:
+            ValueError: the other copy's records do not belong here.
+            OSError: the disk.
+        """
+        self._check_peer(position, records)
+        data = records.data
+        await self._log.repair(position, data)
+        again, damaged = await self._read(position, len(data))
+        if again != data or damaged is not None:
+            raise ValueError("the disk gives other bytes than were written")
+        self._record.repaired_records += 1
+        await self._tell(DamageRepaired(position))
+        log.warning(
+            "log %s: %d bytes at %d were damaged and are rewritten from copy %s",
+            *(self._log_name, len(data), position, who),
+        )
+
+    async def _vote(self, begin: int, end: int) -> None:
+        """Compare a range, intact by its checksums, with two other copies: two of three are right.
+
+        Not every flipped bit shows in a record without a checksum of all its bytes.
+        """
+        at = self._log.record_before(max(begin, self._log.min_offset))
+        while at < min(end, self._log.end):
+            own, damaged = await self._read(at, REPAIR_BYTES)
+            if damaged is not None or not own:
+                return
+            votes: Counter[PeerRecords] = Counter()
+            for who in self._peers.others():
+                try:
+                    records = await self._peers.read(who, at, REPAIR_BYTES)
+                except RockoonError:
+                    continue
+                if at + len(own) <= common_end(records.boundaries, self._log.boundaries()):
+                    votes[records._replace(boundaries=())] += 1
+            best, count = votes.most_common(1)[0] if votes else (PeerRecords(own, ()), 0)
+            if best.data != own and count > 1:
+                await self._declare(at, "differs from that of two other copies")
+                same = PeerRecords(best.data, tuple(self._log.boundaries()))
+                await self._rewrite(at, same, "two others")
+            at += len(own)
+
+    # Scrub.
+
+    async def _scrub(self) -> None:
+        """Check the committed records, from the log's begin to its end, in an endless loop."""
+        at = self._log.min_offset
+        while True:
+            at = max(at, self._log.min_offset)
+            if at >= min(self._log.committed_end, self._log.durable_end):
+                await asyncio.sleep(PAUSE_SECONDS)
+                at = self._log.min_offset
+                continue
+            try:
+                data, position = await self._read(at, PIECE_BYTES)
+            except OSError as failure:
+                log.warning("log %s: the scrub waits: %s", self._log_name, failure)
+                await asyncio.sleep(RETRY_SECONDS)
+                continue
+            if position is None:
+                at += len(data)
+            elif await self._repair(position, is_record=True):
+                at = position
+            else:
+                # Nothing behind it can be checked: its length may be damaged.
+                self._news.set()
+                await asyncio.sleep(RETRY_SECONDS)
+            self._record.scrubbed_bytes += len(data)
+            await asyncio.sleep(len(data) / self._bytes_per_second)

@@ -1,0 +1,92 @@
+"""Other copies of a log, as one copy reads and asks them by single calls."""
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import grpc
+
+from rockoon_core.channels import Channels
+from rockoon_core.errors import BrokerUnavailable, StoreCorrupt
+from rockoon_core.failed_call import from_rpc_error
+from rockoon_core.replication_rules import Boundary
+from rockoon_proto.v1 import replica_pb2 as pb
+from rockoon_proto.v1.replica_pb2_grpc import ReplicationStub
+from rockoon_runtime.wire import CLUSTER_METADATA_KEY
+
+if TYPE_CHECKING:
+    from rockoon_proto.v1.replica_pb2_grpc import ReplicationAsyncStub
+
+CALL_SECONDS_MAX = 10.0
+
+
+class PeerRecords(NamedTuple):
+    """Records of another copy, which compared them with their checksums.
+
+    Attributes:
+        data: whole records.
+        boundaries: the epochs of that copy's log.
+    """
+
+    data: bytes
+    boundaries: tuple[Boundary, ...]
+
+
+class Peers:
+    """Calls to the other copies of a log.
+
+    Args:
+        log_name: the log's.
+        cluster: sent along, so that a node of another cluster refuses.
+        channels: how nodes are called.
+        address_of: where a replica is reached, by its id; None while that is not known.
+        others: ids of the other replicas, the preferred ones first.
+        crc32: as `zlib.crc32`.
+    """
+
+    def __init__(
+        self,
+        log_name: str,
+        cluster: str,
+        channels: Channels,
+        address_of: Callable[[str], str | None],
+        others: Callable[[], Sequence[str]],
+        crc32: Callable[[bytes], int],
+    ) -> None:
+        self._log_name = log_name
+        self._metadata = ((CLUSTER_METADATA_KEY, cluster),)
+        self._channels = channels
+        self._address_of = address_of
+        self.others = others
+        self._crc32 = crc32
+
+    async def read(self, replica: str, offset: int, bytes_max: int) -> PeerRecords:
+        """Records of another copy from a position on; the first comes whole however long it is.
+
+        Raises:
+            RockoonError: it does not answer, is damaged there too, or has no record there.
+        """
+        request = pb.ReadCopyRequest(log=self._log_name, offset=offset, bytes_max=bytes_max)
+        reply: pb.ReadCopyReply = await self._call(replica, "ReadCopy", request)
+        if self._crc32(reply.data) != reply.crc:
+            raise StoreCorrupt(
+                path=f"the answer of {replica}", reason="its checksum is another one"
+            )
+        boundaries = (Boundary(each.epoch, each.first, each.end) for each in reply.boundaries)
+        return PeerRecords(reply.data, tuple(boundaries))
+
+    async def ask_check(self, replica: str, begin: int, end: int) -> None:
+        """Have another copy check a range of its log. Raises RockoonError."""
+        request = pb.CheckCopyRequest(log=self._log_name, begin=begin, end=end)
+        await self._call(replica, "CheckCopy", request)
+
+    async def _call(self, replica: str, method: str, request: Any) -> Any:
+        address = self._address_of(replica)
+        if address is None:
+            raise BrokerUnavailable(broker=replica)
+        stub: ReplicationAsyncStub = ReplicationStub(self._channels.get(address))
+        try:
+            return await getattr(stub, method)(
+                request, timeout=CALL_SECONDS_MAX, metadata=self._metadata
+            )
+        except grpc.RpcError as failure:
+            raise from_rpc_error(failure, BrokerUnavailable, broker=address) from failure
