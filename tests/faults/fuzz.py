@@ -173,6 +173,7 @@ MAY: Mapping[str, frozenset[str]] = {
         "Logs": {
             **dict.fromkeys(("WatchLogs", "SuspectLeader", "ReportLog", "ConfirmEpoch"), NOBODY),
             **dict.fromkeys(("ChangeInSync", "HandOver", "Resign", "GoOnAlone"), NOBODY),
+            "RecordCommittedEnd": NOBODY,
             **dict.fromkeys(("ListLogs", "DescribeLog"), CLUSTER_READER),
             **dict.fromkeys(("MoveReplica", "SetCopies", "ElectLog", "AdoptLog"), CLUSTER_ADMIN),
         },

@@ -19,6 +19,7 @@ CALLS: tuple[tuple[str, type[Any]], ...] = (
     ("SuspectLeader", pb.SuspectLeaderRequest),
     ("ReportLog", pb.ReportLogRequest),
     ("ConfirmEpoch", pb.ConfirmEpochRequest),
+    ("RecordCommittedEnd", pb.RecordCommittedEndRequest),
     ("ChangeInSync", pb.ChangeInSyncRequest),
     ("HandOver", pb.HandOverRequest),
     ("Resign", pb.ResignRequest),

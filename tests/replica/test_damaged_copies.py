@@ -15,7 +15,7 @@ from replica.test_broker_copies import created, is_serving, leader_of, led_log
 from rockoon_broker.server import serve
 from rockoon_core.errors import RockoonError
 from rockoon_format.record import AT_BODY_V4, AT_MAGIC
-from rockoon_runtime.process import Stop
+from rockoon_runtime.process import Fatal, Stop
 from support.broker import RunningBroker, settings_of
 from support.etcd import EtcdServer
 from support.eventually import answered, eventually
@@ -40,18 +40,19 @@ class Brokers:
         self._running: dict[str, tuple[Stop, asyncio.Task[None]]] = {}
         self.roots: dict[str, Path] = {}
 
-    def start(self, name: str, root: Path) -> None:
+    def start(self, name: str, root: Path, **more: Any) -> None:
         stop, nameservers = Stop(), [self._nameserver.address]
-        settings = settings_of(
-            root, nameservers, cluster=self._cluster, copies=3, replica=name, **self._changes
-        )
+        of_copy = {"cluster": self._cluster, "copies": 3, "replica": name, **self._changes, **more}
+        settings = settings_of(root, nameservers, **of_copy)
         self.roots[name] = root
         self._running[name] = stop, self._tasks.create_task(serve(settings, stop), name=name)
 
-    async def stop(self, name: str) -> None:
+    async def stop(self, name: str) -> Fatal | None:
+        """End a process; returns what its exit status would be of."""
         stop, task = self._running.pop(name)
         stop.request("the test says so")
         await task
+        return stop.fatal
 
     def stop_all(self) -> None:
         for stop, _ in self._running.values():

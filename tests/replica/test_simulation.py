@@ -49,6 +49,7 @@ FOUND_BY = {
     "joins_without_files": 279,
     "damaged_may_win": 40,
     "leading_repairs": 5,
+    "old_disk_counts": 40,
 }
 # Not drawn by the seed.
 SHAPE_OF = dict.fromkeys(("alone_unasked", "alone_in_its_epoch"), CHANGING)
@@ -91,6 +92,15 @@ def test_it_holds_while_bits_flip_on_one_disk_after_the_other(seed: int, nameser
     run(seed, flips=True, nameserver=nameserver)
 
 
+@pytest.mark.parametrize("nameserver", [False, True])
+@pytest.mark.parametrize("seed", seeds(6))
+def test_a_disk_that_is_put_back_to_an_older_snapshot_loses_nothing(
+    seed: int, nameserver: bool
+) -> None:
+    """No election waits for an operator either: regular ones find what leaders have recorded."""
+    run(seed, nameserver=nameserver, old_disks=True)
+
+
 @pytest.mark.parametrize("seed", seeds(3))
 def test_it_holds_with_real_stores(seed: int, tmp_path: Path) -> None:
     """Queues equal a rebuild, where all of a log is committed."""
@@ -127,3 +137,4 @@ def test_ten_thousand_runs() -> None:
             run(seed, CHANGING, nameserver=seed % 20 == 0)
             run(seed, generations=True, nameserver=seed % 20 == 0)
             run(seed, flips=True, nameserver=seed % 20 == 0)
+            run(seed, old_disks=True, nameserver=seed % 20 == 0)

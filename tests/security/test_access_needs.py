@@ -47,7 +47,7 @@ NEEDS = {
     "the cluster secret": (
         "NameServer/RegisterNode NameServer/UnregisterNode AccessKeys/WatchKeys Logs/WatchLogs "
         "Logs/SuspectLeader Logs/ReportLog Logs/ConfirmEpoch Logs/ChangeInSync Logs/HandOver "
-        "Logs/Resign Logs/GoOnAlone"
+        "Logs/RecordCommittedEnd Logs/Resign Logs/GoOnAlone"
     ),
     # The service looks at what is in the stream or in the answer.
     "a key": (

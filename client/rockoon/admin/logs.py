@@ -43,6 +43,7 @@ class ReplicaDescription:
             is frozen; None when it has told nothing.
         reported_sound: whether it has all records that it ever acknowledged, as it reported.
         reported_damaged: whether the bytes of some record are proven wrong, as it reported.
+        halted: why it is out of service until an operator acts; empty when it participates.
     """
 
     id: str
@@ -54,6 +55,7 @@ class ReplicaDescription:
     reported: tuple[int, int] | None
     reported_sound: bool = True
     reported_damaged: bool = False
+    halted: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +75,7 @@ class LogDescription:
         moves: replicas that are to leave, each with the one that is to take its place, by ids.
         losses: how often an operator has accepted a loss.
         frozen: why nothing changes until the log is adopted; empty when nothing is wrong.
+        held: why the election that is on waits for an operator; empty when it does not.
     """
 
     name: str
@@ -86,6 +89,7 @@ class LogDescription:
     moves: tuple[tuple[str, str], ...]
     losses: int
     frozen: str
+    held: str
 
     @property
     def leader(self) -> ReplicaDescription | None:
@@ -143,12 +147,14 @@ class LogDescription:
                     reported(state, each.replica_id),
                     each.replica_id not in state.reports or state.reports[each.replica_id].sound,
                     each.replica_id in state.reports and state.reports[each.replica_id].damaged,
+                    each.halted,
                 )
                 for each in state.replicas
             ),
             tuple((each.leaves, each.joins) for each in state.moves),
             state.losses,
             state.frozen,
+            state.held,
         )
 
 

@@ -296,7 +296,9 @@ def troubles(log: "LogDescription", standings: "Mapping[str, ReplicaStanding]") 
     waits = {joins: names.get(leaves, leaves) for leaves, joins in log.moves}
     for each in log.replicas:
         standing, lag, found = standings.get(each.id), others.get(each.id), []
-        if not each.address:
+        if each.halted:
+            found.append(f"HALTED: {each.halted}; rescue its records, then empty its store")
+        elif not each.address:
             found.append("its process is away")
         elif standing is None:
             found.append("it does not answer")
@@ -317,6 +319,8 @@ def state(log: "LogDescription") -> str:
         return f"FROZEN: {log.frozen}"
     if not log.epoch:
         return f"waits for {log.copies - len(log.replicas)} more replicas"
+    if log.held:
+        return f"HELD: the election waits for an operator: {log.held}"
     if log.leader is None:
         return "WITHOUT LEADER: an election is on"
     if log.leader.address is None:
@@ -326,6 +330,8 @@ def state(log: "LogDescription") -> str:
 
 
 def role(replica: "ReplicaDescription") -> str:
+    if replica.halted:
+        return "halted"
     if replica.is_leader:
         return "leader"
     return "in sync" if replica.in_sync else "learner"
@@ -353,6 +359,7 @@ def log_json(
                 "in_sync": each.in_sync,
                 "reported": list(each.reported) if each.reported else None,
                 "reported_damaged": each.reported_damaged,
+                "halted": each.halted,
                 "standing": asdict(told[each.id]) if each.id in told else None,
             }
             for each in log.replicas
@@ -360,4 +367,5 @@ def log_json(
         "moves": [{"leaves": leaves, "joins": joins} for leaves, joins in log.moves],
         "losses": log.losses,
         "frozen": log.frozen,
+        "held": log.held,
     }

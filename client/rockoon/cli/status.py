@@ -90,7 +90,9 @@ def copy_rows(status: "LogStatus") -> Iterator[tuple[Any, ...]]:
     lags = next((each.others for each in status.standings.values() if each.leads), {})
     for each in status.log.replicas:
         standing, lag = status.standings.get(each.id), lags.get(each.id)
-        if not each.address:
+        if each.halted:
+            is_so = "HALTED: see below"
+        elif not each.address:
             is_so = "AWAY"
         elif standing is None:
             is_so = "DOWN"

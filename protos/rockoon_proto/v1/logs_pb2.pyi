@@ -16,14 +16,20 @@ class Rank(_message.Message):
     def __init__(self, epoch: _Optional[int] = ..., end: _Optional[int] = ...) -> None: ...
 
 class Replica(_message.Message):
-    __slots__ = ("replica_id", "name", "rack")
+    __slots__ = ("replica_id", "name", "rack", "starts", "run", "halted")
     REPLICA_ID_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     RACK_FIELD_NUMBER: _ClassVar[int]
+    STARTS_FIELD_NUMBER: _ClassVar[int]
+    RUN_FIELD_NUMBER: _ClassVar[int]
+    HALTED_FIELD_NUMBER: _ClassVar[int]
     replica_id: str
     name: str
     rack: str
-    def __init__(self, replica_id: _Optional[str] = ..., name: _Optional[str] = ..., rack: _Optional[str] = ...) -> None: ...
+    starts: int
+    run: int
+    halted: str
+    def __init__(self, replica_id: _Optional[str] = ..., name: _Optional[str] = ..., rack: _Optional[str] = ..., starts: _Optional[int] = ..., run: _Optional[int] = ..., halted: _Optional[str] = ...) -> None: ...
 
 class Report(_message.Message):
     __slots__ = ("rank", "sound", "promised", "version", "history", "in_sync", "quorum", "damaged")
@@ -62,7 +68,7 @@ class CopiesWish(_message.Message):
     def __init__(self, copies: _Optional[int] = ..., stays: _Optional[str] = ...) -> None: ...
 
 class LogState(_message.Message):
-    __slots__ = ("kind", "log", "version", "history", "epoch", "leader", "at_least", "in_sync", "quorum", "copies", "replicas", "reports", "suspects", "former_leader", "confirmed", "vain_epochs", "moves", "losses", "loss_epoch", "loss_end", "frozen", "former_epoch", "copies_wish")
+    __slots__ = ("kind", "log", "version", "history", "epoch", "leader", "at_least", "in_sync", "quorum", "copies", "replicas", "reports", "suspects", "former_leader", "confirmed", "vain_epochs", "moves", "losses", "loss_epoch", "loss_end", "frozen", "former_epoch", "copies_wish", "held")
     class ReportsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -93,6 +99,7 @@ class LogState(_message.Message):
     FROZEN_FIELD_NUMBER: _ClassVar[int]
     FORMER_EPOCH_FIELD_NUMBER: _ClassVar[int]
     COPIES_WISH_FIELD_NUMBER: _ClassVar[int]
+    HELD_FIELD_NUMBER: _ClassVar[int]
     kind: _nameserver_pb2.NodeKind
     log: str
     version: int
@@ -116,7 +123,8 @@ class LogState(_message.Message):
     frozen: str
     former_epoch: int
     copies_wish: CopiesWish
-    def __init__(self, kind: _Optional[_Union[_nameserver_pb2.NodeKind, str]] = ..., log: _Optional[str] = ..., version: _Optional[int] = ..., history: _Optional[int] = ..., epoch: _Optional[int] = ..., leader: _Optional[str] = ..., at_least: _Optional[_Union[Rank, _Mapping]] = ..., in_sync: _Optional[_Iterable[str]] = ..., quorum: _Optional[int] = ..., copies: _Optional[int] = ..., replicas: _Optional[_Iterable[_Union[Replica, _Mapping]]] = ..., reports: _Optional[_Mapping[str, Report]] = ..., suspects: _Optional[_Iterable[str]] = ..., former_leader: _Optional[str] = ..., confirmed: _Optional[bool] = ..., vain_epochs: _Optional[int] = ..., moves: _Optional[_Iterable[_Union[Move, _Mapping]]] = ..., losses: _Optional[int] = ..., loss_epoch: _Optional[int] = ..., loss_end: _Optional[int] = ..., frozen: _Optional[str] = ..., former_epoch: _Optional[int] = ..., copies_wish: _Optional[_Union[CopiesWish, _Mapping]] = ...) -> None: ...
+    held: str
+    def __init__(self, kind: _Optional[_Union[_nameserver_pb2.NodeKind, str]] = ..., log: _Optional[str] = ..., version: _Optional[int] = ..., history: _Optional[int] = ..., epoch: _Optional[int] = ..., leader: _Optional[str] = ..., at_least: _Optional[_Union[Rank, _Mapping]] = ..., in_sync: _Optional[_Iterable[str]] = ..., quorum: _Optional[int] = ..., copies: _Optional[int] = ..., replicas: _Optional[_Iterable[_Union[Replica, _Mapping]]] = ..., reports: _Optional[_Mapping[str, Report]] = ..., suspects: _Optional[_Iterable[str]] = ..., former_leader: _Optional[str] = ..., confirmed: _Optional[bool] = ..., vain_epochs: _Optional[int] = ..., moves: _Optional[_Iterable[_Union[Move, _Mapping]]] = ..., losses: _Optional[int] = ..., loss_epoch: _Optional[int] = ..., loss_end: _Optional[int] = ..., frozen: _Optional[str] = ..., former_epoch: _Optional[int] = ..., copies_wish: _Optional[_Union[CopiesWish, _Mapping]] = ..., held: _Optional[str] = ...) -> None: ...
 
 class Log(_message.Message):
     __slots__ = ("state", "nodes")
@@ -191,6 +199,14 @@ class ConfirmEpochRequest(_message.Message):
     CALLER_FIELD_NUMBER: _ClassVar[int]
     caller: ReplicaCall
     def __init__(self, caller: _Optional[_Union[ReplicaCall, _Mapping]] = ...) -> None: ...
+
+class RecordCommittedEndRequest(_message.Message):
+    __slots__ = ("caller", "end")
+    CALLER_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    caller: ReplicaCall
+    end: int
+    def __init__(self, caller: _Optional[_Union[ReplicaCall, _Mapping]] = ..., end: _Optional[int] = ...) -> None: ...
 
 class ChangeInSyncRequest(_message.Message):
     __slots__ = ("caller", "in_sync", "quorum")

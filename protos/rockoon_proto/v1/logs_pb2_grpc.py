@@ -68,6 +68,11 @@ class LogsStub:
                 request_serializer=rockoon__proto_dot_v1_dot_logs__pb2.ConfirmEpochRequest.SerializeToString,
                 response_deserializer=rockoon__proto_dot_v1_dot_logs__pb2.LogReply.FromString,
                 _registered_method=True)
+        self.RecordCommittedEnd = channel.unary_unary(
+                '/rockoon.v1.Logs/RecordCommittedEnd',
+                request_serializer=rockoon__proto_dot_v1_dot_logs__pb2.RecordCommittedEndRequest.SerializeToString,
+                response_deserializer=rockoon__proto_dot_v1_dot_logs__pb2.LogReply.FromString,
+                _registered_method=True)
         self.ChangeInSync = channel.unary_unary(
                 '/rockoon.v1.Logs/ChangeInSync',
                 request_serializer=rockoon__proto_dot_v1_dot_logs__pb2.ChangeInSyncRequest.SerializeToString,
@@ -162,6 +167,14 @@ class LogsServicer:
 
     def ConfirmEpoch(self, request, context):
         """A leader's first record is committed: its epoch is not in vain.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RecordCommittedEnd(self, request, context):
+        """A leader records how far its log is committed, every few seconds while that grows. An election
+        whose best candidate ends before it waits for an operator.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -262,6 +275,11 @@ def add_LogsServicer_to_server(servicer, server):
             'ConfirmEpoch': grpc.unary_unary_rpc_method_handler(
                     servicer.ConfirmEpoch,
                     request_deserializer=rockoon__proto_dot_v1_dot_logs__pb2.ConfirmEpochRequest.FromString,
+                    response_serializer=rockoon__proto_dot_v1_dot_logs__pb2.LogReply.SerializeToString,
+            ),
+            'RecordCommittedEnd': grpc.unary_unary_rpc_method_handler(
+                    servicer.RecordCommittedEnd,
+                    request_deserializer=rockoon__proto_dot_v1_dot_logs__pb2.RecordCommittedEndRequest.FromString,
                     response_serializer=rockoon__proto_dot_v1_dot_logs__pb2.LogReply.SerializeToString,
             ),
             'ChangeInSync': grpc.unary_unary_rpc_method_handler(
@@ -436,6 +454,33 @@ class Logs:
             target,
             '/rockoon.v1.Logs/ConfirmEpoch',
             rockoon__proto_dot_v1_dot_logs__pb2.ConfirmEpochRequest.SerializeToString,
+            rockoon__proto_dot_v1_dot_logs__pb2.LogReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RecordCommittedEnd(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/rockoon.v1.Logs/RecordCommittedEnd',
+            rockoon__proto_dot_v1_dot_logs__pb2.RecordCommittedEndRequest.SerializeToString,
             rockoon__proto_dot_v1_dot_logs__pb2.LogReply.FromString,
             options,
             channel_credentials,

@@ -59,6 +59,10 @@ class LogsStub:
     """What a replica has, once it has promised the epoch. With enough of these the election is over."""
     ConfirmEpoch: _grpc.UnaryUnaryMultiCallable[_logs_pb2.ConfirmEpochRequest, _logs_pb2.LogReply]
     """A leader's first record is committed: its epoch is not in vain."""
+    RecordCommittedEnd: _grpc.UnaryUnaryMultiCallable[_logs_pb2.RecordCommittedEndRequest, _logs_pb2.LogReply]
+    """A leader records how far its log is committed, every few seconds while that grows. An election
+    whose best candidate ends before it waits for an operator.
+    """
     ChangeInSync: _grpc.UnaryUnaryMultiCallable[_logs_pb2.ChangeInSyncRequest, _logs_pb2.LogReply]
     """A leader proposes another in-sync set."""
     HandOver: _grpc.UnaryUnaryMultiCallable[_logs_pb2.HandOverRequest, _logs_pb2.LogReply]
@@ -119,6 +123,10 @@ class LogsAsyncStub(LogsStub):
     """What a replica has, once it has promised the epoch. With enough of these the election is over."""
     ConfirmEpoch: _aio.UnaryUnaryMultiCallable[_logs_pb2.ConfirmEpochRequest, _logs_pb2.LogReply]  # type: ignore[assignment]
     """A leader's first record is committed: its epoch is not in vain."""
+    RecordCommittedEnd: _aio.UnaryUnaryMultiCallable[_logs_pb2.RecordCommittedEndRequest, _logs_pb2.LogReply]  # type: ignore[assignment]
+    """A leader records how far its log is committed, every few seconds while that grows. An election
+    whose best candidate ends before it waits for an operator.
+    """
     ChangeInSync: _aio.UnaryUnaryMultiCallable[_logs_pb2.ChangeInSyncRequest, _logs_pb2.LogReply]  # type: ignore[assignment]
     """A leader proposes another in-sync set."""
     HandOver: _aio.UnaryUnaryMultiCallable[_logs_pb2.HandOverRequest, _logs_pb2.LogReply]  # type: ignore[assignment]
@@ -200,6 +208,16 @@ class LogsServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_logs_pb2.LogReply, _abc.Awaitable[_logs_pb2.LogReply]]:
         """A leader's first record is committed: its epoch is not in vain."""
+
+    @_abc_1.abstractmethod
+    def RecordCommittedEnd(
+        self,
+        request: _logs_pb2.RecordCommittedEndRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_logs_pb2.LogReply, _abc.Awaitable[_logs_pb2.LogReply]]:
+        """A leader records how far its log is committed, every few seconds while that grows. An election
+        whose best candidate ends before it waits for an operator.
+        """
 
     @_abc_1.abstractmethod
     def ChangeInSync(

@@ -126,18 +126,24 @@ class ReplicaAddress(_message.Message):
     def __init__(self, replica_id: _Optional[str] = ..., name: _Optional[str] = ..., address: _Optional[str] = ..., external_address: _Optional[str] = ..., rack: _Optional[str] = ..., in_sync: _Optional[bool] = ...) -> None: ...
 
 class ReplicaFacts(_message.Message):
-    __slots__ = ("empty", "copies", "promised", "version", "history")
+    __slots__ = ("empty", "copies", "promised", "version", "history", "starts", "run", "halted")
     EMPTY_FIELD_NUMBER: _ClassVar[int]
     COPIES_FIELD_NUMBER: _ClassVar[int]
     PROMISED_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     HISTORY_FIELD_NUMBER: _ClassVar[int]
+    STARTS_FIELD_NUMBER: _ClassVar[int]
+    RUN_FIELD_NUMBER: _ClassVar[int]
+    HALTED_FIELD_NUMBER: _ClassVar[int]
     empty: bool
     copies: int
     promised: int
     version: int
     history: int
-    def __init__(self, empty: _Optional[bool] = ..., copies: _Optional[int] = ..., promised: _Optional[int] = ..., version: _Optional[int] = ..., history: _Optional[int] = ...) -> None: ...
+    starts: int
+    run: int
+    halted: str
+    def __init__(self, empty: _Optional[bool] = ..., copies: _Optional[int] = ..., promised: _Optional[int] = ..., version: _Optional[int] = ..., history: _Optional[int] = ..., starts: _Optional[int] = ..., run: _Optional[int] = ..., halted: _Optional[str] = ...) -> None: ...
 
 class RegisterNodeRequest(_message.Message):
     __slots__ = ("node", "lease_id", "cluster_id", "protocol", "replica")

@@ -71,6 +71,7 @@ RULES: Rules = (
             "SuspectLeader": SERVICES_ONLY,
             "ReportLog": SERVICES_ONLY,
             "ConfirmEpoch": SERVICES_ONLY,
+            "RecordCommittedEnd": SERVICES_ONLY,
             "ChangeInSync": SERVICES_ONLY,
             "HandOver": SERVICES_ONLY,
             "Resign": SERVICES_ONLY,

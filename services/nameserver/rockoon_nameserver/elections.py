@@ -10,7 +10,7 @@ Invariants, of all functions that change a LogState (here, in `log_membership` a
 4. A frozen log changes by reports and adoption alone.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from rockoon_core.errors import InvalidArgument, LogChanged, LogFrozen
@@ -63,10 +63,20 @@ def suspect(state: LogState, caller: ReplicaCall, *, retract: bool = False) -> O
     return Outcome(after, done=True)
 
 
-def report(state: LogState, caller: ReplicaCall, told: Report) -> Outcome:
+def report(
+    state: LogState,
+    caller: ReplicaCall,
+    told: Report,
+    lacks: Callable[[str, Rank], str] = lambda _winner, _rank: "",
+) -> Outcome:
     """A replica has promised the epoch, and says what it has; the last one needed elects.
 
     Reports of replicas that do not vote are kept for an operator who has nobody else.
+
+    Args:
+        state: the log's.
+        caller, told: the replica, and its report.
+        lacks: says why a winner with a rank must not lead; see `committed_ends.lacking`.
     """
     if not (0 <= told.rank.epoch < max(caller.epoch, 1) and told.rank.end >= 0):
         raise InvalidArgument(reason="the rank is that of no log before this epoch")
@@ -82,7 +92,9 @@ def report(state: LogState, caller: ReplicaCall, told: Report) -> Outcome:
         preference(after),
     )
     if winner is not None:
-        put_in(after, winner, after.reports[winner].rank)
+        after.held = lacks(winner, after.reports[winner].rank)
+        if not after.held:
+            put_in(after, winner, after.reports[winner].rank)
     return Outcome(after, done=True)
 
 
@@ -215,14 +227,14 @@ def begin_election(after: LogState) -> None:
     if not after.confirmed:
         after.vain_epochs += 1
     after.epoch += 1
-    after.leader, after.confirmed = "", False
+    after.leader, after.confirmed, after.held = "", False, ""
     after.reports.clear()
     del after.suspects[:]
 
 
 def put_in(after: LogState, leader: str, rank: Rank) -> None:
     assert not after.leader, "an epoch has one leader"
-    after.leader = leader
+    after.leader, after.held = leader, ""
     after.at_least.CopyFrom(rank)
     after.reports.clear()
 

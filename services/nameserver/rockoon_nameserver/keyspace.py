@@ -11,6 +11,10 @@
     /rockoon/{cluster}/access/{key}                             AccessKeyInfo, without secrets
     /rockoon/{cluster}/deleted/{topics|groups}/{name}           nothing: its revision is the news
     /rockoon/{cluster}/deleted/since                            nothing: deletions are noted since
+    /rockoon/{cluster}@committed/{broker|offset}/{log}          committed end of a log
+
+The last key is outside of the span that nameservers watch: it changes every few seconds, and no
+route changes with it.
 
 Values are JSON, so that `etcdctl get` shows them to a person; fields of a later version are
 skipped. What a key says is not repeated in its value. Incarnations and create
@@ -26,6 +30,7 @@ from typing import TypeVar
 import google.protobuf.message
 from google.protobuf import json_format
 
+from rockoon_nameserver.committed_ends import CommittedEnd
 from rockoon_nameserver.etcd_data import Span, only, under
 from rockoon_proto.v1.access_pb2 import AccessKeyInfo
 from rockoon_proto.v1.logs_pb2 import LogState
@@ -170,6 +175,11 @@ class Keyspace:
     def one(self, key: RouteKey) -> Span:
         return only(self.key(key))
 
+    def committed_end(self, key: LogKey) -> str:
+        """Where the committed end of a log is. A cluster's name has no "@"."""
+        root = self._root.removesuffix("/")
+        return f"{root}@committed/{KIND_FOLDERS[key.kind]}/{key.log}"
+
     def nodes(self, kind: NodeKind) -> Span:
         return under(f"{self._root}nodes/{KIND_FOLDERS[kind]}/")
 
@@ -263,6 +273,22 @@ def read_log(key: LogKey, value: bytes) -> LogState:
     state = LogState.FromString(as_binary(LogState, value))
     state.kind, state.log = key.kind, key.log
     return state
+
+
+def committed_end_value(record: CommittedEnd) -> bytes:
+    return json_value(record._asdict())
+
+
+def read_committed_end(value: bytes) -> CommittedEnd:
+    """Raises UnreadableKey: the value is not what `committed_end_value` writes."""
+    try:
+        fields = json.loads(value)
+        record = CommittedEnd(*(fields[each] for each in CommittedEnd._fields))
+        if all(isinstance(each, int) for each in record):
+            return record
+    except (ValueError, KeyError, TypeError):
+        pass
+    raise UnreadableKey(f"{value!r} is no committed end")
 
 
 def topic_value(config: TopicConfig) -> bytes:

@@ -79,6 +79,7 @@ def adopt(state: LogState, in_sync: list[str], *, accept_loss: bool) -> Outcome:
     after.version = max(state.version, *(each.version for each in reports)) + 1
     after.history = max(state.history, *(each.history for each in reports)) + 1
     after.epoch, after.leader, after.former_leader, after.confirmed = epoch, "", "", False
+    after.held = ""
     after.frozen, after.copies = "", max(state.copies, len(chosen))
     after.reports.clear()
     del after.moves[:], after.suspects[:]

@@ -40,7 +40,9 @@ def registered(
         raise InvalidArgument(reason=f"{facts.copies} copies: a log has 1 to {COPIES_MAX}")
     who = node.store_id
     if state is None:
-        return first_state(node, facts, name_exists=name_exists)
+        first = first_state(node, facts, name_exists=name_exists)
+        first.replicas[0].CopyFrom(entry_of(first.replicas[0], node, facts))
+        return first
     doubt = knows_more(state, who, facts.promised, facts.history, facts.version)
     after = frozen(state, doubt) if doubt and not state.frozen else state
     if who not in {each.replica_id for each in state.replicas}:
@@ -57,8 +59,8 @@ def registered(
         after.copies = facts.copies
     elif facts.copies == 1 and is_only_voter(after, who):
         after = of_one_copy(after)
-    entry = Replica(replica_id=who, name=node.replica, rack=node.rack)
     at = [each.replica_id for each in after.replicas].index(who)
+    entry = entry_of(after.replicas[at], node, facts)
     if after.replicas[at] != entry:
         after = changed(after)
         after.replicas[at].CopyFrom(entry)
@@ -66,6 +68,21 @@ def registered(
         # Several changes at once are one.
         after.version = state.version + 1
     return after
+
+
+def entry_of(known: Replica, node: Node, facts: ReplicaFacts) -> Replica:
+    """A replica's entry as it registers. The start that is known stays unless this is a later one:
+    a store that has counted no more than etcd is an older snapshot, and its replica notices that by
+    the entry (rule 13 in docs/replication.md)."""
+    is_later = facts.starts > known.starts
+    return Replica(
+        replica_id=node.store_id,
+        name=node.replica,
+        rack=node.rack,
+        starts=facts.starts if is_later else known.starts,
+        run=facts.run if is_later else known.run,
+        halted=facts.halted,
+    )
 
 
 def plainly_registered(state: LogState | None, node: Node) -> LogState:

@@ -72,6 +72,12 @@ class LogService(LogsServicer):
         self._check_replica([request.caller.log], context)
         return await self._logs.confirm(request)
 
+    async def RecordCommittedEnd(
+        self, request: pb.RecordCommittedEndRequest, context: Any
+    ) -> pb.LogReply:
+        self._check_replica([request.caller.log], context)
+        return await self._logs.record_committed_end(request)
+
     async def ChangeInSync(self, request: pb.ChangeInSyncRequest, context: Any) -> pb.LogReply:
         self._check_replica([request.caller.log], context)
         return await self._logs.change_in_sync(request)

@@ -6,14 +6,25 @@ The decisions are in `elections`, `log_membership` and `log_adoption`.
 
 import logging
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 
 from rockoon_core.errors import Busy, EtcdUnavailable, InvalidArgument, LogNotFound
 from rockoon_nameserver import elections, log_adoption, log_membership
+from rockoon_nameserver.committed_ends import CommittedEnd, lacking, next_record
 from rockoon_nameserver.elections import Outcome
-from rockoon_nameserver.etcd_data import Put, unchanged
+from rockoon_nameserver.etcd_data import KeyValue, Put, only, unchanged
 from rockoon_nameserver.follower import RouteFollower
-from rockoon_nameserver.keyspace import KIND_FOLDERS, Keyspace, LogKey, log_value, read_log
+from rockoon_nameserver.keyspace import (
+    KIND_FOLDERS,
+    Keyspace,
+    LogKey,
+    UnreadableKey,
+    committed_end_value,
+    log_value,
+    read_committed_end,
+    read_log,
+)
 from rockoon_nameserver.route_store import RouteStore
 from rockoon_proto.v1 import logs_pb2 as pb
 from rockoon_proto.v1.nameserver_pb2 import NodeKind
@@ -23,7 +34,7 @@ log = logging.getLogger(__name__)
 # Others change the same key at the same time: all replicas of a log report when its leader is gone.
 ATTEMPTS_MAX = 16
 # What is counted.
-CHANGES = ("election", "leader", "loss", "freeze", "adoption")
+CHANGES = ("election", "leader", "hold", "loss", "freeze", "adoption")
 
 Decision = Callable[[pb.LogState], Outcome]
 
@@ -51,12 +62,44 @@ class Logs:
         )
 
     async def report(self, request: pb.ReportLogRequest) -> pb.LogReply:
+        committed = await self._committed_end(checked(request.caller.kind, request.caller.log))
+
         def decide(state: pb.LogState) -> Outcome:
             if state.frozen:
                 return log_adoption.report_frozen(state, request.caller, request.report)
-            return elections.report(state, request.caller, request.report)
+            lacks = partial(lacking, state, committed)
+            return elections.report(state, request.caller, request.report, lacks)
 
         return await self._call(request.caller, decide, also_frozen=True)
+
+    async def record_committed_end(self, request: pb.RecordCommittedEndRequest) -> pb.LogReply:
+        """Write how far a log is committed beside its state, if the caller leads it."""
+        caller = request.caller
+        key = checked(caller.kind, caller.log)
+        name = self._keyspace.committed_end(key)
+        for _ in range(ATTEMPTS_MAX):
+            states, records = await self._etcd.read_together(self._keyspace.one(key), only(name))
+            if not states:
+                raise LogNotFound(log=key.log)
+            state, revision = read_log(key, states[0].value), states[0].mod_revision
+            before = committed_in(records)
+            record = next_record(state, before, caller, request.end)
+            done = elections.leads(state, caller)
+            if record is None:
+                return pb.LogReply(state=state, done=done, revision=revision)
+            # The state may change before the write. Committed records stay committed, and a loss
+            # that is accepted now makes the record invalid.
+            written = await self._etcd.transaction(
+                [unchanged(name, records[0].mod_revision if records else 0)],
+                [Put(name, committed_end_value(record))],
+            )
+            if written.succeeded:
+                return pb.LogReply(state=state, done=done, revision=revision)
+        raise Busy(reason=f"others keep recording the committed end of log {key.log!r}")
+
+    async def _committed_end(self, key: LogKey) -> CommittedEnd | None:
+        name = self._keyspace.committed_end(key)
+        return committed_in((await self._etcd.read(only(name))).items)
 
     async def confirm(self, request: pb.ConfirmEpochRequest) -> pb.LogReply:
         return await self._call(
@@ -189,6 +232,13 @@ class Logs:
         if before.frozen and not after.frozen:
             self.changes["adoption"] += 1
             log.warning("%s is adopted", name)
+        if after.held and after.held != before.held:
+            self.changes["hold"] += 1
+            log.error(
+                "%s: the election waits for an operator: %s. Start the replicas that are away, or "
+                "accept the loss: rockoon log elect %s --accept-loss",
+                name, after.held, after.log,
+            )  # fmt: skip
         if after.epoch > before.epoch:
             self.changes["election"] += 1
         if after.leader and after.leader != before.leader:
@@ -217,6 +267,16 @@ async def freeze_when_etcd_goes_back(follower: RouteFollower, logs: Logs) -> Non
             log.warning("logs are not frozen yet: %s", failure)
         else:
             history = seen
+
+
+def committed_in(found: Sequence[KeyValue]) -> CommittedEnd | None:
+    """The committed end of a key that was read; None where it has none that is readable."""
+    try:
+        return read_committed_end(found[0].value) if found else None
+    except UnreadableKey as failure:
+        # Elections go on without the check.
+        log.warning("a committed end is ignored: %s", failure)
+        return None
 
 
 def checked(kind: NodeKind, name: str) -> LogKey:

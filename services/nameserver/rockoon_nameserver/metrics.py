@@ -25,8 +25,8 @@ LOGS_FROZEN = gauge(
 )
 LOG_CHANGES = counter(
     "rockoon_log_changes_total",
-    "Changes of logs made here: election (begun), leader (put in), loss (accepted), freeze, "
-    "adoption",
+    "Changes of logs made here: election (begun), leader (put in), hold (an election waits for an "
+    "operator), loss (accepted), freeze, adoption",
     "change",
 )
 ETCD_REACHABLE = gauge("rockoon_etcd_reachable", "1 while etcd answers")

@@ -74,6 +74,7 @@ class Registration:
         self._may_be_in_routes = False
         self.in_routes = asyncio.Event()
         self.attempted = asyncio.Event()
+        self._wanted = asyncio.Event()
         # Written by `leave`. The lock is held for each call, so that none puts back what has left.
         self._leaving = False
         self._calling = asyncio.Lock()
@@ -146,7 +147,17 @@ class Registration:
             round_seconds = self._call_seconds * len(self._nameservers.addresses)
             latest = sent_seconds + reply.ttl_seconds * (1 - MARGIN) - round_seconds
             pause = min(reply.renew_seconds, latest - self._lease.now())
-            await asyncio.sleep(max(pause, RENEW_SECONDS_MIN))
+            await self._wait_to_renew(max(pause, RENEW_SECONDS_MIN))
+
+    async def _wait_to_renew(self, seconds: float) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._wanted.wait()
+        self._wanted.clear()
+
+    def renew_now(self) -> None:
+        """Register at once: the facts of the replica have changed."""
+        self._wanted.set()
 
     def _is_final(self, reason: RockoonError) -> bool:
         """Whether asking again is no use.

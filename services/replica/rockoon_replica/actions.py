@@ -164,6 +164,14 @@ class ConfirmEpoch(NamedTuple):
     seen: Version
 
 
+class RecordCommittedEnd(NamedTuple):
+    """The epoch's leader has committed its log up to here."""
+
+    epoch: int
+    seen: Version
+    end: int
+
+
 class SuspectLeader(NamedTuple):
     """This replica has lost the epoch's leader."""
 
@@ -246,7 +254,7 @@ class Remake(NamedTuple):
 
 
 class Halt(NamedTuple):
-    """A rule was broken: end the process and leave the log as it is."""
+    """A rule was broken: leave service, and leave the log as it is (`halt.py`)."""
 
     reason: str
 

@@ -15,6 +15,7 @@ from rockoon_core.channels import Channels
 from rockoon_core.directory_lock import LOCK_FILE
 from rockoon_core.disk import Disk
 from rockoon_node.frontend import AsReplica, NodeFrontend
+from rockoon_node.registration import Registration
 from rockoon_node.store_id import read_or_make_store_id, store_place
 from rockoon_proto.v1.nameserver_pb2 import NodeKind
 from rockoon_replica.actions import Remake
@@ -117,6 +118,7 @@ class CopyProcess:
             others = [tasks.create_task(registration.run(stop), name="registration")]
             if (keys := self.frontend.key_follower(self.address)) is not None:
                 others.append(tasks.create_task(keys.run(stop), name="access-keys"))
+            others.append(tasks.create_task(tell_runs(copy, registration), name="starts"))
             readiness = tasks.create_task(tell_readiness(copy, server), name="readiness")
             self.announce(self.service, copy.replica_name, self.address)
             if not await stop.or_event(over):
@@ -138,6 +140,14 @@ class CopyProcess:
             reason = f"the store cannot be set aside: {failure}"
             raise Fatal(ExitStatus.STORE, reason) from failure
         log.error("the copy is made anew: %s; the former one is in %s", remake.reason, kept)
+
+
+async def tell_runs(copy: LogCopy[Any], registration: Registration) -> None:
+    """Register a raised count of starts at once: the copy waits for its registration."""
+    while True:
+        await copy.record.run_raised.wait()
+        copy.record.run_raised.clear()
+        registration.renew_now()
 
 
 async def tell_readiness(copy: LogCopy[Any], server: GrpcServer) -> None:

@@ -153,7 +153,10 @@ class Copying:
         has_records = log.end > log.min_offset
         if has_records:
             if point < log.committed_end:
-                raise CommittedCut(f"told to cut at {point}, below {log.committed_end}, committed")
+                raise CommittedCut(
+                    f"its leader asks it to cut its log at {point}, but the log is committed up to "
+                    f"{log.committed_end}"
+                )
             if point > log.end:
                 raise Refused(f"the leader goes on at {point}, this log ends at {log.end}")
             size = tail_size(point, hello, welcome.min_offset)

@@ -119,7 +119,8 @@ async def go_on_alone(
         if not reply.done:
             raise Fatal(ExitStatus.CONFIGURATION, refusal(state, replica_id))
         log.warning("log %s has one copy from now on, in epoch %d", log_name, state.epoch)
-        return facts_alone(replica_id, state.epoch, Version(state.history, state.version))
+        version = Version(state.history, state.version)
+        return facts_alone(replica_id, state.epoch, version, facts.run)
     return None
 
 

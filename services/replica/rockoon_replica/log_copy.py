@@ -7,6 +7,7 @@ goes with it, because the next leader may cut what was appended.
 
 import asyncio
 import logging
+import secrets
 from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
@@ -14,9 +15,10 @@ from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 from rockoon_core.errors import NotLeader, RockoonError
 from rockoon_node.nameservers import Nameservers
 from rockoon_proto.v1.nameserver_pb2 import ReplicaFacts as WireFacts
-from rockoon_replica.actions import Remake, Reopen
+from rockoon_replica.actions import Halt, Remake
+from rockoon_replica.halt import read_halt
 from rockoon_replica.log import ReplicatedLog
-from rockoon_replica.log_state import LogState
+from rockoon_replica.log_state import LogState, Run
 from rockoon_replica.nameserver_link import NameserverLink
 from rockoon_replica.peers import Peers
 from rockoon_replica.replica import LastAction, Replica
@@ -130,7 +132,8 @@ class LogCopy(Generic[Around]):
         replica: of the present life; None between two.
         record: what is remembered over all lives.
         readiness_news: set whenever `record.is_ready` has changed.
-        opened: set when the log was opened for the first time.
+        opened: set when the log was opened for the first time, or the copy is halted.
+        halted: why it is out of service; empty: it participates. See `halt.py`.
     """
 
     def __init__(
@@ -155,12 +158,16 @@ class LogCopy(Generic[Around]):
         self._file = file
         self._stop = stop
         self._link: NameserverLink | None = None
+        self._has_begun = False
+        # Of a store without a file: it is written with the first promise.
+        self._first_facts = ReplicaFacts(run=Run(1, secrets.randbits(62) + 1))
         self._leads = asyncio.Event()
         self.log: OpenLog | None = None
         self.replica: Replica | None = None
         self.record = Record(asyncio.get_running_loop().time())
         self.readiness_news = asyncio.Event()
         self.opened = asyncio.Event()
+        self.halted = ""
 
     @property
     def log_name(self) -> str:
@@ -177,13 +184,16 @@ class LogCopy(Generic[Around]):
 
     def facts(self) -> WireFacts:
         """What nameservers are told with each registration."""
-        facts = self._file.read() or ReplicaFacts()
+        facts = self._file.read() or self._first_facts
         return WireFacts(
-            empty=self.log is None or self.log.end == self.log.min_offset,
+            empty=not self.halted and (self.log is None or self.log.end == self.log.min_offset),
             copies=self._settings.copies,
             promised=facts.promised,
             version=facts.version.number,
             history=facts.version.history,
+            starts=facts.run.starts,
+            run=facts.run.number,
+            halted=self.halted,
         )
 
     def not_leader(self) -> NotLeader:
@@ -197,15 +207,16 @@ class LogCopy(Generic[Around]):
 
         Returns:
             Why the copy has to be made anew, with the log closed; None otherwise.
-
-        Raises:
-            Fatal: a rule was broken.
         """
         last: LastAction | None
         cannot_be_used: tuple[type[Exception], ...] = (*self.service.log_failures, OSError)
         while not self._stop.requested:
             try:
-                last = await self._live()
+                self.halted = self.halted or read_halt(self._file.directory)
+                last = await (self._stay_halted() if self.halted else self._live())
+                if isinstance(last, Halt):
+                    self.halted = last.reason
+                    self._file.halt(last.reason)
             except* cannot_be_used as failures:
                 reason = f"the store cannot be used: {failures.exceptions[0]}"
                 # A sync that failed has said so already.
@@ -214,6 +225,23 @@ class LogCopy(Generic[Around]):
                 if isinstance(last, Remake):
                     return last
         return None
+
+    async def _stay_halted(self) -> None:
+        """Stay out of service until the process is to stop; its exit status is that of a store.
+
+        A process that ended at once would be started again and again.
+        """
+        what = (
+            f"the copy of log {self.log_name} is halted, and its store is left as it is: "
+            f"{self.halted}"
+        )
+        log.error("%s. Rescue its records, then start it with an empty store (docs/logs.md)", what)
+        self.service.refuse(self.not_leader())
+        self.opened.set()
+        # Nameservers may know this process as one that participates.
+        self.record.run_raised.set()
+        await self._stop.wait()
+        self._stop.fail(Fatal(ExitStatus.STORE, what))
 
     async def hand_over(self) -> None:
         """Have another replica lead, if this one does; the process is about to end."""
@@ -245,6 +273,9 @@ class LogCopy(Generic[Around]):
     async def _live(self) -> LastAction | None:
         self._leads.clear()
         self.service.refuse(self.not_leader())
+        if not self._has_begun:
+            self._file.begin_run(self._first_facts.run.number)
+            self._has_begun = True
         opened = await self._open()
         try:
             self.log = opened
@@ -334,7 +365,7 @@ class LogCopy(Generic[Around]):
             replica_id=self.replica_id,
             replicated=opened,
             file=self._file,
-            facts=self._file.read() or ReplicaFacts(),
+            facts=self._file.read() or self._first_facts,
             register=link,
             channels=self._channels,
             address_of=lambda who: link.addresses.get(who),
@@ -342,6 +373,7 @@ class LogCopy(Generic[Around]):
             record=self.record,
             crc32=self.service.crc32,
             scrub_bytes_per_second=self._settings.scrub_bytes_per_second,
+            record_seconds=self._settings.record_committed_seconds,
         )
         self._replication.serve(name, replica)
         self.opened.set()
@@ -355,6 +387,4 @@ class LogCopy(Generic[Around]):
             last = await replica.run()
             for task in others:
                 task.cancel()
-        if last is not None and not isinstance(last, Reopen | Remake):
-            raise Fatal(ExitStatus.STORE, f"the copy of log {name} cannot go on: {last}")
         return last

@@ -21,6 +21,21 @@ class Version(NamedTuple):
     number: int
 
 
+class Run(NamedTuple):
+    """One start of a replica's process.
+
+    Attributes:
+        starts: how often a process was started on the store, this start included; 0: not counted.
+        number: random. Two starts have the same count if a disk was put back to a snapshot.
+    """
+
+    starts: int
+    number: int
+
+
+NO_RUN = Run(0, 0)
+
+
 class Move(NamedTuple):
     """An operator's wish that one replica takes another's place; the leader makes it true."""
 
@@ -69,6 +84,8 @@ class LogState:
         vain_epochs: that ended unconfirmed, since the last confirmed one.
         loss: the last one that an operator has accepted.
         frozen: nothing changes until an operator says so: etcd's history went back.
+        runs: latest registered start of each replica, by its id.
+        held: why the election waits for an operator; empty when it does not.
     """
 
     log: str
@@ -86,3 +103,5 @@ class LogState:
     vain_epochs: int = 0
     loss: Loss | None = None
     frozen: bool = False
+    runs: Mapping[str, Run] = field(default_factory=dict)
+    held: str = ""

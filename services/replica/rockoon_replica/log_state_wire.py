@@ -3,7 +3,7 @@
 from rockoon_core.replication_rules import Config, Rank, Report
 from rockoon_proto.v1 import logs_pb2 as pb
 from rockoon_replica.actions import ReportLog
-from rockoon_replica.log_state import CopiesWish, LogState, Loss, Move, Version
+from rockoon_replica.log_state import CopiesWish, LogState, Loss, Move, Run, Version
 
 
 def state_from_wire(told: pb.LogState) -> LogState:
@@ -27,6 +27,8 @@ def state_from_wire(told: pb.LogState) -> LogState:
         vain_epochs=told.vain_epochs,
         loss=Loss(told.loss_epoch, told.loss_end) if told.loss_epoch else None,
         frozen=bool(told.frozen),
+        runs={each.replica_id: Run(each.starts, each.run) for each in told.replicas},
+        held=told.held,
     )
 
 

@@ -55,8 +55,8 @@ from rockoon_replica.events import (
 )
 from rockoon_replica.leadership import Leadership
 from rockoon_replica.log import LogView, WriteCheck
-from rockoon_replica.log_state import LogState
-from rockoon_replica.replica_facts import ReplicaFacts
+from rockoon_replica.log_state import NO_RUN, LogState, Run
+from rockoon_replica.replica_facts import ANY_EPOCH, ReplicaFacts
 
 # Sixteen times as long is long enough for any two to settle.
 DOUBLINGS_MAX = 4
@@ -101,6 +101,8 @@ class Member:
         self._suspected = 0
         # Where it becomes sound: the leader's end of its last Welcome.
         self._heals_at: int | None = None
+        # A nameserver has shown this start of the process (rule 13).
+        self._run_is_known = False
         # Why its log cannot be made equal to the leader's.
         self._refused: str | None = None
         # The frozen state that was reported to last; None while the log is not frozen.
@@ -174,6 +176,11 @@ class Member:
         return self._copying.leader_generation
 
     @property
+    def is_registered(self) -> bool:
+        """Whether it may participate: it leads, or etcd is known to have this start (rule 13)."""
+        return self._run_is_known or self._leadership is not None
+
+    @property
     def refused(self) -> str | None:
         """Why its log cannot be made equal to the leader's; None while nothing says so."""
         return self._refused
@@ -224,8 +231,11 @@ class Member:
             self._lead(facts.led, Rank(0, 0), facts.config)
 
     def _state_seen(self, event: StateSeen) -> None:
-        state, facts = event.state, self.facts
+        state = event.state
         self._see_frozen(state)
+        if not self._knows_run(state):
+            return
+        facts = self.facts
         if state.version < facts.version or (self._seen and state.version <= self._seen.version):
             return
         if self._leadership is not None:
@@ -254,6 +264,32 @@ class Member:
         is_new = before is None or (before.version, before.epoch) != (state.version, state.epoch)
         if state.frozen and is_new:
             self._report(state)
+
+    def _knows_run(self, state: LogState) -> bool:
+        """Whether etcd has this start of the process, or this replica leads (rule 13).
+
+        If etcd has a later start, or another one of the same count, the store is an older snapshot:
+        it has forgotten later acknowledgements, promises and epochs. It is unsound, and resigns any
+        epoch that it was given before. Its count is raised above etcd's: its next registration
+        shows it again.
+        """
+        own, known = self.facts.run, state.runs.get(self.replica, NO_RUN)
+        if own in (known, NO_RUN):
+            self._run_is_known = True
+            if not self.facts.run_seen and own != NO_RUN:
+                # Later epochs than this one are given by what this process reports.
+                led = state.epoch if self.facts.led == ANY_EPOCH else self.facts.led
+                self._persist(run_seen=True, led=led)
+        elif known.starts >= own.starts:
+            self._run_is_known = False
+            reason = f"its store counts {own.starts} starts with this one, etcd {known.starts}"
+            self._out.append(Alarm(f"the disk was put back to an older snapshot: {reason}"))
+            # The only voter has no other copy to lose records to.
+            is_only = state.config.in_sync == {self.replica}
+            doubts = {} if is_only else {"sound": False, "alone": False, "led": ANY_EPOCH}
+            self._persist(run=Run(known.starts + 1, own.number), run_seen=False, **doubts)
+            self._copying.leave()
+        return self.is_registered
 
     def _take_part(self, state: LogState) -> None:
         """Do what the epoch that was promised wants of this replica."""

@@ -132,6 +132,10 @@ class NameserverLink:
                 return "Resign", pb.ResignRequest(caller=caller(seen))
             case actions.ConfirmEpoch(_, seen):
                 return "ConfirmEpoch", pb.ConfirmEpochRequest(caller=caller(seen))
+            case actions.RecordCommittedEnd(_, seen, end):
+                return "RecordCommittedEnd", pb.RecordCommittedEndRequest(
+                    caller=caller(seen), end=end
+                )
             case actions.ChangeInSync(_, version, config):
                 return "ChangeInSync", pb.ChangeInSyncRequest(
                     caller=caller(version), in_sync=sorted(config.in_sync), quorum=config.quorum

@@ -60,6 +60,8 @@ WRITES_CHECK_SECONDS = 0.25
 REFUSAL_SECONDS = 60.0
 # A sync that takes longer has hung: another replica's disk may do better.
 STALLED_SECONDS = 10.0
+# How often a leader records its committed end with the nameservers.
+RECORD_SECONDS = 5.0
 CALLS_MAX = 8
 # How long a damaged leader refuses appends while it hands over.
 DAMAGED_HAND_OVER_SECONDS = 2.0
@@ -72,6 +74,7 @@ RegisterCall = (
     | actions.RetractSuspicion
     | actions.Resign
     | actions.ConfirmEpoch
+    | actions.RecordCommittedEnd
     | actions.ChangeInSync
     | actions.HandOver
 )
@@ -130,6 +133,7 @@ class Replica:
         silent_seconds: see SILENT_SECONDS.
         stalled_seconds: see STALLED_SECONDS.
         scrub_bytes_per_second: how fast committed records are checked; 0: they are not.
+        record_seconds: see RECORD_SECONDS.
     """
 
     def __init__(
@@ -150,6 +154,7 @@ class Replica:
         silent_seconds: float = SILENT_SECONDS,
         stalled_seconds: float = STALLED_SECONDS,
         scrub_bytes_per_second: int = 0,
+        record_seconds: float = RECORD_SECONDS,
     ) -> None:
         self._log_name = log_name
         self._log = replicated
@@ -159,7 +164,9 @@ class Replica:
         self._register = register
         self._owner = owner
         self._stalled_seconds = stalled_seconds
+        self._record_seconds = record_seconds
         self.member = Member(replica_id, facts, replicated)
+        self._run = facts.run
         numbers = itertools.count(1)
         self.record = record or Record(asyncio.get_running_loop().time())
         peers = Peers(log_name, cluster, channels, address_of, self._others, crc32)
@@ -339,6 +346,7 @@ class Replica:
                     ("repeating", self._repeat()),
                     ("checking writes", self._keep_checking_writes()),
                     ("checking", self.check.run()),
+                    ("recording its committed end", self._record_committed_end()),
                 ):
                     self._spawn(loop, f"{self._log_name}: {name}")
                 await self._act()
@@ -400,6 +408,9 @@ class Replica:
         match action:
             case actions.Persist(facts):
                 await asyncio.to_thread(self._file.write, facts)
+                if facts.run != self._run:
+                    self._run = facts.run
+                    self.record.run_raised.set()
             case actions.Write(offset, data):
                 self._write(offset, data)
             case actions.Sync():
@@ -591,6 +602,25 @@ class Replica:
             log.error("log %s: cannot write, %s: %s", self._log_name, follows, check.reason)
         else:
             log.warning("log %s: can write again", self._log_name)
+
+    async def _record_committed_end(self) -> None:
+        """While it leads, record how far the log is committed, if that has grown."""
+        recorded = 0
+        while True:
+            await asyncio.sleep(self._record_seconds)
+            end, state = self._log.committed_end, self.state
+            if self.role is not Role.LEADING or state is None or end <= recorded:
+                continue
+            if len(state.config.in_sync) == 1:
+                # No other replica can be elected.
+                continue
+            call = actions.RecordCommittedEnd(self.epoch, self.member.facts.version, end)
+            try:
+                await self._register.ask(call)
+            except RockoonError as reason:
+                log.info("log %s: its committed end is not recorded: %s", self._log_name, reason)
+            else:
+                recorded = end
 
     async def _repeat(self) -> None:
         while True:

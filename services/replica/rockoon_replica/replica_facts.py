@@ -3,7 +3,10 @@
 from typing import NamedTuple
 
 from rockoon_core.replication_rules import Config
-from rockoon_replica.log_state import Version
+from rockoon_replica.log_state import NO_RUN, Run, Version
+
+# As `led`: the store is an older snapshot, and its replica may have led any epoch since.
+ANY_EPOCH = (1 << 31) - 1
 
 
 class ReplicaFacts(NamedTuple):
@@ -18,6 +21,8 @@ class ReplicaFacts(NamedTuple):
         damaged: positions of records whose bytes are proven wrong and were not rewritten yet.
         version: the newest state that changed what it does; older ones are ignored.
         config: who voted in that state; None before the first one.
+        run: this start of the process, or an earlier one that etcd was not known to have.
+        run_seen: etcd was known to have it.
     """
 
     promised: int = 0
@@ -27,6 +32,8 @@ class ReplicaFacts(NamedTuple):
     version: Version = Version(0, 0)
     config: Config | None = None
     damaged: tuple[int, ...] = ()
+    run: Run = NO_RUN
+    run_seen: bool = False
 
     def is_alone(self, replica: str) -> bool:
         """Whether this replica votes alone, leads, and nobody else has a byte of its epoch.
@@ -36,8 +43,18 @@ class ReplicaFacts(NamedTuple):
         own = self.config is not None and self.config.in_sync == {replica}
         return own and self.alone and self.led == self.promised
 
+    def in_next_run(self, number: int) -> "ReplicaFacts":
+        """The facts at another start of the process.
 
-def facts_alone(replica: str, epoch: int, version: Version) -> ReplicaFacts:
+        A start that was never seen in etcd is not counted again: otherwise an older snapshot that
+        is started often enough would count as many starts as etcd.
+        """
+        if not self.run_seen and self.run != NO_RUN:
+            return self
+        return self._replace(run=Run(self.run.starts + 1, number), run_seen=False)
+
+
+def facts_alone(replica: str, epoch: int, version: Version, run: Run = NO_RUN) -> ReplicaFacts:
     """What a replica knows that has its log for itself, from an epoch on that nobody else has."""
     config = Config(frozenset({replica}), 1)
-    return ReplicaFacts(promised=epoch, led=epoch, alone=True, version=version, config=config)
+    return ReplicaFacts(epoch, epoch, alone=True, version=version, config=config, run=run)

@@ -3,6 +3,7 @@
     config/replica       one line of JSON; on the next one the CRC-32 of the first, as 8 hex digits
     config/replicated    empty; made behind the first `replica`
     config/acknowledged  see acknowledged_end.py
+    config/halted        see halt.py
 
 Invariants:
 - Before a promise is acted on it is in the file: the disk has it when `write` returns.
@@ -17,12 +18,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rockoon_core.disk import Disk
+from rockoon_core.disk import SHORTAGES, Disk
 from rockoon_core.errors import StoreCorrupt
 from rockoon_core.replication_rules import Config
 from rockoon_node.store_id import BOOT_ID
 from rockoon_replica.acknowledged_end import AcknowledgedEnd
-from rockoon_replica.log_state import Version
+from rockoon_replica.halt import write_halt
+from rockoon_replica.log_state import Run, Version
 from rockoon_replica.replica_facts import ReplicaFacts
 
 FILE, MARKER = "replica", "replicated"
@@ -52,6 +54,7 @@ class ReplicaFile:
         boot: which start of the machine this is; by default the system is asked.
 
     Attributes:
+        directory: as given.
         acknowledged: up to where the log was acknowledged.
     """
 
@@ -63,6 +66,7 @@ class ReplicaFile:
         acknowledges_unsynced: bool = False,
         boot: str | None = None,
     ) -> None:
+        self.directory = directory
         self._path = directory / FILE
         self._marker = directory / MARKER
         self._disk = disk
@@ -105,6 +109,32 @@ class ReplicaFile:
         unsynced_boot = self._boot if self._acknowledges_unsynced else None
         self._disk.replace_file(self._path, encode(Kept(facts, unsynced_boot)))
         self._mark()
+
+    def halt(self, reason: str) -> None:
+        """Keep the replica from participating, durably; see `read_halt`. Raises OSError."""
+        write_halt(self.directory, self._disk, reason)
+
+    def begin_run(self, number: int) -> None:
+        """Count a start of the process, durably. A store that never was a replica counts nothing.
+
+        The store is written before nameservers hear of the start. If a crash comes between, the
+        store has counted more than etcd, which is sound; a store that has counted less is an older
+        snapshot.
+
+        Args:
+            number: random, of this process.
+
+        Raises:
+            StoreCorrupt, OSError: as of `read` and `write`.
+        """
+        facts = self.read()
+        if facts is not None and (after := facts.in_next_run(number)) != facts:
+            try:
+                self.write(after)
+            except OSError as failure:
+                # On a full disk the start is not counted: it belongs to the run before.
+                if failure.errno not in SHORTAGES:
+                    raise
 
     def doubt_short(self, log_end: int) -> str:
         """Note that a log has lost what this replica has acknowledged, if it ends too early.
@@ -167,6 +197,9 @@ def encode(kept: Kept) -> bytes:
         "quorum": None if facts.config is None else facts.config.quorum,
         "damaged": facts.damaged,
         "unsyncedBoot": kept.unsynced_boot,
+        "starts": facts.run.starts,
+        "run": facts.run.number,
+        "runSeen": facts.run_seen,
     }
     line = json.dumps(told, separators=(",", ":")).encode() + b"\n"
     return line + b"%08x\n" % zlib.crc32(line)
@@ -190,5 +223,8 @@ def decode(content: bytes) -> Kept:
         config=None if in_sync is None else Config(frozenset(in_sync), told["quorum"]),
         # Files of earlier versions do not have it.
         damaged=tuple(told.get("damaged", ())),
+        # A file of a version that did not count starts.
+        run=Run(told.get("starts", 0), told.get("run", 0)),
+        run_seen=told.get("runSeen", False),
     )
     return Kept(facts, told["unsyncedBoot"])

@@ -34,6 +34,13 @@ class CopySettings(NodeSettings):
         minimum=0,
         maximum=1 << 30,
     )
+    record_committed_seconds: float = setting(
+        5.0,
+        "with copies > 1: interval in which a leader records in etcd how far its log is committed, "
+        "seconds; an election whose best copy ends before that waits for an operator",
+        minimum=0.1,
+        maximum=3600.0,
+    )
     tls_node_name: str = setting(
         "{name}",
         "with tls = mutual: name that the certificate of another replica of this log must bear, "

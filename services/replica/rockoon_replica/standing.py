@@ -1,5 +1,6 @@
 """Standing: how one copy of a log is, for people, metrics and readiness. Decides nothing."""
 
+import asyncio
 import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
@@ -63,6 +64,7 @@ class Record:
             refused, seconds.
         repaired_records: how many damaged places were rewritten from other copies.
         scrubbed_bytes: how many bytes the scrub has checked.
+        run_raised: set when the store counts more starts than were registered.
     """
 
     def __init__(self, now: float) -> None:
@@ -72,6 +74,7 @@ class Record:
         self.refused_at = -math.inf
         self.repaired_records = 0
         self.scrubbed_bytes = 0
+        self.run_raised = asyncio.Event()
         self._since = now
         self._unready_seconds = 0.0
 
@@ -152,7 +155,11 @@ def _trouble(replica: "Replica") -> str:
         return f"it has to be replaced: {replica.member.refused}"
     if state is None:
         return "no nameserver has told it about the log"
+    if not replica.member.is_registered:
+        return "etcd does not have this start of its process yet"
     if state.leader is None:
+        if state.held:
+            return f"the election waits for an operator: {state.held}"
         return "the log waits for its replicas" if not state.epoch else "an election is on"
     if replica.role is not Role.FOLLOWER:
         return "it leads, and too few copies are connected to it"

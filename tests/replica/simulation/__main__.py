@@ -4,6 +4,7 @@ PYTHONPATH=tests python -m replica.simulation --seeds 1000
 PYTHONPATH=tests python -m replica.simulation --bug elect_longest
 PYTHONPATH=tests python -m replica.simulation --all-bugs
 PYTHONPATH=tests python -m replica.simulation --stores --seeds 20
+PYTHONPATH=tests python -m replica.simulation --old-disks --seeds 200
 """
 
 import argparse
@@ -15,7 +16,14 @@ from pathlib import Path
 
 import pytest
 
-from replica.simulation.broken import BROKEN, NAMES, OF_FLIPS, OF_GENERATIONS, OF_STORES
+from replica.simulation.broken import (
+    BROKEN,
+    NAMES,
+    OF_FLIPS,
+    OF_GENERATIONS,
+    OF_OLD_DISKS,
+    OF_STORES,
+)
 from replica.simulation.truth import Stuck, Violation
 from replica.simulation.world import CHANGING, SHAPES, World
 
@@ -34,6 +42,7 @@ def run(
     journals: bool = False,
     generations: bool = False,
     flips: bool = False,
+    old_disks: bool = False,
     steps: int = STEPS,
 ) -> World:
     """One run, to its end.
@@ -47,7 +56,13 @@ def run(
         bugs = () if bug is None else (bug,)
         generations = generations or bug in OF_GENERATIONS
         flips = flips or bug in OF_FLIPS
-        kinds = {"journals": journals, "generations": generations, "flips": flips}
+        old_disks = old_disks or bug in OF_OLD_DISKS
+        kinds = {
+            "journals": journals,
+            "generations": generations,
+            "flips": flips,
+            "old_disks": old_disks,
+        }
         world = World(seed, shape, bugs, nameserver=nameserver, root=root, **kinds)
         try:
             world.run(steps)
@@ -93,6 +108,7 @@ def main() -> None:
     parser.add_argument("--stores", action="store_true", help="the broker's, and a topic in them")
     parser.add_argument("--generations", action="store_true", help="leaders make some")
     parser.add_argument("--flips", action="store_true", help="bits flip on disks")
+    parser.add_argument("--old-disks", action="store_true", help="one is put back to a snapshot")
     parser.add_argument("--all-bugs", action="store_true")
     options = parser.parse_args()
     if options.bug or options.all_bugs:
@@ -108,6 +124,7 @@ def main() -> None:
             else:
                 how = {"nameserver": options.nameserver, "generations": options.generations}
                 how["flips"] = options.flips
+                how["old_disks"] = options.old_disks
                 world = run(seed, options.shape, **how)
         except (Violation, ValueError, AssertionError):
             found += 1

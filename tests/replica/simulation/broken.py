@@ -272,6 +272,17 @@ def joins_without_files(patch: Patch) -> None:
     patch.setattr(Copying, "welcome", welcome)
 
 
+def old_disk_counts(patch: Patch) -> None:
+    """A replica whose disk was put back to a snapshot counts as the one it was."""
+
+    def knows(self: Member, _state: Any) -> bool:
+        if not self.facts.run_seen:
+            self._persist(run_seen=True)
+        return True
+
+    patch.setattr(Member, "_knows_run", knows)
+
+
 BROKEN: dict[str, Callable[[Patch], None]] = {
     each.__name__: each
     for each in (
@@ -299,10 +310,13 @@ BROKEN: dict[str, Callable[[Patch], None]] = {
         cut_all,
         deletes_as_the_leader,
         joins_without_files,
+        old_disk_counts,
     )
 }
 # Seen only where bits flip.
 OF_FLIPS = frozenset(("damaged_may_win", "leading_repairs"))
 # Seen only where leaders make generations.
 OF_GENERATIONS = frozenset(("deletes_as_the_leader", "joins_without_files"))
+# Seen only where a disk is put back to an older snapshot.
+OF_OLD_DISKS = frozenset(("old_disk_counts",))
 NAMES = (*BROKEN, *OF_THE_WORLD, *OF_STORES)

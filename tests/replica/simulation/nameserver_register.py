@@ -1,14 +1,17 @@
 """Register by the nameserver's own functions: what its calls make of a log's state."""
 
+from functools import partial
+
 from rockoon_core.errors import RockoonError
 from rockoon_nameserver import elections, log_adoption, log_membership
+from rockoon_nameserver.committed_ends import CommittedEnd, lacking, next_record
 from rockoon_nameserver.elections import Outcome
 from rockoon_proto.v1 import logs_pb2 as pb
 from rockoon_proto.v1.nameserver_pb2 import BROKER, Node
 from rockoon_proto.v1.nameserver_pb2 import ReplicaFacts as FactsOnTheWire
 from rockoon_replica import actions
 from rockoon_replica.actions import Action
-from rockoon_replica.log_state import LogState
+from rockoon_replica.log_state import LogState, Run
 from rockoon_replica.log_state_wire import report_to_wire, state_from_wire
 from rockoon_replica.replica_facts import ReplicaFacts
 
@@ -28,6 +31,7 @@ class NameserverRegister:
         self._wire.quorum = config.quorum
         for replica in first.replicas:
             self._wire.replicas.add(replica_id=replica, name=replica)
+        self.recorded: CommittedEnd | None = None
         self.past: list[LogState] = []
         self._past: list[pb.LogState] = []
         self._put(self._wire)
@@ -55,7 +59,8 @@ class NameserverRegister:
                 actions.SuspectLeader
                 | actions.RetractSuspicion
                 | actions.Resign
-                | actions.ConfirmEpoch,
+                | actions.ConfirmEpoch
+                | actions.RecordCommittedEnd,
             )
             version = action.seen
         caller = pb.ReplicaCall(kind=BROKER, log=self._wire.log, replica_id=who)
@@ -78,7 +83,12 @@ class NameserverRegister:
                 report = report_to_wire(action)
                 if state.frozen:
                     return log_adoption.report_frozen(state, caller, report)
-                return elections.report(state, caller, report)
+                return elections.report(
+                    state, caller, report, partial(lacking, state, self.recorded)
+                )
+            case actions.RecordCommittedEnd(_, _, end):
+                self.recorded = next_record(state, self.recorded, caller, end) or self.recorded
+                return Outcome(state, done=True)
             case actions.SuspectLeader():
                 return elections.suspect(state, caller)
             case actions.RetractSuspicion():
@@ -108,6 +118,14 @@ class NameserverRegister:
         facts = FactsOnTheWire(empty=True, copies=self._wire.copies)
         known = {"comes": True, "name_exists": True}
         self._put(log_membership.registered(self._wire, node, facts, **known))
+
+    def come(self, replica: str, run: Run) -> None:
+        """A replica registers a start of its process."""
+        if replica in self.state.replicas:
+            node = Node(kind=BROKER, name=self._wire.log, store_id=replica, replica=replica)
+            facts = FactsOnTheWire(starts=run.starts, run=run.number)
+            known = {"comes": False, "name_exists": True}
+            self._put(log_membership.registered(self._wire, node, facts, **known))
 
     def move(self, leaves: str, joins: str) -> None:
         """An operator wishes, and takes back what he wished before."""

@@ -69,9 +69,15 @@ class Node:
         self.topic: TopicOfLeader | None = None
         self.life = getattr(self, "life", 0) + 1
 
-    def start(self) -> None:
-        """Open the log, as any process does: what is in it is made durable first."""
+    def start(self, *, is_new: bool = True) -> None:
+        """Open the log, as any process does: what is in it is made durable first.
+
+        Args:
+            is_new: it is another process, not another life of the same one.
+        """
         self.forget()
+        if self.world.snapshots is not None and is_new:
+            self.facts = self.facts.in_next_run(self.world.next_run())
         self.up, self.is_plain = True, False
         self.log.reopened(self.world.random)
         self.look_at_log()
@@ -318,7 +324,7 @@ class Node:
 
     def _reopen(self, _action: actions.Reopen) -> None:
         self.break_links()
-        self.start()
+        self.start(is_new=False)
 
     def _remake(self, _action: actions.Remake) -> None:
         self.become_new()

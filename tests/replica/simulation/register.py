@@ -8,7 +8,7 @@ from rockoon_core import replication_rules
 from rockoon_core.replication_rules import Config, Rank, Report, election_size
 from rockoon_replica import actions
 from rockoon_replica.actions import Action
-from rockoon_replica.log_state import CopiesWish, LogState, Move, Version
+from rockoon_replica.log_state import NO_RUN, CopiesWish, LogState, Move, Run, Version
 from rockoon_replica.replica_facts import ReplicaFacts
 
 EPOCHS_LEFT_OUT = 65_536
@@ -41,6 +41,8 @@ class Register:
         self.past = [state]
         self.suspects: set[str] = set()
         self._bugs = bugs
+        # The newest committed end that a leader recorded, with its epoch.
+        self.recorded = Rank(0, 0)
 
     def _put(self, **changes: Any) -> None:
         version = self.state.version
@@ -58,6 +60,7 @@ class Register:
             reports={},
             confirmed=False,
             vain_epochs=vain,
+            held="",
         )
 
     def call(self, who: str, action: Action) -> None:
@@ -79,6 +82,8 @@ class Register:
             self.depose()
         elif isinstance(action, actions.ConfirmEpoch) and leads and not state.confirmed:
             self._put(confirmed=True, vain_epochs=0)
+        elif isinstance(action, actions.RecordCommittedEnd) and leads:
+            self.recorded = Rank(action.epoch, max(self.recorded.end, action.end))
         elif isinstance(action, actions.ChangeInSync) and leads:
             if action.version == state.version:
                 self._put(config=action.config, moves=self._moves_left(action.config))
@@ -103,10 +108,21 @@ class Register:
         leader = replication_rules.elected(state.config, reports, state.replicas)
         if leader is None:
             self._put(reports=reports)
+        elif self._lacks(reports[leader].rank):
+            self._put(reports=reports, held="the winner lacks committed records")
         else:
-            self._put(leader=leader, at_least=reports[leader].rank, reports={})
+            self._put(leader=leader, at_least=reports[leader].rank, reports={}, held="")
             if self._bugs & {"elect_first", "elect_longest"}:
                 self._put(at_least=Rank(0, 0))
+
+    def _lacks(self, rank: Rank) -> bool:
+        return rank.epoch < self.recorded.epoch or rank.end < self.recorded.end
+
+    def come(self, replica: str, run: Run) -> None:
+        """A replica registers a start of its process."""
+        known = self.state.runs.get(replica, NO_RUN)
+        if replica in self.state.replicas and run.starts > known.starts:
+            self._put(runs={**self.state.runs, replica: run})
 
     def depose(self) -> None:
         """Whatever ends an epoch: suspicion, an operator."""

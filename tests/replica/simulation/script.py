@@ -14,7 +14,7 @@ class Script(World):
     Args:
         shape: how many there are; see `SHAPES`.
         nameserver: as of `World`; a rule of elections can be broken without it only.
-        root, journals, bugs: as of `World`.
+        root, journals, bugs, old_disks: as of `World`.
     """
 
     def __init__(
@@ -25,8 +25,10 @@ class Script(World):
         root: Path | None = None,
         journals: bool = False,
         bugs: tuple[str, ...] = (),
+        old_disks: bool = False,
     ) -> None:
-        super().__init__(1, shape, bugs, nameserver=nameserver, root=root, journals=journals)
+        kinds = {"journals": journals, "old_disks": old_disks}
+        super().__init__(1, shape, bugs, nameserver=nameserver, root=root, **kinds)
         self.is_eager = False
         self.crashes_between = 0
         self.lag_max = 1 << 20
@@ -42,6 +44,8 @@ class Script(World):
         among = [node for node in self.nodes if node.up and node.replica in (names or self.names)]
         for _ in range(count):
             for node in among:
+                if told and self.snapshots is not None:
+                    self.register.come(node.replica, node.facts.run)
                 if told:
                     node.handle(events.StateSeen(self.register.past[-1]))
             self._call(among)

@@ -7,11 +7,12 @@ actions, machines lose power (what was not synced is cut), disks are lost or dam
 deletes files; operators move replicas; etcd is restored from backups.
 """
 
+import copy
 import random
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from replica.simulation.generations import check_generation
 from replica.simulation.journaled_log import JournaledLog
@@ -23,10 +24,10 @@ from replica.simulation.topics import Routes, check_topic
 from replica.simulation.truth import Stuck, Truth, Violation
 from rockoon_core.replication_rules import election_size
 from rockoon_replica import events
-from rockoon_replica.actions import Action, ReportLog
-from rockoon_replica.log_state import LogState
+from rockoon_replica.actions import Action, RecordCommittedEnd, ReportLog
+from rockoon_replica.log_state import NO_RUN, LogState
 from rockoon_replica.member import Role
-from rockoon_replica.replica_facts import facts_alone
+from rockoon_replica.replica_facts import ReplicaFacts, facts_alone
 from support.byte_log import VALUE, ByteLog
 
 SHAPES = ("three", "three and a spare", "one", "five", "one becomes three")
@@ -44,6 +45,29 @@ VOTERS = {
 SPARES = {"three and a spare": 1, "one becomes three": 2}
 
 
+class Snapshot(NamedTuple):
+    """What was on a node's disk at one moment, its log in memory."""
+
+    log: ByteLog
+    facts: ReplicaFacts
+    noted: int
+
+    @classmethod
+    def of(cls, node: Node) -> "Snapshot":
+        return cls(copied(node), node.facts, node.noted)
+
+    def restore(self, node: Node) -> None:
+        node.log, node.facts, node.noted = self
+
+
+def copied(node: Node) -> ByteLog:
+    """Another log of the same content; chance stays the world's."""
+    chance = node.world.random
+    log = copy.deepcopy(node.log, {id(chance): chance})
+    assert isinstance(log, ByteLog)
+    return log
+
+
 class World:
     """One run.
 
@@ -53,6 +77,7 @@ class World:
         nameserver: whether the nameserver's own functions are the register.
         root: where real stores go; None: logs are in memory.
         journals: whether those are journals of the offset service.
+        old_disks: whether one disk may be put back to an older snapshot; logs are in memory.
         generations: whether all values are of compacted topics, and leaders make generations of
             them; logs are in memory.
         flips: whether bits flip on disks, of one copy at a time; logs are in memory.
@@ -69,9 +94,15 @@ class World:
         journals: bool = False,
         generations: bool = False,
         flips: bool = False,
+        old_disks: bool = False,
     ) -> None:
         self.generations = generations
         self.flips = flips
+        # Of each replica the last one; None: starts are not counted.
+        self.snapshots: dict[str, Snapshot] | None = {} if old_disks else None
+        # Whether an election may wait for an operator: two disks lost the same records.
+        self.may_hold = False
+        self._runs = 0
         self.random = random.Random(seed)
         self.seed = seed
         self.shape = shape or SHAPES[seed % len(SHAPES)]
@@ -171,6 +202,8 @@ class World:
             self.check_pairs()
 
     def check(self) -> None:
+        if self.register.state.held and not self.may_hold:
+            raise Violation(f"an election waits for an operator: {self.register.state.held}")
         self.truth.check({node.replica: node.log for node in self.nodes})
 
     def check_pairs(self) -> None:
@@ -212,6 +245,9 @@ class World:
             weather |= {self.change_topic: draw.choice([0.3, 2]), self.follow_routes: 12}
         if "operator_writes" in self.bugs:
             weather[self.write_quorum] = 0.5
+        if self.snapshots is not None:
+            weather |= {self.record: 4, self.take_snapshot: 1, self.put_back: draw.choice([0.3, 2])}
+            weather |= {self.crash: max(weather[self.crash], 0.3)}
         if self.shape == CHANGING:
             weather |= {self.wish: draw.choice([0.1, 0.5, 2]), self.go_on_alone: 1}
         # Some runs are mostly about one thing, in calm weather but for what it takes to be seen.
@@ -316,6 +352,8 @@ class World:
             return
         if node.is_plain or self._is_refused(node):
             return
+        if self.snapshots is not None and node.up and self.chance(0.7):
+            self.register.come(node.replica, node.facts.run)
         past = self.register.past
         late = 0 if self.chance(0.7) else self.random.randint(0, min(5, len(past) - 1))
         node.handle(events.StateSeen(past[-1 - late]))
@@ -335,7 +373,7 @@ class World:
             self.register.depose()
 
     def freeze(self, _node: Node) -> None:
-        if not self._restores_left or len(self.register.past) < 8:
+        if not self._restores_left or len(self.register.past) < 8 or self.counts["old disks"]:
             return
         self._restores_left = 0
         past = [state for state in self.register.past[:-1] if not state.frozen]
@@ -415,6 +453,11 @@ class World:
         for _ in range(4 if self.generations else 1):
             if leaders:
                 self.random.choice(leaders).append(self.next_value())
+
+    def next_run(self) -> int:
+        """Number of a start of a process."""
+        self._runs += 1
+        return self._runs
 
     def next_value(self) -> int:
         """A message that is new, or was not acknowledged."""
@@ -545,13 +588,41 @@ class World:
             if node.log.end < node.noted:
                 raise Violation(f"{node.replica} has nothing of its end, and was only killed")
         node.look_at_log()
-        if self._harms_left and self.chance(0.2):
+        if self._harms_left and self.snapshots is None and self.chance(0.2):
             self._harms_left -= 1
             self.counts["harms"] += 1
             if self.chance(0.5) or self._root is not None:
                 node.become_new()
             else:
                 node.lose_records(self.random.randint(node.log.min_offset, node.log.end))
+
+    # Older snapshots
+
+    def record(self, _node: Node) -> None:
+        """A leader records its committed end."""
+        for node in self.leaders():
+            seen, end = node.facts.version, node.log.committed_end
+            self.calls.append((node.replica, RecordCommittedEnd(node.member.epoch, seen, end)))
+
+    def take_snapshot(self, node: Node) -> None:
+        if self.snapshots is not None and not node.is_plain:
+            self.snapshots[node.replica] = Snapshot.of(node)
+
+    def put_back(self, node: Node) -> None:
+        """A disk is put back to a snapshot from before the last registered start (rule 13)."""
+        snapshot = (self.snapshots or {}).get(node.replica)
+        known = self.register.state.runs.get(node.replica, NO_RUN)
+        is_later = snapshot is not None and known.starts > snapshot.facts.run.starts
+        # Not promised with an etcd that was restored from a backup: it has forgotten starts.
+        if snapshot is None or not self._harms_left or not is_later or self.counts["restores"]:
+            return
+        self._harms_left -= 1
+        self.counts["harms"] += 1
+        self.counts["old disks"] += 1
+        node.stop()
+        snapshot.restore(node)
+        node.log.crash(power=self.chance(0.5))
+        node.look_at_log()
 
     # The end
 
