@@ -475,7 +475,7 @@ class Admin:
             form: JSON_LINES or ROCKETMQ.
             content: an export, or a broker's consumerOffset.json; 100,000 entries at most.
             broker: name of the broker whose queues these are, for ROCKETMQ.
-            dry_run: only report what would change.
+            dry_run: only report the changes.
             overwrite: replace stored progress, also by smaller offsets.
             operator: person and reason, for the record.
 

@@ -10,7 +10,7 @@ from rockoon_core.backoff import Backoff
 if TYPE_CHECKING:
     from rockoon.net.connection import Connection
 
-# Of an import with 100,000 entries, for each of which a nameserver may have to make a group.
+# An import may have 100,000 entries, and a nameserver may have to create a group for each one.
 IMPORT_SECONDS_MAX = 600.0
 # Those that change nothing.
 _LOOKS = frozenset(

@@ -22,7 +22,7 @@ CHECKSUM_BYTES = 16
 
 
 def to_report(subscriptions: Sequence[Subscription]) -> list[TopicSubscription]:
-    """Return the filters of a receiver. Lite topics have none: all receivers read all of them."""
+    """Return the filters of a receiver. Lite topics have no filters, so they are left out."""
     return [
         TopicSubscription(topic=each.topic, expression=cut(each.expression))
         for each in subscriptions
@@ -40,7 +40,7 @@ def cut(expression: str) -> str:
 
 
 class FilterConflicts:
-    """Logs what the offset service answers about filters, each sentence every ten minutes."""
+    """Logs the offset service's sentences about filters, each one every ten minutes at most."""
 
     def __init__(self) -> None:
         # Group and sentence → loop time at which it was logged.

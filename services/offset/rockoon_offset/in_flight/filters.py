@@ -1,7 +1,7 @@
 """Filters by which the readers of a group read its topics, and where they differ.
 
 A message that a reader's filter leaves out is settled for the whole group, as in RocketMQ. If
-readers of one group have different filters, each of them loses messages of the other.
+two readers of one group have different filters, each reader loses messages of the other.
 
 Members name their filters in heartbeats. Receivers are no members: every ten seconds they report
 their filters with an acquisition. Reports are not stored; after a restart receivers report again.
@@ -81,7 +81,7 @@ class ReaderFilters:
             group: its name.
             receiver: its name, for people.
             filters: one for each topic that it reads.
-            invisible_ms: how long it may handle what it acquires, milliseconds.
+            invisible_ms: how long it may handle acquired messages, milliseconds.
 
         Returns:
             A sentence for the receiver about a topic on which readers differ; empty if none.

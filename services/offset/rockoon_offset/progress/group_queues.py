@@ -69,12 +69,12 @@ class GroupQueuesMade(NamedTuple):
 
 
 class GroupQueues:
-    """Makes what an import lacks.
+    """Makes the queues that an import lacks.
 
     Args:
         routes: groups and queues that exist.
         nameservers: make groups and topics.
-        route_wait_seconds: how long to wait for the routes of what was made.
+        route_wait_seconds: how long to wait for the routes of a topic that was made.
     """
 
     def __init__(self, routes: Routes, nameservers: Nameservers, route_wait_seconds: float) -> None:

@@ -1,7 +1,7 @@
 """Imports of progress: entries of a file become progress, each for itself.
 
-An import may have tens of thousands of entries. It works in slices, each of which is durable before
-the next begins. If an import fails, the slices before stay imported, and the next import of the
+An import may have tens of thousands of entries. It works in slices. Each slice is durable before
+the next one begins. If an import fails, the slices before stay imported, and the next import of the
 same file skips their entries.
 """
 
@@ -112,7 +112,7 @@ class Importer:
         Args:
             entries: at most `ENTRIES_MAX`.
             operator: person and reason, for the record.
-            dry_run: only report what would change.
+            dry_run: only report the changes.
             overwrite: replace stored progress, also by smaller offsets.
 
         Raises:

@@ -143,7 +143,7 @@ def received_parts(lag: int, deleted: int, progress: Progress, received: Receive
 
     Args:
         lag: messages from the committed offset on.
-        deleted: the first of these, which retention has deleted.
+        deleted: number of the first messages, deleted by retention.
         progress: has the committed offset.
         received: what receivers have.
     """

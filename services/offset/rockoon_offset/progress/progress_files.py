@@ -1,7 +1,7 @@
 """Files of progress: JSON Lines, and RocketMQ's consumerOffset.json. Pure.
 
-Readers return one result for each entry, so that an entry that cannot be read does not cost the
-others.
+Readers return one result for each entry, so that an entry that cannot be read does not cost another
+one.
 """
 
 import json
