@@ -159,10 +159,6 @@ class ReceivingEngine:
             line.leave(parked)
             self._acquirer.look(line, known)
 
-    async def check_topic(self, topic: str) -> None:
-        """Raise TopicNotFound if a topic does not exist. Its route is followed from then on."""
-        await self._cluster.route(topic)
-
     def has_topic(self, topic: str) -> bool:
         """Whether a topic exists, by the routes that this connection follows."""
         return self._cluster.routes.topic(topic) is not None

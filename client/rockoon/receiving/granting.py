@@ -264,9 +264,11 @@ class Granting:
     async def _bury(self, group: ReceivingGroup, share: Share) -> None:
         reading = await self._reader.read(share.tail, share.offsets)
         attempts = share.acquired.attempt - 1
-        failure = NeverAcknowledged(f"it was received {attempts} times and never acknowledged")
+        failure: Exception
         if share.acquired.reason:
             failure = Rejected(share.acquired.reason)
+        else:
+            failure = NeverAcknowledged(f"it was received {attempts} times and never acknowledged")
         sound = _sound(group.name, share.tail, reading)
         buried = await self._dead_letters.bury(group.name, sound, attempts, failure)
         if done := [*reading.gone, *reading.damaged, *buried]:

@@ -130,7 +130,7 @@ class SimpleConsumer(ClosedOnExit):
         loop = asyncio.get_running_loop()
         deadline = loop.time() + wait
         while True:
-            present = await self._present()
+            present = self._present()
             wait_seconds = max(deadline - loop.time(), 0.0)
             if not present:
                 if await self._engine.wait_routes(wait_seconds):
@@ -147,6 +147,7 @@ class SimpleConsumer(ClosedOnExit):
                     consume_from=self._consume_from,
                     create_group=self._create_group,
                 )
+                self._known.update(each.topic for each in present)
                 return list(got)
             except TopicNotFound as absent:
                 topic = absent.details.get("topic", "")
@@ -159,22 +160,17 @@ class SimpleConsumer(ClosedOnExit):
                 if self._engine.has_topic(topic):
                     await self._engine.wait_routes(min(left, ROUTES_SECONDS_MAX))
 
-    async def _present(self) -> list[Subscription]:
-        """The subscriptions to topics that exist.
-
-        Raises:
-            TopicNotFound: a topic has not existed since this consumer was made.
-        """
+    def _present(self) -> list[Subscription]:
+        """The subscriptions whose topics are not missing. Does not wait: receivers keep their
+        order."""
         present: list[Subscription] = []
         for each in self._subscriptions:
-            if self._missing.waits and each.topic in self._known:
-                if not self._engine.has_topic(each.topic):
-                    self._missing.add(each.topic, self._known)
-                    continue
-                self._missing.discard(each.topic)
-            else:
-                await self._engine.check_topic(each.topic)
+            if self._engine.has_topic(each.topic):
                 self._known.add(each.topic)
+                self._missing.discard(each.topic)
+            elif self._missing.waits and each.topic in self._known:
+                self._missing.add(each.topic, [other.topic for other in self._subscriptions])
+                continue
             present.append(each)
         return present
 
@@ -210,8 +206,7 @@ class SimpleConsumer(ClosedOnExit):
             NotAcquired, RockoonError: as `ack`.
         """
         some, delay_ms = _several(messages), _milliseconds(delay, "delay")
-        is_exception = isinstance(reason, BaseException)
-        text = exception_text(reason) if is_exception else valid_text(reason)
+        text = exception_text(reason) if isinstance(reason, BaseException) else valid_text(reason)
         await self._extensions.settle(some)
         _refuse(
             await self._change(some, delay_ms, extend=False, reason=text[:REASON_CHARACTERS_MAX])
