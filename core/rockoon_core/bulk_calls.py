@@ -16,7 +16,7 @@ def in_calls(items: Iterable[Item], items_max: int = QUEUES_PER_CALL_MAX) -> Ite
     """Cut the queues of a bulk call into the lists of several calls, in order.
 
     Args:
-        items: queues, or entries of which each is about one queue.
+        items: queues, or entries about one queue each.
         items_max: length of a list, at most.
     """
     rest = iter(items)

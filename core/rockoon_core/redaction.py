@@ -1,7 +1,7 @@
 """Addresses without their secrets, for error texts and log lines. Pure.
 
 A URI may have a user name and a password in front of its host (`s3://KEY:SECRET@bucket/logs`), or a
-signature among its parameters (`abfs://…?sig=…`). Whoever parses URIs quotes them in errors.
+signature among its parameters (`abfs://…?sig=…`). Parsers of URIs quote them in their errors.
 """
 
 import re

@@ -73,7 +73,7 @@ def absent_topics(endpoint: str, topics: Collection[str]) -> list[str]:
 
 
 def absent_queues(endpoint: str, queues: Collection[QueueKey]) -> list[QueueKey]:
-    """Those of some queues that do not exist, sorted. Brokers' own topics are not checked.
+    """The queues among some that do not exist, sorted. Internal topics are not checked.
 
     Args:
         endpoint: the nameservers, as `rockoon.connect` takes them.

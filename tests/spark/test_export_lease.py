@@ -24,7 +24,7 @@ from rockoon_spark.export.target import (
 from support.object_store import ObjectStore
 
 LEASE_SECONDS = 0.8
-# A run that says when it has staged its files, and when some of them are published.
+# A run that waits for a line before it publishes, or before one of its moves.
 RUN = """
 import os, sys
 from pathlib import Path
@@ -67,7 +67,7 @@ def target(tmp_path: Path) -> ObjectStore:
 
 @contextmanager
 def paused_run(target: ObjectStore, moves: int = -1) -> Iterator[subprocess.Popen[str]]:
-    """A run of a process of its own, which holds the lease and waits for a line: before it
+    """A run in another process, which holds the lease and waits for a line on its input: before it
     publishes, or before its move of this number."""
     arguments = [target.uri, str(moves), str(LEASE_SECONDS)]
     with subprocess.Popen(
@@ -86,7 +86,7 @@ def paused_run(target: ObjectStore, moves: int = -1) -> Iterator[subprocess.Pope
 
 
 def export(target: ObjectStore) -> None:
-    """What a job does, with files of its own."""
+    """A whole run of a job."""
     with locked(target, LEASE_SECONDS) as check:
         recover(target, check=check)
         former = newest_manifest(target)
@@ -143,7 +143,7 @@ def test_an_export_that_was_paused_for_longer_than_its_lease_publishes_nothing_m
         first.send_signal(signal.SIGCONT)
         told = first.communicate("\n", timeout=60)[0]
         assert first.returncode == 3
-        assert "took this one for dead" in told or "was published meanwhile" in told
+        assert "removed the claim of this one" in told or "was published meanwhile" in told
     export(target)
     assert runs_of(target) == ([1, 2, 3] if moves > 0 else [1, 2])
     see_all_whole(target, tmp_path)
@@ -187,7 +187,7 @@ def test_a_failing_renewal_does_not_end_the_job_and_a_removed_claim_does(
         check()
         (claim,) = target.names(CLAIMS)
         target.remove(f"{CLAIMS}/{claim}")
-        with pytest.raises(ExportTargetError, match="took this one for dead"):
+        with pytest.raises(ExportTargetError, match="removed the claim of this one"):
             publish(target, ExportManifest(1, "id1", {}, {}, [], []), check=check)
     assert target.names(CLAIMS) == []
 

@@ -171,7 +171,7 @@ def test_a_run_that_another_has_overtaken_publishes_nothing(tmp_path: Path) -> N
     with pytest.raises(ExportTargetError, match="another export was published meanwhile"):
         publish(target, slow)
     assert visible(tmp_path) == []
-    # It had begun to publish, and has no place any more: it is rolled back.
+    # It had begun to publish, and its number is another run's: it is rolled back.
     target.write(f"{target.staging('id1')}/manifest.json", slow.to_json().encode())
     target.make(paths(1)[0].rpartition("/")[0])
     target.move(target.staged_path(target.staging("id1"), paths(1)[0]), paths(1)[0])

@@ -9,7 +9,7 @@ from rockoon_spark.export.target import ExportTarget
 
 
 class ObjectStore(ExportTarget):
-    """A directory of this machine that several processes share, without what a disk offers."""
+    """A directory of this machine that several processes share, without locks and renames."""
 
     @classmethod
     def at(cls, directory: Path) -> "ObjectStore":

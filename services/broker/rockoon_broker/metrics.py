@@ -253,6 +253,6 @@ def of_compaction(broker: Broker, now_ms: int) -> Iterator[Measurement]:
     yield RETENTION_HELD.at(max(0, held_end - broker.store.log_min_offset))
     held_bytes = 0 if hold is None else broker.store.visible_end - hold.physical_offset
     yield COMPACTION_HELD.at(max(0, held_bytes))
-    # A message whose record cannot be read has no age; the broker's other metrics tell of damage.
+    # A message whose record cannot be read has no age.
     stored_ms = hold.stored_ms if hold is not None else None
     yield COMPACTION_WAITING.at(0.0 if stored_ms is None else max(0, now_ms - stored_ms) / 1000)

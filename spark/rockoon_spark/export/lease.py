@@ -6,9 +6,9 @@ The file system must list every file that was written before, as S3, GCS, ABFS a
 Invariants:
 
 - A job writes its claim before it lists the other claims, and works only if there are none. Of two
-  jobs that begin at once, at least one therefore sees the other and withdraws.
+  jobs that begin at once, at least one therefore sees the other and removes its claim.
 - A job renews its claim while it works. A claim that does not change for the time of a lease is of
-  a job that died. The job that waited for it removes it, and claims for itself afterwards.
+  a job that died. The job that waited for it removes it, and writes its own claim after that.
 - A job whose claim was removed publishes nothing: it was paused for longer than the lease.
 """
 
@@ -69,7 +69,7 @@ class Lease:
 
     Raises:
         LeaseTaken: on entering, another job renews its claim.
-        OSError: likewise, the file system refuses.
+        OSError: on entering, the file system refuses.
     """
 
     def __init__(self, directory: Directory, seconds: float = LEASE_SECONDS) -> None:
@@ -106,11 +106,11 @@ class Lease:
         """Make sure that the claim still holds, before something is published.
 
         Raises:
-            LeaseLost: another job took this one for dead.
+            LeaseLost: another job removed the claim, because it did not change.
         """
         if not self._directory.has(self._path(self._id)):
             raise LeaseLost(
-                f"another job took this one for dead, because its claim did not change for"
+                f"another job removed the claim of this one, because it did not change for"
                 f" {self._seconds:g} s"
             )
 

@@ -385,8 +385,8 @@ def publish(
         check: see `locked`.
 
     Raises:
-        ExportTargetError: another run was published since this one began, or took this one for
-            dead.
+        ExportTargetError: another run was published since this one began, or removed the claim of
+            this one.
     """
     move = move or target.move
     staging = target.staging(manifest.run_id)
@@ -470,7 +470,7 @@ def _finish(target: ExportTarget, manifest: ExportManifest, move: Move, check: C
 
 
 def _move_checked(move: Move, source: str, place: str, check: Check) -> None:
-    """Move a file; if that fails because another job took over, raise the error of `check`."""
+    """Move a file; if it fails because the lease was lost, raise the error of `check`."""
     try:
         move(source, place)
     except OSError:

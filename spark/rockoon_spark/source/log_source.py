@@ -225,8 +225,8 @@ class LogSource(Protocol):
         ...
 
     def absent_queues(self, queues: Collection[QueueKey]) -> Sequence[QueueKey]:
-        """Those of some queues of which it is known that they do not exist, sorted. Brokers' own
-        topics are not checked."""
+        """The queues among some that are known not to exist, sorted. Internal topics are not
+        checked."""
         ...
 
     def log(self) -> ContiguousLog:
