@@ -136,7 +136,9 @@ class Selection:
             wanted &= (values >= allowed.least) & (values <= allowed.most)
         for column, names in self.one_of.items():
             wanted &= _is_one_of(NAMED[column](records), names.__contains__)
-        if self.topic_pattern != "*" or not self.includes_internal:
+        # Names of other topics exclude internal ones already: topics are looked at once.
+        excludes = not self.includes_internal and self.may_have_internal
+        if self.topic_pattern != "*" or excludes:
             wanted &= _is_one_of(records.topics(), self._matches)
         if self.starts or self.ends:
             wanted &= self._within_bounds(records)
