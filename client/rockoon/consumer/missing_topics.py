@@ -5,9 +5,10 @@ from collections.abc import Collection
 from typing import Literal, TypeAlias
 
 from rockoon.errors import InvalidArgument
+from rockoon_core.repeated_lines import limited
 from rockoon_format.names import is_retry_topic
 
-log = logging.getLogger(__name__)
+log = limited(logging.getLogger(__name__))
 
 MissingTopicsRule: TypeAlias = Literal["wait", "end"]
 """If a topic is deleted: "wait" until it is created again, or "end" with TopicNotFound."""

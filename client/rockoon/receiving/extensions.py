@@ -14,8 +14,9 @@ from weakref import ref
 
 from rockoon.errors import Closed, RockoonError
 from rockoon.receiving.received import ReceivedMessage
+from rockoon_core.repeated_lines import limited
 
-log = logging.getLogger(__name__)
+log = limited(logging.getLogger(__name__))
 
 # Shares of `visible_after`. Three retries of a failed extension fit into the other half.
 _RETRY_SHARE = 1 / 8

@@ -9,10 +9,11 @@ import zlib
 from collections.abc import Sequence
 
 from rockoon.subscription import Subscription
+from rockoon_core.repeated_lines import limited
 from rockoon_format.names import lite_topic_of
 from rockoon_proto.v1.offset_pb2 import TopicSubscription
 
-log = logging.getLogger(__name__)
+log = limited(logging.getLogger(__name__))
 
 REPORT_SECONDS = 10.0
 LOGGED_AGAIN_SECONDS = 600.0
