@@ -11,6 +11,8 @@ import threading
 from contextlib import suppress
 from pathlib import Path
 
+from rockoon_core.descriptors import in_reserved_range
+
 LOCK_FILE = "lock"
 LOCK_TEXT = b"lock"
 
@@ -38,7 +40,9 @@ class DirectoryLock:
                 raise DirectoryLocked(f"{root} is already open in this process")
             _held.add(self._root)
         try:
-            self._fd = os.open(self._root / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            fd = os.open(self._root / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            # Before the lock, which goes with the first descriptor of the file that is closed.
+            self._fd = in_reserved_range(fd)
             try:
                 fcntl.lockf(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
             except OSError:

@@ -7,11 +7,12 @@ system gave them; callers decide what they mean.
 import errno
 import mmap
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from rockoon_core.descriptors import in_reserved_range
 from rockoon_core.unfilled import unfilled
 
 if TYPE_CHECKING:
@@ -21,6 +22,8 @@ CHUNK_BYTES = 1 << 20
 _NO_DESCRIPTOR = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 # What passes without anybody doing anything to the disk: no room, or no descriptor.
 SHORTAGES = frozenset({errno.ENOSPC, errno.EDQUOT, *_NO_DESCRIPTOR})
+# The descriptor is closed, or belongs to a socket or pipe: other code closed its number.
+_NOT_OURS = frozenset({errno.EBADF, errno.ESPIPE})
 # Of files that are to replace others.
 NEW_SUFFIX = ".new"
 
@@ -65,6 +68,22 @@ class FileFacts(NamedTuple):
     modified_ms: int
 
 
+class OwnFile(NamedTuple):
+    """A file that a Disk has open."""
+
+    path: Path
+    device: int
+    inode: int
+
+
+# By descriptor; its numbers are the process's, whichever Disk opened the file.
+_own: dict[int, OwnFile] = {}
+
+
+def _ignore(_: str) -> None:
+    pass
+
+
 class Disk:
     """The real file system.
 
@@ -74,8 +93,17 @@ class Disk:
     A start may read for minutes, and is nothing but reading and writing what can be made again: it
     ends at the next read after `interrupt`, as it would if the disk failed there. Called by another
     thread than the one that reads.
+
+    Descriptors have numbers from the reserved range (`descriptors.py`), which no socket gets. If
+    other code closes one nevertheless, the call that finds it fails, and `on_lost` is called. A
+    sync checks that its descriptor still belongs to the file that was opened.
+
+    Attributes:
+        on_lost: called on any thread with a sentence that names the file. The owner must end the
+            process: it cannot know which of its other descriptors were closed.
     """
 
+    on_lost: Callable[[str], object] = staticmethod(_ignore)
     _is_interrupted = False
 
     def interrupt(self) -> None:
@@ -89,26 +117,40 @@ class Disk:
     def open(self, path: Path, *, create: bool = False) -> int:
         """Open for reading and writing; with `create` the file must not exist yet."""
         flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT | os.O_EXCL if create else 0)
-        return _opened(path, flags)
+        return self._opened(path, flags)
 
     def open_or_create(self, path: Path) -> int:
         """Open for reading and writing; an empty file is made where there is none."""
-        return _opened(path, os.O_RDWR | os.O_CLOEXEC | os.O_CREAT)
+        return self._opened(path, os.O_RDWR | os.O_CLOEXEC | os.O_CREAT)
 
     def open_reading(self, path: Path) -> int:
         """Open for reading only."""
-        return _opened(path, os.O_RDONLY | os.O_CLOEXEC)
+        return self._opened(path, os.O_RDONLY | os.O_CLOEXEC)
 
     def duplicate(self, fd: int) -> int:
         """Another descriptor of the same open file."""
-        return os.dup(fd)
+        try:
+            return in_reserved_range(os.dup(fd))
+        except OSError as error:
+            raise self._judged(fd, error) from error
 
     def close(self, fd: int) -> None:
-        os.close(fd)
+        """Close a descriptor; one that is not this store's any more is reported and left alone."""
+        try:
+            self._check_own(fd)
+        except OSError as error:
+            self._judged(fd, error)
+        else:
+            os.close(fd)
+        finally:
+            _own.pop(fd, None)
 
     def pwrite(self, fd: int, data: "ReadableBuffer", position: int) -> int:
         """Write some of `data` at `position`; returns how many bytes were taken."""
-        return os.pwrite(fd, data, position)
+        try:
+            return os.pwrite(fd, data, position)
+        except OSError as error:
+            raise self._judged(fd, error) from error
 
     def pread(self, fd: int, count: int, position: int) -> bytes:
         """Up to `count` bytes; fewer only at the end of the file.
@@ -122,12 +164,15 @@ class Disk:
         """
         if self._is_interrupted:
             raise StartInterrupted
-        data = os.pread(fd, count, position)
-        while 0 < len(data) < count:
-            rest = os.pread(fd, count - len(data), position + len(data))
-            if not rest:
-                break
-            data += rest
+        try:
+            data = os.pread(fd, count, position)
+            while 0 < len(data) < count:
+                rest = os.pread(fd, count - len(data), position + len(data))
+                if not rest:
+                    break
+                data += rest
+        except OSError as error:
+            raise self._judged(fd, error) from error
         return data
 
     def pread_cached(self, fd: int, count: int, position: int) -> bytes | None:
@@ -152,7 +197,7 @@ class Disk:
                 except OSError as failure:
                     if failure.errno == errno.EOPNOTSUPP:
                         return self.pread(fd, count, position)
-                    raise
+                    raise self._judged(fd, failure) from failure
                 if not found:
                     if position + filled < self.size(fd):
                         # Linux 5.9 and 5.10 say so of what is not cached.
@@ -181,7 +226,13 @@ class Disk:
             return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
 
     def fdatasync(self, fd: int) -> None:
-        os.fdatasync(fd)
+        """Make a file's bytes durable; fails if the descriptor belongs to another file by now."""
+        try:
+            # An acknowledgement depends on it: a sync of another file would succeed.
+            self._check_own(fd)
+            os.fdatasync(fd)
+        except OSError as error:
+            raise self._judged(fd, error) from error
 
     def drop_clean(self, fd: int) -> None:
         """Have the next reads of a file see the disk and not what memory holds of it.
@@ -208,7 +259,7 @@ class Disk:
 
     def sync_directory(self, path: Path) -> None:
         """Make the names in a directory durable."""
-        fd = _opened(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        fd = _open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             os.fsync(fd)
         finally:
@@ -249,6 +300,29 @@ class Disk:
         status = os.statvfs(path)
         used = (status.f_blocks - status.f_bfree) * status.f_frsize
         return DiskUsage(used, status.f_bavail * status.f_frsize)
+
+    def _opened(self, path: Path, flags: int) -> int:
+        fd = in_reserved_range(_open(path, flags))
+        found = os.fstat(fd)
+        _own[fd] = OwnFile(path, found.st_dev, found.st_ino)
+        return fd
+
+    def _check_own(self, fd: int) -> None:
+        """Raise OSError if a descriptor is closed or belongs to another file."""
+        found = os.fstat(fd)
+        own = _own.get(fd)
+        if own is not None and (found.st_dev, found.st_ino) != (own.device, own.inode):
+            raise OSError(errno.EBADF, "it belongs to another file")
+
+    def _judged(self, fd: int, error: OSError) -> OSError:
+        """The error of a call, after `on_lost` was called if the descriptor is not its file's."""
+        if error.errno not in _NOT_OURS:
+            return error
+        own = _own.get(fd)
+        name = own.path if own is not None else "a file of the store"
+        reason = f"descriptor {fd} of {name} was closed by other code of this process: {error}"
+        self.on_lost(reason)
+        return OSError(error.errno, reason)
 
     # The following are made of the calls above, so that a fault hits them too.
 
@@ -336,7 +410,7 @@ class Disk:
         self.sync_directory(path.parent)
 
 
-def _opened(path: Path, flags: int) -> int:
+def _open(path: Path, flags: int) -> int:
     try:
         return os.open(path, flags, 0o600)
     except OSError as error:

@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+import os
 from pathlib import Path
 
 import pytest
@@ -139,3 +140,22 @@ async def test_an_append_that_waited_for_room_does_not_land_in_a_topic_deleted_m
         revision = await nameserver.create_topic("T", {"broker-a": 1})
         appended = await broker.append("T", 0, b"new", route_revision=revision)
         assert appended.first_queue_offset == 0
+
+
+async def test_a_broker_whose_log_descriptor_was_closed_by_other_code_ends(
+    tmp_path: Path, nameserver: BrokerRoutes
+) -> None:
+    await nameserver.create_topic("T", {"broker-a": 1})
+    disk = HoldingDisk()
+    async with running_broker(tmp_path, [nameserver.address], disk=disk) as broker:
+        await broker.append("T", 0, b"good")
+        number = next(number for number, path in disk.paths.items() if in_log(path))
+        os.close(number)
+        assert isinstance(await refused(broker), errors.RockoonError)
+        await broker.stop.wait()
+    assert broker.stop.fatal is not None
+    assert broker.stop.fatal.status is ExitStatus.DISK_FAILED
+    assert "closed by other code" in str(broker.stop.fatal)
+
+    async with running_broker(tmp_path, [nameserver.address]) as broker:
+        assert await broker.bodies("T") == [b"good"]

@@ -10,6 +10,7 @@ import random
 import resource
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from itertools import count
 from pathlib import Path
 
 from faults.cluster import BROKER, OFFSET, FaultyCluster
@@ -202,8 +203,10 @@ def take(local: FaultyCluster, node: str, kind: str):  # type: ignore[no-untyped
     pid = local.node(node).pid
     assert pid is not None
     soft, hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)
-    used = max(int(each.name) for each in Path(f"/proc/{pid}/fd").iterdir())
-    resource.prlimit(pid, resource.RLIMIT_NOFILE, (used + 1, hard))
+    used = {int(each.name) for each in Path(f"/proc/{pid}/fd").iterdir()}
+    # The numbers of a store's files are far above the others: the limit is the first that is free.
+    free = next(number for number in count() if number not in used)
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, (free, hard))
 
     def give_back() -> None:
         with suppress(ProcessLookupError):

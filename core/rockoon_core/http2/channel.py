@@ -17,7 +17,7 @@ from rockoon_core.backoff import Backoff
 from rockoon_core.http2 import frames
 from rockoon_core.http2.client_call import ClientCall, ClientStream, failure
 from rockoon_core.http2.connection import Http2Connection
-from rockoon_core.http2.dialing import connected_socket
+from rockoon_core.http2.dialing import connected_socket, hand_to_loop
 from rockoon_core.http2.frames import ConnectionBroken, ErrorCode
 from rockoon_core.http2.headers import Header, block
 from rockoon_core.http2.liveness import Liveness
@@ -313,25 +313,26 @@ class Http2Channel(aio.Channel):
         self._connection = connection
 
     async def _open(self, connection: ClientConnection) -> None:
-        """Connect, and shake hands. Raises OSError, and ValueError for what is no address."""
+        """Connect and complete the TLS handshake.
+
+        Raises:
+            OSError: no connection, or the handshake failed.
+            ValueError: the address is not "host:port".
+        """
         host, _, port = self.address.rpartition(":")
         host = host.strip("[]")
         tls = None if self._tls is None else self._tls()
         connected = await connected_socket(host, int(port))
         try:
-            transport, _ = await asyncio.get_running_loop().create_connection(
-                lambda: connection,
-                sock=connected,
+            transport = await hand_to_loop(
+                connected,
+                connection,
                 ssl=None if tls is None else tls.context,
                 server_hostname=None if tls is None else tls.server_name or host,
             )
         except ConnectionError as failure:
-            connected.close()
             connection.ended_at_once(failure)
             return
-        except BaseException:
-            connected.close()
-            raise
         if (
             tls is not None
             and transport.get_extra_info("ssl_object").selected_alpn_protocol() != ALPN

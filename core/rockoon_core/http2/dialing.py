@@ -6,6 +6,7 @@ address that is silent hides none behind it.
 
 import asyncio
 import socket
+import ssl
 from collections import deque
 from itertools import chain, zip_longest
 from typing import Any
@@ -49,6 +50,41 @@ async def connected_socket(host: str, port: int) -> socket.socket:
             task.add_done_callback(_close_unwanted)
             task.cancel()
     raise OSError(", ".join(dict.fromkeys(failures)) or f"{host} has no address")
+
+
+async def hand_to_loop(
+    connected: socket.socket,
+    protocol: asyncio.Protocol,
+    *,
+    ssl: ssl.SSLContext | None,
+    server_hostname: str | None,
+) -> asyncio.Transport:
+    """Give a connected socket to the running loop, which owns its descriptor from then on.
+
+    Transports of asyncio use the socket object. A transport of uvloop uses the descriptor's number
+    and closes it; the object forgets the number only if the transport is still open when
+    `create_connection` resumes. If the peer has reset the connection by then, the object would
+    close the number again later, when it belongs to another file of the process.
+
+    Returns:
+        A transport, possibly closed already.
+
+    Raises:
+        OSError: the TLS handshake failed. The connection is closed.
+    """
+    loop = asyncio.get_running_loop()
+    try:
+        transport, _ = await loop.create_connection(
+            lambda: protocol, sock=connected, ssl=ssl, server_hostname=server_hostname
+        )
+    except BaseException:
+        if isinstance(loop, asyncio.BaseEventLoop):
+            connected.close()
+        raise
+    finally:
+        if not isinstance(loop, asyncio.BaseEventLoop):
+            connected.detach()
+    return transport
 
 
 def _in_turns(found: list[Any]) -> list[tuple[int, Any]]:

@@ -44,7 +44,13 @@ from rockoon_replica.service import ReplicationService
 from rockoon_replica.service import add_to_server as add_replication
 from rockoon_replica.settings import replica_identities
 from rockoon_runtime.drain import QUIET_SECONDS
-from rockoon_runtime.process import ExitStatus, Fatal, Stop, announce
+from rockoon_runtime.process import (
+    ExitStatus,
+    Fatal,
+    Stop,
+    announce,
+    end_when_descriptor_lost,
+)
 from rockoon_runtime.settings import SettingsError
 from rockoon_runtime.telemetry.telemetry import Telemetry
 from rockoon_runtime.wire import GrpcServer
@@ -85,6 +91,7 @@ async def serve(
         SettingsError, ListenError: a setting cannot be used.
     """
     clock, disk = clock or SystemClock(), disk or Disk()
+    end_when_descriptor_lost(disk, stop)
     frontend = NodeFrontend("broker", settings, {**RULES, **REPLICATION_RULES}, Lease("the broker"))
     nameservers = frontend.nameservers
     broker: Broker | None = None

@@ -22,7 +22,13 @@ from rockoon_proto.v1.nameserver_pb2 import OFFSET_SERVICE
 from rockoon_proto.v1.offset_pb2_grpc import add_OffsetServiceServicer_to_server
 from rockoon_replica.service import RULES as REPLICATION_RULES
 from rockoon_runtime.drain import QUIET_SECONDS
-from rockoon_runtime.process import ExitStatus, Fatal, Stop, announce
+from rockoon_runtime.process import (
+    ExitStatus,
+    Fatal,
+    Stop,
+    announce,
+    end_when_descriptor_lost,
+)
 from rockoon_runtime.settings import SettingsError
 from rockoon_runtime.telemetry.metrics import Measurement
 
@@ -56,11 +62,13 @@ async def serve(
     if settings.heartbeat_seconds >= settings.lease_seconds:
         raise SettingsError("heartbeat_seconds must be less than lease_seconds")
     etcd_cluster_id(settings.accept_etcd_cluster_id)
+    disk = disk or Disk()
+    end_when_descriptor_lost(disk, stop)
     rules = {**RULES, **REPLICATION_RULES}
     frontend = NodeFrontend("offset", settings, rules, Lease("the offset service"))
     try:
         if settings.copies > 1 or has_been_copy(settings.store_path):
-            await serve_copy(settings, frontend, stop, disk or Disk(), announce)
+            await serve_copy(settings, frontend, stop, disk, announce)
             return
         store = open_store(settings, stop, disk)
         try:
@@ -75,7 +83,7 @@ async def serve(
         await frontend.nameservers.close()
 
 
-def open_store(settings: OffsetSettings, stop: Stop, disk: Disk | None) -> Store:
+def open_store(settings: OffsetSettings, stop: Stop, disk: Disk) -> Store:
     def disk_failed(failure: StoreFailed) -> None:
         stop.fail(Fatal(ExitStatus.DISK_FAILED, str(failure)))
 

@@ -23,6 +23,7 @@ from typing import Any, Generic, TypeVar
 
 import uvloop
 
+from rockoon_core.disk import Disk
 from rockoon_core.errors import RockoonError
 from rockoon_runtime.allocator import keep_freed_memory
 from rockoon_runtime.settings import Loaded, SettingsError, command_line, load, render
@@ -215,6 +216,18 @@ def raise_open_files_limit() -> None:
     with contextlib.suppress(ValueError, OSError):
         # Some systems name a maximum and then refuse it; the present limit holds then.
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+
+
+def end_when_descriptor_lost(disk: Disk, stop: Stop) -> None:
+    """Have the process end when other code has closed a descriptor of its store."""
+    loop = asyncio.get_running_loop()
+
+    def lost(reason: str) -> None:
+        with contextlib.suppress(RuntimeError):
+            # The loop has ended: so has the process.
+            loop.call_soon_threadsafe(stop.fail, Fatal(ExitStatus.DISK_FAILED, reason))
+
+    disk.on_lost = lost
 
 
 def exit_status(cause: BaseException) -> ExitStatus:

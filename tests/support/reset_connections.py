@@ -1,0 +1,88 @@
+"""A process under uvloop whose peers reset connections; prints how many of its files were closed.
+
+Run as `python -m support.reset_connections client|server COUNT`: Rockoon's channel calls a server
+that resets, or Rockoon's server is called by clients that reset.
+"""
+
+import asyncio
+import os
+import socket
+import struct
+import sys
+import threading
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+
+import grpc
+import uvloop
+
+from rockoon_core.http2.channel import Http2Channel
+from rockoon_runtime.http2_server import Http2Server
+
+AT_ONCE = 20
+# Closed with this, a socket sends a reset.
+LINGER = struct.pack("ii", 1, 0)
+
+
+def reset(connection: socket.socket) -> None:
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, LINGER)
+    connection.close()
+
+
+def accept_and_reset(listener: socket.socket) -> None:
+    while True:
+        try:
+            connection, _ = listener.accept()
+        except OSError:
+            return
+        reset(connection)
+
+
+async def call_a_server_that_resets(port: int) -> None:
+    channel = Http2Channel(f"127.0.0.1:{port}")
+    with suppress(grpc.aio.AioRpcError):
+        await channel.connected(waits=False)
+    await channel.close()
+
+
+async def connect_and_reset(port: int) -> None:
+    reset(await asyncio.to_thread(socket.create_connection, ("127.0.0.1", port)))
+
+
+async def lost_files(count: int, connect: Callable[[], Awaitable[None]]) -> int:
+    """How many files that were opened after connections had ended were closed by other code."""
+    lost = 0
+    for _ in range(0, count, AT_ONCE):
+        async with asyncio.TaskGroup() as tasks:
+            for _ in range(AT_ONCE):
+                tasks.create_task(_awaited(connect))
+        # They get the numbers that the connections had.
+        files = [os.open(os.devnull, os.O_RDONLY) for _ in range(2 * AT_ONCE)]
+        await asyncio.sleep(0)
+        for descriptor in files:
+            try:
+                os.close(descriptor)
+            except OSError:
+                lost += 1
+    return lost
+
+
+async def _awaited(connect: Callable[[], Awaitable[None]]) -> None:
+    await connect()
+
+
+async def main(side: str, count: int) -> None:
+    if side == "client":
+        listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
+        threading.Thread(target=accept_and_reset, args=(listener,), daemon=True).start()
+        port = listener.getsockname()[1]
+        print(await lost_files(count, lambda: call_a_server_that_resets(port)))
+        return
+    server = Http2Server()
+    port = await server.listen("127.0.0.1", 0)
+    print(await lost_files(count, lambda: connect_and_reset(port)))
+    await server.stop(None)
+
+
+if __name__ == "__main__":
+    uvloop.run(main(sys.argv[1], int(sys.argv[2])))
