@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from rockoon_broker.idempotence.ledger import (
+    GAP_MS_MAX,
     REPEAT_MARGIN_MS,
     RUNS_MAX,
     MemoryLimits,
@@ -40,6 +41,13 @@ def ledger_with(*runs: Run, limits: MemoryLimits = LIMITS) -> SequenceLedger:
     for each in runs:
         ledger.note(KEY, each)
     return ledger
+
+
+def pass_time(ledger: SequenceLedger, since_ms: int, until_ms: int) -> None:
+    """The log grows from one store time to another without a long gap."""
+    for at_ms in range(since_ms, until_ms, GAP_MS_MAX):
+        ledger.forget(at_ms)
+    ledger.forget(until_ms)
 
 
 def test_a_new_producer_begins_with_0() -> None:
@@ -102,7 +110,7 @@ def test_numbers_out_of_bounds_are_refused(first: int, messages: int) -> None:
 def test_a_sequence_that_is_not_used_is_forgotten_in_time() -> None:
     ledger = ledger_with(run(0, 10))
     ledger.note(KEY._replace(queue_id=1), run(0, 1, at_ms=NOW_MS + 1))
-    ledger.forget(NOW_MS + LIMITS.memory_ms)
+    pass_time(ledger, NOW_MS + 1, NOW_MS + LIMITS.memory_ms)
     assert len(ledger) == 1
     assert ledger.forgotten_until_ms == NOW_MS
     ledger.forget(NOW_MS + LIMITS.memory_ms + 1)
@@ -115,8 +123,7 @@ def test_what_a_clock_that_was_ahead_has_left_is_forgotten_in_time() -> None:
     year_ms = 365 * 86_400_000
     ledger = ledger_with(run(0, 10, at_ms=NOW_MS + year_ms))
     ledger.note(KEY._replace(queue_id=1), run(0, 1, at_ms=NOW_MS))
-    ledger.forget(NOW_MS)
-    ledger.forget(NOW_MS + LIMITS.memory_ms - 1)
+    pass_time(ledger, NOW_MS, NOW_MS + LIMITS.memory_ms - 1)
     assert len(ledger) == 2
     now_ms = NOW_MS + LIMITS.memory_ms
     ledger.forget(now_ms)
@@ -126,6 +133,19 @@ def test_what_a_clock_that_was_ahead_has_left_is_forgotten_in_time() -> None:
     # A producer of today that repeats its first batch is none of that year.
     later_ms = now_ms + REPEAT_MARGIN_MS + 2000
     assert ledger.stored(batch(0, ago_ms=1000), 1, later_ms) == ()
+
+
+def test_a_clock_that_jumps_by_a_day_makes_no_copy_forget_a_producer_in_use() -> None:
+    """A wrong clock that was believed is in the store times of a log; each copy judges by these."""
+    day_ms = 24 * HOUR_MS
+    ledger = ledger_with(run(0, 10), run(10, 1, at_ms=NOW_MS + 1000))
+    for now_ms in (NOW_MS + day_ms, NOW_MS + day_ms + 60_000, NOW_MS + 120_000):
+        ledger.forget(now_ms)
+        assert ledger.stored(batch(11), 1, now_ms) == ()
+    assert ledger.forgotten_until_ms == 0
+    restored = SequenceLedger(LIMITS, ledger.copy())
+    restored.forget(NOW_MS + day_ms)
+    assert restored.stored(batch(11), 1, NOW_MS + day_ms) == ()
 
 
 def test_of_too_many_sequences_those_go_that_were_used_longest_ago() -> None:
@@ -254,6 +274,7 @@ def test_forgetting_many_at_once_takes_no_longer_for_each() -> None:
     ledger = SequenceLedger(replace(LIMITS, sequences_max=count))
     for producer in range(count):
         ledger.note(KEY._replace(producer_id=producer), run(0, 1))
+    pass_time(ledger, NOW_MS, NOW_MS + LIMITS.memory_ms - 1)
     began = time.process_time()
     ledger.forget(NOW_MS + LIMITS.memory_ms)
     assert not len(ledger)

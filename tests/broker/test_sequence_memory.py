@@ -123,18 +123,31 @@ def test_files_older_than_what_is_remembered_are_not_read(tmp_path: Path) -> Non
     bench.owner.store.close()
 
 
+def test_a_copy_whose_clock_is_a_day_ahead_remembers_what_the_log_does(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    bench.append(1, 0, b"old file")
+    for _ in range(3):
+        bench.append(0, 0, bytes(FILE_BYTES // 2))
+    bench.append(2, 0, b"new file")
+    bench.clock.time_ms += 24 * HOUR_MS
+    assert bench.known(bench.recall()) == {1: 1, 2: 1}
+    bench.memory.lead()
+    assert bench.known(bench.memory) == {1: 1, 2: 1}
+    bench.owner.store.close()
+
+
 async def test_a_snapshot_waits_until_the_log_is_durable(tmp_path: Path) -> None:
     disk = HoldingDisk()
     bench = Bench(tmp_path, Flush.SYNC, disk)
     disk.hold()
     appended = bench.append(1, 0, b"a")
     bench.clock.seconds += SNAPSHOT_SECONDS
-    await bench.memory.look(bench.clock.now_ms())
-    await bench.memory.look(bench.clock.now_ms())
+    await bench.memory.look()
+    await bench.memory.look()
     assert not bench.path.exists()
     disk.release()
     bench.owner.confirm(appended.end_offset)
-    await bench.memory.look(bench.clock.now_ms())
+    await bench.memory.look()
     assert decode_snapshot(bench.path.read_bytes()).log_end == appended.end_offset
     bench.owner.store.close()
 
@@ -147,7 +160,7 @@ async def test_a_snapshot_is_due_after_10_seconds_with_changes_or_after_enough_l
     async def written() -> bool:
         """Whether a look writes the file."""
         bench.path.unlink(missing_ok=True)
-        await bench.memory.look(bench.clock.now_ms())
+        await bench.memory.look()
         return bench.path.exists()
 
     async def append(producer: int, first: int, size: int = 1) -> None:
@@ -178,13 +191,13 @@ async def test_a_snapshot_that_cannot_be_written_is_tried_again(
     bench.owner.confirm(bench.append(1, 0, b"a").end_offset)
     bench.disk.fail_sync = lambda path: 5 if path.name.startswith(FILE) else 0
     bench.clock.seconds += SNAPSHOT_SECONDS
-    await bench.memory.look(bench.clock.now_ms())
+    await bench.memory.look()
     assert "was not written, it is tried again" in caplog.text
     bench.disk.fail_sync = lambda _: 0
-    await bench.memory.look(bench.clock.now_ms())
+    await bench.memory.look()
     assert not bench.path.exists()
     bench.clock.seconds += SNAPSHOT_SECONDS
-    await bench.memory.look(bench.clock.now_ms())
+    await bench.memory.look()
     assert decode_snapshot(bench.path.read_bytes()).sequences
     bench.owner.store.close()
 
@@ -264,7 +277,7 @@ async def test_through_power_cuts_kills_and_deletions_it_knows_what_the_log_has(
             bench.clock.seconds += chance.choice([0.5, SNAPSHOT_SECONDS])
             bench.owner.clock.time_ms += 600
             bench.owner.store.tick(bench.owner.clock.time_ms)
-            await bench.memory.look(bench.clock.now_ms())
+            await bench.memory.look()
         root = tmp_path / str(life)
         if chance.random() < 0.7:
             disk.cut(root, chance)

@@ -80,6 +80,17 @@ def test_a_clock_that_does_not_go_on_from_its_jump_is_not_believed(
     assert len(caplog.records) == 1
 
 
+@pytest.mark.parametrize("jump_ms", [YEAR_MS, -YEAR_MS])
+def test_a_follower_whose_clock_has_jumped_leads_with_the_time_of_before(jump_ms: int) -> None:
+    clocks = Clocks()
+    steady = SteadyClock(clocks, 0)
+    clocks.elapsed_ms = 30 * 60_000
+    clocks.set_by_ms = jump_ms
+    right_ms = NOW_MS + clocks.elapsed_ms
+    steady.lead_from(right_ms - 1000)
+    assert steady.now_ms() == right_ms
+
+
 def test_small_steps_are_followed_at_once() -> None:
     clocks = Clocks()
     steady = SteadyClock(clocks, 0)

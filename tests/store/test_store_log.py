@@ -18,6 +18,7 @@ from rockoon_core.replication_rules import consistent_point, rank_of
 from rockoon_format.batch import encode_batch
 from rockoon_format.log_marks import LOG_TOPIC
 from rockoon_replica.log import ReplicatedLog
+from support.aside_desk import TwoClocks
 from support.cold_disk import ColdDisk
 from support.eventually import eventually
 from support.holding_disk import HoldingDisk
@@ -25,7 +26,6 @@ from support.store_directory import (
     BORN_HOST,
     NOW_MS,
     FailingDisk,
-    FixedClock,
     batch_of,
     in_log,
     settings,
@@ -42,7 +42,10 @@ class Seen:
 
 @asynccontextmanager
 async def opened(
-    root: Path, disk: FailingDisk | None = None, seen: Seen | None = None
+    root: Path,
+    disk: FailingDisk | None = None,
+    seen: Seen | None = None,
+    clock: TwoClocks | None = None,
 ) -> AsyncIterator[StoreLog]:
     seen = seen or Seen()
     log = StoreLog(
@@ -54,7 +57,7 @@ async def opened(
             on_failed=failed,
             by_quorum=True,
         ),
-        FixedClock(),
+        clock or TwoClocks(),
         advanced=seen.queues.extend,
         failed=seen.failures.append,
     )
@@ -83,6 +86,19 @@ def copy(leader: ReplicatedLog, follower: ReplicatedLog) -> None:
     assert follower.boundaries() == leader.boundaries()
     size = leader.end - leader.min_offset
     assert leader.tail_crc(leader.end, size) == follower.tail_crc(follower.end, size)
+
+
+async def test_a_replica_whose_clock_jumped_opens_its_epoch_with_the_time_of_the_log(
+    tmp_path: Path,
+) -> None:
+    clock = TwoClocks()
+    async with opened(tmp_path / "a", clock=clock) as log:
+        log.open_epoch(1)
+        append(log, b"one")
+        clock.pass_ms(5000)
+        clock.wall_ms += 86_400_000
+        log.open_epoch(2)
+        assert log.store.runs.newest_ms == NOW_MS + 5000
 
 
 async def test_replicas_whose_logs_went_apart_come_together(tmp_path: Path) -> None:

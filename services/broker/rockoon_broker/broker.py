@@ -278,11 +278,12 @@ class Broker:
             StoreLayoutError: a file that says what RocketMQ has seen to cannot be read.
             OSError, StoreFailed, StoreClosed: the log cannot be read.
         """
+        # First: what other parts judge by the time is as old as the log says.
+        self.appends.store_clock.lead_from(self.store.runs.newest_ms)
         self.aside.find_levels()
         records = apply_rest(self.store, self._derived)
         self.sequences.lead()
         self.aside.lead()
-        self.appends.store_clock.begin(self.store.runs.newest_ms)
         self._leads = True
         self.store.ask_groups()
         self.store.forget_copied(self.store.appended_end)
@@ -293,12 +294,6 @@ class Broker:
             # That of a copy may be of a time before others led.
             self._tell_compacted()
         return records
-
-    def store_time_ms(self) -> int:
-        """The time as it goes into the store, epoch milliseconds: another broker's, who leads."""
-        if self._leads:
-            return self.appends.store_clock.now_ms()
-        return self.store.runs.newest_ms
 
     async def append(
         self, batch: Batch, route_revision: int, handling: Handling = ORDINARY

@@ -223,7 +223,7 @@ def loops_of(broker: Broker, stop: Stop) -> Iterator[tuple[str, Coroutine[Any, A
 def followers_of(broker: Broker) -> Iterator[tuple[str, Coroutine[Any, Any, None]]]:
     """What keeps in step with the log, whoever leads, by name; until cancelled."""
     changed = broker.store_changed
-    yield "producer-sequences", broker.sequences.run(broker.store_time_ms, changed)
+    yield "producer-sequences", broker.sequences.run(changed)
     yield "pending-snapshots", broker.aside.write_snapshots(changed)
     yield "compaction", broker.compaction.run()
     if broker.key_index is not None:

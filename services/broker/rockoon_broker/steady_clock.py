@@ -31,8 +31,17 @@ class SteadyClock:
         self._clock = clock
         self.begin(newest_ms)
 
+    def lead_from(self, newest_ms: int) -> None:
+        """Continue from the newest message, which another broker has stored.
+
+        A jump since this clock was made is judged as any other: a machine that is elected leader
+        while its clock is wrong does not store wrong times at once.
+        """
+        if newest_ms - self.now_ms() > JUMP_MS:
+            self._believed_ms = newest_ms - self._monotonic_ms()
+
     def begin(self, newest_ms: int) -> None:
-        """Go on from the newest message, as a new one does: another broker has stored it."""
+        """Believe the machine's clock, or the newest message if the clock is behind it."""
         clock = self._clock
         now_ms, at_ms = clock.now_ms(), self._monotonic_ms()
         # What the clock shows, less what the one that never jumps does: believed, and read last.

@@ -8,6 +8,9 @@ Invariants:
 2. Of each sequence the last RUNS_MAX runs are kept, and of the sequences the `sequences_max` that
    were used last. Every sequence forgotten was last used at `forgotten_until_ms` or before.
 3. Sequences stand in the order in which they were last used, so the oldest is always the first.
+4. How long a sequence was not used follows from store times in the log alone, not from the clock of
+   the machine: all copies of a log forget alike. Store times may jump with a leader's clock, so a
+   step from one to the next counts as GAP_MS_MAX at most, and a step back as nothing.
 """
 
 from collections import OrderedDict
@@ -24,6 +27,10 @@ RUNS_MAX = 8
 queue in flight than this may be refused a repeat of the oldest."""
 REPEAT_MARGIN_MS = 60_000
 """How much older than its request says a repeat is taken to be: it may have been on its way."""
+
+GAP_MS_MAX = 600_000
+"""The longest time without a record that counts in full. A clock that jumps by a day ages all
+sequences by this."""
 
 
 class Run(NamedTuple):
@@ -52,7 +59,7 @@ class MemoryLimits:
     sequences_max: int
     """Sequences, one for each producer and queue."""
     memory_ms: int
-    """How long one is remembered that is not used."""
+    """How long an unused sequence is remembered, in time of the log."""
     snapshot_log_bytes: int = 64 << 20
     """A snapshot is due, not waiting for its time, when there is so much log behind the last."""
 
@@ -79,8 +86,13 @@ class SequenceLedger:
         """Store time of the newest message of a sequence that was forgotten, 0 if none was."""
         self.changes = 0
         """Grows whenever there is something new to write down."""
-        # Since when the sequence that was not used for longest bears a time that is still to come.
-        self._ahead_since_ms: int | None = None
+        # The newest store time seen, and the log's time in milliseconds, from 0 on.
+        self._newest_ms = 0
+        self._age_ms = 0
+        # The log's time at which each sequence was used last.
+        self._used_at_ms: dict[SequenceKey, int] = {}
+        for key, runs in self._sequences.items():
+            self._used_at_ms[key] = self._advance(runs[-1].store_timestamp_ms)
         self._bound()
 
     def __len__(self) -> int:
@@ -165,6 +177,7 @@ class SequenceLedger:
         self._sequences[key] = (*runs[1 - RUNS_MAX :], run) if continues else (run,)
         # `forget` and `_bound` take the first for the one that was not used for longest.
         self._sequences.move_to_end(key)
+        self._used_at_ms[key] = self._advance(run.store_timestamp_ms)
         self.changes += 1
         self._bound()
 
@@ -177,27 +190,30 @@ class SequenceLedger:
         """These sequences' messages went with their topics."""
         for key in keys:
             self._sequences.pop(key, None)
+            self._used_at_ms.pop(key, None)
         self.changes += bool(keys)
 
-    def forget(self, now_ms: int) -> None:
-        """Forget what was not used for too long; costs what it forgets.
+    def forget(self, newest_ms: int) -> None:
+        """Forget sequences that were not used for too long; costs time for these only.
 
-        What a clock that was wrong has brought from the future was used before now.
+        Args:
+            newest_ms: store time of the newest record in the log, epoch milliseconds.
         """
-        self._come_back(now_ms)
+        self._come_back(newest_ms)
+        age_ms = self._advance(newest_ms)
         while self._sequences:
             key = next(iter(self._sequences))
-            used_ms = self._sequences[key][-1].store_timestamp_ms
-            if used_ms <= now_ms:
-                self._ahead_since_ms = None
-            else:
-                # By when it was first met: a time of next year would keep it, and all behind it,
-                # for a year.
-                used_ms = self._ahead_since_ms = min(self._ahead_since_ms or now_ms, now_ms)
-            if used_ms > now_ms - self._limits.memory_ms:
+            if self._used_at_ms[key] > age_ms - self._limits.memory_ms:
                 return
             self._forget(key)
-            self._come_back(now_ms)
+            self._come_back(newest_ms)
+
+    def _advance(self, store_ms: int) -> int:
+        """Note a store time of the log; returns the log's time in milliseconds."""
+        if self._newest_ms:
+            self._age_ms += min(max(store_ms - self._newest_ms, 0), GAP_MS_MAX)
+        self._newest_ms = store_ms
+        return self._age_ms
 
     def forgotten(self, until_ms: int) -> None:
         """Messages stored until then may be unknown here: the log does not hold them any more."""
@@ -229,6 +245,7 @@ class SequenceLedger:
 
     def _forget(self, key: SequenceKey) -> None:
         runs = self._sequences.pop(key)
+        del self._used_at_ms[key]
         # What is older may have been stored for a producer unknown here. Refusing repeats of that
         # time is what makes it safe to forget.
         self.forgotten_until_ms = max(self.forgotten_until_ms, runs[-1].store_timestamp_ms)

@@ -14,7 +14,7 @@ Invariants:
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from rockoon_broker.applying import apply_rest
@@ -61,7 +61,7 @@ class SequenceMemory:
     ) -> None:
         if snapshot is None:
             self.ledger = SequenceLedger(limits)
-            start = _first_remembered(store, clock.now_ms() - limits.memory_ms)
+            start = _first_remembered(store, store.runs.newest_ms - limits.memory_ms)
         else:
             self.ledger = SequenceLedger(limits, snapshot.sequences, snapshot.forgotten_until_ms)
             start = snapshot.log_end
@@ -156,7 +156,7 @@ class SequenceMemory:
         """Whoever appends notes it here from now on; all that readers see was applied."""
         self._drop_deleted()
         self._applied_end = None
-        self.ledger.forget(self._clock.now_ms())
+        self.ledger.forget(self._store.runs.newest_ms)
 
     def _drop_deleted(self) -> None:
         """Drop the sequences of messages that went with their topics, if some went since."""
@@ -177,22 +177,21 @@ class SequenceMemory:
         """Physical offset up to which the ledger knows the log."""
         return self._store.appended_end if self._applied_end is None else self._applied_end
 
-    async def run(self, now_ms: Callable[[], int], store_changed: Bell) -> None:
-        """Forget what is too old and write snapshots, until cancelled.
+    async def run(self, store_changed: Bell) -> None:
+        """Forget unused sequences and write snapshots, until cancelled.
 
         Args:
-            now_ms: tells the time as it goes into the store, epoch milliseconds.
             store_changed: rung when the log has grown, or topics were deleted.
         """
         while True:
             await asyncio.sleep(LOOK_SECONDS)
-            await self.look(now_ms())
+            await self.look()
             if self._waiting is None and not self._has_news:
                 await store_changed.wait(FORGET_SECONDS if len(self.ledger) else None)
 
-    async def look(self, now_ms: int) -> None:
-        """Do what is due now."""
-        self.ledger.forget(now_ms)
+    async def look(self) -> None:
+        """Forget sequences and write a snapshot if they are due."""
+        self.ledger.forget(self._store.runs.newest_ms)
         if self._waiting is None and self._is_due():
             self._waiting = self.snapshot(), self.ledger.changes
         if self._waiting and self._store.settled_end >= self._waiting[0].log_end:

@@ -9,7 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from rockoon_broker import cold_reads
-from rockoon_broker.store.clock import WallClock
+from rockoon_broker.clock import Clock
+from rockoon_broker.steady_clock import SteadyClock
 from rockoon_broker.store.errors import AppendFailed, StoreClosed, StoreDamaged, StoreNotWritable
 from rockoon_broker.store.queues.consume_queue import QueueKey
 from rockoon_broker.store.store import Store
@@ -27,7 +28,7 @@ class StoreLog:
     Args:
         replica: this replica's id, which the records that open epochs name.
         open_store: called once here, and at each truncation.
-        clock: store times of these records.
+        clock: store times of these records; a jump of it is not followed at once.
         topics: whose messages a log holds that has not said so yet.
         advanced: called with the queues that have new messages for their readers.
         failed: called when a sync has failed; the process has to end.
@@ -40,7 +41,7 @@ class StoreLog:
         self,
         replica: str,
         open_store: OpenStore,
-        clock: WallClock,
+        clock: Clock,
         *,
         topics: Callable[[], LogTopics] = LogTopics,
         advanced: Callable[[Sequence[QueueKey]], None],
@@ -48,7 +49,7 @@ class StoreLog:
     ) -> None:
         self._replica = replica
         self._open_store = open_store
-        self._clock = clock
+        self._store_clock = SteadyClock(clock, 0)
         self._topics = topics
         self._advanced = advanced
         self._failed = failed
@@ -195,8 +196,9 @@ class StoreLog:
         """
         # The first leader of several copies is who was the only one before.
         topics = NO_TOPICS if self.store.epoch else self._topics()
+        self._store_clock.lead_from(self.store.runs.newest_ms)
         try:
-            self.store.open_epoch(epoch, self._replica, self._clock.now_ms(), topics)
+            self.store.open_epoch(epoch, self._replica, self._store_clock.now_ms(), topics)
         except (StoreNotWritable, AppendFailed) as failure:
             raise LogFull(str(failure)) from failure
 

@@ -126,7 +126,8 @@ class Transactions:
             OSError: the disk.
         """
         self._halves.take_over()
-        now, now_ms = self._clock.monotonic_seconds(), self._clock.now_ms()
+        # By the time that is stored: a clock that is a day ahead would give all of them up at once.
+        now, now_ms = self._clock.monotonic_seconds(), self._appends.store_clock.now_ms()
         pending = self._halves.pending()
         places = zip(pending.positions.tolist(), pending.offsets.tolist(), strict=True)
         for position, offset in places:
