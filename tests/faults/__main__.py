@@ -21,7 +21,7 @@ from faults import library, page
 from faults.broken_service import MECHANISMS
 from faults.page import Row
 from faults.scenario import BROKEN_SHOWN_MAX, Outcome, Scenario, Task
-from faults.scenarios import SCENARIOS, named
+from faults.scenarios import SCENARIOS, chosen, named
 
 SECONDS_MAX = 900.0
 """Of one scenario at scale 1; none comes near it on a quiet machine."""
@@ -30,7 +30,11 @@ SECONDS_MAX = 900.0
 def main() -> int:
     parser = argparse.ArgumentParser(prog="make faults", description=__doc__)
     names = ", ".join(each.name for each in SCENARIOS)
-    parser.add_argument("--only", default="", help=f"scenarios, with commas between: {names}")
+    parser.add_argument(
+        "--only",
+        default="",
+        help=f"scenarios, with commas between, * for any part of a name: {names}",
+    )
     parser.add_argument("--scale", type=float, default=1.0, help="times the default counts")
     parser.add_argument("--seed", type=int, help="default: one that nobody has tried")
     parser.add_argument(
@@ -45,23 +49,24 @@ def main() -> int:
     # Members of the cluster come and go; what must hold is judged at the end.
     logging.getLogger("rockoon").setLevel(logging.CRITICAL)
     logging.getLogger("asyncio").setLevel(logging.CRITICAL)
-    chosen = [named(name) for name in arguments.only.replace(",", " ").split()] or list(SCENARIOS)
+    patterns = arguments.only.replace(",", " ").split() or ["*"]
+    wanted = [scenario for pattern in patterns for scenario in chosen(pattern)]
     if arguments.broken:
         return break_on_purpose(arguments.broken, seed, arguments.scale)
-    rows = go_through(chosen, seed, arguments.scale)
+    rows = go_through(wanted, seed, arguments.scale)
     if arguments.out is not None:
         page.write(rows, arguments.out)
     return 1 if any(row.outcome.broken for row in rows) else 0
 
 
-def go_through(chosen: Sequence[Scenario], seed: int, scale: float, broken: str = "") -> list[Row]:
+def go_through(wanted: Sequence[Scenario], seed: int, scale: float, broken: str = "") -> list[Row]:
     """Run scenarios one after another."""
     rows = []
     why_not = library.why_not()
     with tempfile.TemporaryDirectory(prefix="rockoon-faults-") as made:
         directory = Path(made)
         built = None if why_not else library.build(directory)
-        for scenario in chosen:
+        for scenario in wanted:
             if scenario.needs_library and built is None:
                 print(f"left out: {scenario.name}: {why_not}", file=sys.stderr)
                 rows.append(Row(scenario, Outcome(notes=[why_not]), seed, scale))

@@ -174,7 +174,7 @@ class Adversary:
             "nameserver killed": self._kill_nameserver,
             "offset leader killed": lambda: self._kill_leader(OFFSET),
             "offset leader paused": lambda: self._pause_leader(OFFSET),
-            "all offset services killed": lambda: self._down_and_up(
+            "all offset services killed": lambda: self.down_and_up(
                 *self._local.replicas_of(OFFSET)
             ),
         }
@@ -188,7 +188,7 @@ class Adversary:
         chosen.insert(self._chance.randrange(count), ALONE)
         return chosen
 
-    async def _leader(self, log: str = LOG) -> str:
+    async def leader(self, log: str = LOG) -> str:
         while True:
             described = await when_there(lambda: self._cluster.admin.logs.describe(log))
             if described.leader is not None:
@@ -198,7 +198,7 @@ class Adversary:
     def _some(self, count: int) -> list[str]:
         return self._chance.sample(self._local.replicas_of(LOG), count)
 
-    async def _down_and_up(self, *names: str) -> list[str]:
+    async def down_and_up(self, *names: str) -> list[str]:
         async with asyncio.TaskGroup() as tasks:
             for name in names:
                 tasks.create_task(self._local.down(name))
@@ -209,13 +209,13 @@ class Adversary:
         return [f"{name} does not start: {why}" for name, why in refusals.items() if why]
 
     async def _kill_leader(self, log: str = LOG) -> list[str]:
-        return await self._down_and_up(await self._leader(log))
+        return await self.down_and_up(await self.leader(log))
 
     async def _kill(self, count: int) -> list[str]:
-        return await self._down_and_up(*self._some(count))
+        return await self.down_and_up(*self._some(count))
 
     async def _kill_nameserver(self) -> list[str]:
-        return await self._down_and_up("nameserver-a")
+        return await self.down_and_up("nameserver-a")
 
     def _stop(self, name: str) -> int:
         """Stop a process where it is; returns its pid."""
@@ -239,11 +239,11 @@ class Adversary:
         async def nothing() -> list[str]:
             return []
 
-        return await self._pause(await self._leader(log), nothing)
+        return await self._pause(await self.leader(log), nothing)
 
     async def _pause_and_kill(self) -> list[str]:
         paused, killed = self._some(2)
-        return await self._pause(paused, lambda: self._down_and_up(killed))
+        return await self._pause(paused, lambda: self.down_and_up(killed))
 
     async def _kill_leader_alone(self) -> list[str]:
         """What the leader takes last, nobody has who goes on without it.
@@ -251,14 +251,14 @@ class Adversary:
         The others are killed while they are stopped: if they went on, they would find in their
         sockets what it had sent them. It comes back behind their election, which it would win.
         """
-        leader = await self._leader()
+        leader = await self.leader()
         others = [name for name in self._local.replicas_of(LOG) if name != leader]
         for name in others:
             self._stop(name)
         await asyncio.sleep(AFTERWARDS_SECONDS)
         await self._local.down(leader)
-        faults = await self._down_and_up(*others)
-        while not faults and await self._leader() == leader:
+        faults = await self.down_and_up(*others)
+        while not faults and await self.leader() == leader:
             await asyncio.sleep(AFTERWARDS_SECONDS / 50)
         refusal = await self._local.up(leader)
         return [*faults, f"{leader} does not start: {refusal}"] if refusal else faults

@@ -9,7 +9,16 @@ from faults.scenarios import SCENARIOS
 
 BEGIN = "<!-- make faults writes from here -->"
 END = "<!-- to here -->"
-HEADING = ("scenario", "what must hold", "runs", "faults", "acknowledged", "broken", "command")
+HEADING = (
+    "scenario",
+    "what must hold",
+    "runs",
+    "faults",
+    "acknowledged",
+    "longest pause of sends",
+    "broken",
+    "command",
+)
 
 
 @dataclass(frozen=True)
@@ -45,13 +54,23 @@ def shown(line: Sequence[str]) -> str:
 def cells(row: Row) -> tuple[str, ...]:
     outcome = row.outcome
     if not outcome.runs and outcome.notes:
-        return (row.scenario.name, row.scenario.promise, "left out", "", "", "", outcome.notes[0])
+        return (
+            row.scenario.name,
+            row.scenario.promise,
+            "left out",
+            "",
+            "",
+            "",
+            "",
+            outcome.notes[0],
+        )
     return (
         row.scenario.name,
         row.scenario.promise,
         f"{outcome.runs:,}",
         f"{outcome.injected:,}",
         f"{outcome.acknowledged:,}",
+        f"{outcome.pause_seconds:.1f} s" if outcome.pause_seconds else "",
         str(len(outcome.broken)),
         f"`{row.command}`",
     )

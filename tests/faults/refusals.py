@@ -79,10 +79,12 @@ async def refused(local: FaultyCluster, cluster: rockoon.Cluster, refusal: Refus
     except TimeoutError:
         faults.append(f"{leader} leads on")
     while (ended := await local.ended_by_itself(AFTERWARDS_SECONDS)) is not None:
-        if refusal.part or ended.name != leader:
+        may_end = not refusal.part or refusal.number == errno.EBADF
+        if ended.name != leader or not may_end:
             faults.append(f"it ended: {' '.join(str(ended).split())[-300:]}")
             break
-        # Without any room a copy cannot write down what it promises, and ends: the others go on.
+        # Without any room a copy cannot write down what it promises, and ends: the others go on. A
+        # process whose descriptor was closed by other code cannot trust any of them, and ends.
         control.calm()
         if why := await local.up(leader):
             faults.append(f"{leader} does not start: {why}")

@@ -1,6 +1,8 @@
 """All scenarios, in the order in which they run."""
 
-from faults import copies, flips, fuzz, kills, power, refusals, syncs
+from fnmatch import fnmatch
+
+from faults import copies, flips, fuzz, kills, machines, power, pressure, refusals, syncs
 from faults.scenario import Scenario
 
 SCENARIOS = (
@@ -23,6 +25,37 @@ SCENARIOS = (
         "EBADF), or its disk is full: another copy leads, and nothing acknowledged is lost",
         refusals.refused_writes,
         needs_library=True,
+    ),
+    Scenario(
+        "copies-flips",
+        "three copies: one flipped bit in any copy, the leader or a follower restarted: the log "
+        "goes on, the bit is repaired, no sound copy is called damaged",
+        machines.flipped_bits,
+    ),
+    Scenario(
+        "copies-snapshots",
+        "three copies: a follower's disk is put back to an older snapshot, and its vote is needed: "
+        "nothing acknowledged is voted away",
+        machines.older_snapshots,
+    ),
+    Scenario(
+        "copies-clocks",
+        "three copies: the clock of one machine jumps by a day, both ways, and it leads or is "
+        "elected: idempotent producers go on",
+        machines.jumping_clocks,
+        needs_library=True,
+    ),
+    Scenario(
+        "copies-resets",
+        "three copies: at the address of one that is away, connections are accepted and reset: no "
+        "process ends or writes to a descriptor that is not its own",
+        machines.reset_connections,
+    ),
+    Scenario(
+        "pressure",
+        "a partition of 48 MB fills while a group is far behind: what it has not read is kept, new "
+        "messages are refused, and taken again when it has read",
+        pressure.unread_messages,
     ),
     Scenario(
         "broker-power",
@@ -118,3 +151,11 @@ SCENARIOS = (
 def named(name: str) -> Scenario:
     """Raises KeyError: there is none of this name."""
     return {each.name: each for each in SCENARIOS}[name]
+
+
+def chosen(pattern: str) -> list[Scenario]:
+    """Scenarios by a name that may have wildcards. Raises KeyError: there is none."""
+    found = [each for each in SCENARIOS if fnmatch(each.name, pattern)]
+    if not found:
+        raise KeyError(pattern)
+    return found

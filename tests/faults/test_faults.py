@@ -216,7 +216,9 @@ def test_any_request_can_be_made() -> None:
 
 
 def test_a_page_gets_its_table_between_the_marks(tmp_path: Path) -> None:
-    rows = [Row(each, Outcome(1, 2, 3000), seed=7, scale=0.5) for each in SCENARIOS]
+    rows = [
+        Row(each, Outcome(1, 2, 3000, pause_seconds=4.5), seed=7, scale=0.5) for each in SCENARIOS
+    ]
     path = tmp_path / "page.md"
     path.write_text(f"before\n{page.BEGIN}\na stale row\n{page.END}\nafter\n")
     page.write(rows, path)
@@ -224,12 +226,12 @@ def test_a_page_gets_its_table_between_the_marks(tmp_path: Path) -> None:
     assert text.startswith("before\n")
     assert text.endswith("\nafter\n")
     assert "stale" not in text
-    assert "| 3,000 | 0 | `make faults ONLY=kills SEED=7 SCALE=0.5` |" in text
+    assert "| 3,000 | 4.5 s | 0 | `make faults ONLY=kills SEED=7 SCALE=0.5` |" in text
     # The others keep what they have.
     page.write([Row(named("fuzz"), Outcome(9, 9, 9, ["broken"]), seed=8, scale=1)], path)
     later = path.read_text()
-    assert "| 9 | 9 | 9 | 1 | `make faults ONLY=fuzz SEED=8` |" in later
-    assert "| 3,000 | 0 | `make faults ONLY=kills SEED=7 SCALE=0.5` |" in later
+    assert "| 9 | 9 | 9 |  | 1 | `make faults ONLY=fuzz SEED=8` |" in later
+    assert "| 3,000 | 4.5 s | 0 | `make faults ONLY=kills SEED=7 SCALE=0.5` |" in later
     assert later.count("| fuzz |") == 1
 
 

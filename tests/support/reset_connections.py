@@ -12,6 +12,7 @@ import sys
 import threading
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from typing import Self
 
 import grpc
 import uvloop
@@ -29,13 +30,38 @@ def reset(connection: socket.socket) -> None:
     connection.close()
 
 
-def accept_and_reset(listener: socket.socket) -> None:
-    while True:
-        try:
-            connection, _ = listener.accept()
-        except OSError:
-            return
-        reset(connection)
+class ResettingServer:
+    """Accepts connections and resets each; a context manager.
+
+    Attributes:
+        port: where it listens.
+        count: how many it has reset.
+    """
+
+    def __init__(self, port: int = 0) -> None:
+        self._listener = socket.create_server(("127.0.0.1", port), backlog=1024)
+        self.port: int = self._listener.getsockname()[1]
+        self.count = 0
+        self._thread = threading.Thread(target=self._accept, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        # Wakes the thread.
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._thread.join()
+        self._listener.close()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                connection, _ = self._listener.accept()
+            except OSError:
+                return
+            reset(connection)
+            self.count += 1
 
 
 async def call_a_server_that_resets(port: int) -> None:
@@ -73,10 +99,8 @@ async def _awaited(connect: Callable[[], Awaitable[None]]) -> None:
 
 async def main(side: str, count: int) -> None:
     if side == "client":
-        listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
-        threading.Thread(target=accept_and_reset, args=(listener,), daemon=True).start()
-        port = listener.getsockname()[1]
-        print(await lost_files(count, lambda: call_a_server_that_resets(port)))
+        with ResettingServer() as peer:
+            print(await lost_files(count, lambda: call_a_server_that_resets(peer.port)))
         return
     server = Http2Server()
     port = await server.listen("127.0.0.1", 0)

@@ -1,0 +1,274 @@
+"""One machine of three fails in a way of its own, again and again, while messages are sent.
+
+Bits of a log's copy flip, a disk is put back to an older snapshot, a clock jumps, connections are
+reset. Each trial must leave a log that takes messages of both kinds of
+producers and progress; at the end all that was acknowledged is there, in its place, and the
+messages of idempotent producers are there once.
+"""
+
+import asyncio
+import random
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from faults.cluster import FaultyCluster
+from faults.copies import COPIES, LOG, Adversary, same
+from faults.kills import once
+from faults.power import GROUPS, QUEUES, TOPIC
+from faults.refusals import longest_pause
+from faults.scenario import Outcome, Task
+from faults.syncs import AFTERWARDS_SECONDS, AWAIT_FAULT_SECONDS, RESENT, working
+from faults.workload import Books, Committer, read_topic, when_there
+
+import rockoon
+from load import payload
+from rockoon_replica.replica_file import FILE, decode
+from support.reset_connections import ResettingServer
+
+MACHINES = tuple(f"{LOG}-{number}" for number in range(COPIES))
+FLIPS, SNAPSHOTS, JUMPS, RESETS = 12, 5, 4, 4
+REPAIRED_SECONDS = 60.0
+RESET_SECONDS = 4.0
+DAY_SECONDS = 86_400.0
+
+
+@dataclass
+class Machines:
+    """Three copies of a log under load."""
+
+    local: FaultyCluster
+    cluster: rockoon.Cluster
+    books: Books
+    committer: Committer
+    outcome: Outcome
+    adversary: Adversary
+    chance: random.Random
+
+    async def goes_on(self, seconds: float = AWAIT_FAULT_SECONDS) -> list[str]:
+        """Whether both kinds of producers and the committer are acknowledged from now on."""
+
+        def counts() -> dict[str, int]:
+            kinds = [each.stream // payload.LANES_MAX % 2 for each in self.books.acknowledged]
+            return {
+                "messages of an ordinary producer": kinds.count(0),
+                "messages of an idempotent producer": kinds.count(1),
+                "progress": len(self.committer.acknowledged),
+            }
+
+        before = counts()
+        waiting = set(before)
+        try:
+            async with asyncio.timeout(seconds):
+                while waiting:
+                    await asyncio.sleep(AFTERWARDS_SECONDS / 50)
+                    waiting = {kind for kind, count in counts().items() if count <= before[kind]}
+        except TimeoutError:
+            return [f"no {kind} acknowledged for {seconds:.0f} s" for kind in sorted(waiting)]
+        return []
+
+    async def check(self, where: str, *, damaged: Sequence[str] = ()) -> bool:
+        """End a trial: the log goes on, every process lives, no sound copy is called damaged.
+
+        Args:
+            where: which trial it was.
+            damaged: copies whose disks the trial has changed.
+        """
+        self.outcome.runs += 1
+        self.outcome.breaks(where, await self.goes_on())
+        self.outcome.breaks(where, self.local.unexpected_ends())
+        called = [name for name in MACHINES if name not in damaged and not self.is_sound(name)]
+        self.outcome.breaks(where, [f"{name} is sound and is called damaged" for name in called])
+        return not self.outcome.broken
+
+    def is_sound(self, name: str) -> bool:
+        """What a copy's own file says of it."""
+        path = self.local.store(name) / "config" / FILE
+        return decode(path.read_bytes()).facts.sound
+
+    async def up(self, *names: str) -> list[str]:
+        refusals = {name: await self.local.up(name) for name in names}
+        return [f"{name} does not start: {why}" for name, why in refusals.items() if why]
+
+    def followers(self, leader: str) -> list[str]:
+        found = [name for name in MACHINES if name != leader]
+        self.chance.shuffle(found)
+        return found
+
+
+@asynccontextmanager
+async def machines(
+    task: Task, outcome: Outcome, purpose: str, *, watched: bool = False, equal: bool = True
+) -> AsyncIterator[Machines]:
+    """Have a cluster at work until the block ends; then judge what is stored.
+
+    Args:
+        watched: replicas run with the library.
+        equal: the copies' files have to be the same in the end.
+    """
+    chance = task.chance(purpose)
+    local = FaultyCluster(
+        task,
+        watched=MACHINES if watched else (),
+        settings={"nameserver": {"node_lease_seconds": 2}},
+        nameservers=2,
+        replicas=COPIES,
+    )
+    books = Books(TOPIC)
+    async with local, rockoon.connect(local.nameservers) as cluster:
+        await when_there(
+            lambda: cluster.admin.create_topic(TOPIC, queues_per_broker=QUEUES, if_absent=True)
+        )
+        for group in GROUPS:
+            await cluster.admin.create_group(group)
+        committer = Committer(cluster, books, GROUPS, (await cluster.route(TOPIC)).queues)
+        adversary = Adversary(local, cluster, chance)
+        async with working(cluster, books, committer, 0, chance):
+            await asyncio.sleep(AFTERWARDS_SECONDS)
+            yield Machines(local, cluster, books, committer, outcome, adversary, chance)
+        outcome.pause_seconds = longest_pause(books, 0)
+        outcome.breaks("at the end", local.unexpected_ends())
+        stored = await read_topic(cluster, TOPIC)
+        outcome.breaks("at the end", books.judge(stored, RESENT))
+        outcome.breaks("at the end", once(stored.messages.values()))
+        unread = sum(map(len, stored.damaged.values()))
+        outcome.breaks("at the end", [f"{unread} messages cannot be read"] if unread else [])
+        outcome.breaks("at the end", await committer.judge())
+        if equal:
+            stores = [local.store(name) for name in MACHINES]
+            outcome.breaks("at the end", await same("commitlog", stores))
+    outcome.acknowledged = len(books.acknowledged) + len(committer.acknowledged)
+    local.close_controls()
+
+
+async def flipped_bits(task: Task) -> Outcome:
+    """One bit of one copy's CommitLog, and a restart of the leader or of a follower."""
+    outcome = Outcome()
+    async with machines(task, outcome, "flips") as at_work:
+        for number in range(task.count(FLIPS)):
+            victim = MACHINES[number % COPIES]
+            leader = await at_work.adversary.leader()
+            is_leader = number // COPIES % 2 == 0
+            restarted = leader if is_leader else at_work.followers(leader)[0]
+            role = "leader" if victim == leader else "follower"
+            flip = Flip(at_work, victim)
+            where = f"{flip} of {victim} ({role}), {restarted} restarted"
+            outcome.injected += 1
+            outcome.breaks(where, await at_work.adversary.down_and_up(restarted))
+            if not await at_work.check(where, damaged=[victim]):
+                break
+            outcome.breaks(where, await flip.repaired())
+    return outcome
+
+
+class Flip:
+    """A flipped bit in a record that all copies have, as often in its head as anywhere."""
+
+    def __init__(self, at_work: Machines, victim: str) -> None:
+        chance = at_work.chance
+        files = sorted((at_work.local.store(victim) / "commitlog").iterdir())
+        sizes = [len(path.read_bytes().rstrip(b"\0")) for path in files]
+        # Not the newest: a copy that lacks them is no fault.
+        at = chance.randrange(sum(sizes) * 4 // 5)
+        number = 0
+        while at >= sizes[number]:
+            at -= sizes[number]
+            number += 1
+        self._path = files[number]
+        data = self._path.read_bytes()
+        if chance.random() < 0.5:
+            # Size, magic, checksum and what follows them. All records have the same magic.
+            head = max(data.rfind(data[4:8], 0, at + 8) - 4, 0)
+            at = head + chance.randrange(60)
+        self._at, self._byte, self._bit = at, data[at], chance.randrange(8)
+        with self._path.open("r+b", buffering=0) as file:
+            file.seek(at)
+            file.write(bytes([self._byte ^ 1 << self._bit]))
+
+    def __str__(self) -> str:
+        return f"bit {self._bit} of byte {self._at} of {self._path.name}"
+
+    async def repaired(self) -> list[str]:
+        """Wait until the byte is what it was."""
+        deadline = time.monotonic() + REPAIRED_SECONDS
+        while time.monotonic() < deadline:
+            with self._path.open("rb") as file:
+                file.seek(self._at)
+                if file.read(1) == bytes([self._byte]):
+                    return []
+            await asyncio.sleep(AFTERWARDS_SECONDS / 5)
+        return [f"it was not repaired within {REPAIRED_SECONDS:.0f} s"]
+
+
+async def older_snapshots(task: Task) -> Outcome:
+    """A follower's disk is put back, and its vote is needed for an election."""
+    outcome = Outcome()
+    async with machines(task, outcome, "snapshots", equal=False) as at_work:
+        local = at_work.local
+        for number in range(task.count(SNAPSHOTS)):
+            leader = await at_work.adversary.leader()
+            restored, away = at_work.followers(leader)
+            where = f"trial {number}: an older disk of {restored}, {away} was away"
+            await local.down(restored)
+            snapshot = local.keep_store(restored)
+            outcome.breaks(where, await at_work.up(restored))
+            outcome.breaks(where, await at_work.goes_on())
+            await local.down(away)
+            # Acknowledged by the leader and the copy whose disk is put back, and by no other.
+            outcome.breaks(where, await at_work.goes_on())
+            await local.down(restored)
+            await local.down(leader)
+            local.put_store(restored, snapshot)
+            outcome.injected += 1
+            # They may or may not elect a leader: nothing is taken back either way.
+            for name in (restored, away):
+                await asyncio.to_thread(local.start, name, wait=False)
+            await asyncio.sleep(AFTERWARDS_SECONDS * at_work.chance.uniform(2, 4))
+            outcome.breaks(where, await at_work.up(leader))
+            if not await at_work.check(where, damaged=[restored]):
+                break
+    return outcome
+
+
+async def jumping_clocks(task: Task) -> Outcome:
+    """The clock of one machine is a day wrong, and it leads or is elected."""
+    outcome = Outcome()
+    async with machines(task, outcome, "clocks", watched=True) as at_work:
+        for number in range(task.count(JUMPS)):
+            leader = await at_work.adversary.leader()
+            seconds = DAY_SECONDS if number % 4 < 2 else -DAY_SECONDS
+            wrong = leader if number % 2 else at_work.followers(leader)[0]
+            where = f"the clock of {wrong} is {seconds:+.0f} s off"
+            at_work.local.controls[wrong].shift_clock(seconds)
+            outcome.injected += 1
+            while not outcome.broken and (leads := await at_work.adversary.leader()) != wrong:
+                outcome.breaks(where, await at_work.adversary.down_and_up(leads))
+                outcome.breaks(where, await at_work.goes_on())
+            outcome.breaks(f"{where}, it leads", await at_work.goes_on())
+            at_work.local.controls[wrong].calm()
+            if not await at_work.check(f"{where}, and is right again"):
+                break
+    return outcome
+
+
+async def reset_connections(task: Task) -> Outcome:
+    """At the address of a machine that is away, connections are accepted and reset."""
+    outcome = Outcome()
+    async with machines(task, outcome, "resets") as at_work:
+        local = at_work.local
+        for number in range(task.count(RESETS)):
+            leader = await at_work.adversary.leader()
+            away = leader if number % 2 else at_work.followers(leader)[0]
+            where = f"{away} ({'leader' if away == leader else 'follower'}) is away"
+            await local.down(away)
+            port = int(local.node(away).address.rpartition(":")[2])
+            with ResettingServer(port) as resets:
+                await asyncio.sleep(RESET_SECONDS)
+                outcome.breaks(where, await at_work.goes_on())
+            outcome.injected += resets.count
+            outcome.breaks(where, local.unexpected_ends())
+            outcome.breaks(where, await at_work.up(away))
+            if not await at_work.check(where):
+                break
+    return outcome
