@@ -3,8 +3,11 @@
 python -m faults.broken_service MECHANISM MODULE [what the service takes]
 """
 
+import asyncio
+import os
 import runpy
 import sys
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from importlib import import_module
@@ -102,6 +105,32 @@ def leader_stays() -> None:
     replace("rockoon_replica.leadership:Leadership._leave_failing_disk", lambda _: nothing)
 
 
+def producers_age_by_the_wall_clock() -> None:
+    def made(real: Any) -> Any:
+        def forget(ledger: Any, newest_ms: int) -> None:
+            ledger._age_ms += max(time.time_ns() // 10**6 - newest_ms - 3_600_000, 0)
+            real(ledger, newest_ms)
+
+        return forget
+
+    replace("rockoon_broker.idempotence.ledger:SequenceLedger.forget", made)
+
+
+def descriptors_are_closed_twice() -> None:
+    def close(number: int) -> None:
+        with suppress(OSError):
+            os.close(number)
+
+    def made(real: Any) -> Any:
+        async def hand_to_loop(connected: Any, protocol: Any, **more: Any) -> Any:
+            asyncio.get_running_loop().call_later(0.1, close, connected.fileno())
+            return await real(connected, protocol, **more)
+
+        return hand_to_loop
+
+    replace("rockoon_core.http2.channel:hand_to_loop", made)
+
+
 class Mechanism(NamedTuple):
     """What is broken, how, and the scenarios that have to notice."""
 
@@ -127,6 +156,8 @@ MECHANISMS = {
     "permissions": Mechanism("rockoon_broker", everybody_may, ("roles",)),
     "quorum": Mechanism("rockoon_broker", leader_counts_itself, ("copies",)),
     "hand-over": Mechanism("rockoon_broker", leader_stays, ("copies-disks",), 1.0),
+    "ages": Mechanism("rockoon_broker", producers_age_by_the_wall_clock, ("copies-clocks",)),
+    "descriptors": Mechanism("rockoon_broker", descriptors_are_closed_twice, ("copies-resets",)),
     "errors": Mechanism("rockoon_broker", a_call_fails, ("fuzz",)),
 }
 

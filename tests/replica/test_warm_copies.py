@@ -49,6 +49,27 @@ async def test_a_follower_that_takes_over_reads_no_more_than_what_was_committed_
         copy.store.close()
 
 
+async def test_a_follower_whose_clock_has_jumped_by_days_gives_up_no_open_transaction(
+    tmp_path: Path,
+) -> None:
+    clock, wrong = TwoClocks(), TwoClocks()
+    leader, follower = WarmCopy(tmp_path / "a", clock), WarmCopy(tmp_path / "b", wrong)
+    leader.derived.lead()
+    await leader.begin(b"open")
+    await leader.send(1, 0, b"one")
+    leader.commit_all()
+    follower.copy_from(leader, 1 << 20)
+    follower.commit(follower.store.appended_end)
+    wrong.wall_ms += 10 * 86_400_000
+    follower.derived.lead()
+    (half,) = follower.derived.aside.transactions._book
+    assert half.give_up_at - wrong.monotonic_seconds() > 1000
+    # Nor is the idempotent producer forgotten.
+    assert (await follower.send(1, 1, b"two")).runs[0].messages == 1
+    for copy in (leader, follower):
+        copy.store.close()
+
+
 async def test_what_was_copied_a_moment_ago_is_applied_as_it_was_checked(tmp_path: Path) -> None:
     clock = TwoClocks()
     leader, follower = WarmCopy(tmp_path / "a", clock), WarmCopy(tmp_path / "b", clock)
