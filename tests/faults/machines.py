@@ -24,6 +24,9 @@ from faults.workload import Books, Committer, read_topic, when_there
 
 import rockoon
 from load import payload
+from rockoon.errors import RockoonError, SequenceUnknown
+from rockoon.producer.accumulator import ProducerBatch
+from rockoon.producer.sequences import SequenceBook
 from rockoon_replica.replica_file import FILE, decode
 from support.reset_connections import ResettingServer
 
@@ -231,10 +234,33 @@ async def older_snapshots(task: Task) -> Outcome:
     return outcome
 
 
+@asynccontextmanager
+async def forgotten_producers() -> AsyncIterator[list[str]]:
+    """What brokers answer to idempotent producers of this process that they do not know any more.
+
+    A producer begins again by itself if the batch cannot be stored, so a sender does not see it.
+    """
+    found: list[str] = []
+    real = SequenceBook.begin_anew
+
+    def begin_anew(book: SequenceBook, batch: ProducerBatch, error: RockoonError) -> bool:
+        found.extend([str(error)] * isinstance(error, SequenceUnknown))
+        return real(book, batch, error)
+
+    SequenceBook.begin_anew = begin_anew  # type: ignore[method-assign]
+    try:
+        yield found
+    finally:
+        SequenceBook.begin_anew = real  # type: ignore[method-assign]
+
+
 async def jumping_clocks(task: Task) -> Outcome:
     """The clock of one machine is a day wrong, and it leads or is elected."""
     outcome = Outcome()
-    async with machines(task, outcome, "clocks", watched=True) as at_work:
+    async with (
+        machines(task, outcome, "clocks", watched=True) as at_work,
+        forgotten_producers() as forgotten,
+    ):
         for number in range(task.count(JUMPS)):
             leader = await at_work.adversary.leader()
             seconds = DAY_SECONDS if number % 4 < 2 else -DAY_SECONDS
@@ -247,6 +273,7 @@ async def jumping_clocks(task: Task) -> Outcome:
                 outcome.breaks(where, await at_work.goes_on())
             outcome.breaks(f"{where}, it leads", await at_work.goes_on())
             at_work.local.controls[wrong].calm()
+            outcome.breaks(where, forgotten[:1])
             if not await at_work.check(f"{where}, and is right again"):
                 break
     return outcome

@@ -54,7 +54,7 @@ async def connected_socket(host: str, port: int) -> socket.socket:
 
 async def hand_to_loop(
     connected: socket.socket,
-    protocol: asyncio.Protocol,
+    protocol: asyncio.BaseProtocol,
     *,
     ssl: ssl.SSLContext | None,
     server_hostname: str | None,
