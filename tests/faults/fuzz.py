@@ -165,6 +165,7 @@ MAY: Mapping[str, frozenset[str]] = {
             "PlanReset": WRITER,
             **dict.fromkeys(("ApplyReset", "UndoReset"), KEYED),
             "Import": CLUSTER_ADMIN,
+            "Unread": NOBODY,
         },
         "InFlightService": {
             **dict.fromkeys(("Acquire", "Acknowledge", "ChangeVisibility"), READER),
