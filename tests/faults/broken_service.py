@@ -4,6 +4,7 @@ python -m faults.broken_service MECHANISM MODULE [what the service takes]
 """
 
 import asyncio
+import dataclasses
 import os
 import runpy
 import sys
@@ -131,6 +132,16 @@ def descriptors_are_closed_twice() -> None:
     replace("rockoon_core.http2.channel:hand_to_loop", made)
 
 
+def unread_files_are_deleted() -> None:
+    def made(real: Any) -> Any:
+        def decide(facts: Any, rules: Any, **more: Any) -> Any:
+            return real(facts, dataclasses.replace(rules, deletes_unread=True), **more)
+
+        return decide
+
+    replace("rockoon_broker.store.retention.cleaner:decide", made)
+
+
 class Mechanism(NamedTuple):
     """What is broken, how, and the scenarios that have to notice."""
 
@@ -158,6 +169,7 @@ MECHANISMS = {
     "hand-over": Mechanism("rockoon_broker", leader_stays, ("copies-disks",), 1.0),
     "ages": Mechanism("rockoon_broker", producers_age_by_the_wall_clock, ("copies-clocks",)),
     "descriptors": Mechanism("rockoon_broker", descriptors_are_closed_twice, ("copies-resets",)),
+    "unread": Mechanism("rockoon_broker", unread_files_are_deleted, ("pressure",)),
     "errors": Mechanism("rockoon_broker", a_call_fails, ("fuzz",)),
 }
 
