@@ -331,56 +331,62 @@ def lag(
         raise typer.Exit(complain(reason))
 
 
+InputFile = Annotated[
+    Path | None,
+    typer.Option("--file", "-f", metavar="FILE", help="Read this, not standard input; also .gz."),
+]
+KeyField = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", help="Lines are JSON objects; this field is the key."),
+]
+TagField = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", help="Lines are JSON objects; this field is the tag."),
+]
+EveryKey = Annotated[
+    str | None,
+    typer.Option(metavar="KEY", help="Key of every message; it chooses the queue, too."),
+]
+EveryTag = Annotated[str | None, typer.Option(metavar="TAG", help="Tag of every message.")]
+EveryProperties = Annotated[
+    list[str] | None,
+    typer.Option("--property", metavar="NAME=VALUE", help="Property of every message. Repeatable."),
+]
+AreMessages = Annotated[
+    bool,
+    typer.Option(
+        "--messages",
+        help="Lines are messages of `consume --json`: body, keys, tags and properties.",
+    ),
+]
+DeliveryDelay = Annotated[
+    str | None,
+    typer.Option(metavar="DURATION|level:N", help="Deliver after 10s, 5m, 2h or a delay level."),
+]
+DeliveryTime = Annotated[
+    str | None, typer.Option(metavar="TIME", help="Deliver at 2026-01-31T12:00.")
+]
+Tombstones = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="KEY", help="Read nothing; delete this key of a compacted topic. Repeatable."
+    ),
+]
+
+
 @app.command()
 def produce(
     topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Name of a topic that exists.")],
-    file: Annotated[
-        Path | None,
-        typer.Option(
-            "--file", "-f", metavar="FILE", help="Read this, not standard input; also .gz."
-        ),
-    ] = None,
-    key_field: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="Lines are JSON objects; this field is the key."),
-    ] = None,
-    tag_field: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="Lines are JSON objects; this field is the tag."),
-    ] = None,
-    key: Annotated[
-        str | None,
-        typer.Option(metavar="KEY", help="Key of every message; it chooses the queue, too."),
-    ] = None,
-    tag: Annotated[str | None, typer.Option(metavar="TAG", help="Tag of every message.")] = None,
-    properties: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--property", metavar="NAME=VALUE", help="Property of every message. Repeatable."
-        ),
-    ] = None,
-    are_messages: Annotated[
-        bool,
-        typer.Option(
-            "--messages",
-            help="Lines are messages of `consume --json`: body, keys, tags and properties.",
-        ),
-    ] = False,
-    delay: Annotated[
-        str | None,
-        typer.Option(
-            metavar="DURATION|level:N", help="Deliver after 10s, 5m, 2h or a delay level."
-        ),
-    ] = None,
-    at: Annotated[
-        str | None, typer.Option(metavar="TIME", help="Deliver at 2026-01-31T12:00.")
-    ] = None,
-    tombstone: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="KEY", help="Read nothing; delete this key of a compacted topic. Repeatable."
-        ),
-    ] = None,
+    file: InputFile = None,
+    key_field: KeyField = None,
+    tag_field: TagField = None,
+    key: EveryKey = None,
+    tag: EveryTag = None,
+    properties: EveryProperties = None,
+    are_messages: AreMessages = False,
+    delay: DeliveryDelay = None,
+    at: DeliveryTime = None,
+    tombstone: Tombstones = None,
     as_json: AsJson = False,
     nameservers: Nameservers = DEFAULT_NAMESERVERS,
 ) -> None:
