@@ -148,7 +148,7 @@ class QueueState:
     asked_deletion: int = 0
 
 
-DELETION_TEXTS = {
+DELETION_TEXTS: dict[int, str] = {
     broker_pb2.DELETED_EXPIRED: "expired",
     broker_pb2.DELETED_DISK_PRESSURE: "were deleted under disk pressure",
     broker_pb2.DELETED_WAIT_LIMIT: (

@@ -40,7 +40,9 @@ class Compacting(Owner):
     def __init__(
         self, root: Path, topics: tuple[str, ...] = COMPACTED, now_ms: int = START_MS
     ) -> None:
-        super().__init__(settings(root, commit_log_file_bytes=4096), now_ms=now_ms)
+        super().__init__(
+            settings(root, commit_log_file_bytes=4096, reserved_hours=72), now_ms=now_ms
+        )
         self.root = root
         self.name_compacted(topics)
 

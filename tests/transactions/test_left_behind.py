@@ -41,7 +41,7 @@ class FillingDisk(Disk):
     used_percent = 5
 
     def usage(self, path: Path) -> DiskUsage:  # noqa: ARG002 - one disk
-        return DiskUsage(self.used_percent, 100 - self.used_percent)
+        return DiskUsage(self.used_percent << 32, (100 - self.used_percent) << 32)
 
 
 def left_by_rocketmq(root: Path) -> None:
@@ -161,6 +161,7 @@ async def test_a_half_message_that_a_full_disk_deletes_is_counted_as_lost(
         "disk_used_percent_max": 10,
         "disk_forced_percent": 30,
         "disk_full_percent": 100,
+        "disk_pressure_policy": "delete",
         "disk_check_interval_ms": 50,
     }
     disk = FillingDisk()

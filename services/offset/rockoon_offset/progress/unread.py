@@ -143,7 +143,7 @@ def _reads_old(
     config = table.groups[group].config
     rule = NewQueueRule(config.new_queue_rule) or cluster_rule
     subscribed = table.subscriptions.get((group, topic), 0)
-    begins_at_end = config.start_policy.consume_from == ConsumeFrom.LAST
+    begins_at_end = ConsumeFrom(config.start_policy.consume_from) is ConsumeFrom.LAST
 
     def reads(queue: MessageQueue, created: int) -> bool:
         # The rule CLASSIC looks at the broker's memory: what may be read counts as unread.
