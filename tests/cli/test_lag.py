@@ -6,10 +6,20 @@ from typing import Any
 
 import pytest
 
-from rockoon.cli.lag import in_danger, loss_text, with_dangers_first
+from rockoon.cli.lag import disk_text, in_danger, loss_text, with_dangers_first
 from rockoon.cluster import connect
-from rockoon_proto.v1.broker_pb2 import LOSS_DISK_FULL, LOSS_EXPIRED, LOSS_EXPIRED_AT_HOUR
-from rockoon_proto.v1.offset_pb2 import LagReply, QueueLag, QueueRef
+from rockoon.consumer.pull import OutOfRange
+from rockoon_core.message_queue import MessageQueue
+from rockoon_proto.v1.broker_pb2 import (
+    DELETED_DISK_PRESSURE,
+    DELETED_WAIT_LIMIT,
+    LOSS_DISK_FILLS,
+    LOSS_DISK_FULL,
+    LOSS_EXPIRED,
+    LOSS_EXPIRED_AT_HOUR,
+    DiskState,
+)
+from rockoon_proto.v1.offset_pb2 import BrokerDisk, LagReply, QueueLag, QueueRef
 from support.eventually import eventually
 
 HOUR_MS = 3_600_000
@@ -40,10 +50,49 @@ UNREAD_BY_NOBODY = QueueLag(queue=SAFE.queue, known=True, max_offset=100)
         (NOW, "any moment: disk full"),
         (UNTOLD, "unknown"),
         (LOST, "3 LOST, any moment: expired"),
+        (unread(6, loss_ms=90_000, loss_cause=LOSS_DISK_FILLS), "1.5 min: the disk fills"),
+        (
+            unread(7, lost=3, lost_because=DELETED_DISK_PRESSURE, loss_ms=HOUR_MS),
+            "3 LOST (disk pressure), 1 h",
+        ),
+        (unread(8, lost=3, lost_because=DELETED_WAIT_LIMIT), "3 LOST (wait limit), unknown"),
+        (unread(9, loss_ms=1 << 52, loss_cause=LOSS_EXPIRED), "kept"),
     ],
 )
 def test_a_loss_in_words(queue: QueueLag, text: str | None) -> None:
     assert loss_text(queue) == text
+
+
+@pytest.mark.parametrize(
+    ("disk", "text"),
+    [
+        (DiskState(used_percent=40), ""),
+        (DiskState(used_percent=40, pressure_at_ms=1000 + 25 * HOUR_MS), ""),
+        (
+            DiskState(used_percent=40, pressure_at_ms=1000 + HOUR_MS),
+            "disk of broker-a: 40 % full, full in 1 h at this rate: new messages are refused "
+            "unless all groups have read the oldest ones",
+        ),
+        (
+            DiskState(used_percent=86, pressure_at_ms=1000, deletes_unread=True),
+            "disk of broker-a: 86 % full: the oldest files are deleted, read or not",
+        ),
+        (
+            DiskState(used_percent=91, pressure_at_ms=1000, refusal="the disk is full"),
+            "disk of broker-a: NEW MESSAGES ARE REFUSED: the disk is full",
+        ),
+    ],
+)
+def test_a_full_disk_in_words(disk: DiskState, text: str) -> None:
+    assert disk_text(BrokerDisk(broker="broker-a", disk=disk, as_of_ms=1000)) == text
+
+
+def test_a_place_that_was_deleted_says_why() -> None:
+    queue = MessageQueue("orders", "broker-a", 0)
+    gone = OutOfRange(queue, 3, 10, 20, DELETED_DISK_PRESSURE)
+    assert "7 messages were deleted under disk pressure before they were read" in str(gone)
+    assert gone.to_error().details["deletion"] == "DELETED_DISK_PRESSURE"
+    assert "deleted" not in str(OutOfRange(queue, 3, 10, 20))
 
 
 def test_whatever_is_in_the_greatest_danger_comes_first() -> None:

@@ -54,12 +54,13 @@ def local(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[LocalClust
     settings = {"broker": SETTINGS | {"disk_pressure_policy": request.param}}
     with (
         small_disk(directory / BROKER),
-        LocalCluster(directory, brokers=1, settings=settings) as cluster,
+        # Brokers sign the question what groups have read.
+        LocalCluster(directory, brokers=1, settings=settings, access="on", tls="on") as cluster,
     ):
         yield cluster
 
 
-async def send(cluster: rockoon.Cluster, count: int, seconds: float = 2) -> int:
+async def send(cluster: rockoon.Cluster, count: int, seconds: float = 4) -> int:
     """Send messages, each until the broker has refused it for some seconds.
 
     Returns:
@@ -111,7 +112,8 @@ async def lag_of(cluster: rockoon.Cluster) -> QueueLag:
 @asynccontextmanager
 async def begun(local: LocalCluster) -> AsyncIterator[rockoon.Cluster]:
     """A connection; the group has read the first messages of the topic."""
-    async with rockoon.connect(local.nameservers) as cluster:
+    keys = {"access": local.access, "tls": local.tls}
+    async with rockoon.connect(local.nameservers, **keys) as cluster:
         await cluster.admin.create_topic(TOPIC, queues_per_broker=1)
         assert await send(cluster, READ_FIRST) == READ_FIRST
         assert (await read(cluster, READ_FIRST))[0] == READ_FIRST
@@ -121,19 +123,25 @@ async def begun(local: LocalCluster) -> AsyncIterator[rockoon.Cluster]:
 @pytest.mark.parametrize("local", ["refuse"], indirect=True)
 async def test_messages_are_refused_before_unread_ones_are_deleted(local: LocalCluster) -> None:
     async with begun(local) as cluster:
-        kept = await send(cluster, 45_000)
-        assert 30_000 <= kept < 45_000
-        seen = await described(cluster)
-        assert (seen.log_min_offset, seen.writable) == (0, False)
+        kept = 0
+        while (sent := await send(cluster, 5000)) == 5000:
+            kept += sent
+            assert kept < 45_000
+        kept += sent
+        assert kept >= 30_000
+        seen = await answered(lambda: described(cluster), lambda now: not now.writable)
+        assert seen.log_min_offset == 0
         (problem,) = [each for each in seen.problems if "it takes no messages" in each]
         assert f"unread by groups: {GROUP} " in problem
         assert "disk_pressure_policy = refuse" in problem
         lag = await lag_of(cluster)
-        assert (lag.lost, lag.lag) == (0, kept)
+        # One that was given up may be stored all the same.
+        assert lag.lost == 0
+        assert lag.lag >= kept
         (disk,) = (await cluster.admin.lag(GROUP)).disks
         assert "NEW MESSAGES ARE REFUSED" in disk_text(disk)
         # Every acknowledged message is there to be read; then there is room for new ones.
-        assert (await read(cluster, kept))[0] == kept
+        assert (await read(cluster, lag.lag))[0] == lag.lag
         await answered(lambda: described(cluster), lambda now: now.writable)
         assert await send(cluster, 1000) == 1000
         assert (await described(cluster)).log_min_offset > 0
@@ -162,9 +170,10 @@ async def test_the_oldest_files_are_deleted_where_the_policy_says_so(local: Loca
         text = (local.directory / "logs" / f"{BROKER}.log").read_text()
         lines = re.findall(r"CommitLog file (\d+) is deleted: (.*)", text)
         starts = [int(start) for start, _ in lines]
-        assert starts == list(range(0, seen.log_min_offset, FILE_BYTES))
+        assert starts == list(range(0, len(starts) * FILE_BYTES, FILE_BYTES))
+        assert len(starts) * FILE_BYTES >= seen.log_min_offset
         assert all("disk pressure" in why for _, why in lines)
         assert all(f"unread by groups: {GROUP} " in why for _, why in lines[1:])
         found, explanation = await read(cluster, 1000)
         assert found == 1000
-        assert f"{lag.lost} messages were deleted under disk pressure unread" in explanation
+        assert "messages were deleted under disk pressure unread" in explanation

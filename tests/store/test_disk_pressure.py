@@ -288,8 +288,6 @@ def test_readers_hear_why_messages_are_gone_also_after_a_restart(tmp_path: Path)
     assert again.store.min_offset("T", 0) == 15
     reasons = [again.store.deletion_reason("T", 0, offset) for offset in (0, 4, 15, 99)]
     assert reasons == [DeletionReason.DISK_PRESSURE] * 2 + [None, None]
-    # Their entries are gone with the queue's first file or not: nothing is called expired that
-    # may have been lost to the disk.
     found = again.store.get("T", 0, 12)
     assert found.status is GetStatus.OFFSET_TOO_SMALL
     assert found.deletion is DeletionReason.EXPIRED

@@ -150,8 +150,15 @@ class Store(VisibleStore):
         self._appender, self._raw = self._make_writers()
         self._closed = False
         parts = (self._log, self.runs, self._queues, self._dropped, self._syncer)
-        how = {"by_quorum": by_quorum, "keeps_all": self.is_foreign}
-        self._cleaner = Cleaner(settings, disk, clock, *parts, self.compaction, **how)
+        self._cleaner = Cleaner(
+            settings,
+            disk,
+            clock,
+            *parts,
+            self.compaction,
+            by_quorum=by_quorum,
+            keeps_all=self.is_foreign,
+        )
         forgetting = (self._undispatched, self._queues, self.compaction)
         files = (self._syncer, self._cleaner)
         self._deletion = TopicDeletion(self._dropped, self.points, *forgetting, *files)
