@@ -110,8 +110,8 @@ class RetentionRules:
         """
         mark_percent = self.forced_percent if self.deletes_unread else self.full_percent
         total = usage.used_bytes + usage.usable_bytes
-        free_bytes = total * mark_percent // 100 - usage.used_bytes
-        if free_bytes <= 0:
+        free_bytes = max(total * mark_percent // 100 - usage.used_bytes, 0)
+        if usage.used_percent > mark_percent:
             return 0.0
         return free_bytes / bytes_per_second if bytes_per_second > 0 else None
 
