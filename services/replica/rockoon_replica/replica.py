@@ -156,17 +156,12 @@ class Replica:
         scrub_bytes_per_second: int = 0,
         record_seconds: float = RECORD_SECONDS,
     ) -> None:
-        self._log_name = log_name
-        self._log = replicated
+        self._log_name, self._log = log_name, replicated
         self._channels, self._address_of = channels, address_of
         self._crc32 = crc32
-        self._file = file
-        self._register = register
-        self._owner = owner
-        self._stalled_seconds = stalled_seconds
-        self._record_seconds = record_seconds
-        self.member = Member(replica_id, facts, replicated)
-        self._run = facts.run
+        self._file, self._register, self._owner = file, register, owner
+        self._stalled_seconds, self._record_seconds = stalled_seconds, record_seconds
+        self.member, self._run = Member(replica_id, facts, replicated), facts.run
         numbers = itertools.count(1)
         self.record = record or Record(asyncio.get_running_loop().time())
         peers = Peers(log_name, cluster, channels, address_of, self._others, crc32)
