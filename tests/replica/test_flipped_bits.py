@@ -89,8 +89,8 @@ def repaired(caplog: pytest.LogCaptureFixture) -> int:
 async def test_a_bit_flips_in_the_preferred_follower_and_the_leader_restarts(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The damaged copy is elected, because its damage is not known yet. Both intact copies find other
-    bytes than their leader's, and must not be declared damaged."""
+    """The damaged copy is elected, because its damage is not known yet. Both intact copies find
+    other bytes than their leader's, and must not be declared damaged."""
     async with three(tmp_path) as (logs, leader):
         damaged = next(iter(logs.followers(leader)))
         # Among the bytes that a follower compares with its leader's.
@@ -100,6 +100,27 @@ async def test_a_bit_flips_in_the_preferred_follower_and_the_leader_restarts(
         await leader.start()
         await continues(logs)
         assert declared(caplog) == repaired(caplog) == 1
+
+
+async def test_a_record_damaged_in_both_living_copies_is_repaired_when_the_third_returns(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(copy_check, "PAUSE_SECONDS", 0.05)
+    monkeypatch.setattr(copy_check, "RETRY_SECONDS", 0.2)
+    async with three(tmp_path, scrub=True) as (logs, leader):
+        follower, third = logs.followers(leader)
+        await third.stop()
+        at, _ = record_at(leader, 7)
+        for copy in (leader, follower):
+            flip(copy, at + PLACES["body"])
+        await eventually(lambda: all(c.replica.member.facts.damaged for c in (leader, follower)))
+        # Neither copy may lead in the other's place, and the log accepts messages.
+        await leader.send(b"meanwhile")
+        assert leader.is_leading
+        assert not repaired(caplog)
+        await third.start()
+        await continues(logs)
+        assert repaired(caplog) == 2
 
 
 def position_of(copy: Copy, place: str) -> int:

@@ -127,7 +127,7 @@ def copies_row(chosen: str) -> Row:
                         "{{node_id}} {{log}}",
                     )
                 ],
-                "Damaged records that were rewritten from another copy: look at the machine's disk.",
+                "Damaged records, rewritten from another copy: look at the machine's disk.",
             ),
             Panel(
                 "Checked records",

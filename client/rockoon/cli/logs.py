@@ -118,8 +118,8 @@ def elect(
     """Have the copies elect a leader anew.
 
     With --accept-loss, end an election that is on and cannot end by itself, because too many copies
-    are gone for good. Of the copies that have reported, an undamaged one leads, of these the one with
-    the most records.
+    are gone for good. Of the copies that have reported, an undamaged one leads, of these the one
+    with the most records.
     """
 
     async def work(cluster: "Cluster") -> "tuple[LogDescription, LogDescription]":

@@ -134,8 +134,11 @@ class SendRound(NamedTuple):
 
 
 class Compare(NamedTuple):
-    """End the session: the leader has other bytes in a range. Find out which copy is damaged, by the
-    records' checksums and by other copies, have it repaired, then connect again."""
+    """End the session: the leader has other bytes in a range.
+
+    Find out which copy is damaged, by the records' checksums and by other copies, have it repaired,
+    then connect again.
+    """
 
     leader: str
     begin: int

@@ -1,10 +1,10 @@
 """Checks a copy's records against their checksums, and repairs damaged ones from other copies.
 
 Invariants:
-- A record counts as damaged only if its own bytes fail their checks, or if two other copies agree on
-  other bytes. That the leader has other bytes proves nothing.
-- Damage is durable in the replica's facts before anything is rewritten, and is removed from them only
-  when the rewritten bytes were read again.
+- A record counts as damaged only if its own bytes fail their checks, or if two other copies agree
+  on other bytes. That the leader has other bytes proves nothing.
+- Damage is durable in the replica's facts before anything is rewritten, and is removed from them
+  only when the rewritten bytes were read again.
 - Bytes of another copy are used only for positions up to which both logs have the same epochs, and
   only if they pass the checks here.
 """
@@ -14,15 +14,15 @@ import enum
 import errno
 import logging
 from collections import Counter
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
 
 from rockoon_core.errors import InvalidArgument, RockoonError, StoreCorrupt
 from rockoon_core.replication_rules import common_end
 from rockoon_replica.events import DamageFound, DamageRepaired, Event
 from rockoon_replica.log import ReplicatedLog
 from rockoon_replica.peers import PeerRecords, Peers
-from rockoon_replica.standing import Record
 
 log = logging.getLogger(__name__)
 
@@ -56,6 +56,14 @@ class Range(NamedTuple):
     leader: str | None = None
 
 
+@dataclass
+class CheckCounts:
+    """How many damaged places were rewritten, and how many bytes the scrub has read."""
+
+    repaired_records: int = 0
+    scrubbed_bytes: int = 0
+
+
 class CopyCheck:
     """Checks one copy, in one life of its replica. Used by the event loop's thread alone.
 
@@ -66,7 +74,7 @@ class CopyCheck:
         tell: hands an event to the member; its future is done when the member's actions are.
         damaged: positions of records that are damaged and not repaired, as the facts say now.
         not_repaired: called when a repair failed, before it is tried again: a leader hands over.
-        record: counts repairs and scrubbed bytes.
+        counts: of this process, over all lives of its replica.
         bytes_per_second: how fast the scrub reads; 0: there is none.
     """
 
@@ -77,8 +85,8 @@ class CopyCheck:
         peers: Peers,
         tell: Callable[[Event], "asyncio.Future[None]"],
         damaged: Callable[[], Sequence[int]],
-        not_repaired: "Callable[[], asyncio.Future[Any] | None]",
-        record: Record,
+        not_repaired: Callable[[], Awaitable[None]],
+        counts: CheckCounts,
         bytes_per_second: int,
     ) -> None:
         self._log_name = log_name
@@ -87,7 +95,7 @@ class CopyCheck:
         self._tell = tell
         self._damaged = damaged
         self._not_repaired = not_repaired
-        self._record = record
+        self._counts = counts
         self._bytes_per_second = bytes_per_second
         # In the order in which they came; each once.
         self._ranges: dict[Range, None] = {}
@@ -134,9 +142,8 @@ class CopyCheck:
                 except OSError as failure:
                     log.warning("log %s: %s was not checked: %s", self._log_name, doubted, failure)
             for position in self._damaged():
-                repaired = await self._repair(position, is_record=True)
-                if not repaired and (leaving := self._not_repaired()):
-                    await leaving
+                if not await self._repair(position, is_record=True):
+                    await self._not_repaired()
             if self._ranges:
                 continue
             self._news.clear()
@@ -182,7 +189,7 @@ class CopyCheck:
         return outcome
 
     async def _read(self, at: int, bytes_max: int) -> tuple[bytes, int | None]:
-        """Records of this copy, and the position of the first damaged one; none if they are gone."""
+        """Records of this copy, none if they are deleted or cut; and where damage begins."""
         try:
             data = await self._log.fetch(at, bytes_max)
         except (ValueError, OSError) as failure:
@@ -263,12 +270,12 @@ class CopyCheck:
         again, damaged = await self._read(position, len(data))
         if again != data or damaged is not None:
             raise ValueError("the disk gives other bytes than were written")
-        self._record.repaired_records += 1
-        await self._tell(DamageRepaired(position))
+        self._counts.repaired_records += 1
         log.warning(
             "log %s: %d bytes at %d were damaged and are rewritten from copy %s",
             *(self._log_name, len(data), position, who),
         )
+        await self._tell(DamageRepaired(position))
 
     async def _vote(self, begin: int, end: int) -> None:
         """Compare a range, intact by its checksums, with two other copies: two of three are right.
@@ -320,5 +327,5 @@ class CopyCheck:
                 # Nothing behind it can be checked: its length may be damaged.
                 self._news.set()
                 await asyncio.sleep(RETRY_SECONDS)
-            self._record.scrubbed_bytes += len(data)
+            self._counts.scrubbed_bytes += len(data)
             await asyncio.sleep(len(data) / self._bytes_per_second)

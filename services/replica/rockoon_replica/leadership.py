@@ -392,6 +392,12 @@ class Leadership:
             self._leaving = self._leaving._replace(stays=True) if asked else None
             self.advance()
 
+    @property
+    def successors(self) -> frozenset[str]:
+        """Connected voters that may lead next, once they have everything."""
+        voters = self._configs[0].in_sync.intersection(self._ends) - {self._replica}
+        return voters - self._lacking - self._failing - self._damaged
+
     def _hand_over(self, committed: int) -> None:
         leaving, version, log = self._leaving, self._version, self._log
         if leaving is not None and leaving.is_wish and not leaving.asked and self._is_gone(leaving):
@@ -402,9 +408,7 @@ class Leadership:
         if self._appends:
             # Refused from this event on; until that is carried out the log may still grow.
             return
-        voters = self._configs[0].in_sync - {self._replica}
-        able = voters - self._lacking - self._failing - self._damaged
-        ready = {who for who in able if self._ends.get(who) == log.end == committed}
+        ready = {who for who in self.successors if self._ends.get(who) == log.end == committed}
         if leaving.wanted is not None:
             ready &= {leaving.wanted}
         if ready:

@@ -298,7 +298,7 @@ class LogCopy(Generic[Around]):
                 position = self.service.damage_of(failure)
                 if position is None or self._stop.requested:
                     raise
-                log.error(
+                log.warning(
                     "log %s cannot be opened: %s; the record at %d is read from another copy",
                     *(self.log_name, failure, position),
                 )
@@ -318,27 +318,31 @@ class LogCopy(Generic[Around]):
             lambda: [who for who in link.addresses if who != self.replica_id],
             self.service.crc32,
         )
-        following = asyncio.create_task(link.run(self._stop), name="log at the nameservers")
-        try:
-            async with asyncio.timeout(REPAIR_SECONDS_MAX):
-                while not self._stop.requested:
-                    for who in peers.others():
-                        with suppress(RockoonError, ValueError):
-                            self.service.rewrite(
-                                position, (await peers.read(who, position, 1)).data
-                            )
-                            self.record.repaired_records += 1
-                            log.warning(
-                                "log %s: the damaged record at %d is rewritten from copy %s",
-                                *(self.log_name, position, link.names.get(who, who)),
-                            )
-                            return True
-                    await asyncio.sleep(REPAIR_RETRY_SECONDS)
-        except TimeoutError:
-            log.error("log %s: no copy has an intact record at %d", self.log_name, position)  # noqa: TRY400
-        finally:
+        deadline = asyncio.get_running_loop().time() + REPAIR_SECONDS_MAX
+        source = ""
+        async with asyncio.TaskGroup() as tasks:
+            following = tasks.create_task(link.run(self._stop), name="log at the nameservers")
+            while not (source or self._stop.requested):
+                source = await self._rewrite_from(peers, position)
+                if asyncio.get_running_loop().time() > deadline:
+                    break
+                await asyncio.sleep(REPAIR_RETRY_SECONDS)
             following.cancel()
-        return False
+        if source:
+            self.record.checks.repaired_records += 1
+            log.warning(
+                "log %s: the damaged record at %d is rewritten from copy %s",
+                *(self.log_name, position, link.names.get(source, source)),
+            )
+        return bool(source)
+
+    async def _rewrite_from(self, peers: Peers, position: int) -> str:
+        """Rewrite a record from the first copy that has it intact; returns its id, or nothing."""
+        for who in peers.others():
+            with suppress(RockoonError, ValueError):
+                self.service.rewrite(position, (await peers.read(who, position, 1)).data)
+                return who
+        return ""
 
     def _lost(self, reason: str) -> None:
         """Elect nobody until what is gone was copied again."""

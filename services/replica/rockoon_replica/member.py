@@ -171,6 +171,12 @@ class Member:
         return is_level or self.role is Role.LEADING
 
     @property
+    def has_successor(self) -> bool:
+        """Whether it leads, and a connected and undamaged voter may lead in its place."""
+        leads = self._leadership is not None and self.role is Role.LEADING
+        return leads and bool(self._leadership and self._leadership.successors)
+
+    @property
     def leader_generation(self) -> int:
         """Identity of the generation that the leader has in force, as it said last; 0: none."""
         return self._copying.leader_generation

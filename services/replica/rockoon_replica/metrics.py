@@ -80,8 +80,8 @@ def of_copy(copy: LogCopy[Any]) -> Iterator[Measurement]:
     now = asyncio.get_running_loop().time()
     yield UNREADY.at(record.unready_seconds(now), name)
     yield TRUNCATED.at(record.truncated_bytes, name)
-    yield REPAIRED.at(record.repaired_records, name)
-    yield SCRUBBED.at(record.scrubbed_bytes, name)
+    yield REPAIRED.at(record.checks.repaired_records, name)
+    yield SCRUBBED.at(record.checks.scrubbed_bytes, name)
     replica = copy.replica
     if replica is not None:
         yield LEADS.at(replica.role is Role.LEADING, name)

@@ -164,15 +164,14 @@ class Replica:
         self.member, self._run = Member(replica_id, facts, replicated), facts.run
         numbers = itertools.count(1)
         self.record = record or Record(asyncio.get_running_loop().time())
-        peers = Peers(log_name, cluster, channels, address_of, self._others, crc32)
         self.check = CopyCheck(
             log_name,
             replicated,
-            peers,
+            Peers(log_name, cluster, channels, address_of, self._others, crc32),
             self._tell,
             lambda: self.member.facts.damaged,
             self._not_repaired,
-            self.record,
+            self.record.checks,
             scrub_bytes_per_second,
         )
         self._leading = Leading(
@@ -526,15 +525,14 @@ class Replica:
         known = state.config.in_sync.union(state.replicas) - {self.member.replica}
         return sorted(known, key=lambda who: (who != state.leader, who not in state.config.in_sync))
 
-    def _not_repaired(self) -> "asyncio.Future[Any] | None":
+    async def _not_repaired(self) -> None:
         """A damaged leader gives its leadership to an intact copy."""
         if self.member.role is Role.OPENING:
-            return self._tell(LogStalled())
+            await self._tell(LogStalled())
         now = asyncio.get_running_loop().time()
-        if self.member.role is Role.LEADING and now >= self._hand_over_after:
+        if self.member.has_successor and now >= self._hand_over_after:
             self._hand_over_after = now + DAMAGED_PAUSE_SECONDS
-            return asyncio.ensure_future(self.hand_over(DAMAGED_HAND_OVER_SECONDS))
-        return None
+            await self.hand_over(DAMAGED_HAND_OVER_SECONDS)
 
     def _ask_round(self) -> None:
         self._tell(RoundAsked())

@@ -103,7 +103,7 @@ def description_of(replica: Replica) -> pb.DescribeReplicaReply:
         durable_end=replicated.durable_end,
         committed_end=replicated.committed_end,
         damaged_at=replica.member.facts.damaged,
-        repaired=replica.record.repaired_records,
+        repaired=replica.record.checks.repaired_records,
         others=[
             pb.ReplicaLag(
                 replica_id=each.replica,

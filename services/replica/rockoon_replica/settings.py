@@ -29,8 +29,8 @@ class CopySettings(NodeSettings):
     )
     scrub_bytes_per_second: int = setting(
         4 << 20,
-        "with copies > 1: how fast this copy reads its committed records to compare them with their "
-        "checksums, bytes/s (0: not at all)",
+        "with copies > 1: how fast this copy compares its committed records with their checksums, "
+        "bytes/s (0: not at all)",
         minimum=0,
         maximum=1 << 30,
     )

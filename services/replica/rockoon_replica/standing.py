@@ -5,6 +5,7 @@ import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
+from rockoon_replica.copy_check import CheckCounts
 from rockoon_replica.log import WriteCheck
 from rockoon_replica.member import Role
 
@@ -59,21 +60,19 @@ class Record:
     Attributes:
         is_ready: it leads, or has been level with a leader that commits on the present connection.
         truncated_bytes: how much was cut because the leader has something else.
+        checks: of its records against their checksums.
         writes: whether the log could be written when it was last checked.
         refused_at: the loop's time when this copy last handed over because clients' records were
             refused, seconds.
-        repaired_records: how many damaged places were rewritten from other copies.
-        scrubbed_bytes: how many bytes the scrub has checked.
         run_raised: set when the store counts more starts than were registered.
     """
 
     def __init__(self, now: float) -> None:
         self.is_ready = False
         self.truncated_bytes = 0
+        self.checks = CheckCounts()
         self.writes = WriteCheck()
         self.refused_at = -math.inf
-        self.repaired_records = 0
-        self.scrubbed_bytes = 0
         self.run_raised = asyncio.Event()
         self._since = now
         self._unready_seconds = 0.0

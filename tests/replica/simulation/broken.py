@@ -138,7 +138,7 @@ def unsound_counts(patch: Patch) -> None:
     """A replica that lost what it acknowledged counts in elections."""
     real = member.Report
     patch.setattr(
-        member, "Report", lambda rank, sound, damaged: real(rank, sound=True, damaged=damaged)
+        member, "Report", lambda rank, _sound, damaged: real(rank, sound=True, damaged=damaged)
     )
 
 

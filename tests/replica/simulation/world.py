@@ -545,9 +545,9 @@ class World:
             return
         told = {**before.reports, caller: action.report}
         for who in before.config.in_sync & told.keys():
-            if told[chosen].damaged and not told[who].damaged:
-                if told[who].rank >= told[chosen].rank:
-                    raise Violation(f"{chosen} is damaged and leads, {who} has as much")
+            is_damaged = told[chosen].damaged and not told[who].damaged
+            if is_damaged and told[who].rank >= told[chosen].rank:
+                raise Violation(f"{chosen} is damaged and leads, {who} has as much")
 
     def stall(self, node: Node) -> None:
         node.handle(events.LogStalled())
