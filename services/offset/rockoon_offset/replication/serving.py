@@ -81,8 +81,9 @@ class OffsetCopy:
         return self._journal
 
     def damage_of(self, failure: Exception) -> int | None:
-        """None: what a start cannot read of a journal may not be committed."""
+        """None: a frame that a start cannot read may not be committed."""
         del failure
+        return None
 
     def rewrite(self, position: int, data: bytes) -> None:
         """Never asked for."""
