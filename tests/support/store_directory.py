@@ -44,6 +44,9 @@ class FixedClock:
     def now_ms(self) -> int:
         return self.time_ms
 
+    def monotonic_seconds(self) -> float:
+        return self.time_ms / 1000
+
     def local_hour(self, at_ms: int) -> int:
         assert at_ms
         return self.hour
