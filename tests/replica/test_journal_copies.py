@@ -2,9 +2,13 @@
 
 from pathlib import Path
 
+import pytest
+
 from rockoon_core.disk import Disk
 from rockoon_offset.journal.generation_files import generations, journal_path
+from rockoon_offset.replication.frames import FILE_HEADER_BYTES, FRAME_HEADER_BYTES
 from rockoon_offset.replication.journal_log import JournalLog
+from rockoon_replica import copy_check
 from support.eventually import eventually
 from support.journal_logs import append, content, state_of, step
 from support.log_copies import copies
@@ -72,6 +76,32 @@ async def test_journals_stay_equal_through_catch_up_cuts_and_changes_of_leader(
         ]
         assert files[0] == files[1] == files[2]
         assert not any(copy.log.failures for copy in logs.all.values())
+
+
+@pytest.mark.parametrize("damaged", ["leader", "follower"])
+async def test_a_bit_flips_in_a_journal_and_another_copy_restarts(
+    tmp_path: Path, damaged: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(copy_check, "PAUSE_SECONDS", 0.05)
+    async with copies(tmp_path, gated=False, open_log=JournalCopy) as logs:
+        logs.scrub_bytes_per_second = 64 << 20
+        leader = await logs.start()
+        await logs.equal(await leader.send(*(bytes(number) for number in range(20))))
+        follower = logs.followers(leader)[0]
+        copy, other = (leader, follower) if damaged == "leader" else (follower, leader)
+        newest = generations(copy.log.directory, "journal")[-1]
+        with journal_path(copy.log.directory, newest).open("r+b") as file:
+            # Of the record of an epoch, with which a file begins.
+            file.seek(FILE_HEADER_BYTES + FRAME_HEADER_BYTES)
+            byte = file.read(1)[0]
+            file.seek(FILE_HEADER_BYTES + FRAME_HEADER_BYTES)
+            file.write(bytes([byte ^ 1]))
+        await other.stop()
+        await other.start()
+        await logs.equal(await (await logs.leader()).send(b"one more"))
+        facts = [each.replica.member.facts for each in logs.all.values()]
+        assert all(each.sound and not each.damaged for each in facts)
+        assert len({str(state_of(each.log)) for each in logs.all.values()}) == 1
 
 
 async def test_a_journal_of_one_copy_is_copied_with_all_it_had(tmp_path: Path) -> None:
