@@ -56,10 +56,33 @@ async def test_groups_that_are_waited_for_are_told_apart(cluster: Cluster) -> No
     assert not (await unread(cluster, 0, 10, waited_groups=["*"])).is_waited_for
 
 
+async def test_a_group_whose_progress_is_kept_elsewhere_is_not_known(cluster: Cluster) -> None:
+    cluster.broker.queue(TOPIC).append(100)
+    # A broadcasting group, or one with an offset store of its own, subscribes as well.
+    await cluster.nameserver.CreateGroup(
+        ns.CreateGroupRequest(config=ns.GroupConfig(name="elsewhere")), None
+    )
+    await subscribe(cluster, "elsewhere")
+    assert named(await unread(cluster, 0, 10)) == []
+
+
+async def test_a_group_has_read_nothing_of_a_queue_on_which_it_has_not_begun(
+    cluster: Cluster,
+) -> None:
+    await cluster.start_of(policy=FIRST)
+    await cluster.add_queues(1)
+    cluster.broker.queue(TOPIC, 1).append(10)
+    span = pb.QueueSpan(topic=TOPIC, queue_id=1, begin=0, end=10)
+    request = pb.UnreadRequest(
+        broker=cluster.broker.name, spans=[span], route_revision=cluster.nameserver.revision
+    )
+    assert named(await cluster.stub.Unread(request)) == [(GROUP, "", 10)]
+
+
 async def test_a_group_that_has_subscribed_and_not_begun_has_read_nothing(cluster: Cluster) -> None:
     cluster.broker.queue(TOPIC).append(100)
     await cluster.nameserver.CreateGroup(
-        ns.CreateGroupRequest(config=ns.GroupConfig(name="early")), None
+        ns.CreateGroupRequest(config=ns.GroupConfig(name="early", start_policy=FIRST)), None
     )
     await subscribe(cluster, "early")
     assert named(await unread(cluster, 0, 10)) == [("early", "", 10)]

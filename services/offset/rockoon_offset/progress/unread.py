@@ -1,12 +1,15 @@
 """Unread messages of a part of a broker's log, by consumer group. No I/O; it pauses in long loops.
 
-A broker asks before it deletes a file. A group counts from its committed offset on. A group that
-has subscribed and has no progress on a queue yet has read nothing of it, unless its own policy is
-LAST and the queue is older than the subscription: a policy may also come with the first reader. In
-its retry topic a group reads everything.
+A broker asks before it deletes a file. A group counts from its committed offset on. A group may
+also have subscribed to a topic and have no progress on a queue yet. It then has read nothing of
+the queue, if its progress is kept here at all: if it has progress on another queue, or a start
+policy of its own. A broadcasting group and a group with an offset store of its own subscribe as
+well, and never have progress here. In its retry topic a group reads everything; of a queue that
+is older than the subscription nothing, if its policy is LAST.
 """
 
 import asyncio
+import heapq
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import NamedTuple
 
@@ -16,7 +19,7 @@ from rockoon_format.names import RETRY_TOPIC_PREFIX, is_retry_topic
 from rockoon_offset.progress.ledger import Ledger
 from rockoon_offset.progress.readers import group_of, reader_of
 from rockoon_offset.route_table import RouteTable
-from rockoon_proto.v1.nameserver_pb2 import BROADCAST_SERVER
+from rockoon_proto.v1.nameserver_pb2 import BROADCAST_SERVER, CONSUME_FROM_UNSPECIFIED
 
 EVERY_GROUP = "*"
 NAMED_MAX = 64
@@ -64,7 +67,8 @@ async def unread_in(
         waited_groups: whose unread messages set `is_waited_for`; `*` means every group's.
         cluster_rule: for groups that do not say which queues are new to them.
     """
-    found: list[Unread] = []
+    # A heap: those with most messages.
+    found: list[tuple[int, str, MessageQueue]] = []
     messages, seen, is_waited_for = 0, 0, False
     incarnation = table.create_revision_or_none
 
@@ -76,7 +80,9 @@ async def unread_in(
             return
         messages += missing
         is_waited_for |= EVERY_GROUP in waited_groups or group_of(reader) in waited_groups
-        found.append(Unread(reader, queue, missing))
+        heapq.heappush(found, (missing, reader, queue))
+        if len(found) > NAMED_MAX:
+            heapq.heappop(found)
 
     for reader in list(ledger.groups()):
         if group_of(reader) not in table.groups:
@@ -90,8 +96,8 @@ async def unread_in(
                 await asyncio.sleep(0)
     for reader, queue in _not_begun(spans, ledger, table, cluster_rule):
         read(reader, queue, 0)
-    found.sort(key=lambda each: -each.messages)
-    return UnreadParts(found[:NAMED_MAX], messages, is_waited_for)
+    named = [Unread(reader, queue, count) for count, reader, queue in sorted(found, reverse=True)]
+    return UnreadParts(named, messages, is_waited_for)
 
 
 def _not_begun(
@@ -106,7 +112,7 @@ def _not_begun(
         by_topic.setdefault(queue.topic, []).append(queue)
     for topic, queues in by_topic.items():
         for group in sorted(table.readers.get(topic, set()) | retrying(topic)):
-            if group not in table.groups:
+            if group not in table.groups or not _keeps_progress(group, table, ledger):
                 continue
             reads = _reads_old(group, topic, table, cluster_rule)
             for queue in queues:
@@ -122,6 +128,17 @@ def _not_begun(
 def retrying(topic: str) -> set[str]:
     """The group whose retry topic this is; it may never have subscribed to it."""
     return {topic.removeprefix(RETRY_TOPIC_PREFIX)} if is_retry_topic(topic) else set()
+
+
+def _keeps_progress(group: str, table: RouteTable, ledger: Ledger) -> bool:
+    """Whether the progress of a group is kept by this service, as far as that can be known."""
+    policy = table.groups[group].config.start_policy.consume_from
+    return bool(
+        ledger.progress_of(group)
+        # Members with progress of their own.
+        or ledger.known.of(group)
+        or policy != CONSUME_FROM_UNSPECIFIED
+    )
 
 
 def _readers(group: str, topic: str, table: RouteTable, ledger: Ledger) -> list[str]:
