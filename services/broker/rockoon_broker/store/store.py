@@ -149,21 +149,27 @@ class Store(VisibleStore):
         self.found_keys = FoundKeys()
         self._appender, self._raw = self._make_writers()
         self._closed = False
-        parts = (self._log, self.runs, self._queues, self._dropped, self._syncer)
-        self._cleaner = Cleaner(
-            settings,
-            disk,
-            clock,
-            *parts,
-            self.compaction,
-            by_quorum=by_quorum,
-            keeps_all=self.is_foreign,
-        )
+        self._cleaner = self._make_cleaner()
         forgetting = (self._undispatched, self._queues, self.compaction)
         files = (self._syncer, self._cleaner)
         self._deletion = TopicDeletion(self._dropped, self.points, *forgetting, *files)
         self._dues = Dues(settings, clock.now_ms())
         self._begin()
+
+    def _make_cleaner(self) -> Cleaner:
+        return Cleaner(
+            self.settings,
+            self._disk,
+            self._clock,
+            self._log,
+            self.runs,
+            self._queues,
+            self._dropped,
+            self._syncer,
+            self.compaction,
+            by_quorum=self._by_quorum,
+            keeps_all=self.is_foreign,
+        )
 
     def _make_writers(self) -> tuple[Appender, RawLog]:
         log, queues, settings = self._log, self._queues, self.settings
