@@ -354,8 +354,9 @@ class Leadership:
         if first != self._replica and not is_near(first):
             return in_sync
 
-        def place(who: str) -> tuple[bool, bool, int, str]:
-            return who != first, who != self._replica, -self._ends.get(who, -1), who
+        def place(who: str) -> tuple[bool, bool, bool, int, str]:
+            preferred = who != first, who != self._replica, who in self._damaged
+            return *preferred, -self._ends.get(who, -1), who
 
         return frozenset(sorted(in_sync, key=place)[: wish.copies])
 
