@@ -20,11 +20,11 @@ from faults.power import GROUPS, QUEUES, TOPIC
 from faults.refusals import longest_pause
 from faults.scenario import Outcome, Task
 from faults.syncs import AFTERWARDS_SECONDS, AWAIT_FAULT_SECONDS, RESENT, working
-from faults.workload import Books, Committer, read_topic, when_there
+from faults.workload import Books, Committer, Stored, read_topic, when_there
 
 import rockoon
 from load import payload
-from rockoon.errors import RockoonError, SequenceUnknown
+from rockoon.errors import RockoonError, SequenceUnknown, StoreCorrupt
 from rockoon.producer.accumulator import ProducerBatch
 from rockoon.producer.sequences import SequenceBook
 from rockoon_replica.replica_file import FILE, decode
@@ -35,6 +35,12 @@ FLIPS, SNAPSHOTS, JUMPS, RESETS = 12, 5, 4, 4
 REPAIRED_SECONDS = 60.0
 RESET_SECONDS = 4.0
 DAY_SECONDS = 86_400.0
+
+SETTINGS: dict[str, dict[str, object]] = {
+    "nameserver": {"node_lease_seconds": 2},
+    # As fast as the workload writes: a flipped bit is found before the next one is made.
+    "broker": {"scrub_bytes_per_second": 64 << 20},
+}
 
 
 @dataclass
@@ -88,7 +94,18 @@ class Machines:
     def is_sound(self, name: str) -> bool:
         """What a copy's own file says of it."""
         path = self.local.store(name) / "config" / FILE
-        return decode(path.read_bytes()).facts.sound
+        facts = decode(path.read_bytes()).facts
+        return facts.sound and not facts.damaged
+
+    async def all_sound(self) -> list[str]:
+        """Wait until every copy has all records that it acknowledged, undamaged."""
+        try:
+            async with asyncio.timeout(REPAIRED_SECONDS):
+                while unsound := [name for name in MACHINES if not self.is_sound(name)]:
+                    await asyncio.sleep(AFTERWARDS_SECONDS / 5)
+        except TimeoutError:
+            return [f"{name} is not sound after {REPAIRED_SECONDS:.0f} s" for name in unsound]
+        return []
 
     async def up(self, *names: str) -> list[str]:
         refusals = {name: await self.local.up(name) for name in names}
@@ -114,7 +131,7 @@ async def machines(
     local = FaultyCluster(
         task,
         watched=MACHINES if watched else (),
-        settings={"nameserver": {"node_lease_seconds": 2}},
+        settings=SETTINGS,
         nameservers=2,
         replicas=COPIES,
     )
@@ -132,7 +149,7 @@ async def machines(
             yield Machines(local, cluster, books, committer, outcome, adversary, chance)
         outcome.pause_seconds = longest_pause(books, 0)
         outcome.breaks("at the end", local.unexpected_ends())
-        stored = await read_topic(cluster, TOPIC)
+        stored = without_damaged(await read_topic(cluster, TOPIC))
         outcome.breaks("at the end", books.judge(stored, RESENT))
         outcome.breaks("at the end", once(stored.messages.values()))
         unread = sum(map(len, stored.damaged.values()))
@@ -143,6 +160,20 @@ async def machines(
             outcome.breaks("at the end", await same("commitlog", stores))
     outcome.acknowledged = len(books.acknowledged) + len(committer.acknowledged)
     local.close_controls()
+
+
+def without_damaged(stored: Stored) -> Stored:
+    """Move messages that do not have their checksum to the damaged ones."""
+    for queue, messages in stored.messages.items():
+        sound = []
+        for message in messages:
+            try:
+                message.body  # noqa: B018 - reading it checks it
+                sound.append(message)
+            except StoreCorrupt:
+                stored.damaged[queue].append(message.queue_offset)
+        stored.messages[queue] = sound
+    return stored
 
 
 async def flipped_bits(task: Task) -> Outcome:
@@ -161,7 +192,12 @@ async def flipped_bits(task: Task) -> Outcome:
             outcome.breaks(where, await at_work.adversary.down_and_up(restarted))
             if not await at_work.check(where, damaged=[victim]):
                 break
+            if victim != restarted:
+                # A scrub begins with a start; the next one comes ten minutes after its end.
+                outcome.breaks(where, await at_work.adversary.down_and_up(victim))
             outcome.breaks(where, await flip.repaired())
+            # The next trial hurts another copy.
+            outcome.breaks(where, await at_work.all_sound())
     return outcome
 
 
