@@ -142,6 +142,21 @@ def unread_files_are_deleted() -> None:
     replace("rockoon_broker.store.retention.cleaner:decide", made)
 
 
+def copies_repair_nothing() -> None:
+    async def refuses(*_: object, **__: object) -> bool:
+        return False
+
+    replace("rockoon_replica.copy_check:CopyCheck._repair", lambda _: refuses)
+
+
+def older_snapshots_are_believed() -> None:
+    def knows_run(member: Any, _: object) -> bool:
+        member._run_is_known = True
+        return bool(member.is_registered)
+
+    replace("rockoon_replica.member:Member._knows_run", lambda _: knows_run)
+
+
 class Mechanism(NamedTuple):
     """What is broken, how, and the scenarios that have to notice."""
 
@@ -169,6 +184,8 @@ MECHANISMS = {
     "hand-over": Mechanism("rockoon_broker", leader_stays, ("copies-disks",), 1.0),
     "ages": Mechanism("rockoon_broker", producers_age_by_the_wall_clock, ("copies-clocks",)),
     "descriptors": Mechanism("rockoon_broker", descriptors_are_closed_twice, ("copies-resets",)),
+    "repair": Mechanism("rockoon_broker", copies_repair_nothing, ("copies-flips",)),
+    "starts": Mechanism("rockoon_broker", older_snapshots_are_believed, ("copies-snapshots",)),
     "unread": Mechanism("rockoon_broker", unread_files_are_deleted, ("pressure",)),
     "errors": Mechanism("rockoon_broker", a_call_fails, ("fuzz",)),
 }
