@@ -45,7 +45,8 @@ NEEDS = {
         "OffsetService/Import Logs/MoveReplica Logs/SetCopies Logs/ElectLog Logs/AdoptLog"
     ),
     "the cluster secret": (
-        "OffsetService/Unread NameServer/RegisterNode NameServer/UnregisterNode AccessKeys/WatchKeys Logs/WatchLogs "
+        "OffsetService/Unread "
+        "NameServer/RegisterNode NameServer/UnregisterNode AccessKeys/WatchKeys Logs/WatchLogs "
         "Logs/SuspectLeader Logs/ReportLog Logs/ConfirmEpoch Logs/ChangeInSync Logs/HandOver "
         "Logs/RecordCommittedEnd Logs/Resign Logs/GoOnAlone"
     ),
