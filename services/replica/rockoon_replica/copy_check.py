@@ -15,6 +15,7 @@ import errno
 import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -139,7 +140,7 @@ class CopyCheck:
                 del self._ranges[doubted]
                 try:
                     await self._check_range(doubted)
-                except OSError as failure:
+                except (ValueError, OSError) as failure:
                     log.warning("log %s: %s was not checked: %s", self._log_name, doubted, failure)
             for position in self._damaged():
                 if not await self._repair(position, is_record=True):
@@ -227,7 +228,7 @@ class CopyCheck:
             for who in self._peers.others():
                 try:
                     records = await self._peers.read(who, position, REPAIR_BYTES)
-                    self._check_peer(position, records)
+                    self._usable(position, records)
                     await self._declare(position, "does not have its checksum")
                     await self._rewrite(position, records, who)
                 except (RockoonError, ValueError, OSError) as failure:
@@ -248,14 +249,16 @@ class CopyCheck:
             log.error("log %s: the record at %d %s: it is damaged", self._log_name, position, why)
             await self._tell(DamageFound(position))
 
-    def _check_peer(self, position: int, records: PeerRecords) -> None:
-        """Raise ValueError unless another copy's records are what belongs at a position here."""
-        data = records.data
-        if not data or self._log.damaged_at(position, data) is not None:
-            raise ValueError(f"it has no intact record at {position}")
+    def _usable(self, position: int, records: PeerRecords) -> bytes:
+        """Another copy's records that belong at a position here; ValueError if there are none.
+
+        Behind the position up to which both logs have the same epochs, they may have other records.
+        """
         common = common_end(records.boundaries, self._log.boundaries())
-        if position + len(data) > common:
-            raise ValueError(f"its log and this one are the same up to {common} only")
+        data = records.data[: max(0, common - position)]
+        if not data or self._log.damaged_at(position, data) is not None:
+            raise ValueError(f"no intact record at {position}; both logs are the same to {common}")
+        return data
 
     async def _rewrite(self, position: int, records: PeerRecords, who: str) -> None:
         """Replace damaged records by those of another copy.
@@ -264,8 +267,7 @@ class CopyCheck:
             ValueError: the other copy's records do not belong here.
             OSError: the disk.
         """
-        self._check_peer(position, records)
-        data = records.data
+        data = self._usable(position, records)
         await self._log.repair(position, data)
         again, damaged = await self._read(position, len(data))
         if again != data or damaged is not None:
@@ -287,20 +289,19 @@ class CopyCheck:
             own, damaged = await self._read(at, REPAIR_BYTES)
             if damaged is not None or not own:
                 return
-            votes: Counter[PeerRecords] = Counter()
+            told = []
             for who in self._peers.others():
-                try:
-                    records = await self._peers.read(who, at, REPAIR_BYTES)
-                except RockoonError:
-                    continue
-                if at + len(own) <= common_end(records.boundaries, self._log.boundaries()):
-                    votes[records._replace(boundaries=())] += 1
-            best, count = votes.most_common(1)[0] if votes else (PeerRecords(own, ()), 0)
-            if best.data != own and count > 1:
+                with suppress(RockoonError, ValueError):
+                    told.append(self._usable(at, await self._peers.read(who, at, REPAIR_BYTES)))
+            # Each copy may end elsewhere: only records that all of them have are compared.
+            size = min((len(own), *map(len, told)))
+            votes = Counter(data[:size] for data in told)
+            best, count = votes.most_common(1)[0] if votes else (own, 0)
+            if count > 1 and best != own[:size]:
                 await self._declare(at, "differs from that of two other copies")
-                same = PeerRecords(best.data, tuple(self._log.boundaries()))
+                same = PeerRecords(best, tuple(self._log.boundaries()))
                 await self._rewrite(at, same, "two others")
-            at += len(own)
+            at += size
 
     # Scrub.
 
