@@ -283,7 +283,7 @@ async def forgotten_producers() -> AsyncIterator[list[str]]:
         found.extend([str(error)] * isinstance(error, SequenceUnknown))
         return real(book, batch, error)
 
-    SequenceBook.begin_anew = begin_anew  # type: ignore[method-assign]
+    SequenceBook.begin_anew = begin_anew  # type: ignore[method-assign, assignment]
     try:
         yield found
     finally:
