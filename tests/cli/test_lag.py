@@ -114,7 +114,7 @@ def test_whatever_is_in_the_greatest_danger_comes_first() -> None:
             [AWAY, SOON],
             HOUR_MS,
             "nobody can tell when orders@broker-a:0 loses unread messages: broker 'broker-a' does "
-            "not answer, and 1 more queues are in danger",
+            "not answer, and 1 more queue is in danger",
         ),
     ],
 )

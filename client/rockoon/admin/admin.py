@@ -7,7 +7,7 @@ of the brokers themselves. What one of them has to say beyond its own ground is 
 node that does not answer shows as an error beside its name.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -22,6 +22,7 @@ from rockoon.admin.descriptions import (
     QueueStory,
     TopicDescription,
 )
+from rockoon.admin.lags import GroupLag, all_lags
 from rockoon.admin.new_topics import create_topics
 from rockoon.admin.offset_calls import ask_offset_service
 from rockoon.admin.stored_messages import StoredMessages
@@ -356,6 +357,18 @@ class Admin:
         """
         reply: LagReply = await self._ask("Lag", LagRequest(group=group, topic=topic))
         return reply
+
+    def lags(self) -> AsyncGenerator[GroupLag]:
+        """Yield the lag of each group that the access key may see, in no particular order.
+
+        At most 16 groups are asked about at a time, and no reply is kept, so that thousands of
+        groups need little memory. A group that is deleted meanwhile is left out.
+
+        Raises:
+            NameserverUnavailable, OffsetServiceUnavailable: the service does not answer. A refusal
+                for one group is its `GroupLag.error`.
+        """
+        return all_lags(self._cluster)
 
     async def why(self, group: str, topic: str = "") -> list[QueueStory]:
         """For each queue that a group reads: where it started and why, and where it is now.

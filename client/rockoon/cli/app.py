@@ -4,6 +4,7 @@ import io
 import os
 import sys
 from collections.abc import Sequence
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -25,6 +26,13 @@ from rockoon.cli import (
     transactions,
 )
 from rockoon.cli.access import AccessKeyName, AccessSecretFile, set_access
+from rockoon.cli.arguments import (
+    WATCH,
+    WATCH_SECONDS,
+    check_watch_seconds,
+    parse_duration,
+    with_watch_seconds,
+)
 from rockoon.cli.examples import add_examples
 from rockoon.cli.failures import FAILED, complain, report
 from rockoon.cli.output import counted
@@ -34,8 +42,8 @@ from rockoon.cli.tls import TlsCa, TlsCertificate, TlsKey, TlsServerName, set_tl
 if TYPE_CHECKING:
     from rockoon.admin.descriptions import ClusterStatus
     from rockoon.cli.produce import Tally
+    from rockoon.cli.watch import Report
     from rockoon.cluster import Cluster
-    from rockoon_proto.v1.offset_pb2 import LagReply
 
 app = typer.Typer(
     name="rockoon",
@@ -72,7 +80,8 @@ def run_command_line() -> int:
         try:
             command = typer.main.get_command(app)
             add_examples(command)
-            command(common_options_first(sys.argv[1:]), prog_name="rockoon")
+            arguments = with_watch_seconds(common_options_first(sys.argv[1:]))
+            command(arguments, prog_name="rockoon")
         except SystemExit as end:
             status = end.code if isinstance(end.code, int) else FAILED
         # Here and not at exit, where a failure would be a traceback. None: it is closed.
@@ -291,44 +300,78 @@ def status(as_json: AsJson = False, nameservers: Nameservers = DEFAULT_NAMESERVE
     raise typer.Exit(0 if found.healthy else FAILED)
 
 
+LagGroup = Annotated[
+    str,
+    typer.Argument(metavar="[GROUP]", show_default=False, help="Only this group, by queue."),
+]
+LagTopic = Annotated[
+    str, typer.Argument(metavar="[TOPIC]", show_default=False, help="Only this topic.")
+]
+LossBound = Annotated[
+    str | None,
+    typer.Option(
+        metavar="DURATION",
+        help="Exit status 1 when retention can delete an unread message within 2h, say, or "
+        "when that cannot be told.",
+    ),
+]
+RowsMax = Annotated[
+    int | None,
+    typer.Option(min=1, metavar="N", help="Show at most N groups.  [default: 100]"),
+]
+WatchSeconds = Annotated[
+    float | None,
+    typer.Option(
+        WATCH,
+        metavar="[SECONDS]",
+        callback=check_watch_seconds,
+        help=f"Repeat every {WATCH_SECONDS} (or SECONDS) seconds, until Ctrl-C.",
+    ),
+]
+
+
 @app.command()
 def lag(
-    group: Annotated[str, typer.Argument(metavar="GROUP", help="Name of the consumer group.")],
-    topic: Annotated[
-        str, typer.Argument(metavar="[TOPIC]", show_default=False, help="Only this topic.")
-    ] = "",
-    fail_if_loss_within: Annotated[
-        str | None,
-        typer.Option(
-            metavar="DURATION",
-            help="Exit status 1 when retention can delete an unread message within 2h, say, or "
-            "when that cannot be told.",
-        ),
-    ] = None,
+    group: LagGroup = "",
+    topic: LagTopic = "",
+    fail_if_loss_within: LossBound = None,
+    limit: RowsMax = None,
+    watch_seconds: WatchSeconds = None,
     as_json: AsJson = False,
     nameservers: Nameservers = DEFAULT_NAMESERVERS,
 ) -> None:
-    """Show a group's lag, and when retention deletes what it has not read; the soonest first.
+    """Show lag, and when retention deletes unread messages; the soonest loss first.
+
+    Without GROUP: one row for each group. With GROUP: one row for each of its queues.
 
     The newest CommitLog file of a broker is never deleted: for its messages the time is counted as
     if another one began now.
     """
-    from rockoon.cli.arguments import parse_duration
-    from rockoon.cli.lag import in_danger, lag_json, show_dangers, with_dangers_first
-    from rockoon.cli.output import print_json
+    from rockoon.cli.group_lags import look_at_groups, rows_that_fit
+    from rockoon.cli.lag import look_at_group
+    from rockoon.cli.watch import print_report, watch
 
     bound_ms = None if fail_if_loss_within is None else parse_duration(fail_if_loss_within)
+    if group and limit is not None:
+        raise typer.BadParameter("it goes without GROUP", param_hint="--limit")
+    rows_max = limit or rows_that_fit(is_watch=watch_seconds is not None and not as_json)
 
-    async def work(cluster: "Cluster") -> "LagReply":
-        return await cluster.admin.lag(group, topic)
+    async def look(cluster: "Cluster") -> "Report":
+        if group:
+            return await look_at_group(cluster, group, topic, bound_ms)
+        return await look_at_groups(cluster, rows_max, bound_ms)
 
-    reply = with_dangers_first(with_cluster(nameservers, work))
-    if as_json:
-        print_json({"group": group} | lag_json(reply))
+    async def watch_lag(cluster: "Cluster", seconds: float) -> str:
+        return await watch(cluster, look, seconds=seconds, as_json=as_json)
+
+    if watch_seconds is not None:
+        danger = with_cluster(nameservers, partial(watch_lag, seconds=watch_seconds))
     else:
-        show_dangers(reply)
-    if bound_ms is not None and (reason := in_danger(reply, bound_ms)):
-        raise typer.Exit(complain(reason))
+        report = with_cluster(nameservers, look)
+        print_report(report, as_json=as_json)
+        danger = report.danger
+    if danger:
+        raise typer.Exit(complain(danger))
 
 
 InputFile = Annotated[

@@ -1,13 +1,17 @@
-"""Times, durations and pairs as people type them."""
+"""Times, durations and pairs as people type them, and options with optional values."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import typer
 
 from rockoon.times import timestamp_ms_of
 
 DURATION_UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+WATCH = "--watch"
+WATCH_SECONDS = "2"
+WATCH_SECONDS_MIN, WATCH_SECONDS_MAX = 0.1, 86_400.0
 
 
 def parse_time(text: str) -> int:
@@ -77,3 +81,27 @@ def parse_counts(texts: Iterable[str], what: str) -> dict[str, int]:
             raise typer.BadParameter(f"{name}={value}: the value must be a number above 0")
         counts[name] = int(value)
     return counts
+
+
+def with_watch_seconds(arguments: Sequence[str]) -> list[str]:
+    """Append the default to a `--watch` that no number follows: typer has no optional values."""
+    end = arguments.index("--") if "--" in arguments else len(arguments)
+    given = []
+    for each, after in zip(arguments[:end], [*arguments[1:end], ""], strict=True):
+        is_bare = each == WATCH and not after.replace(".", "", 1).isdecimal()
+        given.append(f"{WATCH}={WATCH_SECONDS}" if is_bare else each)
+    return [*given, *arguments[end:]]
+
+
+def check_watch_seconds(seconds: float | None) -> float | None:
+    """Return the value of `--watch`.
+
+    Raises:
+        typer.BadParameter: it is out of range.
+    """
+    if seconds is not None and not WATCH_SECONDS_MIN <= seconds <= WATCH_SECONDS_MAX:
+        raise typer.BadParameter(
+            f"{seconds:g} is not a number of seconds from {WATCH_SECONDS_MIN:g} to "
+            f"{WATCH_SECONDS_MAX:g}"
+        )
+    return seconds

@@ -6,7 +6,7 @@ EXAMPLES = {
     "": "rockoon up --single",
     "up": "rockoon up --brokers 2 --dir ./cluster",
     "status": "rockoon status --nameservers 10.0.0.1:9876,10.0.0.2:9876",
-    "lag": "rockoon lag billing --fail-if-loss-within 2h",
+    "lag": "rockoon lag --watch 5 --fail-if-loss-within 2h",
     "produce": "rockoon produce orders --file orders.ndjson --key-field id --property source=shop",
     "consume": "rockoon consume orders --group billing --from first --follow",
     "topic": "rockoon topic list",

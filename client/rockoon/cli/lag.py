@@ -1,16 +1,53 @@
 """Lag of a group, for people and programs: as tables by queue or by danger, and as JSON."""
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from rockoon.cli.output import duration, print_table
+from rockoon.cli.output import counted, duration, print_table
 
 if TYPE_CHECKING:
+    from rockoon.cluster import Cluster
     from rockoon_proto.v1.offset_pb2 import BrokerDisk, LagReply, QueueLag
 
 EMPTY = "It reads no queues yet."
 DISK_WARNING_MS = 86_400_000
 # No retention time is that long: the store was written by RocketMQ, and keeps every file.
 NEVER_MS = 1 << 50
+
+
+@dataclass(frozen=True, slots=True)
+class GroupReport:
+    """The lag of one group.
+
+    Attributes:
+        group: name of the group.
+        reply: its queues, in the order of danger.
+        danger: the reason to act, in one sentence; empty if there is none.
+    """
+
+    group: str
+    reply: "LagReply"
+    danger: str
+
+    def show(self) -> None:
+        show_dangers(self.reply)
+
+    def to_json(self) -> dict[str, Any]:
+        return {"group": self.group} | lag_json(self.reply)
+
+
+async def look_at_group(
+    cluster: "Cluster", group: str, topic: str, bound_ms: int | None
+) -> GroupReport:
+    """Ask for the lag of a group.
+
+    Args:
+        group: its name.
+        topic: only this topic; empty means all topics.
+        bound_ms: a loss within this time is a danger; None if dangers are not wanted.
+    """
+    reply = with_dangers_first(await cluster.admin.lag(group, topic))
+    return GroupReport(group, reply, "" if bound_ms is None else in_danger(reply, bound_ms))
 
 
 def lag_json(reply: "LagReply") -> dict[str, Any]:
@@ -186,25 +223,26 @@ def reader_text(lag: "QueueLag") -> str | None:
 
 
 def loss_text(lag: "QueueLag") -> str | None:
-    """When unread messages go, and how many have gone."""
-    from rockoon_proto.v1.broker_pb2 import LOSS_DISK_FILLS, LOSS_DISK_FULL
-
+    """The number of lost messages, and the time until the next loss; None if all are read."""
     if not lag.lag and not lag.lost:
         return None
-    if not lag.HasField("loss_ms"):
-        next_text = "unknown" if lag.max_offset > lag.min_offset else ""
-    elif lag.loss_cause == LOSS_DISK_FULL:
-        next_text = "any moment: disk full"
-    elif lag.loss_ms == 0:
-        next_text = "any moment: expired"
-    elif lag.loss_cause == LOSS_DISK_FILLS:
-        next_text = f"{duration(lag.loss_ms)}: the disk fills"
-    elif lag.loss_ms > NEVER_MS:
-        next_text = "kept"
-    else:
-        next_text = str(duration(lag.loss_ms))
     lost_text = f"{lag.lost} LOST{lost_how(lag)}" if lag.lost else ""
-    return ", ".join(text for text in (lost_text, next_text) if text)
+    return ", ".join(text for text in (lost_text, next_loss_text(lag)) if text)
+
+
+def next_loss_text(lag: "QueueLag") -> str:
+    """The time until retention can delete an unread message; empty if all of them are deleted."""
+    from rockoon_proto.v1.broker_pb2 import LOSS_DISK_FILLS, LOSS_DISK_FULL
+
+    if not lag.HasField("loss_ms"):
+        return "unknown" if lag.max_offset > lag.min_offset else ""
+    if lag.loss_cause == LOSS_DISK_FULL:
+        return "any moment: disk full"
+    if lag.loss_ms == 0:
+        return "any moment: expired"
+    if lag.loss_cause == LOSS_DISK_FILLS:
+        return f"{duration(lag.loss_ms)}: the disk fills"
+    return "kept" if lag.loss_ms > NEVER_MS else str(duration(lag.loss_ms))
 
 
 def lost_how(lag: "QueueLag") -> str:
@@ -268,5 +306,11 @@ def in_danger(reply: "LagReply", bound_ms: int) -> str:
         what = f"{queue} can lose unread messages at any moment"
     else:
         what = f"{queue} can lose unread messages in {duration(first.loss_ms)}"
-    more = len(endangered) - 1
-    return f"{what}, and {more} more queues are in danger" if more else what
+    return what + and_more(len(endangered) - 1, "queue")
+
+
+def and_more(number: int, noun: str) -> str:
+    """Return ", and 2 more queues are in danger"; empty for 0."""
+    if not number:
+        return ""
+    return f", and {counted(number, f'more {noun}')} {'is' if number == 1 else 'are'} in danger"

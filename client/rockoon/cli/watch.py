@@ -1,0 +1,101 @@
+"""`--watch`: the same question again and again, until Ctrl-C."""
+
+import asyncio
+import contextlib
+import io
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, Protocol
+
+from rockoon.cli.interrupt import Interrupt
+from rockoon.cli.output import local_time, print_json, print_json_line
+
+if TYPE_CHECKING:
+    from rockoon.cluster import Cluster
+
+# Cursor to the first line, and delete all from there on.
+CLEAR_SCREEN = "\033[H\033[J"
+# The line with the time, the two lines of the heading, the two lines below the table, the cursor.
+LINES_AROUND_ROWS = 6
+
+
+class Report(Protocol):
+    """An answer to show."""
+
+    @property
+    def danger(self) -> str:
+        """The reason to end the command with exit status 1; empty if there is none."""
+
+    def show(self) -> None:
+        """Print it for people."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it for programs."""
+
+
+def print_report(report: Report, *, as_json: bool) -> None:
+    if as_json:
+        print_json(report.to_json())
+    else:
+        report.show()
+
+
+async def watch(
+    cluster: "Cluster",
+    look: "Callable[[Cluster], Awaitable[Report]]",
+    *,
+    seconds: float,
+    as_json: bool,
+) -> str:
+    """Show a report every few seconds, until Ctrl-C or a danger; return the danger.
+
+    A terminal is cleared before each report. Elsewhere each report is a block that ends with an
+    empty line, or one line of JSON. If a service does not answer, the next round asks again.
+    """
+    found = ""
+
+    async def show_reports() -> None:
+        nonlocal found
+        while not found:
+            found = await show_one(cluster, look, as_json=as_json)
+            if not found:
+                await asyncio.sleep(seconds)
+
+    with Interrupt() as interrupt:
+        await interrupt.unless(show_reports())
+    return found
+
+
+async def show_one(
+    cluster: "Cluster", look: "Callable[[Cluster], Awaitable[Report]]", *, as_json: bool
+) -> str:
+    """Show one report; return its danger."""
+    from rockoon.errors import RockoonError
+
+    try:
+        report = await look(cluster)
+    except RockoonError as error:
+        if not error.retriable:
+            raise
+        if as_json:
+            print_json_line({"error": str(error)})
+        else:
+            show_block(f"{error}: asking again\n")
+        sys.stdout.flush()
+        return ""
+    if as_json:
+        print_json_line(report.to_json())
+    else:
+        text = io.StringIO()
+        with contextlib.redirect_stdout(text):
+            report.show()
+        show_block(text.getvalue())
+    sys.stdout.flush()
+    return report.danger
+
+
+def show_block(text: str) -> None:
+    """Print a report in one write, so that a terminal does not flicker."""
+    clear, end = (CLEAR_SCREEN, "") if sys.stdout.isatty() else ("", "\n")
+    print(f"{clear}{local_time(time.time_ns() // 1_000_000)}\n{text}{end}", end="")
