@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import promql_parser as promql
 import pytest
 import yaml
 from dashboards.evaluation import EVALUATION_SECONDS, Series, firing, seconds_of, series_of
@@ -61,6 +62,36 @@ def test_a_rule_asks_for_metrics_and_labels_that_there_are(rule: dict[str, Any])
     told = set(re.findall(r"\$labels\.(\w+)", rule["annotations"]["summary"]))
     assert told <= labels_left(expression, KNOWN)
     assert rule["labels"]["severity"] in ("info", "warning", "critical")
+
+
+@pytest.mark.parametrize("rule", rules(), ids=RULE_NAMES)
+def test_the_value_of_a_rule_is_the_same_whichever_side_of_or_fires(rule: dict[str, Any]) -> None:
+    """Else its text prints a forecast as a measured share, such as "986 %"."""
+    assert len(set(valued(parsed(rule["expr"])))) == 1
+
+
+def valued(expression: Any) -> Iterator[str]:
+    """What the value of an alert can be: each side of "or", without what is compared with it."""
+    match expression:
+        case promql.BinaryExpr() if str(expression.op) == "or":
+            yield from valued(expression.lhs)
+            yield from valued(expression.rhs)
+        case promql.BinaryExpr() if str(expression.op) in ("and", "unless", "<", ">", "=="):
+            yield from valued(expression.lhs)
+        case promql.ParenExpr():
+            yield from valued(expression.expr)
+        case _:
+            yield expression.prettify()
+
+
+@pytest.mark.parametrize("rule", rules(), ids=RULE_NAMES)
+def test_a_rule_has_the_address_of_its_section(rule: dict[str, Any]) -> None:
+    """The site and a forge make anchors of headings: the words in lower case."""
+    headings = re.findall(r"^#+ (.*)$", PAGE.read_text(), flags=re.MULTILINE)
+    address, anchor = rule["annotations"]["runbook_url"].split("#")
+    assert address == "{{ $externalLabels.rockoon_docs }}/alerts.html"
+    assert anchor == rule["alert"].lower()
+    assert anchor in {heading.lower() for heading in headings}
 
 
 def test_a_late_compaction_is_seen_by_what_the_broker_itself_exposes() -> None:
