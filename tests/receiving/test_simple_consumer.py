@@ -493,3 +493,41 @@ def test_a_script_receives_without_asyncio(local: LocalCluster) -> None:
         assert consumer.receive(wait=0) == []
     with pytest.raises(Closed):
         consumer.receive()
+
+
+async def test_after_a_failed_acknowledgement_a_message_is_still_extended(
+    orders: Orders, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await orders.send([1])
+    async with orders.consumer() as consumer:
+        engine = orders.cluster.receiving
+        acknowledge, failures = engine.acknowledge, [OffsetServiceUnavailable()]
+
+        async def failing_once(*args: Any) -> Any:
+            if failures:
+                raise failures.pop()
+            return await acknowledge(*args)
+
+        monkeypatch.setattr(engine, "acknowledge", failing_once)
+        (message,) = await receive(consumer, 1, visible_after=1.0)
+        with pytest.raises(OffsetServiceUnavailable):
+            await consumer.ack(message)
+        assert await consumer.receive(wait=2.0) == []
+        await consumer.ack(message)
+    await orders.all_settled()
+
+
+async def test_if_one_of_several_messages_is_lost_the_others_are_still_extended(
+    orders: Orders,
+) -> None:
+    await orders.send([1, 2])
+    async with orders.consumer() as consumer, orders.consumer() as other:
+        lost, kept = await receive(consumer, 2, visible_after=1.0)
+        await orders.cluster.receiving.changed(orders.group, [lost.receipt], 0)
+        (taken,) = await receive(other, 1)
+        with pytest.raises(NotAcquired):
+            await consumer.extend([lost, kept], 1.0)
+        assert await consumer.receive(wait=2.0) == []
+        await consumer.ack(kept)
+        await other.ack(taken)
+    await orders.all_settled()

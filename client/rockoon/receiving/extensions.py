@@ -8,7 +8,16 @@ extensions end, and the group gets the message again.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Collection,
+    Coroutine,
+    Iterable,
+    Sequence,
+)
+from contextlib import asynccontextmanager
 from typing import Any, NamedTuple
 from weakref import ref
 
@@ -60,10 +69,11 @@ class Extensions:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_due = 0.0
         self._running: asyncio.Task[None] | None = None
+        self._is_closed = False
 
     def add(self, messages: Iterable[ReceivedMessage], visible_after: float) -> None:
         """Extend these messages until they are settled, dropped, or `seconds_max` have passed."""
-        if self._seconds_max <= 0:
+        if self._seconds_max <= 0 or self._is_closed:
             return
         now = asyncio.get_running_loop().time()
         due = now + visible_after * _EXTEND_SHARE
@@ -73,16 +83,31 @@ class Extensions:
         if self._held:
             self._schedule(due)
 
-    async def settle(self, messages: Iterable[ReceivedMessage]) -> None:
-        """Stop extending messages. Returns once no extension of them is under way: their receipts
-        are valid then."""
-        for message in messages:
-            self._held.pop(id(message), None)
+    @asynccontextmanager
+    async def settling(self, messages: Collection[ReceivedMessage]) -> AsyncIterator[None]:
+        """Stop extending messages, which the block settles.
+
+        The block begins once no extension of them is under way: their receipts are valid then. If
+        the block fails, the program still holds the messages, so they are extended again.
+        """
+        held = {
+            key: found
+            for key in map(id, messages)
+            if (found := self._held.pop(key, None)) is not None
+        }
         if self._running is not None:
             await asyncio.wait([self._running])
+        try:
+            yield
+        except RockoonError:
+            if held and not self._is_closed:
+                self._held |= held
+                self._schedule(min(each.due for each in held.values()))
+            raise
 
     async def close(self) -> None:
         """Stop extending all messages."""
+        self._is_closed = True
         self._held.clear()
         if self._timer is not None:
             self._timer.cancel()

@@ -184,8 +184,8 @@ class SimpleConsumer(ClosedOnExit):
             RockoonError: it was not stored.
         """
         some = _several(messages)
-        await self._extensions.settle(some)
-        taken = await self._engine.acknowledge(self.group, [each.receipt for each in some])
+        async with self._extensions.settling(some):
+            taken = await self._engine.acknowledge(self.group, [each.receipt for each in some])
         _refuse([each for each, is_taken in zip(some, taken, strict=True) if not is_taken])
 
     async def nack(
@@ -207,10 +207,11 @@ class SimpleConsumer(ClosedOnExit):
         """
         some, delay_ms = _several(messages), _milliseconds(delay, "delay")
         text = exception_text(reason) if isinstance(reason, BaseException) else valid_text(reason)
-        await self._extensions.settle(some)
-        _refuse(
-            await self._change(some, delay_ms, extend=False, reason=text[:REASON_CHARACTERS_MAX])
-        )
+        async with self._extensions.settling(some):
+            lost = await self._change(
+                some, delay_ms, extend=False, reason=text[:REASON_CHARACTERS_MAX]
+            )
+        _refuse(lost)
 
     async def extend(
         self, messages: ReceivedMessage | Iterable[ReceivedMessage], seconds: float
@@ -225,9 +226,10 @@ class SimpleConsumer(ClosedOnExit):
             NotAcquired, RockoonError: as `ack`.
         """
         some, seconds_ms = _several(messages), _milliseconds(seconds, "seconds")
-        await self._extensions.settle(some)
-        _refuse(await self._change(some, seconds_ms, extend=True))
-        self._extensions.add(some, seconds)
+        async with self._extensions.settling(some):
+            lost = await self._change(some, seconds_ms, extend=True)
+        self._extensions.add([each for each in some if each not in lost], seconds)
+        _refuse(lost)
 
     async def close(self) -> None:
         """End calls of `receive` that wait, with `Closed`. What was received stays received."""
