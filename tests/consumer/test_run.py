@@ -16,8 +16,9 @@ import rockoon.sync
 from rockoon.cluster import Cluster
 from rockoon.consumer.options import PushOptions
 from rockoon.consumer.push_consumer import PushConsumer
-from rockoon.errors import TopicNotFound
+from rockoon.errors import StoreNotWritable, TopicNotFound
 from rockoon.message import Message
+from rockoon.offsets.offset_store import RemoteOffsetStore
 from support.eventually import eventually
 from support.fake_cluster import FakeCluster
 from support.waiting import DEADLINE_SECONDS
@@ -136,6 +137,26 @@ async def test_run_ends_when_the_consumer_is_closed_and_raises_what_ended_it(
         tasks.create_task(consumer.run())
         await eventually(lambda: consumer.assignment)
         await consumer.close()
+
+
+class StoreThatCannotBeClosed(RemoteOffsetStore):
+    async def close(self) -> None:
+        raise StoreNotWritable(reason="the disk is full")
+
+
+async def test_an_error_of_the_last_steps_reaches_the_program_as_it_is(
+    fake: FakeCluster, cluster: Cluster
+) -> None:
+    """Not in an ExceptionGroup, which no `except RockoonError` of a program handles."""
+    fake.create_topic("orders")
+    store = StoreThatCannotBeClosed(cluster, "billing", "me")
+    consumer = cluster.push_consumer(
+        "billing", {"orders": "*"}, lambda _message: None, offset_store=store, member_id="me"
+    )
+    stop = asyncio.Event()
+    stop.set()
+    with pytest.raises(StoreNotWritable):
+        await consumer.run_until(stop)
 
 
 class Handler:

@@ -366,15 +366,18 @@ class PushConsumer:
         """As `run`, but until an event is set."""
         if self._state == "new":
             await self.start()
-        async with asyncio.TaskGroup() as tasks:
-            asked = tasks.create_task(stop.wait(), name=f"rockoon {self.group} stop")
-            ended = tasks.create_task(self._ended.wait(), name=f"rockoon {self.group} end")
-            try:
-                await asyncio.wait({asked, ended}, return_when=asyncio.FIRST_COMPLETED)
-            finally:
-                asked.cancel()
-                ended.cancel()
-                await self.close()
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                asked = tasks.create_task(stop.wait(), name=f"rockoon {self.group} stop")
+                ended = tasks.create_task(self._ended.wait(), name=f"rockoon {self.group} end")
+                try:
+                    await asyncio.wait({asked, ended}, return_when=asyncio.FIRST_COMPLETED)
+                finally:
+                    asked.cancel()
+                    ended.cancel()
+        finally:
+            # Outside of the TaskGroup, which would wrap its error in an ExceptionGroup.
+            await self.close()
         await self.wait()
 
     async def wait(self) -> None:
