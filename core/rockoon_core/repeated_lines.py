@@ -7,6 +7,7 @@ Invariants
 """
 
 import logging
+import os
 import threading
 import time
 from collections import OrderedDict
@@ -66,8 +67,9 @@ class RepeatFilter(logging.Filter):
         self._emit = emit or (lambda record: logging.getLogger(record.name).handle(record))
         self._reports_late = reports_late
         self._clock = clock
-        # Loggers are used by any thread.
-        self._guard = threading.Lock()
+        # Loggers are used by any thread. Reentrant: the garbage collector may run a finalizer that
+        # logs while the filter works.
+        self._guard = threading.RLock()
         # Oldest first.
         self._windows: OrderedDict[_Template, _Window] = OrderedDict()
         self._timer: threading.Timer | None = None
@@ -111,6 +113,10 @@ class RepeatFilter(logging.Filter):
         with self._guard:
             self._windows.clear()
 
+    def release_in_child(self) -> None:
+        """Replace the lock in a forked child: a thread that holds it exists in the parent only."""
+        self._guard = threading.RLock()
+
     def _ended(self, now: float) -> list[logging.LogRecord]:
         reports: list[logging.LogRecord] = []
         while self._windows:
@@ -131,6 +137,8 @@ class RepeatFilter(logging.Filter):
 
 
 OF_LIBRARIES = RepeatFilter()
+if hasattr(os, "register_at_fork"):  # Windows has no forks
+    os.register_at_fork(after_in_child=OF_LIBRARIES.release_in_child)
 
 
 def limited(logger: logging.Logger) -> logging.Logger:

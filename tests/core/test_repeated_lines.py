@@ -4,6 +4,9 @@ import gc
 import io
 import logging
 import random
+import subprocess
+import sys
+import threading
 from collections import Counter
 from collections.abc import Iterator
 
@@ -151,3 +154,55 @@ def test_each_line_is_written_or_counted(seed: int, log: Log) -> None:
         count = int(line.split()[0]) if "suppressed" in line else 1
         found[line.split()[-1]] += count
     assert found == written
+
+
+class Noisy(str):
+    """A text whose hash logs, as a finalizer may that the garbage collector runs at any moment."""
+
+    logger: logging.Logger
+    __slots__ = ()
+
+    def __str__(self) -> str:
+        return self
+
+    def __hash__(self) -> int:
+        self.logger.warning("a finalizer logs")
+        return str.__hash__(self)
+
+
+def test_a_line_that_is_logged_while_the_filter_works_does_not_block(log: Log) -> None:
+    Noisy.logger = log.logger
+    worker = threading.Thread(target=log.logger.warning, args=(Noisy("a line"),), daemon=True)
+    worker.start()
+    worker.join(10)
+    assert not worker.is_alive()
+    assert {"a finalizer logs", "a line"} <= set(log.lines)
+
+
+def test_a_forked_child_logs_although_a_thread_of_its_parent_held_the_lock() -> None:
+    """A process of its own: only the thread that forks exists in the child."""
+    program = """
+import logging, os, signal, threading
+from rockoon_core.repeated_lines import OF_LIBRARIES, limited
+log = limited(logging.getLogger("forked"))
+held, end = threading.Event(), threading.Event()
+
+def hold():
+    with OF_LIBRARIES._guard:
+        held.set()
+        end.wait()
+
+threading.Thread(target=hold, daemon=True).start()
+held.wait()
+if (child := os.fork()) == 0:
+    signal.alarm(5)
+    log.warning("from the child")
+    os._exit(0)
+_, status = os.waitpid(child, 0)
+end.set()
+raise SystemExit(os.waitstatus_to_exitcode(status))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "from the child\n")
