@@ -30,7 +30,7 @@ LEVEL_DEFAULT = 5
 PACKED_BYTES_MIN = 4096
 """Bodies below are sent as they are, as in RocketMQ."""
 
-# Of zlib's window bits: a zlib stream and a gzip file are told apart by their first bytes.
+# Added to zlib's window bits: zlib detects a zlib stream or a gzip file by its first bytes.
 _DETECT_FORMAT = 32
 # Fed in small pieces, so that what comes out of one is bounded as well.
 _PIECE_BYTES = 4096

@@ -40,8 +40,8 @@ def check_group_text(group: str) -> str:
 def refuses_invalid_text(cls: type[Checked]) -> type[Checked]:
     """Class decorator: public coroutines raise InvalidArgument for text that is not valid Unicode.
 
-    Protobuf raises UnicodeEncodeError when a request is made of such text. The methods must not
-    call functions of the program, which may raise it for reasons of their own.
+    Protobuf raises UnicodeEncodeError when a request contains this text. The methods must not call
+    functions of the program, because these may raise UnicodeEncodeError for other reasons.
     """
     for name, method in list(vars(cls).items()):
         if inspect.iscoroutinefunction(method) and not name.startswith("_"):

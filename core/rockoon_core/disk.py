@@ -95,8 +95,8 @@ class Disk:
     thread than the one that reads.
 
     Descriptors have numbers from the reserved range (`descriptors.py`), which no socket gets. If
-    other code closes one nevertheless, the call that finds it fails, and `on_lost` is called. A
-    sync checks that its descriptor still belongs to the file that was opened.
+    other code closes such a descriptor, the next call that uses it fails, and `on_lost` is called.
+    A sync checks that its descriptor still belongs to the file that was opened.
 
     Attributes:
         on_lost: called on any thread with a sentence that names the file. The owner must end the

@@ -38,8 +38,8 @@ class Report(NamedTuple):
     Attributes:
         rank: of its durable records.
         sound: all records that it ever acknowledged are among them.
-        damaged: the bytes of some record are proven wrong and were not rewritten yet. The rank of
-            such a log is right all the same: damage is no missing record.
+        damaged: the bytes of some record are proven wrong and were not rewritten yet. The rank is
+            still right: no record is missing in a damaged log.
     """
 
     rank: Rank
@@ -88,7 +88,7 @@ def elected(
     then the preferred one.
 
     Args:
-        config: the one in force; replicas outside it do not count.
+        config: the current one; replicas outside it do not count.
         reports: of this election's epoch.
         preference: among equals, the earlier the better; replicas outside it come last.
     """

@@ -1,7 +1,7 @@
 """Text that every message, RPC, log line and header can hold.
 
 A Python string may hold lone surrogates, for example from a JSON body that was cut inside an emoji.
-No UTF-8 encoder accepts them: protobuf raises UnicodeEncodeError when such a string is assigned.
+UTF-8 encoders refuse them: protobuf raises UnicodeEncodeError if a field gets a string with one.
 The `__str__` of an exception is code of the program and may raise, too.
 """
 
@@ -37,7 +37,7 @@ def exception_text(failure: BaseException, characters_max: int = TEXT_CHARACTERS
 
 
 def loggable(failure: BaseException) -> BaseException:
-    """Return an exception to log: the given one, or one with valid text in its place.
+    """Return an exception to log: the given one, or a substitute with valid text.
 
     A log handler that encodes strictly, as one that writes a file, discards a line with a lone
     surrogate.

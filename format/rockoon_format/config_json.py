@@ -72,8 +72,8 @@ class OffsetFault(NamedTuple):
 
     Attributes:
         key: of `offsetTable`; empty for a fault elsewhere in the file.
-        place: where the entry is, for people.
-        reason: what is wrong with it.
+        place: position of the entry in the file, as text for error messages.
+        reason: why the entry is invalid.
     """
 
     key: str

@@ -362,7 +362,7 @@ class Admin:
         """Yield the lag of each group that the access key may see, in no particular order.
 
         At most 16 groups are asked about at a time, and no reply is kept, so that thousands of
-        groups need little memory. A group that is deleted meanwhile is left out.
+        groups need little memory. A group that is deleted during the call is omitted.
 
         Raises:
             NameserverUnavailable, OffsetServiceUnavailable: the service does not answer. A refusal

@@ -67,7 +67,7 @@ async def answers(
 
 
 async def ask_lag(connection: "Connection", group: GroupSummary) -> GroupLag | None:
-    """Return the lag of a group; None if the group was deleted meanwhile.
+    """Return the lag of a group; None if the group does not exist any more.
 
     Raises:
         RockoonError: a retriable error, which concerns the service and not the group.

@@ -204,9 +204,9 @@ class LogAdmin:
 
         Args:
             log: its name.
-            accept_loss: the best of the replicas that have reported leads, however few they are:
-                an undamaged one, of these the one with the highest rank. Records that only other
-                replicas have are lost.
+            accept_loss: elect the best replica that has reported, however few have: an undamaged
+                one if there is one, and among several the one with the highest rank. Records that
+                only other replicas have are lost.
             expected_version: refuse when the log has changed since; 0: whatever it is.
 
         Raises:

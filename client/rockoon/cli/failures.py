@@ -47,7 +47,7 @@ def report(failure: BaseException) -> int:
     if isinstance(failure, UnicodeEncodeError):
         from rockoon_core.valid_text import encoding_fault
 
-        # Raised while a request was made: standard output escapes such text.
+        # A request could not be encoded. Standard output does not raise this: it escapes the text.
         return complain(encoding_fault(failure))
     raise failure
 

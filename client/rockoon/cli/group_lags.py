@@ -46,7 +46,7 @@ class GroupRow:
         lag_ms: age of the oldest unread message, in milliseconds.
         lost: messages that were deleted unread.
         lost_example: the queue that lost most messages.
-        soonest: the queue of which retention deletes unread messages first.
+        soonest: the queue on which retention deletes unread messages first.
         unknown_because: why a part of the lag or of the time to loss is not known; else empty.
         order: sorts rows by the time to the loss, then by lag.
         danger: the reason to act for `--fail-if-loss-within`; empty if there is none.

@@ -231,7 +231,7 @@ def loss_text(lag: "QueueLag") -> str | None:
 
 
 def next_loss_text(lag: "QueueLag") -> str:
-    """The time until retention can delete an unread message; empty if all of them are deleted."""
+    """The time until retention can delete an unread message; empty if none is left to delete."""
     from rockoon_proto.v1.broker_pb2 import LOSS_DISK_FILLS, LOSS_DISK_FULL
 
     if not lag.HasField("loss_ms"):

@@ -117,9 +117,9 @@ def elect(
 ) -> None:
     """Have the copies elect a leader anew.
 
-    With --accept-loss, end an election that is on and cannot end by itself, because too many copies
-    are gone for good. Of the copies that have reported, an undamaged one leads, of these the one
-    with the most records.
+    If too many copies are lost, an election cannot complete: --accept-loss completes it with the
+    copies that have reported. It chooses an undamaged copy if there is one, and among several the
+    copy with the most records.
     """
 
     async def work(cluster: "Cluster") -> "tuple[LogDescription, LogDescription]":
@@ -193,13 +193,14 @@ def price(log: "LogDescription") -> str:
         else "All copies have reported."
     )
     return (
-        f"Of log {log.name}, {'; '.join(told) or 'no copy has reported its records'}. An undamaged "
-        f"copy leads, of these the one with the most records. {lost} Elect it?"
+        f"Log {log.name}: {'; '.join(told) or 'no copy has reported its records'}. An undamaged "
+        f"copy is elected if there is one, among several the one with the most records. {lost} "
+        "Elect it?"
     )
 
 
 def reported(replica: "ReplicaDescription") -> str:
-    """What a copy has reported in an election."""
+    """The report of a copy in an election, as text."""
     epoch, end = replica.reported or (0, 0)
     damage = ", and is damaged" if replica.reported_damaged else ""
     doubt = "" if replica.reported_sound else ", and may lack records it acknowledged"
@@ -207,11 +208,11 @@ def reported(replica: "ReplicaDescription") -> str:
 
 
 def result_of_election(before: "LogDescription", after: "LogDescription") -> str:
-    """Which copy an election with an accepted loss has chosen, and what is lost."""
+    """The copy that an election with an accepted loss has chosen, and the records that are lost."""
     leader = after.leader
     chosen = next((each for each in before.replicas if leader and each.id == leader.id), None)
     if chosen is None or chosen.reported is None:
-        return f"log {after.name}: another election has begun meanwhile"
+        return f"log {after.name}: another election has begun since"
     lost = [
         f"records of {each.name}, which {reported(each)}, behind {chosen.reported[1]}"
         for each in before.replicas

@@ -78,8 +78,8 @@ def cell(value: Any) -> str:
 
 
 def local_time(epoch_ms: int | None) -> str | None:
-    """A time in the local time zone with its UTC offset, as in "2026-01-31T12:00:00+01:00"; None
-    for none. Options that take a time accept it."""
+    """Return a time in the local time zone with its UTC offset, for example
+    "2026-01-31T12:00:00+01:00"; None if there is no time. Options for times accept this form."""
     if not epoch_ms:
         return None
     moment = datetime.datetime.fromtimestamp(epoch_ms / 1000).astimezone()

@@ -38,7 +38,7 @@ class Tally:
     failed: int = 0
     first_failure: str = ""
     empty_lines: int = 0
-    """Lines without a byte: none of them is sent."""
+    """Number of lines without a byte; they are not sent."""
     trouble: str = ""
     """Why reading stopped before the end."""
     line_number: int = 0
@@ -73,7 +73,7 @@ class Tally:
 
 @dataclass(frozen=True, slots=True)
 class LineMessage:
-    """The message of one line, as `Producer.send` takes it."""
+    """The message of one line; its fields are arguments of `Producer.send`."""
 
     body: bytes
     ordering_key: str | None = None
@@ -103,7 +103,7 @@ class LineReader:
         key_field: the key is this field of the JSON object on each line; None: `key`.
         tag_field: likewise for the tag.
         are_messages: each line is a message as `rockoon consume --json` prints it.
-        delay: when consumers get the messages, as `Producer.send` takes it.
+        delay: when consumers get the messages: the argument `delay` of `Producer.send`.
     """
 
     key: str | None = None
@@ -182,7 +182,7 @@ def body_of(record: dict[str, Any]) -> bytes:
     except ValueError as failure:
         raise CommandError(f"its body cannot be read: {failure}") from None
     raise CommandError(
-        "it has neither a field 'body' nor 'body_hex': it is not of `consume --json`"
+        "it has neither a field 'body' nor 'body_hex': it is no output of `consume --json`"
     )
 
 
@@ -190,7 +190,7 @@ def parse_properties(pairs: Sequence[str]) -> dict[str, str]:
     """The properties of `--property NAME=VALUE`.
 
     Raises:
-        typer.BadParameter: one is not of that form.
+        typer.BadParameter: an option does not have this form.
     """
     properties = {}
     for pair in pairs:

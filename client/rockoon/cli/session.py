@@ -46,7 +46,7 @@ def with_cluster(nameservers: str, work: Callable[["Cluster"], Awaitable[Result]
     from rockoon.net.addresses import parse_addresses
 
     addresses = parse_addresses(nameservers)
-    # The SDK would retry for seconds; a person at a terminal gets the sentence at once.
+    # The SDK would retry for seconds; at a terminal the error must appear immediately.
     check_reachable(addresses)
 
     async def session() -> Result:
@@ -110,7 +110,7 @@ def check_reachable(addresses: Sequence[str]) -> None:
 
     Raises:
         CommandError: no host of an address is known.
-        NameserverUnavailable: no process listens at any of them.
+        NameserverUnavailable: no process listens at any of the addresses.
     """
     from rockoon.errors import NameserverUnavailable
 

@@ -51,7 +51,7 @@ class ConsumeFrom:
             timestamp_ms: epoch milliseconds.
 
         Raises:
-            InvalidArgument: it is no such time. Ten digits are refused as epoch seconds.
+            InvalidArgument: it is no time in epoch milliseconds. Ten digits are epoch seconds.
         """
         return cls(wire.CONSUME_FROM_TIMESTAMP, check_epoch_ms("timestamp_ms", timestamp_ms))
 

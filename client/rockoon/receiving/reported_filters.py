@@ -23,7 +23,7 @@ CHECKSUM_BYTES = 16
 
 
 def to_report(subscriptions: Sequence[Subscription]) -> list[TopicSubscription]:
-    """Return the filters of a receiver. Lite topics have no filters, so they are left out."""
+    """Return the filters of a receiver. Lite topics have no filters and are omitted."""
     return [
         TopicSubscription(topic=each.topic, expression=cut(each.expression))
         for each in subscriptions
