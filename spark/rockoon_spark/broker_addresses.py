@@ -73,10 +73,10 @@ def absent_topics(endpoint: str, topics: Collection[str]) -> list[str]:
 
 
 def absent_queues(endpoint: str, queues: Collection[QueueKey]) -> list[QueueKey]:
-    """The queues among some that do not exist, sorted. Internal topics are not checked.
+    """Return the given queues that do not exist, sorted. Internal topics are not checked.
 
     Args:
-        endpoint: the nameservers, as `rockoon.connect` takes them.
+        endpoint: addresses of the nameservers, in the form of `rockoon.connect`.
 
     Raises:
         RockoonError: no nameserver answers.

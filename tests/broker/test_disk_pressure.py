@@ -74,7 +74,7 @@ async def offset_service(root: Path, nameserver: BrokerRoutes) -> AsyncIterator[
 
 
 async def fill(broker: RunningBroker, batches: int) -> None:
-    """Append five messages at a time; each batch takes a file of its own."""
+    """Append five messages at a time; each batch fills a separate file."""
     for _ in range(batches):
         await broker.append(TOPIC, 0, *[bytes(500)] * 5)
 
@@ -167,7 +167,7 @@ async def test_expired_files_wait_for_a_group(tmp_path: Path, nameserver: Broker
         await fill(broker, 6)
         await group.start()
         disk.usage_percent = 50
-        # Five have expired, three of them may wait.
+        # Five files have expired, and three may wait.
         await broker.until(lambda now: now.log_min_offset == 2 * FILE_BYTES)
         assert "retention_wait_bytes_max" in (await group.start()).explanation
         await group.commit(20)

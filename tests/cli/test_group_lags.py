@@ -96,7 +96,7 @@ def test_a_loss_within_the_bound_names_the_group_and_the_queue() -> None:
 
 
 def test_a_thousand_groups_are_asked_about_a_few_at_a_time() -> None:
-    """One is deleted meanwhile: it has no answer."""
+    """One group is deleted during the command: it has no row."""
     running_now, running_most = 0, 0
 
     async def ask(group: GroupSummary) -> GroupLag | None:

@@ -42,8 +42,8 @@ async def test_a_program_that_called_a_cluster_can_run_code_between_fork_and_exe
     assert "fork" not in said.decode()
 
 
-# The child prints a line for each use of its parent's connection, and one for a connection of its
-# own. The parent's connection has to work before and afterwards.
+# The child prints a line for each use of its parent's connection, and one for a new connection. The
+# parent's connection must work before and after the fork.
 _BLOCKING = """
 import os, sys
 import rockoon.sync

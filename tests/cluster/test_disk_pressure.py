@@ -135,7 +135,7 @@ async def test_messages_are_refused_before_unread_ones_are_deleted(local: LocalC
         assert f"unread by groups: {GROUP} " in problem
         assert "disk_pressure_policy = refuse" in problem
         lag = await lag_of(cluster)
-        # One that was given up may be stored all the same.
+        # A message whose send failed may be stored nonetheless.
         assert lag.lost == 0
         assert lag.lag >= kept
         (disk,) = (await cluster.admin.lag(GROUP)).disks

@@ -103,7 +103,7 @@ async def test_a_second_interrupt_does_not_wait_for_a_handler(
     process = await start(program, fake.address)
     assert await next_line(process) == "handling one"
     process.send_signal(signal.SIGTERM)
-    # After the first SIGTERM the next one has its former effect, which ends the process at once.
+    # After the first SIGTERM the next one has its default effect and ends the process immediately.
     await eventually(lambda: process.returncode or process.send_signal(signal.SIGTERM))
     await end(process)
     assert process.returncode == -signal.SIGTERM

@@ -1,4 +1,4 @@
-"""Who owns a descriptor: a peer that resets connections, and files that other code closes."""
+"""Owners of descriptors: a peer resets connections, and other code closes files."""
 
 import errno
 import os
@@ -35,7 +35,7 @@ def test_a_peer_that_resets_connections_makes_a_process_close_no_file_of_its_own
 
 
 class WatchedDisk(Disk):
-    """A Disk that keeps what it reports."""
+    """A Disk that keeps its reports."""
 
     def __init__(self) -> None:
         self.lost: list[str] = []
@@ -122,7 +122,7 @@ def test_a_write_to_a_number_that_a_socket_has_now_is_reported(
 def test_a_sync_of_a_number_that_another_file_has_now_fails(
     tmp_path: Path, disk: WatchedDisk
 ) -> None:
-    """It would succeed, and what was written to the other file be acknowledged."""
+    """The sync would succeed, and records written to the other file would be acknowledged."""
     fd = disk.open(tmp_path / "file", create=True)
     other = os.open(tmp_path / "other", os.O_RDWR | os.O_CREAT)
     with replaced_by(fd, other), pytest.raises(OSError, match="another file"):

@@ -106,7 +106,7 @@ def test_memory_is_bounded_whatever_is_logged(log: Log) -> None:
         for _ in range(SAME_MAX + 1):
             log.logger.warning("line " + str(number))  # noqa: G003 - each its own template
     assert len(log.filter._windows) == TEMPLATES_MAX
-    # Also of those that were forgotten.
+    # Lines of evicted templates are counted too.
     log.filter.report()
     assert sum("1 more lines" in line for line in log.lines) == 3 * TEMPLATES_MAX
 

@@ -1,9 +1,9 @@
-"""One machine of three fails in a way of its own, again and again, while messages are sent.
+"""One machine of three fails repeatedly while messages are sent.
 
 Bits of a log's copy flip, a disk is put back to an older snapshot, a clock jumps, connections are
-reset. Each trial must leave a log that takes messages of both kinds of
-producers and progress; at the end all that was acknowledged is there, in its place, and the
-messages of idempotent producers are there once.
+reset. After each trial the log must accept messages of both kinds of producers and commits. At
+the end all acknowledged messages are stored at their offsets, and messages of idempotent producers
+are stored once.
 """
 
 import asyncio
@@ -92,7 +92,7 @@ class Machines:
         return not self.outcome.broken
 
     def is_sound(self, name: str) -> bool:
-        """What a copy's own file says of it."""
+        """Whether a copy is sound and undamaged by its `config/replica`."""
         path = self.local.store(name) / "config" / FILE
         facts = decode(path.read_bytes()).facts
         return facts.sound and not facts.damaged
@@ -121,7 +121,7 @@ class Machines:
 async def machines(
     task: Task, outcome: Outcome, purpose: str, *, watched: bool = False, equal: bool = True
 ) -> AsyncIterator[Machines]:
-    """Have a cluster at work until the block ends; then judge what is stored.
+    """Run a cluster under load until the block ends; then check the stored messages.
 
     Args:
         watched: replicas run with the library.
@@ -217,7 +217,7 @@ class Flip:
         self._path = files[number]
         data = self._path.read_bytes()
         if chance.random() < 0.5:
-            # Size, magic, checksum and what follows them. All records have the same magic.
+            # Size, magic, checksum and the fields behind them. All records have the same magic.
             head = max(data.rfind(data[4:8], 0, at + 8) - 4, 0)
             at = head + chance.randrange(60)
         self._at, self._byte, self._bit = at, data[at], chance.randrange(8)
@@ -229,7 +229,7 @@ class Flip:
         return f"bit {self._bit} of byte {self._at} of {self._path.name}"
 
     async def repaired(self) -> list[str]:
-        """Wait until the byte is what it was."""
+        """Wait until the byte is repaired."""
         deadline = time.monotonic() + REPAIRED_SECONDS
         while time.monotonic() < deadline:
             with self._path.open("rb") as file:
@@ -260,7 +260,7 @@ async def older_snapshots(task: Task) -> Outcome:
             await local.down(leader)
             local.put_store(restored, snapshot)
             outcome.injected += 1
-            # They may or may not elect a leader: nothing is taken back either way.
+            # They may or may not elect a leader: in both cases no acknowledged message is lost.
             for name in (restored, away):
                 await asyncio.to_thread(local.start, name, wait=False)
             await asyncio.sleep(AFTERWARDS_SECONDS * at_work.chance.uniform(2, 4))
@@ -274,7 +274,7 @@ async def older_snapshots(task: Task) -> Outcome:
 async def forgotten_producers() -> AsyncIterator[list[str]]:
     """What brokers answer to idempotent producers of this process that they do not know any more.
 
-    A producer begins again by itself if the batch cannot be stored, so a sender does not see it.
+    If the batch cannot be stored, the producer starts a new sequence, so a sender does not notice.
     """
     found: list[str] = []
     real = SequenceBook.begin_anew

@@ -1,7 +1,7 @@
 """A small partition fills with messages that a group has not read yet.
 
 By default unread messages are kept and new ones refused, until the group has read. The partition is
-a tmpfs of its own, so the scenario needs root.
+a separate tmpfs, so the scenario needs root.
 """
 
 import asyncio
@@ -95,7 +95,7 @@ def consumer(cluster: rockoon.Cluster, handle: Callable[[Message], Awaitable[Non
 
 
 async def fill(cluster: rockoon.Cluster, books: Books, sender: Sender) -> list[str]:
-    """Send until messages are refused, or twice what the partition holds was acknowledged."""
+    """Send until messages are refused, or twice the partition's bytes were acknowledged."""
     seen, moved_at, began = 0, time.monotonic(), time.monotonic()
     async with (
         forgiving(cluster.producer(delivery_timeout_seconds=2)) as producer,

@@ -1,7 +1,7 @@
 """Three copies of a broker's log: writes of the leader's files are refused, or its disk is full.
 
-Another copy has to lead, and messages have to be acknowledged meanwhile. What senders were
-answered is judged as in `faults.syncs`; in the end the copies are the same, byte for byte.
+Another copy must become leader and acknowledge messages. Replies to senders are checked as in
+`faults.syncs`; at the end the copies are equal, byte for byte.
 """
 
 import asyncio
@@ -65,7 +65,7 @@ def longest_pause(books: Books, since_ns: int) -> float:
 
 
 async def refused(local: FaultyCluster, cluster: rockoon.Cluster, refusal: Refusal) -> list[str]:
-    """Have a leader's writes refused until another copy leads; returns what should not be."""
+    """Refuse a leader's writes until another copy leads; return violations."""
     leader = await leader_of(cluster, refusal.log)
     control = local.controls[leader]
     if refusal.part:
@@ -83,8 +83,8 @@ async def refused(local: FaultyCluster, cluster: rockoon.Cluster, refusal: Refus
         if ended.name != leader or not may_end:
             faults.append(f"it ended: {' '.join(str(ended).split())[-300:]}")
             break
-        # Without any room a copy cannot write down what it promises, and ends: the others go on. A
-        # process whose descriptor was closed by other code cannot trust any of them, and ends.
+        # Without any room a copy cannot persist its promises and ends; the other copies continue. A
+        # process whose descriptor was closed by other code cannot trust its descriptors and ends.
         control.calm()
         if why := await local.up(leader):
             faults.append(f"{leader} does not start: {why}")

@@ -204,7 +204,7 @@ def take(local: FaultyCluster, node: str, kind: str):  # type: ignore[no-untyped
     assert pid is not None
     soft, hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)
     used = {int(each.name) for each in Path(f"/proc/{pid}/fd").iterdir()}
-    # The numbers of a store's files are far above the others: the limit is the first that is free.
+    # Files of a store have far higher numbers: the limit is the first free number below them.
     free = next(number for number in count() if number not in used)
     resource.prlimit(pid, resource.RLIMIT_NOFILE, (free, hard))
 

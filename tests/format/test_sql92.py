@@ -405,7 +405,7 @@ TEXTS = {
         ("number STARTSWITH '1.5'", True),
         ("number CONTAINS '1.5' AND number = 1.5", True),
         ("odd CONTAINS 't''s' AND odd ENDSWITH 'ße'", True),
-        # What a message does not have is unknown, and so is the opposite.
+        # A comparison with a missing property is unknown, and its negation too.
         ("missing CONTAINS 'x'", None),
         ("missing NOT CONTAINS 'x'", None),
         ("missing STARTSWITH 'x'", None),

@@ -125,7 +125,7 @@ async def test_what_a_push_consumer_finished_behind_a_slow_message_does_not_coun
         "pushed-readers", subscriptions, handle, consume_from="first", concurrency=4
     ):
         await eventually(lambda: finished == 19)
-        # Once its next heartbeat has reported it; what is committed is still nothing.
+        # After the next heartbeat has reported it; nothing is committed yet.
         await answered(counted, lambda count: count == 1)
         (queue,) = (await cluster.admin.lag("pushed-readers", "pushed")).queues
         assert (queue.committed_offset, queue.lag) == (0, 20)

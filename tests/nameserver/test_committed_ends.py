@@ -147,7 +147,7 @@ def test_its_key_is_outside_of_what_nameservers_watch() -> None:
 @pytest.mark.parametrize(
     ("told", "known"),
     [
-        # Of starts and runs, as a replica tells them one after the other; what etcd has then.
+        # (starts, run) of a replica's successive reports, and the pair that etcd has then.
         (((1, 11), (2, 22)), (2, 22)),
         (((2, 22), (2, 22)), (2, 22)),
         # Another start of the same count, or of an earlier one: its store is an older snapshot.

@@ -1,4 +1,4 @@
-"""Imports of progress: from RocketMQ, with odd entries, and of many thousand entries at once."""
+"""Imports of progress: from RocketMQ, with invalid entries, and with many thousand entries."""
 
 import asyncio
 import json

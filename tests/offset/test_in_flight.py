@@ -209,7 +209,7 @@ async def test_lag_says_what_receivers_have_and_what_is_ready(
 async def test_what_retention_deleted_of_a_window_is_lost_unless_somebody_settled_or_has_it(
     cluster: Cluster, receiver: Receiver
 ) -> None:
-    # 0 and 3 are in flight, 1 and 2 settled, 4 is visible again; nobody had 5 to 9.
+    # 0 and 3 are in flight, 1 and 2 settled, 4 is visible again; 5 to 9 were never delivered.
     assert await receiver.acquire(messages_max=5)
     await receiver.acknowledge(receiver.delivered(1, 2))
     await receiver.change(receiver.delivered(4), 0)

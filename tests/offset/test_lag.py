@@ -143,7 +143,7 @@ async def test_what_a_member_has_finished_behind_a_slow_message_is_not_in_flight
         )
     )
     assert await parts(cluster) == (0, 39, 1, 10)
-    # Committed since its heartbeat: less is left of what it had pulled.
+    # Committed since the heartbeat: fewer pulled messages are in flight.
     await cluster.commit(90, epoch)
     assert await parts(cluster) == (0, 0, 0, 10)
 

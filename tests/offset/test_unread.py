@@ -58,7 +58,7 @@ async def test_groups_that_are_waited_for_are_told_apart(cluster: Cluster) -> No
 
 async def test_a_group_whose_progress_is_kept_elsewhere_is_not_known(cluster: Cluster) -> None:
     cluster.broker.queue(TOPIC).append(100)
-    # A broadcasting group, or one with an offset store of its own, subscribes as well.
+    # A broadcasting group, or a group with a custom offset store, subscribes too.
     await cluster.nameserver.CreateGroup(
         ns.CreateGroupRequest(config=ns.GroupConfig(name="elsewhere")), None
     )
@@ -86,7 +86,7 @@ async def test_a_group_that_has_subscribed_and_not_begun_has_read_nothing(cluste
     )
     await subscribe(cluster, "early")
     assert named(await unread(cluster, 0, 10)) == [("early", "", 10)]
-    # One that says that it begins at the end loses nothing of what was there before it came.
+    # A group that begins at the end of a queue does not lose earlier messages.
     await cluster.nameserver.CreateGroup(
         ns.CreateGroupRequest(config=ns.GroupConfig(name="late", start_policy=LAST)), None
     )

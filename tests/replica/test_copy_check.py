@@ -1,4 +1,4 @@
-"""Checks of one copy, whose checksums prove nothing, against two others."""
+"""Comparison of one copy, whose checksums prove nothing, with two other copies."""
 
 import asyncio
 
@@ -19,7 +19,7 @@ class UncheckedLog(ByteLog):
 
 
 class Others:
-    """Other copies, in memory; in the place of `Peers`."""
+    """Other copies, in memory; replaces `Peers`."""
 
     def __init__(self, *logs: ByteLog) -> None:
         self._logs = {str(number): log for number, log in enumerate(logs)}
@@ -39,7 +39,7 @@ def log_of(records: int) -> UncheckedLog:
 
 
 async def found_by_vote(own: ByteLog, *others: ByteLog) -> list[object]:
-    """What a copy tells its member when its whole range is in doubt."""
+    """Events that a copy sends to its member when its whole range is in doubt."""
     told: list[object] = []
 
     def tell(event: object) -> "asyncio.Future[None]":

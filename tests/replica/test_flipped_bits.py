@@ -114,7 +114,7 @@ async def test_a_record_damaged_in_both_living_copies_is_repaired_when_the_third
         for copy in (leader, follower):
             flip(copy, at + PLACES["body"])
         await eventually(lambda: all(c.replica.member.facts.damaged for c in (leader, follower)))
-        # Neither copy may lead in the other's place, and the log accepts messages.
+        # Neither copy may replace the other as leader, and the log accepts messages.
         await leader.send(b"meanwhile")
         assert leader.is_leading
         assert not repaired(caplog)
@@ -124,7 +124,7 @@ async def test_a_record_damaged_in_both_living_copies_is_repaired_when_the_third
 
 
 def position_of(copy: Copy, place: str) -> int:
-    """Where a bit of this kind lies; blanks and epochs' records have one place each."""
+    """Position of a bit of this kind; blanks and epochs' records have one position each."""
     if place == "record of an epoch":
         # It begins the second file.
         return FILE_BYTES + 100
@@ -143,7 +143,7 @@ CASES = [
     # A copy that cannot open its log is repaired around it: `test_damaged_copies.py`.
     if place != "record of an epoch" or damaged != restarted
 ]
-# The others run in soak tests.
+# The other cases run in soak tests.
 SHORT = {
     ("size", "follower", "leader"),
     ("checksum", "leader", "follower"),

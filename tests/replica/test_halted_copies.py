@@ -63,7 +63,7 @@ async def test_it_says_so_after_each_start_and_another_copy_takes_its_place(
                     await producer.send("orders", b"message %03d" % number)
                 for each in (leader, *others):
                     await brokers.stop(each)
-                # Two disks are put back, within one run of their processes, at once.
+                # Two disks are put back at the same time, within one run of their processes.
                 for each, root in zip(others, older, strict=True):
                     brokers.start(each, root)
                 await producer.send("orders", b"one more")
@@ -109,7 +109,7 @@ async def test_it_says_so_after_each_start_and_another_copy_takes_its_place(
 
 
 async def halted(client: rockoon.Cluster, name: str, *, is_up: bool) -> LogDescription:
-    """The log once a copy of it is known to be halted, while its process is up or away."""
+    """The log after nameservers know that a copy is halted, while its process is up or away."""
 
     async def found() -> LogDescription:
         return await client.admin.logs.describe("broker-a")

@@ -511,7 +511,7 @@ def test_a_replica_that_cannot_open_its_epoch_resigns_and_not_in_a_fast_loop() -
     assert "OpenEpoch" in kinds(member.handle(events.StateSeen(state(1, 1, "a"))))
     # The record was refused: the log is as it was.
     assert kinds(member.handle(failing)) == ["Resign"]
-    # The call may be lost. A replica that is elected again and again waits between two of them.
+    # The call may be lost. A replica that is elected repeatedly waits between two resignations.
     assert kinds(member.handle(failing)) == []
     assert kinds(member.handle(events.RepeatDue())) == ["Resign"]
     assert kinds(member.handle(events.WritesChecked(WriteCheck()))) == []

@@ -148,7 +148,7 @@ def test_the_store_counts_each_process_once_and_before_etcd_does(tmp_path: Path)
 
 
 class Story(Script):
-    """Messages are on two of three disks; one of these is put back to before them."""
+    """Messages are on two of three disks; one of these disks is put back to a state before them."""
 
     def __init__(self, *bugs: str, nameserver: bool = True) -> None:
         super().__init__(bugs=bugs, nameserver=nameserver, old_disks=True)
@@ -212,7 +212,7 @@ def test_a_crash_between_the_store_and_etcd_leaves_the_replica_sound() -> None:
     story = Story()
     for _ in range(3):
         story.kill(story.b.replica)
-        # Counted in the store, and no nameserver hears of it.
+        # The start is counted in the store, and no nameserver gets the report.
         story.start(story.b)
     story.turns()
     assert story.b.facts.sound
@@ -244,7 +244,7 @@ def test_a_snapshot_of_the_present_run_makes_the_election_wait_for_an_operator()
     story.put_back_b(snapshot)
     assert story.leaders() == []
     assert "acknowledged records are missing" in story.register.state.held
-    # The one that has the messages comes back, and nobody has to accept anything.
+    # The copy with the messages comes back: no operator has to accept a loss.
     story.start(story.a)
     story.turns()
     assert story.leaders() == [story.a]

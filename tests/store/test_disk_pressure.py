@@ -198,7 +198,7 @@ def test_the_rate_is_that_of_the_faster_time() -> None:
 
 
 def filled(root: Path, files: int, percent: int = 50, **changes: Any) -> tuple[Owner, FailingDisk]:
-    """A store whose batches take a file of its own each, durably."""
+    """A store in which each batch fills a file, durably."""
     disk = FailingDisk()
     owner = Owner(settings(root, **{"reserved_hours": 72, **changes}), disk)
     for _ in range(files):

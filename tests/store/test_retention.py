@@ -119,7 +119,7 @@ class Cleaned:
         return self.store.clean(self.owner.clock.time_ms).delete
 
     def settle(self) -> None:
-        """Have what was deleted free its bytes: the CommitLog file, then queues' files."""
+        """Free the bytes of deleted files: the CommitLog file, then queues' files."""
         self.owner.wait_for_removals()
         self.owner.write_point()
         self.owner.wait_for_removals()

@@ -53,7 +53,7 @@ class ByteLog:
         self.kept: frozenset[bytes] = frozenset()
         # What a start has told of it; nothing of its own accord.
         self.losses: list[str] = []
-        # Where bytes are flipped on the disk; `_data` has what was written.
+        # Positions of flipped bytes on the disk; `_data` has the written bytes.
         self.flips: set[int] = set()
         self._records: list[LogRecord] = []
         self._files: list[int] = []
@@ -96,7 +96,7 @@ class ByteLog:
         return zlib.crc32(self.bytes_on_disk(end - size, end))
 
     def damaged_at(self, offset: int, data: bytes) -> int | None:
-        """Records have no checksums here: what was written says the same."""
+        """Records have no checksums here: compare with the written bytes."""
         for record in self._records:
             if offset <= record.first and record.end <= offset + len(data):
                 written = self.bytes_between(record.first, record.end)

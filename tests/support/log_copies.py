@@ -182,7 +182,7 @@ class Copies:
     Attributes:
         register: the nameservers.
         silent_seconds: how long a leader may be silent.
-        scrub_bytes_per_second: as of `Replica`.
+        scrub_bytes_per_second: see `Replica`.
     """
 
     def __init__(

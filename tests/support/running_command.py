@@ -1,4 +1,4 @@
-"""A command that runs until it is ended, as a process of its own."""
+"""A command that runs as a separate process until it is ended."""
 
 import signal
 import subprocess
@@ -11,7 +11,7 @@ from support.waiting import DEADLINE_SECONDS
 
 
 class Running:
-    """A command that goes on, and what it has printed so far."""
+    """A running command, and its output up to now."""
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         self.process = process

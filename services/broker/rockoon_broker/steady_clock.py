@@ -34,8 +34,8 @@ class SteadyClock:
     def lead_from(self, newest_ms: int) -> None:
         """Continue from the newest message, which another broker has stored.
 
-        A jump since this clock was made is judged as any other: a machine that is elected leader
-        while its clock is wrong does not store wrong times at once.
+        A jump since this clock was created is handled like any later jump. So if a machine's clock
+        is wrong when it is elected leader, its first records do not get wrong store times.
         """
         if newest_ms - self.now_ms() > JUMP_MS:
             self._believed_ms = newest_ms - self._monotonic_ms()

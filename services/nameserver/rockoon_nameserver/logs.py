@@ -95,7 +95,7 @@ class Logs:
             )
             if written.succeeded:
                 return pb.LogReply(state=state, done=done, revision=revision)
-        raise Busy(reason=f"others keep recording the committed end of log {key.log!r}")
+        raise Busy(reason=f"the recorded committed end of log {key.log!r} keeps changing")
 
     async def _committed_end(self, key: LogKey) -> CommittedEnd | None:
         name = self._keyspace.committed_end(key)

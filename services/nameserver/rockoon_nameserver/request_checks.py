@@ -37,7 +37,7 @@ QUEUES_PER_BLOCK_MAX = 4_096
 PLACEMENTS_MAX = 100
 ATTRIBUTES_MAX = 64
 ATTRIBUTE_BYTES_MAX = 4_096
-# Epoch seconds from 2001 to 2286; as milliseconds they lie in early 1970.
+# Epoch seconds from 2001 to 2286; as milliseconds they are in early 1970.
 SECONDS_MIN, SECONDS_MAX = 10**9, 10**10 - 1
 READ_ONLY, WRITE_ONLY, READ_AND_WRITE = 4, 2, 6
 

@@ -156,7 +156,7 @@ class Registration:
         self._wanted.clear()
 
     def renew_now(self) -> None:
-        """Register at once: the facts of the replica have changed."""
+        """Register immediately, because facts of the replica have changed."""
         self._wanted.set()
 
     def _is_final(self, reason: RockoonError) -> bool:

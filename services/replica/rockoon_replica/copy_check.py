@@ -2,7 +2,7 @@
 
 Invariants:
 - A record counts as damaged only if its own bytes fail their checks, or if two other copies agree
-  on other bytes. That the leader has other bytes proves nothing.
+  on other bytes. Different bytes at the leader alone prove nothing.
 - Damage is durable in the replica's facts before anything is rewritten, and is removed from them
   only when the rewritten bytes were read again.
 - Bytes of another copy are used only for positions up to which both logs have the same epochs, and
@@ -59,7 +59,7 @@ class Range(NamedTuple):
 
 @dataclass
 class CheckCounts:
-    """How many damaged places were rewritten, and how many bytes the scrub has read."""
+    """Number of damaged records that were rewritten, and of bytes that the scrub has read."""
 
     repaired_records: int = 0
     scrubbed_bytes: int = 0
@@ -72,7 +72,7 @@ class CopyCheck:
         log_name: the log's.
         replicated: the log.
         peers: the other copies.
-        tell: hands an event to the member; its future is done when the member's actions are.
+        tell: passes an event to the member; its future completes with the member's actions.
         damaged: positions of records that are damaged and not repaired, as the facts say now.
         not_repaired: called when a repair failed, before it is tried again: a leader hands over.
         counts: of this process, over all lives of its replica.
@@ -162,7 +162,7 @@ class CopyCheck:
             try:
                 await self._peers.ask_check(leader, begin, end)
             except RockoonError as failure:
-                log.info("log %s: the leader does not check: %s", self._log_name, failure)
+                log.info("log %s: the leader did not check its copy: %s", self._log_name, failure)
         if begin >= self._log.end:
             return
         begin = max(begin, self._log.min_offset)
@@ -185,7 +185,7 @@ class CopyCheck:
             elif data:
                 at += len(data)
             else:
-                # Deleted or cut meanwhile.
+                # Deleted or cut since the range was chosen.
                 return outcome
         return outcome
 
@@ -197,10 +197,10 @@ class CopyCheck:
             if isinstance(failure, OSError) and failure.errno != errno.EIO:
                 raise
             if not self._log.min_offset <= at < self._log.end:
-                # Deleted or cut meanwhile.
+                # Deleted or cut since the range was chosen.
                 return b"", None
             try:
-                # The log may have been opened again meanwhile.
+                # The log may have been opened again since the failed read.
                 data = self._log.read(at, bytes_max)
             except (ValueError, OSError):
                 return b"", at
@@ -271,7 +271,7 @@ class CopyCheck:
         await self._log.repair(position, data)
         again, damaged = await self._read(position, len(data))
         if again != data or damaged is not None:
-            raise ValueError("the disk gives other bytes than were written")
+            raise ValueError("the bytes read from the disk differ from those written")
         self._counts.repaired_records += 1
         log.warning(
             "log %s: %d bytes at %d were damaged and are rewritten from copy %s",
@@ -280,9 +280,9 @@ class CopyCheck:
         await self._tell(DamageRepaired(position))
 
     async def _vote(self, begin: int, end: int) -> None:
-        """Compare a range, intact by its checksums, with two other copies: two of three are right.
+        """Compare a range with valid checksums with two other copies: two equal ones are right.
 
-        Not every flipped bit shows in a record without a checksum of all its bytes.
+        Checksums do not cover all bytes of a record, so they do not show every flipped bit.
         """
         at = self._log.record_before(max(begin, self._log.min_offset))
         while at < min(end, self._log.end):
@@ -293,7 +293,7 @@ class CopyCheck:
             for who in self._peers.others():
                 with suppress(RockoonError, ValueError):
                     told.append(self._usable(at, await self._peers.read(who, at, REPAIR_BYTES)))
-            # Each copy may end elsewhere: only records that all of them have are compared.
+            # Each copy may end at another position: only records that all copies have are compared.
             size = min((len(own), *map(len, told)))
             votes = Counter(data[:size] for data in told)
             best, count = votes.most_common(1)[0] if votes else (own, 0)

@@ -143,7 +143,7 @@ class CopyProcess:
 
 
 async def tell_runs(copy: LogCopy[Any], registration: Registration) -> None:
-    """Register a raised count of starts at once: the copy waits for its registration."""
+    """Register each raised count of starts immediately: the copy waits for its registration."""
     while True:
         await copy.record.run_raised.wait()
         copy.record.run_raised.clear()

@@ -45,8 +45,8 @@ log = logging.getLogger(__name__)
 LOOK_SECONDS = 0.1
 RECONNECT_SECONDS_MAX = 1.0
 PROBE_SECONDS_MAX = 1.0
-# A chosen leader is about to learn that it leads: so many of its refusals in a row are followed by
-# a short pause. One that never leads (its log is frozen) is asked once a second.
+# A newly elected leader may not know yet that it leads: after up to this many refusals in a row the
+# follower pauses only briefly. If the leader never leads (frozen log), it asks once a second.
 QUICK_REFUSALS_MAX = 20
 # Before what could not be written is asked for again.
 PAUSE_SECONDS = 1.0

@@ -376,7 +376,8 @@ class Leadership:
     def _leave_failing_disk(self) -> None:
         """Hand over while the own disk refuses writes, if other voters can commit without it.
 
-        If too few of them can, the next leader's epoch would never open, and reads would end, too.
+        If too few other voters can write, the next leader could not open its epoch, and reads would
+        end too.
         """
         config, leaving = self._configs[0], self._leaving
         able = (config.in_sync & self._ends.keys()) - self._failing - {self._replica}

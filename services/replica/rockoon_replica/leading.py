@@ -282,7 +282,7 @@ class Leading:
         except ValueError as failure:
             if session.refusal is not None:
                 raise session.refusal from failure
-            # Deleted meanwhile, then the next Welcome says so; or damaged.
+            # Either deleted since, and the next Welcome says so; or damaged.
             self._doubt(session.sent_end, session.sent_end + 1)
             raise InvalidArgument(
                 reason=f"the log has nothing at {session.sent_end} any more: {failure}"

@@ -157,7 +157,7 @@ class ReplicatedLog(LogView, Protocol):
     def check_writes(self, *, probe: bool = False) -> WriteCheck:
         """Report whether the log can be written.
 
-        A failure ends when a write succeeds; while it lasts, the log repeats writes by itself.
+        A failure ends when a write succeeds; until then the log retries a write itself.
 
         Args:
             probe: write something first, also if no write was refused.

@@ -83,7 +83,7 @@ class LogService(Protocol):
         """Replace bytes of the log, which is not open, by another copy's; durable on return.
 
         Raises:
-            ValueError: these are no intact records of that position.
+            ValueError: the bytes are not intact records from this position on.
             OSError: the disk.
         """
         ...
@@ -229,7 +229,7 @@ class LogCopy(Generic[Around]):
     async def _stay_halted(self) -> None:
         """Stay out of service until the process is to stop; its exit status is that of a store.
 
-        A process that ended at once would be started again and again.
+        If the process ended, its supervisor would start it again and again.
         """
         what = (
             f"the copy of log {self.log_name} is halted, and its store is left as it is: "

@@ -172,7 +172,7 @@ class Member:
 
     @property
     def has_successor(self) -> bool:
-        """Whether it leads, and a connected and undamaged voter may lead in its place."""
+        """Whether this replica leads and a connected, undamaged voter can replace it as leader."""
         leads = self._leadership is not None and self.role is Role.LEADING
         return leads and bool(self._leadership and self._leadership.successors)
 
@@ -283,7 +283,7 @@ class Member:
         if own in (known, NO_RUN):
             self._run_is_known = True
             if not self.facts.run_seen and own != NO_RUN:
-                # Later epochs than this one are given by what this process reports.
+                # Epochs after this one follow from reports of this process.
                 led = state.epoch if self.facts.led == ANY_EPOCH else self.facts.led
                 self._persist(run_seen=True, led=led)
         elif known.starts >= own.starts:
@@ -414,8 +414,8 @@ class Member:
         if self._leadership is not None:
             self._leadership.writes_checked(fail=fail)
             if is_new:
-                # Later `RepeatDue` does it: while no other replica can win an election, resigning
-                # at once would be a fast loop.
+                # Later `RepeatDue` repeats this: while no other replica can win an election,
+                # resigning immediately would be a fast loop.
                 self._open_or_resign(self._leadership)
 
     def _open_or_resign(self, leadership: Leadership) -> None:

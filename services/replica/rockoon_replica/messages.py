@@ -76,7 +76,7 @@ class Ack(NamedTuple):
         round: the latest that it has seen.
         is_lacking: it begins behind records that it has in no generation either
             (`Generation.is_lacking`).
-        writes_fail: its disk refuses writes, so it cannot lead at present.
+        writes_fail: its disk refuses writes; until a write succeeds it cannot lead.
         is_damaged: some of its records are proven wrong and were not rewritten yet.
     """
 

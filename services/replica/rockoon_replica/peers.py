@@ -68,9 +68,7 @@ class Peers:
         request = pb.ReadCopyRequest(log=self._log_name, offset=offset, bytes_max=bytes_max)
         reply: pb.ReadCopyReply = await self._call(replica, "ReadCopy", request)
         if self._crc32(reply.data) != reply.crc:
-            raise StoreCorrupt(
-                path=f"the answer of {replica}", reason="its checksum is another one"
-            )
+            raise StoreCorrupt(path=f"the reply of {replica}", reason="its checksum does not match")
         boundaries = (Boundary(each.epoch, each.first, each.end) for each in reply.boundaries)
         return PeerRecords(reply.data, tuple(boundaries))
 

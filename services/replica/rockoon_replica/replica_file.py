@@ -125,7 +125,7 @@ class ReplicaFile:
             number: random, of this process.
 
         Raises:
-            StoreCorrupt, OSError: as of `read` and `write`.
+            StoreCorrupt, OSError: see `read` and `write`.
         """
         facts = self.read()
         if facts is not None and (after := facts.in_next_run(number)) != facts:

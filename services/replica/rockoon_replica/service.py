@@ -74,7 +74,7 @@ class ReplicationService(ReplicationServicer):
         return pb.CheckCopyReply()
 
     def _check_identity(self, log_name: str, context: object) -> None:
-        """Only a replica of this log may confirm, read or doubt what is in it."""
+        """Refuse a caller that is no replica of this log: it may not confirm, read or doubt it."""
         if self._node_identities is not None:
             identity = peer_identity(context)
             names = identity.names if identity is not None else ()

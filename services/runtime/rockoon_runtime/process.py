@@ -224,7 +224,7 @@ def end_when_descriptor_lost(disk: Disk, stop: Stop) -> None:
 
     def lost(reason: str) -> None:
         with contextlib.suppress(RuntimeError):
-            # The loop has ended: so has the process.
+            # The event loop has ended, so the process is ending too.
             loop.call_soon_threadsafe(stop.fail, Fatal(ExitStatus.DISK_FAILED, reason))
 
     disk.on_lost = lost

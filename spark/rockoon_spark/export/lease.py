@@ -5,10 +5,10 @@
 The file system must list every file that was written before, as S3, GCS, ABFS and HDFS do.
 Invariants:
 
-- A job writes its claim before it lists the other claims, and works only if there are none. Of two
-  jobs that begin at once, at least one therefore sees the other and removes its claim.
-- A job renews its claim while it works. A claim that does not change for the time of a lease is of
-  a job that died. The job that waited for it removes it, and writes its own claim after that.
+- A job writes its claim before it lists the other claims, and works only if there are none. If two
+  jobs begin at the same time, at least one sees the other's claim and removes its own.
+- A job renews its claim while it works. If a claim does not change for the time of a lease, its job
+  counts as dead. The job that waited removes this claim, and writes its own claim after that.
 - A job whose claim was removed publishes nothing: it was paused for longer than the lease.
 """
 

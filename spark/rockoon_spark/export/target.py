@@ -19,8 +19,8 @@ log. Invariants:
   files do not end in `.parquet` either.
 
 Nothing but a rename is needed of the file system. One job at a time works in a directory: it holds
-a lock on a directory of this machine, elsewhere a lease (`rockoon_spark.export.lease`). A run that
-finds another one published since it began gives up.
+a lock on a directory of this machine, elsewhere a lease (`rockoon_spark.export.lease`). If a
+run finds that another run was published since it began, it publishes nothing.
 """
 
 import json

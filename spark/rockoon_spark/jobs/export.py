@@ -141,7 +141,7 @@ def export(
     Args:
         source: of a live cluster, what readers see when the run begins.
         target: a directory, as a path or URI, made if need be; every executor must see it.
-        topics: the same in each run; by default all but internal ones.
+        topics: must be the same in each run; the default is all topics that are not internal.
         sealed_only: of a directory: leave out the last file that has messages, which a broker may
             be writing. Without, nobody may write the store.
         fails_on_data_loss: whether to fail when retention deleted messages before they were

@@ -136,7 +136,7 @@ class Selection:
             wanted &= (values >= allowed.least) & (values <= allowed.most)
         for column, names in self.one_of.items():
             wanted &= _is_one_of(NAMED[column](records), names.__contains__)
-        # Names of other topics exclude internal ones already: topics are looked at once.
+        # If other topics are named, internal ones are excluded already and need no second check.
         excludes = not self.includes_internal and self.may_have_internal
         if self.topic_pattern != "*" or excludes:
             wanted &= _is_one_of(records.topics(), self._matches)

@@ -70,7 +70,7 @@ class Node:
         self.life = getattr(self, "life", 0) + 1
 
     def start(self, *, is_new: bool = True) -> None:
-        """Open the log, as any process does: what is in it is made durable first.
+        """Open the log like any process: its records are made durable first.
 
         Args:
             is_new: it is another process, not another life of the same one.

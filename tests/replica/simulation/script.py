@@ -13,8 +13,8 @@ class Script(World):
 
     Args:
         shape: how many there are; see `SHAPES`.
-        nameserver: as of `World`; a rule of elections can be broken without it only.
-        root, journals, bugs, old_disks: as of `World`.
+        nameserver: see `World`; a rule of elections can be broken without it only.
+        root, journals, bugs, old_disks: see `World`.
     """
 
     def __init__(

@@ -520,7 +520,7 @@ class World:
             node.log.take_generation(leader.log)
 
     def flip(self, node: Node) -> None:
-        """A bit flips on the disk of a copy, while the others have none."""
+        """A bit flips on the disk of a copy, while no other copy has a flipped bit."""
         log, voters = node.log, self.register.state.config.in_sync
         if len(voters) < COPIES or any(each.log.flips for each in self.nodes):
             return

@@ -28,7 +28,7 @@ class StoreLog:
     Args:
         replica: this replica's id, which the records that open epochs name.
         open_store: called once here, and at each truncation.
-        clock: store times of these records; a jump of it is not followed at once.
+        clock: store times of these records; it does not follow a jump immediately.
         topics: whose messages a log holds that has not said so yet.
         advanced: called with the queues that have new messages for their readers.
         failed: called when a sync has failed; the process has to end.

@@ -30,7 +30,7 @@ def topic_from_wire(topic: nameserver_pb2.Topic, broker: str) -> ServedTopic:
 
 
 def offset_service_after(update: nameserver_pb2.RouteUpdate, before: str) -> str:
-    """Address of the offset service when an update is in force; empty when there is none."""
+    """Return the offset service's address after an update; empty if there is no offset service."""
     kind = nameserver_pb2.OFFSET_SERVICE
     gone = update.snapshot or any(node.kind == kind for node in update.removed_nodes)
     address = "" if gone else before

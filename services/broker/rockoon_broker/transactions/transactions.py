@@ -126,7 +126,7 @@ class Transactions:
             OSError: the disk.
         """
         self._halves.take_over()
-        # By the time that is stored: a clock that is a day ahead would give all of them up at once.
+        # Ages by stored times: with a clock a day ahead, all transactions would exceed their limit.
         now, now_ms = self._clock.monotonic_seconds(), self._appends.store_clock.now_ms()
         pending = self._halves.pending()
         places = zip(pending.positions.tolist(), pending.offsets.tolist(), strict=True)

@@ -35,7 +35,7 @@ from rockoon_proto.v1.in_flight_pb2_grpc import InFlightServiceServicer
 
 MESSAGES_MAX = 1024
 INVISIBLE_MS_MIN = 1
-# Kept for each acquisition, of which a queue may have as many as messages in flight.
+# Stored for each acquisition; a queue may have as many acquisitions as messages in flight.
 REASON_BYTES_MAX = 256
 # Of a set of offsets: as far as a window reaches.
 OFFSETS_BYTES_MAX = 128 << 10

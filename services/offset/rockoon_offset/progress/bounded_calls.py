@@ -1,4 +1,4 @@
-"""Calls to nameservers for many groups or topics: a few at once."""
+"""Calls to nameservers for many groups or topics, a limited number at a time."""
 
 import asyncio
 from collections.abc import Coroutine, Iterable, Iterator
@@ -10,10 +10,10 @@ CALLS_MAX = 16
 
 
 async def run_calls(calls: Iterable[Coroutine[Any, Any, None]]) -> None:
-    """Run calls, `CALLS_MAX` at once; they are made when it is their turn.
+    """Run calls, at most `CALLS_MAX` at a time; a call is created when it starts.
 
     Raises:
-        NameserverUnavailable: of a call. Calls that were not begun are left out: each would wait
+        NameserverUnavailable: of a call. Calls that were not started are skipped: each would wait
             for its time limit.
     """
     waiting = iter(calls)

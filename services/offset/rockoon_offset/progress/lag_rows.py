@@ -155,7 +155,12 @@ def received_parts(lag: int, deleted: int, progress: Progress, received: Receive
 
 
 def pulled_parts(lag: int, deleted: int, progress: Progress, position: Position) -> LagParts:
-    """Parts of the lag where an owner pulls. Arguments as of `received_parts`, and its position."""
+    """Parts of the lag where an owner pulls.
+
+    Args:
+        lag, deleted, progress: see `received_parts`.
+        position: how far the owner has pulled.
+    """
     pulled = min(lag, max(deleted, position.next_offset - progress.offset)) - deleted
     in_flight = pulled if position.unfinished is None else min(pulled, position.unfinished)
     return LagParts(deleted, pulled - in_flight, in_flight, lag - deleted - pulled)

@@ -1,11 +1,11 @@
 """Unread messages of a part of a broker's log, by consumer group. No I/O; it pauses in long loops.
 
-A broker asks before it deletes a file. A group counts from its committed offset on. A group may
-also have subscribed to a topic and have no progress on a queue yet. It then has read nothing of
-the queue, if its progress is kept here at all: if it has progress on another queue, or a start
-policy of its own. A broadcasting group and a group with an offset store of its own subscribe as
-well, and never have progress here. In its retry topic a group reads everything; of a queue that
-is older than the subscription nothing, if its policy is LAST.
+A broker asks before it deletes a file. For a group with progress on a queue, messages from its
+committed offset on are unread. If a group has subscribed to the topic and has no progress on the
+queue, the whole queue is unread, provided that this service keeps the group's progress: it has
+progress on another queue, or the group has a start policy. Broadcasting groups and groups with a
+custom offset store subscribe too, but never have progress here. A group reads its retry topic from
+the beginning. If its policy is LAST, it reads nothing of a queue older than its subscription.
 """
 
 import asyncio
@@ -142,7 +142,7 @@ def _keeps_progress(group: str, table: RouteTable, ledger: Ledger) -> bool:
 
 
 def _readers(group: str, topic: str, table: RouteTable, ledger: Ledger) -> list[str]:
-    """The group, or its members where each has progress of its own."""
+    """The group, or its members if each has separate progress."""
     if table.groups[group].config.broadcast_progress != BROADCAST_SERVER:
         return [group]
     return [
@@ -163,7 +163,7 @@ def _reads_old(
     begins_at_end = ConsumeFrom(config.start_policy.consume_from) is ConsumeFrom.LAST
 
     def reads(queue: MessageQueue, created: int) -> bool:
-        # The rule CLASSIC looks at the broker's memory: what may be read counts as unread.
+        # The rule CLASSIC depends on the broker's memory, so messages count as unread.
         is_new = rule is NewQueueRule.CLASSIC or created > subscribed
         return queue.is_retry or is_new or not begins_at_end
 

@@ -168,7 +168,7 @@ class JournalLog:
         return self._files.begin_of(position)
 
     async def repair(self, offset: int, data: bytes) -> None:
-        """See `ReplicatedLog`; a journal's file is small enough to be synced at once."""
+        """See `ReplicatedLog`; a journal's file is small enough to be synced on the loop."""
         if not self.min_offset <= offset <= offset + len(data) <= self.end:
             raise ValueError(f"the log does not have {offset} to {offset + len(data)}")
         self._files.rewrite(offset, data)

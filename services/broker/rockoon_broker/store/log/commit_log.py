@@ -225,8 +225,8 @@ class CommitLog:
             data: bytes of one file, all below the end.
 
         Returns:
-            Makes them durable and closes what it needs for that; any thread may call it, once. The
-            next read sees the disk's bytes, not those in memory.
+            A function that makes the bytes durable and closes its descriptor; any thread may call
+            it, once. The next read returns the bytes of the disk, not those in memory.
 
         Raises:
             ValueError: the log does not have this range.

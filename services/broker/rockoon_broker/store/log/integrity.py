@@ -12,7 +12,7 @@ from rockoon_format.file_names import offset_to_file_name
 from rockoon_format.record import RECORD_BYTES_MIN
 from rockoon_format.scan import ScanEnd, scan
 
-# Longer than any record: a record begins within so many bytes before any position.
+# Larger than any record: within this distance before any position a record begins.
 SEARCH_BYTES = 8 << 20
 _SIZE = struct.Struct(">i")
 
@@ -28,7 +28,7 @@ def rewrite_closed(directory: Path, file_bytes: int, disk: Disk, offset: int, da
         data: whole records.
 
     Raises:
-        ValueError: these are no intact records of that offset.
+        ValueError: the data is not a sequence of intact records from this offset on.
         OSError: the disk.
     """
     if not data or damaged_at(file_bytes, offset, data) is not None:
@@ -59,7 +59,7 @@ def damaged_at(file_bytes: int, offset: int, data: bytes) -> int | None:
         0,
         len(data),
         with_tag_codes=False,
-        # One more than there can be: behind the last record the scan is to see what follows.
+        # One more than the data can hold: the scan must also check bytes behind the last record.
         records_max=len(data) // RECORD_BYTES_MIN + 1,
     )
     misplaced = np.flatnonzero(records.physical_offsets != records.offsets + offset)

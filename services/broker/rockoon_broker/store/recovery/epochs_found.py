@@ -22,7 +22,7 @@ def find_epochs(log: CommitLog, queues: ConsumeQueues, own_records: Iterable[int
         own_records: physical offsets of what recovery has read of the log's own topic, in order.
 
     Raises:
-        MarkDamaged: a mark is damaged. Guessing would have another log taken for this one.
+        MarkDamaged: a mark is damaged. A guess could accept another log as this one.
         OSError: the disk.
     """
     listed: dict[int, Mark] = {}

@@ -315,7 +315,7 @@ class Cleaner:
                     kept,
                 )
             else:
-                log.info("disk pressure keeps no file of the log back any more")
+                log.info("the oldest file of the log is no longer kept under disk pressure")
         self._kept = kept
 
     def _delete(

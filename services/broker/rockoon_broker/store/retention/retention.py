@@ -44,7 +44,7 @@ class UnreadBy:
     """Messages that one reader has not read."""
 
     group: str
-    """The consumer group; "group@member" for a member with progress of its own."""
+    """The consumer group; "group@member" for a member that has separate progress."""
     queue: str
     messages: int
 
@@ -121,7 +121,7 @@ class LogFacts:
     """State of the log and of the disk for one clean pass.
 
     Attributes:
-        files: the oldest CommitLog files, oldest first; the last of them is not deleted.
+        files: the oldest CommitLog files, oldest first; the last one is never deleted.
         usage: fill of the partition.
         expired_end: physical offset behind the expired files; needed where retention waits.
         next_file_bytes: size of a file that has to be created next; 0 while the log has one.
