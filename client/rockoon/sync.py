@@ -10,6 +10,7 @@ more out of `send_many`, or of the asyncio SDK.
 """
 
 import asyncio
+import socket
 import threading
 import time
 from collections.abc import (
@@ -21,8 +22,9 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from concurrent.futures import CancelledError, Future
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, Unpack, overload
 
@@ -67,6 +69,8 @@ if TYPE_CHECKING:
 
 # How long one call into the loop may last, so that Ctrl-C is noticed in time.
 POLL_SECONDS = 0.5
+# Names of hosts that are looked up at a time.
+LOOKUPS_MAX = 4
 
 Result = TypeVar("Result")
 
@@ -203,6 +207,14 @@ class Cluster:
             RuntimeError: the caller is the loop, which would wait for itself.
         """
         return self._result(self._begin(work))
+
+    def call_close(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run a coroutine that closes a producer or consumer, as `call`. Does nothing in a forked
+        child, which may leave the `with` blocks of its parent by `sys.exit`."""
+        if self._refused_in_child is None:
+            self.call(work)
+        else:
+            work.close()
 
     def call_soon(self, function: Callable[[], object]) -> None:
         """Call a function in the loop's thread, soon and without waiting for it; signal handlers
@@ -506,9 +518,27 @@ def _new_loop() -> asyncio.AbstractEventLoop:
     except ImportError:  # it does not exist for Windows
         loop = asyncio.new_event_loop()
     else:
-        loop = uvloop.new_event_loop()
+        loop = _with_own_lookup(uvloop.Loop)()
     loop.set_exception_handler(_report)
     return loop
+
+
+def _with_own_lookup(base: type[asyncio.AbstractEventLoop]) -> type[asyncio.AbstractEventLoop]:
+    """Return a class of event loops that looks names up in threads of Python.
+
+    uvloop does it in threads of libuv. At its normal exit, a child that was forked then crashes:
+    libuv joins threads that exist in the parent only.
+    """
+
+    class Loop(base):  # type: ignore[valid-type, misc]
+        async def getaddrinfo(self, host: Any, port: Any, **options: Any) -> Any:
+            look_up = partial(socket.getaddrinfo, host, port, **options)
+            # A pool of its own: checks of transactions may occupy the loop's pool.
+            if not hasattr(self, "_lookups"):
+                self._lookups = ThreadPoolExecutor(LOOKUPS_MAX, "rockoon-names")
+            return await self.run_in_executor(self._lookups, look_up)
+
+    return Loop
 
 
 def _report(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from rockoon.cluster import Cluster
 from support.fake_append_broker import FakeAppendBroker
+from support.fake_cluster import FakeCluster
 from support.scripted_nameserver import ScriptedNameserver
 
 # With code between fork and exec, as PySpark starts Java, what gRPC has registered for forks runs
@@ -154,3 +155,37 @@ async def test_a_forked_child_cannot_use_its_parents_connection_but_one_of_its_o
         if ran.returncode is None:
             os.killpg(ran.pid, signal.SIGKILL)
     assert said.decode().split() == [*["refused"] * 6, "own", "parent"], complaints.decode()
+
+
+# The child leaves the `with` blocks of its parent, as a worker does that ends by `sys.exit`.
+_LEAVING = """
+import os, sys
+import rockoon.sync
+
+with (
+    rockoon.sync.connect(sys.argv[1]) as cluster,
+    cluster.push_consumer("billing", {"orders": "*"}, lambda message: None),
+    cluster.simple_consumer("shipping", {"orders": "*"}),
+):
+    if (child := os.fork()) == 0:
+        sys.exit(7)
+    _, status = os.waitpid(child, 0)
+print(os.waitstatus_to_exitcode(status))
+"""
+
+
+async def test_a_forked_child_leaves_the_with_blocks_of_its_parent_by_exit() -> None:
+    async with FakeCluster() as fake:
+        fake.create_topic("orders")
+        ran = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-W", "ignore::DeprecationWarning", "-c", _LEAVING, fake.address),
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            start_new_session=True,
+        )
+        try:
+            said, complaints = await asyncio.wait_for(ran.communicate(), 30)
+        finally:
+            if ran.returncode is None:
+                os.killpg(ran.pid, signal.SIGKILL)
+        assert (said, complaints) == (b"7\n", b"")

@@ -38,7 +38,7 @@ class BlockingPushConsumer:
         failure: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._cluster.call(self.asyncio.__aexit__(kind, failure, trace))
+        self._cluster.call_close(self.asyncio.__aexit__(kind, failure, trace))
 
     def start(self) -> None:
         """As `PushConsumer.start`."""
@@ -60,7 +60,7 @@ class BlockingPushConsumer:
 
     def close(self) -> None:
         """As `PushConsumer.close`."""
-        self._cluster.call(self.asyncio.close())
+        self._cluster.call_close(self.asyncio.close())
 
     @property
     def assignment(self) -> list[MessageQueue]:

@@ -20,6 +20,8 @@ class Caller(Protocol):
 
     def call(self, work: Coroutine[Any, Any, Result]) -> Result: ...
 
+    def call_close(self, work: Coroutine[Any, Any, None]) -> None: ...
+
     def call_soon(self, function: Callable[[], object]) -> None: ...
 
 
@@ -77,4 +79,4 @@ class BlockingSimpleConsumer:
 
     def close(self) -> None:
         """As `SimpleConsumer.close`."""
-        self._cluster.call(self._consumer.close())
+        self._cluster.call_close(self._consumer.close())

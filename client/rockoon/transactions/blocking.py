@@ -110,4 +110,4 @@ class BlockingTransactionalProducer:
 
     def close(self) -> None:
         """As `TransactionalProducer.close`."""
-        self._cluster.call(self.asyncio.close())
+        self._cluster.call_close(self.asyncio.close())
