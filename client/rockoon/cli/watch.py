@@ -26,12 +26,15 @@ class Report(Protocol):
     @property
     def danger(self) -> str:
         """The reason to end the command with exit status 1; empty if there is none."""
+        ...
 
     def show(self) -> None:
         """Print it for people."""
+        ...
 
     def to_json(self) -> dict[str, Any]:
         """Return it for programs."""
+        ...
 
 
 def print_report(report: Report, *, as_json: bool) -> None:
