@@ -66,6 +66,8 @@ def loop_signals(on_stop: Callable[[], None]) -> Iterator[None]:
         signals.functions.remove(on_stop)
         if not signals.functions:
             signals.restore()
+            # It refers to the loop: as a value of the dictionary it would keep its key alive.
+            del _listeners[loop]
 
 
 @contextmanager
