@@ -114,6 +114,27 @@ def test_the_only_voter_goes_on_with_what_it_has_and_counts_on() -> None:
     assert (member.facts.sound, member.facts.alone) == (True, True)
 
 
+def test_a_former_only_voter_that_was_put_back_gives_up_the_epoch_that_others_share_by_now() -> None:
+    # It led on without nameservers. Since the snapshot two replicas have joined, in the same epoch.
+    only = Config(frozenset({"a"}), 1)
+    facts = BEFORE._replace(promised=2, led=2, alone=True, config=only, version=Version(0, 2))
+    log = ByteLog()
+    log.open_epoch(2)
+    member = Member("a", facts, log)
+    member.handle(events.Started())
+    assert member.epoch == 2
+    acts = member.handle(events.StateSeen(state(3, Run(7, 70), leader="a")))
+    assert acts[-1] == actions.Reopen()
+    assert not member.facts.sound
+    # The next life waits for its registration, then gives the epoch up.
+    member = Member("a", member.facts, log)
+    assert not member.handle(events.Started())
+    acts = member.handle(events.StateSeen(state(4, Run(8, 50), leader="a")))
+    assert isinstance(acts[-1], actions.Resign)
+    assert member.epoch == 0
+    assert not member.facts.sound
+
+
 def test_a_follower_that_finds_a_later_start_leaves_its_leader_and_copies_again() -> None:
     log = ByteLog()
     member = Member("a", BEFORE, log)

@@ -295,6 +295,10 @@ class Member:
             doubts = {} if is_only else {"sound": False, "alone": False, "led": ANY_EPOCH}
             self._persist(run=Run(known.starts + 1, own.number), run_seen=False, **doubts)
             self._copying.leave()
+            if self._leadership is not None and not is_only:
+                # It led on as the only voter. Other replicas may have records of its epoch.
+                self._end(Reopen())
+                return False
         return self.is_registered
 
     def _take_part(self, state: LogState) -> None:

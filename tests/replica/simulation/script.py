@@ -32,7 +32,7 @@ class Script(World):
         self.is_eager = False
         self.crashes_between = 0
         self.lag_max = 1 << 20
-        self._harms_left = self._restores_left = 0
+        self._harms_left = self._restores_left = self._old_disks_left = 0
 
     def turns(self, *names: str, count: int = 12, told: bool = True) -> None:
         """Let these replicas talk with each other and with the nameservers.

@@ -132,6 +132,8 @@ class World:
         voters, spares = VOTERS[self.shape], SPARES.get(self.shape, 0)
         if self.shape == CHANGING or self.shape.startswith("one") or flips:
             self._harms_left = 0
+        # Beside flipped bits too, and of a log that began with one voter, once it has three.
+        self._old_disks_left = int(old_disks and self.shape not in (CHANGING, "one"))
         self.nodes = [Node(self, self.new_name()) for _ in range(voters + spares)]
         names = [node.replica for node in self.nodes]
         copies = 3 if self.shape == "one becomes three" else voters
@@ -614,9 +616,11 @@ class World:
         known = self.register.state.runs.get(node.replica, NO_RUN)
         is_later = snapshot is not None and known.starts > snapshot.facts.run.starts
         # Not promised with an etcd that was restored from a backup: it has forgotten starts.
-        if snapshot is None or not self._harms_left or not is_later or self.counts["restores"]:
+        if snapshot is None or not is_later or self.counts["restores"]:
             return
-        self._harms_left -= 1
+        if not self._old_disks_left or len(self.register.state.config.in_sync) < COPIES:
+            return
+        self._old_disks_left -= 1
         self.counts["harms"] += 1
         self.counts["old disks"] += 1
         node.stop()
