@@ -503,6 +503,29 @@ def test_a_leader_whose_disk_fails_names_a_follower_that_has_all_and_can_write()
     assert "HandOver" in kinds(member.handle(events.AckArrived(8, Ack(log.end, 0), log.end)))
 
 
+def test_a_leader_with_a_full_disk_and_damaged_followers_does_not_wait_for_a_successor() -> None:
+    """Its disk accepts the broker's own records: retries, and ends of transactions."""
+    log = ByteLog()
+    member = Member("a", ReplicaFacts(), log)
+    opened(member, log, state(1, 1, "a"))
+    for session, follower in ((7, "b"), (8, "c")):
+        member.handle(events.HelloArrived(session, Hello(1, follower, (), 0, 0)))
+        for action in member.handle(
+            events.AckArrived(session, Ack(log.end, 0, is_damaged=True), log.end)
+        ):
+            if isinstance(action, actions.Commit):
+                log.commit(action.end)
+    full = events.WritesChecked(WriteCheck(refusal="95 % of the disk are used"))
+    assert kinds(member.handle(full)) == []
+    # A follower is repaired: it can lead.
+    repaired = member.handle(events.AckArrived(7, Ack(log.end, 0), log.end))
+    assert actions.AllowAppends(False) in repaired
+    assert "HandOver" in kinds(member.handle(events.AckArrived(7, Ack(log.end, 0), log.end)))
+    # It is damaged again before the call arrives, which may still have an effect.
+    damaged = events.AckArrived(7, Ack(log.end, 0, is_damaged=True), log.end)
+    assert kinds(member.handle(damaged)) == []
+
+
 def test_a_replica_that_cannot_open_its_epoch_resigns_and_not_in_a_fast_loop() -> None:
     failing = events.WritesChecked(WriteCheck("Input/output error"))
     log = ByteLog()

@@ -377,11 +377,13 @@ class Leadership:
         """Hand over while the own disk refuses writes, if other voters can commit without it.
 
         If too few other voters can write, the next leader could not open its epoch, and reads would
-        end too.
+        end too. If no other voter may lead, for example because all are damaged, the wait for a
+        successor would refuse even the broker's own records, for which a full disk has a reserve.
         """
         config, leaving = self._configs[0], self._leaving
         able = (config.in_sync & self._ends.keys()) - self._failing - {self._replica}
-        if self._writes_fail and self.is_established and len(able) >= config.quorum:
+        can_leave = len(able) >= config.quorum and bool(self.successors)
+        if self._writes_fail and self.is_established and can_leave:
             if leaving is None:
                 self._leaving = _Leaving(is_forced=True)
         elif leaving is not None and leaving.is_forced and leaving.asked is None:

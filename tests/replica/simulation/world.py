@@ -134,6 +134,8 @@ class World:
             self._harms_left = 0
         # Beside flipped bits too, and of a log that began with one voter, once it has three.
         self._old_disks_left = int(old_disks and self.shape not in (CHANGING, "one"))
+        # The copy that was put back, and the committed end at that time.
+        self._put_back: tuple[Node, int] | None = None
         self.nodes = [Node(self, self.new_name()) for _ in range(voters + spares)]
         names = [node.replica for node in self.nodes]
         copies = 3 if self.shape == "one becomes three" else voters
@@ -522,13 +524,24 @@ class World:
             node.log.take_generation(leader.log)
 
     def flip(self, node: Node) -> None:
-        """A bit flips on the disk of a copy, while no other copy has a flipped bit."""
+        """A bit flips on the disk of a copy, while no other copy has a flipped bit or lacks records
+        that were on its disk: a committed record may be in two copies only."""
         log, voters = node.log, self.register.state.config.in_sync
-        if len(voters) < COPIES or any(each.log.flips for each in self.nodes):
+        if len(voters) < COPIES or self._has_flips() or self._is_behind():
             return
         if log.committed_end > log.min_offset:
             self.counts["flips"] += 1
             log.flips.add(self.random.randrange(log.min_offset, log.committed_end))
+
+    def _has_flips(self) -> bool:
+        return any(each.log.flips for each in self.nodes)
+
+    def _is_behind(self) -> bool:
+        """Whether the disk that was put back still lacks what was committed then."""
+        if self._put_back is None:
+            return False
+        node, end = self._put_back
+        return not node.facts.sound or node.log.end < end
 
     def check_copy(self, node: Node) -> None:
         """A copy compares its records with their checksums."""
@@ -607,7 +620,7 @@ class World:
             self.calls.append((node.replica, RecordCommittedEnd(node.member.epoch, seen, end)))
 
     def take_snapshot(self, node: Node) -> None:
-        if self.snapshots is not None and not node.is_plain:
+        if self.snapshots is not None and not (node.is_plain or node.log.flips):
             self.snapshots[node.replica] = Snapshot.of(node)
 
     def put_back(self, node: Node) -> None:
@@ -620,7 +633,10 @@ class World:
             return
         if not self._old_disks_left or len(self.register.state.config.in_sync) < COPIES:
             return
+        if self._has_flips():
+            return
         self._old_disks_left -= 1
+        self._put_back = node, self.truth.end
         self.counts["harms"] += 1
         self.counts["old disks"] += 1
         node.stop()
