@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1erockoon_proto/v1/replica.proto\x12\nrockoon.v1\"A\n\x0fReadCopyRequest\x12\x0b\n\x03log\x18\x01 \x01(\t\x12\x0e\n\x06offset\x18\x02 \x01(\x03\x12\x11\n\tbytes_max\x18\x03 \x01(\x05\"Y\n\rReadCopyReply\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\x12\x0b\n\x03\x63rc\x18\x02 \x01(\x07\x12-\n\nboundaries\x18\x03 \x03(\x0b\x32\x19.rockoon.v1.EpochBoundary\";\n\x10\x43heckCopyRequest\x12\x0b\n\x03log\x18\x01 \x01(\t\x12\r\n\x05\x62\x65gin\x18\x02 \x01(\x03\x12\x0b\n\x03\x65nd\x18\x03 \x01(\x03\"\x10\n\x0e\x43heckCopyReply\"%\n\x16\x44\x65scribeReplicaRequest\x12\x0b\n\x03log\x18\x01 \x01(\t\"\x83\x02\n\x14\x44\x65scribeReplicaReply\x12\x12\n\nreplica_id\x18\x01 \x01(\t\x12\r\n\x05leads\x18\x02 \x01(\x08\x12\r\n\x05\x65poch\x18\x03 \x01(\x05\x12\r\n\x05ready\x18\x04 \x01(\x08\x12\x0f\n\x07trouble\x18\x05 \x01(\t\x12\x12\n\nmin_offset\x18\x06 \x01(\x03\x12\x0b\n\x03\x65nd\x18\x07 \x01(\x03\x12\x13\n\x0b\x64urable_end\x18\x08 \x01(\x03\x12\x15\n\rcommitted_end\x18\t \x01(\x03\x12&\n\x06others\x18\n \x03(\x0b\x32\x16.rockoon.v1.ReplicaLag\x12\x12\n\ndamaged_at\x18\x0b \x03(\x03\x12\x10\n\x08repaired\x18\x0c \x01(\x03\"p\n\nReplicaLag\x12\x12\n\nreplica_id\x18\x01 \x01(\t\x12\x11\n\tconnected\x18\x02 \x01(\x08\x12\r\n\x05heard\x18\x03 \x01(\x08\x12\x14\n\x0c\x62\x65hind_bytes\x18\x04 \x01(\x03\x12\x16\n\x0e\x62\x65hind_seconds\x18\x05 \x01(\x01\":\n\rEpochBoundary\x12\r\n\x05\x65poch\x18\x01 \x01(\x05\x12\r\n\x05\x66irst\x18\x02 \x01(\x03\x12\x0b\n\x03\x65nd\x18\x03 \x01(\x03\"j\n\x0c\x46ollowerSays\x12*\n\x05hello\x18\x01 \x01(\x0b\x32\x19.rockoon.v1.FollowerHelloH\x00\x12&\n\x03\x61\x63k\x18\x02 \x01(\x0b\x32\x17.rockoon.v1.FollowerAckH\x00\x42\x06\n\x04what\"\x8f\x01\n\rFollowerHello\x12\x0b\n\x03log\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x05\x12\x12\n\nreplica_id\x18\x03 \x01(\t\x12-\n\nboundaries\x18\x04 \x03(\x0b\x32\x19.rockoon.v1.EpochBoundary\x12\x0b\n\x03\x65nd\x18\x05 \x01(\x03\x12\x12\n\nmin_offset\x18\x06 \x01(\x03\"h\n\x0b\x46ollowerAck\x12\x13\n\x0b\x64urable_end\x18\x01 \x01(\x03\x12\r\n\x05round\x18\x02 \x01(\x03\x12\x0f\n\x07lacking\x18\x03 \x01(\x08\x12\x13\n\x0bwrites_fail\x18\x04 \x01(\x08\x12\x0f\n\x07\x64\x61maged\x18\x05 \x01(\x08\"l\n\nLeaderSays\x12,\n\x07welcome\x18\x01 \x01(\x0b\x32\x19.rockoon.v1.LeaderWelcomeH\x00\x12(\n\x05\x63hunk\x18\x02 \x01(\x0b\x32\x17.rockoon.v1.LeaderChunkH\x00\x42\x06\n\x04what\"\xa5\x02\n\rLeaderWelcome\x12\x11\n\tleader_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x05\x12\x13\n\x0btruncate_to\x18\x03 \x01(\x03\x12\x0e\n\x06remake\x18\x04 \x01(\x08\x12\x12\n\nleader_end\x18\x05 \x01(\x03\x12\x16\n\x0elog_min_offset\x18\x06 \x01(\x03\x12\x10\n\x08tail_crc\x18\x07 \x01(\x07\x12\x42\n\rdropped_below\x18\x08 \x03(\x0b\x32+.rockoon.v1.LeaderWelcome.DroppedBelowEntry\x12\x16\n\x0egeneration_end\x18\t \x01(\x03\x1a\x33\n\x11\x44roppedBelowEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01\"\xac\x01\n\x0bLeaderChunk\x12\x11\n\tleader_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x05\x12\x0e\n\x06offset\x18\x03 \x01(\x03\x12\x0c\n\x04\x64\x61ta\x18\x04 \x01(\x0c\x12\x0b\n\x03\x63rc\x18\x05 \x01(\x07\x12\x15\n\rcommitted_end\x18\x06 \x01(\x03\x12\x16\n\x0elog_min_offset\x18\x07 \x01(\x03\x12\r\n\x05round\x18\x08 \x01(\x03\x12\x12\n\ngeneration\x18\t \x01(\x06\x32\xb4\x02\n\x0bReplication\x12\x41\n\tReplicate\x12\x18.rockoon.v1.FollowerSays\x1a\x16.rockoon.v1.LeaderSays(\x01\x30\x01\x12W\n\x0f\x44\x65scribeReplica\x12\".rockoon.v1.DescribeReplicaRequest\x1a .rockoon.v1.DescribeReplicaReply\x12\x42\n\x08ReadCopy\x12\x1b.rockoon.v1.ReadCopyRequest\x1a\x19.rockoon.v1.ReadCopyReply\x12\x45\n\tCheckCopy\x12\x1c.rockoon.v1.CheckCopyRequest\x1a\x1a.rockoon.v1.CheckCopyReplyb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1erockoon_proto/v1/replica.proto\x12\nrockoon.v1\"A\n\x0fReadCopyRequest\x12\x0b\n\x03log\x18\x01 \x01(\t\x12\x0e\n\x06offset\x18\x02 \x01(\x03\x12\x11\n\tbytes_max\x18\x03 \x01(\x05\"p\n\rReadCopyReply\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\x12\x0b\n\x03\x63rc\x18\x02 \x01(\x07\x12-\n\nboundaries\x18\x03 \x03(\x0b\x32\x19.rockoon.v1.EpochBoundary\x12\x15\n\rcommitted_end\x18\x04 \x01(\x03\";\n\x10\x43heckCopyRequest\x12\x0b\n\x03log\x18\x01 \x01(\t\x12\r\n\x05\x62\x65gin\x18\x02 \x01(\x03\x12\x0b\n\x03\x65nd\x18\x03 \x01(\x03\"\x10\n\x0e\x43heckCopyReply\"%\n\x16\x44\x65scribeReplicaRequest\x12\x0b\n\x03log\x18\x01 \x01(\t\"\x83\x02\n\x14\x44\x65scribeReplicaReply\x12\x12\n\nreplica_id\x18\x01 \x01(\t\x12\r\n\x05leads\x18\x02 \x01(\x08\x12\r\n\x05\x65poch\x18\x03 \x01(\x05\x12\r\n\x05ready\x18\x04 \x01(\x08\x12\x0f\n\x07trouble\x18\x05 \x01(\t\x12\x12\n\nmin_offset\x18\x06 \x01(\x03\x12\x0b\n\x03\x65nd\x18\x07 \x01(\x03\x12\x13\n\x0b\x64urable_end\x18\x08 \x01(\x03\x12\x15\n\rcommitted_end\x18\t \x01(\x03\x12&\n\x06others\x18\n \x03(\x0b\x32\x16.rockoon.v1.ReplicaLag\x12\x12\n\ndamaged_at\x18\x0b \x03(\x03\x12\x10\n\x08repaired\x18\x0c \x01(\x03\"p\n\nReplicaLag\x12\x12\n\nreplica_id\x18\x01 \x01(\t\x12\x11\n\tconnected\x18\x02 \x01(\x08\x12\r\n\x05heard\x18\x03 \x01(\x08\x12\x14\n\x0c\x62\x65hind_bytes\x18\x04 \x01(\x03\x12\x16\n\x0e\x62\x65hind_seconds\x18\x05 \x01(\x01\":\n\rEpochBoundary\x12\r\n\x05\x65poch\x18\x01 \x01(\x05\x12\r\n\x05\x66irst\x18\x02 \x01(\x03\x12\x0b\n\x03\x65nd\x18\x03 \x01(\x03\"j\n\x0c\x46ollowerSays\x12*\n\x05hello\x18\x01 \x01(\x0b\x32\x19.rockoon.v1.FollowerHelloH\x00\x12&\n\x03\x61\x63k\x18\x02 \x01(\x0b\x32\x17.rockoon.v1.FollowerAckH\x00\x42\x06\n\x04what\"\x8f\x01\n\rFollowerHello\x12\x0b\n\x03log\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x05\x12\x12\n\nreplica_id\x18\x03 \x01(\t\x12-\n\nboundaries\x18\x04 \x03(\x0b\x32\x19.rockoon.v1.EpochBoundary\x12\x0b\n\x03\x65nd\x18\x05 \x01(\x03\x12\x12\n\nmin_offset\x18\x06 \x01(\x03\"h\n\x0b\x46ollowerAck\x12\x13\n\x0b\x64urable_end\x18\x01 \x01(\x03\x12\r\n\x05round\x18\x02 \x01(\x03\x12\x0f\n\x07lacking\x18\x03 \x01(\x08\x12\x13\n\x0bwrites_fail\x18\x04 \x01(\x08\x12\x0f\n\x07\x64\x61maged\x18\x05 \x01(\x08\"l\n\nLeaderSays\x12,\n\x07welcome\x18\x01 \x01(\x0b\x32\x19.rockoon.v1.LeaderWelcomeH\x00\x12(\n\x05\x63hunk\x18\x02 \x01(\x0b\x32\x17.rockoon.v1.LeaderChunkH\x00\x42\x06\n\x04what\"\xa5\x02\n\rLeaderWelcome\x12\x11\n\tleader_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x05\x12\x13\n\x0btruncate_to\x18\x03 \x01(\x03\x12\x0e\n\x06remake\x18\x04 \x01(\x08\x12\x12\n\nleader_end\x18\x05 \x01(\x03\x12\x16\n\x0elog_min_offset\x18\x06 \x01(\x03\x12\x10\n\x08tail_crc\x18\x07 \x01(\x07\x12\x42\n\rdropped_below\x18\x08 \x03(\x0b\x32+.rockoon.v1.LeaderWelcome.DroppedBelowEntry\x12\x16\n\x0egeneration_end\x18\t \x01(\x03\x1a\x33\n\x11\x44roppedBelowEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01\"\xac\x01\n\x0bLeaderChunk\x12\x11\n\tleader_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x05\x12\x0e\n\x06offset\x18\x03 \x01(\x03\x12\x0c\n\x04\x64\x61ta\x18\x04 \x01(\x0c\x12\x0b\n\x03\x63rc\x18\x05 \x01(\x07\x12\x15\n\rcommitted_end\x18\x06 \x01(\x03\x12\x16\n\x0elog_min_offset\x18\x07 \x01(\x03\x12\r\n\x05round\x18\x08 \x01(\x03\x12\x12\n\ngeneration\x18\t \x01(\x06\x32\xb4\x02\n\x0bReplication\x12\x41\n\tReplicate\x12\x18.rockoon.v1.FollowerSays\x1a\x16.rockoon.v1.LeaderSays(\x01\x30\x01\x12W\n\x0f\x44\x65scribeReplica\x12\".rockoon.v1.DescribeReplicaRequest\x1a .rockoon.v1.DescribeReplicaReply\x12\x42\n\x08ReadCopy\x12\x1b.rockoon.v1.ReadCopyRequest\x1a\x19.rockoon.v1.ReadCopyReply\x12\x45\n\tCheckCopy\x12\x1c.rockoon.v1.CheckCopyRequest\x1a\x1a.rockoon.v1.CheckCopyReplyb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -36,33 +36,33 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_READCOPYREQUEST']._serialized_start=46
   _globals['_READCOPYREQUEST']._serialized_end=111
   _globals['_READCOPYREPLY']._serialized_start=113
-  _globals['_READCOPYREPLY']._serialized_end=202
-  _globals['_CHECKCOPYREQUEST']._serialized_start=204
-  _globals['_CHECKCOPYREQUEST']._serialized_end=263
-  _globals['_CHECKCOPYREPLY']._serialized_start=265
-  _globals['_CHECKCOPYREPLY']._serialized_end=281
-  _globals['_DESCRIBEREPLICAREQUEST']._serialized_start=283
-  _globals['_DESCRIBEREPLICAREQUEST']._serialized_end=320
-  _globals['_DESCRIBEREPLICAREPLY']._serialized_start=323
-  _globals['_DESCRIBEREPLICAREPLY']._serialized_end=582
-  _globals['_REPLICALAG']._serialized_start=584
-  _globals['_REPLICALAG']._serialized_end=696
-  _globals['_EPOCHBOUNDARY']._serialized_start=698
-  _globals['_EPOCHBOUNDARY']._serialized_end=756
-  _globals['_FOLLOWERSAYS']._serialized_start=758
-  _globals['_FOLLOWERSAYS']._serialized_end=864
-  _globals['_FOLLOWERHELLO']._serialized_start=867
-  _globals['_FOLLOWERHELLO']._serialized_end=1010
-  _globals['_FOLLOWERACK']._serialized_start=1012
-  _globals['_FOLLOWERACK']._serialized_end=1116
-  _globals['_LEADERSAYS']._serialized_start=1118
-  _globals['_LEADERSAYS']._serialized_end=1226
-  _globals['_LEADERWELCOME']._serialized_start=1229
-  _globals['_LEADERWELCOME']._serialized_end=1522
-  _globals['_LEADERWELCOME_DROPPEDBELOWENTRY']._serialized_start=1471
-  _globals['_LEADERWELCOME_DROPPEDBELOWENTRY']._serialized_end=1522
-  _globals['_LEADERCHUNK']._serialized_start=1525
-  _globals['_LEADERCHUNK']._serialized_end=1697
-  _globals['_REPLICATION']._serialized_start=1700
-  _globals['_REPLICATION']._serialized_end=2008
+  _globals['_READCOPYREPLY']._serialized_end=225
+  _globals['_CHECKCOPYREQUEST']._serialized_start=227
+  _globals['_CHECKCOPYREQUEST']._serialized_end=286
+  _globals['_CHECKCOPYREPLY']._serialized_start=288
+  _globals['_CHECKCOPYREPLY']._serialized_end=304
+  _globals['_DESCRIBEREPLICAREQUEST']._serialized_start=306
+  _globals['_DESCRIBEREPLICAREQUEST']._serialized_end=343
+  _globals['_DESCRIBEREPLICAREPLY']._serialized_start=346
+  _globals['_DESCRIBEREPLICAREPLY']._serialized_end=605
+  _globals['_REPLICALAG']._serialized_start=607
+  _globals['_REPLICALAG']._serialized_end=719
+  _globals['_EPOCHBOUNDARY']._serialized_start=721
+  _globals['_EPOCHBOUNDARY']._serialized_end=779
+  _globals['_FOLLOWERSAYS']._serialized_start=781
+  _globals['_FOLLOWERSAYS']._serialized_end=887
+  _globals['_FOLLOWERHELLO']._serialized_start=890
+  _globals['_FOLLOWERHELLO']._serialized_end=1033
+  _globals['_FOLLOWERACK']._serialized_start=1035
+  _globals['_FOLLOWERACK']._serialized_end=1139
+  _globals['_LEADERSAYS']._serialized_start=1141
+  _globals['_LEADERSAYS']._serialized_end=1249
+  _globals['_LEADERWELCOME']._serialized_start=1252
+  _globals['_LEADERWELCOME']._serialized_end=1545
+  _globals['_LEADERWELCOME_DROPPEDBELOWENTRY']._serialized_start=1494
+  _globals['_LEADERWELCOME_DROPPEDBELOWENTRY']._serialized_end=1545
+  _globals['_LEADERCHUNK']._serialized_start=1548
+  _globals['_LEADERCHUNK']._serialized_end=1720
+  _globals['_REPLICATION']._serialized_start=1723
+  _globals['_REPLICATION']._serialized_end=2031
 # @@protoc_insertion_point(module_scope)

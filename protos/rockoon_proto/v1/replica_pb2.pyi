@@ -17,14 +17,16 @@ class ReadCopyRequest(_message.Message):
     def __init__(self, log: _Optional[str] = ..., offset: _Optional[int] = ..., bytes_max: _Optional[int] = ...) -> None: ...
 
 class ReadCopyReply(_message.Message):
-    __slots__ = ("data", "crc", "boundaries")
+    __slots__ = ("data", "crc", "boundaries", "committed_end")
     DATA_FIELD_NUMBER: _ClassVar[int]
     CRC_FIELD_NUMBER: _ClassVar[int]
     BOUNDARIES_FIELD_NUMBER: _ClassVar[int]
+    COMMITTED_END_FIELD_NUMBER: _ClassVar[int]
     data: bytes
     crc: int
     boundaries: _containers.RepeatedCompositeFieldContainer[EpochBoundary]
-    def __init__(self, data: _Optional[bytes] = ..., crc: _Optional[int] = ..., boundaries: _Optional[_Iterable[_Union[EpochBoundary, _Mapping]]] = ...) -> None: ...
+    committed_end: int
+    def __init__(self, data: _Optional[bytes] = ..., crc: _Optional[int] = ..., boundaries: _Optional[_Iterable[_Union[EpochBoundary, _Mapping]]] = ..., committed_end: _Optional[int] = ...) -> None: ...
 
 class CheckCopyRequest(_message.Message):
     __slots__ = ("log", "begin", "end")

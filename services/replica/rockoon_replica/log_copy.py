@@ -340,7 +340,7 @@ class LogCopy(Generic[Around]):
         """Rewrite a record from the first copy that has it intact; returns its id, or nothing."""
         for who in peers.others():
             with suppress(RockoonError, ValueError):
-                self.service.rewrite(position, (await peers.read(who, position, 1)).data)
+                self.service.rewrite(position, await peers.read_committed(who, position))
                 return who
         return ""
 

@@ -25,10 +25,12 @@ class PeerRecords(NamedTuple):
     Attributes:
         data: whole records.
         boundaries: the epochs of that copy's log.
+        committed_end: up to where that copy knows the log to be committed; 0: unknown.
     """
 
     data: bytes
     boundaries: tuple[Boundary, ...]
+    committed_end: int = 0
 
 
 class Peers:
@@ -70,7 +72,21 @@ class Peers:
         if self._crc32(reply.data) != reply.crc:
             raise StoreCorrupt(path=f"the reply of {replica}", reason="its checksum does not match")
         boundaries = (Boundary(each.epoch, each.first, each.end) for each in reply.boundaries)
-        return PeerRecords(reply.data, tuple(boundaries))
+        return PeerRecords(reply.data, tuple(boundaries), reply.committed_end)
+
+    async def read_committed(self, replica: str, position: int) -> bytes:
+        """One record of another copy, which knows it to be committed; for a log whose own epochs
+        are not known. The other copy may have records of a former leader behind its committed end.
+
+        Raises:
+            RockoonError: as of `read`.
+            ValueError: the other copy does not know the record to be committed.
+        """
+        records = await self.read(replica, position, 1)
+        end = position + len(records.data)
+        if not records.data or end > records.committed_end:
+            raise ValueError(f"copy {replica} is committed up to {records.committed_end}, not {end}")
+        return records.data
 
     async def ask_check(self, replica: str, begin: int, end: int) -> None:
         """Have another copy check a range of its log. Raises RockoonError."""

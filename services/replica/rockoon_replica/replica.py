@@ -307,8 +307,12 @@ class Replica:
     async def read_copy(self, offset: int, bytes_max: int) -> pb.ReadCopyReply:
         """Checked records for another copy; see `CopyCheck.read`."""
         data = await self.check.read(offset, bytes_max)
-        boundaries = boundaries_to_wire(self._log.boundaries())
-        return pb.ReadCopyReply(data=data, crc=self._crc32(data), boundaries=boundaries)
+        return pb.ReadCopyReply(
+            data=data,
+            crc=self._crc32(data),
+            boundaries=boundaries_to_wire(self._log.boundaries()),
+            committed_end=self._log.committed_end,
+        )
 
     def close(self) -> None:
         """End: `run` returns. Nobody is told."""
