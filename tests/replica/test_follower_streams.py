@@ -1,8 +1,10 @@
 """Follower's stream as strangers, liars and old connections use it."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+import itertools
+import zlib
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +19,12 @@ from rockoon_core.replication_rules import Boundary
 from rockoon_proto.v1 import replica_pb2 as pb
 from rockoon_proto.v1.replica_pb2_grpc import ReplicationStub
 from rockoon_replica import following
+from rockoon_replica.events import Event, HelloArrived
 from rockoon_replica.following import Damaged, event_of
-from rockoon_replica.messages import Ack, Chunk, Hello
+from rockoon_replica.leading import Leading
+from rockoon_replica.messages import Ack, Chunk, Hello, Welcome
 from rockoon_replica.wire import ack_to_wire, chunk_to_wire, hello_to_wire
+from support.byte_log import ByteLog
 from support.eventually import eventually
 from support.log_copies import LOG, Copies, Copy, copies
 from support.waiting import DEADLINE_SECONDS
@@ -233,3 +238,47 @@ async def test_a_leader_that_refuses_again_and_again_is_asked_less_often(
     quick = sum(each <= following.LOOK_SECONDS for each in pauses)
     assert following.QUICK_REFUSALS_MAX / 2 <= quick <= following.QUICK_REFUSALS_MAX + 2
     assert min(pauses[-5:]) >= following.RECONNECT_SECONDS_MAX / 2
+
+
+async def test_a_record_that_was_repaired_is_sent_to_a_follower_that_refused_its_bytes() -> None:
+    """What is kept in memory for several followers still has the damaged bytes."""
+    leader_log = ByteLog()
+    leader_log.open_epoch(1)
+    leader_log.flips.add(leader_log.end - 1)
+
+    def tell(event: Event) -> "asyncio.Future[None]":
+        if isinstance(event, HelloArrived):
+            welcome = Welcome(1, "a", 0, 0, leader_log.end, 0)
+            leading.say_welcome(event.session, welcome)
+        done = asyncio.get_running_loop().create_future()
+        done.set_result(None)
+        return done
+
+    leading = Leading(
+        LOG, "a", leader_log, tell, itertools.count(1), zlib.crc32, lambda _begin, _end: None
+    )
+
+    async def silent() -> AsyncIterator[Any]:
+        await asyncio.Event().wait()
+        yield None
+
+    async def first_chunk() -> bytes:
+        """What a follower gets that begins with nothing."""
+        first = hello_to_wire(LOG, Hello(1, OTHER, (), 0, 0)).hello
+        async with asyncio.TaskGroup() as tasks:
+
+            def spawn(work: Coroutine[Any, Any, None], name: str) -> "asyncio.Task[None]":
+                return tasks.create_task(work, name=name)
+
+            stream: Any = leading.replicate(first, silent(), spawn)
+            async with aclosing(stream):
+                await anext(stream)
+                return bytes((await anext(stream)).chunk.data)
+
+    damaged = await first_chunk()
+    assert leader_log.damaged_at(0, damaged) == 0
+    leader_log.flips.clear()
+    intact = await first_chunk()
+    assert leader_log.damaged_at(0, intact) is None
+    # From here on the others get these bytes, too.
+    assert await first_chunk() == intact

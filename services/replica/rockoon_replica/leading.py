@@ -64,19 +64,25 @@ class Newest:
         self._pieces: dict[int, Piece] = {}
         self._bytes = 0
 
-    async def piece(self, offset: int) -> Piece:
+    async def piece(self, offset: int, *, anew: bool = False) -> Piece:
         """The piece that begins at an offset; without data at the end of the log.
+
+        Args:
+            offset: position of its first record.
+            anew: read the log, even if the piece is kept.
 
         Raises:
             ValueError: no record begins there, or the log does not go back so far any more.
         """
         known = self._pieces.get(offset)
-        if known is not None:
+        if known is not None and not anew:
             return known
         data = await self._log.fetch(offset, CHUNK_BYTES_MAX)
         piece = Piece(offset, data, self._crc32(data))
+        if (known := self._pieces.pop(offset, None)) is not None:
+            self._bytes -= len(known.data)
         # Who is behind reads alone until it has reached the end, where the others are.
-        if data and offset + len(data) == self._log.end and offset not in self._pieces:
+        if data and offset + len(data) == self._log.end:
             self._pieces[offset] = piece
             self._bytes += len(data)
             while self._bytes > self._bytes_max and len(self._pieces) > 1:
@@ -94,6 +100,7 @@ class FollowerSession:
         self.refusal: RockoonError | None = None
         self.sent_end = 0
         self.durable_end = 0
+        self.has_sent_records = False
         # Until then more is put together: who writes need not wake this session.
         self.is_holding = False
         # Committed end and round that the follower was told last.
@@ -278,7 +285,8 @@ class Leading:
 
     async def _next_piece(self, session: FollowerSession) -> Piece:
         try:
-            return await self._newest.piece(session.sent_end)
+            # A follower connects again after it has refused bytes. The log may be repaired by now.
+            piece = await self._newest.piece(session.sent_end, anew=not session.has_sent_records)
         except ValueError as failure:
             if session.refusal is not None:
                 raise session.refusal from failure
@@ -287,6 +295,8 @@ class Leading:
             raise InvalidArgument(
                 reason=f"the log has nothing at {session.sent_end} any more: {failure}"
             ) from failure
+        session.has_sent_records = True
+        return piece
 
     async def _read(
         self, session: FollowerSession, progress: FollowerProgress, requests: AsyncIterator[Any]
