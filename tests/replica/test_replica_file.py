@@ -9,9 +9,10 @@ import pytest
 from rockoon_core.disk import Disk
 from rockoon_core.errors import StoreCorrupt
 from rockoon_core.replication_rules import Config
+from rockoon_replica.halt import read_halt
 from rockoon_replica.log_state import Version
 from rockoon_replica.replica_facts import ReplicaFacts
-from rockoon_replica.replica_file import ReplicaFile
+from rockoon_replica.replica_file import ROOM, ReplicaFile
 from support.crashing_disk import CrashingDisk, PowerGone
 from support.store_directory import FailingDisk
 
@@ -128,3 +129,34 @@ def test_who_acknowledged_the_unsynced_is_not_sound_once_the_machine_was_started
     assert [sound_in("monday"), sound_in("tuesday"), sound_in("")] == [True, False, False]
     ReplicaFile(tmp_path, Disk(), boot="monday").write(facts)
     assert sound_in("tuesday")
+
+
+def test_a_replica_promises_and_halts_on_a_full_disk(tmp_path: Path) -> None:
+    """An election may need it, though its log has no room for more."""
+    disk = FailingDisk()
+    file = ReplicaFile(tmp_path, disk)
+    file.write(BEFORE)
+    reserved = tmp_path / ROOM
+    # The reserved blocks are the only ones that another file can have.
+    disk.fail_write = lambda *_: errno.ENOSPC if reserved.exists() else 0
+    for facts in (AFTER, BEFORE, AFTER):
+        file.write(facts)
+        assert read(tmp_path) == facts
+        assert reserved.stat().st_blocks
+    file.halt("its leader asks it to cut its log")
+    assert read_halt(tmp_path) == "its leader asks it to cut its log"
+
+
+def test_a_disk_without_room_for_the_reserve_is_no_reason_to_refuse_facts(tmp_path: Path) -> None:
+    disk = FailingDisk()
+    disk.fail_allocate = lambda _: errno.ENOSPC
+    file = ReplicaFile(tmp_path, disk)
+    file.write(BEFORE)
+    assert not (tmp_path / ROOM).exists()
+    disk.fail_write = lambda *_: errno.ENOSPC
+    with pytest.raises(OSError, match="No space left"):
+        file.write(AFTER)
+    disk.fail_write = disk.fail_allocate = lambda *_: 0
+    file.write(AFTER)
+    assert read(tmp_path) == AFTER
+    assert (tmp_path / ROOM).exists()

@@ -4,17 +4,20 @@
     config/replicated    empty; made behind the first `replica`
     config/acknowledged  see acknowledged_end.py
     config/halted        see halt.py
+    config/replica.room  zeros; its blocks are used for `replica` and `halted` if the disk is full
 
 Invariants:
 - Before a promise is acted on it is in the file: the disk has it when `write` returns.
 - A file that was there and is gone, or does not hold what was written, is told, never guessed: a
   replica that forgot what it promised could acknowledge what a later leader never hears of.
   `replicated` is how a loss is known from a store that never had copies.
+- A full disk does not keep a replica from promising: it may be needed for an election.
 """
 
 import json
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,7 +30,8 @@ from rockoon_replica.halt import write_halt
 from rockoon_replica.log_state import Run, Version
 from rockoon_replica.replica_facts import ReplicaFacts
 
-FILE, MARKER = "replica", "replicated"
+FILE, MARKER, ROOM = "replica", "replicated", "replica.room"
+ROOM_BYTES = 16 << 10
 FORMAT = 1
 
 
@@ -69,6 +73,7 @@ class ReplicaFile:
         self.directory = directory
         self._path = directory / FILE
         self._marker = directory / MARKER
+        self._room = directory / ROOM
         self._disk = disk
         self._acknowledges_unsynced = acknowledges_unsynced
         self._boot = this_boot() if boot is None else boot
@@ -107,12 +112,14 @@ class ReplicaFile:
             OSError: the disk. It holds these facts, or the ones before.
         """
         unsynced_boot = self._boot if self._acknowledges_unsynced else None
-        self._disk.replace_file(self._path, encode(Kept(facts, unsynced_boot)))
+        content = encode(Kept(facts, unsynced_boot))
+        self._with_room(lambda: self._disk.replace_file(self._path, content))
         self._mark()
+        self._reserve_room()
 
     def halt(self, reason: str) -> None:
         """Keep the replica from participating, durably; see `read_halt`. Raises OSError."""
-        write_halt(self.directory, self._disk, reason)
+        self._with_room(lambda: write_halt(self.directory, self._disk, reason))
 
     def begin_run(self, number: int) -> None:
         """Count a start of the process, durably. A store that never was a replica counts nothing.
@@ -168,6 +175,31 @@ class ReplicaFile:
         if facts.sound:
             self.write(facts._replace(sound=False))
         return True
+
+    def _with_room(self, write: Callable[[], None]) -> None:
+        """Write a small file; if the disk is full, free the reserved blocks first."""
+        try:
+            write()
+        except OSError as failure:
+            if failure.errno not in SHORTAGES or not self._room.exists():
+                raise
+            self._disk.unlink(self._room)
+            write()
+
+    def _reserve_room(self) -> None:
+        """Reserve blocks, unless they are reserved; on a full disk those of the replaced file."""
+        if self._room.exists():
+            return
+        try:
+            fd = self._disk.open_or_create(self._room)
+            try:
+                self._disk.allocate(fd, ROOM_BYTES)
+            finally:
+                self._disk.close(fd)
+        except OSError:
+            # Tried again at the next write.
+            with suppress(OSError):
+                self._disk.unlink(self._room)
 
     def _mark(self) -> None:
         if not self._marker.exists():
