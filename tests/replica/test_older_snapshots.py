@@ -114,7 +114,9 @@ def test_the_only_voter_goes_on_with_what_it_has_and_counts_on() -> None:
     assert (member.facts.sound, member.facts.alone) == (True, True)
 
 
-def test_a_former_only_voter_that_was_put_back_gives_up_the_epoch_that_others_share_by_now() -> None:
+def test_a_former_only_voter_that_was_put_back_gives_up_the_epoch_that_others_share_by_now() -> (
+    None
+):
     # It led on without nameservers. Since the snapshot two replicas have joined, in the same epoch.
     only = Config(frozenset({"a"}), 1)
     facts = BEFORE._replace(promised=2, led=2, alone=True, config=only, version=Version(0, 2))

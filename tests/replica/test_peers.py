@@ -39,7 +39,9 @@ async def test_a_closed_log_takes_no_record_that_the_other_copy_does_not_know_to
         unanswered(former, b"on one disk only")
 
         channels, service = Channels(), Rewritten()
-        peers = Peers(LOG, logs.cluster, channels, lambda _: former.target, lambda: ["a"], zlib.crc32)
+        peers = Peers(
+            LOG, logs.cluster, channels, lambda _: former.target, lambda: ["a"], zlib.crc32
+        )
         unused: Any = None
         parts: Any = (unused, unused, "b", unused, channels, service, unused)
         copy: LogCopy[Any] = LogCopy(*parts, ReplicaFile(tmp_path, former.disk), Stop())

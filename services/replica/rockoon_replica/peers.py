@@ -85,7 +85,9 @@ class Peers:
         records = await self.read(replica, position, 1)
         end = position + len(records.data)
         if not records.data or end > records.committed_end:
-            raise ValueError(f"copy {replica} is committed up to {records.committed_end}, not {end}")
+            raise ValueError(
+                f"copy {replica} is committed up to {records.committed_end}, not {end}"
+            )
         return records.data
 
     async def ask_check(self, replica: str, begin: int, end: int) -> None:
