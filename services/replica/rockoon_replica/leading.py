@@ -64,18 +64,18 @@ class Newest:
         self._pieces: dict[int, Piece] = {}
         self._bytes = 0
 
-    async def piece(self, offset: int, *, anew: bool = False) -> Piece:
+    async def piece(self, offset: int, *, afresh: bool = False) -> Piece:
         """The piece that begins at an offset; without data at the end of the log.
 
         Args:
             offset: position of its first record.
-            anew: read the log, even if the piece is kept.
+            afresh: read the log, even if the piece is kept.
 
         Raises:
             ValueError: no record begins there, or the log does not go back so far any more.
         """
         known = self._pieces.get(offset)
-        if known is not None and not anew:
+        if known is not None and not afresh:
             return known
         data = await self._log.fetch(offset, CHUNK_BYTES_MAX)
         piece = Piece(offset, data, self._crc32(data))
@@ -286,7 +286,7 @@ class Leading:
     async def _next_piece(self, session: FollowerSession) -> Piece:
         try:
             # A follower connects again after it has refused bytes. The log may be repaired by now.
-            piece = await self._newest.piece(session.sent_end, anew=not session.has_sent_records)
+            piece = await self._newest.piece(session.sent_end, afresh=not session.has_sent_records)
         except ValueError as failure:
             if session.refusal is not None:
                 raise session.refusal from failure
