@@ -11,7 +11,7 @@ from rockoon.bounds import check_bounds
 from rockoon.errors import BrokerUnavailable, Internal, InvalidOffset, OffsetBeyondEnd, RockoonError
 from rockoon.message import Batch
 from rockoon.net.connection import CALL_SECONDS_MAX, Connection
-from rockoon.net.large_replies import PlainReply, Reply, records_of
+from rockoon.net.large_replies import Reply, records_of
 from rockoon.subscription import Subscription
 from rockoon_core.backoff import Backoff
 from rockoon_core.light_dataclass import light_dataclass
@@ -271,8 +271,7 @@ def interpret(
         # An empty queue answers so to any offset; only its beginning is a place to wait at.
         status in (NO_MESSAGE_IN_QUEUE, NO_MATCHED_LOGIC_QUEUE) and offset > 0
     ):
-        deletion = 0 if isinstance(reply, PlainReply) else reply.deletion
-        return OutOfRange(queue, offset, reply.min_offset, reply.max_offset, deletion)
+        return OutOfRange(queue, offset, reply.min_offset, reply.max_offset, reply.deletion)
     # Nothing for this reader; `next_offset` has moved when there were others' messages.
     return Pulled(None, (), max(reply.next_offset, offset), 0, reply.max_offset)
 

@@ -7,7 +7,13 @@ from typing import Any, NamedTuple
 
 from rockoon_core.wire_fields import fields
 from rockoon_format import kernel
-from rockoon_proto.v1.broker_pb2 import PullReply, PullStatus, PullStreamReply
+from rockoon_proto.v1.broker_pb2 import (
+    DELETION_REASON_UNSPECIFIED,
+    DeletionReason,
+    PullReply,
+    PullStatus,
+    PullStreamReply,
+)
 from rockoon_proto.v1.errors_pb2 import Error
 
 # Below, two copies cost less than to look for the records.
@@ -54,6 +60,11 @@ class PlainReply(NamedTuple):
     record_lengths: bytes
     subscription_id: int
     ended: bool
+
+    @property
+    def deletion(self) -> DeletionReason:
+        """Unspecified: the kernel leaves replies with a reason to protobuf."""
+        return DELETION_REASON_UNSPECIFIED
 
 
 Reply = PullReply | LargeReply | PlainReply
