@@ -11,7 +11,7 @@ from rockoon_broker.store.errors import StoreNotWritable
 from rockoon_broker.store.reading.reader import GetStatus
 from rockoon_broker.store.retention.deletions import RANGES_MAX, Deletions
 from rockoon_broker.store.retention.expiry import LogGrowth, LossCause, earliest_loss
-from rockoon_broker.store.retention.foreign_store import MARK_FILE
+from rockoon_broker.store.retention.foreign_store import MARK_FILE, OWN_FILES
 from rockoon_broker.store.retention.retention import (
     DeletionReason,
     FileReading,
@@ -24,6 +24,8 @@ from rockoon_broker.store.retention.retention import (
 )
 from rockoon_core.disk import Disk, DiskUsage
 from rockoon_format.record import encode_record
+from rockoon_replica.replica_facts import ReplicaFacts
+from rockoon_replica.replica_file import ReplicaFile
 from support import golden_store
 from support.replicas import opened
 from support.store_directory import (
@@ -361,3 +363,15 @@ def test_a_store_of_rockoon_s_own_is_cleaned_by_the_default(tmp_path: Path) -> N
     owner, _ = filled(tmp_path, 3)
     owner.store.close()
     assert cleaned(tmp_path) == (2 * 4096, False)
+
+
+def test_a_copy_of_a_log_is_no_store_of_rocketmq_without_its_recovery_point(tmp_path: Path) -> None:
+    """An operator deletes it so that a start reads the whole log. A follower has few other files."""
+    owner, _ = filled(tmp_path, 3)
+    owner.store.close()
+    (tmp_path / "recoveryPoint").unlink()
+    for name in OWN_FILES:
+        assert not (tmp_path / name).exists()
+    (tmp_path / "config").mkdir(exist_ok=True)
+    ReplicaFile(tmp_path / "config", Disk()).write(ReplicaFacts(promised=1))
+    assert cleaned(tmp_path)[1] is False

@@ -23,6 +23,7 @@ OWN_FILES = (
     "config/droppedTopics.json",
     "config/producerSequences",
     "config/settledQueues",
+    "config/replica",
 )
 
 
