@@ -381,7 +381,7 @@ class Cluster:
         consume_from: "ConsumeFrom | StartName" = "group",
         receiver: str = "",
         create_group: bool = True,
-        extend_seconds_max: float = 3600.0,
+        extend_seconds_max: float = 900.0,
         missing_topics: "MissingTopicsRule" = "wait",
     ) -> "BlockingSimpleConsumer":
         """Return a consumer that receives and acknowledges messages one by one, as

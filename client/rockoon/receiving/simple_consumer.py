@@ -18,7 +18,8 @@ from rockoon_core.valid_text import exception_text, valid_text
 MESSAGES_DEFAULT = 10
 VISIBLE_AFTER_SECONDS = 30.0
 WAIT_SECONDS = 20.0
-EXTEND_SECONDS_MAX = 3600.0
+# As long as a push consumer waits for a handler (`Timing.consume_timeout_seconds`).
+EXTEND_SECONDS_MAX = 900.0
 # How long the routes may lag behind a nameserver that does not know a topic any more.
 ROUTES_SECONDS_MAX = 1.0
 REASON_CHARACTERS_MAX = 256
