@@ -35,13 +35,19 @@ def test_a_program_without_telemetry_loads_nothing_of_it(imports: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("flag", "missing"),
+    ("flag", "missing", "install"),
     [
-        ("--otlp-endpoint=http://127.0.0.1:1", "opentelemetry"),
-        ("--metrics-listen=127.0.0.1:0", "prometheus_client"),
+        (
+            "--otlp-endpoint=http://127.0.0.1:1",
+            "opentelemetry",
+            "pip install 'rockoon-runtime[telemetry]'",
+        ),
+        ("--metrics-listen=127.0.0.1:0", "prometheus_client", "pip install prometheus_client"),
     ],
 )
-def test_a_broker_that_lacks_a_package_says_how_to_get_it(flag: str, missing: str) -> None:
+def test_a_broker_that_lacks_a_package_says_how_to_get_it(
+    flag: str, missing: str, install: str
+) -> None:
     code = (
         f"import sys; sys.modules[{missing!r}] = None; sys.argv[1:] = [{flag!r}]\n"
         "from rockoon_broker.__main__ import main\n"
@@ -49,7 +55,7 @@ def test_a_broker_that_lacks_a_package_says_how_to_get_it(flag: str, missing: st
     )
     done = python(code)
     assert done.returncode == 78
-    assert "pip install 'rockoon-runtime[telemetry]'" in done.stderr
+    assert install in done.stderr
     assert "Traceback" not in done.stderr
 
 
