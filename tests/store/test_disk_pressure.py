@@ -366,7 +366,7 @@ def test_a_store_of_rockoon_s_own_is_cleaned_by_the_default(tmp_path: Path) -> N
 
 
 def test_a_copy_of_a_log_is_no_store_of_rocketmq_without_its_recovery_point(tmp_path: Path) -> None:
-    """An operator deletes it so that a start reads the whole log. A follower has few other files."""
+    """An operator deletes it so that a start reads the whole log. A follower has no other file."""
     owner, _ = filled(tmp_path, 3)
     owner.store.close()
     (tmp_path / "recoveryPoint").unlink()
