@@ -130,9 +130,13 @@ class Disk:
     def duplicate(self, fd: int) -> int:
         """Another descriptor of the same open file."""
         try:
-            return in_reserved_range(os.dup(fd))
+            own = _own.get(fd)
+            other = in_reserved_range(os.dup(fd))
         except OSError as error:
             raise self._judged(fd, error) from error
+        if own is not None:
+            _own[other] = own
+        return other
 
     def close(self, fd: int) -> None:
         """Close a descriptor; one that is not this store's any more is reported and left alone."""
@@ -140,10 +144,11 @@ class Disk:
             self._check_own(fd)
         except OSError as error:
             self._judged(fd, error)
-        else:
-            os.close(fd)
-        finally:
             _own.pop(fd, None)
+        else:
+            # First: another thread may get the number as soon as it is free.
+            _own.pop(fd, None)
+            os.close(fd)
 
     def pwrite(self, fd: int, data: "ReadableBuffer", position: int) -> int:
         """Write some of `data` at `position`; returns how many bytes were taken."""

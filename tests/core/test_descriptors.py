@@ -146,3 +146,29 @@ def test_a_full_disk_is_no_lost_descriptor(disk: WatchedDisk) -> None:
         disk.write_all(fd, b"x", 0)
     disk.close(fd)
     assert disk.lost == []
+
+
+@pytest.mark.parametrize("reuse", ["duplicate", "open"])
+def test_a_number_that_another_thread_gets_while_a_file_is_closed_is_its_own(
+    tmp_path: Path, disk: WatchedDisk, monkeypatch: pytest.MonkeyPatch, reuse: str
+) -> None:
+    """A close releases the interpreter: another thread may get the number before it returns."""
+    log, index = tmp_path / "log", tmp_path / "index"
+    kept, closing = disk.open_or_create(log), disk.open_or_create(index)
+    close, found = os.close, []
+
+    def close_and_reuse(fd: int) -> None:
+        close(fd)
+        if fd == closing and not found:
+            found.append(disk.duplicate(kept) if reuse == "duplicate" else disk.open(log))
+            disk.fdatasync(found[0])
+
+    monkeypatch.setattr(os, "close", close_and_reuse)
+    disk.close(closing)
+    monkeypatch.undo()
+    assert found == [closing], "the system gives the lowest free number of the range"
+    other = os.open(index, os.O_RDWR)
+    with replaced_by(found[0], other), pytest.raises(OSError, match="another file"):
+        disk.fdatasync(found[0])
+    disk.close(kept)
+    assert len(disk.lost) == 1
