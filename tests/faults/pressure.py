@@ -66,9 +66,10 @@ async def unread_messages(task: Task) -> Outcome:
     with partition(task.directory / "cluster" / BROKER):
         async with local, rockoon.connect(local.nameservers) as cluster:
             await cluster.admin.create_topic(TOPIC, queues_per_broker=QUEUES)
-            # From here on the group is known, and is behind.
-            async with consumer(cluster, handle):
-                pass
+            # A group counts as behind once its progress is kept: a start position is progress.
+            async with consumer(cluster, handle) as first:
+                if not await within(READ_SECONDS_MAX, lambda: len(first.starts) == QUEUES):
+                    outcome.breaks("at the start", ["the group has no start position"])
             for number in range(task.count(TRIALS)):
                 where = f"trial {number}"
                 sender = Sender(cluster, books, 2 * number, chance, body_bytes=BODY_BYTES)
