@@ -8,10 +8,11 @@ are stored once.
 
 import asyncio
 import random
+import shutil
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from faults.cluster import FaultyCluster
 from faults.copies import COPIES, LOG, Adversary, same
@@ -147,7 +148,7 @@ async def machines(
         async with working(cluster, books, committer, 0, chance):
             await asyncio.sleep(AFTERWARDS_SECONDS)
             yield Machines(local, cluster, books, committer, outcome, adversary, chance)
-        outcome.pause_seconds = longest_pause(books, 0)
+        outcome.pause_seconds = max(outcome.pause_seconds, longest_pause(books, 0))
         outcome.breaks("at the end", local.unexpected_ends())
         stored = without_damaged(await read_topic(cluster, TOPIC))
         outcome.breaks("at the end", books.judge(stored, RESENT))
@@ -158,7 +159,7 @@ async def machines(
         if equal:
             stores = [local.store(name) for name in MACHINES]
             outcome.breaks("at the end", await same("commitlog", stores))
-    outcome.acknowledged = len(books.acknowledged) + len(committer.acknowledged)
+    outcome.acknowledged += len(books.acknowledged) + len(committer.acknowledged)
     local.close_controls()
 
 
@@ -179,26 +180,44 @@ def without_damaged(stored: Stored) -> Stored:
 async def flipped_bits(task: Task) -> Outcome:
     """One bit of one copy's CommitLog, and a restart of the leader or of a follower."""
     outcome = Outcome()
-    async with machines(task, outcome, "flips") as at_work:
-        for number in range(task.count(FLIPS)):
-            victim = MACHINES[number % COPIES]
-            leader = await at_work.adversary.leader()
-            is_leader = number // COPIES % 2 == 0
-            restarted = leader if is_leader else at_work.followers(leader)[0]
-            role = "leader" if victim == leader else "follower"
-            flip = Flip(at_work, victim)
-            where = f"{flip} of {victim} ({role}), {restarted} restarted"
-            outcome.injected += 1
-            outcome.breaks(where, await at_work.adversary.down_and_up(restarted))
-            if not await at_work.check(where, damaged=[victim]):
-                break
-            if victim != restarted:
-                # A scrub begins with a start; the next one comes ten minutes after its end.
-                outcome.breaks(where, await at_work.adversary.down_and_up(victim))
-            outcome.breaks(where, await flip.repaired())
-            # The next trial hurts another copy.
-            outcome.breaks(where, await at_work.all_sound())
+    # Each part has a new log. A scrub reads a log from its begin, so a bit of a log that grows for
+    # an hour is not repaired within REPAIRED_SECONDS.
+    trials = range(task.count(FLIPS))
+    for part in range(0, len(trials), FLIPS):
+        directory = task.directory / f"trials-{part}"
+        directory.mkdir()
+        own = replace(task, directory=directory)
+        async with machines(own, outcome, f"flips {part}") as at_work:
+            for number in trials[part : part + FLIPS]:
+                await flipped_bit(at_work, number)
+                if outcome.broken:
+                    break
+        shutil.rmtree(directory)
+        if outcome.broken:
+            break
     return outcome
+
+
+async def flipped_bit(at_work: Machines, number: int) -> None:
+    """Run one trial; its number decides the copy, and whether the leader is restarted."""
+    outcome = at_work.outcome
+    victim = MACHINES[number % COPIES]
+    leader = await at_work.adversary.leader()
+    is_leader = number // COPIES % 2 == 0
+    restarted = leader if is_leader else at_work.followers(leader)[0]
+    role = "leader" if victim == leader else "follower"
+    flip = Flip(at_work, victim)
+    where = f"{flip} of {victim} ({role}), {restarted} restarted"
+    outcome.injected += 1
+    outcome.breaks(where, await at_work.adversary.down_and_up(restarted))
+    if not await at_work.check(where, damaged=[victim]):
+        return
+    if victim != restarted:
+        # A scrub begins with a start; the next one comes ten minutes after its end.
+        outcome.breaks(where, await at_work.adversary.down_and_up(victim))
+    outcome.breaks(where, await flip.repaired())
+    # The next trial hurts another copy.
+    outcome.breaks(where, await at_work.all_sound())
 
 
 class Flip:

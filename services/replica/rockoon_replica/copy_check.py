@@ -30,6 +30,8 @@ log = logging.getLogger(__name__)
 PIECE_BYTES = 256 << 10
 # Of another copy, for one repair.
 REPAIR_BYTES = 64 << 10
+# Ranges that wait for their check; the scrub checks the ones that are refused.
+RANGES_MAX = 1024
 # Before a repair is tried again for which no other copy had the records.
 RETRY_SECONDS = 5.0
 # Between the end of one scrub and the begin of the next.
@@ -104,10 +106,13 @@ class CopyCheck:
         # Repairs are made one at a time.
         self._repairing = asyncio.Lock()
 
-    def add(self, begin: int, end: int, leader: str | None = None) -> None:
-        """Have a range checked soon; see `Range`."""
+    def add(self, begin: int, end: int, leader: str | None = None) -> bool:
+        """Have a range checked soon, see `Range`; returns False if too many ranges wait already."""
+        if len(self._ranges) >= RANGES_MAX:
+            return False
         self._ranges[Range(begin, end, leader)] = None
         self._news.set()
+        return True
 
     async def read(self, offset: int, bytes_max: int) -> bytes:
         """Checked records for another copy.
@@ -307,8 +312,10 @@ class CopyCheck:
 
     async def _scrub(self) -> None:
         """Check the committed records, from the log's begin to its end, in an endless loop."""
+        clock = asyncio.get_running_loop().time
         at = self._log.min_offset
         while True:
+            began = clock()
             at = max(at, self._log.min_offset)
             if at >= min(self._log.committed_end, self._log.durable_end):
                 await asyncio.sleep(PAUSE_SECONDS)
@@ -329,4 +336,5 @@ class CopyCheck:
                 self._news.set()
                 await asyncio.sleep(RETRY_SECONDS)
             self._counts.scrubbed_bytes += len(data)
-            await asyncio.sleep(len(data) / self._bytes_per_second)
+            # The time of reading and checking is part of the pace.
+            await asyncio.sleep(max(0.0, began + len(data) / self._bytes_per_second - clock()))
