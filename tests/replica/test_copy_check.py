@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from rockoon_replica import events
-from rockoon_replica.copy_check import CheckCounts, CopyCheck, Range
+from rockoon_replica.copy_check import RANGES_MAX, CheckCounts, CopyCheck, Range
 from rockoon_replica.peers import PeerRecords
 from support.byte_log import ByteLog
 
@@ -54,6 +54,9 @@ async def found_by_vote(own: ByteLog, *others: ByteLog) -> list[object]:
     peers: object = Others(*others)
     check = CopyCheck("log", own, peers, tell, tuple, not_repaired, CheckCounts(), 0)  # type: ignore[arg-type]
     await check._check_range(Range(0, own.end))
+    # Other copies can ask for checks; the ranges that wait are bounded.
+    added = [check.add(number, own.end) for number in range(RANGES_MAX + 1)]
+    assert added == [True] * RANGES_MAX + [False]
     return told
 
 

@@ -6,12 +6,13 @@ from typing import Any
 
 from grpc import aio
 
-from rockoon_core.errors import InvalidArgument, NotReady
+from rockoon_core.errors import Busy, InvalidArgument, NotReady
 from rockoon_proto.v1 import replica_pb2 as pb
 from rockoon_proto.v1.replica_pb2_grpc import (
     ReplicationServicer,
     add_ReplicationServicer_to_server,
 )
+from rockoon_replica.copy_check import RANGES_MAX
 from rockoon_replica.member import Role
 from rockoon_replica.replica import Replica
 from rockoon_replica.standing import lagging, trouble
@@ -70,7 +71,10 @@ class ReplicationService(ReplicationServicer):
 
     async def CheckCopy(self, request: pb.CheckCopyRequest, context: object) -> pb.CheckCopyReply:
         self._check_identity(request.log, context)
-        self._replica(request.log).check.add(request.begin, request.end)
+        if not 0 <= request.begin < request.end:
+            raise InvalidArgument(reason=f"range {request.begin} to {request.end} is empty")
+        if not self._replica(request.log).check.add(request.begin, request.end):
+            raise Busy(reason=f"{RANGES_MAX} ranges of log {request.log} wait for their check")
         return pb.CheckCopyReply()
 
     def _check_identity(self, log_name: str, context: object) -> None:
