@@ -30,6 +30,7 @@ LEVEL_DEFAULT = 5
 PACKED_BYTES_MIN = 4096
 """Bodies below are sent as they are, as in RocketMQ."""
 
+_GZIP_MAGIC = b"\x1f\x8b"
 # Added to zlib's window bits: zlib detects a zlib stream or a gzip file by its first bytes.
 _DETECT_FORMAT = 32
 # Fed in small pieces, so that what comes out of one is bounded as well.
@@ -90,10 +91,15 @@ def pack(body: bytes, compression: Compression, level: int) -> tuple[bytes, int]
 
 
 def _unpack_zlib(body: bytes) -> bytes:
-    # The first bytes decide between zlib and gzip.
-    unpacker = zlib.decompressobj(wbits=zlib.MAX_WBITS | _DETECT_FORMAT)
-    unpacked = unpacker.decompress(body, UNPACKED_BYTES_MAX + 1)
-    return _whole(unpacked, unpacker.eof)
+    unpacked = b""
+    while True:
+        # The first bytes decide between zlib and gzip.
+        unpacker = zlib.decompressobj(wbits=zlib.MAX_WBITS | _DETECT_FORMAT)
+        unpacked += unpacker.decompress(body, UNPACKED_BYTES_MAX + 1 - len(unpacked))
+        body = unpacker.unused_data
+        # A gzip file may have several members.
+        if not body.startswith(_GZIP_MAGIC) or len(unpacked) > UNPACKED_BYTES_MAX:
+            return _whole(unpacked, unpacker.eof)
 
 
 def _unpack_lz4(body: bytes) -> bytes:

@@ -149,9 +149,10 @@ def test_a_compressed_body_comes_out_as_it_was_sent() -> None:
     compressed = {"body": zlib.compress(raw), "sys_flag": SYS_FLAG_COMPRESSED}
     newer = compressed | {"sys_flag": SYS_FLAG_COMPRESSED | COMPRESSION_ZLIB}
     of_gzip = newer | {"body": gzip.compress(raw)}
-    batch = batch_of(compressed, newer, {"body": b"plain"}, of_gzip)
-    assert batch.bodies == [raw, raw, b"plain", raw]
-    assert [message.body for message in batch] == [raw, raw, b"plain", raw]
+    of_members = newer | {"body": gzip.compress(raw[:400]) + gzip.compress(raw[400:])}
+    batch = batch_of(compressed, newer, {"body": b"plain"}, of_gzip, of_members)
+    assert batch.bodies == [raw, raw, b"plain", raw, raw]
+    assert [message.body for message in batch] == [raw, raw, b"plain", raw, raw]
 
 
 PACKED = [
