@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from rockoon.cli.interrupt import Interrupt, wait_set
+from rockoon.cli.line_source import read_pipe
 from rockoon.cli.produce import LineMessage, LineReader, Tally, produce
 from rockoon.cli.session import with_cluster
 from support.running_command import running
@@ -23,6 +24,17 @@ def test_lines_from_a_pipe_arrive_as_messages(rockoon: Any, topic: str) -> None:
     assert sent.out.startswith("3 of 3 messages acknowledged in ")
     assert sent.err == "rockoon: 1 empty line not sent\n"
     assert sorted(rockoon("consume", topic).out.splitlines()) == ["one", "three", "two"]
+
+
+async def test_standard_input_stays_open_after_it_was_read() -> None:
+    end, start = os.pipe()
+    os.write(start, b"one\ntwo\n")
+    os.close(start)
+    with os.fdopen(end, "rb") as stream:
+        assert [piece async for piece in read_pipe(stream)] == [b"one\ntwo\n"]
+        # The interpreter closes it at its exit; then the number may be another file's.
+        assert not stream.closed
+        os.fstat(end)
 
 
 def test_a_key_a_tag_and_properties_for_every_line(rockoon: Any, topic: str) -> None:

@@ -79,11 +79,11 @@ def arrives_over_time(descriptor: int) -> bool:
 async def read_pipe(stream: BinaryIO) -> AsyncIterator[bytes]:
     loop = asyncio.get_running_loop()
     reader = asyncio.StreamReader(limit=4 * PIECE_BYTES)
-    # Others may hold the same terminal: give it back as it was.
+    # Other processes may use the same terminal: its mode is restored at the end.
     blocking = os.get_blocking(stream.fileno())
-    transport, _ = await loop.connect_read_pipe(
-        lambda: asyncio.StreamReaderProtocol(reader), stream
-    )
+    # The transport closes its descriptor; standard input stays open for the interpreter's exit.
+    own = os.fdopen(os.dup(stream.fileno()), "rb", buffering=0)
+    transport, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), own)
     try:
         while piece := await reader.read(PIECE_BYTES):
             yield piece
