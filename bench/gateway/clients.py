@@ -1,15 +1,19 @@
-"""Clients in this process, on our own channels: receivers, and many that are connected."""
+"""Clients in this process: by the protocol's own calls on our channels, or by the Python SDK."""
 
 import asyncio
 import resource
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 
+import rockoon
 from bench.compare.programs import MeasureFailed, cpu_seconds
 from gateway.consumers import Consumer, handle
-from gateway.wire_client import WireClient, consumer_settings, message
+from gateway.wire_client import WireClient, consumer_settings, message, producer_settings
+from rockoon.producer.producer import Producer
+from rockoon.receiving.simple_consumer import SimpleConsumer
 from rockoon_core.http2.channel import Http2Channel
 from rockoon_proto.apache.rocketmq.v2 import definition_pb2 as d
 
@@ -87,20 +91,25 @@ async def connected(
         yield clients
 
 
-Turn = Callable[[WireClient], Awaitable[int]]
-"""What a client does again and again; how many messages that were."""
+Turn = Callable[[], Awaitable[int]]
+"""One step of a client; returns its number of messages. The client repeats it."""
+
+Turns = Callable[[str, int, int], AbstractAsyncContextManager[Sequence[Turn]]]
+"""Opens clients with one connection each, and closes them.
+
+Args: the topic, the number of clients, and the messages of one receive; 0: the clients send. A
+receiver is in the group that has the topic's name, and acknowledges the received messages.
+"""
 
 
-async def measured(
-    clients: Sequence[WireClient], turn: Turn, seconds: float, processes: Mapping[str, int]
-) -> Done:
-    """Each client does its turns one after another, first a while unmeasured."""
+async def measured(turns: Sequence[Turn], seconds: float, processes: Mapping[str, int]) -> Done:
+    """Repeat the turns of all clients concurrently; the first turns are not measured."""
     done = Done()
     end = time.perf_counter() + seconds * WARM_SHARE
 
-    async def turns(client: WireClient) -> None:
+    async def repeat(turn: Turn) -> None:
         while (began := time.perf_counter()) < end:
-            count = await turn(client)
+            count = await turn()
             done.count += count
             if count:
                 done.waits.append(time.perf_counter() - began)
@@ -111,42 +120,91 @@ async def measured(
         end = began + (seconds if is_warm else seconds * WARM_SHARE)
         done = Done(before=done.count)
         async with asyncio.TaskGroup() as tasks:
-            for client in clients:
-                tasks.create_task(turns(client), name="turns")
+            for turn in turns:
+                tasks.create_task(repeat(turn), name="turns")
         done.seconds = time.perf_counter() - began
         done.own_seconds = time.process_time() - own
         done.used = {name: now - before[name] for name, now in used(processes).items()}
     return done
 
 
-async def receive(
-    endpoint: str,
-    topic: str,
-    batch: int,
-    connections: int,
-    seconds: float,
-    processes: Mapping[str, int],
-) -> Done:
-    """Simple consumers of the group that has the topic's name; each acknowledges what it got.
+async def send_by_protocol(client: WireClient, topic: str) -> int:
+    """Send one message.
+
+    Raises:
+        MeasureFailed: the send was refused.
+    """
+    answer = await client.send(message(topic, BODY))
+    if answer.status.code != d.OK:
+        raise MeasureFailed(f"a send was refused: {answer.status}")
+    return 1
+
+
+async def receive_by_protocol(client: WireClient, topic: str, batch: int) -> int:
+    """Receive up to `batch` messages and acknowledge them with one call.
 
     Raises:
         MeasureFailed: an acknowledgement was refused.
     """
+    consumer = Consumer(client, topic, topic)
+    found = await consumer.receive(batch_size=batch, invisible=INVISIBLE_SECONDS, wait=POLL_SECONDS)
+    if found:
+        answer = await consumer.acknowledge(*map(handle, found))
+        if any(entry.status.code != d.OK for entry in answer.entries):
+            raise MeasureFailed(f"an acknowledgement was refused: {answer.entries[0].status}")
+    return len(found)
 
-    async def turn(client: WireClient) -> int:
-        consumer = Consumer(client, topic, topic)
-        found = await consumer.receive(
-            batch_size=batch, invisible=INVISIBLE_SECONDS, wait=POLL_SECONDS
-        )
+
+@asynccontextmanager
+async def by_protocol(
+    endpoint: str, topic: str, count: int, batch: int
+) -> AsyncIterator[Sequence[Turn]]:
+    """`Turns` of clients that make the protocol's calls to an endpoint."""
+    if batch:
+        settings = consumer_settings(topic, topic, client_type=d.SIMPLE_CONSUMER)
+    else:
+        settings = producer_settings(topic)
+    async with connected(endpoint, count, settings) as clients:
+        if batch:
+            yield [partial(receive_by_protocol, each, topic, batch) for each in clients]
+        else:
+            yield [partial(send_by_protocol, each, topic) for each in clients]
+
+
+@asynccontextmanager
+async def by_sdk(
+    nameservers: Sequence[str], topic: str, count: int, batch: int
+) -> AsyncIterator[Sequence[Turn]]:
+    """`Turns` of producers or simple consumers of the Python SDK, with the SDK's defaults."""
+
+    async def send(producer: Producer) -> int:
+        await producer.send(topic, BODY)
+        return 1
+
+    async def receive(consumer: SimpleConsumer) -> int:
+        found = await consumer.receive(batch, visible_after=INVISIBLE_SECONDS, wait=POLL_SECONDS)
         if found:
-            answer = await consumer.acknowledge(*map(handle, found))
-            if any(entry.status.code != d.OK for entry in answer.entries):
-                raise MeasureFailed(f"an acknowledgement was refused: {answer.entries[0].status}")
+            await consumer.ack(found)
         return len(found)
 
-    settings = consumer_settings(topic, topic, client_type=d.SIMPLE_CONSUMER)
-    async with connected(endpoint, connections, settings) as clients:
-        return await measured(clients, turn, seconds, processes)
+    async with AsyncExitStack() as stack:
+        turns: list[Turn] = []
+        for _ in range(count):
+            cluster = await stack.enter_async_context(rockoon.connect(nameservers))
+            if batch:
+                consumer = cluster.simple_consumer(topic, {topic: "*"})
+                turns.append(partial(receive, await stack.enter_async_context(consumer)))
+            else:
+                turns.append(partial(send, await stack.enter_async_context(cluster.producer())))
+        yield turns
+
+
+async def measured_turns(
+    opened: Turns, topic: str, count: int, batch: int, seconds: float, processes: Mapping[str, int]
+) -> Done:
+    """Open clients, measure their turns, and close the clients."""
+    async with opened(topic, count, batch) as turns:
+        return await measured(turns, seconds, processes)
 
 
 async def modest(

@@ -24,7 +24,17 @@ from bench.compare.programs import (
     wait_rest,
 )
 from bench.gateway import echo, h2load
-from bench.gateway.clients import BODY, Done, connected, modest, receive, stored_first, used
+from bench.gateway.clients import (
+    BODY,
+    WARM_SHARE,
+    Done,
+    Turns,
+    connected,
+    measured_turns,
+    modest,
+    stored_first,
+    used,
+)
 from bench.gateway.figures import (
     CALL_CPU,
     CALLS,
@@ -35,8 +45,9 @@ from bench.gateway.figures import (
     Figures,
     p50_p99,
 )
-from bench.gateway.servers import GatewaySide, Side
+from bench.gateway.servers import SDK, GatewaySide, Side
 from gateway.wire_client import message, producer_settings
+from rockoon.errors import RockoonError
 from rockoon.local.ports import PortBlock
 from rockoon.local.process import LocalClusterError
 from rockoon_proto.apache.rocketmq.v2 import service_pb2 as pb
@@ -45,22 +56,31 @@ SEND = "/apache.rocketmq.v2.MessagingService/SendMessage"
 HEADERS = {"x-mq-client-id": "h2load@1@0@bench", "x-mq-language": "JAVA", "x-mq-protocol": "v2"}
 CONNECTIONS = 50
 CLIENTS, CLIENTS_RATE = 1000, 1000.0
-# Messages at a time; how many times as long the unmeasured turn is; a rate that is not reached.
-RECEIVES = ((1, 3.0, 5_000), (32, 1.0, 50_000))
+# Numbers of clients, and the length of the unmeasured turn of receivers in turns.
+LEVELS = (1, 8, 64)
+LEVEL_WARM_TIMES = 3.0
+# Messages of one receive, and rates that receivers do not reach, messages/s.
+SINGLE, BATCH = 1, 32
+RATES_MAX = {SINGLE: 10_000, BATCH: 60_000}
 CLIENTS_TIMES = 3.0
 FILL_MESSAGES = 32
-# More than a turn reads at the rate of the one before.
-FILL_SPARE = 6.0
 FLOOR_WARM_CALLS = SECOND_WARM_CALLS = 5_000
 IDLE_SECONDS = 20.0
 STORED_SECONDS_MAX = 20.0
 LOOK_SECONDS = 0.05
 OWN, GRPC = "Rockoon's HTTP/2", "grpc.aio, uvloop"
-SENT, READ = "sent", "read"
-PARTS = ("floors", "sends", "receive", "processes", "clients", "still")
+SENT = "sent"
+PARTS = ("floors", "sends", "levels", "receive", "processes", "clients", "still")
 PARTS_WITH_SYNC = ("sends",)
 ECHO = f"echo of 100 B, {CONNECTIONS} connections"
-FAILURES = (MeasureFailed, ProgramFailed, LocalClusterError, NotHere, aio.AioRpcError)
+FAILURES = (
+    MeasureFailed,
+    ProgramFailed,
+    LocalClusterError,
+    NotHere,
+    RockoonError,
+    aio.AioRpcError,
+)
 
 
 def mode(sync: bool) -> str:
@@ -71,6 +91,11 @@ def request(topic: str, messages: int) -> bytes:
     """A send of some messages with bodies of 100 bytes."""
     each = [message(topic, BODY, f"{number:032}") for number in range(messages)]
     return pb.SendMessageRequest(messages=each).SerializeToString()
+
+
+def topic_of(column: str, batch: int) -> str:
+    """Name of the topic from which the clients of a column receive, and of their group."""
+    return f"read-{batch}-{''.join(filter(str.isalnum, column))}"
 
 
 class Comparison:
@@ -100,15 +125,15 @@ class Comparison:
         self._warm_calls = warm_calls
         self._interrupts = interrupts
         self._sides = list(sides)
-        # Of those that run: rates of sends; by topic, those of receives, and what is unread.
+        # The sides that run, the rates of their last sends, and the unread messages of each topic.
         self._running: list[Side] = []
         self._rates: dict[str, float] = {}
-        self._reads: dict[tuple[str, str], float] = {}
-        self._unread: dict[tuple[str, str], int] = {}
+        self._unread: dict[str, int] = {}
         self._circumstances: dict[str, Round] = {}
         self.versions: dict[str, str] = {}
         self._missing: dict[str, str] = {}
         self._figures = Figures([side.name for side in self._sides])
+        self._levels = Figures([*(side.name for side in self._sides), SDK])
         self._floors = Figures([OWN, GRPC])
 
     def prepare(self) -> None:
@@ -139,7 +164,9 @@ class Comparison:
             for name, each in self._circumstances.items()
         ]
         told_parts = ["\n".join(lines)]
-        told_parts += [each.table() for each in (self._figures, self._floors) if each.values]
+        told_parts += [
+            each.table() for each in (self._figures, self._levels, self._floors) if each.values
+        ]
         if self._missing:
             lines = [f"- {name}: {brief(why)}" for name, why in self._missing.items()]
             told_parts += ["Not measured:", "\n".join(lines)]
@@ -162,10 +189,13 @@ class Comparison:
 
     @contextmanager
     def _noted(self, name: str) -> Iterator[None]:
-        """What fails in this block has no figures, and is told."""
+        """Report a failure of this block, also one of its tasks, and continue after the block."""
         try:
             yield
-        except FAILURES as failure:
+        except* FAILURES as failures:
+            failure: BaseException = failures
+            while isinstance(failure, BaseExceptionGroup):
+                failure = failure.exceptions[0]
             reason = " ".join(str(failure).split())
             self._missing[name] = reason
             told(f"  not measured: {name}: {reason}")
@@ -177,6 +207,7 @@ class Comparison:
         told(mode(sync))
         measures: dict[str, Callable[[str], None]] = {
             "sends": self._measure_sends,
+            "levels": self._measure_levels,
             "receive": self._measure_receives,
             "processes": self._measure_processes,
             "clients": self._measure_clients,
@@ -193,7 +224,6 @@ class Comparison:
             with self._interrupts.held():
                 self._running.clear()
                 self._unread.clear()
-                self._reads.clear()
                 for side in self._sides:
                     side.stop()
 
@@ -226,13 +256,22 @@ class Comparison:
         done = h2load.load(
             side.endpoint, SEND, request(topic, messages), HEADERS, calls, CONNECTIONS, self._folder
         )
-        # RocketMQ's queues are written behind the log.
-        deadline = time.monotonic() + STORED_SECONDS_MAX
-        while (stored := side.stored(topic) - before) != calls * messages:
-            if time.monotonic() > deadline:
-                raise MeasureFailed(f"{stored} messages of {calls * messages} are stored")
-            time.sleep(LOOK_SECONDS)
+        self._wait_stored(side, topic, before, calls * messages)
         return done
+
+    @staticmethod
+    def _wait_stored(side: Side, topic: str, before: int, messages: int) -> None:
+        """Wait until a topic has grown by a number of messages.
+
+        Raises:
+            MeasureFailed: the topic has grown by another number of messages.
+        """
+        # RocketMQ writes its queues after the log.
+        deadline = time.monotonic() + STORED_SECONDS_MAX
+        while (stored := side.stored(topic) - before) != messages:
+            if time.monotonic() > deadline:
+                raise MeasureFailed(f"{stored} messages of {messages} are stored")
+            time.sleep(LOOK_SECONDS)
 
     def _measure_sends(self, how: str) -> None:
         measure = f"send 100 B, {CONNECTIONS} connections, {how}"
@@ -278,55 +317,96 @@ class Comparison:
                     program.stop()
                 ports.close()
 
+    # Sends and receives of 1, 8 and 64 clients: each side, and the Python SDK on Rockoon.
+
+    def _measure_levels(self, _how: str) -> None:
+        for side in self._running:
+            for column, opened in side.turns().items():
+                topic = topic_of(column, SINGLE)
+                with self._noted(f"{column}: receive one message, warm-up"):
+                    self._make(side, topic)
+                    seconds = LEVEL_WARM_TIMES * self._seconds
+                    self._receive(side, opened, topic, LEVELS[-1], SINGLE, seconds)
+        for level in LEVELS:
+            for batch, what in ((0, "send 100 B"), (SINGLE, "receive one message and acknowledge")):
+                measure = f"{what}, {level} at once"
+                self._in_turns(measure, partial(self._measure_level, measure, level, batch))
+
+    def _measure_level(self, measure: str, level: int, batch: int, side: Side) -> None:
+        for column, opened in side.turns().items():
+            with self._noted(f"{column}: {measure}"):
+                if batch:
+                    topic = topic_of(column, SINGLE)
+                    done = self._receive(side, opened, topic, level, SINGLE, self._seconds)
+                else:
+                    done = self._send(side, opened, level)
+                units = (RATE, MESSAGE_CPU) if batch else (CALLS, CALL_CPU)
+                self._add_done(self._levels, column, measure, done, *units)
+
+    def _send(self, side: Side, opened: Turns, level: int) -> Done:
+        """Measure sends of `level` clients; check that all their messages are stored."""
+        wait_rest([*side.processes().values()])
+        before = side.stored(SENT)
+        done = uvloop.run(measured_turns(opened, SENT, level, 0, self._seconds, side.processes()))
+        self._wait_stored(side, SENT, before, done.before + done.count)
+        return done
+
     # Receives.
 
     def _measure_receives(self, _how: str) -> None:
-        for batch, warm_times, rate_max in RECEIVES:
-            noun = "one message" if batch == 1 else f"up to {batch} messages"
-            measure = f"receive {noun} and acknowledge, {CONNECTIONS} connections"
-            topic = f"{READ}-{batch}"
-            for side in self._running:
-                with self._noted(f"{side.name}: {measure}, warm-up"):
-                    side.make_topic(topic)
-                    side.make_group(topic)
-                    uvloop.run(stored_first(side.endpoint, topic))
-                    seconds = warm_times * self._seconds
-                    self._fill(side, topic, int(rate_max * seconds))
-                    self._receive(side, topic, batch, seconds)
-            self._in_turns(measure, partial(self._measure_receive, measure, topic, batch))
+        measure = f"receive up to {BATCH} messages and acknowledge, {CONNECTIONS} connections"
+        for side in self._running:
+            with self._noted(f"{side.name}: {measure}, warm-up"):
+                self._make(side, topic_of(side.name, BATCH))
+                self._receive_batches(side)
+        self._in_turns(measure, partial(self._measure_receive, measure))
 
-    def _measure_receive(self, measure: str, topic: str, batch: int, side: Side) -> None:
-        if (topic, side.name) not in self._reads:
-            return
-        self._fill(side, topic, int(self._reads[topic, side.name] * self._seconds * FILL_SPARE))
-        done = self._receive(side, topic, batch, self._seconds)
-        if self._unread[topic, side.name] <= 0:
-            raise MeasureFailed("everything was read before the time was over")
-        self._add_done(side, measure, done, RATE, MESSAGE_CPU)
-        own = {CLIENT_CPU: done.own_seconds / done.count * 1e6}
-        self._figures.add(side.name, measure, own)
-
-    def _fill(self, side: Side, topic: str, messages: int) -> None:
-        """Have at least so many to be read."""
-        left = self._unread.setdefault((topic, side.name), 0)
-        calls = max(messages - left, 0) // FILL_MESSAGES // CONNECTIONS * CONNECTIONS
-        if calls:
-            self._load(side, calls, topic, FILL_MESSAGES)
-            self._unread[topic, side.name] += calls * FILL_MESSAGES
-        wait_rest([*side.processes().values()])
-
-    def _receive(self, side: Side, topic: str, batch: int, seconds: float) -> Done:
-        done = uvloop.run(
-            receive(side.endpoint, topic, batch, CONNECTIONS, seconds, side.processes())
+    def _measure_receive(self, measure: str, side: Side) -> None:
+        self._add_done(
+            self._figures, side.name, measure, self._receive_batches(side), RATE, MESSAGE_CPU
         )
-        self._unread[topic, side.name] -= done.count + done.before
-        self._reads[topic, side.name] = done.count / done.seconds
+
+    def _receive_batches(self, side: Side) -> Done:
+        topic, opened = topic_of(side.name, BATCH), side.turns()[side.name]
+        return self._receive(side, opened, topic, CONNECTIONS, BATCH, self._seconds)
+
+    def _make(self, side: Side, topic: str) -> None:
+        """Make a topic, its first message, and the group that has its name."""
+        side.make_topic(topic)
+        side.make_group(topic)
+        uvloop.run(stored_first(side.endpoint, topic))
+
+    def _receive(
+        self, side: Side, opened: Turns, topic: str, clients: int, batch: int, seconds: float
+    ) -> Done:
+        """Measure receives of clients from a topic that has more messages than they read.
+
+        Raises:
+            MeasureFailed: the clients have read all messages.
+        """
+        unread = self._fill(side, topic, int(RATES_MAX[batch] * seconds * (1 + WARM_SHARE)))
+        done = uvloop.run(measured_turns(opened, topic, clients, batch, seconds, side.processes()))
+        self._unread[topic] = unread - done.count - done.before
+        if self._unread[topic] <= 0:
+            raise MeasureFailed("all messages were read before the end of the measure")
         return done
 
-    def _add_done(self, side: Side, measure: str, done: Done, rate: str, cpu: str) -> None:
-        found = {rate: done.count / done.seconds, **p50_p99(done.waits)}
-        self._figures.add(side.name, measure, found)
-        self._figures.add_sum(side.name, measure, cpu, each(done.used, done.count))
+    def _fill(self, side: Side, topic: str, messages: int) -> int:
+        """Send until a topic has a number of unread messages; return the new number."""
+        unread = self._unread.get(topic, 0)
+        calls = -(-max(messages - unread, 0) // FILL_MESSAGES // CONNECTIONS) * CONNECTIONS
+        if calls:
+            self._load(side, calls, topic, FILL_MESSAGES)
+        wait_rest([*side.processes().values()])
+        return unread + calls * FILL_MESSAGES
+
+    @staticmethod
+    def _add_done(
+        figures: Figures, column: str, measure: str, done: Done, rate: str, cpu: str
+    ) -> None:
+        figures.add(column, measure, {rate: done.count / done.seconds, **p50_p99(done.waits)})
+        figures.add_sum(column, measure, cpu, each(done.used, done.count))
+        figures.add(column, measure, {CLIENT_CPU: done.own_seconds / done.count * 1e6})
 
     # Others.
 
@@ -358,9 +438,8 @@ class Comparison:
                 seconds = CLIENTS_TIMES * self._seconds
                 done = await modest(clients, SENT, CLIENTS_RATE, seconds, side.processes())
                 grown = own_bytes(pids) - before
-            self._add_done(side, measure, done, CALLS, CALL_CPU)
-            own = {CLIENT_CPU: done.own_seconds / done.count * 1e6}
-            self._figures.add(side.name, measure, {**own, CLIENT_KIB: grown / CLIENTS / 1024})
+            self._add_done(self._figures, side.name, measure, done, CALLS, CALL_CPU)
+            self._figures.add(side.name, measure, {CLIENT_KIB: grown / CLIENTS / 1024})
 
         for side in self._running:
             with self._noted(f"{side.name}: {measure}"):

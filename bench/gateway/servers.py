@@ -5,12 +5,14 @@ import signal
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 
 import rockoon.sync
 from bench.compare.fetching import run
 from bench.compare.peers.rocketmq import BROKER_OPTIONS
+from bench.gateway.clients import Turns, by_protocol, by_sdk
 from conformance.languages import CACHE
 from conformance.rocketmq_proxy import RocketMqProxy
 from gateway.gateways import gateway_program
@@ -19,6 +21,7 @@ from rockoon.local.ports import PortBlock
 from rockoon.local.process import Node, end
 from rockoon_proto.v1.nameserver_pb2 import CONSUME_FROM_FIRST, GroupConfig, StartPolicy
 
+SDK = "Python SDK on Rockoon"
 QUEUES = 8
 FILE_BYTES = 256 << 20
 READY_SECONDS_MAX = 60.0
@@ -57,6 +60,10 @@ class Side(abc.ABC):
     @abc.abstractmethod
     def processes(self) -> Mapping[str, int]:
         """Its processes by name."""
+
+    def turns(self) -> Mapping[str, Turns]:
+        """Kinds of clients that it serves, by the name of their column."""
+        return {self.name: partial(by_protocol, self.endpoint)}
 
     @abc.abstractmethod
     def stop(self) -> None:
@@ -110,6 +117,10 @@ class GatewaySide(Side):
         assert self._local is not None
         nodes: Sequence[Node] = [*self._local.nodes, *([self._second] if self._second else [])]
         return {node.name: node.pid for node in nodes if node.pid is not None}
+
+    def turns(self) -> Mapping[str, Turns]:
+        assert self._local is not None
+        return {**super().turns(), SDK: partial(by_sdk, self._local.nameservers)}
 
     def start_second(self, folder: Path) -> None:
         """Start one more gateway on the same port."""
