@@ -5,8 +5,9 @@ import pytest
 from google.protobuf.duration_pb2 import Duration
 
 import rockoon
+from gateway.consumers import Consumer
 from gateway.gateways import RunningGateway, running_gateway
-from gateway.wire_client import WireClient, consumer_settings, producer_settings
+from gateway.wire_client import WireClient, consumer_settings, message, producer_settings
 from rockoon.local.cluster import LocalCluster
 from rockoon_gateway.calls import ClientCall
 from rockoon_gateway.clients.presence import Client, Presence, check_owner
@@ -14,6 +15,7 @@ from rockoon_gateway.codes import Refusal, enum_name
 from rockoon_proto.apache.rocketmq.v2 import definition_pb2 as d
 from rockoon_proto.apache.rocketmq.v2 import service_pb2 as pb
 from rockoon_proto.apache.rocketmq.v2.definition_pb2 import Code
+from rockoon_proto.v1.nameserver_pb2 import CLASSIC, GroupConfig
 
 
 async def test_a_route_leads_back_to_where_the_client_called(
@@ -33,7 +35,7 @@ async def test_a_route_leads_back_to_where_the_client_called(
         assert list(queue.accept_message_types) == [d.NORMAL, d.FIFO, d.DELAY, d.TRANSACTION]
 
 
-@pytest.mark.parametrize("kind", ["NORMAL", "FIFO", "DELAY", "TRANSACTION"])
+@pytest.mark.parametrize("kind", ["NORMAL", "FIFO", "DELAY", "TRANSACTION", "LITE", "PRIORITY"])
 async def test_a_route_says_what_the_topic_takes(
     client: WireClient, cluster: rockoon.Cluster, kind: str
 ) -> None:
@@ -41,6 +43,14 @@ async def test_a_route_says_what_the_topic_takes(
     await cluster.admin.create_topic(name, attributes={"message.type": kind})
     answer = await client.route(name)
     assert list(answer.message_queues[0].accept_message_types) == [d.MessageType.Value(kind)]
+
+
+async def test_a_mixed_topic_accepts_the_four_types_of_a_topic_without_one(
+    client: WireClient, cluster: rockoon.Cluster
+) -> None:
+    await cluster.admin.create_topic("mixed", attributes={"message.type": "MIXED"})
+    accepted = (await client.route("mixed")).message_queues[0].accept_message_types
+    assert list(accepted) == [d.NORMAL, d.FIFO, d.DELAY, d.TRANSACTION]
 
 
 async def test_a_topic_that_is_not_there_or_cannot_be(client: WireClient) -> None:
@@ -64,6 +74,9 @@ async def test_topics_are_created_where_a_setting_says_so(local_cluster: LocalCl
         WireClient(gateway.address) as client,
     ):
         assert (await client.route("made-when-seen")).status.code == Code.OK
+        assert (await client.send(message("made-by-a-send"))).status.code == Code.OK
+        assert await Consumer(client, "readers", "made-by-a-receive").receive(wait=0) == []
+        assert (await client.route("made-by-a-receive")).status.code == Code.OK
 
 
 async def test_a_call_without_a_client_id_is_refused(gateway: RunningGateway) -> None:
@@ -111,13 +124,26 @@ async def test_push_consumers_get_the_delays_that_their_language_understands(
     await stream.close()
 
 
+async def test_push_consumers_get_the_retries_of_their_group(
+    client: WireClient, cluster: rockoon.Cluster
+) -> None:
+    group = GroupConfig(name="patient", retry_attempts_max=5, retry_delays_ms=[10_000, 60_000])
+    await cluster.admin.create_group(group)
+    stream = client.telemetry()
+    policy = (await stream.tell(consumer_settings("patient", "orders"))).settings.backoff_policy
+    assert policy.max_attempts == 6, "the first delivery and five retries"
+    assert [each.seconds for each in policy.customized_backoff.next] == [10, 60]
+    await stream.close()
+
+
 async def test_a_group_is_made_when_it_is_first_seen_unless_that_is_forbidden(
     client: WireClient, cluster: rockoon.Cluster, local_cluster: LocalCluster
 ) -> None:
     stream = client.telemetry()
     await stream.tell(consumer_settings("new-readers", "orders"))
     await stream.close()
-    assert (await cluster.admin.get_group("new-readers")).group.config.name == "new-readers"
+    made = (await cluster.admin.get_group("new-readers")).group.config
+    assert (made.name, made.new_queue_rule) == ("new-readers", CLASSIC)
     async with (
         running_gateway(local_cluster, create_groups=False) as strict,
         WireClient(strict.address) as other,

@@ -10,7 +10,7 @@ from gateway.consumers import Consumer, bodies, handle
 from gateway.gateways import RunningGateway, running_gateway
 from gateway.lite_consumers import LiteConsumer, lite_consumer, lite_message, lite_parent
 from gateway.wire_client import WireClient, consumer_settings, message
-from rockoon.errors import GroupNotFound
+from rockoon.errors import GroupNotFound, TopicNotFound
 from rockoon.local.cluster import LocalCluster
 from rockoon_format.names import lite_topic_of, stored_lite_topic
 from rockoon_gateway.clients.settings_answer import GroupFacts, answered
@@ -21,9 +21,11 @@ from rockoon_proto.apache.rocketmq.v2 import service_pb2 as pb
 from rockoon_proto.apache.rocketmq.v2.definition_pb2 import Code
 from rockoon_proto.v1.nameserver_pb2 import (
     CLASSIC,
+    CONSUME_FROM_LAST,
     EXACT,
     NEW_QUEUE_RULE_UNSPECIFIED,
     GroupConfig,
+    StartPolicy,
 )
 
 
@@ -55,6 +57,36 @@ async def test_a_group_of_any_rule_reads_a_lite_topic_from_its_first_message(
         await consumer.send(f"of-{rule}", b"before")
         await consumer.subscribe(f"of-{rule}")
         assert bodies(await consumer.receive_all(1)) == [b"before"]
+
+
+async def test_a_group_with_a_start_policy_begins_there(
+    client: WireClient, cluster: rockoon.Cluster
+) -> None:
+    topic = await lite_parent(cluster, "begun-at-the-end")
+    start = StartPolicy(consume_from=CONSUME_FROM_LAST)
+    config = GroupConfig(name="latecomers", fifo=True, start_policy=start)
+    config.attributes["lite.bind.topic"] = topic
+    await cluster.admin.create_group(config)
+    consumer = LiteConsumer(client, config.name, topic)
+    await consumer.send("one", b"before")
+    await consumer.subscribe("one")
+    assert await consumer.receive(wait=0) == []
+    await consumer.send("one", b"after")
+    assert bodies(await consumer.receive_all(1)) == [b"after"]
+
+
+async def test_a_deleted_parent_leaves_its_lite_topics(
+    client: WireClient, cluster: rockoon.Cluster
+) -> None:
+    consumer = await lite_consumer(client, cluster, "left-behind")
+    await consumer.send("one", b"1")
+    await cluster.admin.delete_topic(consumer.topic)
+    stored = stored_lite_topic(consumer.topic, "one")
+    described = await cluster.admin.describe_topic(stored)
+    assert [each.state.max_offset for each in described.queues if each.state] == [1]
+    await cluster.admin.delete_topic(stored)
+    with pytest.raises(TopicNotFound):
+        await cluster.admin.describe_topic(stored)
 
 
 async def test_the_topic_behind_a_lite_topic_is_nobodys_to_name(

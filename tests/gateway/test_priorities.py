@@ -48,6 +48,18 @@ async def test_of_a_backlog_higher_priorities_come_first(
     assert dict(found[0].user_properties) == {}
 
 
+async def test_receivers_of_the_sdk_get_higher_priorities_first(
+    client: WireClient, cluster: rockoon.Cluster
+) -> None:
+    name = "received-by-the-sdk"
+    await with_priorities(client, cluster, name, [1, 9, 0, 5, 3])
+    async with cluster.simple_consumer("workers", {name: "*"}, consume_from="first") as consumer:
+        found: list[bytes] = []
+        while len(found) < 5:
+            found += [each.body for each in await consumer.receive(2)]
+    assert found == [b"9", b"5", b"3", b"1", b"0"]
+
+
 async def test_what_comes_later_with_a_higher_priority_overtakes_and_what_failed_keeps_its_own(
     client: WireClient, cluster: rockoon.Cluster
 ) -> None:

@@ -186,6 +186,34 @@ async def test_without_a_filter_in_the_request_that_of_the_settings_holds(
     await stream.close()
 
 
+async def test_the_filter_of_a_request_has_priority_over_that_of_the_settings(
+    client: WireClient, cluster: rockoon.Cluster
+) -> None:
+    topic = await topic_with(cluster, "both-filters", [b"0", b"1"], tags=["TagA", "TagB"])
+    consumer = Consumer(client, "by-request", topic)
+    settings = consumer_settings("by-request", topic, client_type=d.SIMPLE_CONSUMER)
+    settings.subscription.subscriptions[0].expression.expression = "TagB"
+    stream = client.telemetry()
+    await stream.tell(settings)
+    tag_a = d.FilterExpression(type=d.TAG, expression="TagA")
+    assert bodies(await consumer.receive_all(1, expression=tag_a)) == [b"0"]
+    await stream.close()
+
+
+async def test_a_receive_that_names_one_queue_gets_messages_of_every_queue(
+    client: WireClient, cluster: rockoon.Cluster
+) -> None:
+    topic = await topic_with(cluster, "any-queue", [b"0", b"1", b"2", b"3"], queues=4)
+    consumer = Consumer(client, "of-any-queue", topic)
+    request = consumer.request()
+    request.message_queue.id = 2
+    found: list[d.Message] = []
+    while len(found) < 4:
+        frames = await client.frames("ReceiveMessage", request)
+        found += [each.message for each in frames if each.HasField("message")]
+    assert {each.system_properties.queue_id for each in found} == set(range(4))
+
+
 @pytest.mark.parametrize(
     ("change", "code"),
     [

@@ -215,6 +215,52 @@ async def test_a_key_that_is_disabled_or_gets_another_secret_is_over(
         await until_code(client, Code.UNAUTHORIZED)
 
 
+async def test_a_secret_that_is_added_to_the_file_is_accepted(
+    cluster: rockoon.Cluster, guarded: Open, tmp_path: Path
+) -> None:
+    await cluster.admin.create_topic("orders", if_absent=True)
+    may_read = [Permission.parse("topic:*=read")]
+    keys = [
+        await cluster.admin.access_keys.create(name, permissions=may_read)
+        for name in ("present", "added")
+    ]
+    async with (
+        guarded(keys[0]) as gateway,
+        WireClient(gateway.address, headers=signed(keys[1])) as client,
+    ):
+        assert (await client.route("orders")).status.code == Code.UNAUTHORIZED
+        with (tmp_path / "secrets").open("a") as file:
+            file.write(f"{keys[1].id} {keys[1].secret}\n")
+        await until_code(client, Code.OK)
+
+
+async def test_an_offset_goes_back_only_with_the_permission_to_write_the_group(
+    cluster: rockoon.Cluster, guarded: Open
+) -> None:
+    await cluster.admin.create_topic("rewound", queues_per_broker=1)
+    await send(cluster, "rewound", [b"0", b"1"])
+    keys = [
+        await cluster.admin.access_keys.create(
+            name, permissions=[Permission.parse("topic:*=read"), Permission.parse(granted)]
+        )
+        for name, granted in (("reads", "group:*=read"), ("rewinds", "group:*=read,write"))
+    ]
+    queue = d.MessageQueue(topic=d.Resource(name="rewound"), broker=d.Broker(name="broker-a"))
+
+    def update(offset: int) -> pb.UpdateOffsetRequest:
+        group = d.Resource(name="rewinders")
+        return pb.UpdateOffsetRequest(group=group, message_queue=queue, offset=offset)
+
+    async with (
+        guarded(*keys) as gateway,
+        WireClient(gateway.address, "reader", headers=signed(keys[0])) as reader,
+        WireClient(gateway.address, "writer", headers=signed(keys[1])) as writer,
+    ):
+        assert (await reader.call("UpdateOffset", update(2))).status.code == Code.OK
+        assert (await reader.call("UpdateOffset", update(1))).status.code == Code.UNAUTHORIZED
+        assert (await writer.call("UpdateOffset", update(1))).status.code == Code.OK
+
+
 async def test_a_telemetry_stream_goes_by_what_its_key_may_do_by_then(
     cluster: rockoon.Cluster, guarded: Open
 ) -> None:

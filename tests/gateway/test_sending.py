@@ -2,8 +2,10 @@
 
 import asyncio
 import gzip
+import signal
 import time
 import zlib
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -12,7 +14,7 @@ from google.protobuf.duration_pb2 import Duration
 import rockoon
 from gateway.gateways import running_gateway
 from gateway.reading import read
-from gateway.wire_client import WireClient, due, message
+from gateway.wire_client import WireClient, due, message, producer_settings
 from rockoon.local.cluster import LocalCluster
 from rockoon_gateway.producing.recall_handles import parse_recall_handle, recall_handle
 from rockoon_proto.apache.rocketmq.v2 import definition_pb2 as d
@@ -92,8 +94,10 @@ async def test_a_message_group_is_in_one_queue_whatever_queue_its_clients_choose
                 )
             )
             assert answer.status.code == Code.OK
-    got = await read(cluster, "in-order", 20)
-    assert [int(each.body) for each in got] == list(range(20))
+    async with cluster.producer() as sdk:
+        await sdk.send("in-order", b"20", ordering_key="account 7")
+    got = await read(cluster, "in-order", 21)
+    assert [int(each.body) for each in got] == list(range(21))
     assert len({each.queue for each in got}) == 1
     assert got[0].properties["__SHARDINGKEY"] == "account 7"
 
@@ -246,6 +250,75 @@ async def test_bounds_are_inclusive_and_packed_bodies_are_stored_plain(
     for compress in (gzip.compress, zlib.compress):
         bomb = message("large", compress(bytes(64 << 20)), "bomb", body_encoding=d.GZIP)
         assert (await client.send(bomb)).status.code == Code.MESSAGE_BODY_TOO_LARGE
+
+
+async def test_bounds_are_those_of_the_settings(
+    local_cluster: LocalCluster, cluster: rockoon.Cluster
+) -> None:
+    await cluster.admin.create_topic("bounded")
+    bounds = {"body_bytes_max": 2000, "delay_seconds_max": 3600.0}
+    async with (
+        running_gateway(local_cluster, **bounds) as small,
+        WireClient(small.address) as client,
+    ):
+        stream = client.telemetry()
+        told = (await stream.tell(producer_settings("bounded"))).settings
+        assert told.publishing.max_body_size == 2000
+        await stream.close()
+        for size, code in ((2000, Code.OK), (2001, Code.MESSAGE_BODY_TOO_LARGE)):
+            assert (await client.send(message("bounded", bytes(size)))).status.code == code
+        for seconds, code in ((3500, Code.OK), (3700, Code.ILLEGAL_DELIVERY_TIME)):
+            at = due(now_ms() + seconds * 1000)
+            delayed = message("bounded", message_type=d.DELAY, delivery_timestamp=at)
+            assert (await client.send(delayed)).status.code == code
+
+
+@pytest.fixture
+def stopped(local_cluster: LocalCluster) -> Iterator[Callable[[signal.Signals], None]]:
+    """Sends signals to the process of the cluster, and resumes it at the end of the test."""
+    (node,) = local_cluster.nodes
+    yield node.signal
+    node.signal(signal.SIGCONT)
+
+
+async def test_sends_beyond_the_buffer_are_refused_and_the_others_are_stored(
+    local_cluster: LocalCluster, cluster: rockoon.Cluster, stopped: Callable[[signal.Signals], None]
+) -> None:
+    await cluster.admin.create_topic("full", queues_per_broker=1)
+    bounds = {"buffer_bytes_max": 16 << 20, "send_seconds_max": 60.0}
+    async with (
+        running_gateway(local_cluster, **bounds) as gateway,
+        WireClient(gateway.address) as client,
+    ):
+        assert (await client.send(message("full", message_id="first"))).status.code == Code.OK
+        stopped(signal.SIGSTOP)
+        async with asyncio.TaskGroup() as tasks:
+            large = [message("full", bytes(4 << 20), f"id-{number}") for number in range(6)]
+            sends = [tasks.create_task(client.send(each)) for each in large]
+            await asyncio.wait(sends, return_when=asyncio.FIRST_COMPLETED)
+            stopped(signal.SIGCONT)
+    answers = [send.result() for send in sends]
+    stored = [each for each in answers if each.status.code == Code.OK]
+    assert len(stored) >= 4
+    assert {each.status.code for each in answers} == {Code.OK, Code.TOO_MANY_REQUESTS}
+    assert len(await read(cluster, "full", 1 + len(stored))) == 1 + len(stored)
+
+
+async def test_a_send_that_no_broker_stores_is_answered_after_the_time_of_the_settings(
+    local_cluster: LocalCluster, cluster: rockoon.Cluster, stopped: Callable[[signal.Signals], None]
+) -> None:
+    await cluster.admin.create_topic("slow", queues_per_broker=1)
+    async with (
+        running_gateway(local_cluster, send_seconds_max=0.5) as gateway,
+        WireClient(gateway.address) as client,
+    ):
+        assert (await client.send(message("slow", message_id="first"))).status.code == Code.OK
+        stopped(signal.SIGSTOP)
+        began = time.monotonic()
+        answer = await client.send(message("slow", message_id="second"))
+        assert Code.Name(answer.status.code) == "PROXY_TIMEOUT"
+        assert time.monotonic() - began > 0.4
+        stopped(signal.SIGCONT)
 
 
 async def test_a_read_only_topic_takes_nothing(

@@ -110,6 +110,26 @@ async def test_a_producer_of_the_topic_is_asked_when_the_sender_says_nothing(
     assert got.body == b"who knows"
 
 
+async def test_beyond_the_bound_the_topic_used_last_is_checked(
+    cluster: rockoon.Cluster, local_cluster: LocalCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    for topic in ("unchecked", "checked"):
+        await cluster.admin.create_topic(topic, queues_per_broker=1)
+    async with (
+        running_gateway(local_cluster, checked_topics_max=1) as gateway,
+        WireClient(gateway.address) as client,
+    ):
+        await client.send(half("unchecked", b"1"))
+        stream = client.telemetry()
+        await stream.tell(producer_settings("unchecked", "checked"))
+        await client.send(half("checked", b"2"))
+        asked = [(await check_of(stream)).message.topic.name]
+        while asked[-1] != "checked":
+            asked.append((await check_of(stream)).message.topic.name)
+        assert "transactions of topic unchecked are not checked here any more" in caplog.text
+        await stream.close()
+
+
 async def test_producers_take_turns_in_being_asked(
     client: WireClient, cluster: rockoon.Cluster
 ) -> None:
