@@ -4,6 +4,8 @@ import asyncio
 import time
 
 from google.protobuf.duration_pb2 import Duration
+from grpc import aio
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 import rockoon
 from gateway.gateways import running_gateway
@@ -51,6 +53,18 @@ async def test_receivers_that_wait_are_told_at_once_that_there_is_nothing(
             Code.MESSAGE_NOT_FOUND
         ]
         assert time.monotonic() - began < POLL_SECONDS / 2
+
+
+async def test_health_says_that_a_gateway_stops(local_cluster: LocalCluster) -> None:
+    async with (
+        running_gateway(local_cluster) as gateway,
+        aio.insecure_channel(gateway.address) as channel,
+    ):
+        watch = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest())
+        assert (await watch.read()).status == health_pb2.HealthCheckResponse.SERVING
+        gateway.stop.request("it is replaced")
+        assert (await watch.read()).status == health_pb2.HealthCheckResponse.NOT_SERVING
+        watch.cancel()
 
 
 async def test_what_is_on_its_way_is_stored_and_answered(

@@ -298,6 +298,10 @@ async def test_a_subscription_begins_where_it_says(
     await consumer.acknowledge(handle(first))
     await consumer.subscribe("one", action=d.PARTIAL_REMOVE)
     await consumer.subscribe("one", offset_option=option)
+    (story,) = await cluster.admin.why(consumer.group, stored_lite_topic(consumer.topic, "one"))
+    assert story.progress is not None
+    is_reset = "by its lite subscription" in story.progress.start_explanation
+    assert is_reset == (option != d.OffsetOption(policy=d.OffsetOption.LAST))
     await consumer.send("one", b"new")
     assert bodies(await consumer.receive_all(1)) == [found]
 

@@ -215,7 +215,7 @@ async def test_a_key_that_is_disabled_or_gets_another_secret_is_over(
         await until_code(client, Code.UNAUTHORIZED)
 
 
-async def test_a_secret_that_is_added_to_the_file_is_accepted(
+async def test_a_secret_that_is_added_to_the_file_is_accepted_until_its_key_is_deleted(
     cluster: rockoon.Cluster, guarded: Open, tmp_path: Path
 ) -> None:
     await cluster.admin.create_topic("orders", if_absent=True)
@@ -232,6 +232,8 @@ async def test_a_secret_that_is_added_to_the_file_is_accepted(
         with (tmp_path / "secrets").open("a") as file:
             file.write(f"{keys[1].id} {keys[1].secret}\n")
         await until_code(client, Code.OK)
+        await cluster.admin.access_keys.delete(keys[1].id)
+        await until_code(client, Code.UNAUTHORIZED)
 
 
 async def test_an_offset_goes_back_only_with_the_permission_to_write_the_group(
