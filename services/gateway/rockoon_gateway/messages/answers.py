@@ -161,7 +161,7 @@ def _framed(run: ReceivedRun, number: int, topic: Resource, valid_until_ms: int)
     try:
         wire = to_wire(message, topic, attempt=message.attempt, receipt_handle=handle)
     except UNDELIVERABLE as failure:
-        # It comes again when its time is over, and is a dead letter in the end.
+        # It is visible again when its time is over, until its attempts are used up.
         log.error("%s cannot be delivered: %s", message.receipt.text(), failure)  # noqa: TRY400
         return b""
     except Exception:
