@@ -304,7 +304,10 @@ class GroupHasMembers(RockoonError):
 class PlanStale(RockoonError):
     code = Error.PLAN_STALE
     status = "ABORTED"
-    sentence = "progress has moved since reset {reset!r} was planned: plan it again"
+    sentence = (
+        "progress has moved since reset {reset!r} was planned: plan it again, or reset without a "
+        "plan (`rockoon offsets reset --yes`, `Admin.reset_offsets`)"
+    )
 
 
 class ConsumeDisabled(RockoonError):

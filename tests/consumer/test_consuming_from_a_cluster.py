@@ -18,7 +18,7 @@ from rockoon.local import LocalCluster
 from rockoon.message import Message
 from rockoon_core.message_queue import MessageQueue
 from rockoon_proto.v1.nameserver_pb2 import GroupConfig
-from rockoon_proto.v1.offset_pb2 import ResetTarget
+from rockoon_proto.v1.offset_pb2 import ResetPlan, ResetTarget
 from support import member_process
 from support.consumer_settings import grouped
 from support.eventually import answered, eventually
@@ -239,6 +239,38 @@ async def test_a_reset_moves_members_that_run(cluster: Cluster, topic: str) -> N
         await send(cluster, topic, numbered(10, 400))
         await seen.wait_all(numbered(10, 400))
         assert len(seen.bodies) == 810
+
+
+async def test_resets_are_applied_once_each_while_the_offset_service_is_killed(
+    cluster: Cluster, local: LocalCluster, topic: str
+) -> None:
+    seen = Seen()
+    async with member(cluster, topic, seen) as consumer:
+        on_a = MessageQueue(topic, "broker-a", 0)
+        await send(cluster, topic, numbered(400), queue=on_a)
+        await wait_read(cluster, topic)
+
+        async def reset(number: int) -> ResetPlan:
+            return await cluster.admin.reset_offsets(
+                consumer.group,
+                topic,
+                ResetTarget(offset=number),
+                operator="a test",
+                reset_id=f"{topic}-{number}",
+            )
+
+        async with asyncio.TaskGroup() as tasks:
+            resets = [tasks.create_task(reset(number)) for number in range(40)]
+            await eventually(lambda: any(each.done() for each in resets))
+            await asyncio.to_thread(local.kill, "offset")
+            await asyncio.to_thread(local.start, "offset")
+        for number, each in enumerate(resets):
+            assert max(step.to_offset for step in each.result().steps) == number
+            # Applied before the kill or after it, and not again by this call.
+            assert (await reset(number)).as_of_ms == each.result().as_of_ms
+        # Whichever reset was the last one, message 39 and all behind it are read again.
+        await eventually(lambda: len(seen.bodies) >= 400 + 361)
+        await wait_read(cluster, topic)
 
 
 async def test_a_paused_group_rests_also_when_members_come_and_go_on_when_it_is_resumed(

@@ -162,7 +162,7 @@ MAY: Mapping[str, frozenset[str]] = {
             **dict.fromkeys(("Heartbeat", "Leave", "WatchGroup", "Resolve", "Commit"), READER),
             **dict.fromkeys(("Query", "ListProgress", "Lag", "ListMembers"), SEES),
             **dict.fromkeys(("ListLocks", "Export"), SEES),
-            "PlanReset": WRITER,
+            **dict.fromkeys(("PlanReset", "Reset"), WRITER),
             **dict.fromkeys(("ApplyReset", "UndoReset"), KEYED),
             "Import": CLUSTER_ADMIN,
             "Unread": NOBODY,
@@ -215,10 +215,11 @@ def _named(message: Message) -> Message:
             if field.type == field.TYPE_STRING:
                 setattr(message, field.name, MINE)
         elif field.message_type is not None and not field.message_type.GetOptions().map_entry:
+            part = getattr(message, field.name)
             if field.name in PARTS:
-                _named(getattr(message, field.name).add())
+                _named(part.add() if field.is_repeated else part)
             elif field.name in ("queue", "config", "range", "pull", "delivered"):
-                _named(getattr(message, field.name))
+                _named(part)
     return message
 
 

@@ -10,7 +10,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from grpc import aio
 
 import rockoon
-from gateway.consumers import Consumer, bodies, topic_with
+from gateway.consumers import Consumer, bodies, handle, topic_with
 from gateway.gateways import RunningGateway
 from gateway.wire_client import WireClient, consumer_settings
 from rockoon_proto.apache.rocketmq.v2 import admin_pb2 as a
@@ -81,6 +81,32 @@ async def test_a_group_says_how_much_is_before_it_and_a_reset_puts_it_back(
     assert (await console.ask("ResetGroupOffset", reset)).status.code == d.OK
     assert await accumulation() == 3
     assert bodies(await consumer.receive_all(3)) == [b"0", b"1", b"2"]
+
+
+async def test_messages_in_flight_at_a_reset_are_delivered_again_and_their_handles_are_void(
+    console: Console, client: WireClient, cluster: rockoon.Cluster
+) -> None:
+    topic = await topic_with(cluster, "reset-in-flight", [b"0", b"1", b"2"])
+    consumer = Consumer(client, "reset-in-flight", topic)
+    first, held, settled = await consumer.receive_all(3)
+    await consumer.acknowledge(handle(first), handle(settled))
+    reset = a.ResetGroupOffsetRequest(
+        group=named(consumer.group), topic=named(topic), reset_timestamp=Timestamp(seconds=1)
+    )
+    assert (await console.ask("ResetGroupOffset", reset)).status.code == d.OK
+    refused = await consumer.acknowledge(handle(held))
+    assert refused.entries[0].status.code == d.INVALID_RECEIPT_HANDLE
+    assert (await consumer.change(handle(held), 10)).status.code == d.INVALID_RECEIPT_HANDLE
+    again = await consumer.receive_all(3)
+    assert bodies(again) == [b"0", b"1", b"2"]
+    assert {each.system_properties.delivery_attempt for each in again} == {1}
+
+    (progress,) = await cluster.admin.progress(consumer.group, topic)
+    assert progress.offset == 0
+    reset_id = progress.start_explanation.split()[1]
+    await cluster.admin.undo_reset(reset_id, "a test")
+    # Message 2 was settled above the committed offset, which is all that a reset keeps.
+    assert bodies(await consumer.receive_all(2)) == [b"1", b"2"]
 
 
 async def test_subscriptions_and_clients_are_those_of_this_gateway(

@@ -76,15 +76,18 @@ async def test_what_a_member_commits_that_lets_go_is_settled(
     assert await committed(cluster) == 8
 
 
+@pytest.mark.parametrize("planned", [True, False])
 async def test_after_a_reset_receivers_begin_where_it_says(
-    cluster: Cluster, receiver: Receiver
+    cluster: Cluster, receiver: Receiver, planned: bool
 ) -> None:
     await receiver.acquire()
     await receiver.acknowledge(receiver.delivered(0, 1, 2, 3))
-    plan = await cluster.stub.PlanReset(
-        pb.PlanResetRequest(group=GROUP, topic=TOPIC, target=pb.ResetTarget(offset=1))
-    )
-    await cluster.stub.ApplyReset(pb.ApplyResetRequest(reset_id=plan.reset_id))
+    wanted = pb.PlanResetRequest(group=GROUP, topic=TOPIC, target=pb.ResetTarget(offset=1))
+    if planned:
+        plan = await cluster.stub.PlanReset(wanted)
+        await cluster.stub.ApplyReset(pb.ApplyResetRequest(reset_id=plan.reset_id))
+    else:
+        await cluster.stub.Reset(pb.ResetRequest(wanted=wanted))
     assert await receiver.acknowledge(receiver.delivered(5)) == [[5]]
     before = receiver.granted
     assert await receiver.acquire(messages_max=2) == [(0, 1, [1, 2])]

@@ -381,6 +381,14 @@ def test_what_is_known_of_members_survives_journal_and_snapshot() -> None:
         ("billing@pod-0", 7),
         ("billing@pod-2", 9),
     ]
+    # A reset that moved a member that is forgotten by now is undone for the other members.
+    step = ResetStep(queue, 7, 0, 0, 10, False, 4, live.list_progress()[0].epoch, "pod-0")
+    both = [step, step._replace(from_offset=9, epoch=live.list_progress()[1].epoch, member="pod-2")]
+    do(live.apply_reset("r2", GROUP, 3, TOPIC, both, "ada", 2000))
+    do(live.members_changed(MemberForgotten(GROUP, "pod-0")))
+    do(live.undo_reset("r2", 3, "ada", 3000))
+    assert [(p.group, p.offset) for p in live.list_progress()] == [("billing@pod-2", 9)]
+    assert replayed.list_progress() == live.list_progress()
     do(Reconciliation(live).forget_group(GROUP, 100))
     assert list(live.known) == list(replayed.known) == live.list_progress() == []
 

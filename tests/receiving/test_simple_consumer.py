@@ -24,6 +24,7 @@ from rockoon.receiving.received import ReceiptHandle, ReceivedMessages
 from rockoon.subscription import Subscription
 from rockoon_core.message_queue import MessageQueue
 from rockoon_proto.v1.nameserver_pb2 import GroupConfig
+from rockoon_proto.v1.offset_pb2 import ResetTarget
 from support.eventually import eventually
 from support.waiting import DEADLINE_SECONDS
 
@@ -160,6 +161,25 @@ async def test_an_extension_that_fails_is_tried_again_before_the_message_is_visi
         assert not failures
         await consumer.ack(message)
     await orders.all_settled()
+
+
+async def test_a_message_that_is_held_at_a_reset_is_no_longer_the_receivers(
+    orders: Orders, cluster: rockoon.Cluster
+) -> None:
+    await orders.send(range(1))
+    async with orders.consumer() as consumer:
+        (held,) = await receive(consumer, 1)
+        done = await cluster.admin.reset_offsets(
+            orders.group, orders.topic, ResetTarget(earliest=True), operator="a test"
+        )
+        for refused in (consumer.ack(held), consumer.nack(held), consumer.extend(held, 60)):
+            with pytest.raises(NotAcquired):
+                await refused
+        (again,) = await receive(consumer, 1)
+        assert (numbers_of([again]), again.attempt) == ([0], 1)
+        await consumer.ack(again)
+        await orders.all_settled()
+        assert [step.to_offset for step in done.steps] == [0] * len(done.steps)
 
 
 async def test_receivers_share_and_nobody_gets_what_another_has(

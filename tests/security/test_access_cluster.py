@@ -45,6 +45,7 @@ from rockoon_proto.v1.offset_pb2 import (
     PlanResetRequest,
     QueryRequest,
     QueueRef,
+    ResetRequest,
     ResetTarget,
 )
 from rockoon_spark.broker_calls import LogClient
@@ -289,6 +290,7 @@ async def test_a_group_of_ones_own_does_not_tell_of_topics_that_it_does_not_read
             for call in (
                 stub.Lag(LagRequest(group=group, topic=topic)),
                 stub.PlanReset(PlanResetRequest(group=group, topic=topic)),
+                stub.Reset(ResetRequest(wanted=PlanResetRequest(group=group, topic=topic))),
                 stub.Query(QueryRequest(group=group, queue=queue)),
                 stub.Commit(CommitRequest(group=group, entries=entries)),
                 stub.Commit(CommitRequest(group=group, entries=entries, force=True)),
@@ -430,6 +432,10 @@ async def test_resets_are_for_who_may_write_the_group(
     async with cluster.connect(reader) as reading, cluster.connect(writer) as writing:
         with pytest.raises(NotPermitted, match="no write permission on group:moved"):
             await reading.admin.plan_reset("moved", topic, ResetTarget(earliest=True))
+        with pytest.raises(NotPermitted, match="no write permission on group:moved"):
+            await reading.admin.reset_offsets(
+                "moved", topic, ResetTarget(earliest=True), operator="a test"
+            )
         plan = await writing.admin.plan_reset("moved", topic, ResetTarget(earliest=True))
         with pytest.raises(NotPermitted, match="no write permission on group:moved"):
             await reading.admin.apply_reset(plan.reset_id, "a test")

@@ -23,7 +23,7 @@ NEEDS = {
         "NameServer/ProvideGroupTopic "
         "OffsetService/Leave OffsetService/WatchGroup"
     ),
-    "write group:group": "OffsetService/PlanReset",
+    "write group:group": "OffsetService/PlanReset OffsetService/Reset",
     "see group:group": (
         "NameServer/GetGroup "
         "OffsetService/Query OffsetService/ListProgress OffsetService/Lag "

@@ -7,6 +7,7 @@ of the brokers themselves. What one of them has to say beyond its own ground is 
 node that does not answer shows as an error beside its name.
 """
 
+import secrets
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
@@ -64,6 +65,7 @@ from rockoon_proto.v1.offset_pb2 import (
     PlanResetRequest,
     Progress,
     ResetPlan,
+    ResetRequest,
     ResetTarget,
     UndoResetRequest,
 )
@@ -408,6 +410,10 @@ class Admin:
     ) -> ResetPlan:
         """Work out a reset of progress; nothing changes. The plan is kept for ten minutes.
 
+        A plan is for a person or a check that reads it before `apply_reset`. Without one, use
+        `reset_offsets`: while a group reads, its progress moves between the two calls, and
+        `apply_reset` refuses the plan.
+
         Args:
             group: whose progress.
             topic: on which topic.
@@ -418,26 +424,57 @@ class Admin:
         Raises:
             InvalidArgument: a timestamp is not in epoch milliseconds.
         """
-        check_epoch_ms("timestamp_ms", target.timestamp_ms)
-        request = PlanResetRequest(
-            group=group,
-            topic=topic,
-            target=target,
-            queues=[queue_to_wire(each) for each in queues],
-            member=member,
-        )
+        request = _reset_request(group, topic, target, queues, member)
         plan: ResetPlan = await self._ask("PlanReset", request)
         return plan
 
+    async def reset_offsets(
+        self,
+        group: str,
+        topic: str,
+        target: ResetTarget,
+        queues: Iterable[MessageQueue] = (),
+        *,
+        member: str = "",
+        operator: str,
+        reset_id: str = "",
+    ) -> ResetPlan:
+        """Reset progress in one step, from wherever it is.
+
+        No plan is compared, so the group may read during the call. No commit or acknowledgement
+        from before the reset counts after it. Receivers lose the messages that they hold on the
+        queues: acknowledging one raises NotAcquired, and the messages from the new offset on are
+        delivered with attempt 1. The result has the offsets that were replaced, and `undo_reset`
+        puts them back.
+
+        Args:
+            group, topic, target, queues, member: as in `plan_reset`.
+            operator: person and reason, for the record.
+            reset_id: name of the reset, at most 255 bytes. A program that repeats a failed call
+                with the same name resets once. Empty means a new name.
+
+        Raises:
+            InvalidArgument: a timestamp is not in epoch milliseconds, or `reset_id` is in use.
+            PlanStale: a queue was deleted or created again during the call.
+        """
+        request = ResetRequest(
+            wanted=_reset_request(group, topic, target, queues, member),
+            # The call is made again if its answer is lost.
+            reset_id=reset_id or secrets.token_hex(8),
+            operator=operator,
+        )
+        done: ResetPlan = await self._ask("Reset", request)
+        return done
+
     async def apply_reset(self, reset_id: str, operator: str) -> ResetPlan:
-        """Do what a plan says.
+        """Apply a plan if progress is still as the plan saw it.
 
         Args:
             reset_id: from the plan.
-            operator: who and why, for the record.
+            operator: person and reason, for the record.
 
         Raises:
-            PlanStale: progress has moved since.
+            PlanStale: progress has moved since. Plan again, or use `reset_offsets`.
             ResetNotFound: the plan is older than ten minutes, or never was.
         """
         request = ApplyResetRequest(reset_id=reset_id, operator=operator)
@@ -445,10 +482,11 @@ class Admin:
         return plan
 
     async def undo_reset(self, reset_id: str, operator: str) -> ResetPlan:
-        """Put back what a reset replaced.
+        """Put back the offsets that a reset replaced, wherever the group is by now.
 
         Raises:
             ResetNotFound: no such reset is remembered.
+            PlanStale: one of its queues was deleted or created again since.
         """
         request = UndoResetRequest(reset_id=reset_id, operator=operator)
         plan: ResetPlan = await self._ask("UndoReset", request)
@@ -534,3 +572,17 @@ class Admin:
 
 def to_placements(queues: Mapping[str, int]) -> list[Placement]:
     return [Placement(broker=broker, queues=count) for broker, count in queues.items()]
+
+
+def _reset_request(
+    group: str, topic: str, target: ResetTarget, queues: Iterable[MessageQueue], member: str
+) -> PlanResetRequest:
+    """Raises InvalidArgument: a timestamp is not in epoch milliseconds."""
+    check_epoch_ms("timestamp_ms", target.timestamp_ms)
+    return PlanResetRequest(
+        group=group,
+        topic=topic,
+        target=target,
+        queues=[queue_to_wire(each) for each in queues],
+        member=member,
+    )

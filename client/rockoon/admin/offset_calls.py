@@ -16,13 +16,15 @@ IMPORT_SECONDS_MAX = 600.0
 _LOOKS = frozenset(
     {"ListLocks", "ListMembers", "ListInFlight", "ListProgress", "Lag", "Export", "Query"}
 )
+# Each names a reset: doing it twice is doing it once.
+_REPEATABLE = _LOOKS | {"Reset", "ApplyReset", "UndoReset"}
 
 
 async def ask_offset_service(cluster: "Connection", method_name: str, request: Any) -> Any:
     """Call the offset service, which may be on its way back.
 
-    What only looks is asked again when the call fails on the way; what changes something may
-    have been done although its answer was lost, and is not.
+    A call that only looks, or that may be repeated, is made again when it fails on the way. Any
+    other call is not: the change may have been made although its answer was lost.
     """
     loop = asyncio.get_running_loop()
     deadline = loop.time() + cluster.retry_seconds
@@ -45,7 +47,7 @@ async def ask_offset_service(cluster: "Connection", method_name: str, request: A
             )
         except RockoonError as error:
             pause = backoff.next_seconds()
-            may_pass = looks and error.retriable
+            may_pass = method_name in _REPEATABLE and error.retriable
             if not may_pass or loop.time() + pause > deadline:
                 raise
         await asyncio.sleep(pause)

@@ -407,6 +407,16 @@ class ApplyResetRequest(_message.Message):
     operator: str
     def __init__(self, reset_id: _Optional[str] = ..., operator: _Optional[str] = ...) -> None: ...
 
+class ResetRequest(_message.Message):
+    __slots__ = ("wanted", "reset_id", "operator")
+    WANTED_FIELD_NUMBER: _ClassVar[int]
+    RESET_ID_FIELD_NUMBER: _ClassVar[int]
+    OPERATOR_FIELD_NUMBER: _ClassVar[int]
+    wanted: PlanResetRequest
+    reset_id: str
+    operator: str
+    def __init__(self, wanted: _Optional[_Union[PlanResetRequest, _Mapping]] = ..., reset_id: _Optional[str] = ..., operator: _Optional[str] = ...) -> None: ...
+
 class UndoResetRequest(_message.Message):
     __slots__ = ("reset_id", "operator")
     RESET_ID_FIELD_NUMBER: _ClassVar[int]

@@ -84,6 +84,11 @@ class OffsetServiceStub:
                 request_serializer=rockoon__proto_dot_v1_dot_offset__pb2.ApplyResetRequest.SerializeToString,
                 response_deserializer=rockoon__proto_dot_v1_dot_offset__pb2.ResetPlan.FromString,
                 _registered_method=True)
+        self.Reset = channel.unary_unary(
+                '/rockoon.v1.OffsetService/Reset',
+                request_serializer=rockoon__proto_dot_v1_dot_offset__pb2.ResetRequest.SerializeToString,
+                response_deserializer=rockoon__proto_dot_v1_dot_offset__pb2.ResetPlan.FromString,
+                _registered_method=True)
         self.UndoReset = channel.unary_unary(
                 '/rockoon.v1.OffsetService/UndoReset',
                 request_serializer=rockoon__proto_dot_v1_dot_offset__pb2.UndoResetRequest.SerializeToString,
@@ -193,7 +198,16 @@ class OffsetServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ApplyReset(self, request, context):
-        """Do what a plan says, if progress is still as the plan saw it.
+        """Do what a plan says, if progress is still as the plan saw it; else PLAN_STALE. The progress of a
+        group that reads moves all the time: Reset compares nothing.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Reset(self, request, context):
+        """Reset the current progress in one step, without a plan. The reply has the progress that was
+        replaced. What receivers hold in flight on the queues is dropped, as by ApplyReset.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -296,6 +310,11 @@ def add_OffsetServiceServicer_to_server(servicer, server):
             'ApplyReset': grpc.unary_unary_rpc_method_handler(
                     servicer.ApplyReset,
                     request_deserializer=rockoon__proto_dot_v1_dot_offset__pb2.ApplyResetRequest.FromString,
+                    response_serializer=rockoon__proto_dot_v1_dot_offset__pb2.ResetPlan.SerializeToString,
+            ),
+            'Reset': grpc.unary_unary_rpc_method_handler(
+                    servicer.Reset,
+                    request_deserializer=rockoon__proto_dot_v1_dot_offset__pb2.ResetRequest.FromString,
                     response_serializer=rockoon__proto_dot_v1_dot_offset__pb2.ResetPlan.SerializeToString,
             ),
             'UndoReset': grpc.unary_unary_rpc_method_handler(
@@ -564,6 +583,33 @@ class OffsetService:
             target,
             '/rockoon.v1.OffsetService/ApplyReset',
             rockoon__proto_dot_v1_dot_offset__pb2.ApplyResetRequest.SerializeToString,
+            rockoon__proto_dot_v1_dot_offset__pb2.ResetPlan.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Reset(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/rockoon.v1.OffsetService/Reset',
+            rockoon__proto_dot_v1_dot_offset__pb2.ResetRequest.SerializeToString,
             rockoon__proto_dot_v1_dot_offset__pb2.ResetPlan.FromString,
             options,
             channel_credentials,

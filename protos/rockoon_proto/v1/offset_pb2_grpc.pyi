@@ -66,7 +66,13 @@ class OffsetServiceStub:
     PlanReset: _grpc.UnaryUnaryMultiCallable[_offset_pb2.PlanResetRequest, _offset_pb2.ResetPlan]
     """Work out a reset without changing anything; the plan is kept for ten minutes."""
     ApplyReset: _grpc.UnaryUnaryMultiCallable[_offset_pb2.ApplyResetRequest, _offset_pb2.ResetPlan]
-    """Do what a plan says, if progress is still as the plan saw it."""
+    """Do what a plan says, if progress is still as the plan saw it; else PLAN_STALE. The progress of a
+    group that reads moves all the time: Reset compares nothing.
+    """
+    Reset: _grpc.UnaryUnaryMultiCallable[_offset_pb2.ResetRequest, _offset_pb2.ResetPlan]
+    """Reset the current progress in one step, without a plan. The reply has the progress that was
+    replaced. What receivers hold in flight on the queues is dropped, as by ApplyReset.
+    """
     UndoReset: _grpc.UnaryUnaryMultiCallable[_offset_pb2.UndoResetRequest, _offset_pb2.ResetPlan]
     """Put back what a reset replaced."""
     ListProgress: _grpc.UnaryUnaryMultiCallable[_offset_pb2.ListProgressRequest, _offset_pb2.ListProgressReply]
@@ -122,7 +128,13 @@ class OffsetServiceAsyncStub(OffsetServiceStub):
     PlanReset: _aio.UnaryUnaryMultiCallable[_offset_pb2.PlanResetRequest, _offset_pb2.ResetPlan]  # type: ignore[assignment]
     """Work out a reset without changing anything; the plan is kept for ten minutes."""
     ApplyReset: _aio.UnaryUnaryMultiCallable[_offset_pb2.ApplyResetRequest, _offset_pb2.ResetPlan]  # type: ignore[assignment]
-    """Do what a plan says, if progress is still as the plan saw it."""
+    """Do what a plan says, if progress is still as the plan saw it; else PLAN_STALE. The progress of a
+    group that reads moves all the time: Reset compares nothing.
+    """
+    Reset: _aio.UnaryUnaryMultiCallable[_offset_pb2.ResetRequest, _offset_pb2.ResetPlan]  # type: ignore[assignment]
+    """Reset the current progress in one step, without a plan. The reply has the progress that was
+    replaced. What receivers hold in flight on the queues is dropped, as by ApplyReset.
+    """
     UndoReset: _aio.UnaryUnaryMultiCallable[_offset_pb2.UndoResetRequest, _offset_pb2.ResetPlan]  # type: ignore[assignment]
     """Put back what a reset replaced."""
     ListProgress: _aio.UnaryUnaryMultiCallable[_offset_pb2.ListProgressRequest, _offset_pb2.ListProgressReply]  # type: ignore[assignment]
@@ -223,7 +235,19 @@ class OffsetServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _offset_pb2.ApplyResetRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_offset_pb2.ResetPlan, _abc.Awaitable[_offset_pb2.ResetPlan]]:
-        """Do what a plan says, if progress is still as the plan saw it."""
+        """Do what a plan says, if progress is still as the plan saw it; else PLAN_STALE. The progress of a
+        group that reads moves all the time: Reset compares nothing.
+        """
+
+    @_abc_1.abstractmethod
+    def Reset(
+        self,
+        request: _offset_pb2.ResetRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_offset_pb2.ResetPlan, _abc.Awaitable[_offset_pb2.ResetPlan]]:
+        """Reset the current progress in one step, without a plan. The reply has the progress that was
+        replaced. What receivers hold in flight on the queues is dropped, as by ApplyReset.
+        """
 
     @_abc_1.abstractmethod
     def UndoReset(

@@ -61,6 +61,7 @@ RULES: Rules = {
         "Resolve": Rule(resolved),
         "Commit": Rule(committed),
         "PlanReset": of_group("write"),
+        "Reset": Rule(lambda request: (("write", group_resource(request.wanted.group)),)),
         # Whose reset it is, the service knows.
         "ApplyReset": ANY_KEY,
         "UndoReset": ANY_KEY,

@@ -26,7 +26,7 @@ from rockoon_offset.progress.progress_files import (
 from rockoon_offset.progress.progress_store import ProgressStore
 from rockoon_offset.progress.readers import group_of, reader_of
 from rockoon_offset.progress.records import Progress, ResetApplied
-from rockoon_offset.progress.reset_plans import Plan, ResetPlans
+from rockoon_offset.progress.reset_plans import Plan, ResetPlans, WantedReset
 from rockoon_offset.progress.unread import Span, unread_in
 from rockoon_offset.request_checks import (
     bounded,
@@ -239,6 +239,16 @@ class OffsetService(OffsetServiceServicer):
         return reply
 
     async def PlanReset(self, request: pb.PlanResetRequest, context: Any) -> pb.ResetPlan:
+        return self._plan_to_wire(await self._plans.plan(self._wanted(request)))
+
+    async def Reset(self, request: pb.ResetRequest, context: Any) -> pb.ResetPlan:
+        check_operator(request.operator)
+        bounded_names(reset_id=request.reset_id)
+        wanted = self._wanted(request.wanted)
+        applied = await self._plans.reset(wanted, request.reset_id, request.operator)
+        return self._reset_to_wire(applied)
+
+    def _wanted(self, request: pb.PlanResetRequest) -> WantedReset:
         self._routes.require()
         check_group(request.group)
         check_topic(request.topic)
@@ -247,14 +257,13 @@ class OffsetService(OffsetServiceServicer):
         self._check_topic(request.group, request.topic)
         if request.member:
             check_member(request.member)
-        plan = await self._plans.plan(
+        return WantedReset(
             request.group,
             request.topic,
             [queue_from_wire(queue) for queue in request.queues],
             target_from_wire(request.target),
             request.member,
         )
-        return self._plan_to_wire(plan)
 
     async def ApplyReset(self, request: pb.ApplyResetRequest, context: Any) -> pb.ResetPlan:
         self._routes.require()

@@ -28,6 +28,7 @@ from rockoon_core.errors import (
 )
 from rockoon_core.message_queue import MessageQueue
 from rockoon_core.start_position import StartPolicy
+from rockoon_offset.progress.reset_plans import WantedReset
 from rockoon_offset.progress.resets import Target, TargetKind
 
 CALM_EVERY = 4000
@@ -152,20 +153,33 @@ class Simulation(MemberDoings):
 
     # Operators.
 
-    def _do_plan(self) -> None:
+    def _wanted(self) -> WantedReset:
         group, topic = self.chance.choice(tuple(GROUPS)), self.chance.choice(TOPICS)
         kinds = (TargetKind.EARLIEST, TargetKind.LATEST, TargetKind.OFFSET, TargetKind.SHIFT)
         kind = self.chance.choice(kinds)
         value = self.chance.randrange(200)
         target = Target(kind, -value if kind is TargetKind.SHIFT else value)
-        coroutine = self.service.plans.plan(group, topic, [], target)
+        return WantedReset(group, topic, [], target)
 
-        def planned(plan: Any) -> None:
-            if plan is not None:
-                self._resets.append((plan.reset_id, group))
-                del self._resets[:-KEPT_MAX]
+    def _do_plan(self) -> None:
+        wanted = self._wanted()
+        coroutine = self.service.plans.plan(wanted)
+        self._call(Call("plan", wanted.group), coroutine, partial(self._reset_known, wanted.group))
 
-        self._call(Call("plan", group), coroutine, planned)
+    def _reset_known(self, group: str, plan: Any) -> None:
+        if plan is not None:
+            self._resets.append((plan.reset_id, group))
+            del self._resets[:-KEPT_MAX]
+
+    def _do_reset(self) -> None:
+        wanted = self._wanted()
+        coroutine = self.service.plans.reset(wanted, "", "operator")
+
+        def applied(reset: Any) -> None:
+            self._reset_known(wanted.group, reset)
+            self._reset(wanted.group, reset)
+
+        self._call(Call("reset", wanted.group), coroutine, applied)
 
     def _do_apply_reset(self) -> None:
         if self._resets:
@@ -274,6 +288,7 @@ DOINGS = {
     "join": 12,
     "plan": 10,
     "apply_reset": 8,
+    "reset": 5,
     "leave": 6,
     "sleep": 6,
     "wake": 6,

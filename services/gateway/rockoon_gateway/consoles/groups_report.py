@@ -191,13 +191,14 @@ class GroupsReport:
     async def reset(
         self, request: pb.ResetGroupOffsetRequest, call: ClientCall
     ) -> pb.ResetGroupOffsetResponse:
-        """Set a group to a time; what was in flight is no more."""
+        """Reset a group's progress to a time, from wherever it is; receipts before are void."""
         group, topic = checked_group(request.group), checked_topic(request.topic)
         call.require("write", f"group:{group}")
         time_ms = request.reset_timestamp.ToMilliseconds()
-        plan = await self._admin.plan_reset(group, topic, ResetTarget(timestamp_ms=time_ms))
         who = call.key.key_id if call.key is not None else call.client_id
-        await self._admin.apply_reset(plan.reset_id, f"{who}, by a gateway")
+        await self._admin.reset_offsets(
+            group, topic, ResetTarget(timestamp_ms=time_ms), operator=f"{who}, by a gateway"
+        )
         return pb.ResetGroupOffsetResponse(status=OK)
 
     def _seen_group(self, resource: Resource, call: ClientCall) -> str:

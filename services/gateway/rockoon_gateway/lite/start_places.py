@@ -72,14 +72,13 @@ async def begin_at(
     backoff = Backoff()
     while True:
         try:
-            plan = await cluster.admin.plan_reset(group, route.name, target)
+            await cluster.admin.reset_offsets(group, route.name, target, operator=operator)
             break
         except TopicNotFound:
             pause = backoff.next_seconds()
             if loop.time() + pause > deadline:
                 raise
         await asyncio.sleep(pause)
-    await cluster.admin.apply_reset(plan.reset_id, operator)
 
 
 async def _last(cluster: Cluster, route: TopicRoute, messages: int) -> ResetTarget:

@@ -20,10 +20,13 @@ class AppliedResets:
 
     def find(self, reset_id: str) -> ResetApplied:
         """Raises ResetNotFound: there was none, or it is too long ago."""
-        found = self._resets.get(reset_id)
+        found = self.get(reset_id)
         if found is None:
             raise ResetNotFound(reset=reset_id)
         return found
+
+    def get(self, reset_id: str) -> ResetApplied | None:
+        return self._resets.get(reset_id)
 
     def has_any(self, group: str) -> bool:
         return any(reset.group == group for reset in self._resets.values())

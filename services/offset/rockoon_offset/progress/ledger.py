@@ -204,9 +204,14 @@ class Ledger(LedgerState):
         for position, step in enumerate(reset.steps):
             reader = reader_of(reset.group, step.member)
             progress = self.find(reader, step.queue)
+            if progress is None and step.member and step.member not in self.known.of(reset.group):
+                # The member was forgotten with its progress.
+                continue
             if progress is None or progress.incarnation != step.incarnation:
                 raise PlanStale(
-                    f"queue {step.queue} was deleted or created again since reset {reset_id}",
+                    f"reset {reset_id!r} cannot be undone: queue {step.queue} was deleted or "
+                    "created again since, and the former offsets are not its own; reset the group "
+                    "to where it has to be",
                     reset=reset_id,
                 )
             epoch = self.counters.epoch + 1 + position

@@ -2,6 +2,7 @@
 
 import secrets
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import NamedTuple, TypeVar
 
 from rockoon_core.errors import (
@@ -20,7 +21,7 @@ from rockoon_offset.members.watch import GroupWatch
 from rockoon_offset.progress import resets
 from rockoon_offset.progress.progress_store import ProgressStore
 from rockoon_offset.progress.readers import reader_of
-from rockoon_offset.progress.records import ResetApplied, ResetStep
+from rockoon_offset.progress.records import Progress, ResetApplied, ResetStep
 from rockoon_offset.route_table import RouteTable
 from rockoon_proto.v1.nameserver_pb2 import BROADCAST_SERVER
 
@@ -29,6 +30,23 @@ Answer = TypeVar("Answer")
 PLANS_MAX = 1000
 # Queues times members of one plan.
 STEPS_MAX = 100_000
+
+
+class WantedReset(NamedTuple):
+    """A reset that an operator asks for.
+
+    Attributes:
+        group, topic: the progress of this group on this topic.
+        queues: only these; none means all of the topic.
+        target: where to.
+        member: only this member's own progress; empty means that of all members.
+    """
+
+    group: str
+    topic: str
+    queues: Sequence[MessageQueue]
+    target: resets.Target
+    member: str = ""
 
 
 class Plan(NamedTuple):
@@ -76,48 +94,15 @@ class ResetPlans:
         # Insertion order is age.
         self._plans: dict[str, Plan] = {}
 
-    async def plan(
-        self,
-        group: str,
-        topic: str,
-        queues: Sequence[MessageQueue],
-        target: resets.Target,
-        member: str = "",
-    ) -> Plan:
-        """Work out a reset; changes nothing.
-
-        Args:
-            group, topic: whose progress, on what.
-            queues: only these; none means all of the topic.
-            target: where to.
-            member: only the progress of this one's own; empty means everybody's.
-
-        Raises:
-            GroupNotFound, MemberNotFound, TopicNotFound, QueueNotFound, InvalidArgument: as the
-                text says.
-            BrokerUnavailable: a queue's ends cannot be had, so nothing can be promised.
-            RouteNotReached: progress is on a later queue of the name than the routes know.
-        """
-        resets.check(target)
-        if group not in self._table.groups:
-            raise GroupNotFound(group=group)
-        if topic not in self._table.topics:
-            raise TopicNotFound(topic=topic)
-        chosen = self._chosen(topic, queues, target)
-        members = self._members(group, topic, member)
-        if len(members) * len(chosen) > STEPS_MAX:
-            raise InvalidArgument(reason=f"more than {STEPS_MAX} offsets at once: name a member")
-        for queue in chosen:
-            self._store.ledger.require_reached(group, queue, self._table.revision)
-        taken = await self._steps(group, target, members, chosen)
-        if not taken:
-            raise InvalidArgument(reason=f"group {group!r} has no progress on {topic!r} to shift")
+    async def plan(self, wanted: WantedReset) -> Plan:
+        """Work out a reset; changes nothing. Raises as `_steps`."""
+        steps = await self._steps(wanted)
         now_seconds = self._now_seconds()
         plan = Plan(
             reset_id=secrets.token_hex(8),
-            group=group,
-            topic=topic,
-            steps=taken,
+            group=wanted.group,
+            topic=wanted.topic,
+            steps=steps,
             as_of_ms=self._now_ms(),
             kept_until_seconds=now_seconds + self._plan_seconds,
         )
@@ -125,6 +110,42 @@ class ResetPlans:
         self._plans[plan.reset_id] = plan
         await self._store.durable()
         return plan
+
+    async def reset(self, wanted: WantedReset, reset_id: str, operator: str) -> ResetApplied:
+        """Reset the current progress without a plan; doing it twice is doing it once.
+
+        Args:
+            wanted: which progress, and where to.
+            reset_id: of the reset; empty means a new one.
+            operator: person and reason, for the record.
+
+        Raises:
+            InvalidArgument: `reset_id` names a plan or another reset.
+            PlanStale: its queues were deleted or created again during the call.
+            Busy, StoreNotWritable, StoreFailed, NotLeader, NotEnoughReplicas: as the names say.
+            Further as `_steps`.
+        """
+        self._store.admit()
+        reset_id = reset_id or secrets.token_hex(8)
+        if not self._was_applied(reset_id, wanted):
+            steps = await self._steps(wanted)
+            # The brokers were asked: the store may refuse changes by now, and the same call of an
+            # impatient caller may have applied the reset.
+            self._store.admit()
+            if not self._was_applied(reset_id, wanted):
+                # Nothing may be awaited since `_steps`: progress would move.
+                self._write(reset_id, wanted.group, wanted.topic, steps, operator)
+        await self._store.durable()
+        return self._store.ledger.reset(reset_id)
+
+    def _was_applied(self, reset_id: str, wanted: WantedReset) -> bool:
+        """Raises InvalidArgument: the id names a plan, or a reset of another group or topic."""
+        applied = self._store.ledger.resets.get(reset_id)
+        if reset_id in self._plans or (
+            applied and (applied.group, applied.topic) != (wanted.group, wanted.topic)
+        ):
+            raise InvalidArgument(reason=f"reset id {reset_id!r} is in use: choose another one")
+        return applied is not None
 
     def group_of(self, reset_id: str) -> str:
         """Whose progress a plan or a reset moves. Raises ResetNotFound."""
@@ -142,29 +163,31 @@ class ResetPlans:
         self._forget_old(self._now_seconds())
         plan = self._plans.get(reset_id)
         if plan is not None:
-            group = self._table.groups.get(plan.group)
-            if group is None or any(
-                self._table.create_revision_or_none(step.queue) != step.incarnation
-                for step in plan.steps
-            ):
-                raise PlanStale(reset=reset_id)
-            self._store.write(
-                self._store.ledger.apply_reset(
-                    reset_id,
-                    plan.group,
-                    group.incarnation,
-                    plan.topic,
-                    plan.steps,
-                    operator,
-                    self._now_ms(),
-                )
-            )
+            self._write(reset_id, plan.group, plan.topic, plan.steps, operator)
             del self._plans[reset_id]
         await self._store.durable()
-        applied = self._store.ledger.reset(reset_id)
-        if plan is not None:
-            self._tell(plan.group, plan.steps)
-        return applied
+        return self._store.ledger.reset(reset_id)
+
+    def _write(
+        self, reset_id: str, group: str, topic: str, steps: Sequence[ResetStep], operator: str
+    ) -> None:
+        """Apply steps to progress that is as they saw it. Raises PlanStale: it is not."""
+        of_group = self._table.groups.get(group)
+        for step in steps:
+            if self._table.create_revision_or_none(step.queue) != step.incarnation:
+                raise PlanStale(
+                    f"queue {step.queue} was deleted or created again since reset {reset_id!r} "
+                    "was worked out: plan it again, or repeat a reset without a plan",
+                    reset=reset_id,
+                )
+        if of_group is None:
+            raise GroupNotFound(group=group)
+        self._store.write(
+            self._store.ledger.apply_reset(
+                reset_id, group, of_group.incarnation, topic, steps, operator, self._now_ms()
+            )
+        )
+        self._notify(group, steps)
 
     async def undo(self, reset_id: str, operator: str) -> ResetApplied:
         """Put back what a reset replaced; undoing it twice is undoing it once.
@@ -184,12 +207,12 @@ class ResetPlans:
             reset_id, group.incarnation, operator, self._now_ms()
         )
         self._store.write(records)
-        await self._store.durable()
         if records:
-            self._tell(applied.group, applied.steps)
+            self._notify(applied.group, applied.steps)
+        await self._store.durable()
         return self._store.ledger.reset(reset_id)
 
-    def _tell(self, group: str, steps: Sequence[ResetStep]) -> None:
+    def _notify(self, group: str, steps: Sequence[ResetStep]) -> None:
         queues: dict[str, list[MessageQueue]] = {}
         for step in steps:
             queues.setdefault(step.member, []).append(step.queue)
@@ -212,7 +235,7 @@ class ResetPlans:
             raise InvalidArgument(reason=f"no member of group {group!r} reads {topic!r} yet")
         return [*([""] if has_shared else []), *readers]
 
-    def _chosen(
+    def _queues(
         self, topic: str, queues: Sequence[MessageQueue], target: resets.Target
     ) -> list[MessageQueue]:
         """The queues meant, sorted; all of the topic when none are named."""
@@ -223,41 +246,69 @@ class ResetPlans:
             self._table.create_revision(queue)
         return sorted(named or self._table.topics[topic].create_revisions)
 
-    async def _steps(
-        self,
-        group: str,
-        target: resets.Target,
-        members: Sequence[str],
-        queues: Sequence[MessageQueue],
-    ) -> tuple[ResetStep, ...]:
-        """What each member's progress on each queue would become, where it would change."""
-        # Before the brokers are asked: progress that moves meanwhile makes the plan stale, and not
-        # silently another one than was shown.
-        stored = {
-            (each, queue): self._store.ledger.find(reader_of(group, each), queue)
-            for each in members
-            for queue in queues
-        }
+    async def _steps(self, wanted: WantedReset) -> tuple[ResetStep, ...]:
+        """Changes of the progress that is stored when this returns, at least one.
+
+        Raises:
+            GroupNotFound, MemberNotFound, TopicNotFound, QueueNotFound, InvalidArgument: as the
+                names say.
+            BrokerUnavailable: the ends of a queue are not known.
+            RouteNotReached: progress is on a later queue of the name than the routes know.
+        """
+        resets.check(wanted.target)
+        members, queues = self._chosen(wanted)
+        before = self._progress(wanted.group, members, queues)
         create_revisions = {queue: self._table.create_revision(queue) for queue in queues}
         states = {
             queue: raised(state)
             for queue, state in (await self._brokers.queue_states(queues)).items()
         }
-        found = await self._offsets_at_time(target, states)
-        return tuple(
-            step._replace(member=each)
-            for (each, queue), progress in stored.items()
+        found = await self._offsets_at_time(wanted.target, states)
+        # While the brokers were asked, progress may have moved and members may have changed.
+        members, _ = self._chosen(wanted)
+        stored = self._progress(wanted.group, members, queues)
+        steps = tuple(
+            step._replace(member=member)
+            for (member, queue), progress in stored.items()
             if (
                 step := resets.step(
                     queue,
-                    target,
+                    wanted.target,
                     progress,
                     create_revisions[queue],
-                    states[queue],
+                    end_of(states[queue], before.get((member, queue)), progress),
                     found.get(queue),
                 )
             )
         )
+        if not steps:
+            raise InvalidArgument(
+                reason=f"group {wanted.group!r} has no progress on {wanted.topic!r} to shift"
+            )
+        return steps
+
+    def _chosen(self, wanted: WantedReset) -> tuple[list[str], list[MessageQueue]]:
+        """Members and queues, both sorted. Raises as `_steps`."""
+        if wanted.group not in self._table.groups:
+            raise GroupNotFound(group=wanted.group)
+        if wanted.topic not in self._table.topics:
+            raise TopicNotFound(topic=wanted.topic)
+        queues = self._queues(wanted.topic, wanted.queues, wanted.target)
+        members = self._members(wanted.group, wanted.topic, wanted.member)
+        if len(members) * len(queues) > STEPS_MAX:
+            raise InvalidArgument(reason=f"more than {STEPS_MAX} offsets at once: name a member")
+        for queue in queues:
+            self._store.ledger.require_reached(wanted.group, queue, self._table.revision)
+        return members, queues
+
+    def _progress(
+        self, group: str, members: Sequence[str], queues: Sequence[MessageQueue]
+    ) -> dict[tuple[str, MessageQueue], Progress | None]:
+        return {
+            (member, queue): self._store.ledger.find(reader_of(group, member), queue)
+            for member in members
+            for queue in queues
+        }
 
     async def _offsets_at_time(
         self, target: resets.Target, states: dict[MessageQueue, QueueState]
@@ -275,6 +326,16 @@ class ResetPlans:
         for reset_id, plan in list(self._plans.items()):
             if plan.kept_until_seconds <= now_seconds or len(self._plans) >= PLANS_MAX:
                 del self._plans[reset_id]
+
+
+def end_of(state: QueueState, before: Progress | None, now: Progress | None) -> QueueState:
+    """Ends of a queue, with the progress that was committed since the broker was asked.
+
+    Such progress proves a later end. Progress that was beyond the end before does not, as the log
+    may have lost messages.
+    """
+    moved = now is not None and now != before and now.offset > state.max_offset
+    return replace(state, max_offset=now.offset) if now and moved else state
 
 
 def raised(answer: Answer | RockoonError) -> Answer:
