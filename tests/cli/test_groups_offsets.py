@@ -87,7 +87,7 @@ def test_a_reset_is_planned_applied_and_undone(rockoon: Any, read_group: tuple[s
     assert offsets_of(rockoon, group) == before
 
     done = rockoon("offsets", "reset", group, topic, "--to-earliest", "--yes").out
-    assert f"{MESSAGES} messages will be read again" in done
+    assert f"{MESSAGES} messages will be read again" in done, "what was moved is printed"
     assert set(offsets_of(rockoon, group).values()) == {0}
     assert "(RESET)" in rockoon("offsets", "why", group).out
     reset_id = done.split("`rockoon offsets undo ")[1].split("`")[0]

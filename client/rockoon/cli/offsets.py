@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rockoon.cli.arguments import parse_queue
+from rockoon.cli.confirmed_reset import WantedReset
 from rockoon.cli.failures import CommandError
 from rockoon.cli.lag import lag_json, show_lag
 from rockoon.cli.output import local_time, print_json, print_table
@@ -17,7 +18,6 @@ from rockoon.cli.session import (
     AsJson,
     Nameservers,
     Yes,
-    confirm,
     with_cluster,
 )
 from rockoon.cli.why import show_stories, story_json
@@ -133,7 +133,11 @@ def reset(
     as_json: AsJson = False,
     nameservers: Nameservers = DEFAULT_NAMESERVERS,
 ) -> None:
-    """Move a group on a topic: shows the plan, asks, applies it."""
+    """Move a group on a topic: shows the plan, asks, applies it.
+
+    With --yes there is no plan: the reset moves the group from its current offsets, also while it
+    reads, and prints from where to where each queue was moved.
+    """
     target = read_target(
         topic,
         to_earliest=to_earliest,
@@ -150,19 +154,16 @@ def reset(
         from rockoon_core.message_queue import MessageQueue
 
         queues = [MessageQueue(topic, *each) for each in named]
-        plan = await cluster.admin.plan_reset(group, topic, target, queues, member=member)
-        if not as_json:
-            show_plan(plan)
-        if dry_run or not plan.steps:
-            return plan
-        # The loop stands still while somebody thinks; it has nothing else to do.
-        confirm(f"Move {group} on {len(plan.steps)} queues of {topic}?", yes=yes)
-        return await cluster.admin.apply_reset(plan.reset_id, operator or login())
+        who = "" if dry_run else operator or login()
+        wanted = WantedReset(cluster, group, topic, target, queues, member, who)
+        show = None if as_json else show_plan
+        return await wanted.carry_out(yes=yes, dry_run=dry_run, show=show)
 
     plan = with_cluster(nameservers, work)
     if as_json:
         print_json(plan_json(plan))
     elif plan.applied:
+        show_plan(plan)
         print(f"done; `rockoon offsets undo {plan.reset_id}` puts it back")
 
 
@@ -185,7 +186,7 @@ def undo(
         print_json(plan_json(plan))
         return
     show_plan(plan)
-    print("undone: progress is what it was before the reset")
+    print("undone: progress is in the column FROM again")
 
 
 @app.command("export")
@@ -315,12 +316,16 @@ def login() -> str:
 
 
 def show_plan(plan: "ResetPlan") -> None:
-    print(f"reset {plan.reset_id} of group {plan.group} on topic {plan.topic}\n")
+    """Print a reset that is planned, applied or undone."""
+    state = "undone" if plan.undone else "applied" if plan.applied else "planned"
+    print(f"reset {plan.reset_id} of group {plan.group} on topic {plan.topic}: {state}\n")
     show_steps(plan.steps, empty="There is nothing to move.")
     again = -sum(step.messages for step in plan.steps if step.messages < 0)
     skipped = sum(step.messages for step in plan.steps if step.messages > 0)
-    print(f"{again} messages will be read again, {skipped} will be skipped; ", end="")
-    print(f"{plan.live_members} live members will be told")
+    if not plan.undone:
+        # Since a reset that is undone, the group may have read.
+        print(f"{again} messages will be read again, {skipped} will be skipped; ", end="")
+    print(f"{plan.live_members} live members {'were' if plan.applied else 'will be'} notified")
 
 
 def show_steps(steps: "list[ResetStep] | Any", *, empty: str) -> None:
