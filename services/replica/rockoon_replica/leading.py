@@ -136,7 +136,7 @@ class Leading:
         tell: Callable[[Event], "asyncio.Future[None]"],
         numbers: "itertools.count[int]",
         crc32: Callable[[bytes], int],
-        doubt: Callable[[int, int], None],
+        doubt: Callable[[int, int], object],
     ) -> None:
         self._log_name = log_name
         self._replica_id = replica_id
