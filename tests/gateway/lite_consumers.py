@@ -12,7 +12,11 @@ from rockoon_proto.apache.rocketmq.v2 import service_pb2 as pb
 
 @dataclass(frozen=True)
 class LiteConsumer(Consumer):
-    """One client of a group that reads lite topics of `topic`."""
+    """One client of a group that reads lite topics of `topic`, unless told otherwise one message at
+    a time."""
+
+    def request(self, *, batch_size: int = 1, **options: Any) -> pb.ReceiveMessageRequest:
+        return super().request(batch_size=batch_size, **options)
 
     async def sync(
         self, *lite_topics: str, action: d.LiteSubscriptionAction = d.PARTIAL_ADD, **fields: Any

@@ -74,6 +74,17 @@ async def test_other_message_groups_go_on_meanwhile(
     assert await consumer.receive(batch_size=1, wait=0) == []
 
 
+async def test_a_receive_returns_the_next_messages_of_a_message_group(
+    client: WireClient, cluster: rockoon.Cluster
+) -> None:
+    consumer = await in_order(client, cluster, "orderly-batches", "a" * 5)
+    found = await consumer.receive_all(1, batch_size=3)
+    assert bodies(found) == [b"0", b"1", b"2"]
+    assert await consumer.receive(wait=0) == []
+    assert (await consumer.acknowledge(*map(handle, found))).status.code == d.OK
+    assert bodies(await consumer.receive_all(1)) == [b"3", b"4"]
+
+
 @pytest.mark.parametrize("is_same", [True, False])
 async def test_a_try_that_is_repeated_gets_the_same_again_and_another_one_nothing(
     client: WireClient, cluster: rockoon.Cluster, is_same: bool

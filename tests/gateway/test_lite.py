@@ -101,17 +101,17 @@ async def test_the_topic_behind_a_lite_topic_is_nobodys_to_name(
     assert frame.status.code == Code.ILLEGAL_TOPIC
 
 
-async def test_messages_of_one_lite_topic_come_in_order_and_one_at_a_time(
+async def test_messages_of_one_lite_topic_come_in_order_and_in_batches(
     client: WireClient, cluster: rockoon.Cluster
 ) -> None:
     consumer = await lite_consumer(client, cluster, "in-order")
-    await consumer.send("one", b"1", b"2", b"3")
+    await consumer.send("one", b"1", b"2", b"3", b"4")
     await consumer.subscribe("one")
-    for body in (b"1", b"2", b"3"):
-        (got,) = await consumer.receive_all(1)
-        assert got.body == body
+    for expected in ([b"1", b"2", b"3"], [b"4"]):
+        got = await consumer.receive_all(1, batch_size=3)
+        assert bodies(got) == expected
         assert await consumer.receive(wait=0) == []
-        await consumer.acknowledge(handle(got))
+        await consumer.acknowledge(*map(handle, got))
 
 
 async def test_one_lite_topic_that_waits_holds_up_no_other(

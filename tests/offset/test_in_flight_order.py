@@ -1,4 +1,4 @@
-"""Receivers of a FIFO group: message groups in their order, one message of each at a time."""
+"""Receivers of a FIFO group: message groups in their order, by one receiver at a time."""
 
 from typing import Any
 
@@ -33,31 +33,75 @@ async def orderly(cluster: Cluster) -> OrderlyReceiver:
     return OrderlyReceiver(cluster)
 
 
-async def test_of_each_message_group_one_message_is_in_flight(
+async def test_a_message_group_that_is_in_flight_gives_nothing_more(
     cluster: Cluster, orderly: OrderlyReceiver
 ) -> None:
-    assert await orderly.get() == [0, 2, 4, 6]
+    assert await orderly.get(messages_max=5) == [0, 1, 2, 4, 6]
     other = OrderlyReceiver(cluster)
     assert await other.get() == []
-    assert await orderly.acknowledge(orderly.delivered(0, 4)) == [[]]
-    assert await other.get(1) == [1, 7]
-    assert await other.acknowledge() == [[]]
-    assert await other.get() == [3]
+    # Of message group 7, message 1 is in flight still.
+    assert await orderly.acknowledge(orderly.delivered(0, 4, 6)) == [[]]
+    assert await other.get(1) == [7]
+    assert await orderly.acknowledge(orderly.delivered(1, 2)) == [[]]
+    assert await other.get(3) == [3, 5, 8, 9]
+
+
+async def test_message_groups_take_turns_so_a_long_one_leaves_room(
+    orderly: OrderlyReceiver,
+) -> None:
+    assert await orderly.get(messages_max=3) == [0, 2, 4]
+    assert await orderly.get() == [6]
 
 
 async def test_one_that_failed_comes_before_those_behind_it(
     cluster: Cluster, orderly: OrderlyReceiver
 ) -> None:
-    assert await orderly.get() == [0, 2, 4, 6]
-    await orderly.change(orderly.delivered(0), 0)
-    await orderly.acknowledge(orderly.delivered(2))
+    assert await orderly.get() == list(range(10))
+    await orderly.acknowledge(orderly.delivered(0, 2, 4, 5, 6, 7, 9))
+    await orderly.change(orderly.delivered(1), 0)
     other = OrderlyReceiver(cluster)
-    assert await other.get() == [0, 5]
+    # Those behind it are in flight.
+    assert await other.get(1) == []
+    await orderly.change(orderly.delivered(3), 0)
+    await orderly.change(orderly.delivered(8), 0)
+    assert await other.get(1) == [1, 3, 8]
+    # Messages 3 and 8 had to come again with message 1: these deliveries do not count.
     attempts = {each.first_offset: each.attempt for each in other.granted.acquired}
-    assert attempts == {0: 2, 5: 1}
+    assert attempts == {1: 2, 3: 1, 8: 1}
+    assert await other.acknowledge(other.delivered(of=0)) == [[]]
     # Later, and until then nothing of its message group.
-    await other.change(other.delivered(of=0), 60_000)
-    assert await orderly.get() == []
+    await other.change(other.delivered(of=1), 60_000)
+    await other.change(other.delivered(of=2), 0)
+    assert await orderly.get(3) == []
+
+
+async def test_nobody_looks_again_at_once_for_what_waits_for_messages_in_flight(
+    cluster: Cluster, orderly: OrderlyReceiver
+) -> None:
+    await orderly.get(messages_max=5, visible_after_ms=60_000)
+    await orderly.change(orderly.delivered(0), 0)
+    other = OrderlyReceiver(cluster)
+    assert await other.get() == []
+    assert other.granted.next_visible_at_ms == orderly.granted.acquired[0].visible_at_ms
+
+
+async def test_a_dead_message_comes_before_those_behind_it_are_delivered(
+    cluster: Cluster, orderly: OrderlyReceiver
+) -> None:
+    await cluster.set_group(fifo=True, retry_attempts_max=1)
+    await cluster.until_revision()
+    for attempt in (1, 2):
+        assert await orderly.get(count=4) == [0, 1, 2, 3]
+        assert orderly.granted.acquired[0].attempt == attempt
+        for number in range(len(orderly.granted.acquired)):
+            await orderly.change(orderly.delivered(of=number), 0)
+    assert await orderly.get(count=4) == [0, 2]
+    assert all(each.dead for each in orderly.granted.acquired)
+    await orderly.acknowledge()
+    # Messages 1 and 3 failed by themselves never.
+    assert await orderly.get(3, 1) == []
+    assert await orderly.get(1, 3) == [1, 3]
+    assert not any(each.dead for each in orderly.granted.acquired)
 
 
 async def test_nothing_is_granted_of_messages_that_nobody_tells_of(
@@ -67,33 +111,48 @@ async def test_nothing_is_granted_of_messages_that_nobody_tells_of(
     assert orderly.wanted == [0]
     assert await orderly.get(1) == []
     assert orderly.wanted == [0]
-    assert await orderly.get(count=5) == [0, 2, 4]
+    assert await orderly.get(count=5) == [0, 1, 2, 3, 4]
     assert orderly.wanted == [0]
     assert await orderly.get() == [6]
     assert orderly.wanted == []
 
 
+async def test_a_message_is_not_given_again_while_one_that_may_be_behind_it_is_in_flight(
+    cluster: Cluster, orderly: OrderlyReceiver
+) -> None:
+    assert await orderly.get() == list(range(10))
+    await orderly.acknowledge(orderly.delivered(2, 4, 5, 6, 7, 9))
+    await orderly.change(orderly.delivered(0, 1, 3), 0)
+    other = OrderlyReceiver(cluster)
+    # It does not know of message 8, which is of the message group of message 0.
+    assert await other.get(count=8) == []
+    await orderly.change(orderly.delivered(8), 0)
+    assert await other.get(count=8) == [0, 1, 3]
+
+
 async def test_a_try_that_is_repeated_gets_the_same_again(
     cluster: Cluster, orderly: OrderlyReceiver
 ) -> None:
-    assert await orderly.get(attempt_id="a", messages_max=3) == [0, 2, 4]
+    assert await orderly.get(attempt_id="a", messages_max=6) == [0, 1, 2, 4, 5, 6]
     first = orderly.granted
     await orderly.acknowledge(orderly.delivered(2))
+    # Its holder has message 0 for another time than the rest.
+    await orderly.change(orderly.delivered(1), 7_000_000, extend=True)
     await cluster.restart_service()
-    assert await orderly.get(attempt_id="a") == [0, 4]
+    assert await orderly.get(attempt_id="a") == [0, 1, 4, 5, 6]
     assert [each.acquisition for each in orderly.granted.acquired] == [
         first.acquired[0].acquisition
     ]
-    assert await orderly.get(attempt_id="b") == [5, 6]
+    assert await OrderlyReceiver(cluster).get(attempt_id="b") == []
     assert await orderly.acknowledge() == [[]]
     # What it had is settled: this is another try.
-    assert await orderly.get(attempt_id="b") == [9]
+    assert await orderly.get(3, attempt_id="a") == [3, 7, 8, 9]
 
 
 async def test_a_group_that_is_fifo_no_more_gets_what_was_left_behind(
     cluster: Cluster, orderly: OrderlyReceiver
 ) -> None:
-    assert await orderly.get() == [0, 2, 4, 6]
+    assert await orderly.get(messages_max=4) == [0, 2, 4, 6]
     await cluster.set_group(fifo=False)
     await cluster.until_revision()
     assert await orderly.acquire() == [(0, 1, [1, 3, 5]), (0, 1, [7, 8, 9])]

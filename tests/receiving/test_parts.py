@@ -167,10 +167,17 @@ class Reads:
 
 
 class Settles:
-    """A settler that remembers what is acknowledged."""
+    """A settler that remembers what is acknowledged, and what is given back."""
 
     def __init__(self) -> None:
         self.offsets: list[int] = []
+        self.given_back: list[int] = []
+
+    async def change(
+        self, _group: str, receipts: Sequence[ReceiptHandle], _after_ms: int, *, uncounted: bool
+    ) -> None:
+        assert uncounted
+        self.given_back += [each.offset for each in receipts]
 
     async def acknowledge(self, _group: str, receipts: Sequence[ReceiptHandle]) -> list[bool]:
         self.offsets += [each.offset for each in receipts]
@@ -264,6 +271,38 @@ async def test_where_a_disk_fails_nothing_is_damaged_and_what_lies_behind_is_rea
         assert (reading.unread, reading.damaged) == (list(range(12)), [])
         assert isinstance(tail.failure, Internal)
         assert broker.pulls[-1] == ("orders", 0, REFUSED_MAX)
+
+
+class NeverAsks:
+    """An acquirer that acquires nothing more."""
+
+    def look(self, *_: object) -> None:
+        pass
+
+    make_due = note_settled = look
+
+
+async def test_in_a_fifo_group_nothing_is_given_out_behind_what_cannot_be_read_now() -> None:
+    batch = pulled(range(5), 5).batch
+    assert batch is not None
+    tail = QueueTail(QUEUE, 1, queue_to_wire(QUEUE))
+    reader: Any = Reads(Reading(found=[Found(batch, [0, 3], [0, 3])], unread=[1]))
+    settler: Any = Settles()
+    nobody: Any = None
+    acquirer: Any = NeverAsks()
+    row = Row(9)
+    async with FakeCluster() as fake, rockoon.connect(fake.address) as cluster:
+        granting = Granting(cluster, nobody, reader, settler)
+        granting.tell(acquirer)
+        wish = Wish(row.line, ReceivingGroup("group"), 1, 9, row.receivers[0], late=1)
+        shares = [
+            Share(tail, Acquired(acquisition=number, attempt=1), offsets)
+            for number, offsets in ((1, [0, 1, 3]), (2, [2, 4]))
+        ]
+        await granting._read(wish, shares, [])
+        assert row.got == [[0]]
+        await eventually(lambda: sorted(settler.given_back) == [1, 2, 3, 4])
+        await granting.close(1.0)
 
 
 async def test_what_cannot_be_read_now_is_no_dead_letter(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -177,8 +177,16 @@ class Granting:
         count = sum(len(share.offsets) for share in late)
         line.pending += count
         try:
+            halted: set[QueueTail] = set()
             for share in late:
-                reading = await self._reader.read(share.tail, share.offsets)
+                if share.tail in halted:
+                    reading = Reading(unread=share.offsets)
+                else:
+                    reading = await self._reader.read(share.tail, share.offsets)
+                if reading.unread and wish.receiver is not None:
+                    # In a FIFO group, what is behind must not come before it.
+                    reading.end_at(reading.unread[0])
+                    halted.add(share.tail)
                 ready += self._messages(wish, share, reading)
         finally:
             line.pending -= count

@@ -84,6 +84,17 @@ class Reading:
             if there := [(offset, index) for offset, index in places if index is not None]:
                 self.found.append(Found(batch, *map(list, zip(*there, strict=True))))
 
+    def end_at(self, offset: int) -> None:
+        """Count the messages from an offset on as unread."""
+        found, self.found = self.found, []
+        unread = set(self.unread)
+        for each in found:
+            at = bisect_left(each.offsets, offset)
+            unread.update(each.offsets[at:])
+            if at:
+                self.found.append(Found(each.batch, each.offsets[:at], each.indices[:at]))
+        self.unread = sorted(unread)
+
 
 class OffsetReader:
     """Reads for all groups.

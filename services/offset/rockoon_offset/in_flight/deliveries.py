@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from rockoon_core.message_queue import MessageQueue
+from rockoon_offset.in_flight.message_order import next_in_order
 from rockoon_offset.in_flight.window import Grant, Window, first_bit, shifted
 from rockoon_offset.progress.ledger_state import LedgerState
 from rockoon_offset.progress.records import Acquired, Extended, Put, Record, Settled
@@ -121,13 +122,14 @@ class Deliveries:
         queue: MessageQueue,
         count: int,
         candidates: Candidates,
+        redeliveries_max: int,
         now_ms: int,
         visible_at_ms: int,
         attempt_id: str,
     ) -> list[Acquired]:
-        """As `acquire`, one message of each message group, in their order."""
+        """As `acquire`, the next messages of each message group, in their order."""
         window = self._state.windows.of(group, queue)
-        grants = window.fifo_grants(candidates.first, candidates.groups, count, now_ms)
+        grants = next_in_order(window, *candidates, count, redeliveries_max, now_ms)
         return [self._acquired(group, queue, grant, visible_at_ms, attempt_id) for grant in grants]
 
     def acknowledge(

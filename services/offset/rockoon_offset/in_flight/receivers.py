@@ -430,7 +430,13 @@ class Receivers:
             acquired = []
         elif config.fifo:
             acquired = self._deliveries.acquire_in_order(
-                *where, left, reach.candidates, now_ms, visible_at_ms, wish.attempt_id
+                *where,
+                left,
+                reach.candidates,
+                redeliveries_max(config),
+                now_ms,
+                visible_at_ms,
+                wish.attempt_id,
             )
         else:
             acquired = self._deliveries.acquire(
@@ -440,7 +446,9 @@ class Receivers:
         for each in acquired:
             outcome.deliveries.append(Delivery(each, is_dead(config, each)))
             self._count(outcome.deliveries[-1])
-        at_ms, next_ms = window.next_visible_at_ms(), outcome.next_visible_at_ms
+        # In a FIFO group, what is visible may wait for what is in flight.
+        at_ms = window.next_visible_after(now_ms) if config.fifo else window.next_visible_at_ms()
+        next_ms = outcome.next_visible_at_ms
         if at_ms is not None:
             outcome.next_visible_at_ms = at_ms if next_ms is None else min(next_ms, at_ms)
         if left <= 0 or reach.end_offset <= window.floor:
@@ -464,29 +472,36 @@ class Receivers:
             self.messages["dead"] += count
 
 
+def redeliveries_max(config: GroupConfig) -> int:
+    """How often a message of a group is delivered again before it is a dead letter."""
+    is_said = config.HasField("retry_attempts_max")
+    return config.retry_attempts_max if is_said else RETRY_ATTEMPTS_DEFAULT
+
+
 def is_dead(config: GroupConfig, acquired: Acquired) -> bool:
     """Whether a delivery is one more than the group wants of a message."""
-    is_said = config.HasField("retry_attempts_max")
-    redeliveries_max = config.retry_attempts_max if is_said else RETRY_ATTEMPTS_DEFAULT
-    return acquired.attempt - 1 > redeliveries_max
+    return acquired.attempt - 1 > redeliveries_max(config)
 
 
 def held_by_try(
     window: Window | None, wish: Wish, queue: MessageQueue, now_ms: int
 ) -> Iterator[Acquired]:
     """What a FIFO group's receiver got of a queue when it tried before, if it is in flight."""
-    for each in window or ():
-        if each.attempt_id == wish.attempt_id:
-            for at_ms, messages in each.parts.items():
-                if at_ms > now_ms:
-                    where = trimmed(each.first, messages)
-                    yield Acquired(
-                        wish.group,
-                        queue,
-                        each.number,
-                        0,
-                        *where,
-                        each.attempt,
-                        at_ms,
-                        reason=each.reason,
-                    )
+    own = [each for each in window or () if each.attempt_id == wish.attempt_id]
+    # By number: that is the order in which they were granted.
+    for each in sorted(own):
+        parts = {at_ms: part for at_ms, part in each.parts.items() if at_ms > now_ms}
+        messages = 0
+        for part in parts.values():
+            messages |= part
+        if messages:
+            yield Acquired(
+                wish.group,
+                queue,
+                each.number,
+                0,
+                *trimmed(each.first, messages),
+                each.attempt,
+                min(parts),
+                reason=each.reason,
+            )

@@ -8,6 +8,13 @@ Invariants
 - Below `floor` everything is settled, and `floor` itself is not.
 - From `floor` to `acquired_to` each offset is settled, skipped, or of exactly one acquisition.
 - Only FIFO groups skip: a message whose message group is in flight stays behind others.
+- In a FIFO group (`message_order`), a grant has of each message group the first unsettled messages
+  in order, without a hole: a message that failed comes again before those behind it.
+- While a message of a message group is in flight, the message group gives nothing. Only the same
+  attempt id gets the same messages again.
+- A delivery counts as an attempt if its message is the first unsettled one of its message group
+  when it is delivered again. Messages behind it fail with it, and not by themselves.
+- A message whose attempts are used up is granted alone: those behind it wait until it is settled.
 - No time is kept but that at which messages are visible again; who looks says what time it is.
 
 A set of offsets is an int: bit i stands for a first offset plus i. So an acquisition of many
@@ -146,6 +153,11 @@ class Window:
         first = self._first_due()
         return None if first is None else first[0]
 
+    def next_visible_after(self, now_ms: int) -> int | None:
+        """The earliest time after now at which something becomes visible; None: there is none."""
+        times = (at_ms for each in self for at_ms in each.parts if at_ms > now_ms)
+        return min(times, default=None)
+
     def next_grant(self, count: int, end: int, now_ms: int) -> Grant | None:
         """What may be acquired next: what is visible again, then what nobody had.
 
@@ -169,49 +181,6 @@ class Window:
             count, end - self.acquired_to, self.floor + WINDOW_OFFSETS_MAX - self.acquired_to
         )
         return Grant(0, self.acquired_to, (1 << count) - 1, 1) if count > 0 else None
-
-    def fifo_grants(
-        self, candidates_from: int, candidates: Sequence[int], count: int, now_ms: int
-    ) -> list[Grant]:
-        """What may be acquired in a FIFO group: of each message group the first unsettled message,
-        if nobody has it.
-
-        Args:
-            candidates_from: offset of the first candidate; above the floor nothing can be told.
-            candidates: message groups of the messages from there on.
-            count: messages at most.
-            now_ms: what time it is.
-        """
-        if candidates_from > self.floor:
-            return []
-        had: dict[int, int] = {}
-        in_flight = 0
-        for acquisition in self._acquisitions.values():
-            for visible_at_ms, part in acquisition.parts.items():
-                messages = shifted(part, acquisition.first - self.floor)
-                if visible_at_ms > now_ms:
-                    in_flight |= messages
-                else:
-                    had[acquisition.number] = had.get(acquisition.number, 0) | messages
-        begun: set[int] = set()
-        chosen = 0
-        for at, group in enumerate(candidates[self.floor - candidates_from :]):
-            if group in begun or self.settled >> at & 1:
-                continue
-            begun.add(group)
-            if not in_flight >> at & 1:
-                chosen |= 1 << at
-                count -= 1
-                if not count:
-                    break
-        grants = [
-            Grant(number, self.floor, messages & chosen, former.attempt + 1, former.reason)
-            for number, messages in had.items()
-            if messages & chosen and (former := self._acquisitions[number])
-        ]
-        for messages in had.values():
-            chosen &= ~messages
-        return [*grants, Grant(0, self.floor, chosen, 1)] if chosen else grants
 
     def settled_of(self, first: int, messages: int) -> int:
         """Which of some offsets are settled; bits as in `messages`."""

@@ -1,0 +1,126 @@
+"""Order of a FIFO group: the messages of a queue that a receiver may acquire next. Pure.
+
+`window` states the invariants. A place is an offset, counted from the window's floor.
+"""
+
+from collections.abc import Iterator, Sequence
+
+from rockoon_offset.in_flight.window import Acquisition, Grant, Window, shifted
+
+
+def next_in_order(
+    window: Window,
+    candidates_from: int,
+    candidates: Sequence[int],
+    count: int,
+    redeliveries_max: int,
+    now_ms: int,
+) -> list[Grant]:
+    """Return grants of the next messages of each message group.
+
+    The order of the grants, and of the offsets in each grant, is the order of each message group.
+
+    Args:
+        window: the window of the queue.
+        candidates_from: offset of the first candidate. Above the floor, nothing is granted.
+        candidates: message groups of the messages from there on.
+        count: messages at most.
+        redeliveries_max: if a message is delivered more often, it becomes a dead letter.
+        now_ms: the current time, epoch milliseconds.
+    """
+    if candidates_from > window.floor:
+        return []
+    groups = candidates[window.floor - candidates_from :]
+    runs = _Runs(window, groups, count, redeliveries_max, now_ms)
+    # Message groups take turns, so a long backlog of one leaves room for the others.
+    turns = sorted((turn, place) for run in runs.of.values() for turn, place in enumerate(run))
+    chosen = sorted((place, turn == 0) for turn, place in turns[:count])
+    grants: list[Grant] = []
+    # By former acquisition and attempt, the newest grant; by message group, the grant of its last
+    # message. A set has no order but that of offsets, so one that would go back is a new grant.
+    newest: dict[tuple[int, int], int] = {}
+    last: dict[int, int] = {}
+    for place, is_first in chosen:
+        former, attempt = runs.next_delivery(place, is_first=is_first)
+        number, reason = (former.number, former.reason) if former else (0, "")
+        at = newest.get((number, attempt), -1)
+        if at < last.get(groups[place], 0):
+            at = newest[number, attempt] = len(grants)
+            grants.append(Grant(number, window.floor, 0, attempt, reason))
+        grants[at] = grants[at]._replace(messages=grants[at].messages | 1 << place)
+        last[groups[place]] = at
+    return grants
+
+
+class _Runs:
+    """The messages of each message group that may be acquired together.
+
+    Args:
+        groups: message groups by place.
+        (the others): as of `next_in_order`.
+
+    Attributes:
+        of: places by message group, ascending.
+    """
+
+    def __init__(
+        self,
+        window: Window,
+        groups: Sequence[int],
+        count: int,
+        redeliveries_max: int,
+        now_ms: int,
+    ) -> None:
+        self.of: dict[int, list[int]] = {}
+        self._redeliveries_max = redeliveries_max
+        told = (1 << len(groups)) - 1
+        self._visible: dict[int, Acquisition] = {}
+        in_flight = 0
+        for acquisition in window:
+            for visible_at_ms, part in acquisition.parts.items():
+                messages = shifted(part, acquisition.first - window.floor)
+                if visible_at_ms > now_ms:
+                    in_flight |= messages
+                else:
+                    places = _places(messages & told)
+                    self._visible.update(dict.fromkeys(places, acquisition))
+        # Of a message in flight behind the candidates, the message group is not known. A message
+        # that was never delivered has none of its message group behind it.
+        self._is_cut = in_flight > told
+        self._ended = {groups[place] for place in _places(in_flight & told)}
+        settled = window.settled & told
+        for place, group in enumerate(groups):
+            if group not in self._ended and not settled >> place & 1:
+                self._add(place, group, count)
+
+    def next_delivery(self, place: int, *, is_first: bool) -> tuple[Acquisition | None, int]:
+        """Return the former acquisition of a message, and its next attempt.
+
+        Args:
+            place: of the message.
+            is_first: it is the first unsettled message of its message group.
+        """
+        former = self._visible.get(place)
+        if former is None:
+            return None, 1
+        return former, former.attempt + 1 if is_first else max(former.attempt, 1)
+
+    def _add(self, place: int, group: int, count: int) -> None:
+        """Add the next message of a message group, unless its run ends before."""
+        run = self.of.setdefault(group, [])
+        former, attempt = self.next_delivery(place, is_first=not run)
+        is_dead = attempt - 1 > self._redeliveries_max
+        if (run and is_dead) or len(run) == count or (former and not run and self._is_cut):
+            self._ended.add(group)
+            return
+        run.append(place)
+        if is_dead:
+            self._ended.add(group)
+
+
+def _places(messages: int) -> Iterator[int]:
+    """The bits of a set, ascending."""
+    while messages:
+        lowest = messages & -messages
+        yield lowest.bit_length() - 1
+        messages ^= lowest
