@@ -1,6 +1,7 @@
 """FIFO groups through the gateway: after testConsumeOrderly of GrpcBaseIT."""
 
 import asyncio
+from collections import Counter
 
 import pytest
 
@@ -127,3 +128,32 @@ async def test_two_consumers_of_a_fifo_group_keep_every_groups_order(
     for group in "abc":
         own = [number for number in found if groups[number] == group]
         assert own == sorted(own), group
+
+
+async def test_a_batch_whose_first_message_fails_comes_again_whole(
+    client: WireClient, cluster: rockoon.Cluster
+) -> None:
+    """The steps of testFIFO_simple_receive_multi_nack of Apache's e2e suite."""
+    consumer = await in_order(client, cluster, "orderly-multi-nack", "a" * 20)
+    deliveries: Counter[bytes] = Counter()
+    are_twice = asyncio.Event()
+
+    async def work() -> None:
+        while True:
+            messages = await consumer.receive_all(1, batch_size=3)
+            deliveries.update(bodies(messages))
+            if messages[1:]:
+                answer = await consumer.acknowledge(*map(handle, messages[1:]))
+                assert answer.status.code == d.OK
+            # As if its invisible time, which is ten seconds at least, were over.
+            assert (await consumer.change(handle(messages[0]), 0)).status.code == d.OK
+            if deliveries.total() > 8:
+                are_twice.set()
+
+    async with asyncio.timeout(DEADLINE_SECONDS), asyncio.TaskGroup() as tasks:
+        workers = [tasks.create_task(work()) for _ in range(4)]
+        await are_twice.wait()
+        for worker in workers:
+            worker.cancel()
+    assert sorted(deliveries) == [b"0", b"1", b"2"]
+    assert min(deliveries.values()) > 1

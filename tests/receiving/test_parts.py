@@ -139,13 +139,33 @@ async def test_what_retention_has_deleted_is_a_candidate_that_waits_for_no_other
     assert groups == [hash_of_nobody(10), hash_of_nobody(11), 0, 0]
 
 
-def test_what_is_damaged_is_no_dead_letter_and_is_told(caplog: pytest.LogCaptureFixture) -> None:
+async def test_messages_of_a_retry_topic_wait_for_no_other() -> None:
+    nobody: Any = None
+    queue = QUEUE._replace(topic="%RETRY%billing")
+    tail = QueueTail(queue, 1, queue_to_wire(queue), end_offset=2)
+    groups = await OffsetReader(nobody, nobody, nobody).message_groups(tail, 0, 2)
+    assert groups == [hash_of_nobody(0), hash_of_nobody(1)]
+
+
+def damaged_last() -> Batch:
+    """Messages 3 and 4, the latter damaged."""
     batches = [pulled([offset], 0).batch for offset in (3, 4)]
     sound, other = (Message(batch, 0).record for batch in batches if batch is not None)
     # Behind the body are a length, the topic, and a length.
     at = len(other) - len("orders") - 4
     whole = sound + other[:at] + b"5" + other[at + 1 :]
-    batch = Batch(QUEUE, whole, np.array([len(sound), len(other)], dtype="<u4"))
+    return Batch(QUEUE, whole, np.array([len(sound), len(other)], dtype="<u4"))
+
+
+def test_a_damaged_message_is_of_no_message_group() -> None:
+    kept = KeptBatches()
+    batch = damaged_last()
+    found = kept.put(QUEUE, 3, Pulled(batch, range(3, 5), 5, batch.size_bytes, 5), 1.0)
+    assert found.message_groups(3, 5) == [0, hash_of_nobody(4)]
+
+
+def test_what_is_damaged_is_no_dead_letter_and_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    batch = damaged_last()
     reading = Reading(found=[Found(batch, [3, 4], [0, 1])], damaged=[9])
     tail = QueueTail(QUEUE, 1, queue_to_wire(QUEUE))
     assert _sound("billing", tail, reading) == [(3, batch, 0)]

@@ -44,6 +44,9 @@ class KeptBatch:
         """Return the hashes of the message groups from an offset on; see `message_group_hash`."""
         if self._groups is None:
             own = dict(zip(self.offsets, hashes(self.batch), strict=True)) if self.batch else {}
+            for index in self.batch.columns.damaged if self.batch else ():
+                # Its message group cannot be known.
+                del own[self.offsets[index]]
             places = range(self.first, self.next_offset)
             self._groups = [own[at] if at in own else hash_of_nobody(at) for at in places]
         return self._groups[offset - self.first : end_offset - self.first]

@@ -2,7 +2,8 @@
 
 All receivers of a group must use the same hash: this one is not to be changed. A message's group is
 its ordering key (`__SHARDINGKEY`, RocketMQ's message group). Those of a queue without one are a
-message group of their own, so they come in order too.
+message group of their own, so they come in order too. Messages of a retry topic have no order: each
+is a message group of its own.
 """
 
 from hashlib import blake2b
@@ -29,6 +30,6 @@ def hashes(batch: Batch) -> list[int]:
 
 
 def hash_of_nobody(offset: int) -> int:
-    """Return that of an offset without a message, or with one that nobody can read: a group of its
-    own, which waits for no other."""
+    """Return that of an offset without a message, with one that nobody can read, or with one of a
+    retry topic: a group of its own, which waits for no other."""
     return message_group_hash(f"\x00{offset}")

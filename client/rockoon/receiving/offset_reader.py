@@ -149,6 +149,8 @@ class OffsetReader:
     async def message_groups(self, tail: QueueTail, first: int, end_offset: int) -> list[int]:
         """Return the hashes of the message groups of consecutive messages, up to the first that
         cannot be read now."""
+        if tail.queue.is_retry:
+            return [hash_of_nobody(offset) for offset in range(first, end_offset)]
         found: list[int] = []
         while (offset := first + len(found)) < end_offset:
             if offset < tail.min_offset:

@@ -10,7 +10,7 @@ from rockoon_core.message_queue import MessageQueue
 from rockoon_offset.in_flight.message_order import next_in_order
 from rockoon_offset.in_flight.window import Grant, Window, first_bit, shifted
 from rockoon_offset.progress.ledger_state import LedgerState
-from rockoon_offset.progress.records import Acquired, Extended, Put, Record, Settled
+from rockoon_offset.progress.records import Acquired, Extended, Put, Record, Settled, WindowPut
 
 # How long receivers may keep messages to themselves.
 INVISIBLE_MS_MAX = 12 * 3_600_000
@@ -126,11 +126,23 @@ class Deliveries:
         now_ms: int,
         visible_at_ms: int,
         attempt_id: str,
-    ) -> list[Acquired]:
-        """As `acquire`, the next messages of each message group, in their order."""
+    ) -> list[WindowPut | Acquired]:
+        """As `acquire`, the next messages of each message group, in their order.
+
+        What was settled behind a message that comes again is settled no more.
+        """
         window = self._state.windows.of(group, queue)
-        grants = next_in_order(window, *candidates, count, redeliveries_max, now_ms)
-        return [self._acquired(group, queue, grant, visible_at_ms, attempt_id) for grant in grants]
+        found = next_in_order(window, *candidates, count, redeliveries_max, now_ms)
+        records: list[WindowPut | Acquired] = []
+        if found.reopened:
+            settled, skipped = window.settled & ~found.reopened, window.skipped | found.reopened
+            put = WindowPut(group, queue, window.acquired_to, window.since, settled, skipped)
+            self._state.apply(put)
+            records.append(put)
+        records += [
+            self._acquired(group, queue, grant, visible_at_ms, attempt_id) for grant in found.grants
+        ]
+        return records
 
     def acknowledge(
         self, group: str, queue: MessageQueue, number: int, first: int, messages: int, now_ms: int

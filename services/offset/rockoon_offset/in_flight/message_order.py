@@ -4,8 +4,19 @@
 """
 
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from rockoon_offset.in_flight.window import Acquisition, Grant, Window, shifted
+
+
+class InOrder(NamedTuple):
+    """The next messages of message groups."""
+
+    # The order of the grants, and of the offsets in each grant, is the order of each message group.
+    grants: list[Grant]
+    # Settled messages behind a message that is granted again: they come again with it. A set, whose
+    # bit 0 is the floor.
+    reopened: int
 
 
 def next_in_order(
@@ -15,10 +26,8 @@ def next_in_order(
     count: int,
     redeliveries_max: int,
     now_ms: int,
-) -> list[Grant]:
-    """Return grants of the next messages of each message group.
-
-    The order of the grants, and of the offsets in each grant, is the order of each message group.
+) -> InOrder:
+    """Return the next messages of each message group.
 
     Args:
         window: the window of the queue.
@@ -29,7 +38,7 @@ def next_in_order(
         now_ms: the current time, epoch milliseconds.
     """
     if candidates_from > window.floor:
-        return []
+        return InOrder([], 0)
     groups = candidates[window.floor - candidates_from :]
     runs = _Runs(window, groups, count, redeliveries_max, now_ms)
     # Message groups take turns, so a long backlog of one leaves room for the others.
@@ -49,7 +58,11 @@ def next_in_order(
             grants.append(Grant(number, window.floor, 0, attempt, reason))
         grants[at] = grants[at]._replace(messages=grants[at].messages | 1 << place)
         last[groups[place]] = at
-    return grants
+    reopened = 0
+    for place, is_first in chosen:
+        if is_first:
+            reopened |= runs.settled_behind.get(groups[place], 0)
+    return InOrder(grants, reopened)
 
 
 class _Runs:
@@ -61,6 +74,7 @@ class _Runs:
 
     Attributes:
         of: places by message group, ascending.
+        settled_behind: by message group whose first message failed, settled messages behind it.
     """
 
     def __init__(
@@ -72,6 +86,7 @@ class _Runs:
         now_ms: int,
     ) -> None:
         self.of: dict[int, list[int]] = {}
+        self.settled_behind: dict[int, int] = {}
         self._redeliveries_max = redeliveries_max
         told = (1 << len(groups)) - 1
         self._visible: dict[int, Acquisition] = {}
@@ -90,7 +105,11 @@ class _Runs:
         self._ended = {groups[place] for place in _places(in_flight & told)}
         settled = window.settled & told
         for place, group in enumerate(groups):
-            if group not in self._ended and not settled >> place & 1:
+            if settled >> place & 1:
+                if group not in self.settled_behind:
+                    continue
+                self.settled_behind[group] |= 1 << place
+            if group not in self._ended:
                 self._add(place, group, count)
 
     def next_delivery(self, place: int, *, is_first: bool) -> tuple[Acquisition | None, int]:
@@ -113,9 +132,11 @@ class _Runs:
         if (run and is_dead) or len(run) == count or (former and not run and self._is_cut):
             self._ended.add(group)
             return
-        run.append(place)
         if is_dead:
             self._ended.add(group)
+        elif former and not run:
+            self.settled_behind[group] = 0
+        run.append(place)
 
 
 def _places(messages: int) -> Iterator[int]:

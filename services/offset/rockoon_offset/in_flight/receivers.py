@@ -426,10 +426,9 @@ class Receivers:
         left = wish.messages_max - outcome.messages
         where = wish.group, reach.queue
         visible_at_ms = now_ms + wish.visible_after_ms
-        if left <= 0:
-            acquired = []
-        elif config.fifo:
-            acquired = self._deliveries.acquire_in_order(
+        made: Sequence[Record] = ()
+        if left > 0 and config.fifo:
+            made = self._deliveries.acquire_in_order(
                 *where,
                 left,
                 reach.candidates,
@@ -438,11 +437,10 @@ class Receivers:
                 visible_at_ms,
                 wish.attempt_id,
             )
-        else:
-            acquired = self._deliveries.acquire(
-                *where, left, reach.end_offset, now_ms, visible_at_ms
-            )
-        records += acquired
+        elif left > 0:
+            made = self._deliveries.acquire(*where, left, reach.end_offset, now_ms, visible_at_ms)
+        records += made
+        acquired = [each for each in made if isinstance(each, Acquired)]
         for each in acquired:
             outcome.deliveries.append(Delivery(each, is_dead(config, each)))
             self._count(outcome.deliveries[-1])
