@@ -86,6 +86,21 @@ async def test_a_receive_returns_the_next_messages_of_a_message_group(
     assert bodies(await consumer.receive_all(1)) == [b"3", b"4"]
 
 
+@pytest.mark.parametrize(
+    ("language", "renewed", "count"),
+    [("JAVA", True, 3), ("GO", True, 1), ("HTTP", True, 1), ("GO", False, 3)],
+)
+async def test_push_consumers_that_do_not_wait_for_a_failed_message_get_one_at_a_time(
+    gateway: RunningGateway, cluster: rockoon.Cluster, language: str, renewed: bool, count: int
+) -> None:
+    name = f"waits-{language}-{renewed}"
+    async with WireClient(gateway.address, headers={"x-mq-language": language}) as client:
+        consumer = await in_order(client, cluster, name, "aaa")
+        found = await consumer.receive_all(1, renewed=renewed)
+        assert bodies(found) == [b"0", b"1", b"2"][:count]
+        await consumer.acknowledge(*map(handle, found))
+
+
 @pytest.mark.parametrize("is_same", [True, False])
 async def test_a_try_that_is_repeated_gets_the_same_again_and_another_one_nothing(
     client: WireClient, cluster: rockoon.Cluster, is_same: bool

@@ -71,6 +71,7 @@ class Queue:
             GROUP,
             QUEUE,
             count,
+            count,
             Candidates(0, self.keys),
             NEVER_DEAD,
             self.now_ms,

@@ -145,9 +145,18 @@ class World:
             first = max(0, self.model.floor - self.chance.randrange(3))
             told = self.groups[first : min(self.end, first + self.chance.randint(0, 40))]
             candidates = Candidates(first, told)
-            attempts, reopened = self.next_in_order(first + len(told), count)
+            group_count = self.chance.choice((1, 2, count))
+            attempts, reopened = self.next_in_order(first + len(told), count, group_count)
             made = self.deliveries.acquire_in_order(
-                GROUP, QUEUE, count, candidates, REDELIVERIES, self.now_ms, visible_at_ms, ""
+                GROUP,
+                QUEUE,
+                count,
+                group_count,
+                candidates,
+                REDELIVERIES,
+                self.now_ms,
+                visible_at_ms,
+                "",
             )
             self.model.done -= reopened
             records = [each for each in made if isinstance(each, Acquired)]
@@ -170,7 +179,9 @@ class World:
         held = self.model.held.get(offset)
         return held.attempt if held else 0
 
-    def next_in_order(self, end: int, count: int) -> tuple[dict[int, int], set[int]]:
+    def next_in_order(
+        self, end: int, count: int, group_count: int
+    ) -> tuple[dict[int, int], set[int]]:
         """Which messages a receiver gets that knows the message groups below an offset: offset to
         attempt; and those that were settled and come again."""
         members: dict[int, list[int]] = {}
@@ -194,7 +205,7 @@ class World:
             for offset in behind:
                 if offset >= end or self.attempts(offset) > REDELIVERIES + 1:
                     break
-                if offset not in done - settled[first]:
+                if offset not in done - settled[first] and len(run) < group_count:
                     run[offset] = max(self.attempts(offset), 1)
         found: dict[int, int] = {}
         while len(found) < count and any(runs):
@@ -508,7 +519,7 @@ def test_what_a_wrong_clock_put_off_for_ever_is_visible_when_the_service_starts(
 
 def test_a_snapshot_knows_whose_try_an_acquisition_was() -> None:
     ledger, deliveries = open_ledger()
-    deliveries.acquire_in_order(GROUP, QUEUE, 1, Candidates(0, [1]), 16, 0, 10, "a try")
+    deliveries.acquire_in_order(GROUP, QUEUE, 1, 1, Candidates(0, [1]), 16, 0, 10, "a try")
     (acquisition,) = replayed(list(ledger.snapshot())).windows.of(GROUP, QUEUE)
     assert acquisition.attempt_id == "a try"
 
@@ -575,7 +586,7 @@ def test_receivers_begin_by_writing_what_a_wrong_clock_has_put_off() -> None:
 def test_a_group_that_keeps_no_order_any_more_gets_what_was_left_behind() -> None:
     ledger, deliveries = open_ledger()
     candidates = Candidates(0, [1, 1, 1, 2])
-    records = deliveries.acquire_in_order(GROUP, QUEUE, 2, candidates, 16, 0, 10, "")
+    records = deliveries.acquire_in_order(GROUP, QUEUE, 2, 2, candidates, 16, 0, 10, "")
     assert [each.messages for each in records if isinstance(each, Acquired)] == [0b1001]
     assert offsets_of(deliveries.acquire(GROUP, QUEUE, 9, 6, 0, 10)) == {1, 2, 4, 5}
     window = ledger.windows.of(GROUP, QUEUE)

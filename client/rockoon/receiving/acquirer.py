@@ -377,6 +377,7 @@ class Acquirer:
                     messages_max=wish.messages_max,
                     visible_after_ms=line.wanting.visible_after_ms,
                     attempt_id=receiver.attempt_id if group.is_fifo else "",
+                    message_group_max=receiver.message_group_max,
                     policy=line.wanting.consume_from.to_wire(),
                     filters=filters,
                 )

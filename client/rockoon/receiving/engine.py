@@ -97,6 +97,7 @@ class ReceivingEngine:
         visible_after_ms: int,
         wait_seconds: float,
         attempt_id: str = "",
+        message_group_max: int = 0,
         receiver: str = "",
         consume_from: ConsumeFrom = ConsumeFrom.GROUP,
         create_group: bool = True,
@@ -114,6 +115,8 @@ class ReceivingEngine:
             wait_seconds: how long to wait for the first one; 0: not at all.
             attempt_id: names this try in a FIFO group: the same again gets the same messages, as
                 long as they are in flight. Empty: no such thing.
+            message_group_max: messages of one message group at most, in a FIFO group; 0: as many as
+                `messages_max`.
             receiver: who asks, for people; the connection's client id when empty.
             consume_from: where to start on queues without progress, when the group does not say.
             create_group: make the group when it does not exist.
@@ -136,7 +139,7 @@ class ReceivingEngine:
         wanted = tuple(sorted(subscriptions, key=lambda each: each.topic))
         line = self._line(known, Wanting(group, wanted, visible_after_ms, consume_from))
         name = receiver or self._cluster.client_id
-        parked = ParkedReceiver(messages_max, name, attempt_id)
+        parked = ParkedReceiver(messages_max, name, attempt_id, message_group_max)
         line.park(parked)
         self._acquirer.begin(line, known, wait_seconds)
         loop = asyncio.get_running_loop()

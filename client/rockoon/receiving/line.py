@@ -37,14 +37,27 @@ class ParkedReceiver:
         messages_max: how many it takes.
         name: for people.
         attempt_id: of a FIFO group's receiver.
+        message_group_max: how many of one message group a FIFO group's receiver takes; 0: as many
+            as it takes in all.
     """
 
-    __slots__ = ("attempt_id", "first_ask", "is_over", "messages", "messages_max", "name")
+    __slots__ = (
+        "attempt_id",
+        "first_ask",
+        "is_over",
+        "message_group_max",
+        "messages",
+        "messages_max",
+        "name",
+    )
 
-    def __init__(self, messages_max: int, name: str, attempt_id: str) -> None:
+    def __init__(
+        self, messages_max: int, name: str, attempt_id: str, message_group_max: int = 0
+    ) -> None:
         self.messages_max = messages_max
         self.name = name
         self.attempt_id = attempt_id
+        self.message_group_max = message_group_max
         self.messages: asyncio.Future[ReceivedMessages] = asyncio.get_running_loop().create_future()
         self.first_ask = 0
         """Number of the line's first ask that is made for it too."""

@@ -27,7 +27,7 @@ from rockoon_proto.v1 import nameserver_pb2 as rockoon__proto_dot_v1_dot_nameser
 from rockoon_proto.v1 import offset_pb2 as rockoon__proto_dot_v1_dot_offset__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n rockoon_proto/v1/in_flight.proto\x12\nrockoon.v1\x1a\x1drockoon_proto/v1/errors.proto\x1a!rockoon_proto/v1/nameserver.proto\x1a\x1drockoon_proto/v1/offset.proto\"\x9f\x01\n\nQueueReach\x12#\n\x05queue\x18\x01 \x01(\x0b\x32\x14.rockoon.v1.QueueRef\x12\x12\n\nmin_offset\x18\x02 \x01(\x03\x12\x12\n\nend_offset\x18\x03 \x01(\x03\x12\x17\n\x0f\x63\x61ndidates_from\x18\x04 \x01(\x03\x12\x12\n\ncandidates\x18\x05 \x03(\x06\x12\x17\n\x0f\x63reate_revision\x18\x06 \x01(\x03\"\xee\x01\n\x06Wanted\x12\r\n\x05group\x18\x01 \x01(\t\x12\x10\n\x08receiver\x18\x02 \x01(\t\x12&\n\x06queues\x18\x03 \x03(\x0b\x32\x16.rockoon.v1.QueueReach\x12\x14\n\x0cmessages_max\x18\x04 \x01(\x05\x12\x18\n\x10visible_after_ms\x18\x05 \x01(\x03\x12\x12\n\nattempt_id\x18\x06 \x01(\t\x12\'\n\x06policy\x18\x07 \x01(\x0b\x32\x17.rockoon.v1.StartPolicy\x12.\n\x07\x66ilters\x18\x08 \x03(\x0b\x32\x1d.rockoon.v1.TopicSubscription\"L\n\x0e\x41\x63quireRequest\x12\"\n\x06wanted\x18\x01 \x03(\x0b\x32\x12.rockoon.v1.Wanted\x12\x16\n\x0eroute_revision\x18\x02 \x01(\x03\"\xb1\x01\n\x08\x41\x63quired\x12#\n\x05queue\x18\x01 \x01(\x0b\x32\x14.rockoon.v1.QueueRef\x12\x13\n\x0b\x61\x63quisition\x18\x02 \x01(\x03\x12\x14\n\x0c\x66irst_offset\x18\x03 \x01(\x03\x12\x0f\n\x07offsets\x18\x04 \x01(\x0c\x12\x0f\n\x07\x61ttempt\x18\x05 \x01(\x05\x12\x0c\n\x04\x64\x65\x61\x64\x18\x06 \x01(\x08\x12\x15\n\rvisible_at_ms\x18\x07 \x01(\x03\x12\x0e\n\x06reason\x18\x08 \x01(\t\"U\n\x0cQueueRefusal\x12#\n\x05queue\x18\x01 \x01(\x0b\x32\x14.rockoon.v1.QueueRef\x12 \n\x05\x65rror\x18\x02 \x01(\x0b\x32\x11.rockoon.v1.Error\"L\n\x10WantedCandidates\x12#\n\x05queue\x18\x01 \x01(\x0b\x32\x14.rockoon.v1.QueueRef\x12\x13\n\x0b\x66rom_offset\x18\x02 \x01(\x03\"\xec\x01\n\x07Granted\x12&\n\x08\x61\x63quired\x18\x01 \x03(\x0b\x32\x14.rockoon.v1.Acquired\x12\x1a\n\x12next_visible_at_ms\x18\x02 \x01(\x03\x12)\n\x07refused\x18\x03 \x03(\x0b\x32\x18.rockoon.v1.QueueRefusal\x12\x37\n\x11wanted_candidates\x18\x04 \x03(\x0b\x32\x1c.rockoon.v1.WantedCandidates\x12 \n\x05\x65rror\x18\x05 \x01(\x0b\x32\x11.rockoon.v1.Error\x12\x17\n\x0f\x66ilter_conflict\x18\x06 \x01(\t\"F\n\x0c\x41\x63quireReply\x12$\n\x07granted\x18\x01 \x03(\x0b\x32\x13.rockoon.v1.Granted\x12\x10\n\x08\x61s_of_ms\x18\x02 \x01(\x03\"l\n\tDelivered\x12#\n\x05queue\x18\x01 \x01(\x0b\x32\x14.rockoon.v1.QueueRef\x12\x13\n\x0b\x61\x63quisition\x18\x02 \x01(\x03\x12\x14\n\x0c\x66irst_offset\x18\x03 \x01(\x03\x12\x0f\n\x07offsets\x18\x04 \x01(\x0c\"A\n\x12\x41\x63knowledgeRequest\x12+\n\x07\x65ntries\x18\x01 \x03(\x0b\x32\x1a.rockoon.v1.GroupDelivered\"I\n\x0eGroupDelivered\x12\r\n\x05group\x18\x01 \x01(\t\x12(\n\tdelivered\x18\x02 \x01(\x0b\x32\x15.rockoon.v1.Delivered\"A\n\x0c\x41\x63knowledged\x12\x0f\n\x07refused\x18\x01 \x01(\x0c\x12 \n\x05\x65rror\x18\x02 \x01(\x0b\x32\x11.rockoon.v1.Error\"=\n\x10\x41\x63knowledgeReply\x12)\n\x07results\x18\x01 \x03(\x0b\x32\x18.rockoon.v1.Acknowledged\"\x98\x01\n\x10VisibilityChange\x12\r\n\x05group\x18\x01 \x01(\t\x12(\n\tdelivered\x18\x02 \x01(\x0b\x32\x15.rockoon.v1.Delivered\x12\x18\n\x10visible_after_ms\x18\x03 \x01(\x03\x12\x11\n\tuncounted\x18\x04 \x01(\x08\x12\x0e\n\x06\x65xtend\x18\x05 \x01(\x08\x12\x0e\n\x06reason\x18\x06 \x01(\t\"H\n\x17\x43hangeVisibilityRequest\x12-\n\x07\x63hanges\x18\x01 \x03(\x0b\x32\x1c.rockoon.v1.VisibilityChange\"r\n\x11\x43hangedVisibility\x12\x0f\n\x07refused\x18\x01 \x01(\x0c\x12\x13\n\x0b\x61\x63quisition\x18\x02 \x01(\x03\x12\x15\n\rvisible_at_ms\x18\x03 \x01(\x03\x12 \n\x05\x65rror\x18\x04 \x01(\x0b\x32\x11.rockoon.v1.Error\"G\n\x15\x43hangeVisibilityReply\x12.\n\x07results\x18\x01 \x03(\x0b\x32\x1d.rockoon.v1.ChangedVisibility\"3\n\x13ListInFlightRequest\x12\r\n\x05group\x18\x01 \x01(\t\x12\r\n\x05topic\x18\x02 \x01(\t\"\xcf\x01\n\rQueueInFlight\x12#\n\x05queue\x18\x01 \x01(\x0b\x32\x14.rockoon.v1.QueueRef\x12\x12\n\nsettled_to\x18\x02 \x01(\x03\x12\x13\n\x0b\x61\x63quired_to\x18\x03 \x01(\x03\x12\x15\n\rsettled_above\x18\x04 \x01(\x03\x12\x11\n\tin_flight\x18\x05 \x01(\x03\x12\x15\n\rvisible_again\x18\x06 \x01(\x03\x12\x13\n\x0b\x61ttempt_max\x18\x07 \x01(\x05\x12\x1a\n\x12next_visible_at_ms\x18\x08 \x01(\x03\"P\n\x11ListInFlightReply\x12)\n\x06queues\x18\x01 \x03(\x0b\x32\x19.rockoon.v1.QueueInFlight\x12\x10\n\x08\x61s_of_ms\x18\x02 \x01(\x03\x32\xcb\x02\n\x0fInFlightService\x12?\n\x07\x41\x63quire\x12\x1a.rockoon.v1.AcquireRequest\x1a\x18.rockoon.v1.AcquireReply\x12K\n\x0b\x41\x63knowledge\x12\x1e.rockoon.v1.AcknowledgeRequest\x1a\x1c.rockoon.v1.AcknowledgeReply\x12Z\n\x10\x43hangeVisibility\x12#.rockoon.v1.ChangeVisibilityRequest\x1a!.rockoon.v1.ChangeVisibilityReply\x12N\n\x0cListInFlight\x12\x1f.rockoon.v1.ListInFlightRequest\x1a\x1d.rockoon.v1.ListInFlightReplyb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n rockoon_proto/v1/in_flight.proto\x12\nrockoon.v1\x1a\x1drockoon_proto/v1/errors.proto\x1a!rockoon_proto/v1/nameserver.proto\x1a\x1drockoon_proto/v1/offset.proto\"\x9f\x01\n\nQueueReach\x12#\n\x05queue\x18\x01 \x01(\x0b\x32\x14.rockoon.v1.QueueRef\x12\x12\n\nmin_offset\x18\x02 \x01(\x03\x12\x12\n\nend_offset\x18\x03 \x01(\x03\x12\x17\n\x0f\x63\x61ndidates_from\x18\x04 \x01(\x03\x12\x12\n\ncandidates\x18\x05 \x03(\x06\x12\x17\n\x0f\x63reate_revision\x18\x06 \x01(\x03\"\x89\x02\n\x06Wanted\x12\r\n\x05group\x18\x01 \x01(\t\x12\x10\n\x08receiver\x18\x02 \x01(\t\x12&\n\x06queues\x18\x03 \x03(\x0b\x32\x16.rockoon.v1.QueueReach\x12\x14\n\x0cmessages_max\x18\x04 \x01(\x05\x12\x18\n\x10visible_after_ms\x18\x05 \x01(\x03\x12\x12\n\nattempt_id\x18\x06 \x01(\t\x12\'\n\x06policy\x18\x07 \x01(\x0b\x32\x17.rockoon.v1.StartPolicy\x12.\n\x07\x66ilters\x18\x08 \x03(\x0b\x32\x1d.rockoon.v1.TopicSubscription\x12\x19\n\x11message_group_max\x18\t \x01(\x05\"L\n\x0e\x41\x63quireRequest\x12\"\n\x06wanted\x18\x01 \x03(\x0b\x32\x12.rockoon.v1.Wanted\x12\x16\n\x0eroute_revision\x18\x02 \x01(\x03\"\xb1\x01\n\x08\x41\x63quired\x12#\n\x05queue\x18\x01 \x01(\x0b\x32\x14.rockoon.v1.QueueRef\x12\x13\n\x0b\x61\x63quisition\x18\x02 \x01(\x03\x12\x14\n\x0c\x66irst_offset\x18\x03 \x01(\x03\x12\x0f\n\x07offsets\x18\x04 \x01(\x0c\x12\x0f\n\x07\x61ttempt\x18\x05 \x01(\x05\x12\x0c\n\x04\x64\x65\x61\x64\x18\x06 \x01(\x08\x12\x15\n\rvisible_at_ms\x18\x07 \x01(\x03\x12\x0e\n\x06reason\x18\x08 \x01(\t\"U\n\x0cQueueRefusal\x12#\n\x05queue\x18\x01 \x01(\x0b\x32\x14.rockoon.v1.QueueRef\x12 \n\x05\x65rror\x18\x02 \x01(\x0b\x32\x11.rockoon.v1.Error\"L\n\x10WantedCandidates\x12#\n\x05queue\x18\x01 \x01(\x0b\x32\x14.rockoon.v1.QueueRef\x12\x13\n\x0b\x66rom_offset\x18\x02 \x01(\x03\"\xec\x01\n\x07Granted\x12&\n\x08\x61\x63quired\x18\x01 \x03(\x0b\x32\x14.rockoon.v1.Acquired\x12\x1a\n\x12next_visible_at_ms\x18\x02 \x01(\x03\x12)\n\x07refused\x18\x03 \x03(\x0b\x32\x18.rockoon.v1.QueueRefusal\x12\x37\n\x11wanted_candidates\x18\x04 \x03(\x0b\x32\x1c.rockoon.v1.WantedCandidates\x12 \n\x05\x65rror\x18\x05 \x01(\x0b\x32\x11.rockoon.v1.Error\x12\x17\n\x0f\x66ilter_conflict\x18\x06 \x01(\t\"F\n\x0c\x41\x63quireReply\x12$\n\x07granted\x18\x01 \x03(\x0b\x32\x13.rockoon.v1.Granted\x12\x10\n\x08\x61s_of_ms\x18\x02 \x01(\x03\"l\n\tDelivered\x12#\n\x05queue\x18\x01 \x01(\x0b\x32\x14.rockoon.v1.QueueRef\x12\x13\n\x0b\x61\x63quisition\x18\x02 \x01(\x03\x12\x14\n\x0c\x66irst_offset\x18\x03 \x01(\x03\x12\x0f\n\x07offsets\x18\x04 \x01(\x0c\"A\n\x12\x41\x63knowledgeRequest\x12+\n\x07\x65ntries\x18\x01 \x03(\x0b\x32\x1a.rockoon.v1.GroupDelivered\"I\n\x0eGroupDelivered\x12\r\n\x05group\x18\x01 \x01(\t\x12(\n\tdelivered\x18\x02 \x01(\x0b\x32\x15.rockoon.v1.Delivered\"A\n\x0c\x41\x63knowledged\x12\x0f\n\x07refused\x18\x01 \x01(\x0c\x12 \n\x05\x65rror\x18\x02 \x01(\x0b\x32\x11.rockoon.v1.Error\"=\n\x10\x41\x63knowledgeReply\x12)\n\x07results\x18\x01 \x03(\x0b\x32\x18.rockoon.v1.Acknowledged\"\x98\x01\n\x10VisibilityChange\x12\r\n\x05group\x18\x01 \x01(\t\x12(\n\tdelivered\x18\x02 \x01(\x0b\x32\x15.rockoon.v1.Delivered\x12\x18\n\x10visible_after_ms\x18\x03 \x01(\x03\x12\x11\n\tuncounted\x18\x04 \x01(\x08\x12\x0e\n\x06\x65xtend\x18\x05 \x01(\x08\x12\x0e\n\x06reason\x18\x06 \x01(\t\"H\n\x17\x43hangeVisibilityRequest\x12-\n\x07\x63hanges\x18\x01 \x03(\x0b\x32\x1c.rockoon.v1.VisibilityChange\"r\n\x11\x43hangedVisibility\x12\x0f\n\x07refused\x18\x01 \x01(\x0c\x12\x13\n\x0b\x61\x63quisition\x18\x02 \x01(\x03\x12\x15\n\rvisible_at_ms\x18\x03 \x01(\x03\x12 \n\x05\x65rror\x18\x04 \x01(\x0b\x32\x11.rockoon.v1.Error\"G\n\x15\x43hangeVisibilityReply\x12.\n\x07results\x18\x01 \x03(\x0b\x32\x1d.rockoon.v1.ChangedVisibility\"3\n\x13ListInFlightRequest\x12\r\n\x05group\x18\x01 \x01(\t\x12\r\n\x05topic\x18\x02 \x01(\t\"\xcf\x01\n\rQueueInFlight\x12#\n\x05queue\x18\x01 \x01(\x0b\x32\x14.rockoon.v1.QueueRef\x12\x12\n\nsettled_to\x18\x02 \x01(\x03\x12\x13\n\x0b\x61\x63quired_to\x18\x03 \x01(\x03\x12\x15\n\rsettled_above\x18\x04 \x01(\x03\x12\x11\n\tin_flight\x18\x05 \x01(\x03\x12\x15\n\rvisible_again\x18\x06 \x01(\x03\x12\x13\n\x0b\x61ttempt_max\x18\x07 \x01(\x05\x12\x1a\n\x12next_visible_at_ms\x18\x08 \x01(\x03\"P\n\x11ListInFlightReply\x12)\n\x06queues\x18\x01 \x03(\x0b\x32\x19.rockoon.v1.QueueInFlight\x12\x10\n\x08\x61s_of_ms\x18\x02 \x01(\x03\x32\xcb\x02\n\x0fInFlightService\x12?\n\x07\x41\x63quire\x12\x1a.rockoon.v1.AcquireRequest\x1a\x18.rockoon.v1.AcquireReply\x12K\n\x0b\x41\x63knowledge\x12\x1e.rockoon.v1.AcknowledgeRequest\x1a\x1c.rockoon.v1.AcknowledgeReply\x12Z\n\x10\x43hangeVisibility\x12#.rockoon.v1.ChangeVisibilityRequest\x1a!.rockoon.v1.ChangeVisibilityReply\x12N\n\x0cListInFlight\x12\x1f.rockoon.v1.ListInFlightRequest\x1a\x1d.rockoon.v1.ListInFlightReplyb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -37,43 +37,43 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_QUEUEREACH']._serialized_start=146
   _globals['_QUEUEREACH']._serialized_end=305
   _globals['_WANTED']._serialized_start=308
-  _globals['_WANTED']._serialized_end=546
-  _globals['_ACQUIREREQUEST']._serialized_start=548
-  _globals['_ACQUIREREQUEST']._serialized_end=624
-  _globals['_ACQUIRED']._serialized_start=627
-  _globals['_ACQUIRED']._serialized_end=804
-  _globals['_QUEUEREFUSAL']._serialized_start=806
-  _globals['_QUEUEREFUSAL']._serialized_end=891
-  _globals['_WANTEDCANDIDATES']._serialized_start=893
-  _globals['_WANTEDCANDIDATES']._serialized_end=969
-  _globals['_GRANTED']._serialized_start=972
-  _globals['_GRANTED']._serialized_end=1208
-  _globals['_ACQUIREREPLY']._serialized_start=1210
-  _globals['_ACQUIREREPLY']._serialized_end=1280
-  _globals['_DELIVERED']._serialized_start=1282
-  _globals['_DELIVERED']._serialized_end=1390
-  _globals['_ACKNOWLEDGEREQUEST']._serialized_start=1392
-  _globals['_ACKNOWLEDGEREQUEST']._serialized_end=1457
-  _globals['_GROUPDELIVERED']._serialized_start=1459
-  _globals['_GROUPDELIVERED']._serialized_end=1532
-  _globals['_ACKNOWLEDGED']._serialized_start=1534
-  _globals['_ACKNOWLEDGED']._serialized_end=1599
-  _globals['_ACKNOWLEDGEREPLY']._serialized_start=1601
-  _globals['_ACKNOWLEDGEREPLY']._serialized_end=1662
-  _globals['_VISIBILITYCHANGE']._serialized_start=1665
-  _globals['_VISIBILITYCHANGE']._serialized_end=1817
-  _globals['_CHANGEVISIBILITYREQUEST']._serialized_start=1819
-  _globals['_CHANGEVISIBILITYREQUEST']._serialized_end=1891
-  _globals['_CHANGEDVISIBILITY']._serialized_start=1893
-  _globals['_CHANGEDVISIBILITY']._serialized_end=2007
-  _globals['_CHANGEVISIBILITYREPLY']._serialized_start=2009
-  _globals['_CHANGEVISIBILITYREPLY']._serialized_end=2080
-  _globals['_LISTINFLIGHTREQUEST']._serialized_start=2082
-  _globals['_LISTINFLIGHTREQUEST']._serialized_end=2133
-  _globals['_QUEUEINFLIGHT']._serialized_start=2136
-  _globals['_QUEUEINFLIGHT']._serialized_end=2343
-  _globals['_LISTINFLIGHTREPLY']._serialized_start=2345
-  _globals['_LISTINFLIGHTREPLY']._serialized_end=2425
-  _globals['_INFLIGHTSERVICE']._serialized_start=2428
-  _globals['_INFLIGHTSERVICE']._serialized_end=2759
+  _globals['_WANTED']._serialized_end=573
+  _globals['_ACQUIREREQUEST']._serialized_start=575
+  _globals['_ACQUIREREQUEST']._serialized_end=651
+  _globals['_ACQUIRED']._serialized_start=654
+  _globals['_ACQUIRED']._serialized_end=831
+  _globals['_QUEUEREFUSAL']._serialized_start=833
+  _globals['_QUEUEREFUSAL']._serialized_end=918
+  _globals['_WANTEDCANDIDATES']._serialized_start=920
+  _globals['_WANTEDCANDIDATES']._serialized_end=996
+  _globals['_GRANTED']._serialized_start=999
+  _globals['_GRANTED']._serialized_end=1235
+  _globals['_ACQUIREREPLY']._serialized_start=1237
+  _globals['_ACQUIREREPLY']._serialized_end=1307
+  _globals['_DELIVERED']._serialized_start=1309
+  _globals['_DELIVERED']._serialized_end=1417
+  _globals['_ACKNOWLEDGEREQUEST']._serialized_start=1419
+  _globals['_ACKNOWLEDGEREQUEST']._serialized_end=1484
+  _globals['_GROUPDELIVERED']._serialized_start=1486
+  _globals['_GROUPDELIVERED']._serialized_end=1559
+  _globals['_ACKNOWLEDGED']._serialized_start=1561
+  _globals['_ACKNOWLEDGED']._serialized_end=1626
+  _globals['_ACKNOWLEDGEREPLY']._serialized_start=1628
+  _globals['_ACKNOWLEDGEREPLY']._serialized_end=1689
+  _globals['_VISIBILITYCHANGE']._serialized_start=1692
+  _globals['_VISIBILITYCHANGE']._serialized_end=1844
+  _globals['_CHANGEVISIBILITYREQUEST']._serialized_start=1846
+  _globals['_CHANGEVISIBILITYREQUEST']._serialized_end=1918
+  _globals['_CHANGEDVISIBILITY']._serialized_start=1920
+  _globals['_CHANGEDVISIBILITY']._serialized_end=2034
+  _globals['_CHANGEVISIBILITYREPLY']._serialized_start=2036
+  _globals['_CHANGEVISIBILITYREPLY']._serialized_end=2107
+  _globals['_LISTINFLIGHTREQUEST']._serialized_start=2109
+  _globals['_LISTINFLIGHTREQUEST']._serialized_end=2160
+  _globals['_QUEUEINFLIGHT']._serialized_start=2163
+  _globals['_QUEUEINFLIGHT']._serialized_end=2370
+  _globals['_LISTINFLIGHTREPLY']._serialized_start=2372
+  _globals['_LISTINFLIGHTREPLY']._serialized_end=2452
+  _globals['_INFLIGHTSERVICE']._serialized_start=2455
+  _globals['_INFLIGHTSERVICE']._serialized_end=2786
 # @@protoc_insertion_point(module_scope)

@@ -26,7 +26,7 @@ class QueueReach(_message.Message):
     def __init__(self, queue: _Optional[_Union[_offset_pb2.QueueRef, _Mapping]] = ..., min_offset: _Optional[int] = ..., end_offset: _Optional[int] = ..., candidates_from: _Optional[int] = ..., candidates: _Optional[_Iterable[int]] = ..., create_revision: _Optional[int] = ...) -> None: ...
 
 class Wanted(_message.Message):
-    __slots__ = ("group", "receiver", "queues", "messages_max", "visible_after_ms", "attempt_id", "policy", "filters")
+    __slots__ = ("group", "receiver", "queues", "messages_max", "visible_after_ms", "attempt_id", "policy", "filters", "message_group_max")
     GROUP_FIELD_NUMBER: _ClassVar[int]
     RECEIVER_FIELD_NUMBER: _ClassVar[int]
     QUEUES_FIELD_NUMBER: _ClassVar[int]
@@ -35,6 +35,7 @@ class Wanted(_message.Message):
     ATTEMPT_ID_FIELD_NUMBER: _ClassVar[int]
     POLICY_FIELD_NUMBER: _ClassVar[int]
     FILTERS_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_GROUP_MAX_FIELD_NUMBER: _ClassVar[int]
     group: str
     receiver: str
     queues: _containers.RepeatedCompositeFieldContainer[QueueReach]
@@ -43,7 +44,8 @@ class Wanted(_message.Message):
     attempt_id: str
     policy: _nameserver_pb2.StartPolicy
     filters: _containers.RepeatedCompositeFieldContainer[_offset_pb2.TopicSubscription]
-    def __init__(self, group: _Optional[str] = ..., receiver: _Optional[str] = ..., queues: _Optional[_Iterable[_Union[QueueReach, _Mapping]]] = ..., messages_max: _Optional[int] = ..., visible_after_ms: _Optional[int] = ..., attempt_id: _Optional[str] = ..., policy: _Optional[_Union[_nameserver_pb2.StartPolicy, _Mapping]] = ..., filters: _Optional[_Iterable[_Union[_offset_pb2.TopicSubscription, _Mapping]]] = ...) -> None: ...
+    message_group_max: int
+    def __init__(self, group: _Optional[str] = ..., receiver: _Optional[str] = ..., queues: _Optional[_Iterable[_Union[QueueReach, _Mapping]]] = ..., messages_max: _Optional[int] = ..., visible_after_ms: _Optional[int] = ..., attempt_id: _Optional[str] = ..., policy: _Optional[_Union[_nameserver_pb2.StartPolicy, _Mapping]] = ..., filters: _Optional[_Iterable[_Union[_offset_pb2.TopicSubscription, _Mapping]]] = ..., message_group_max: _Optional[int] = ...) -> None: ...
 
 class AcquireRequest(_message.Message):
     __slots__ = ("wanted", "route_revision")

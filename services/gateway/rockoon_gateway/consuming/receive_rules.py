@@ -24,6 +24,9 @@ REQUEST_TIMEOUT_SECONDS = 3.0
 """Of a client whose settings are not known."""
 ANSWER_SECONDS = 0.5
 """What of the deadline is left to the answer's way."""
+WAITING_LANGUAGES = frozenset({"java", "python", "cpp"})
+"""Words of x-mq-language of the libraries whose push consumers retry a failed message before they
+handle the next one of its message group. Those of Go and Node.js handle the next ones meanwhile."""
 FILTER_CHARACTERS_MAX = 4096
 """As long as an SQL92 expression may be. Filters are kept while somebody receives by them."""
 
@@ -60,6 +63,17 @@ def wish_of(
         is_renewed=request.auto_renew,
         wait_seconds=_wait_seconds(request, remaining_seconds, request_timeout_seconds),
     )
+
+
+def message_group_max(wish: Wish, language: str) -> int:
+    """How many messages of one message group a client of a FIFO group gets at a time; 0: no limit.
+
+    Args:
+        wish: the wish of its receive.
+        language: the word of its header x-mq-language.
+    """
+    is_push = wish.is_renewed
+    return 1 if is_push and language.lower() not in WAITING_LANGUAGES else 0
 
 
 def _visible_after_ms(request: ReceiveMessageRequest) -> int:

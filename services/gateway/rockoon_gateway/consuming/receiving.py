@@ -24,6 +24,7 @@ from rockoon_gateway.consuming.handles import RENEWED
 from rockoon_gateway.consuming.receive_rules import (
     REQUEST_TIMEOUT_SECONDS,
     Wish,
+    message_group_max,
     require_reader,
     subscription_of,
     wish_of,
@@ -54,6 +55,7 @@ class Receives(Protocol):
         visible_after_ms: int,
         wait_seconds: float,
         attempt_id: str = "",
+        message_group_max: int = 0,
         receiver: str = "",
         consume_from: ConsumeFrom = ConsumeFrom.GROUP,
         create_group: bool = True,
@@ -188,9 +190,7 @@ class Receiving:
         try:
             async with patience:
                 self._patience[patience] = group
-                received = await self._received(
-                    group, subscription, wish, call.client_id, request.attempt_id
-                )
+                received = await self._received(group, subscription, wish, call, request.attempt_id)
         except TimeoutError:
             # The gateway goes; cancelled, the engine has given back what it had.
             pass
@@ -207,7 +207,7 @@ class Receiving:
         return answers
 
     async def _received(
-        self, group: str, subscription: Subscription, wish: Wish, client_id: str, attempt_id: str
+        self, group: str, subscription: Subscription, wish: Wish, call: ClientCall, attempt_id: str
     ) -> ReceivedMessages:
         async def receive(
             subscriptions: Sequence[Subscription],
@@ -221,7 +221,8 @@ class Receiving:
                 visible_after_ms=wish.visible_after_ms,
                 wait_seconds=wait_seconds,
                 attempt_id=attempt_id,
-                receiver=client_id,
+                message_group_max=message_group_max(wish, call.language),
+                receiver=call.client_id,
                 consume_from=consume_from,
                 create_group=False,
             )
@@ -231,7 +232,7 @@ class Receiving:
             await self._groups.plain(group)
             return await receive([subscription], wait_seconds)
         await self._groups.lite(group, subscription.topic)
-        mine = self._lite_subscriptions.of(client_id, group, subscription.topic)
+        mine = self._lite_subscriptions.of(call.client_id, group, subscription.topic)
         # Whoever sends makes a lite topic, so there may be messages before its first subscription.
         return await self._lite.receive(
             mine, wait_seconds, partial(receive, consume_from=ConsumeFrom.FIRST)

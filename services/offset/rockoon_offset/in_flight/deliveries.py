@@ -121,6 +121,7 @@ class Deliveries:
         group: str,
         queue: MessageQueue,
         count: int,
+        group_count: int,
         candidates: Candidates,
         redeliveries_max: int,
         now_ms: int,
@@ -130,9 +131,13 @@ class Deliveries:
         """As `acquire`, the next messages of each message group, in their order.
 
         What was settled behind a message that comes again is settled no more.
+
+        Args:
+            group_count: messages of one message group at most.
+            redeliveries_max: if a message is delivered more often, it becomes a dead letter.
         """
         window = self._state.windows.of(group, queue)
-        found = next_in_order(window, *candidates, count, redeliveries_max, now_ms)
+        found = next_in_order(window, *candidates, count, group_count, redeliveries_max, now_ms)
         records: list[WindowPut | Acquired] = []
         if found.reopened:
             settled, skipped = window.settled & ~found.reopened, window.skipped | found.reopened

@@ -24,6 +24,7 @@ def next_in_order(
     candidates_from: int,
     candidates: Sequence[int],
     count: int,
+    group_count: int,
     redeliveries_max: int,
     now_ms: int,
 ) -> InOrder:
@@ -34,13 +35,14 @@ def next_in_order(
         candidates_from: offset of the first candidate. Above the floor, nothing is granted.
         candidates: message groups of the messages from there on.
         count: messages at most.
+        group_count: messages of one message group at most.
         redeliveries_max: if a message is delivered more often, it becomes a dead letter.
         now_ms: the current time, epoch milliseconds.
     """
     if candidates_from > window.floor:
         return InOrder([], 0)
     groups = candidates[window.floor - candidates_from :]
-    runs = _Runs(window, groups, count, redeliveries_max, now_ms)
+    runs = _Runs(window, groups, min(count, group_count), redeliveries_max, now_ms)
     # Message groups take turns, so a long backlog of one leaves room for the others.
     turns = sorted((turn, place) for run in runs.of.values() for turn, place in enumerate(run))
     chosen = sorted((place, turn == 0) for turn, place in turns[:count])
@@ -70,6 +72,7 @@ class _Runs:
 
     Args:
         groups: message groups by place.
+        length_max: of a run.
         (the others): as of `next_in_order`.
 
     Attributes:
@@ -81,7 +84,7 @@ class _Runs:
         self,
         window: Window,
         groups: Sequence[int],
-        count: int,
+        length_max: int,
         redeliveries_max: int,
         now_ms: int,
     ) -> None:
@@ -110,7 +113,7 @@ class _Runs:
                     continue
                 self.settled_behind[group] |= 1 << place
             if group not in self._ended:
-                self._add(place, group, count)
+                self._add(place, group, length_max)
 
     def next_delivery(self, place: int, *, is_first: bool) -> tuple[Acquisition | None, int]:
         """Return the former acquisition of a message, and its next attempt.
@@ -124,12 +127,12 @@ class _Runs:
             return None, 1
         return former, former.attempt + 1 if is_first else max(former.attempt, 1)
 
-    def _add(self, place: int, group: int, count: int) -> None:
+    def _add(self, place: int, group: int, length_max: int) -> None:
         """Add the next message of a message group, unless its run ends before."""
         run = self.of.setdefault(group, [])
         former, attempt = self.next_delivery(place, is_first=not run)
         is_dead = attempt - 1 > self._redeliveries_max
-        if (run and is_dead) or len(run) == count or (former and not run and self._is_cut):
+        if (run and is_dead) or len(run) == length_max or (former and not run and self._is_cut):
             self._ended.add(group)
             return
         if is_dead:

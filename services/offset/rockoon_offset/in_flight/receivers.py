@@ -55,6 +55,8 @@ class Wish(NamedTuple):
     receiver: str = ""
     # Those that the receiver reports now.
     filters: Sequence[TopicFilter] = ()
+    # In a FIFO group, messages of one message group at most; 0: `messages_max`.
+    message_group_max: int = 0
 
 
 class Delivered(NamedTuple):
@@ -431,6 +433,7 @@ class Receivers:
             made = self._deliveries.acquire_in_order(
                 *where,
                 left,
+                wish.message_group_max or left,
                 reach.candidates,
                 redeliveries_max(config),
                 now_ms,

@@ -142,6 +142,7 @@ def wish(wanted: pb.Wanted) -> Wish:
     bounded(wanted.queues)
     bounded_names(attempt_id=wanted.attempt_id)
     check_between("messages_max", wanted.messages_max, 1, MESSAGES_MAX)
+    check_between("message_group_max", wanted.message_group_max, 0, MESSAGES_MAX)
     check_between("visible_after_ms", wanted.visible_after_ms, INVISIBLE_MS_MIN, INVISIBLE_MS_MAX)
     bounded(wanted.filters)
     for each in wanted.filters:
@@ -156,6 +157,7 @@ def wish(wanted: pb.Wanted) -> Wish:
         policy_from_wire(wanted.policy),
         wanted.receiver,
         [TopicFilter(each.topic, each.expression) for each in wanted.filters],
+        wanted.message_group_max,
     )
 
 
