@@ -1,7 +1,7 @@
-"""What receivers of a FIFO group are promised, whatever becomes of the messages that they got.
+"""The order that receivers of a FIFO group are promised, if messages fail at random.
 
-The model knows the messages of each message group in their order, and which are done. Receivers
-crash, acknowledge, and put messages back; it follows what they got and says what may come next.
+The model has the messages of each message group in order, and those that are done. Receivers crash,
+acknowledge, and put messages back. The model checks each batch and computes the next one.
 """
 
 import random
@@ -34,7 +34,7 @@ class Stream:
     acknowledged: set[int] = field(default_factory=set)
     """Those that come no more, as far as is known."""
     free_at_ms: int = 0
-    """When nobody has any of its messages."""
+    """When none of its messages is in flight any more."""
 
     @property
     def next(self) -> list[int]:
@@ -64,7 +64,7 @@ class Queue:
         self.deliveries.open(GROUP, QUEUE)
 
     def receive(self) -> dict[int, list[Acquired]]:
-        """What a receiver got, by message group; each message as an acquisition of its own."""
+        """Acquire a batch; return one record for each message, by message group."""
         count = self.chance.randint(1, 16)
         visible_at_ms = self.now_ms + INVISIBLE_MS
         made = self.deliveries.acquire_in_order(
@@ -102,7 +102,7 @@ class Queue:
             offsets = [each.first for each in some]
             assert offsets == stream.next[: len(some)], "in order, without a hole"
             assert len(some) >= min(most - 1, len(stream.next)), "they take turns"
-            # What comes again has to be acknowledged again, and so has all behind it.
+            # All messages from the first delivered one on have to be acknowledged again.
             stream.acknowledged -= set(stream.next)
 
     def handle(self, key: int, some: list[Acquired]) -> None:

@@ -33,10 +33,15 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One of them; `message` is empty for ALL_SETTLED."""
+    """One of them; `message` is empty for ALL_SETTLED.
+
+    Attributes:
+        batch: of DELIVERED, a number of the answer that brought it; 0: not known.
+    """
 
     kind: Kind
     message: str = ""
+    batch: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +51,8 @@ class GroupHistory:
     Args:
         name: of the group.
         steps: of all its consumers, in one order.
-        is_fifo: messages of a stream come in their order, each after the one before is settled.
+        is_fifo: messages of a stream come in their order, each with the one before or after that is
+            settled. If one comes again, those behind it come again, too.
         tells: the client's program sees what acknowledgements are answered; push consumers
             acknowledge by themselves.
     """
@@ -104,10 +110,19 @@ def _came_back(group: GroupHistory, copies: Mapping[str, int]) -> list[str]:
         elif step.kind is Kind.SETTLED:
             settled[step.message] += 1
         elif step.kind is Kind.DELIVERED:
-            seen.add(step.message)
             if settled[step.message] >= copies.get(step.message, 1):
                 back.append(step.message)
+            if group.is_fifo and step.message in seen:
+                for message in [each for each in settled if _is_behind(each, step.message)]:
+                    del settled[message]
+            seen.add(step.message)
     return back
+
+
+def _is_behind(message: str, other: str) -> bool:
+    """Whether a message is a later one of the other's stream."""
+    (stream, _, number), (of_other, _, before) = message.rpartition("-"), other.rpartition("-")
+    return stream == of_other and int(number) > int(before)
 
 
 def _disorder(
@@ -123,23 +138,29 @@ def _disorder(
         for stream, its in numbers.items()
         for earlier, number in zip(sorted(its), sorted(its)[1:], strict=False)
     }
-    delivered, tried = set[str](), set[str]()
-    newest: dict[str, int] = {}
+    tried = set[str]()
+    # By message, the answer that brought it last; by stream, the message that came last.
+    batches: dict[str, int] = {}
+    newest: dict[str, str] = {}
     overtaken, turned_back, unsettled = [], [], []
     for step in group.steps:
         if step.kind is Kind.TRIED:
             tried.add(step.message)
         if step.kind is not Kind.DELIVERED:
             continue
-        stream, _, number = step.message.rpartition("-")
-        earlier = before.get(step.message)
-        if earlier is not None and earlier not in delivered:
-            overtaken.append(step.message)
+        message, batch = step.message, step.batch
+        stream = message.rpartition("-")[0]
+        earlier, last = before.get(message), newest.get(stream)
+        if earlier is not None and earlier not in batches:
+            overtaken.append(message)
         elif earlier is not None and group.tells and earlier not in tried:
-            unsettled.append(step.message)
-        # A copy that comes of sending again may be stored behind later ones.
-        if int(number) < newest.get(stream, -1) and copies.get(step.message, 1) == 1:
-            turned_back.append(step.message)
-        newest[stream] = max(newest.get(stream, -1), int(number))
-        delivered.add(step.message)
+            unsettled += [message] if not batch or batches[earlier] != batch else []
+        # A copy that comes of sending again may be stored behind later ones. A program that does
+        # not see acknowledgements does not know which of an answer's messages failed.
+        if group.tells and last is not None and _is_behind(last, message):
+            is_of_one_answer = batches[last] and batches.get(message) == batches[last]
+            if copies.get(message, 1) == 1 and not is_of_one_answer:
+                turned_back.append(message)
+        newest[stream] = message
+        batches[message] = batch
     return (OVERTAKEN, overtaken), (TURNED_BACK, turned_back), (UNSETTLED_BEFORE, unsettled)

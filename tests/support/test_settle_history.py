@@ -23,11 +23,14 @@ KINDS = {"<": Kind.DELIVERED, "?": Kind.TRIED, "+": Kind.SETTLED}
 
 
 def steps(text: str) -> list[Step]:
-    """`<a-0` delivered, `?a-0` acknowledged, `+a-0` answered OK, `.` nothing is left."""
-    return [
-        Step(Kind.ALL_SETTLED) if word == "." else Step(KINDS[word[0]], word[1:])
-        for word in text.split()
-    ]
+    """`<a-0@7` delivered by answer 7 (`<a-0`: unknown), `?a-0` acknowledged, `+a-0` answered, `.`
+    nothing is left."""
+    found = []
+    for word in text.split():
+        message, _, batch = word[1:].partition("@")
+        kind = KINDS.get(word[0], Kind.ALL_SETTLED)
+        found.append(Step(kind, message, int(batch or 0)))
+    return found
 
 
 def found(
@@ -43,6 +46,10 @@ def found(
         "<a-0 ?a-0 +a-0 <b-0 ?b-0 +b-0 <a-1 ?a-1 +a-1 .",
         # Its acknowledgement was not answered: it comes again.
         "<a-0 ?a-0 <a-0 ?a-0 +a-0 <a-1 ?a-1 +a-1 <b-0 ?b-0 +b-0 .",
+        # Both came at once. The first one failed, and the second one comes again although settled.
+        "<a-0@1 <a-1@1 ?a-1 +a-1 <a-0@2 <a-1@2 ?a-0 +a-0 ?a-1 +a-1 <b-0 ?b-0 +b-0 .",
+        # As before, and the second one comes again by an answer of its own.
+        "<a-0@1 <a-1@1 ?a-1 +a-1 <a-0@2 ?a-0 +a-0 <a-1@3 ?a-1 +a-1 <b-0 ?b-0 +b-0 .",
         # It was not answered and counts.
         "<a-0 ?a-0 <a-1 ?a-1 +a-1 <b-0 ?b-0 +b-0 .",
     ],
@@ -64,8 +71,12 @@ def test_two_copies_of_a_message_are_delivered_and_settled_twice() -> None:
         ("<a-0 <b-0", {}, [NEVER]),
         ("<a-0 +a-0 <a-1 <b-0 <a-0", {}, [CAME_BACK]),
         ("<a-0 <a-1 <b-0 . <a-0", {"tells": False}, [CAME_BACK]),
-        ("<a-1 ?a-1 <a-0 <b-0", {"fifo": True, "tells": False}, [OVERTAKEN, TURNED_BACK]),
-        ("<a-0 <a-1 <a-0 <b-0", {"fifo": True, "tells": False}, [TURNED_BACK]),
+        ("<a-1 ?a-1 <a-0 <b-0", {"fifo": True}, [OVERTAKEN, TURNED_BACK]),
+        ("<a-1 <a-0 <b-0", {"fifo": True, "tells": False}, [OVERTAKEN]),
+        ("<a-0 ?a-0 <a-1 <a-0 <b-0", {"fifo": True}, [TURNED_BACK]),
+        ("<a-0@1 ?a-0 <a-1@2 <a-0@3 <b-0", {"fifo": True}, [TURNED_BACK]),
+        ("<a-0@1 <a-1@2 <b-0", {"fifo": True}, [UNSETTLED_BEFORE]),
+        ("<a-0@1 <a-1@1 ?a-0 +a-0 ?a-1 +a-1 <a-1@2 <b-0", {"fifo": True}, [CAME_BACK]),
         ("<a-0 <a-1 ?a-0 <b-0", {"fifo": True}, [UNSETTLED_BEFORE]),
     ],
 )

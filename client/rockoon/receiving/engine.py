@@ -115,8 +115,7 @@ class ReceivingEngine:
             wait_seconds: how long to wait for the first one; 0: not at all.
             attempt_id: names this try in a FIFO group: the same again gets the same messages, as
                 long as they are in flight. Empty: no such thing.
-            message_group_max: messages of one message group at most, in a FIFO group; 0: as many as
-                `messages_max`.
+            message_group_max: limit of messages of one message group, in a FIFO group; 0: no limit.
             receiver: who asks, for people; the connection's client id when empty.
             consume_from: where to start on queues without progress, when the group does not say.
             create_group: make the group when it does not exist.
@@ -142,14 +141,7 @@ class ReceivingEngine:
         parked = ParkedReceiver(messages_max, name, attempt_id, message_group_max)
         line.park(parked)
         self._acquirer.begin(line, known, wait_seconds)
-        loop = asyncio.get_running_loop()
-
-        def time_over() -> None:
-            line.time_over(parked)
-            if parked in line.parked:
-                loop.call_later(GRACE_SECONDS, line.dismiss, parked)
-
-        over = loop.call_later(wait_seconds, time_over)
+        over = asyncio.get_running_loop().call_later(wait_seconds, _time_over, line, parked)
         try:
             return await parked.messages
         except asyncio.CancelledError:
@@ -394,6 +386,13 @@ class ReceivingEngine:
                 forget_gone(group, self._tails.topics)
             elif not group.entering:
                 del self._groups[group.name]
+
+
+def _time_over(line: Line, parked: ParkedReceiver) -> None:
+    """Let a receiver leave, at the latest after GRACE_SECONDS."""
+    line.time_over(parked)
+    if parked in line.parked:
+        asyncio.get_running_loop().call_later(GRACE_SECONDS, line.dismiss, parked)
 
 
 def forget_gone(group: ReceivingGroup, topics: Collection[str]) -> None:

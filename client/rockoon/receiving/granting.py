@@ -184,7 +184,7 @@ class Granting:
                 else:
                     reading = await self._reader.read(share.tail, share.offsets)
                 if reading.unread and wish.receiver is not None:
-                    # In a FIFO group, what is behind must not come before it.
+                    # In a FIFO group, later messages must not be delivered before an unread one.
                     reading.end_at(reading.unread[0])
                     halted.add(share.tail)
                 ready += self._messages(wish, share, reading)

@@ -37,8 +37,7 @@ class ParkedReceiver:
         messages_max: how many it takes.
         name: for people.
         attempt_id: of a FIFO group's receiver.
-        message_group_max: how many of one message group a FIFO group's receiver takes; 0: as many
-            as it takes in all.
+        message_group_max: limit of messages of one message group, in a FIFO group; 0: no limit.
     """
 
     __slots__ = (

@@ -3,7 +3,7 @@
 All receivers of a group must use the same hash: this one is not to be changed. A message's group is
 its ordering key (`__SHARDINGKEY`, RocketMQ's message group). Those of a queue without one are a
 message group of their own, so they come in order too. Messages of a retry topic have no order: each
-is a message group of its own.
+is a separate message group.
 """
 
 from hashlib import blake2b
@@ -30,6 +30,6 @@ def hashes(batch: Batch) -> list[int]:
 
 
 def hash_of_nobody(offset: int) -> int:
-    """Return that of an offset without a message, with one that nobody can read, or with one of a
-    retry topic: a group of its own, which waits for no other."""
+    """Return the hash of an offset without order: it has no message, an unreadable one, or one of a
+    retry topic. Each such offset is a separate message group."""
     return message_group_hash(f"\x00{offset}")

@@ -35,7 +35,7 @@ class SimpleConsumer(ClosedOnExit):
                 await consumer.ack(message)
 
     Any number of consumers, tasks and processes share a group's messages; no queue is anybody's. In
-    a group with `fifo` the messages of one ordering key come one after the other.
+    a group with `fifo` the messages of one message group come in order.
 
     Args:
         engine: the connection's.
@@ -177,7 +177,8 @@ class SimpleConsumer(ClosedOnExit):
 
     async def ack(self, messages: ReceivedMessage | Iterable[ReceivedMessage]) -> None:
         """Messages are done: nobody gets them again. Doing it twice does no harm, and late is in
-        time while nobody else has got them.
+        time while nobody else has got them. In a group with `fifo`, they come again if a message
+        before them in their message group does.
 
         Raises:
             NotAcquired: somebody else has one by now, or progress has gone past it. The others are

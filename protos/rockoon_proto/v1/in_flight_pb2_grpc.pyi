@@ -36,6 +36,10 @@ class InFlightServiceStub:
     is the smallest offset that is not settled: pull and push consumers of the same group go on there,
     and what they commit is settled.
 
+    In a FIFO group, messages of a message group are acquired in order, and none while one of them is
+    in flight. If one becomes visible again, messages behind it that were acknowledged come again with
+    it.
+
     The service looks into no message and asks no broker for new ones: receivers say how far queues
     reach, and settle what their filters leave out. What was answered is on disk.
     """
@@ -68,6 +72,10 @@ class InFlightServiceAsyncStub(InFlightServiceStub):
     is the smallest offset that is not settled: pull and push consumers of the same group go on there,
     and what they commit is settled.
 
+    In a FIFO group, messages of a message group are acquired in order, and none while one of them is
+    in flight. If one becomes visible again, messages behind it that were acknowledged come again with
+    it.
+
     The service looks into no message and asks no broker for new ones: receivers say how far queues
     reach, and settle what their filters leave out. What was answered is on disk.
     """
@@ -95,6 +103,10 @@ class InFlightServiceServicer(metaclass=_abc_1.ABCMeta):
     visible again, with its attempt counted. The group's committed offset of a queue (Progress.offset)
     is the smallest offset that is not settled: pull and push consumers of the same group go on there,
     and what they commit is settled.
+
+    In a FIFO group, messages of a message group are acquired in order, and none while one of them is
+    in flight. If one becomes visible again, messages behind it that were acknowledged come again with
+    it.
 
     The service looks into no message and asks no broker for new ones: receivers say how far queues
     reach, and settle what their filters leave out. What was answered is on disk.

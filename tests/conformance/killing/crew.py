@@ -1,5 +1,6 @@
 """Clients of one language that send and consume without end, and what they were answered."""
 
+import itertools
 import threading
 import time
 import zlib
@@ -51,9 +52,9 @@ class Group:
     steps: list[tuple[float, Step]] = field(default_factory=list)
     delivered: set[str] = field(default_factory=set)
 
-    def note(self, kind: Kind, message: str, at: float) -> None:
+    def note(self, kind: Kind, message: str, at: float, batch: int = 0) -> None:
         """Something happened at a time of the monotonic clock."""
-        self.steps.append((at, Step(kind, message)))
+        self.steps.append((at, Step(kind, message, batch)))
         if kind is Kind.DELIVERED:
             self.delivered.add(message)
 
@@ -83,6 +84,7 @@ class Crew:
         self._resting = threading.Event()
         self._is_idle = False
         self._taken = 0
+        self._batches = itertools.count(1)
         self._over = threading.Event()
         plain = Sent(scene.topic(), PLAIN_STREAMS, is_fifo=False)
         ordered = Sent(scene.topic("FIFO"), FIFO_STREAMS, is_fifo=True)
@@ -171,8 +173,9 @@ class Crew:
                 self.replies_failed += 1
                 self._over.wait(LOOK_SECONDS)
                 continue
+            batch = next(self._batches)
             for message in messages:
-                self._note(group, Kind.DELIVERED, message["body"])
+                self._note(group, Kind.DELIVERED, message["body"], batch)
             for message in messages:
                 body = str(message["body"])
                 is_first = body not in seen
@@ -190,9 +193,9 @@ class Crew:
                     if group.tells:
                         self._note(group, Kind.SETTLED, body)
 
-    def _note(self, group: Group, kind: Kind, body: str = "") -> None:
+    def _note(self, group: Group, kind: Kind, body: str = "", batch: int = 0) -> None:
         with self._changed:
-            group.note(kind, body, time.monotonic())
+            group.note(kind, body, time.monotonic(), batch)
             self._changed.notify_all()
 
     def _take_pushed(self) -> None:

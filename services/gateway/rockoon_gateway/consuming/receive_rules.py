@@ -26,7 +26,7 @@ ANSWER_SECONDS = 0.5
 """What of the deadline is left to the answer's way."""
 WAITING_LANGUAGES = frozenset({"java", "python", "cpp"})
 """Words of x-mq-language of the libraries whose push consumers retry a failed message before they
-handle the next one of its message group. Those of Go and Node.js handle the next ones meanwhile."""
+handle the next one of its message group. Those of Go and Node.js do not wait."""
 FILTER_CHARACTERS_MAX = 4096
 """As long as an SQL92 expression may be. Filters are kept while somebody receives by them."""
 

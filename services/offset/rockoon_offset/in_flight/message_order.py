@@ -1,6 +1,6 @@
 """Order of a FIFO group: the messages of a queue that a receiver may acquire next. Pure.
 
-`window` states the invariants. A place is an offset, counted from the window's floor.
+`window` states the invariants. A position is an offset minus the window's floor.
 """
 
 from collections.abc import Iterator, Sequence
@@ -43,27 +43,29 @@ def next_in_order(
         return InOrder([], 0)
     groups = candidates[window.floor - candidates_from :]
     runs = _Runs(window, groups, min(count, group_count), redeliveries_max, now_ms)
-    # Message groups take turns, so a long backlog of one leaves room for the others.
-    turns = sorted((turn, place) for run in runs.of.values() for turn, place in enumerate(run))
-    chosen = sorted((place, turn == 0) for turn, place in turns[:count])
+    # Round-robin: a long backlog of one message group does not fill the batch.
+    turns = sorted(
+        (turn, position) for run in runs.of.values() for turn, position in enumerate(run)
+    )
+    chosen = sorted((position, turn == 0) for turn, position in turns[:count])
     grants: list[Grant] = []
     # By former acquisition and attempt, the newest grant; by message group, the grant of its last
     # message. A set has no order but that of offsets, so one that would go back is a new grant.
     newest: dict[tuple[int, int], int] = {}
     last: dict[int, int] = {}
-    for place, is_first in chosen:
-        former, attempt = runs.next_delivery(place, is_first=is_first)
+    for position, is_first in chosen:
+        former, attempt = runs.next_delivery(position, is_first=is_first)
         number, reason = (former.number, former.reason) if former else (0, "")
         at = newest.get((number, attempt), -1)
-        if at < last.get(groups[place], 0):
+        if at < last.get(groups[position], 0):
             at = newest[number, attempt] = len(grants)
             grants.append(Grant(number, window.floor, 0, attempt, reason))
-        grants[at] = grants[at]._replace(messages=grants[at].messages | 1 << place)
-        last[groups[place]] = at
+        grants[at] = grants[at]._replace(messages=grants[at].messages | 1 << position)
+        last[groups[position]] = at
     reopened = 0
-    for place, is_first in chosen:
+    for position, is_first in chosen:
         if is_first:
-            reopened |= runs.settled_behind.get(groups[place], 0)
+            reopened |= runs.settled_behind.get(groups[position], 0)
     return InOrder(grants, reopened)
 
 
@@ -71,12 +73,12 @@ class _Runs:
     """The messages of each message group that may be acquired together.
 
     Args:
-        groups: message groups by place.
+        groups: message groups by position.
         length_max: of a run.
-        (the others): as of `next_in_order`.
+        window, redeliveries_max, now_ms: see `next_in_order`.
 
     Attributes:
-        of: places by message group, ascending.
+        of: positions by message group, ascending.
         settled_behind: by message group whose first message failed, settled messages behind it.
     """
 
@@ -100,37 +102,37 @@ class _Runs:
                 if visible_at_ms > now_ms:
                     in_flight |= messages
                 else:
-                    places = _places(messages & told)
-                    self._visible.update(dict.fromkeys(places, acquisition))
+                    positions = _positions(messages & told)
+                    self._visible.update(dict.fromkeys(positions, acquisition))
         # Of a message in flight behind the candidates, the message group is not known. A message
         # that was never delivered has none of its message group behind it.
         self._is_cut = in_flight > told
-        self._ended = {groups[place] for place in _places(in_flight & told)}
+        self._ended = {groups[position] for position in _positions(in_flight & told)}
         settled = window.settled & told
-        for place, group in enumerate(groups):
-            if settled >> place & 1:
+        for position, group in enumerate(groups):
+            if settled >> position & 1:
                 if group not in self.settled_behind:
                     continue
-                self.settled_behind[group] |= 1 << place
+                self.settled_behind[group] |= 1 << position
             if group not in self._ended:
-                self._add(place, group, length_max)
+                self._add(position, group, length_max)
 
-    def next_delivery(self, place: int, *, is_first: bool) -> tuple[Acquisition | None, int]:
+    def next_delivery(self, position: int, *, is_first: bool) -> tuple[Acquisition | None, int]:
         """Return the former acquisition of a message, and its next attempt.
 
         Args:
-            place: of the message.
+            position: of the message.
             is_first: it is the first unsettled message of its message group.
         """
-        former = self._visible.get(place)
+        former = self._visible.get(position)
         if former is None:
             return None, 1
         return former, former.attempt + 1 if is_first else max(former.attempt, 1)
 
-    def _add(self, place: int, group: int, length_max: int) -> None:
+    def _add(self, position: int, group: int, length_max: int) -> None:
         """Add the next message of a message group, unless its run ends before."""
         run = self.of.setdefault(group, [])
-        former, attempt = self.next_delivery(place, is_first=not run)
+        former, attempt = self.next_delivery(position, is_first=not run)
         is_dead = attempt - 1 > self._redeliveries_max
         if (run and is_dead) or len(run) == length_max or (former and not run and self._is_cut):
             self._ended.add(group)
@@ -139,10 +141,10 @@ class _Runs:
             self._ended.add(group)
         elif former and not run:
             self.settled_behind[group] = 0
-        run.append(place)
+        run.append(position)
 
 
-def _places(messages: int) -> Iterator[int]:
+def _positions(messages: int) -> Iterator[int]:
     """The bits of a set, ascending."""
     while messages:
         lowest = messages & -messages

@@ -447,7 +447,7 @@ class Receivers:
         for each in acquired:
             outcome.deliveries.append(Delivery(each, is_dead(config, each)))
             self._count(outcome.deliveries[-1])
-        # In a FIFO group, what is visible may wait for what is in flight.
+        # In a FIFO group, a visible message may wait for one in flight.
         at_ms = window.next_visible_after(now_ms) if config.fifo else window.next_visible_at_ms()
         next_ms = outcome.next_visible_at_ms
         if at_ms is not None:

@@ -10,9 +10,9 @@ Invariants
 - Only FIFO groups skip: a message whose message group is in flight stays behind others.
 - In a FIFO group (`message_order`), a grant has of each message group the first unsettled messages
   in order, without a hole: a message that failed comes again before those behind it.
-- If a message of a message group comes again, so do all messages behind it that were settled above
-  the floor: an acknowledgement is final once all messages before it are settled. A message that
-  becomes a dead letter has none come again.
+- If a message of a message group is delivered again, all messages behind it that were settled above
+  the floor are delivered again: an acknowledgement is final once all earlier messages are settled.
+  A message that becomes a dead letter does not undo the acknowledgements behind it.
 - While a message of a message group is in flight, the message group gives nothing. Only the same
   attempt id gets the same messages again.
 - A delivery counts as an attempt if its message is the first unsettled one of its message group
