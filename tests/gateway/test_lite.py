@@ -114,6 +114,16 @@ async def test_messages_of_one_lite_topic_come_in_order_and_in_batches(
         await consumer.acknowledge(*map(handle, got))
 
 
+async def test_consumers_that_do_not_wait_for_a_failed_message_get_one_of_a_lite_topic_at_a_time(
+    gateway: RunningGateway, cluster: rockoon.Cluster
+) -> None:
+    async with WireClient(gateway.address, headers={"x-mq-language": "GO"}) as client:
+        consumer = await lite_consumer(client, cluster, "in-go")
+        await consumer.send("one", b"1", b"2")
+        await consumer.subscribe("one")
+        assert bodies(await consumer.receive_all(1, batch_size=3)) == [b"1"]
+
+
 async def test_one_lite_topic_that_waits_holds_up_no_other(
     client: WireClient, cluster: rockoon.Cluster
 ) -> None:

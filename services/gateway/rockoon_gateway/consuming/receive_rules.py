@@ -65,14 +65,13 @@ def wish_of(
     )
 
 
-def message_group_max(wish: Wish, language: str) -> int:
+def message_group_max(language: str, *, is_push: bool) -> int:
     """How many messages of one message group a client of a FIFO group gets at a time; 0: no limit.
 
     Args:
-        wish: the wish of its receive.
         language: the word of its header x-mq-language.
+        is_push: whether it may be a push consumer.
     """
-    is_push = wish.is_renewed
     return 1 if is_push and language.lower() not in WAITING_LANGUAGES else 0
 
 

@@ -209,6 +209,10 @@ class Receiving:
     async def _received(
         self, group: str, subscription: Subscription, wish: Wish, call: ClientCall, attempt_id: str
     ) -> ReceivedMessages:
+        is_lite = await lite_parent(self._topics, subscription.topic) is not None
+        # Push consumers of lite topics choose their invisible time, too.
+        group_max = message_group_max(call.language, is_push=wish.is_renewed or is_lite)
+
         async def receive(
             subscriptions: Sequence[Subscription],
             wait_seconds: float,
@@ -221,14 +225,14 @@ class Receiving:
                 visible_after_ms=wish.visible_after_ms,
                 wait_seconds=wait_seconds,
                 attempt_id=attempt_id,
-                message_group_max=message_group_max(wish, call.language),
+                message_group_max=group_max,
                 receiver=call.client_id,
                 consume_from=consume_from,
                 create_group=False,
             )
 
         wait_seconds = 0.0 if self._is_closed else wish.wait_seconds
-        if await lite_parent(self._topics, subscription.topic) is None:
+        if not is_lite:
             await self._groups.plain(group)
             return await receive([subscription], wait_seconds)
         await self._groups.lite(group, subscription.topic)
