@@ -218,6 +218,9 @@ def test_a_trigger_has_defaults() -> None:
     assert parsed == Trigger("g", "", 100, 0, 5)
     assert parsed.metric_name == "rockoon-lag-g"
     assert Trigger.parse({"group": "g", "topic": "t"}).metric_name == "rockoon-lag-g-t"
+    # Kubernetes refuses a percent sign.
+    of_namespace = Trigger.parse({"group": "shop%g", "topic": "shop%t"})
+    assert of_namespace.metric_name == "rockoon-lag-shop.g-shop.t"
 
 
 @pytest.mark.parametrize(

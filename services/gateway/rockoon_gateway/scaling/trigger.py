@@ -39,10 +39,15 @@ class Trigger:
 
     @property
     def metric_name(self) -> str:
-        """Unique among the triggers of a ScaledObject that differ."""
-        return (
-            f"rockoon-lag-{self.group}-{self.topic}" if self.topic else f"rockoon-lag-{self.group}"
+        """Unique among the triggers of a ScaledObject that differ.
+
+        Kubernetes refuses a percent sign in the name of a metric. A dot replaces it: no topic or
+        group has one.
+        """
+        parts = (
+            ["rockoon-lag", self.group, self.topic] if self.topic else ["rockoon-lag", self.group]
         )
+        return "-".join(parts).replace("%", ".")
 
     @classmethod
     def parse(cls, metadata: Mapping[str, str]) -> "Trigger":
