@@ -21,7 +21,7 @@ from rockoon_proto.v1.nameserver_pb2 import CLASSIC, GroupConfig
 async def test_a_route_leads_back_to_where_the_client_called(
     client: WireClient, cluster: rockoon.Cluster
 ) -> None:
-    await cluster.admin.create_topic("orders", queues_per_broker=3)
+    await cluster.admin.create_topic("tenant%orders", queues_per_broker=3)
     told = d.Endpoints(scheme=d.DOMAIN_NAME, addresses=[d.Address(host="mq.example.org", port=443)])
     topic = d.Resource(resource_namespace="tenant", name="orders")
     answer = await client.call("QueryRoute", pb.QueryRouteRequest(topic=topic, endpoints=told))

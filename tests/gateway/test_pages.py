@@ -32,7 +32,13 @@ MENTIONED = {
     "rockoon lag",
     "rockoon offsets why",
 }
-PAGES = ("gateway.md", "gateway-consumers.md", "gateway-clients.md", "scaling.md")
+PAGES = (
+    "gateway.md",
+    "gateway-consumers.md",
+    "gateway-clients.md",
+    "gateway-namespaces.md",
+    "scaling.md",
+)
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 

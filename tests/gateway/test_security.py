@@ -3,10 +3,12 @@
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
 from google.protobuf.duration_pb2 import Duration
+from google.protobuf.timestamp_pb2 import Timestamp
 
 import rockoon
 from gateway.consumers import Consumer, handle, send
@@ -22,8 +24,10 @@ from rockoon_format.names import stored_lite_topic
 from rockoon_gateway.producing.recall_handles import Recall, recall_handle
 from rockoon_gateway.producing.transaction_ids import transaction_id
 from rockoon_gateway.signatures import parsed, signature_of
+from rockoon_proto.apache.rocketmq.v2 import admin_pb2 as a
 from rockoon_proto.apache.rocketmq.v2 import definition_pb2 as d
 from rockoon_proto.apache.rocketmq.v2 import service_pb2 as pb
+from rockoon_proto.apache.rocketmq.v2.admin_pb2_grpc import AdminStub
 from rockoon_proto.apache.rocketmq.v2.definition_pb2 import Code
 from rockoon_proto.v1.nameserver_pb2 import CLASSIC, GroupConfig
 from support.eventually import answered
@@ -190,6 +194,140 @@ async def test_who_consumes_needs_to_read_the_group_and_the_topic_it_names(
         assert (await sly.acknowledge(handle(bill))).status.code == Code.INVALID_RECEIPT_HANDLE
         assert (await sly.change(handle(bill), 0)).status.code == Code.INVALID_RECEIPT_HANDLE
         assert (await reader.acknowledge(handle(bill))).status.code == Code.OK
+
+
+async def test_dead_letters_are_their_groups(cluster: rockoon.Cluster, guarded: Open) -> None:
+    """As at the brokers."""
+    await cluster.admin.create_topic("failing")
+    await send(cluster, "failing", [b"1"])
+    texts = {
+        "of-the-group": ["topic:failing=read", "group:failers=read"],
+        "of-all-topics": ["topic:*=read", "group:diggers=read"],
+    }
+    keys = [
+        await cluster.admin.access_keys.create(name, permissions=[*map(Permission.parse, granted)])
+        for name, granted in texts.items()
+    ]
+    async with (
+        guarded(*keys) as gateway,
+        WireClient(gateway.address, "own", headers=signed(keys[0])) as own,
+        WireClient(gateway.address, "digger", headers=signed(keys[1])) as digger,
+    ):
+        consumer = Consumer(own, "failers", "failing")
+        (bad,) = await consumer.receive_all(1)
+        assert (await consumer.forward(handle(bad))).status.code == Code.OK
+        (frame,) = await Consumer(digger, "diggers", "%DLQ%failers").frames()
+        assert frame.status.code == Code.UNAUTHORIZED
+        assert (await digger.route("%DLQ%failers")).status.code == Code.UNAUTHORIZED
+        (dead,) = await Consumer(own, "failers", "%DLQ%failers").receive_all(1)
+        assert dead.body == b"1"
+
+
+async def test_a_key_of_one_namespace_does_everything_there_and_nothing_elsewhere(
+    cluster: rockoon.Cluster, guarded: Open
+) -> None:
+    for topic in ("orders", "shop%orders", "other%orders", "shop2%orders"):
+        await cluster.admin.create_topic(topic, queues_per_broker=1, if_absent=True)
+    for topic in ("other%chat", "shop%chat"):
+        await lite_parent(cluster, topic)
+    texts = {
+        "shopper": ["topic:shop%*=read,write", "group:shop%*=read,write"],
+        "stranger": ["topic:other%*=read,write", "group:other%*=read,write"],
+    }
+    keys = [
+        await cluster.admin.access_keys.create(name, permissions=[*map(Permission.parse, granted)])
+        for name, granted in texts.items()
+    ]
+    half = message("orders", b"?", "half", message_type=d.TRANSACTION)
+    async with guarded(*keys) as gateway:
+
+        def by(number: int, name: str, **options: Any) -> WireClient:
+            headers = {**signed(keys[number]), **options.pop("headers", {})}
+            return WireClient(gateway.address, name, headers, **options)
+
+        async with (
+            by(0, "shop@1", namespace="shop") as shopper,
+            by(0, "shop@2", headers={"x-mq-namespace": "shop"}) as by_header,
+            by(0, "shop@3") as outside,
+            by(0, "shop@4", namespace="other") as elsewhere,
+            by(0, "shop@5", namespace="shop2") as alike,
+            by(0, "shop@6", headers={"x-mq-namespace": "other"}) as sly,
+            by(1, "other@1", namespace="other") as stranger,
+        ):
+            consumer = Consumer(shopper, "billing", "orders")
+            assert (await shopper.send(message("orders", b"1"))).status.code == Code.OK
+            told = await by_header.telemetry().tell(consumer_settings("billing", "orders"))
+            assert told.status.code == Code.OK
+            (got,) = await Consumer(by_header, "billing", "orders").receive_all(1)
+            assert (await consumer.forward(handle(got))).status.code == Code.OK
+            (dead,) = await Consumer(shopper, "billing", "%DLQ%billing").receive_all(1)
+            assert dead.body == b"1"
+            talker = LiteConsumer(shopper, "talkers", "chat")
+            await talker.send("one", b"lite")
+            await talker.subscribe("one", offset_option=d.OffsetOption(policy=d.OffsetOption.MIN))
+            assert [each.body for each in await talker.receive_all(1)] == [b"lite"]
+            own = [(await each.send(half)).entries[0] for each in (shopper, stranger)]
+            assert await shopper.end("orders", own[0], d.ROLLBACK) == Code.OK
+            assert (await outside.route("shop%orders")).status.code == Code.OK
+
+            for client, topic in (
+                (outside, "orders"),
+                (outside, "other%orders"),
+                (outside, "shop2%orders"),
+                (outside, "%DLQ%billing"),
+                (outside, "%DLQ%other%billing"),
+                (outside, "%RETRY%other%billing"),
+                (elsewhere, "orders"),
+                (elsewhere, "shop%orders"),
+                (elsewhere, "%DLQ%billing"),
+                (alike, "orders"),
+                (sly, "orders"),
+            ):
+                route, sent = await client.route(topic), await client.send(message(topic))
+                (frame,) = await Consumer(client, "billing", topic).frames(wait=0)
+                codes = {route.status.code, sent.status.code, frame.status.code}
+                assert codes == {Code.UNAUTHORIZED}, (client.client_id, topic)
+            synced = await LiteConsumer(elsewhere, "talkers", "chat").sync("one")
+            assert synced.status.code == Code.UNAUTHORIZED
+            # Ids and handles of another namespace are refused under a name of the own one.
+            assert await shopper.end("orders", own[1], d.COMMIT) == Code.INVALID_TRANSACTION_ID
+            assert (await stranger.send(message("orders", b"secret"))).status.code == Code.OK
+            (secret,) = await Consumer(stranger, "billing", "orders").receive_all(1)
+            settled = await consumer.acknowledge(handle(secret))
+            assert settled.status.code == Code.INVALID_RECEIPT_HANDLE
+            recall = recall_handle(Recall("shop%orders", "broker-a", 1, "0" * 32, "one"))
+            for client, code in ((shopper, Code.NOT_FOUND), (elsewhere, Code.UNAUTHORIZED)):
+                request = pb.RecallMessageRequest(
+                    topic=d.Resource(name="orders"), recall_handle=recall
+                )
+                assert (await client.call("RecallMessage", request)).status.code == code
+
+
+async def test_a_console_asks_only_about_topics_that_its_key_may_see_or_its_group_reads(
+    cluster: rockoon.Cluster, guarded: Open
+) -> None:
+    for name in ("mall%orders", "bank%orders"):
+        await cluster.admin.create_topic(name, queues_per_broker=1)
+    granted = [Permission.parse("topic:mall%*=read"), Permission.parse("group:mall%*=read,write")]
+    key = await cluster.admin.access_keys.create("clerk", permissions=granted)
+    async with (
+        guarded(key) as gateway,
+        WireClient(gateway.address, headers=signed(key)) as clerk,
+        grpc.aio.insecure_channel(gateway.address) as channel,
+    ):
+        console: Any = AdminStub(channel)
+        assert await Consumer(clerk, "mall%billing", "mall%orders").receive(wait=0) == []
+        group = d.Resource(name="mall%billing")
+        for name, code in (("bank%orders", Code.UNAUTHORIZED), ("mall%orders", Code.OK)):
+            topic = d.Resource(name=name)
+            lag = a.DescribeGroupAccumulationRequest(group=group, topics=[topic])
+            described = await console.DescribeGroupAccumulation(lag, metadata=clerk.metadata)
+            assert described.status.code == code
+            reset = a.ResetGroupOffsetRequest(
+                group=group, topic=topic, reset_timestamp=Timestamp(seconds=1)
+            )
+            was_reset = await console.ResetGroupOffset(reset, metadata=clerk.metadata)
+            assert was_reset.status.code == code
 
 
 async def until_code(client: WireClient, code: Code) -> None:

@@ -7,6 +7,7 @@ from types import TracebackType
 from typing import Any
 
 import grpc
+from google.protobuf.message import Message
 from google.protobuf.timestamp_pb2 import Timestamp
 from grpc import aio
 
@@ -26,6 +27,7 @@ class WireClient:
         headers: further ones.
         ca: PEM file of who signs the gateway's certificate; None for a plain connection.
         channel: to be used instead of gRPC's own; it is closed with this.
+        namespace: of all resources that it names.
     """
 
     def __init__(
@@ -35,12 +37,14 @@ class WireClient:
         headers: dict[str, str] | None = None,
         ca: Path | None = None,
         channel: aio.Channel | None = None,
+        namespace: str = "",
     ) -> None:
         own = {"x-mq-client-id": client_id, "x-mq-language": "JAVA", "x-mq-protocol": "v2"}
         if not client_id:
             del own["x-mq-client-id"]
         self.address = address
         self.client_id = client_id
+        self.namespace = namespace
         self.metadata = tuple({**own, **(headers or {})}.items())
         options = (
             ("grpc.max_receive_message_length", -1),
@@ -74,10 +78,12 @@ class WireClient:
 
     async def call(self, rpc: str, request: Any, seconds: float = CALL_SECONDS_MAX) -> Any:
         """A unary call."""
+        place(request, self.namespace)
         return await getattr(self.stub, rpc)(request, metadata=self.metadata, timeout=seconds)
 
     async def frames(self, rpc: str, request: Any, seconds: float = CALL_SECONDS_MAX) -> list[Any]:
         """All answers of a streaming call."""
+        place(request, self.namespace)
         call = getattr(self.stub, rpc)(request, metadata=self.metadata, timeout=seconds)
         return [answer async for answer in call]
 
@@ -119,7 +125,18 @@ class WireClient:
         return answer
 
     def telemetry(self) -> "TelemetryStream":
-        return TelemetryStream(self.stub.Telemetry(metadata=self.metadata))
+        return TelemetryStream(self.stub.Telemetry(metadata=self.metadata), self.namespace)
+
+
+def place(request: Any, namespace: str) -> None:
+    """Put every resource of a request into a namespace, as client libraries do."""
+    if isinstance(request, d.Resource):
+        request.resource_namespace = request.resource_namespace or namespace
+        return
+    for field, value in request.ListFields():
+        if field.message_type is not None and not field.message_type.GetOptions().map_entry:
+            for each in [value] if isinstance(value, Message) else value:
+                place(each, namespace)
 
 
 class TelemetryStream:
@@ -127,10 +144,12 @@ class TelemetryStream:
 
     Args:
         call: gRPC's.
+        namespace: of all resources in commands.
     """
 
-    def __init__(self, call: Any) -> None:
+    def __init__(self, call: Any, namespace: str = "") -> None:
         self._call = call
+        self._namespace = namespace
 
     async def tell(self, settings: d.Settings) -> pb.TelemetryCommand:
         """Send settings; returns what is answered first."""
@@ -138,6 +157,7 @@ class TelemetryStream:
         return await self.next()
 
     async def send(self, command: pb.TelemetryCommand) -> None:
+        place(command, self._namespace)
         await self._call.write(command)
 
     async def next(self) -> pb.TelemetryCommand:

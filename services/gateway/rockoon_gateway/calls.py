@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any
 
 from rockoon_core.errors import RockoonError
+from rockoon_format.resources import topic_resource
 from rockoon_gateway.codes import OK, Refusal, enum_name, status, status_of
 from rockoon_gateway.series_counts import SeriesCounts
 from rockoon_gateway.signatures import Signatures
@@ -24,6 +25,7 @@ log = logging.getLogger(__name__)
 CLIENT_ID = "x-mq-client-id"
 LANGUAGE = "x-mq-language"
 VERSION = "x-mq-client-version"
+NAMESPACE = "x-mq-namespace"
 AUTHORIZATION = "authorization"
 DATE_TIME = "x-mq-date-time"
 # A name for logs and tables.
@@ -43,6 +45,8 @@ class ClientCall:
         key: the access key that has signed; None where calls need none.
         deadline: on the event loop's clock, seconds; None without one.
         checked: has the signature checked again; returns the key as it is by then.
+        namespace: the header's, not checked, for resources without one: consumers of Node.js send
+            it in the header alone.
     """
 
     client_id: str
@@ -52,6 +56,7 @@ class ClientCall:
     key: KnownKey | None
     deadline: float | None
     checked: Callable[[], KnownKey | None] = field(default=lambda: None, compare=False)
+    namespace: str = ""
 
     def renewed(self) -> "ClientCall":
         """Return the call with what its key may do by now: a stream outlasts what was granted when
@@ -74,6 +79,17 @@ class ClientCall:
         """
         if self.key is not None:
             require(self.key, action, resource)
+
+    def require_topic(self, action: Action, topic: str) -> None:
+        """As `require`, for a topic; retry and dead letter topics need the permission on their
+        group.
+
+        Args:
+            action: as of `require`.
+            topic: the name in the cluster.
+        """
+        if self.key is not None:
+            require(self.key, action, topic_resource(topic))
 
 
 class Callers:
@@ -117,6 +133,7 @@ class Callers:
             key,
             None if seconds is None else asyncio.get_running_loop().time() + seconds,
             checked,
+            headers.get(NAMESPACE, ""),
         )
 
     async def answered(

@@ -1,45 +1,143 @@
-"""Names that clients give: which are allowed. Pure.
+"""Names of topics and groups in requests: checks, and conversion to names in the cluster. Pure.
 
-Source: the same rules as RocketMQ's proxy (TopicValidator, its lists of system topics and groups).
+A client names a resource by a namespace and a name, the cluster by one name:
+
+    namespace   name              in the cluster
+    (none)      orders            orders
+    shop        orders            shop%orders
+    shop        shop%orders       shop%orders
+    shop        %RETRY%billing    %RETRY%shop%billing
+    shop        %DLQ%billing      %DLQ%shop%billing
+
+Source: RocketMQ's NamespaceUtil for the form of names; its proxy's TopicValidator, with its lists
+of system topics and groups, for the checks.
 """
 
-from rockoon_format.names import LITE_TOPIC_PREFIX, group_fault, is_system_topic, topic_fault
+import re
+
+from rockoon_format.names import (
+    DLQ_TOPIC_PREFIX,
+    LITE_TOPIC_PREFIX,
+    RETRY_TOPIC_PREFIX,
+    group_fault,
+    is_system_topic,
+    topic_fault,
+)
 from rockoon_gateway.codes import Refusal
 from rockoon_proto.apache.rocketmq.v2.definition_pb2 import Code, Resource
 
 _SYSTEM_TOPICS = frozenset({"BenchmarkTest", "CHECKPOINT_TOPIC"})
 _SYSTEM_GROUP_PREFIX = "CID_RMQ_SYS_"
-NAMESPACE_CHARACTERS_MAX = 255
+NAMESPACE_CHARACTERS_MAX = 118
+"""A group's name has 120 characters at most, with its namespace and the separator."""
+NAMESPACE_SEPARATOR = "%"
+# Without the separator, so that a name belongs to one namespace only.
+_NAMESPACE = re.compile(rf"[a-zA-Z0-9_-]{{1,{NAMESPACE_CHARACTERS_MAX}}}")
 
 
-def checked_topic(topic: Resource) -> str:
-    """The topic's name; raises Refusal with ILLEGAL_TOPIC.
+def checked_topic(topic: Resource, namespace: str) -> str:
+    """Return the topic's name in the cluster.
 
-    Only what the protocol knows is left of the resource, which answers repeat.
+    Answers repeat the resource: unknown fields are removed from it, and if it has no namespace, the
+    caller's is set.
+
+    Args:
+        topic: the client's resource.
+        namespace: the caller's.
+
+    Raises:
+        Refusal: ILLEGAL_TOPIC.
     """
-    _bound(topic, Code.ILLEGAL_TOPIC)
-    name = topic.name
+    name = _placed(topic, namespace, Code.ILLEGAL_TOPIC)
     if fault := topic_fault(name):
-        raise Refusal(Code.ILLEGAL_TOPIC, fault)
-    if is_system_topic(name) or name in _SYSTEM_TOPICS or name.startswith(LITE_TOPIC_PREFIX):
+        raise _refused(Code.ILLEGAL_TOPIC, fault, topic)
+    if _is_brokers(topic.name) or _is_brokers(name):
         raise Refusal(Code.ILLEGAL_TOPIC, f"topic {name!r} belongs to the brokers")
     return name
 
 
-def checked_group(group: Resource) -> str:
-    """The consumer group's name; raises Refusal with ILLEGAL_CONSUMER_GROUP."""
-    _bound(group, Code.ILLEGAL_CONSUMER_GROUP)
-    name = group.name
+def checked_group(group: Resource, namespace: str) -> str:
+    """Return the consumer group's name in the cluster; see `checked_topic`.
+
+    Args:
+        group: the client's resource.
+        namespace: the caller's.
+
+    Raises:
+        Refusal: ILLEGAL_CONSUMER_GROUP.
+    """
+    name = _placed(group, namespace, Code.ILLEGAL_CONSUMER_GROUP)
     if fault := group_fault(name):
-        raise Refusal(Code.ILLEGAL_CONSUMER_GROUP, fault)
-    if name.startswith(_SYSTEM_GROUP_PREFIX):
+        raise _refused(Code.ILLEGAL_CONSUMER_GROUP, fault, group)
+    if group.name.startswith(_SYSTEM_GROUP_PREFIX) or name.startswith(_SYSTEM_GROUP_PREFIX):
         raise Refusal(Code.ILLEGAL_CONSUMER_GROUP, f"group {name!r} belongs to the brokers")
     return name
 
 
-def _bound(resource: Resource, code: Code) -> None:
+def cluster_name(resource: Resource, namespace: str = "") -> str:
+    """Return a resource's name in the cluster, without checks.
+
+    Args:
+        resource: the client's.
+        namespace: the caller's, for a resource without one.
+    """
+    namespace = resource.resource_namespace or namespace
+    name = resource.name
+    if not namespace or not name:
+        return name
+    prefix, rest = _parts(name)
+    start = namespace + NAMESPACE_SEPARATOR
+    return name if rest.startswith(start) else f"{prefix}{start}{rest}"
+
+
+def plain_name(name: str, namespace: str) -> str:
+    """Return the name by which clients of a namespace know a name in the cluster: the name itself
+    if it belongs to no namespace, or to another one."""
+    prefix, rest = _parts(name)
+    start = namespace + NAMESPACE_SEPARATOR
+    return prefix + rest.removeprefix(start) if namespace else name
+
+
+def resource_of(name: str, namespace: str) -> Resource:
+    """Return the resource by which clients of a namespace know a name in the cluster."""
+    plain = plain_name(name, namespace)
+    return Resource(resource_namespace=namespace if plain != name else "", name=plain)
+
+
+def is_in(name: str, namespace: str) -> bool:
+    """Return whether a name in the cluster belongs to a namespace; the empty one has all names."""
+    return not namespace or plain_name(name, namespace) != name
+
+
+def _placed(resource: Resource, namespace: str, code: Code) -> str:
     # Some calls repeat it for each message or queue.
-    if len(resource.resource_namespace) > NAMESPACE_CHARACTERS_MAX:
-        limit = NAMESPACE_CHARACTERS_MAX
-        raise Refusal(code, f"a namespace of more than {limit} characters")
     resource.DiscardUnknownFields()
+    if not resource.resource_namespace:
+        if not namespace:
+            return resource.name
+        resource.resource_namespace = namespace
+    if not _NAMESPACE.fullmatch(resource.resource_namespace):
+        shown = resource.resource_namespace[:NAMESPACE_CHARACTERS_MAX]
+        raise Refusal(
+            code,
+            f"the namespace {shown!r} is not of 1 to {NAMESPACE_CHARACTERS_MAX} letters, digits, - "
+            "and _",
+        )
+    return cluster_name(resource)
+
+
+def _parts(name: str) -> tuple[str, str]:
+    """Split a name behind the prefix of a retry or dead letter topic, empty for other names."""
+    for prefix in (RETRY_TOPIC_PREFIX, DLQ_TOPIC_PREFIX):
+        if name.startswith(prefix):
+            return prefix, name[len(prefix) :]
+    return "", name
+
+
+def _is_brokers(topic: str) -> bool:
+    return is_system_topic(topic) or topic in _SYSTEM_TOPICS or topic.startswith(LITE_TOPIC_PREFIX)
+
+
+def _refused(code: Code, fault: str, resource: Resource) -> Refusal:
+    namespace = resource.resource_namespace
+    return Refusal(code, f"{fault}, with its namespace {namespace!r}" if namespace else fault)

@@ -61,8 +61,8 @@ class QueryRoutes:
 
     async def query(self, request: QueryRouteRequest, call: ClientCall) -> QueryRouteResponse:
         """See the protocol."""
-        topic = checked_topic(request.topic)
-        call.require("see", f"topic:{topic}")
+        topic = checked_topic(request.topic, call.namespace)
+        call.require_topic("see", topic)
         endpoints = checked_endpoints(request.endpoints)
         route = await self._topics.route(topic)
         return QueryRouteResponse(

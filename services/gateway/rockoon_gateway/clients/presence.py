@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from rockoon_gateway.calls import ClientCall
 from rockoon_gateway.clients.outbox import Outbox
 from rockoon_gateway.codes import OK, Refusal
-from rockoon_gateway.names import checked_group
+from rockoon_gateway.names import checked_group, cluster_name
 from rockoon_proto.apache.rocketmq.v2 import service_pb2 as pb
 from rockoon_proto.apache.rocketmq.v2.definition_pb2 import ClientType, Code, Resource, Settings
 
@@ -39,7 +39,7 @@ class Client:
         client_id: as it calls itself.
         peer, language, version: as of `ClientCall`.
         client_type: UNSPECIFIED until it has said so.
-        group: of a consumer; empty otherwise.
+        group: of a consumer, by its name in the cluster; empty otherwise.
         settings: what it said of itself last, as far as anybody looks at it; None if nothing, or
             if all clients have said too much.
         seen: when it called last, on the event loop's clock.
@@ -65,15 +65,19 @@ class Client:
 
     @property
     def topics(self) -> list[str]:
-        """Those that a producer has said it sends to; of consumers none."""
+        """Those that a producer has said it sends to, by their names in the cluster; of consumers
+        none."""
         if self.settings is None:
             return []
-        return [topic.name for topic in self.settings.publishing.topics]
+        return [cluster_name(topic) for topic in self.settings.publishing.topics]
 
     def named(self, topic: str) -> Resource:
-        """A topic as the client names it."""
-        publishing = self.settings.publishing.topics if self.settings is not None else ()
-        return next((each for each in publishing if each.name == topic), Resource(name=topic))
+        """A topic of the cluster as the client names it."""
+        own: list[Resource] = []
+        if self.settings is not None:
+            own += self.settings.publishing.topics
+            own += [each.topic for each in self.settings.subscription.subscriptions]
+        return next((each for each in own if cluster_name(each) == topic), Resource(name=topic))
 
 
 class Presence:
@@ -140,7 +144,7 @@ class Presence:
             kept = None
         self._settings_bytes_left -= _size(kept)
         client.client_type = settings.client_type
-        client.group = settings.subscription.group.name if client.is_consumer else ""
+        client.group = cluster_name(settings.subscription.group) if client.is_consumer else ""
         client.settings = kept
         self._changed(client)
         return client
@@ -165,7 +169,7 @@ class Presence:
             raise Refusal(Code.UNRECOGNIZED_CLIENT_TYPE, "the client does not say what it is")
         group = ""
         if client_type in CONSUMERS:
-            group = checked_group(request.group)
+            group = checked_group(request.group, call.namespace)
             call.require("read", f"group:{group}")
         is_new = client is None or client.client_type != client_type
         client = self.seen(call)
@@ -186,7 +190,7 @@ class Presence:
             # Its own, whatever the request says.
             call.require("read", f"group:{client.group}")
             if request.group.name:
-                checked_group(request.group)
+                checked_group(request.group, call.namespace)
         self._forget(client)
         return pb.NotifyClientTerminationResponse(status=OK)
 

@@ -166,22 +166,25 @@ class Telemetry:
                 f"{SETTINGS_BYTES_MAX} or {TOPICS_MAX}",
             )
         for topic in settings.publishing.topics:
-            call.require("write", f"topic:{checked_topic(topic)}")
-        for entry in settings.subscription.subscriptions:
-            call.require("read", f"topic:{checked_topic(entry.topic)}")
+            call.require_topic("write", checked_topic(topic, call.namespace))
+        read = [
+            checked_topic(entry.topic, call.namespace)
+            for entry in settings.subscription.subscriptions
+        ]
+        for each in read:
+            call.require_topic("read", each)
         if settings.client_type not in CONSUMERS:
             return GroupFacts()
-        group = checked_group(settings.subscription.group)
+        group = checked_group(settings.subscription.group, call.namespace)
         call.require("read", f"group:{group}")
-        parents = [each.topic.name for each in settings.subscription.subscriptions]
         if settings.client_type not in LITE_CLIENTS:
             return await self._groups.facts(group)
-        if len(parents) != 1:
+        if len(read) != 1:
             raise Refusal(Code.ILLEGAL_TOPIC, "a lite consumer is bound to one topic")
         # Before the group is made, which is bound to it for good.
-        if await lite_parent(self._topics, parents[0]) is None:
-            raise Refusal(Code.ILLEGAL_TOPIC, f"topic {parents[0]!r} has no lite topics")
-        return await self._groups.facts(group, parents[0])
+        if await lite_parent(self._topics, read[0]) is None:
+            raise Refusal(Code.ILLEGAL_TOPIC, f"topic {read[0]!r} has no lite topics")
+        return await self._groups.facts(group, read[0])
 
     def _note_answer(self, command: TelemetryCommand) -> None:
         nonce = _nonce(command)

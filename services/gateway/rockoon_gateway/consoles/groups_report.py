@@ -14,7 +14,14 @@ from rockoon.errors import BrokerUnavailable
 from rockoon_gateway.calls import ClientCall
 from rockoon_gateway.clients.presence import Client, Presence
 from rockoon_gateway.codes import OK, Refusal, enum_name
-from rockoon_gateway.names import checked_group, checked_topic
+from rockoon_gateway.names import (
+    checked_group,
+    checked_topic,
+    cluster_name,
+    is_in,
+    plain_name,
+    resource_of,
+)
 from rockoon_proto.apache.rocketmq.v2 import admin_pb2 as pb
 from rockoon_proto.apache.rocketmq.v2.definition_pb2 import (
     Broker,
@@ -45,30 +52,34 @@ class GroupsReport:
     async def subscriptions(
         self, request: pb.ListSubscriptionRequest, call: ClientCall
     ) -> pb.ListSubscriptionResponse:
-        """What groups read; of one group, of one topic, or all that the caller may see."""
+        """What groups read; of one group, of one topic, or all of the caller's namespace that it
+        may see."""
+        only_group = cluster_name(request.group, call.namespace)
+        only_topic = cluster_name(request.topic, call.namespace)
+        namespace = _namespace(call, request.group, request.topic)
         found = []
         for summary in await self._admin.list_groups():
             group = summary.group.config.name
-            if request.HasField("group") and group != request.group.name:
+            if group != only_group if only_group else not is_in(group, namespace):
                 continue
             if call.key is not None and not call.key.may("see", f"group:{group}"):
                 continue
             members = await self._admin.members(group)
             found += [
-                self._subscription(group, topic, members)
+                self._subscription(group, topic, members, namespace)
                 for topic in sorted(summary.topics)
-                if not request.HasField("topic") or topic == request.topic.name
+                if not only_topic or topic == only_topic
             ]
         return pb.ListSubscriptionResponse(status=OK, subscription_info=found)
 
     def _subscription(
-        self, group: str, topic: str, members: Sequence[Member]
+        self, group: str, topic: str, members: Sequence[Member], namespace: str
     ) -> pb.SubscriptionInfo:
         told = [*self._expressions(self._presence.consumers(group), topic)]
         told += [expression for member in members for expression in pulled(member, topic)]
         return pb.SubscriptionInfo(
-            group=Resource(name=group),
-            topic=Resource(name=topic),
+            group=resource_of(group, namespace),
+            topic=resource_of(topic, namespace),
             expression=told[0] if told else FilterExpression(type=FilterType.TAG, expression="*"),
             online=bool(told),
             message_model=model(members),
@@ -79,7 +90,7 @@ class GroupsReport:
         for client in clients:
             if client.settings is not None:
                 for entry in client.settings.subscription.subscriptions:
-                    if entry.topic.name == topic:
+                    if cluster_name(entry.topic) == topic:
                         yield entry.expression
 
     async def clients(
@@ -87,39 +98,36 @@ class GroupsReport:
     ) -> pb.DescribeSubscriptionResponse:
         """What each client of a group reads."""
         group = self._seen_group(request.group, call)
-        wanted = request.topic.name
+        wanted = cluster_name(request.topic, call.namespace)
         members = await self._admin.members(group)
         found = []
         for client in self._presence.consumers(group):
             entries = client.settings.subscription.subscriptions if client.settings else ()
             for entry in entries:
-                info = self._of_one(group, entry.topic.name, entry.expression)
-                found.append((client_info(client), info))
+                topic = cluster_name(entry.topic)
+                found.append((client_info(client), topic, entry.expression, pb.CLUSTERING))
         for member in members:
             for subscription in member.subscriptions:
                 expression = parsed(subscription.expression)
-                info = self._of_one(group, subscription.topic, expression)
-                info.message_model = model([member])
-                found.append((member_info(member), info))
+                info = member_info(member)
+                found.append((info, subscription.topic, expression, info.message_model))
         return pb.DescribeSubscriptionResponse(
             status=OK,
             client_subscription_info=[
                 pb.DescribeSubscriptionResponse.ClientSubscriptionInfo(
-                    client_info=who, subscription_info=what
+                    client_info=who,
+                    subscription_info=pb.SubscriptionInfo(
+                        group=request.group,
+                        topic=resource_of(topic, request.group.resource_namespace),
+                        expression=expression,
+                        online=True,
+                        message_model=shared,
+                        subscription_consistency=True,
+                    ),
                 )
-                for who, what in found
-                if not wanted or what.topic.name == wanted
+                for who, topic, expression, shared in found
+                if not wanted or topic == wanted
             ],
-        )
-
-    def _of_one(self, group: str, topic: str, expression: FilterExpression) -> pb.SubscriptionInfo:
-        return pb.SubscriptionInfo(
-            group=Resource(name=group),
-            topic=Resource(name=topic),
-            expression=expression,
-            online=True,
-            message_model=pb.CLUSTERING,
-            subscription_consistency=True,
         )
 
     async def connections(
@@ -128,7 +136,7 @@ class GroupsReport:
         """Who is connected for a group."""
         group = self._seen_group(request.group, call)
         await self._admin.get_group(group)
-        wanted = request.topic.name
+        wanted = cluster_name(request.topic, call.namespace)
         clients = [
             client_info(client)
             for client in self._presence.consumers(group)
@@ -146,7 +154,8 @@ class GroupsReport:
     ) -> pb.DescribeGroupAccumulationResponse:
         """How much a group has before it; nothing is said while a broker does not answer."""
         group = self._seen_group(request.group, call)
-        topics = [topic.name for topic in request.topics]
+        topics = [checked_topic(topic, call.namespace) for topic in request.topics]
+        await self._require_topics(call, group, topics)
         queues = [each for topic in topics or [""] for each in await self._lag(group, topic)]
         by_topic: dict[str, list[QueueLag]] = defaultdict(list)
         for each in queues:
@@ -154,7 +163,10 @@ class GroupsReport:
         return pb.DescribeGroupAccumulationResponse(
             status=OK,
             accumulation=accumulated(queues),
-            topic_accumulation={topic: accumulated(some) for topic, some in by_topic.items()},
+            topic_accumulation={
+                plain_name(topic, request.group.resource_namespace): accumulated(some)
+                for topic, some in by_topic.items()
+            },
         )
 
     async def time_span(
@@ -164,8 +176,8 @@ class GroupsReport:
         group = self._seen_group(request.group, call)
         spans = []
         for resource in request.topics:
-            topic = checked_topic(resource)
-            call.require("see", f"topic:{topic}")
+            topic = checked_topic(resource, call.namespace)
+            call.require_topic("see", topic)
             lags = {(x.queue.broker, x.queue.queue_id): x for x in await self._lag(group, topic)}
             for each in (await self._admin.describe_topic(topic)).queues:
                 if each.state is None:
@@ -192,8 +204,10 @@ class GroupsReport:
         self, request: pb.ResetGroupOffsetRequest, call: ClientCall
     ) -> pb.ResetGroupOffsetResponse:
         """Reset a group's progress to a time, from wherever it is; receipts before are void."""
-        group, topic = checked_group(request.group), checked_topic(request.topic)
+        group = checked_group(request.group, call.namespace)
+        topic = checked_topic(request.topic, call.namespace)
         call.require("write", f"group:{group}")
+        await self._require_topics(call, group, [topic])
         time_ms = request.reset_timestamp.ToMilliseconds()
         who = call.key.key_id if call.key is not None else call.client_id
         await self._admin.reset_offsets(
@@ -202,9 +216,19 @@ class GroupsReport:
         return pb.ResetGroupOffsetResponse(status=OK)
 
     def _seen_group(self, resource: Resource, call: ClientCall) -> str:
-        group = checked_group(resource)
+        group = checked_group(resource, call.namespace)
         call.require("see", f"group:{group}")
         return group
+
+    async def _require_topics(self, call: ClientCall, group: str, topics: Sequence[str]) -> None:
+        """Raise NotPermitted for a topic that the group does not read and the caller may not
+        see."""
+        if call.key is None or not topics:
+            return
+        read = (await self._admin.get_group(group)).topics
+        for topic in topics:
+            if topic not in read:
+                call.require_topic("see", topic)
 
     async def _lag(self, group: str, topic: str) -> Sequence[QueueLag]:
         reply = await self._admin.lag(group, topic)
@@ -212,6 +236,11 @@ class GroupsReport:
             if not each.known:
                 raise BrokerUnavailable(each.unknown_because, broker=each.queue.broker)
         return reply.queues
+
+
+def _namespace(call: ClientCall, *named: Resource) -> str:
+    """Return the namespace of the first resource that a request names, or the caller's."""
+    return next((each.resource_namespace for each in named if each.name), "") or call.namespace
 
 
 def accumulated(

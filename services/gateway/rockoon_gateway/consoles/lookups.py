@@ -68,8 +68,8 @@ class Lookups:
         self, request: pb.ListMessageRequest, call: ClientCall
     ) -> pb.ListMessageResponse:
         """Messages by id or key, the newest first. What brokers could not search is told beside."""
-        topic = checked_topic(request.topic)
-        call.require("read", f"topic:{topic}")
+        topic = checked_topic(request.topic, call.namespace)
+        call.require_topic("read", topic)
         by = request.WhichOneof("search_key")
         if by not in ("message_id", "message_key"):
             raise not_answered("QueryMessage without message id or key")
@@ -110,14 +110,14 @@ class Lookups:
         self, request: pb.VerifyMessageRequest, call: ClientCall
     ) -> pb.VerifyMessageResponse:
         """Have a push consumer's listener called with a stored message; says what came of it."""
-        topic = checked_topic(request.topic)
-        call.require("read", f"topic:{topic}")
+        topic = checked_topic(request.topic, call.namespace)
+        call.require_topic("read", topic)
         client = self._client(request.group, request.client_id, call)
         found = await self._cluster.admin.messages.query(topic, request.message_id, unique=True)
         if not found.messages:
             raise Refusal(Code.NOT_FOUND, f"topic {topic} has no message {request.message_id}")
         nonce = secrets.token_hex(16)
-        message = to_wire(found.messages[0], request.topic)
+        message = to_wire(found.messages[0], client.named(topic))
         command = TelemetryCommand(
             status=OK, verify_message_command=VerifyMessageCommand(nonce=nonce, message=message)
         )
@@ -135,7 +135,7 @@ class Lookups:
         return answer
 
     def _client(self, group: Resource, client_id: str, call: ClientCall) -> Client:
-        name = checked_group(group)
+        name = checked_group(group, call.namespace)
         call.require("write", f"group:{name}")
         client = self._presence.get(client_id)
         if client is None or client.group != name:
@@ -143,8 +143,8 @@ class Lookups:
         return client
 
     async def _route(self, resource: Resource, call: ClientCall) -> TopicRoute:
-        topic = checked_topic(resource)
-        call.require("see", f"topic:{topic}")
+        topic = checked_topic(resource, call.namespace)
+        call.require_topic("see", topic)
         return await self._topics.route(topic)
 
 

@@ -46,7 +46,8 @@ class Assignments:
         self, request: QueryAssignmentRequest, call: ClientCall
     ) -> QueryAssignmentResponse:
         """See the protocol."""
-        group, topic = checked_group(request.group), checked_topic(request.topic)
+        group = checked_group(request.group, call.namespace)
+        topic = checked_topic(request.topic, call.namespace)
         require_reader(call, group, topic)
         endpoints = checked_endpoints(request.endpoints)
         route = await self._topics.route(topic)

@@ -19,6 +19,7 @@ from rockoon_gateway.groups import Groups
 from rockoon_gateway.lite.lite_receiving import LiteReceiving
 from rockoon_gateway.lite.lite_topics import LiteTopics
 from rockoon_gateway.lite.subscribing import LiteSubscribing
+from rockoon_gateway.names import cluster_name
 from rockoon_gateway.topics import Topics
 from rockoon_proto.apache.rocketmq.v2 import service_pb2 as pb
 from rockoon_proto.apache.rocketmq.v2.definition_pb2 import FilterExpression
@@ -84,13 +85,13 @@ class Consuming:
         """See `Receiving`; what the request lacks is taken from the client's settings."""
         expression: FilterExpression | None = None
         timeout_seconds = REQUEST_TIMEOUT_SECONDS
-        topic = request.message_queue.topic.name
+        topic = cluster_name(request.message_queue.topic, call.namespace)
         # Some go on after a restart of the gateway without telling their settings again.
         if (settings := self._presence.seen(call).settings) is not None:
             if settings.HasField("request_timeout"):
                 timeout_seconds = settings.request_timeout.ToMilliseconds() / 1000
             for each in settings.subscription.subscriptions:
-                if each.topic.name == topic:
+                if cluster_name(each.topic) == topic:
                     expression = each.expression
         await self._receiving.receive(request, call, answers, expression, timeout_seconds)
 

@@ -81,8 +81,8 @@ class OffsetReads:
         yield pb.PullMessageResponse(next_offset=following)
 
     async def _pull(self, request: pb.PullMessageRequest, call: ClientCall) -> Pulled | OutOfRange:
-        group = checked_group(request.group)
-        queue = await self._queue(request.message_queue)
+        group = checked_group(request.group, call.namespace)
+        queue = await self._queue(request.message_queue, call)
         require_reader(call, group, queue.topic)
         require_offset(request.offset)
         wait_seconds = request.long_polling_timeout.ToMilliseconds() / 1000
@@ -121,8 +121,8 @@ class OffsetReads:
         self, request: pb.UpdateOffsetRequest, call: ClientCall
     ) -> pb.UpdateOffsetResponse:
         """Store the group's next offset to consume; it may go back."""
-        group = checked_group(request.group)
-        queue = await self._queue(request.message_queue)
+        group = checked_group(request.group, call.namespace)
+        queue = await self._queue(request.message_queue, call)
         require_reader(call, group, queue.topic)
         require_offset(request.offset)
         joined = await self._cluster.call_nameserver(
@@ -146,8 +146,8 @@ class OffsetReads:
     ) -> pb.GetOffsetResponse:
         """The group's committed offset: with message by message consumption the smallest one that
         is not settled."""
-        group = checked_group(request.group)
-        queue = await self._queue(request.message_queue)
+        group = checked_group(request.group, call.namespace)
+        queue = await self._queue(request.message_queue, call)
         require_reader(call, group, queue.topic)
         reply = await self._cluster.call(
             self._cluster.offset_service().Query,
@@ -162,8 +162,8 @@ class OffsetReads:
         self, request: pb.QueryOffsetRequest, call: ClientCall
     ) -> pb.QueryOffsetResponse:
         """The beginning of a queue, its end, or the first offset stored at a time or later."""
-        queue = await self._queue(request.message_queue)
-        call.require("read", f"topic:{queue.topic}")
+        queue = await self._queue(request.message_queue, call)
+        call.require_topic("read", queue.topic)
         if request.query_offset_policy == QueryOffsetPolicy.TIMESTAMP:
             time_ms = request.timestamp.ToMilliseconds()
             offset = (await self._lookup.search({queue: time_ms}))[queue]
@@ -173,9 +173,9 @@ class OffsetReads:
             offset = first if is_first else end
         return pb.QueryOffsetResponse(status=OK, offset=offset)
 
-    async def _queue(self, queue: WireQueue) -> MessageQueue:
+    async def _queue(self, queue: WireQueue, call: ClientCall) -> MessageQueue:
         """The queue that a request names; raises TopicNotFound, QueueNotFound, Refusal."""
-        topic = checked_topic(queue.topic)
+        topic = checked_topic(queue.topic, call.namespace)
         named = MessageQueue(topic, queue.broker.name, queue.id)
         route = await self._cluster.route(topic)
         if named not in route.create_revisions:

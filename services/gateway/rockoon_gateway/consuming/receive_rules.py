@@ -113,7 +113,7 @@ def _wait_seconds(
 def require_reader(call: ClientCall, group: str, topic: str) -> None:
     """Raises NotPermitted where a caller's key must not read a topic in a group."""
     call.require("read", f"group:{group}")
-    call.require("read", f"topic:{topic}")
+    call.require_topic("read", topic)
 
 
 def subscription_of(topic: str, expression: FilterExpression) -> Subscription:

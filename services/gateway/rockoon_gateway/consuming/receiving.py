@@ -150,8 +150,14 @@ class Receiving:
             Refusal, RockoonError: nothing was received.
         """
         wish = wish_of(request, call.seconds_left, request_timeout_seconds)
-        answers = await self._acquire(request, wish, call, expression)
-        group, messages = request.group.name, answers.messages
+        group = checked_group(request.group, call.namespace)
+        topic = checked_topic(request.message_queue.topic, call.namespace)
+        require_reader(call, group, topic)
+        # What the request says goes before the settings, which may be of long ago.
+        wanted = request.filter_expression if request.HasField("filter_expression") else expression
+        subscription = subscription_of(topic, wanted or FilterExpression())
+        answers = await self._acquire(request, wish, call, group, subscription)
+        messages = answers.messages
         if wish.is_renewed:
             self._renewer.add(group, messages.receipts, call.client_id)
         data, written, taken = (_SOME if messages else _NONE), 0, 0
@@ -167,7 +173,7 @@ class Receiving:
             taken = written
         finally:
             if taken:
-                self.delivered.add(request.message_queue.topic.name, group, count=taken)
+                self.delivered.add(topic, group, count=taken)
             if taken < len(messages):
                 self._renewer.give_back(group, messages.receipts[taken:])
 
@@ -176,15 +182,10 @@ class Receiving:
         request: pb.ReceiveMessageRequest,
         wish: Wish,
         call: ClientCall,
-        expression: FilterExpression | None,
+        group: str,
+        subscription: Subscription,
     ) -> Answers:
         """Messages, and what they are on the wire."""
-        resource = request.message_queue.topic
-        group, topic = checked_group(request.group), checked_topic(resource)
-        require_reader(call, group, topic)
-        # What the request says goes before the settings, which may be of long ago.
-        wanted = request.filter_expression if request.HasField("filter_expression") else expression
-        subscription = subscription_of(topic, wanted or FilterExpression())
         received = ReceivedMessages()
         patience = asyncio.timeout(None)
         try:
@@ -198,7 +199,7 @@ class Receiving:
             self._patience.pop(patience, None)
         valid_until_ms = RENEWED if wish.is_renewed else self._clock() + wish.visible_after_ms
         try:
-            answers = answers_to(received, resource, valid_until_ms)
+            answers = answers_to(received, request.message_queue.topic, valid_until_ms)
         except BaseException:
             self._renewer.give_back(group, received.receipts)
             raise

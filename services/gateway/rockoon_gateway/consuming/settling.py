@@ -111,7 +111,8 @@ class Settling:
         self, request: pb.AckMessageRequest, call: ClientCall
     ) -> pb.AckMessageResponse:
         """Each entry is taken or refused for itself, in their order."""
-        group, topic = checked_group(request.group), checked_topic(request.topic)
+        group = checked_group(request.group, call.namespace)
+        topic = checked_topic(request.topic, call.namespace)
         require_reader(call, group, topic)
         if not request.entries:
             # As RocketMQ's proxy answers.
@@ -135,7 +136,8 @@ class Settling:
         self, request: pb.ChangeInvisibleDurationRequest, call: ClientCall
     ) -> pb.ChangeInvisibleDurationResponse:
         """The answer's handle is the one that counts from now on."""
-        group, topic = checked_group(request.group), checked_topic(request.topic)
+        group = checked_group(request.group, call.namespace)
+        topic = checked_topic(request.topic, call.namespace)
         require_reader(call, group, topic)
         duration_ms = bounded_ms(request.invisible_duration.ToMilliseconds(), 0)
         receipt = self._receipt(request.receipt_handle, group, topic, self._clock())
@@ -152,7 +154,8 @@ class Settling:
         self, request: pb.ForwardMessageToDeadLetterQueueRequest, call: ClientCall
     ) -> pb.ForwardMessageToDeadLetterQueueResponse:
         """The message goes to %DLQ%group."""
-        group, topic = checked_group(request.group), checked_topic(request.topic)
+        group = checked_group(request.group, call.namespace)
+        topic = checked_topic(request.topic, call.namespace)
         require_reader(call, group, topic)
         receipt = self._receipt(request.receipt_handle, group, topic, self._clock())
         reason = f"given up by its consumer after {request.delivery_attempt} deliveries"

@@ -72,7 +72,8 @@ class LiteSubscribing:
                 LITE_TOPIC_QUOTA_EXCEEDED, LITE_SUBSCRIPTION_QUOTA_EXCEEDED.
             RockoonError: what is needed is away.
         """
-        group, topic = checked_group(request.group), checked_topic(request.topic)
+        group = checked_group(request.group, call.namespace)
+        topic = checked_topic(request.topic, call.namespace)
         require_reader(call, group, topic)
         self._note(call, group)
         wanted = dict.fromkeys(request.lite_topic_set)

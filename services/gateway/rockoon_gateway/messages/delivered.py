@@ -41,6 +41,7 @@ from rockoon_format.properties import (
     split_keys,
 )
 from rockoon_gateway.messages.reserved_names import is_reserved
+from rockoon_gateway.names import plain_name
 from rockoon_gateway.producing.transaction_ids import transaction_id
 from rockoon_proto.apache.rocketmq.v2 import definition_pb2 as v2
 
@@ -98,7 +99,7 @@ def to_wire(
         trace_context=properties.get(PROPERTY_TRACE_CONTEXT),
         receipt_handle=receipt_handle or None,
         delivery_timestamp=_delivery_timestamp(properties),
-        dead_letter_queue=_origin(message, properties),
+        dead_letter_queue=_origin(message, properties, topic.resource_namespace),
     )
     users = {name: value for name, value in properties.items() if not is_reserved(name)}
     if PROPERTY_TRANSACTION_ID in users and message.prepared_transaction_offset > 0:
@@ -149,15 +150,17 @@ def _priority(text: str) -> int | None:
     return min(int(text), INT32_MAX) if is_priority else None
 
 
-def _origin(message: Message, properties: Mapping[str, str]) -> v2.DeadLetterQueue | None:
-    """Where a dead letter comes from; None for any other message."""
+def _origin(
+    message: Message, properties: Mapping[str, str], namespace: str
+) -> v2.DeadLetterQueue | None:
+    """Where a dead letter comes from, for clients of a namespace; None for any other message."""
     if not is_dlq_topic(message.queue.topic):
         return None
     topic = properties.get(PROPERTY_DLQ_ORIGIN_TOPIC) or properties.get(PROPERTY_RETRY_TOPIC, "")
     lite = lite_topic_of(topic)
     return v2.DeadLetterQueue(
         # Clients know a lite topic by its parent, and by the message's own `lite_topic`.
-        topic=(lite[0] if lite is not None else topic) or None,
+        topic=plain_name(lite[0] if lite is not None else topic, namespace) or None,
         message_id=properties.get(PROPERTY_DLQ_ORIGIN_MESSAGE_ID)
         or properties.get(PROPERTY_ORIGIN_MESSAGE_ID),
     )

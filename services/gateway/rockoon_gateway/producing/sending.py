@@ -31,7 +31,7 @@ from rockoon_gateway.calls import ClientCall
 from rockoon_gateway.clients.presence import Presence
 from rockoon_gateway.codes import OK, Refusal, common_status, status_of
 from rockoon_gateway.lite.lite_topics import LiteTopics
-from rockoon_gateway.names import checked_topic
+from rockoon_gateway.names import checked_topic, cluster_name
 from rockoon_gateway.producing.message_checks import (
     AcceptedMessage,
     SendLimits,
@@ -138,10 +138,12 @@ class Sending:
         messages = request.messages
         if not messages:
             raise Refusal(Code.MESSAGE_CORRUPTED, "the request has no message")
-        topic = checked_topic(messages[0].topic)
-        if len(messages) > 1 and any(each.topic.name != topic for each in messages):
+        topic = checked_topic(messages[0].topic, call.namespace)
+        if len(messages) > 1 and any(
+            cluster_name(each.topic, call.namespace) != topic for each in messages
+        ):
             raise Refusal(Code.MESSAGE_CORRUPTED, "the messages are of several topics")
-        call.require("write", f"topic:{topic}")
+        call.require_topic("write", topic)
         if self._producer.buffered_bytes > self._buffer_bytes_max:
             raise Refusal(
                 Code.TOO_MANY_REQUESTS, f"{self._producer.buffered_bytes} bytes wait for brokers"
@@ -167,8 +169,8 @@ class Sending:
     ) -> pb.EndTransactionResponse:
         """See the protocol."""
         self._presence.seen(call)
-        topic = checked_topic(request.topic)
-        call.require("write", f"topic:{topic}")
+        topic = checked_topic(request.topic, call.namespace)
+        call.require_topic("write", topic)
         place = parse_transaction_id(request.transaction_id)
         if place is None:
             raise Refusal(
@@ -189,8 +191,8 @@ class Sending:
     ) -> pb.RecallMessageResponse:
         """See the protocol."""
         self._presence.seen(call)
-        topic = checked_topic(request.topic)
-        call.require("write", f"topic:{topic}")
+        topic = checked_topic(request.topic, call.namespace)
+        call.require_topic("write", topic)
         recall = parse_recall_handle(request.recall_handle)
         if recall.topic != topic:
             raise Refusal(Code.BAD_REQUEST, f"the handle is not of a message of topic {topic!r}")

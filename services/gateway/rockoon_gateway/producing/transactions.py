@@ -16,6 +16,7 @@ from rockoon.message import Message
 from rockoon.transactions.forwarding import ForwardedTransactions
 from rockoon.transactions.transaction import HalfPosition, Resolution
 from rockoon_format.names import GROUP_BYTES_MAX
+from rockoon_format.resources import topic_resource
 from rockoon_gateway.clients.presence import Client, Presence
 from rockoon_gateway.codes import OK
 from rockoon_gateway.messages.delivered import to_wire
@@ -145,7 +146,7 @@ class Transactions:
                     status=OK, recover_orphaned_transaction_command=command
                 )
                 outbox = producer.outboxes[-1]
-                if outbox.allows("write", f"topic:{message.topic}") and outbox.put(telemetry):
+                if outbox.allows("write", topic_resource(message.topic)) and outbox.put(telemetry):
                     self.checks += 1
                     break
         return Resolution.UNKNOWN
