@@ -13,8 +13,9 @@ HEAD = """# RocketMQ's clients and the gateway
 Written by `make conformance`: RocketMQ's official clients, unmodified, play the same scenarios
 against Rockoon's gateway and against RocketMQ's own proxy, which is the judge. In each cell:
 Rockoon / the proxy; **-**: the client has no such call. What each scenario does and asks for is in
-`tests/conformance/producing.py`, `consuming.py`, `lite.py` and `guarding.py`. A restart is one of
-the gateway, which keeps nothing; the proxy has its broker in it, so both are restarted.
+`tests/conformance/producing.py`, `consuming.py`, `lite.py`, `separating.py` and `guarding.py`. A
+restart is one of the gateway, which keeps nothing; the proxy has its broker in it, so both are
+restarted.
 
 """
 MARKS = {OK: "yes", NOT_OFFERED: "-"}

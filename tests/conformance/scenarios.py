@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from conformance import consuming, guarding, lite, producing
+from conformance import consuming, guarding, lite, producing, separating
 from conformance.scene import Scene
 
 
@@ -55,6 +55,11 @@ SCENARIOS: Sequence[Scenario] = (
     Scenario("lite: another consumer goes on", lite.hand_over),
     Scenario("lite: from the first message", lite.begin),
     Scenario("lite: simple consumer", lite.simple),
+    Scenario("namespaces", separating.apart),
+    Scenario("namespaces: push consumer", separating.push),
+    Scenario("namespaces: recall", separating.recall),
+    Scenario("namespaces: check of an orphan", separating.orphan),
+    Scenario("namespaces: dead letters", separating.dead_letters),
     Scenario("signed calls", guarding.signed, is_guarded=True),
     Scenario("signed calls over TLS", guarding.signed_over_tls, is_guarded=True),
     Scenario("restart of the server", consuming.restart, is_alone=True),

@@ -29,6 +29,11 @@ QUICK = (
     "dead letters",
     "push: failed message comes again",
     "push: FIFO order",
+    "namespaces",
+    "namespaces: push consumer",
+    "namespaces: recall",
+    "namespaces: check of an orphan",
+    "namespaces: dead letters",
     "restart of the server",
     "push: restart of the server",
 )

@@ -87,6 +87,7 @@ static void check(const std::error_code& ec) {
 static Configuration configuration(const Struct& given) {
   auto builder = Configuration::newBuilder();
   builder.withEndpoints(text(given, "endpoint")).withSsl(flag(given, "tls"));
+  if (has(given, "namespace")) builder.withNamespace(text(given, "namespace"));
   if (has(given, "access_key")) {
     builder.withCredentialsProvider(
         std::make_shared<StaticCredentialsProvider>(text(given, "access_key"), text(given, "secret_key")));

@@ -44,6 +44,7 @@ type request struct {
 	Lite        string            `json:"lite"`
 	First       bool              `json:"first"`
 	Priority    *int32            `json:"priority"`
+	Namespace   string            `json:"namespace"`
 }
 
 type fields map[string]any
@@ -83,7 +84,7 @@ func with(what fields, name string, value any) fields {
 func config(given request) *rocketmq.Config {
 	rocketmq.EnableSsl = given.TLS
 	return &rocketmq.Config{
-		Endpoint: given.Endpoint, ConsumerGroup: given.Group,
+		Endpoint: given.Endpoint, ConsumerGroup: given.Group, NameSpace: given.Namespace,
 		Credentials: &credentials.SessionCredentials{AccessKey: given.AccessKey, AccessSecret: given.SecretKey},
 	}
 }

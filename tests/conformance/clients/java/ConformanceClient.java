@@ -98,6 +98,9 @@ public class ConformanceClient {
         ClientConfigurationBuilder builder = ClientConfiguration.newBuilder()
             .setEndpoints(given.getString("endpoint"))
             .enableSsl(given.getBooleanValue("tls"));
+        if (given.containsKey("namespace")) {
+            builder.setNamespace(given.getString("namespace"));
+        }
         if (given.containsKey("access_key")) {
             builder.setCredentialProvider(new StaticSessionCredentialsProvider(
                 given.getString("access_key"), given.getString("secret_key")));

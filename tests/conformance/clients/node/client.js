@@ -28,7 +28,7 @@ const view = message => ({
 
 const options = given => ({
   endpoints: given.endpoint,
-  namespace: '',
+  namespace: given.namespace ?? '',
   sslEnabled: given.tls ?? false,
   sessionCredentials: given.access_key
     ? { accessKey: given.access_key, accessSecret: given.secret_key } : undefined,

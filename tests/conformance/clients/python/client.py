@@ -84,7 +84,9 @@ class Listener(MessageListener):
 
 def configuration(given: dict[str, Any]) -> ClientConfiguration:
     keys = (given["access_key"], given["secret_key"]) if "access_key" in given else ()
-    return ClientConfiguration(given["endpoint"], Credentials(*keys))
+    return ClientConfiguration(
+        given["endpoint"], Credentials(*keys), namespace=given.get("namespace", "")
+    )
 
 
 def subscription(given: dict[str, Any]) -> dict[str, FilterExpression]:

@@ -53,6 +53,9 @@ fn options(given: &Value) -> ClientOption {
     options.set_access_url(text(given, "endpoint"));
     options.set_enable_tls(given["tls"].as_bool().unwrap_or(false));
     // How long to wait stays at its 40 s: with less RocketMQ's proxy refuses, as its deadline is no longer.
+    if let Some(namespace) = given["namespace"].as_str() {
+        options.set_namespace(namespace);
+    }
     if let Some(key) = given["access_key"].as_str() {
         options.set_access_key(key);
         options.set_secret_key(text(given, "secret_key"));
