@@ -30,7 +30,9 @@ MENTIONED = {
     "rockoon group describe",
     "rockoon group members",
     "rockoon lag",
+    "rockoon offsets undo",
     "rockoon offsets why",
+    "rockoon offsets why GROUP",
 }
 PAGES = (
     "gateway.md",
