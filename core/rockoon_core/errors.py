@@ -12,6 +12,8 @@ from rockoon_core.valid_text import exception_text, valid_text
 from rockoon_proto.v1.errors_pb2 import Error
 
 ERROR_METADATA_KEY = "rockoon-error-bin"
+PRESSURE = "pressure"
+"""Why a store refuses clients' messages, but not its own: see `StoreNotWritable`."""
 
 # Names of grpc.StatusCode, not its members: modules that decide raise these errors, and import no
 # transport for it. The server's guard and failed_call.py do the translating.
@@ -410,6 +412,12 @@ class StoreNotWritable(RockoonError):
     status = "UNAVAILABLE"
     retriable = True
     sentence = "the broker takes no messages now: {reason}"
+
+    @property
+    def is_pressure(self) -> bool:
+        """Whether the disk has room again when groups have read, or retention has deleted, more:
+        detail `cause` is PRESSURE. Otherwise the disk is full or refuses writes."""
+        return self.details.get("cause") == PRESSURE
 
 
 class RouteNotReached(RockoonError):

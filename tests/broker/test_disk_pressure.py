@@ -99,6 +99,7 @@ async def test_files_go_as_far_as_every_group_has_read(
         with pytest.raises(errors.StoreNotWritable, match=GROUP) as refusal:
             await fill(broker, 1)
         assert refusal.value.retriable
+        assert refusal.value.is_pressure
         # Delayed and half messages are messages of clients as well.
         for handling in (pb.DELAYED, pb.HALF):
             request = batch(TOPIC, 0, b"x")

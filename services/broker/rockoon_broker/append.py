@@ -27,6 +27,7 @@ from rockoon_broker.store.queues.consume_queue import QueueKey
 from rockoon_broker.store.store import Store
 from rockoon_broker.traffic import NORMAL, Flow, SyncWaits
 from rockoon_core.errors import (
+    PRESSURE,
     BodyTooLarge,
     InvalidArgument,
     InvalidTopicName,
@@ -334,7 +335,11 @@ class Appends:
         """Refuse clients' messages while the disk is full: for batches that the broker stores in
         another form, for which the store would use its reserve. Raises StoreNotWritable."""
         if reason := self._store.client_refusal_reason:
-            raise StoreNotWritable(reason=reason)
+            raise self._not_writable(reason)
+
+    def _not_writable(self, reason: str) -> StoreNotWritable:
+        cause = {"cause": PRESSURE} if self._store.is_under_pressure else {}
+        return StoreNotWritable(reason=reason, **cause)
 
     def _check(self, batch: Batch) -> None:
         size, lengths = batch.frames_bytes, batch.lengths
@@ -388,7 +393,9 @@ class Appends:
             raise self._failure
         try:
             appended = append(what, self.store_clock.now_ms())
-        except (store_errors.StoreNotWritable, store_errors.AppendFailed) as failure:
+        except store_errors.StoreNotWritable as failure:
+            raise self._not_writable(str(failure)) from failure
+        except store_errors.AppendFailed as failure:
             raise StoreNotWritable(reason=str(failure)) from failure
         except store_errors.StoreFailed as failure:
             raise StoreFailed(reason=str(failure)) from failure

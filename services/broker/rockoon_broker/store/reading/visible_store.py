@@ -452,6 +452,11 @@ class VisibleStore(ABC):
         return self.not_writable_reason or self.space_refusal_reason
 
     @property
+    def is_under_pressure(self) -> bool:
+        """Whether clients' messages are refused only until retention has deleted more."""
+        return bool(self._cleaner.refusal_reason) and not self.not_writable_reason
+
+    @property
     def write_failure(self) -> str:
         """Why the disk refuses writes to the CommitLog or to ConsumeQueues; empty while it accepts
         them."""
