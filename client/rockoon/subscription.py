@@ -13,11 +13,12 @@ from dataclasses import dataclass
 from rockoon_core.errors import InvalidArgument, InvalidExpression, InvalidTopicName
 from rockoon_core.valid_text import text_fault
 from rockoon_format import sql92
-from rockoon_format.hashes import tags_code
+from rockoon_format.hashes import TAG_HASHES_MAX, tags_code
 
 ALL = "*"
 _OR = "||"
 _SQL_MARK = "SQL92:"
+EXCERPT_CHARACTERS_MAX = 200
 
 
 class Sql(str):
@@ -53,8 +54,8 @@ class Subscription:
         Blanks around a tag, repeats and empty places between bars do not count, as in RocketMQ.
 
         Raises:
-            InvalidExpression: nothing is wanted, or `*` stands beside other tags (RocketMQ would
-                take it for the name of a tag there, which nobody means); or as `sql`.
+            InvalidExpression: the expression names no tag or more than 4096 tags, or `*` is not
+                alone (RocketMQ would read it as the name of a tag); or as `sql`.
             InvalidTopicName: the name is not valid Unicode. Nameservers check all other rules.
         """
         if isinstance(expression, Sql):
@@ -73,6 +74,9 @@ class Subscription:
             raise InvalidExpression(expression=expression, reason="it names no tag")
         if ALL in tags:
             raise InvalidExpression(expression=expression, reason="'*' must stand alone")
+        if len(tags) > TAG_HASHES_MAX:
+            reason = f"it names {len(tags)} tags, more than {TAG_HASHES_MAX}"
+            raise InvalidExpression(expression=expression[:EXCERPT_CHARACTERS_MAX], reason=reason)
         return cls(topic, tags, tuple(sorted({tags_code(tag) for tag in tags})))
 
     @classmethod

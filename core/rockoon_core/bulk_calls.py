@@ -10,6 +10,8 @@ QUEUES_PER_CALL_MAX = 4096
 """Brokers and offset services refuse calls that name more queues than this."""
 WISHES_PER_CALL_MAX = 1024
 """The offset service refuses Acquire calls with more wishes than this."""
+REPORTED_FILTER_BYTES_MAX = 1024
+"""The offset service refuses Acquire calls that report a longer filter; receivers shorten it."""
 
 
 def in_calls(items: Iterable[Item], items_max: int = QUEUES_PER_CALL_MAX) -> Iterator[list[Item]]:

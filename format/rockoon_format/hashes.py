@@ -16,6 +16,9 @@ from rockoon_format.properties import decode_text
 INT32_MIN = -(2**31)
 INT32_MAX = 2**31 - 1
 
+TAG_HASHES_MAX = 4096
+"""How many tags a filter may have: a broker compares each entry with all tags of the filter."""
+
 _UINT32_MASK = 0xFFFFFFFF
 # Texts are hashed together with others of about their length; longer ones one by one.
 _WIDTHS = (8, 16, 32, 64, 128, 256)

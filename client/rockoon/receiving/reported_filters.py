@@ -9,6 +9,7 @@ import zlib
 from collections.abc import Sequence
 
 from rockoon.subscription import Subscription
+from rockoon_core.bulk_calls import REPORTED_FILTER_BYTES_MAX
 from rockoon_core.repeated_lines import limited
 from rockoon_format.names import lite_topic_of
 from rockoon_proto.v1.offset_pb2 import TopicSubscription
@@ -18,7 +19,6 @@ log = limited(logging.getLogger(__name__))
 REPORT_SECONDS = 10.0
 LOGGED_AGAIN_SECONDS = 600.0
 SENTENCES_MAX = 64
-EXPRESSION_BYTES_MAX = 1024
 CHECKSUM_BYTES = 16
 
 
@@ -34,9 +34,9 @@ def to_report(subscriptions: Sequence[Subscription]) -> list[TopicSubscription]:
 def cut(expression: str) -> str:
     """Return an expression that fits a report. Different expressions stay different."""
     data = expression.encode()
-    if len(data) <= EXPRESSION_BYTES_MAX:
+    if len(data) <= REPORTED_FILTER_BYTES_MAX:
         return expression
-    kept = data[: EXPRESSION_BYTES_MAX - CHECKSUM_BYTES].decode(errors="ignore")
+    kept = data[: REPORTED_FILTER_BYTES_MAX - CHECKSUM_BYTES].decode(errors="ignore")
     return f"{kept}... #{zlib.crc32(data):08x}"
 
 

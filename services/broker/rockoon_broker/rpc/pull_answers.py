@@ -13,9 +13,8 @@ from rockoon_core.errors import InvalidArgument, RockoonError
 from rockoon_core.light_dataclass import light_dataclass
 from rockoon_core.wire_fields import bytes_tag, varint
 from rockoon_format import kernel
+from rockoon_format.hashes import TAG_HASHES_MAX
 from rockoon_proto.v1 import broker_pb2
-
-TAG_HASHES_MAX = 4096
 
 FRAMES_TAG = bytes_tag(broker_pb2.PullReply.FRAMES_FIELD_NUMBER)
 ANSWER_TAG = bytes_tag(broker_pb2.PullStreamReply.ANSWERS_FIELD_NUMBER)

@@ -4,7 +4,7 @@
 from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
 
-from rockoon_core.bulk_calls import WISHES_PER_CALL_MAX
+from rockoon_core.bulk_calls import REPORTED_FILTER_BYTES_MAX, WISHES_PER_CALL_MAX
 from rockoon_core.errors import InvalidArgument, InvalidOffset, RockoonError
 from rockoon_core.message_queue import queue_from_wire, queue_to_wire
 from rockoon_core.start_position import policy_from_wire
@@ -39,7 +39,6 @@ INVISIBLE_MS_MIN = 1
 REASON_BYTES_MAX = 256
 # Of a set of offsets: as far as a window reaches.
 OFFSETS_BYTES_MAX = 128 << 10
-EXPRESSION_BYTES_MAX = 1024
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -147,7 +146,7 @@ def wish(wanted: pb.Wanted) -> Wish:
     bounded(wanted.filters)
     for each in wanted.filters:
         check_topic(each.topic)
-        check_bytes("an expression", each.expression, EXPRESSION_BYTES_MAX)
+        check_bytes("a filter", each.expression, REPORTED_FILTER_BYTES_MAX)
     return Wish(
         wanted.group,
         list(map(reach_of, wanted.queues)),
