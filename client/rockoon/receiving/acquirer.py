@@ -506,4 +506,5 @@ def _learn_floors(group: ReceivingGroup, granted: Granted) -> bool:
 
 
 def _topics(line: Line) -> list[str]:
-    return [retry_topic(line.wanting.group), *line.topics]
+    # Each once: a receiver may name its group's own retry topic.
+    return list(dict.fromkeys((retry_topic(line.wanting.group), *line.topics)))
