@@ -11,6 +11,7 @@ from gateway.wire_client import WireClient, consumer_settings, message, producer
 from rockoon.local.cluster import LocalCluster
 from rockoon_gateway.calls import ClientCall
 from rockoon_gateway.clients.presence import Client, Presence, check_owner
+from rockoon_gateway.clients.settings_checks import check_settings
 from rockoon_gateway.codes import Refusal, enum_name
 from rockoon_proto.apache.rocketmq.v2 import definition_pb2 as d
 from rockoon_proto.apache.rocketmq.v2 import service_pb2 as pb
@@ -61,6 +62,10 @@ async def test_a_topic_that_is_not_there_or_cannot_be(client: WireClient) -> Non
         assert (await client.route(name)).status.code == Code.ILLEGAL_TOPIC, name
     request = pb.QueryRouteRequest(topic=d.Resource(name="orders"))
     assert (await client.call("QueryRoute", request)).status.code == Code.ILLEGAL_ACCESS_POINT
+    request.endpoints.scheme = d.AddressScheme.ValueType(99)
+    request.endpoints.addresses.add(host="h", port=1)
+    assert (await client.call("QueryRoute", request)).status.code == Code.ILLEGAL_ACCESS_POINT
+    request.endpoints.scheme = d.DOMAIN_NAME
     # The answer repeats them for each queue.
     for host, times in (("h" * 256, 1), ("h", 65)):
         del request.endpoints.addresses[:]
@@ -87,6 +92,15 @@ async def test_a_call_without_a_client_id_is_refused(gateway: RunningGateway) ->
         with pytest.raises(grpc.aio.AioRpcError) as refused:
             await stream.next()
         assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+
+
+async def test_a_client_id_is_not_cut(gateway: RunningGateway) -> None:
+    async with (
+        WireClient(gateway.address, client_id="c" * 255) as longest,
+        WireClient(gateway.address, client_id="c" * 256) as longer,
+    ):
+        assert (await longest.heartbeat(d.PRODUCER)).status.code == Code.OK
+        assert (await longer.heartbeat(d.PRODUCER)).status.code == Code.BAD_REQUEST
 
 
 async def test_a_producer_is_told_what_it_cannot_do_without(client: WireClient) -> None:
@@ -171,8 +185,9 @@ async def test_a_client_that_ends_is_forgotten(client: WireClient) -> None:
     again = await client.call("NotifyClientTermination", request)
     assert first.status.code == Code.OK
     assert again.status.code == Code.UNRECOGNIZED_CLIENT_TYPE
-    unsaid = await client.heartbeat(d.CLIENT_TYPE_UNSPECIFIED)
-    assert unsaid.status.code == Code.UNRECOGNIZED_CLIENT_TYPE
+    for client_type in (d.CLIENT_TYPE_UNSPECIFIED, d.ClientType.ValueType(99)):
+        unknown = await client.heartbeat(client_type)
+        assert unknown.status.code == Code.UNRECOGNIZED_CLIENT_TYPE
 
 
 async def test_streams_end_when_the_gateway_goes(
@@ -189,6 +204,36 @@ async def test_settings_that_are_too_large_are_refused(client: WireClient, count
     stream = client.telemetry()
     with pytest.raises(grpc.aio.AioRpcError, match="more than"):
         await stream.tell(producer_settings(*["t" * (127 if count == 600 else 1)] * count))
+
+
+@pytest.mark.parametrize(
+    ("code", "properties"),
+    [
+        ("INVALID_CLIENT_PROPERTIES", {f"p{number}": "v" for number in range(33)}),
+        ("INVALID_CLIENT_PROPERTIES", {"1st": "v"}),
+        ("INVALID_CLIENT_PROPERTIES", {"n" * 65: "v"}),
+        ("INVALID_CLIENT_PROPERTIES", {"name": "v" * 257}),
+        ("INVALID_CLIENT_PROPERTIES", {f"p{number}": "v" * 256 for number in range(16)}),
+        ("", {f"p{number}": "v" * 125 for number in range(32)}),
+        ("", {"n" * 64: "v" * 256}),
+    ],
+)
+def test_client_properties_have_the_protocols_bounds(code: str, properties: dict[str, str]) -> None:
+    settings = d.Settings(client_type=d.PRODUCER, client_properties=properties)
+    found = ""
+    try:
+        check_settings(settings)
+    except Refusal as refused:
+        found = Code.Name(refused.code)
+    assert found == code
+
+
+async def test_settings_of_an_unknown_type_are_refused(client: WireClient) -> None:
+    stream = client.telemetry()
+    settings = producer_settings("orders")
+    settings.client_type = d.ClientType.ValueType(99)
+    with pytest.raises(grpc.aio.AioRpcError, match="UNRECOGNIZED_CLIENT_TYPE"):
+        await stream.tell(settings)
 
 
 async def test_settings_of_all_clients_together_have_a_bound() -> None:

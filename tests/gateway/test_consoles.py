@@ -159,7 +159,7 @@ async def test_a_message_is_sent_and_found_by_its_id_and_by_its_key(
         system = message.system_properties
         assert (message.body, system.tag, list(system.keys)) == (b"found", "TagA", ["k1"])
     by_time = await console.ask("QueryMessage", a.ListMessageRequest(topic=named(topic)))
-    assert by_time.status.code == d.NOT_IMPLEMENTED
+    assert by_time.status.code == d.BAD_REQUEST
 
 
 async def test_a_client_is_asked_for_its_stacks_and_to_verify_a_message(
@@ -207,6 +207,34 @@ async def test_from_when_to_when_a_queue_has_messages(
     (span,) = (await console.ask("QueryTimeSpan", request)).queue_time_span_list
     assert 0 < span.min_timestamp <= span.max_timestamp
     assert span.consume_timestamp == pytest.approx(span.min_timestamp, abs=5)
+
+
+async def test_a_report_is_of_topics_that_the_group_does_not_read_and_of_no_more_than_64(
+    console: Console, client: WireClient, cluster: rockoon.Cluster
+) -> None:
+    topic = await topic_with(cluster, "reported", [b"0"])
+    unread = await topic_with(cluster, "unreported", [b"0"])
+    await Consumer(client, "reporters", topic).receive_all(1)
+    group = named("reporters")
+    request = a.QueryTimeSpanRequest(group=group, topics=[named(unread)])
+    answer = await console.ask("QueryTimeSpan", request)
+    assert answer.status.code == d.OK
+    assert [each.consume_timestamp for each in answer.queue_time_span_list] == [0]
+    many = [named(f"t{number}") for number in range(65)]
+    # The same topic many times is one.
+    for topics, code in (([named(topic)] * 1000, d.OK), (many, d.BAD_REQUEST)):
+        for rpc in ("QueryTimeSpan", "DescribeGroupAccumulation"):
+            of = getattr(a, f"{rpc}Request")
+            assert (await console.ask(rpc, of(group=group, topics=topics))).status.code == code
+
+
+async def test_a_message_is_not_looked_for_by_what_is_no_key(
+    console: Console, cluster: rockoon.Cluster
+) -> None:
+    topic = await topic_with(cluster, "looked-for")
+    for key in ("", "two keys", "a\x01"):
+        request = a.ListMessageRequest(topic=named(topic), message_key=key)
+        assert (await console.ask("QueryMessage", request)).status.code == d.BAD_REQUEST
 
 
 async def test_the_gateway_counts_its_clients_and_says_what_it_does_not_do(

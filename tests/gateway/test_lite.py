@@ -208,6 +208,8 @@ async def test_what_is_unsubscribed_from_comes_no_more_and_goes_on_where_it_was(
     await consumer.subscribe("two", action=d.COMPLETE_ADD, version=1)
     assert bodies(await consumer.receive_all(1)) == [b"2"]
     await consumer.subscribe(action=d.COMPLETE_REMOVE)
+    unknown = await consumer.sync("one", action=d.LiteSubscriptionAction.ValueType(99))
+    assert unknown.status.code == d.BAD_REQUEST
     assert await consumer.receive(wait=0) == []
 
 

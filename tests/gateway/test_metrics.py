@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
 import pytest
+from grpc import aio
 
 import rockoon
 from gateway.consumers import Consumer
@@ -43,7 +44,7 @@ async def measured(local_cluster: LocalCluster) -> AsyncIterator[Measured]:
 
 
 async def test_what_clients_call_themselves_makes_no_series(measured: Measured) -> None:
-    """x-mq-language is any text, and an enum of a message may be any number."""
+    """x-mq-language is any text; a type that the protocol does not have is refused."""
     words = ["JAVA", "GO", "PYTHON", "HTTP", "RUST", "DOTNET", "CPP", "java", "", "Jäva".encode()]
     words += [f"language-{number}" for number in range(50)]
     for number, word in enumerate(words):
@@ -57,13 +58,15 @@ async def test_what_clients_call_themselves_makes_no_series(measured: Measured) 
             metadata=(("x-mq-client-id", f"type-{number}"), ("x-mq-language", "GO"))
         )
         await stream.write(pb.TelemetryCommand(settings=settings))
-        await stream.read()
+        # The settings are refused, but the client has called.
+        with pytest.raises(aio.AioRpcError, match="UNRECOGNIZED_CLIENT_TYPE"):
+            await stream.read()
     page = await measured.page()
     clients = "rockoon_gateway_clients"
     assert page.values_of(clients, "language") == {
         *("java", "go", "python", "node_js", "rust", "dotnet", "cpp", "other")
     }
-    assert page.values_of(clients, "client_type") == {"producer", "other"}
+    assert page.values_of(clients, "client_type") == {"producer", "client_type_unspecified"}
     assert page.total(clients, language="java") == 2
     assert page.total(clients, language="other") == 52
     assert page.total(clients) == len(words) + 40

@@ -83,6 +83,7 @@ def test_what_is_renewed_has_the_gateways_time_whatever_the_client_names() -> No
         (FilterType.TAG, "", "*"),
         (FilterType.FILTER_TYPE_UNSPECIFIED, "", "*"),
         (FilterType.TAG, " TagB||  TagA ", "TagA || TagB"),
+        (FilterType.TAG, "x" * 16_384, "x" * 16_384),
         (FilterType.SQL, "a > 5 AND TAGS = 'x'", "SQL92: a > 5 AND TAGS = 'x'"),
     ],
 )
@@ -98,7 +99,10 @@ def test_filters(kind: FilterType.ValueType, text: str, meant: str) -> None:
         (FilterType.SQL, "a >"),
         (FilterType.TAG, "||"),
         # Kept while somebody wants it, and for a while after.
-        (FilterType.TAG, "x" * 4097),
+        (FilterType.TAG, "x" * 16_385),
+        (FilterType.TAG, "||".join(map(chr, range(0x4E00, 0x4E00 + 4097)))),
+        (FilterType.SQL, "a = '" + "x" * 4097 + "'"),
+        (99, "*"),
     ],
 )
 def test_a_filter_that_cannot_be_compiled_is_refused(kind: FilterType.ValueType, text: str) -> None:

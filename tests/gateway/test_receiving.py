@@ -371,6 +371,36 @@ async def test_two_consumers_of_a_group_share_and_lose_nothing(
     assert sorted(found, key=int) == sent
 
 
+async def test_an_acknowledgement_without_entries_is_the_callers_fault(
+    client: WireClient, cluster: rockoon.Cluster
+) -> None:
+    topic = await topic_with(cluster, "without-entries")
+    answer = await Consumer(client, "receivers", topic).acknowledge()
+    assert answer.status.code == d.BAD_REQUEST
+
+
+async def test_a_filter_is_as_long_as_a_tag_may_be(
+    client: WireClient, cluster: rockoon.Cluster
+) -> None:
+    longest, topic = "t" * 16_384, "long-tags"
+    await topic_with(cluster, topic, [b"one", b"other"], tags=[longest, longest[1:]])
+    consumer = Consumer(client, "receivers", topic)
+    wanted = d.FilterExpression(type=d.TAG, expression=longest)
+    assert bodies(await consumer.receive(expression=wanted)) == [b"one"]
+
+
+async def test_a_group_reads_its_own_retry_topic(
+    client: WireClient, cluster: rockoon.Cluster
+) -> None:
+    """Each receiver reads it anyway; one that names it reads it once."""
+    topic = await topic_with(cluster, "failing-once", [b"one"])
+    (received,) = await Consumer(client, "own-retries", topic).receive(invisible=10)
+    consumer = Consumer(client, "own-retries", "%RETRY%own-retries")
+    for _ in range(2):
+        assert await consumer.receive(wait=0) == []
+    assert handle(received)
+
+
 async def test_clients_of_a_group_with_other_filters_are_warned_of_in_the_gateways_log(
     client: WireClient, cluster: rockoon.Cluster, caplog: pytest.LogCaptureFixture
 ) -> None:

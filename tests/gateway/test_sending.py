@@ -164,6 +164,22 @@ async def test_a_delayed_message_comes_at_its_time_or_is_recalled(
         ),
         ("ILLEGAL_MESSAGE_ID", {"message_id": " "}),
         ("ILLEGAL_MESSAGE_ID", {"message_id": "a\x01b"}),
+        ("ILLEGAL_MESSAGE_ID", {"message_id": "i" * 256}),
+        ("MESSAGE_PROPERTIES_TOO_LARGE", {"born_host": "é" * 128}),
+        ("MESSAGE_PROPERTIES_TOO_LARGE", {"trace_context": "t" * 4097}),
+        ("MESSAGE_PROPERTIES_TOO_LARGE", {"keys": ["k"] * 8193}),
+        ("MESSAGE_PROPERTIES_TOO_LARGE", {"tag": "t" * 16_385}),
+        ("MESSAGE_CORRUPTED", {"body_encoding": 99}),
+        ("MESSAGE_PROPERTY_CONFLICT_WITH_TYPE", {"message_type": 99}),
+        (
+            "MESSAGE_PROPERTY_CONFLICT_WITH_TYPE",
+            {"message_type": d.TRANSACTION, "delivery_timestamp": due(1000)},
+        ),
+        ("MESSAGE_PROPERTY_CONFLICT_WITH_TYPE", {"message_type": d.TRANSACTION, "priority": 1}),
+        (
+            "MESSAGE_PROPERTY_CONFLICT_WITH_TYPE",
+            {"delivery_timestamp": due(1000), "lite_topic": "lite"},
+        ),
         ("ILLEGAL_MESSAGE_TAG", {"tag": " "}),
         ("ILLEGAL_MESSAGE_TAG", {"tag": "a|b"}),
         ("ILLEGAL_MESSAGE_TAG", {"tag": "a\nb"}),
@@ -193,7 +209,7 @@ async def test_a_delayed_message_comes_at_its_time_or_is_recalled(
         ("ILLEGAL_TOPIC", {"topic": "white space"}),
         ("TOPIC_NOT_FOUND", {"topic": "nowhere"}),
     ],
-    ids=str,
+    ids=lambda value: str(value)[:60],
 )
 async def test_what_cannot_be_stored_is_refused_with_its_code(
     client: WireClient, cluster: rockoon.Cluster, code: str, changed: dict[str, Any]
@@ -204,6 +220,15 @@ async def test_what_cannot_be_stored_is_refused_with_its_code(
     assert Code.Name(answer.status.code) == code
     assert answer.status.message.startswith(code)
     assert not answer.entries
+
+
+async def test_many_half_messages_are_no_request(
+    client: WireClient, cluster: rockoon.Cluster
+) -> None:
+    await cluster.admin.create_topic("halves", queues_per_broker=1)
+    halves = [message("halves", message_type=d.TRANSACTION)] * 33
+    assert (await client.send(*halves)).status.code == Code.BAD_REQUEST
+    assert (await client.send(*halves[:2])).status.code == Code.OK
 
 
 async def test_messages_of_several_topics_or_none_are_no_request(client: WireClient) -> None:
@@ -236,16 +261,18 @@ async def test_bounds_are_inclusive_and_packed_bodies_are_stored_plain(
         message("large", bytes(4 << 20), "largest"),
         message("large", gzip.compress(b"plain"), "packed", body_encoding=d.GZIP),
         message("large", zlib.compress(b"of C++"), "zlib", body_encoding=d.GZIP),
-        message("large", b"tagged", "tagged", tag="t" * 16_000),
+        message("large", b"tagged", "tagged", tag="t" * 16_384),
+        message("large", b"long", "i" * 255, born_host="h" * 255, trace_context="t" * 4096),
     ]
     for each in sent:
         assert (await client.send(each)).status.code == Code.OK
-    got = {each.message_id: each.body for each in await read(cluster, "large", 4)}
+    got = {each.message_id: each.body for each in await read(cluster, "large", 5)}
     assert got == {
         "largest": bytes(4 << 20),
         "packed": b"plain",
         "zlib": b"of C++",
         "tagged": b"tagged",
+        "i" * 255: b"long",
     }
     for compress in (gzip.compress, zlib.compress):
         bomb = message("large", compress(bytes(64 << 20)), "bomb", body_encoding=d.GZIP)

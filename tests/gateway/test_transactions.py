@@ -58,9 +58,17 @@ async def test_what_is_committed_is_read_and_what_is_rolled_back_is_not(
         "kept",
         "00000000000fffff@broker-a",
         "0000000000000001@broker-a",
+        # Brokers without a queue of the topic.
+        "0000000000000001@nowhere",
+        "0000000000000001@" + "b" * 101,
+        # Beyond an offset's 64 bits.
+        "8000000000000000@broker-a",
+        "ffffffffffffffff@broker-a",
     ):
         code = await client.end("paid", kept, d.COMMIT, transaction_id=wrong)
         assert code == Code.INVALID_TRANSACTION_ID, wrong
+    assert await client.end("paid", kept, d.TransactionResolution.ValueType(99)) == Code.BAD_REQUEST
+    assert await client.end("paid", kept, d.COMMIT, source=99) == Code.BAD_REQUEST
 
 
 async def test_any_gateway_ends_what_another_one_began(

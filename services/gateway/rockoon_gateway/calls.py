@@ -28,7 +28,9 @@ VERSION = "x-mq-client-version"
 NAMESPACE = "x-mq-namespace"
 AUTHORIZATION = "authorization"
 DATE_TIME = "x-mq-date-time"
-# A name for logs and tables.
+# As long as the offset service's name of a receiver may be.
+CLIENT_ID_BYTES_MAX = 255
+# A word for logs and tables.
 TEXT_CHARACTERS_MAX = 255
 
 
@@ -124,9 +126,13 @@ class Callers:
         client_id = headers.get(CLIENT_ID, "").strip()
         if not client_id:
             raise Refusal(Code.CLIENT_ID_REQUIRED, f"the call has no header {CLIENT_ID}")
+        if len(client_id.encode()) > CLIENT_ID_BYTES_MAX:
+            # Cut, two clients could have one id.
+            reason = f"{CLIENT_ID} has more than {CLIENT_ID_BYTES_MAX} bytes"
+            raise Refusal(Code.BAD_REQUEST, reason)
         seconds: float | None = context.time_remaining()
         return ClientCall(
-            client_id[:TEXT_CHARACTERS_MAX],
+            client_id,
             headers.get(LANGUAGE, "")[:TEXT_CHARACTERS_MAX],
             headers.get(VERSION, "")[:TEXT_CHARACTERS_MAX],
             context.peer(),
@@ -155,7 +161,7 @@ class Callers:
         except (Refusal, RockoonError) as error:
             answered = answer(status=status_of(error))
         except Exception as failure:
-            log.exception("a call failed in a way that no one foresaw")
+            log.exception("%s failed by a bug; the caller gets its text", answer.__name__)
             answered = answer(status=status(Code.INTERNAL_SERVER_ERROR, repr(failure)))
         if answered.status.code != OK.code:
             self.note_refused(answer.__name__, answered.status)

@@ -9,9 +9,14 @@ from rockoon_proto.apache.rocketmq.v2.definition_pb2 import Code, Status
 
 # In one shape for all: an assertion of RocketMQ's own test suite looks for the name in the text.
 _SEPARATOR = ": "
+# A text may quote a field of the request, and ends a Telemetry stream in a header.
+TEXT_CHARACTERS_MAX = 1024
 
-# What is in no row is INTERNAL_SERVER_ERROR, which clients try again elsewhere.
+# A code for each error. 4xxxx: the caller has to change the request, or a conflict has to end.
+# 5xxxx: the cluster cannot do it now; official clients repeat a send immediately.
+# TOO_MANY_REQUESTS: the only code after which official clients wait before they repeat a send.
 BY_ERROR: dict[type[RockoonError], Code] = {
+    # The request.
     errors.InvalidArgument: Code.BAD_REQUEST,
     errors.InvalidTopicName: Code.ILLEGAL_TOPIC,
     errors.InvalidGroupName: Code.ILLEGAL_CONSUMER_GROUP,
@@ -20,32 +25,76 @@ BY_ERROR: dict[type[RockoonError], Code] = {
     errors.InvalidDelay: Code.ILLEGAL_DELIVERY_TIME,
     errors.DelayTooLong: Code.ILLEGAL_DELIVERY_TIME,
     errors.InvalidOffset: Code.ILLEGAL_OFFSET,
-    errors.OffsetBeyondEnd: Code.ILLEGAL_OFFSET,
+    errors.MalformedBatch: Code.MESSAGE_CORRUPTED,
     errors.BodyTooLarge: Code.MESSAGE_BODY_TOO_LARGE,
     errors.PropertiesTooLarge: Code.MESSAGE_PROPERTIES_TOO_LARGE,
     errors.KeyMissing: Code.ILLEGAL_MESSAGE_KEY,
+    # Something that the request names does not exist.
     errors.TopicNotFound: Code.TOPIC_NOT_FOUND,
     errors.QueueNotFound: Code.TOPIC_NOT_FOUND,
     errors.GroupNotFound: Code.CONSUMER_GROUP_NOT_FOUND,
     errors.MessageNotFound: Code.NOT_FOUND,
-    errors.DelayedSettled: Code.NOT_FOUND,
+    errors.ResetNotFound: Code.NOT_FOUND,
+    errors.BrokerNotFound: Code.NOT_FOUND,
+    errors.MemberNotFound: Code.NOT_FOUND,
+    errors.GenerationNotFound: Code.NOT_FOUND,
+    errors.AccessKeyNotFound: Code.NOT_FOUND,
+    errors.LogNotFound: Code.NOT_FOUND,
+    errors.LogTrimmed: Code.ILLEGAL_OFFSET,
     errors.TransactionNotFound: Code.INVALID_TRANSACTION_ID,
-    errors.TransactionEnded: Code.INVALID_TRANSACTION_ID,
+    # The request does not fit the state.
+    errors.TopicExists: Code.PRECONDITION_FAILED,
+    errors.GroupExists: Code.PRECONDITION_FAILED,
+    errors.AccessKeyExists: Code.PRECONDITION_FAILED,
+    errors.MemberIdTaken: Code.PRECONDITION_FAILED,
+    errors.Fenced: Code.PRECONDITION_FAILED,
+    errors.GroupHasMembers: Code.PRECONDITION_FAILED,
+    errors.PlanStale: Code.PRECONDITION_FAILED,
+    errors.TopicChanged: Code.PRECONDITION_FAILED,
+    errors.LogChanged: Code.PRECONDITION_FAILED,
+    errors.GenerationRefused: Code.PRECONDITION_FAILED,
+    errors.QueueHeld: Code.PRECONDITION_FAILED,
+    errors.CommitBehind: Code.ILLEGAL_OFFSET,
+    errors.OffsetBeyondEnd: Code.ILLEGAL_OFFSET,
     errors.TopicNotWritable: Code.FORBIDDEN,
     errors.TopicNotReadable: Code.FORBIDDEN,
     errors.NoWritableQueue: Code.FORBIDDEN,
     errors.ConsumeDisabled: Code.FORBIDDEN,
+    errors.TransactionEnded: Code.INVALID_TRANSACTION_ID,
+    errors.DelayedSettled: Code.NOT_FOUND,
+    errors.NotAcquired: Code.INVALID_RECEIPT_HANDLE,
     errors.NotPermitted: Code.UNAUTHORIZED,
     errors.NotAuthenticated: Code.UNAUTHORIZED,
+    # A limit of the cluster is reached.
     errors.Busy: Code.TOO_MANY_REQUESTS,
     errors.BufferFull: Code.TOO_MANY_REQUESTS,
-    # A full disk: clients try again later, and slower.
-    errors.StoreNotWritable: Code.TOO_MANY_REQUESTS,
+    # A part of the cluster does not answer, or not yet.
     errors.NotEnoughReplicas: Code.HA_NOT_AVAILABLE,
     errors.TimedOut: Code.PROXY_TIMEOUT,
+    errors.NotReady: Code.PROXY_TIMEOUT,
+    errors.RouteNotReached: Code.PROXY_TIMEOUT,
+    errors.NotLeader: Code.PROXY_TIMEOUT,
+    errors.EtcdUnavailable: Code.PROXY_TIMEOUT,
     errors.BrokerUnavailable: Code.PROXY_TIMEOUT,
     errors.NameserverUnavailable: Code.PROXY_TIMEOUT,
     errors.OffsetServiceUnavailable: Code.PROXY_TIMEOUT,
+    # An operator has to repair or configure something.
+    errors.IndexOff: Code.NOT_IMPLEMENTED,
+    errors.StoreNotWritable: Code.INTERNAL_SERVER_ERROR,
+    errors.StoreFailed: Code.INTERNAL_SERVER_ERROR,
+    errors.StoreCorrupt: Code.INTERNAL_SERVER_ERROR,
+    errors.StoreLocked: Code.INTERNAL_SERVER_ERROR,
+    errors.LogFrozen: Code.INTERNAL_SERVER_ERROR,
+    errors.NodeNameTaken: Code.INTERNAL_SERVER_ERROR,
+    errors.NoExternalAddress: Code.INTERNAL_SERVER_ERROR,
+    errors.WrongCluster: Code.INTERNAL_SERVER_ERROR,
+    errors.TlsFailed: Code.INTERNAL_SERVER_ERROR,
+    errors.WrongIdentity: Code.INTERNAL_SERVER_ERROR,
+    # The gateway's own connection, or its own producer: another gateway may do it.
+    errors.Closed: Code.INTERNAL_SERVER_ERROR,
+    errors.SequenceGap: Code.INTERNAL_SERVER_ERROR,
+    errors.SequenceUnknown: Code.INTERNAL_SERVER_ERROR,
+    errors.Internal: Code.INTERNAL_SERVER_ERROR,
 }
 
 
@@ -75,16 +124,25 @@ def enum_name(enum: Any, value: int) -> str:
 
 
 def status(code: Code, text: str = "") -> Status:
-    """A status whose text begins with the code's name."""
+    """A status whose text begins with the code's name and is not longer than a header may be."""
+    if len(text) > TEXT_CHARACTERS_MAX:
+        text = f"{text[:TEXT_CHARACTERS_MAX]}..."
     name = Code.Name(code)
     return Status(code=code, message=f"{name}{_SEPARATOR}{text}" if text else name)
+
+
+def code_of(error: RockoonError) -> Code:
+    """The protocol's code for an error."""
+    if isinstance(error, errors.StoreNotWritable) and error.is_pressure:
+        return Code.TOO_MANY_REQUESTS
+    return BY_ERROR[errors.TABLE.get(error.code, errors.Internal)]
 
 
 def status_of(error: Refusal | RockoonError) -> Status:
     """What a client is told of an error."""
     if isinstance(error, Refusal):
         return error.status
-    return status(BY_ERROR.get(type(error), Code.INTERNAL_SERVER_ERROR), str(error))
+    return status(code_of(error), str(error))
 
 
 def common_status(each: Sequence[Status]) -> Status:

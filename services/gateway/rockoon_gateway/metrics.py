@@ -92,7 +92,7 @@ class GatewayMetrics:
         """All values now."""
         kinds = Counter(
             (
-                CLIENT_TYPES.get(each.client_type, OTHER),
+                CLIENT_TYPES[each.client_type],
                 LANGUAGES.get(each.language.lower(), OTHER),
             )
             for each in self._presence

@@ -24,6 +24,9 @@ HOST_CHARACTERS_MAX = 255
 
 def checked_endpoints(endpoints: pb.Endpoints) -> pb.Endpoints:
     """What is to be echoed, for each queue; raises Refusal with ILLEGAL_ACCESS_POINT."""
+    if endpoints.scheme not in pb.AddressScheme.values():
+        text = f"{endpoints.scheme} is not a scheme of addresses"
+        raise Refusal(Code.ILLEGAL_ACCESS_POINT, text)
     if not 0 < len(endpoints.addresses) <= ADDRESSES_MAX or any(
         not 0 < len(each.host) <= HOST_CHARACTERS_MAX or not 0 < each.port < 1 << 16
         for each in endpoints.addresses

@@ -175,7 +175,8 @@ class MessagingServicer(MessagingServiceServicer):
         if isinstance(failure, Refusal | RockoonError):
             refused = status_of(failure)
         else:
-            log.error("a stream failed in a way that no one foresaw", exc_info=failure)
+            text = "%s failed by a bug; the caller gets its text"
+            log.error(text, answer.__name__, exc_info=failure)
             refused = status(Code.INTERNAL_SERVER_ERROR, repr(failure))
         self._callers.note_refused(answer.__name__, refused)
         return answer(status=refused)

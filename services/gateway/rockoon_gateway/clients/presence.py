@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from rockoon_gateway.calls import ClientCall
 from rockoon_gateway.clients.outbox import Outbox
+from rockoon_gateway.clients.settings_checks import check_client_type
 from rockoon_gateway.codes import OK, Refusal
 from rockoon_gateway.names import checked_group, cluster_name
 from rockoon_proto.apache.rocketmq.v2 import service_pb2 as pb
@@ -165,6 +166,7 @@ class Presence:
         client = self._clients.get(call.client_id)
         if client_type == ClientType.CLIENT_TYPE_UNSPECIFIED and client is not None:
             client_type = client.client_type
+        check_client_type(client_type)
         if client_type == ClientType.CLIENT_TYPE_UNSPECIFIED:
             raise Refusal(Code.UNRECOGNIZED_CLIENT_TYPE, "the client does not say what it is")
         group = ""

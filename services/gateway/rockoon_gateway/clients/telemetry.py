@@ -15,6 +15,7 @@ from rockoon_gateway.calls import ClientCall
 from rockoon_gateway.clients.outbox import Outbox
 from rockoon_gateway.clients.presence import CONSUMERS, Client, Presence
 from rockoon_gateway.clients.settings_answer import GroupFacts, answered, is_node
+from rockoon_gateway.clients.settings_checks import check_settings
 from rockoon_gateway.codes import OK, Refusal
 from rockoon_gateway.groups import Groups
 from rockoon_gateway.lite.lite_groups import LITE_CLIENTS
@@ -29,9 +30,6 @@ log = logging.getLogger(__name__)
 # Node.js waits for the first settings that come after it has begun to wait, which is after it has
 # been answered when it has three topics or more: without another answer it waits for ever.
 NODE_REPEATS_SECONDS = (0.5, 2.0)
-# They are kept as long as the client is known.
-SETTINGS_BYTES_MAX = 64 << 10
-TOPICS_MAX = 1000
 
 
 class Telemetry:
@@ -158,13 +156,7 @@ class Telemetry:
                 loop.call_later(seconds, outbox.put, command)
 
     async def _checked(self, settings: Settings, call: ClientCall) -> GroupFacts:
-        topics = len(settings.publishing.topics) + len(settings.subscription.subscriptions)
-        if topics > TOPICS_MAX or settings.ByteSize() > SETTINGS_BYTES_MAX:
-            raise Refusal(
-                Code.BAD_REQUEST,
-                f"settings of {settings.ByteSize()} bytes and {topics} topics: more than "
-                f"{SETTINGS_BYTES_MAX} or {TOPICS_MAX}",
-            )
+        check_settings(settings)
         for topic in settings.publishing.topics:
             call.require_topic("write", checked_topic(topic, call.namespace))
         read = [

@@ -22,6 +22,7 @@ from rockoon_gateway.names import (
     plain_name,
     resource_of,
 )
+from rockoon_gateway.times import epoch_ms
 from rockoon_proto.apache.rocketmq.v2 import admin_pb2 as pb
 from rockoon_proto.apache.rocketmq.v2.definition_pb2 import (
     Broker,
@@ -35,6 +36,8 @@ from rockoon_proto.apache.rocketmq.v2.definition_pb2 import (
 from rockoon_proto.v1.offset_pb2 import BROADCASTING, Member, QueueLag, ResetTarget
 
 _SQL_MARK = "SQL92:"
+# Of one request: for each topic, brokers and the offset service are called.
+TOPICS_MAX = 64
 
 
 class GroupsReport:
@@ -154,7 +157,7 @@ class GroupsReport:
     ) -> pb.DescribeGroupAccumulationResponse:
         """How much a group has before it; nothing is said while a broker does not answer."""
         group = self._seen_group(request.group, call)
-        topics = [checked_topic(topic, call.namespace) for topic in request.topics]
+        topics = checked_topics(request.topics, call.namespace)
         await self._require_topics(call, group, topics)
         queues = [each for topic in topics or [""] for each in await self._lag(group, topic)]
         by_topic: dict[str, list[QueueLag]] = defaultdict(list)
@@ -175,14 +178,14 @@ class GroupsReport:
         """From when to when queues have messages, and how far behind the group is."""
         group = self._seen_group(request.group, call)
         spans = []
-        for resource in request.topics:
-            topic = checked_topic(resource, call.namespace)
+        for topic, resource in checked_topics(request.topics, call.namespace).items():
             call.require_topic("see", topic)
             lags = {(x.queue.broker, x.queue.queue_id): x for x in await self._lag(group, topic)}
             for each in (await self._admin.describe_topic(topic)).queues:
                 if each.state is None:
                     continue
-                lag = lags[each.queue.broker, each.queue.queue_id]
+                # A queue may have been added since, or not be read yet.
+                lag = lags.get((each.queue.broker, each.queue.queue_id), QueueLag())
                 spans.append(
                     pb.QueryTimeSpanResponse.QueueTimeSpan(
                         message_queue=MessageQueue(
@@ -208,7 +211,7 @@ class GroupsReport:
         topic = checked_topic(request.topic, call.namespace)
         call.require("write", f"group:{group}")
         await self._require_topics(call, group, [topic])
-        time_ms = request.reset_timestamp.ToMilliseconds()
+        time_ms = epoch_ms(request.reset_timestamp, "reset_timestamp")
         who = call.key.key_id if call.key is not None else call.client_id
         await self._admin.reset_offsets(
             group, topic, ResetTarget(timestamp_ms=time_ms), operator=f"{who}, by a gateway"
@@ -241,6 +244,18 @@ class GroupsReport:
 def _namespace(call: ClientCall, *named: Resource) -> str:
     """Return the namespace of the first resource that a request names, or the caller's."""
     return next((each.resource_namespace for each in named if each.name), "") or call.namespace
+
+
+def checked_topics(resources: Sequence[Resource], namespace: str) -> dict[str, Resource]:
+    """Return the topics of a request by their names in the cluster, each once.
+
+    Raises:
+        Refusal: a name is not allowed, or the request has too many topics.
+    """
+    found = {checked_topic(each, namespace): each for each in resources}
+    if len(found) > TOPICS_MAX:
+        raise Refusal(Code.BAD_REQUEST, f"{len(found)} topics in one request, not {TOPICS_MAX}")
+    return found
 
 
 def accumulated(

@@ -10,10 +10,10 @@ from rockoon.net.routes import TopicRoute
 from rockoon_gateway.calls import ClientCall
 from rockoon_gateway.clients.presence import Client, Presence
 from rockoon_gateway.clients.telemetry import Telemetry
-from rockoon_gateway.codes import OK, Refusal
-from rockoon_gateway.consoles.groups_report import not_answered
+from rockoon_gateway.codes import OK, Refusal, code_of
 from rockoon_gateway.messages.delivered import to_wire
 from rockoon_gateway.names import checked_group, checked_topic
+from rockoon_gateway.times import epoch_ms
 from rockoon_gateway.topics import Topics, accepted_types
 from rockoon_proto.apache.rocketmq.v2 import admin_pb2 as pb
 from rockoon_proto.apache.rocketmq.v2.definition_pb2 import Code, MessageType, Resource
@@ -72,19 +72,22 @@ class Lookups:
         call.require_topic("read", topic)
         by = request.WhichOneof("search_key")
         if by not in ("message_id", "message_key"):
-            raise not_answered("QueryMessage without message id or key")
-        end_ms = request.end_timestamp.ToMilliseconds() if request.HasField("end_timestamp") else 0
+            raise Refusal(Code.BAD_REQUEST, "messages are found by message_id or message_key")
+        begin_ms = epoch_ms(request.begin_timestamp, "begin_timestamp")
+        end_ms = epoch_ms(request.end_timestamp, "end_timestamp")
         found = await self._cluster.admin.messages.query(
             topic,
             getattr(request, by),
             unique=by == "message_id",
-            begin_ms=request.begin_timestamp.ToMilliseconds(),
+            begin_ms=begin_ms,
             end_ms=end_ms,
             max_messages=min(max(request.max_message_nums or MESSAGES_MAX, 1), MESSAGES_MAX),
         )
         if not found.messages and not found.whole:
             failed = {**found.unsearched, **{at: str(e) for at, e in found.errors.items()}}
-            raise Refusal(Code.PROXY_TIMEOUT, "; ".join(f"{at}: {x}" for at, x in failed.items()))
+            codes = {code_of(error) for error in found.errors.values()}
+            code = codes.pop() if len(codes) == 1 else Code.PROXY_TIMEOUT
+            raise Refusal(code, "; ".join(f"{at}: {x}" for at, x in failed.items()))
         messages = paged(found.messages, request)
         return pb.ListMessageResponse(
             status=OK,

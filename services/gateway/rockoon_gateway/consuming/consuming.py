@@ -9,6 +9,7 @@ from collections import Counter
 from rockoon import Cluster
 from rockoon_gateway.calls import ClientCall
 from rockoon_gateway.clients.presence import Client, Presence
+from rockoon_gateway.clients.settings_checks import request_timeout_ms
 from rockoon_gateway.consuming.assignments import Assignments
 from rockoon_gateway.consuming.offset_reads import OffsetReads
 from rockoon_gateway.consuming.receive_rules import REQUEST_TIMEOUT_SECONDS
@@ -89,7 +90,7 @@ class Consuming:
         # Some go on after a restart of the gateway without telling their settings again.
         if (settings := self._presence.seen(call).settings) is not None:
             if settings.HasField("request_timeout"):
-                timeout_seconds = settings.request_timeout.ToMilliseconds() / 1000
+                timeout_seconds = request_timeout_ms(settings) / 1000
             for each in settings.subscription.subscriptions:
                 if cluster_name(each.topic) == topic:
                     expression = each.expression

@@ -22,12 +22,14 @@ from rockoon_gateway.consuming.receive_rules import (
     ANSWER_SECONDS,
     BATCH_SIZE_MAX,
     POLL_SECONDS_MAX,
+    polling_ms,
     require_reader,
     subscription_of,
 )
 from rockoon_gateway.messages.answers import ANSWER_BYTES_MAX
 from rockoon_gateway.messages.delivered import UNDELIVERABLE, to_wire
 from rockoon_gateway.names import checked_group, checked_topic
+from rockoon_gateway.times import epoch_ms
 from rockoon_proto.apache.rocketmq.v2 import service_pb2 as pb
 from rockoon_proto.apache.rocketmq.v2.definition_pb2 import Code, Message, QueryOffsetPolicy
 from rockoon_proto.apache.rocketmq.v2.definition_pb2 import MessageQueue as WireQueue
@@ -85,7 +87,7 @@ class OffsetReads:
         queue = await self._queue(request.message_queue, call)
         require_reader(call, group, queue.topic)
         require_offset(request.offset)
-        wait_seconds = request.long_polling_timeout.ToMilliseconds() / 1000
+        wait_seconds = polling_ms(request.long_polling_timeout) / 1000
         if (left := call.seconds_left) is not None:
             wait_seconds = min(wait_seconds, left - ANSWER_SECONDS)
         limits = PullLimits(
@@ -164,8 +166,11 @@ class OffsetReads:
         """The beginning of a queue, its end, or the first offset stored at a time or later."""
         queue = await self._queue(request.message_queue, call)
         call.require_topic("read", queue.topic)
+        if request.query_offset_policy not in QueryOffsetPolicy.values():
+            policy = request.query_offset_policy
+            raise Refusal(Code.BAD_REQUEST, f"{policy} is not a policy for offsets")
         if request.query_offset_policy == QueryOffsetPolicy.TIMESTAMP:
-            time_ms = request.timestamp.ToMilliseconds()
+            time_ms = epoch_ms(request.timestamp, "timestamp")
             offset = (await self._lookup.search({queue: time_ms}))[queue]
         else:
             first, end = (await self._lookup.ends([queue]))[queue]

@@ -6,11 +6,19 @@ C++ send no polling time, those of Rust one of 40 s that is also their deadline.
 
 from dataclasses import dataclass
 
+from google.protobuf.duration_pb2 import Duration
+
 from rockoon.errors import InvalidExpression
 from rockoon.subscription import Subscription
 from rockoon_gateway.calls import ClientCall
 from rockoon_gateway.codes import Refusal
-from rockoon_proto.apache.rocketmq.v2.definition_pb2 import SQL, Code, FilterExpression
+from rockoon_gateway.times import duration_ms
+from rockoon_proto.apache.rocketmq.v2.definition_pb2 import (
+    SQL,
+    Code,
+    FilterExpression,
+    FilterType,
+)
 from rockoon_proto.apache.rocketmq.v2.service_pb2 import ReceiveMessageRequest
 
 BATCH_SIZE_MAX = 32
@@ -27,8 +35,9 @@ ANSWER_SECONDS = 0.5
 WAITING_LANGUAGES = frozenset({"java", "python", "cpp"})
 """Words of x-mq-language of the libraries whose push consumers retry a failed message before they
 handle the next one of its message group. Those of Go and Node.js do not wait."""
-FILTER_CHARACTERS_MAX = 4096
-"""As long as an SQL92 expression may be. Filters are kept while somebody receives by them."""
+FILTER_CHARACTERS_MAX = 16_384
+"""As long as a tag may be. SQL92 expressions have a bound of their own. A filter is kept while a
+receiver uses it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,22 +88,28 @@ def _visible_after_ms(request: ReceiveMessageRequest) -> int:
     if request.auto_renew:
         # Some name a duration all the same; it is the renewer's to choose.
         return RENEWED_MS
-    return bounded_ms(request.invisible_duration.ToMilliseconds(), INVISIBLE_MS_MIN)
+    return invisible_ms(request.invisible_duration, INVISIBLE_MS_MIN)
 
 
-def bounded_ms(duration_ms: int, lowest_ms: int) -> int:
-    """An invisible duration; raises Refusal where it is out of its bounds."""
-    if not lowest_ms <= duration_ms <= INVISIBLE_MS_MAX:
+def invisible_ms(duration: Duration, lowest_ms: int) -> int:
+    """An invisible duration in milliseconds; raises Refusal where it is out of its bounds."""
+    found_ms = duration_ms(duration, "invisible_duration", Code.ILLEGAL_INVISIBLE_TIME)
+    if not lowest_ms <= found_ms <= INVISIBLE_MS_MAX:
         bounds = f"{lowest_ms} to {INVISIBLE_MS_MAX} ms"
-        raise Refusal(Code.ILLEGAL_INVISIBLE_TIME, f"invisible for {duration_ms} ms, not {bounds}")
-    return duration_ms
+        raise Refusal(Code.ILLEGAL_INVISIBLE_TIME, f"invisible for {found_ms} ms, not {bounds}")
+    return found_ms
+
+
+def polling_ms(duration: Duration) -> int:
+    """A long polling timeout in milliseconds; raises Refusal for one that is no duration."""
+    return duration_ms(duration, "long_polling_timeout", Code.ILLEGAL_POLLING_TIME)
 
 
 def _wait_seconds(
     request: ReceiveMessageRequest, remaining_seconds: float | None, timeout_seconds: float
 ) -> float:
     if request.HasField("long_polling_timeout"):
-        wanted = request.long_polling_timeout.ToMilliseconds() / 1000
+        wanted = polling_ms(request.long_polling_timeout) / 1000
         if wanted <= 0:
             return 0.0
     elif remaining_seconds is None:
@@ -126,6 +141,9 @@ def subscription_of(topic: str, expression: FilterExpression) -> Subscription:
     Raises:
         Refusal: it cannot be compiled, or is too long.
     """
+    if expression.type not in FilterType.values():
+        reason = f"{expression.type} is not a type of filters"
+        raise Refusal(Code.ILLEGAL_FILTER_EXPRESSION, reason)
     if len(expression.expression) > FILTER_CHARACTERS_MAX:
         reason = f"{len(expression.expression)} characters, more than {FILTER_CHARACTERS_MAX}"
         raise Refusal(Code.ILLEGAL_FILTER_EXPRESSION, reason)

@@ -18,7 +18,7 @@ from rockoon_gateway.consuming.handles import (
     refused,
     settled,
 )
-from rockoon_gateway.consuming.receive_rules import bounded_ms, require_reader
+from rockoon_gateway.consuming.receive_rules import invisible_ms, require_reader
 from rockoon_gateway.consuming.renewals import Renewer, Visibility
 from rockoon_gateway.names import checked_group, checked_topic
 from rockoon_proto.apache.rocketmq.v2 import service_pb2 as pb
@@ -115,8 +115,8 @@ class Settling:
         topic = checked_topic(request.topic, call.namespace)
         require_reader(call, group, topic)
         if not request.entries:
-            # As RocketMQ's proxy answers.
-            raise Refusal(Code.INTERNAL_SERVER_ERROR, "nothing to acknowledge")
+            # RocketMQ's proxy answers INTERNAL_SERVER_ERROR, which push consumers repeat for ever.
+            raise Refusal(Code.BAD_REQUEST, "the request has no entry to acknowledge")
         if len(request.entries) > ENTRIES_MAX:
             raise Refusal(
                 Code.BAD_REQUEST, f"{len(request.entries)} entries, more than {ENTRIES_MAX}"
@@ -139,7 +139,7 @@ class Settling:
         group = checked_group(request.group, call.namespace)
         topic = checked_topic(request.topic, call.namespace)
         require_reader(call, group, topic)
-        duration_ms = bounded_ms(request.invisible_duration.ToMilliseconds(), 0)
+        duration_ms = invisible_ms(request.invisible_duration, 0)
         receipt = self._receipt(request.receipt_handle, group, topic, self._clock())
         (changed,) = await self._engine.change_visibility(
             group, [receipt], duration_ms, counted=not request.suspend

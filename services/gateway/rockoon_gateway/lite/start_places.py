@@ -18,6 +18,7 @@ from rockoon.errors import BrokerUnavailable, InvalidArgument, TopicNotFound
 from rockoon.net.routes import TopicRoute
 from rockoon_core.backoff import Backoff
 from rockoon_core.message_queue import queue_to_wire
+from rockoon_gateway.times import checked_epoch_ms
 from rockoon_proto.apache.rocketmq.v2.definition_pb2 import OffsetOption
 from rockoon_proto.v1.offset_pb2 import QueueOffset, QueueOffsets, ResetTarget
 
@@ -36,6 +37,7 @@ def reset_target(option: OffsetOption) -> ResetTarget | None:
 
     Raises:
         InvalidArgument: a negative number, or a policy that means nothing.
+        Refusal: the timestamp is out of range.
     """
     match option.WhichOneof("offset_type"):
         case "policy" if option.policy == OffsetOption.MIN:
@@ -44,8 +46,8 @@ def reset_target(option: OffsetOption) -> ResetTarget | None:
             return ResetTarget(latest=True)
         case "offset" if option.offset >= 0:
             return ResetTarget(offset=option.offset)
-        case "timestamp" if option.timestamp >= 0:
-            return ResetTarget(timestamp_ms=option.timestamp)
+        case "timestamp":
+            return ResetTarget(timestamp_ms=checked_epoch_ms(option.timestamp, "timestamp"))
         case "tail_n" if option.tail_n >= 0:
             return None
     raise InvalidArgument(reason=f"no place to begin: {str(option).strip()}")

@@ -72,6 +72,8 @@ class LiteSubscribing:
                 LITE_TOPIC_QUOTA_EXCEEDED, LITE_SUBSCRIPTION_QUOTA_EXCEEDED.
             RockoonError: what is needed is away.
         """
+        if request.action not in LiteSubscriptionAction.values():
+            raise Refusal(Code.BAD_REQUEST, f"{request.action} is not an action")
         group = checked_group(request.group, call.namespace)
         topic = checked_topic(request.topic, call.namespace)
         require_reader(call, group, topic)

@@ -7,12 +7,10 @@ bounds and codes.
 import gzip
 import re
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from io import BytesIO
 from typing import NamedTuple
-
-from google.protobuf.timestamp_pb2 import Timestamp
 
 from rockoon_format.names import GROUP_BYTES_MAX, lite_topic_fault
 from rockoon_format.properties import (
@@ -34,6 +32,7 @@ from rockoon_format.properties import (
 )
 from rockoon_gateway.codes import Refusal
 from rockoon_gateway.messages.reserved_names import is_reserved
+from rockoon_gateway.times import duration_ms, epoch_ms
 from rockoon_proto.apache.rocketmq.v2.definition_pb2 import (
     Code,
     Encoding,
@@ -45,9 +44,10 @@ from rockoon_proto.apache.rocketmq.v2.definition_pb2 import (
 USER_PROPERTIES_MAX = 128
 PROPERTIES_BYTES_MAX = 16_384
 MESSAGE_GROUP_BYTES_MAX = 63
+MESSAGE_ID_BYTES_MAX = 255
+BORN_HOST_BYTES_MAX = 255
+TRACE_CONTEXT_BYTES_MAX = 4096
 RECOVERY_SECONDS_MAX = 3600
-# Some time in the year 9000: the library knows times up to 9999.
-_SECONDS_MAX = 221_845_392_000
 # What packing may add to a body that it does not make smaller.
 PACKING_BYTES_MAX = 64 << 10
 # Of a request, its bodies unpacked: as many bytes as one that packs nothing can bring.
@@ -61,6 +61,12 @@ _TRANSACTION, _DELAY, _FIFO, _LITE, _PRIORITY, _NORMAL = (
 )  # fmt: skip
 _GZIP_MAGIC = b"\x1f\x8b"
 _GZIP = Encoding.GZIP
+_TYPES, _ENCODINGS = frozenset(MessageType.values()), frozenset(Encoding.values())
+# Fields that a message of a type does not have.
+_EXCLUDED: Mapping[MessageType, Sequence[str]] = {
+    _TRANSACTION: ("delivery_timestamp", "lite_topic", "priority"),
+    _DELAY: ("lite_topic",),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,14 +116,6 @@ def without_control(text: str) -> str:
     return text if text.isprintable() else _CONTROL.sub("", text)
 
 
-def epoch_ms(time: Timestamp) -> int:
-    """Epoch milliseconds of a time on the wire; raises ValueError for one that is none."""
-    # The library checks its range in Python, at the price of all else that is done to a message.
-    if 0 <= time.nanos < 1_000_000_000 and 0 <= time.seconds < _SECONDS_MAX:
-        return time.seconds * 1000 + time.nanos // 1_000_000
-    return time.ToMilliseconds()
-
-
 def all_accepted(
     topic: str, messages: Iterable[Message], limits: SendLimits, now_ms: int
 ) -> list[AcceptedMessage]:
@@ -152,11 +150,13 @@ def accepted(topic: str, message: Message, limits: SendLimits, now_ms: int) -> A
     message_id = system.message_id
     if not message_id.strip() or has_control(message_id):
         raise Refusal(Code.ILLEGAL_MESSAGE_ID, f"{message_id!r} is no message id")
+    check_bytes("message id", message_id, MESSAGE_ID_BYTES_MAX, Code.ILLEGAL_MESSAGE_ID)
     properties = stored_properties(message)
     group = properties.get(PROPERTY_SHARDING_KEY, "")
     deliver_at_ms = 0
     if system.HasField("delivery_timestamp"):
-        deliver_at_ms = epoch_ms(system.delivery_timestamp)
+        code = Code.ILLEGAL_DELIVERY_TIME
+        deliver_at_ms = epoch_ms(system.delivery_timestamp, "delivery_timestamp", code)
         if deliver_at_ms - now_ms > limits.delay_ms_max:
             raise Refusal(
                 Code.ILLEGAL_DELIVERY_TIME,
@@ -164,7 +164,7 @@ def accepted(topic: str, message: Message, limits: SendLimits, now_ms: int) -> A
                 f"{limits.delay_ms_max // 1000}",
             )
         properties[PROPERTY_TIMER_DELIVER_MS] = str(deliver_at_ms)
-    message_type = type_of(system, group)
+    message_type = checked_type(system, group)
     if message_type == _TRANSACTION:
         check_transactions(topic)
         properties[PROPERTY_TRANSACTION_PREPARED] = "true"
@@ -197,6 +197,23 @@ def check_transactions(topic: str) -> None:
         )
 
 
+def checked_type(system: SystemProperties, message_group: str) -> MessageType:
+    """As `type_of`.
+
+    Raises:
+        Refusal: MESSAGE_PROPERTY_CONFLICT_WITH_TYPE, for a type that the protocol does not have, or
+            properties of two types that exclude each other.
+    """
+    code = Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE
+    if system.message_type not in _TYPES:
+        raise Refusal(code, f"{system.message_type} is not a type of messages")
+    message_type = type_of(system, message_group)
+    for name in _EXCLUDED.get(message_type, ()):
+        if system.HasField(name):
+            raise Refusal(code, f"a {MessageType.Name(message_type)} message has no {name}")
+    return message_type
+
+
 def type_of(system: SystemProperties, message_group: str) -> MessageType:
     """What a message is; what it bears counts more than what it says."""
     if system.message_type == _TRANSACTION:
@@ -215,7 +232,10 @@ def checked_body(message: Message, bytes_max: int) -> bytes:
     body = message.body
     if not body:
         raise Refusal(Code.MESSAGE_BODY_EMPTY, "a message has no body")
-    if message.system_properties.body_encoding == _GZIP:
+    encoding = message.system_properties.body_encoding
+    if encoding not in _ENCODINGS:
+        raise Refusal(Code.MESSAGE_CORRUPTED, f"{encoding} is not an encoding of bodies")
+    if encoding == _GZIP:
         if len(body) > bytes_max + PACKING_BYTES_MAX:
             raise Refusal(Code.MESSAGE_BODY_TOO_LARGE, f"a body has {len(body)} bytes, even packed")
         body = unpacked(body, bytes_max)
@@ -266,7 +286,8 @@ def check_properties(user: Mapping[str, str], system: SystemProperties) -> None:
             )
         size += sum(len(name.encode()) + len(value.encode()) for name, value in user.items())
     if keys:
-        size += sum(len(key.encode()) for key in keys)
+        # They are stored with a blank between them.
+        size += sum(len(key.encode()) for key in keys) + len(keys) - 1
     if size > PROPERTIES_BYTES_MAX:
         raise Refusal(
             Code.MESSAGE_PROPERTIES_TOO_LARGE,
@@ -292,13 +313,23 @@ def check_properties(user: Mapping[str, str], system: SystemProperties) -> None:
         raise Refusal(Code.BAD_REQUEST, f"priority {system.priority} is less than 0")
     if not system.HasField("orphaned_transaction_recovery_duration"):
         return
-    recovery = system.orphaned_transaction_recovery_duration
-    if recovery.seconds > RECOVERY_SECONDS_MAX:
+    if (seconds := recovery_seconds(system)) > RECOVERY_SECONDS_MAX:
         raise Refusal(
             Code.BAD_REQUEST,
-            f"a transaction's recovery is {recovery.seconds} s away, more than "
-            f"{RECOVERY_SECONDS_MAX}",
+            f"a transaction's recovery is {seconds} s away, more than {RECOVERY_SECONDS_MAX}",
         )
+
+
+def recovery_seconds(system: SystemProperties) -> int:
+    """How long no producer is asked about a half message; raises Refusal."""
+    name = "orphaned_transaction_recovery_duration"
+    return duration_ms(system.orphaned_transaction_recovery_duration, name) // 1000
+
+
+def check_bytes(name: str, value: str, bytes_max: int, code: Code) -> None:
+    """Raise Refusal for a text that is longer than its field may be."""
+    if len(value) > bytes_max or len(value.encode()) > bytes_max:
+        raise Refusal(code, f"the {name} has {len(value.encode())} bytes, more than {bytes_max}")
 
 
 def check_user_properties(user: Mapping[str, str]) -> None:
@@ -314,6 +345,9 @@ def stored_properties(message: Message) -> dict[str, str]:
     """What is stored with a message, but for what its type adds; TAGS first, where brokers look.
 
     A property without a value is left out: readers would not see it.
+
+    Raises:
+        Refusal: a property that is not the user's is too long, or is a time out of range.
     """
     system = message.system_properties
     found = {PROPERTY_TAGS: tag} if (tag := system.tag) else {}
@@ -328,15 +362,18 @@ def stored_properties(message: Message) -> dict[str, str]:
         found[PROPERTY_LITE_TOPIC] = system.lite_topic
     if system.HasField("priority"):
         found[PROPERTY_PRIORITY] = str(system.priority)
+    too_large = Code.MESSAGE_PROPERTIES_TOO_LARGE
     if trace := without_control(system.trace_context):
+        check_bytes("trace context", trace, TRACE_CONTEXT_BYTES_MAX, too_large)
         found[PROPERTY_TRACE_CONTEXT] = trace
     if system.HasField("born_timestamp"):
-        found[PROPERTY_BORN_TIMESTAMP] = str(epoch_ms(system.born_timestamp))
+        found[PROPERTY_BORN_TIMESTAMP] = str(epoch_ms(system.born_timestamp, "born_timestamp"))
     if host := without_control(system.born_host):
+        check_bytes("born host", host, BORN_HOST_BYTES_MAX, too_large)
         found[PROPERTY_BORN_HOST] = host
     if (attempt := system.delivery_attempt) > 0:
         found[PROPERTY_RECONSUME_TIME] = str(attempt)
     if system.HasField("orphaned_transaction_recovery_duration"):
-        seconds = system.orphaned_transaction_recovery_duration.seconds
-        found[PROPERTY_CHECK_IMMUNITY_TIME_IN_SECONDS] = str(max(seconds, 0))
+        immunity = str(max(recovery_seconds(system), 0))
+        found[PROPERTY_CHECK_IMMUNITY_TIME_IN_SECONDS] = immunity
     return found

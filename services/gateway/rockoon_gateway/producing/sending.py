@@ -11,6 +11,7 @@ import logging
 from collections.abc import Iterable, Sequence
 
 from rockoon import Cluster
+from rockoon.admin.reads import get_topic
 from rockoon.errors import (
     NoWritableQueue,
     RockoonError,
@@ -63,6 +64,8 @@ _RESOLUTIONS = {
 # The generated code looks an enum's value up by its name, each time.
 _TRANSACTION, _DELAY = MessageType.TRANSACTION, MessageType.DELAY
 _LITE, _PRIORITY = MessageType.LITE, MessageType.PRIORITY
+# Each is stored, and answered, before the next one: producers send them one by one.
+HALF_MESSAGES_MAX = 32
 # As metrics name them.
 TYPE_LABELS = {value: name.lower() for name, value in MessageType.items()}
 
@@ -149,6 +152,9 @@ class Sending:
                 Code.TOO_MANY_REQUESTS, f"{self._producer.buffered_bytes} bytes wait for brokers"
             )
         each = all_accepted(topic, messages, self._limits, self._clock())
+        if sum(one.message_type == _TRANSACTION for one in each) > HALF_MESSAGES_MAX:
+            text = f"more than {HALF_MESSAGES_MAX} half messages in one request"
+            raise Refusal(Code.BAD_REQUEST, text)
         route = await self._topics.route(topic)
         check_route(route, each)
         left = call.seconds_left
@@ -176,9 +182,20 @@ class Sending:
             raise Refusal(
                 Code.INVALID_TRANSACTION_ID, f"{request.transaction_id!r} is no transaction's id"
             )
+        if request.resolution not in TransactionResolution.values():
+            raise Refusal(Code.BAD_REQUEST, f"{request.resolution} is not a resolution")
+        if request.source not in TransactionSource.values():
+            raise Refusal(Code.BAD_REQUEST, f"{request.source} is not a source of resolutions")
         check_transactions(topic)
         # Of topics that are not there nothing is kept.
-        await self._topics.route(topic)
+        route = await self._topics.route(topic)
+        if not has_queue_at(route, place.broker):
+            # The broker may be new: a nameserver knows it before this gateway does.
+            now = await get_topic(self._cluster, topic)
+            if now is None or not has_queue_at(now, place.broker):
+                # A broker that does not answer keeps its queues in the route: this one has none.
+                text = f"topic {topic!r} has no queue at broker {place.broker!r}"
+                raise Refusal(Code.INVALID_TRANSACTION_ID, text)
         resolution = _RESOLUTIONS.get(request.resolution)
         # Nothing is decided: the broker asks again by itself.
         if resolution is not None:
@@ -282,6 +299,10 @@ class Sending:
             return entry
         self.stored.add(topic, TYPE_LABELS[message.message_type])
         return entry
+
+
+def has_queue_at(route: TopicRoute, broker: str) -> bool:
+    return any(queue.broker == broker for queue in route.queues)
 
 
 def queue_of_priority(queues: Sequence[MessageQueue], priority: int, turn: int) -> MessageQueue:

@@ -7,7 +7,8 @@ was restarted: so the id alone says what is to be ended, and nobody keeps a tabl
 import re
 from typing import NamedTuple
 
-_FORM = re.compile(r"([0-9a-f]{16})@(.+)", re.ASCII)
+# A positive integer of 64 bits with a sign, and the name of a node.
+_FORM = re.compile(r"([0-7][0-9a-f]{15})@([A-Za-z0-9._-]{1,100})", re.ASCII)
 
 
 class HalfPlace(NamedTuple):
