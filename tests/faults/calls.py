@@ -163,14 +163,15 @@ class Maker:
             into = getattr(made, field.name)
             for _ in range(self._chance.choice((0, 1, 1, 2, 9))):
                 into.append(
-                    self.message(nested, depth + 1) if nested is not None else self._value(field)
+                    self.message(nested, depth + 1) if nested is not None else self.value(field)
                 )
         elif nested is not None:
             getattr(made, field.name).CopyFrom(self.message(nested, depth + 1))
         else:
-            setattr(made, field.name, self._value(field))
+            setattr(made, field.name, self.value(field))
 
-    def _value(self, field: FieldDescriptor) -> Any:
+    def value(self, field: FieldDescriptor) -> Any:
+        """A value of a scalar field: a known one, or any."""
         chance = self._chance
         known = self._known.get(field.name)
         if known and field.enum_type is None and chance.random() < 0.8:

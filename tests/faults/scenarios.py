@@ -2,7 +2,18 @@
 
 from fnmatch import fnmatch
 
-from faults import copies, flips, fuzz, kills, machines, power, pressure, refusals, syncs
+from faults import (
+    copies,
+    flips,
+    fuzz,
+    gateway_fuzz,
+    kills,
+    machines,
+    power,
+    pressure,
+    refusals,
+    syncs,
+)
 from faults.scenario import Scenario
 
 SCENARIOS = (
@@ -120,6 +131,12 @@ SCENARIOS = (
         "fuzz",
         "anything sent to any call: an answer of the error table, and others notice nothing",
         fuzz.fuzz,
+    ),
+    Scenario(
+        "gateway-fuzz",
+        "20,000 calls of the gateway, valid ones with odd fields among them: no code of 5xxxx, no "
+        "traceback, bounded memory, and a usual client goes on",
+        gateway_fuzz.gateway_fuzz,
     ),
     Scenario(
         "roles", "each call by each kind of caller: those that may, and no others", fuzz.roles
