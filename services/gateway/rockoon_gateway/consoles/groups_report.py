@@ -5,7 +5,7 @@ only to the gateway that they call, so a report names those of this gateway.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from google.protobuf.duration_pb2 import Duration
 
@@ -223,7 +223,7 @@ class GroupsReport:
         call.require("see", f"group:{group}")
         return group
 
-    async def _require_topics(self, call: ClientCall, group: str, topics: Sequence[str]) -> None:
+    async def _require_topics(self, call: ClientCall, group: str, topics: Collection[str]) -> None:
         """Raise NotPermitted for a topic that the group does not read and the caller may not
         see."""
         if call.key is None or not topics:
