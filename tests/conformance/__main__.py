@@ -3,7 +3,8 @@
 The judge is RocketMQ's own proxy. Each scenario is written once and played by clients of each
 language; docs/gateway-matrix.md shows the last whole run of each language and target. What a
 machine cannot have is skipped by name. Exit status 1 when something fails on the gateway that is no
-known fault of a client (`known_faults.py`), or when one of those fails no more.
+known fault of a client (`known_faults.py`), or when one of those fails no more. A run with --tls
+changes no page.
 """
 
 import argparse
@@ -24,10 +25,12 @@ from conformance.target import Target
 from rockoon.local.ports import PortBlock
 
 BESIDE = 3
-TARGETS: Mapping[str, Callable[[Path, PortBlock], Target]] = {
-    "rockoon": RockoonGateway,
-    "judge": lambda folder, ports: RocketMqProxy(CACHE, folder, ports),
+TARGETS: Mapping[str, Callable[[Path, PortBlock, bool], Target]] = {
+    "rockoon": lambda folder, ports, tls: RockoonGateway(folder, ports, tls=tls),
+    "judge": lambda folder, ports, tls: RocketMqProxy(CACHE, folder, ports, tls=tls),
 }
+# Language → why its client is skipped with --tls.
+WITHOUT_TLS = {"Rust": "its client 5.0.0 cannot connect with TLS"}
 
 
 def arguments() -> argparse.Namespace:
@@ -35,6 +38,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--target", choices=list(TARGETS), help="one of them; both otherwise")
     parser.add_argument("--language", action="append", choices=list(LANGUAGES))
     parser.add_argument("--only", help="scenarios whose names contain this")
+    parser.add_argument("--tls", action="store_true", help="clients use TLS, on the same port")
     parser.add_argument("--beside", type=int, default=BESIDE, help="languages at the same time")
     parser.add_argument("--folder", type=Path, help="keep stores and logs here")
     return parser.parse_args()
@@ -56,14 +60,20 @@ def prepared(names: Sequence[str]) -> tuple[list[Prepared], dict[str, str]]:
 
 def main() -> int:
     given = arguments()
-    clients, skipped = prepared(given.language or list(LANGUAGES))
+    languages = given.language or list(LANGUAGES)
+    clients, skipped = prepared(
+        [each for each in languages if not (given.tls and each in WITHOUT_TLS)]
+    )
+    if given.tls:
+        for language in WITHOUT_TLS.keys() & languages:
+            print(f"skipped: {language}: {WITHOUT_TLS[language]}", flush=True)
     scenarios = [each for each in SCENARIOS if (given.only or "") in each.name]
     wrong: list[str] = []
     with tempfile.TemporaryDirectory() as temporary:
         for name in [given.target] if given.target else TARGETS:
             folder = (given.folder or Path(temporary)) / name
             ports = PortBlock()
-            target = TARGETS[name](folder / "server", ports)
+            target = TARGETS[name](folder / "server", ports, given.tls)
             try:
                 target.start()
                 print(f"{target.name} at {target.endpoint}", flush=True)
@@ -75,11 +85,11 @@ def main() -> int:
                 ports.close()
             if name == "rockoon":
                 wrong += unexpected(outcomes)
-            if not given.only:
+            if not (given.only or given.tls):
                 versions = {client.language: client.version for client in clients}
                 keep(CACHE / f"{name}.json", {**target.versions(), **versions}, outcomes)
     runs = [kept(CACHE / f"{name}.json") for name in ("rockoon", "judge")]
-    if not given.only and all(runs):
+    if not (given.only or given.tls) and all(runs):
         page.write(*(run for run in runs if run is not None), skipped)
     for sentence in wrong:
         print(f"not as it should be: {sentence}")

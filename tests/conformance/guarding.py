@@ -25,7 +25,7 @@ def signed_over_tls(scene: Scene) -> None:
     guard = scene.target.guard
     assert guard is not None
     keys = {"access_key": guard.access_key, "secret_key": guard.secret_key}
-    _there_and_back(scene, endpoint=guard.tls_endpoint, tls=True, **keys)
+    _there_and_back(scene, tls=True, **keys)
 
 
 def _there_and_back(scene: Scene, **how: Any) -> str:

@@ -48,13 +48,16 @@ class RocketMqProxy(Target):
 
     Args:
         cache: where its jars are kept.
-        folder: for its store and logs.
+        folder: for its store, its certificate and logs.
         ports: to listen on.
+        tls: see `Target`.
     """
 
     name = "RocketMQ's proxy"
 
-    def __init__(self, cache: Path, folder: Path, ports: PortBlock) -> None:
+    def __init__(self, cache: Path, folder: Path, ports: PortBlock, *, tls: bool = False) -> None:
+        self.tls = tls
+        self.authority = folder.absolute() / "authority" / "ca.pem"
         self._cache = cache / "judge"
         # What the broker names by no path of ours it makes where it runs.
         self._folder = folder.absolute()
@@ -140,7 +143,12 @@ class RocketMqProxy(Target):
         return {}
 
     def _proxy_settings(self) -> Mapping[str, object]:
-        return {}
+        own = Authority(self.authority.parent).issue("proxy")
+        return {
+            "tlsTestModeEnable": False,
+            "tlsCertPath": str(own.certificate),
+            "tlsKeyPath": str(own.key),
+        }
 
     def _answer(self) -> Mapping[str, Any]:
         assert self._process is not None
@@ -180,7 +188,7 @@ class RocketMqProxy(Target):
         with self._guarding:
             if self._guarded is None:
                 cache, folder = self._cache.parent, self._folder / "guarded"
-                self._guarded = GuardedRocketMqProxy(cache, folder, self._ports)
+                self._guarded = GuardedRocketMqProxy(cache, folder, self._ports, tls=self.tls)
                 self._guarded.start()
             return self._guarded
 
@@ -209,19 +217,9 @@ class RocketMqProxy(Target):
 
 
 class GuardedRocketMqProxy(RocketMqProxy):
-    """The judge with authentication; its port speaks TLS and plainly.
+    """The judge with authentication."""
 
-    Args:
-        cache: where its jars are kept.
-        folder: for its store, its certificate and logs.
-        ports: to listen on.
-    """
-
-    def __init__(self, cache: Path, folder: Path, ports: PortBlock) -> None:
-        super().__init__(cache, folder, ports)
-        authority = Authority(folder / "authority")
-        self._own = authority.issue("proxy", hosts=("localhost", "127.0.0.1"))
-        self.guard = Guard(self.endpoint, authority.ca, KEY, SECRET)
+    guard = Guard(KEY, SECRET)
 
     def _users(self) -> Mapping[str, object]:
         providers = "org.apache.rocketmq.auth.authentication.provider"
@@ -243,10 +241,8 @@ class GuardedRocketMqProxy(RocketMqProxy):
 
     def _proxy_settings(self) -> Mapping[str, object]:
         return {
+            **super()._proxy_settings(),
             **self._users(),
             # It asks the broker, who the user is.
             "authenticationMetadataProvider": PROXY_USERS,
-            "tlsTestModeEnable": False,
-            "tlsCertPath": str(self._own.certificate),
-            "tlsKeyPath": str(self._own.key),
         }

@@ -25,14 +25,19 @@ class RockoonGateway(Target):
     """A nameserver, a broker and the offset service, each a process, and a gateway.
 
     Args:
-        folder: for its store and logs.
+        folder: for its store, the gateway's certificate and logs.
         ports: to listen on.
+        tls: see `Target`.
     """
 
     name = "Rockoon's gateway"
 
-    def __init__(self, folder: Path, ports: PortBlock) -> None:
+    def __init__(self, folder: Path, ports: PortBlock, *, tls: bool = False) -> None:
         self._folder = folder
+        self.tls = tls
+        authority = Authority(folder / "authority")
+        self.authority = authority.ca
+        self._own = authority.issue("gateway")
         self.endpoint = f"127.0.0.1:{ports.choose()}"
         self._ports = ports
         self._guarding = threading.Lock()
@@ -58,7 +63,14 @@ class RockoonGateway(Target):
 
     def _settings(self) -> Mapping[str, object]:
         """Settings of the gateway, beside its nameservers."""
-        return {"listen": self.endpoint}
+        return {
+            "listen": self.endpoint,
+            "tls": "on",
+            "plain_connections": "true",
+            "cluster_tls": "off",
+            "tls_certificate": self._own.certificate,
+            "tls_key": self._own.key,
+        }
 
     def _environment(self) -> Mapping[str, str]:
         return {}
@@ -96,7 +108,9 @@ class RockoonGateway(Target):
     def guarded(self) -> Target:
         with self._guarding:
             if self._guarded is None:
-                self._guarded = GuardedRockoonGateway(self._folder / "guarded", self._ports)
+                self._guarded = GuardedRockoonGateway(
+                    self._folder / "guarded", self._ports, tls=self.tls
+                )
                 self._guarded.start()
             return self._guarded
 
@@ -120,20 +134,17 @@ class RockoonGateway(Target):
 
 
 class GuardedRockoonGateway(RockoonGateway):
-    """A gateway that asks for signatures, and listens with TLS and without.
+    """A gateway that asks for signatures.
 
     Args:
-        folder: for its store, its certificate and logs.
-        ports: to listen on.
+        folder, ports, tls: see `RockoonGateway`.
     """
 
-    def __init__(self, folder: Path, ports: PortBlock) -> None:
-        super().__init__(folder, ports)
-        authority = Authority(folder / "authority")
-        self._own = authority.issue("gateway", hosts=("localhost", "127.0.0.1"))
+    def __init__(self, folder: Path, ports: PortBlock, *, tls: bool = False) -> None:
+        super().__init__(folder, ports, tls=tls)
         self._secrets = folder / "secrets"
         # Its secret is made with the cluster.
-        self.guard = Guard(f"127.0.0.1:{ports.choose()}", authority.ca, "conformance", "")
+        self.guard = Guard("conformance", "")
 
     def start(self) -> None:
         super().start()
@@ -152,18 +163,8 @@ class GuardedRockoonGateway(RockoonGateway):
         return LocalCluster(self._folder / "cluster", single=True, access=True)
 
     def _settings(self) -> Mapping[str, object]:
-        assert self.guard is not None
         self._secrets.touch()
-        return {
-            "listen": self.guard.tls_endpoint,
-            "plain_listen": self.endpoint,
-            "tls": "on",
-            "cluster_tls": "off",
-            "tls_certificate": self._own.certificate,
-            "tls_key": self._own.key,
-            "access": "on",
-            "client_secrets": self._secrets,
-        }
+        return {**super()._settings(), "access": "on", "client_secrets": self._secrets}
 
     def _environment(self) -> Mapping[str, str]:
         assert self._cluster is not None

@@ -200,9 +200,8 @@ class Scene:
         self._folder.mkdir(parents=True, exist_ok=True)
         log = self._folder / f"client{len(self._clients)}.log"
         environment = dict(which.environment(self._folder / "home"))
-        if self.target.guard is not None:
-            # Those of Python and Node.js trust whom gRPC trusts; the others trust everybody.
-            environment["GRPC_DEFAULT_SSL_ROOTS_FILE_PATH"] = str(self.target.guard.authority)
+        # Python's and Node.js's clients trust gRPC's authorities; other clients trust any.
+        environment["GRPC_DEFAULT_SSL_ROOTS_FILE_PATH"] = str(self.target.authority)
         self._clients.append(ClientProcess(which.command, environment, log))
         return self._clients[-1]
 
@@ -214,7 +213,9 @@ class Scene:
     def _start(self, client: ClientProcess | None, role: str, **given: Any) -> str:
         name = self._name(role)
         by = client or self.first
-        by.ask(role, name=name, **{"endpoint": self.target.endpoint, **given})
+        by.ask(
+            role, name=name, **{"endpoint": self.target.endpoint, "tls": self.target.tls, **given}
+        )
         return name
 
     def sender(self, topic: str, client: ClientProcess | None = None, **more: Any) -> Sender:

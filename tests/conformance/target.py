@@ -8,17 +8,13 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Guard:
-    """How a guarded server is spoken to.
+    """The access key that a server with a guard wants.
 
     Attributes:
-        tls_endpoint: host:port that speaks TLS; the target's own endpoint does not.
-        authority: signs its certificate.
         access_key: name of a key that may do everything.
         secret_key: what it signs with.
     """
 
-    tls_endpoint: str
-    authority: Path
     access_key: str
     secret_key: str
 
@@ -28,12 +24,16 @@ class Target(abc.ABC):
 
     Attributes:
         name: heads its columns.
-        endpoint: host:port that clients are told.
+        endpoint: host:port for clients; accepts connections with TLS and without.
+        authority: PEM file of the authority that signs the server's certificate.
+        tls: whether clients use TLS unless a scenario says otherwise.
         guard: only signed calls are answered; None: everybody's are.
     """
 
     name: str
     endpoint: str
+    authority: Path
+    tls: bool = False
     guard: Guard | None = None
 
     @abc.abstractmethod

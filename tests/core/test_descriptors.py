@@ -21,7 +21,7 @@ TESTS = Path(__file__).resolve().parents[1]
 CONNECTIONS = 4000
 
 
-@pytest.mark.parametrize("side", ["client", "server"])
+@pytest.mark.parametrize("side", ["client", "server", "both"])
 def test_a_peer_that_resets_connections_makes_a_process_close_no_file_of_its_own(side: str) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "support.reset_connections", side, str(CONNECTIONS)],

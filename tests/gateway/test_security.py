@@ -18,11 +18,12 @@ from gateway.wire_client import WireClient, consumer_settings, message, producer
 from rockoon.admin.access_keys import Permission
 from rockoon.local.authority import Authority
 from rockoon.local.cluster import LocalCluster
-from rockoon.local.ports import choose_port
 from rockoon.net.access import AccessKey
 from rockoon_format.names import stored_lite_topic
 from rockoon_gateway.producing.recall_handles import Recall, recall_handle
 from rockoon_gateway.producing.transaction_ids import transaction_id
+from rockoon_gateway.server import serve
+from rockoon_gateway.settings import GatewaySettings
 from rockoon_gateway.signatures import parsed, signature_of
 from rockoon_proto.apache.rocketmq.v2 import admin_pb2 as a
 from rockoon_proto.apache.rocketmq.v2 import definition_pb2 as d
@@ -30,6 +31,8 @@ from rockoon_proto.apache.rocketmq.v2 import service_pb2 as pb
 from rockoon_proto.apache.rocketmq.v2.admin_pb2_grpc import AdminStub
 from rockoon_proto.apache.rocketmq.v2.definition_pb2 import Code
 from rockoon_proto.v1.nameserver_pb2 import CLASSIC, GroupConfig
+from rockoon_runtime.process import Stop
+from rockoon_runtime.settings import SettingsError, load
 from support.eventually import answered
 
 DATE = "20261120T154601Z"
@@ -450,7 +453,6 @@ async def test_clients_may_come_by_tls_or_plainly_to_a_cluster_of_its_own_kind(
 ) -> None:
     """RocketMQ's clients show no certificate, which services of this cluster ask for."""
     outside = Authority(tmp_path / "outside")
-    plain = f"127.0.0.1:{choose_port()}"
     own = outside.issue("gateway", hosts=("gateway", "localhost", "127.0.0.1"))
     with LocalCluster(single=True, tls="mutual") as mutual:
         assert mutual.tls is not None
@@ -461,7 +463,7 @@ async def test_clients_may_come_by_tls_or_plainly_to_a_cluster_of_its_own_kind(
                 tls="on",
                 tls_certificate=own.certificate,
                 tls_key=own.key,
-                plain_listen=plain,
+                plain_connections=True,
                 cluster_tls="mutual",
                 cluster_tls_ca=mutual.tls.ca,
                 cluster_tls_certificate=mutual.tls.certificate,
@@ -471,8 +473,21 @@ async def test_clients_may_come_by_tls_or_plainly_to_a_cluster_of_its_own_kind(
             await cluster.admin.create_topic("orders")
             async with WireClient(gateway.address, ca=outside.ca) as client:
                 assert (await client.send(message("orders"))).status.code == Code.OK
-            async with WireClient(plain) as client:
+            async with WireClient(gateway.address) as client:
                 assert (await client.send(message("orders"))).status.code == Code.OK
+
+
+async def test_settings_that_contradict_tls_or_were_removed_are_refused_with_what_to_set(
+    tmp_path: Path,
+) -> None:
+    with pytest.raises(SettingsError, match="plain_connections is set, but tls = off"):
+        await serve(GatewaySettings(plain_connections=True), Stop())
+    file = tmp_path / "gateway.toml"
+    file.write_text('plain_listen = "0.0.0.0:8082"')
+    variables = {"ROCKOON_GATEWAY_PLAIN_LISTEN": "0.0.0.0:8082"}
+    for chosen, given in ((file, {}), (None, variables)):
+        with pytest.raises(SettingsError, match="removed: set plain_connections = true"):
+            load(GatewaySettings, "gateway", file=chosen, environment=given, arguments={})
 
 
 async def test_who_may_not_write_a_group_moves_none_of_its_progress_by_subscribing(

@@ -1,12 +1,15 @@
 """A process under uvloop whose peers reset connections; prints how many of its files were closed.
 
-Run as `python -m support.reset_connections client|server COUNT`: Rockoon's channel calls a server
-that resets, or Rockoon's server is called by clients that reset.
+Run as `python -m support.reset_connections client|server|both COUNT`: Rockoon's channel calls a
+server that resets, or Rockoon's server is called by clients that reset; with `both` it accepts TLS
+and plain connections at one port.
 """
 
 import asyncio
+import itertools
 import os
 import socket
+import ssl
 import struct
 import sys
 import threading
@@ -71,8 +74,10 @@ async def call_a_server_that_resets(port: int) -> None:
     await channel.close()
 
 
-async def connect_and_reset(port: int) -> None:
-    reset(await asyncio.to_thread(socket.create_connection, ("127.0.0.1", port)))
+async def connect_and_reset(port: int, first: bytes = b"") -> None:
+    connection = await asyncio.to_thread(socket.create_connection, ("127.0.0.1", port))
+    connection.sendall(first)
+    reset(connection)
 
 
 async def lost_files(count: int, connect: Callable[[], Awaitable[None]]) -> int:
@@ -103,8 +108,11 @@ async def main(side: str, count: int) -> None:
             print(await lost_files(count, lambda: call_a_server_that_resets(peer.port)))
         return
     server = Http2Server()
-    port = await server.listen("127.0.0.1", 0)
-    print(await lost_files(count, lambda: connect_and_reset(port)))
+    # No peer gets as far as to need a certificate.
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER) if side == "both" else None
+    port = await server.listen("127.0.0.1", 0, tls, accepts_plain=tls is not None)
+    firsts = itertools.cycle([b"", b"P", b"\x16"] if side == "both" else [b""])
+    print(await lost_files(count, lambda: connect_and_reset(port, next(firsts))))
     await server.stop(None)
 
 

@@ -18,13 +18,14 @@ WHO = "/test.Who/AmI"
 
 @asynccontextmanager
 async def serving(
-    issued: Issued | None = None, callers_ca: Path | None = None
+    issued: Issued | None = None, callers_ca: Path | None = None, **more: Any
 ) -> AsyncIterator[str]:
     """A server that tells its callers their names; yields its address.
 
     Args:
         issued: its certificate; None means plain connections.
         callers_ca: callers must show certificates of this authority.
+        more: further arguments of `GrpcServer`.
     """
 
     async def who(request: bytes, context: object) -> bytes:
@@ -38,7 +39,8 @@ async def serving(
         )
 
     tls = ServerTls(issued.certificate, issued.key, callers_ca) if issued is not None else None
-    async with GrpcServer("test", "rockoon", "127.0.0.1:0", register, [], tls=tls) as server:
+    anywhere = "127.0.0.1:0"
+    async with GrpcServer("test", "rockoon", anywhere, register, [], tls=tls, **more) as server:
         yield server.address
 
 

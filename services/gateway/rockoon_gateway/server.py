@@ -1,7 +1,7 @@
 """The gateway's life: a connection to the cluster, what is made on it, the gRPC server."""
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING
 
@@ -54,8 +54,8 @@ async def serve(
     """
     if not settings.nameservers:
         raise SettingsError("nameservers is empty: which cluster is this gateway's?")
-    if settings.plain_listen and settings.tls == "off":
-        raise SettingsError("plain_listen is set, but tls = off: listen is plain already")
+    if settings.plain_connections and settings.tls == "off":
+        raise SettingsError("plain_connections is set, but tls = off: listen is plain already")
     frontend = Frontend("gateway", settings, {})
     async with AsyncExitStack() as opened:
         tasks = await opened.enter_async_context(asyncio.TaskGroup())
@@ -80,10 +80,8 @@ async def serve(
         exported = await opened.enter_async_context(
             frontend.telemetry(TABLE, parts.metrics.measure)
         )
-        servers = [
-            await opened.enter_async_context(each)
-            for each in listeners(settings, frontend, register, exported.tracer)
-        ]
+        clients = client_listener(settings, frontend, register, exported.tracer)
+        servers = [await opened.enter_async_context(clients)]
         if settings.scaler_listen:
             scaler = scaler_listener(settings, frontend, cluster)
             servers.append(await opened.enter_async_context(scaler))
@@ -100,6 +98,24 @@ async def serve(
             await server.wait_quiet(quiet_seconds)
 
 
+def client_listener(
+    settings: GatewaySettings,
+    frontend: Frontend,
+    register: Callable[[aio.Server], None],
+    tracer: "Tracer | None",
+) -> GrpcServer:
+    """The server that RocketMQ's clients call."""
+    return frontend.server(
+        register,
+        SERVICE_NAMES,
+        tracer=tracer,
+        message_bytes_max=MESSAGE_BYTES_MAX,
+        reuse_port=settings.reuse_port,
+        own_access=True,
+        accepts_plain=settings.plain_connections,
+    )
+
+
 def scaler_listener(settings: GatewaySettings, frontend: Frontend, cluster: Cluster) -> GrpcServer:
     """The server that KEDA calls, on a port of its own: KEDA signs nothing, so who may reach it is
     the network's to say."""
@@ -114,31 +130,3 @@ def scaler_listener(settings: GatewaySettings, frontend: Frontend, cluster: Clus
         also_listen=settings.scaler_listen,
         own_access=True,
     )
-
-
-def listeners(
-    settings: GatewaySettings,
-    frontend: Frontend,
-    register: Callable[[aio.Server], None],
-    tracer: "Tracer | None",
-) -> Iterable[GrpcServer]:
-    """The servers: one, and a plain one beside it where there is to be one."""
-    yield frontend.server(
-        register,
-        SERVICE_NAMES,
-        tracer=tracer,
-        message_bytes_max=MESSAGE_BYTES_MAX,
-        reuse_port=settings.reuse_port,
-        own_access=True,
-    )
-    if settings.plain_listen:
-        yield frontend.server(
-            register,
-            SERVICE_NAMES,
-            tracer=tracer,
-            also_listen=settings.plain_listen,
-            message_bytes_max=MESSAGE_BYTES_MAX,
-            reuse_port=settings.reuse_port,
-            own_access=True,
-            plain=True,
-        )

@@ -2,6 +2,7 @@
 
 import dataclasses
 from pathlib import Path
+from typing import ClassVar
 
 from rockoon_runtime.frontend import ServiceSettings
 from rockoon_runtime.settings import setting
@@ -10,6 +11,10 @@ from rockoon_runtime.settings import setting
 @dataclasses.dataclass(frozen=True, slots=True)
 class GatewaySettings(ServiceSettings):
     """See each line."""
+
+    REMOVED: ClassVar = {
+        "plain_listen": "set plain_connections = true; clients without TLS use the port of `listen`"
+    }
 
     cluster: str = setting("rockoon", "the cluster's name; nameservers of another one refuse")
     name: str = setting("gateway", "this gateway's name, for people and metrics")
@@ -33,10 +38,10 @@ class GatewaySettings(ServiceSettings):
     cluster_tls_key: Path | None = setting(  # noqa: RUF009 - a field, made once
         None, "PEM file: the key of cluster_tls_certificate (empty: tls_key)"
     )
-    plain_listen: str = setting(
-        "",
-        "host:port where the same is answered without TLS, for clients that know none (empty: "
-        "nowhere); only with tls = on or mutual",
+    plain_connections: bool = setting(
+        False,
+        "with tls = on or mutual: accept connections without TLS at the same port; otherwise the "
+        "port accepts TLS only",
     )
     scaler_listen: str = setting(
         "",

@@ -116,16 +116,16 @@ class Frontend:
         message_bytes_max: int = MESSAGE_BYTES_MAX,
         reuse_port: bool = False,
         own_access: bool = False,
-        plain: bool = False,
+        accepts_plain: bool = False,
     ) -> GrpcServer:
         """A server to be entered.
 
         Args:
-            register, service_names, calls_max, message_bytes_max, reuse_port: see `GrpcServer`.
+            register, service_names, calls_max, message_bytes_max, reuse_port, accepts_plain: see
+                `GrpcServer`.
             tracer: the telemetry's.
             also_listen: where a further server listens; the first one does where the settings say.
             own_access: the calls are let pass, or not, by who answers them, and not by the gate.
-            plain: without TLS, whatever the settings say.
         """
         settings = self._settings
         server = GrpcServer(
@@ -137,7 +137,8 @@ class Frontend:
             drain=settings,
             calls_max=calls_max,
             connections=self._connections,
-            tls=None if plain else self.tls,
+            tls=self.tls,
+            accepts_plain=accepts_plain,
             # At one of the listeners.
             health_listen="" if also_listen else settings.tls_health_listen,
             calls=self.calls,

@@ -323,8 +323,25 @@ class Http2Server:
         before earlier ones."""
         self._handlers.update({f"/{service}/{name}": each for name, each in handlers.items()})
 
-    async def listen(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> int:
-        """Listen at an address, and return the port. Raises OSError."""
+    async def listen(
+        self,
+        host: str,
+        port: int,
+        tls: ssl.SSLContext | None = None,
+        *,
+        accepts_plain: bool = False,
+    ) -> int:
+        """Listen at an address.
+
+        Args:
+            tls, accepts_plain: see `Listener`.
+
+        Returns:
+            The port.
+
+        Raises:
+            OSError: the address cannot be had.
+        """
         for family, address in addresses(host, port):
             # All addresses of a name have the same port.
             with_port = (address, port)
@@ -336,7 +353,15 @@ class Http2Server:
                 dualstack_ipv6=address == "::" and socket.has_dualstack_ipv6(),
             )
             port = listening.getsockname()[1]
-            self._listeners.append(Listener(listening, self, tls, self._handshake_seconds_max))
+            self._listeners.append(
+                Listener(
+                    listening,
+                    self,
+                    tls,
+                    self._handshake_seconds_max,
+                    accepts_plain=accepts_plain,
+                )
+            )
         return port
 
     async def stop(self, grace: float | None) -> None:

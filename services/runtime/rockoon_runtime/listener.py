@@ -1,8 +1,12 @@
-"""A listener: connections count from when they are accepted, and refused handshakes are logged.
+"""A listener: counts connections from `accept` on, and logs each TLS handshake that fails.
 
-asyncio's own servers tell of a connection over TLS when its handshake is over, and nobody of one
-that fails. So many that say nothing would have all the files of a process, and a certificate that
-is refused would be known to its owner alone, to whom TLS has no words for it.
+asyncio's own servers report a connection over TLS only after its handshake, and do not report a
+handshake that fails. Silent connections could then use all files of a process, and only the owner
+of a refused certificate would know of the refusal, without its reason.
+
+One port can accept connections with TLS and without. The first byte of a connection decides: a TLS
+record begins with 0x16, HTTP/2 with "P". The listener reads it with MSG_PEEK, so the byte stays in
+the socket's buffer, and passes the socket once to the ordinary path with TLS or without.
 """
 
 import asyncio
@@ -20,6 +24,10 @@ SAY_SECONDS = 1.0
 PAUSE_SECONDS = 1.0
 # Accepted before the loop has its turn.
 ACCEPTED_MAX = 100
+# The first byte of a TLS record with a handshake message (RFC 8446, section 5.1).
+TLS_FIRST_BYTE = b"\x16"
+# Reasons of OpenSSL for bytes that are no TLS record.
+NO_TLS_RECORD = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "HTTPS_PROXY_REQUEST")
 
 Connection = TypeVar("Connection", bound=asyncio.BaseProtocol)
 
@@ -37,13 +45,15 @@ class Admission(Protocol[Connection]):
 
 
 class Listener(Generic[Connection]):
-    """Accepts until it is closed.
+    """Accepts connections until it is closed.
 
     Args:
         listening: the socket.
         admission: makes a connection's protocol.
-        tls: how hands are shaken; None for plain connections.
-        handshake_seconds_max: how long that may take.
+        tls: context of the TLS handshake; None: all connections are plain.
+        handshake_seconds_max: limit for the first byte and the TLS handshake together, seconds.
+            Without `tls` the protocol has its own limit.
+        accepts_plain: with `tls`, accept connections without TLS too.
     """
 
     def __init__(
@@ -52,12 +62,15 @@ class Listener(Generic[Connection]):
         admission: Admission[Connection],
         tls: ssl.SSLContext | None,
         handshake_seconds_max: float,
+        *,
+        accepts_plain: bool = False,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._listening = listening
         self._admission = admission
         self._tls = tls
         self._handshake_seconds_max = handshake_seconds_max
+        self._accepts_plain = accepts_plain
         self._beginning: set[asyncio.Task[None]] = set()
         self._refused = 0
         self._say_after = 0.0
@@ -114,25 +127,68 @@ class Listener(Generic[Connection]):
             self._admission.disconnected(connection)
 
     async def _connect(self, accepted: socket.socket, connection: Connection, address: str) -> None:
+        deadline = self._loop.time() + self._handshake_seconds_max
         try:
+            tls = self._tls
+            if tls is not None and self._accepts_plain:
+                first = await self._first_byte(accepted, deadline)
+                if not first:
+                    # A load balancer that probes the port does this; it is no failure.
+                    accepted.close()
+                    self._admission.disconnected(connection)
+                    return
+                if first != TLS_FIRST_BYTE:
+                    tls = None
+            # asyncio refuses a limit of zero seconds, and any limit without TLS.
+            left = None if tls is None else max(deadline - self._loop.time(), 0.001)
             await self._loop.connect_accepted_socket(
-                lambda: connection,
-                accepted,
-                ssl=self._tls,
-                ssl_handshake_timeout=None if self._tls is None else self._handshake_seconds_max,
+                lambda: connection, accepted, ssl=tls, ssl_handshake_timeout=left
             )
         except Exception as failure:
             accepted.close()
             self._admission.disconnected(connection)
             if not isinstance(failure, OSError):
                 raise
-            self._say(address, failure)
+            self._log_refused(address, failure)
 
-    def _say(self, address: str, failure: OSError) -> None:
+    async def _first_byte(self, accepted: socket.socket, deadline: float) -> bytes:
+        """Wait for a connection's first byte, and leave it in the socket's buffer.
+
+        Returns:
+            The byte; nothing if the peer has ended or reset the connection.
+
+        Raises:
+            TimeoutError: no byte arrived until `deadline`, by the loop's clock.
+        """
+        while True:
+            try:
+                return accepted.recv(1, socket.MSG_PEEK)
+            except BlockingIOError:
+                pass
+            except ConnectionError:
+                return b""
+            readable = asyncio.Event()
+            # The reader is removed before the socket gets a transport or is closed: until then it
+            # is the only other user of the descriptor.
+            self._loop.add_reader(accepted, readable.set)
+            try:
+                async with asyncio.timeout_at(deadline):
+                    await readable.wait()
+            except TimeoutError:
+                limit = f"{self._handshake_seconds_max:g} s"
+                raise TimeoutError(f"it sent nothing within {limit}") from None
+            finally:
+                self._loop.remove_reader(accepted)
+
+    def _log_refused(self, address: str, failure: OSError) -> None:
         self._refused += 1
         now = self._loop.time()
         if now >= self._say_after:
             count, self._refused = self._refused, 0
             more = f", and {count - 1} more since the last line" if count > 1 else ""
-            log.info("TLS: the handshake of %s failed%s: %s", address, more, failure)
+            reason = str(failure)
+            began_plain = getattr(failure, "reason", None) in NO_TLS_RECORD
+            if began_plain and not self._accepts_plain:
+                reason = f"it began without TLS, and this port requires TLS ({failure})"
+            log.info("TLS: the handshake of %s failed%s: %s", address, more, reason)
             self._say_after = now + SAY_SECONDS

@@ -77,7 +77,8 @@ def load(
     """Read a service's settings.
 
     Args:
-        settings_class: a frozen dataclass whose fields were made with `setting`.
+        settings_class: a frozen dataclass whose fields were made with `setting`. Its `REMOVED`, if
+            there is one, maps the name of a removed setting to a sentence with its replacement.
         service: its name, for example "broker"; also the prefix of its environment variables.
         file: a TOML file, or None.
         environment: usually `os.environ`.
@@ -88,11 +89,14 @@ def load(
     """
     fields = {field.name: field for field in dataclasses.fields(typing.cast(Any, settings_class))}
     kinds = typing.get_type_hints(settings_class)
+    removed: Mapping[str, str] = getattr(settings_class, "REMOVED", {})
     values: dict[str, Any] = {}
     sources = dict.fromkeys(fields, "default")
     prefix = f"ROCKOON_{service.upper()}_"
 
     def take(name: str, raw: object, source: str) -> None:
+        if name in removed:
+            raise SettingsError(f"{name} (from {source}) was removed: {removed[name]}")
         if name not in fields:
             raise SettingsError(unknown(name, fields, source))
         if fields[name].metadata["secret"] and not source.startswith("environment "):

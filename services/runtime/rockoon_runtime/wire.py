@@ -326,6 +326,7 @@ class GrpcServer:
         connections: how many of them one address may have; None for any number.
         handshake_seconds_max: how long one may take until it speaks HTTP/2.
         tls: what callers are shown; None means plain connections.
+        accepts_plain: with `tls`, connections without TLS are accepted at `listen` too.
         health_listen: with TLS, "host:port" at which health is told plainly; empty for none.
         calls: is told how long each call took.
         gate: whom it does not let pass is refused; None lets everybody pass.
@@ -352,6 +353,7 @@ class GrpcServer:
         connections: ConnectionBound | None = None,
         handshake_seconds_max: float = HANDSHAKE_SECONDS_MAX,
         tls: ServerTls | None = None,
+        accepts_plain: bool = False,
         health_listen: str = "",
         calls: CallTimes | None = None,
         gate: Gate | None = None,
@@ -361,6 +363,7 @@ class GrpcServer:
     ) -> None:
         self._listen = listen
         self._tls = tls
+        self._accepts_plain = accepts_plain
         self._health_listen = health_listen
         self._next_look: asyncio.TimerHandle | None = None
         self._service_names = tuple(service_names)
@@ -444,7 +447,9 @@ class GrpcServer:
         listen = self._listen
         try:
             context = None if self._tls is None else self._tls.context()
-            self.port = await self._server.listen(*host_and_port(listen), context)
+            self.port = await self._server.listen(
+                *host_and_port(listen), context, accepts_plain=self._accepts_plain
+            )
             if self._plain is not None:
                 listen = self._health_listen
                 self.health_port = await self._plain.listen(*host_and_port(listen))
