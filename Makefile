@@ -99,8 +99,8 @@ rocketmq: cluster  ## stores back and forth between Rockoon and a real RocketMQ 
 # Clients come from their registries into .conformance, RocketMQ from Maven; what cannot be had here is skipped by name.
 # C++'s is in no registry: ROCKETMQ_CPP=where it is installed, with include/rocketmq and lib/librocketmq.so (a link to librocketmq.so.VERSION).
 # A quarter of an hour.
-conformance: cluster  ## RocketMQ's official clients, unmodified, against the gateway and RocketMQ's own proxy: TARGET=rockoon LANGUAGE=Java ONLY=delay; writes docs/gateway-matrix.md
-	@PYTHONPATH=tests $(BIN)/python -m conformance $(if $(TARGET),--target $(TARGET)) $(if $(LANGUAGE),--language $(LANGUAGE)) $(if $(ONLY),--only "$(ONLY)")
+conformance: cluster  ## RocketMQ's official clients, unmodified, against the gateway and RocketMQ's own proxy: TARGET=rockoon LANGUAGE=Java ONLY=delay TLS=1; writes docs/gateway-matrix.md
+	@PYTHONPATH=tests $(BIN)/python -m conformance $(if $(TARGET),--target $(TARGET)) $(if $(LANGUAGE),--language $(LANGUAGE)) $(if $(ONLY),--only "$(ONLY)") $(if $(TLS),--tls)
 
 # Ten minutes: with one copy of each log, then with three of which the leader is killed.
 gateway-faults: cluster  ## the same clients go on while gateway, broker and offset service are killed: LANGUAGE=Java COPIES=3 KILLS=2 SEED=7; fills docs/faults.md

@@ -36,11 +36,13 @@ class Certificate:
         path: where it was read.
         name: its common name; empty when it has none.
         expires: the last moment at which it holds.
+        hosts: its alternative names that are DNS names or IP addresses.
     """
 
     path: Path
     name: str
     expires: datetime
+    hosts: tuple[str, ...] = ()
 
     def seconds_left(self) -> float:
         """Until it expires; negative when it has."""
@@ -91,7 +93,8 @@ def try_certificate(certificate: Path, key: Path, *, as_client: bool = False) ->
     seen = _as_a_peer_sees(owner, certificate, key, as_client=as_client)
     names = [value for part in seen["subject"] for kind, value in part if kind == "commonName"]
     expires = datetime.fromtimestamp(ssl.cert_time_to_seconds(seen["notAfter"]), UTC)
-    found = Certificate(certificate, names[0] if names else "", expires)
+    hosts = tuple(value for _, value in seen.get("subjectAltName", ()))
+    found = Certificate(certificate, names[0] if names else "", expires, hosts)
     if found.seconds_left() <= 0:
         raise PemError(f"{certificate} expired at {expires:%Y-%m-%d %H:%M}Z")
     return found

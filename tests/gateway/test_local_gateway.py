@@ -1,12 +1,18 @@
 """A gateway beside a local cluster: in its one process, or a process of its own."""
 
+import socket
+from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
 import rockoon
 from gateway.wire_client import WireClient, message
+from rockoon.local.authority import THIS_MACHINE, Authority
 from rockoon.local.cluster import LocalCluster
+from rockoon.local.encryption import GATEWAY, open_gateway_settings
+from rockoon_core.pem_files import try_certificate
 from rockoon_proto.apache.rocketmq.v2.definition_pb2 import Code
 
 
@@ -35,6 +41,44 @@ async def test_it_is_there_when_it_is_asked_for_and_keeps_nothing(
     async with LocalCluster(tmp_path / "data", single=single) as cluster:
         assert cluster.gateway is None
         assert "gateway" not in [node.name for node in cluster.nodes]
+
+
+@pytest.mark.parametrize("single", [True, False], ids=["one process", "processes"])
+async def test_its_clients_use_tls_or_not_at_the_same_port(tmp_path: Path, single: bool) -> None:
+    tls = tmp_path / "tls"
+    async with LocalCluster(tmp_path, single=single, gateway=0) as cluster:
+        assert await stored(cluster, tls / "ca.pem") == Code.OK
+        assert await stored(cluster) == Code.OK
+    modes = {path.name: path.stat().st_mode & 0o777 for path in tls.glob("*.key")}
+    assert modes == {"ca.key": 0o600, "gateway.key": 0o600}
+
+
+def test_the_certificate_of_its_own_stays_until_it_is_of_no_use(tmp_path: Path) -> None:
+    def certificate() -> bytes:
+        shown = open_gateway_settings(tmp_path)["tls_certificate"]
+        assert isinstance(shown, Path)
+        return shown.read_bytes()
+
+    first = certificate()
+    assert certificate() == first
+    authority, names = Authority(tmp_path / "tls"), (GATEWAY, *THIS_MACHINE, "::1")
+    with_host = (*names, socket.gethostname())
+    spoilt: list[Callable[[], object]] = [
+        lambda: authority.issue(GATEWAY, hosts=with_host, valid=timedelta(days=-1)),
+        lambda: authority.issue(GATEWAY, hosts=with_host, valid=timedelta(days=29)),
+        lambda: authority.issue(GATEWAY, hosts=(*names, f"not-{socket.gethostname()}")),
+        lambda: (tmp_path / "tls" / "gateway.key").write_text("half a k"),
+        lambda: (tmp_path / "tls" / "gateway.pem").unlink(),
+    ]
+    for spoil in spoilt:
+        spoil()
+        renewed = certificate()
+        assert renewed != first
+        found = try_certificate(tmp_path / "tls" / "gateway.pem", tmp_path / "tls" / "gateway.key")
+        assert found.seconds_left() > 300 * 86_400
+        assert {"localhost", "127.0.0.1", socket.gethostname()} <= set(found.hosts)
+        assert certificate() == renewed
+        first = renewed
 
 
 async def test_an_encrypted_cluster_has_an_encrypted_one(tmp_path: Path) -> None:

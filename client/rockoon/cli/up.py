@@ -135,7 +135,8 @@ def first_commands(cluster: LocalCluster) -> str:
     lines += ["then:"] if exports else []
     lines += [f"  {command}" for command in FIRST_COMMANDS]
     if cluster.gateway is not None:
-        lines += ["", f"RocketMQ's 5.x clients: endpoints {cluster.gateway}"]
+        how = "with TLS or without" if cluster.tls is None else "with TLS"
+        lines += ["", f"RocketMQ's 5.x clients: endpoints {cluster.gateway}, {how}"]
     return "\n".join(lines)
 
 

@@ -78,6 +78,8 @@ class LocalCluster(Startable):
         single: nameserver, broker and offset service are one process, the node "single", and there
             is no etcd. A directory may be used so one time and otherwise another.
         gateway: port of a gateway for RocketMQ's 5.x clients, 0 takes a free one; None: without.
+            With tls = "off" it accepts connections with TLS and without; its certificate is signed
+            by the authority `directory`/tls/ca.pem.
 
     Raises:
         LocalClusterError: on start, with the end of the log of the node that failed; also when
@@ -443,9 +445,9 @@ class LocalCluster(Startable):
     def _make_encryption(self) -> "Encryption | None":
         if self._tls_mode == "off":
             return None
-        from rockoon.local.encryption import Encryption
+        from rockoon.local.encryption import FOLDER, Encryption
 
-        return Encryption(self.directory / "tls", self._tls_mode)
+        return Encryption(self.directory / FOLDER, self._tls_mode)
 
     def _make_access(self) -> "AccessKey | None":
         if not self._access_is_on:

@@ -1,5 +1,6 @@
-"""TLS in a local cluster: an authority of its own, and what each node is told of it."""
+"""TLS in a local cluster: its own authority, and the TLS settings of each node."""
 
+import socket
 import ssl
 from collections.abc import Sequence
 from pathlib import Path
@@ -7,9 +8,14 @@ from pathlib import Path
 from rockoon.local.authority import THIS_MACHINE, Authority, Issued
 from rockoon.local.process import Kind, LocalClusterError
 from rockoon.net.tls import Tls
+from rockoon_core.pem_files import PemError, try_certificate
 
 MODES = ("off", "on", "mutual")
 CLIENT = "client"
+# Of all certificates of a local cluster, in the cluster's directory.
+FOLDER = "tls"
+GATEWAY = "gateway"
+RENEWAL_SECONDS = 30 * 86_400.0
 
 
 class Encryption:
@@ -72,3 +78,37 @@ class Encryption:
         if self.client.certificate is not None and self.client.key is not None:
             context.load_cert_chain(self.client.certificate, self.client.key)
         return context
+
+
+def open_gateway_settings(cluster_directory: Path) -> dict[str, object]:
+    """TLS settings of the gateway of a cluster without encryption: clients may use TLS or not.
+
+    The certificate is signed by an authority in the cluster's directory. It is issued again if
+    less than `RENEWAL_SECONDS` are left, or if a name of this machine is missing.
+
+    Raises:
+        LocalClusterError: a certificate has to be made, and the `cryptography` package is missing.
+    """
+    directory = cluster_directory / FOLDER
+    own = Issued(directory / f"{GATEWAY}.pem", directory / f"{GATEWAY}.key")
+    host = socket.gethostname()
+    names = (GATEWAY, *THIS_MACHINE, "::1", *([host] if host and host.isascii() else []))
+    if not _is_usable(own, names):
+        own = Authority(directory).issue(GATEWAY, hosts=tuple(dict.fromkeys(names)))
+    return {
+        "tls": "on",
+        "plain_connections": True,
+        "cluster_tls": "off",
+        "tls_certificate": own.certificate,
+        "tls_key": own.key,
+    }
+
+
+def _is_usable(own: Issued, names: Sequence[str]) -> bool:
+    try:
+        found = try_certificate(own.certificate, own.key)
+    except PemError:
+        return False
+    # OpenSSL writes ::1 with all its groups.
+    borne = {"::1" if host == "0:0:0:0:0:0:0:1" else host for host in found.hosts}
+    return found.seconds_left() > RENEWAL_SECONDS and borne.issuperset(names)

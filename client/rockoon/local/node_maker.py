@@ -153,7 +153,11 @@ class NodeMaker:
             values["access"] = "on"
             if record.kind is Kind.GATEWAY:
                 values["client_secrets"] = client_secrets(self._directory)
-        values |= self._settings.get(record.kind, {})
-        values |= self._settings.get(record.log, {})
-        values |= self._settings.get(record.name, {})
-        return flags(values)
+        chosen: dict[str, object] = {}
+        for each in (record.kind, record.log, record.name):
+            chosen |= self._settings.get(each, {})
+        if record.kind is Kind.GATEWAY and self._encryption is None and "tls" not in chosen:
+            from rockoon.local.encryption import open_gateway_settings
+
+            values |= open_gateway_settings(self._directory)
+        return flags(values | chosen)
