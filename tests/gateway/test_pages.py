@@ -1,7 +1,8 @@
 """What the pages about gateways tell people to type is taken by what they type it into.
 
 The programs of docs/gateway-clients.md are run by `make conformance`, and its Python one in
-tests/conformance; the trigger of docs/scaling.md meets the manifests in tests/deploy.
+tests/conformance; the application of docs/gateway-spring.md by `make spring`; the trigger of
+docs/scaling.md meets the manifests in tests/deploy.
 """
 
 import ast
@@ -39,6 +40,7 @@ PAGES = (
     "gateway-consumers.md",
     "gateway-clients.md",
     "gateway-namespaces.md",
+    "gateway-spring.md",
     "scaling.md",
 )
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
@@ -88,8 +90,9 @@ async def test_a_cluster_with_a_gateway_starts_as_the_page_says(
     with up(tmp_path / "data", port, *options, "--gateway-port", str(gateway)) as running:
         assert f"endpoints 127.0.0.1:{gateway}" in running.shown
         run(port, "topic", "create", "orders")
-        async with WireClient(f"127.0.0.1:{gateway}") as client:
-            assert (await client.send(message("orders"))).status.code == Code.OK
+        for authority in (None, tmp_path / "data" / "tls" / "ca.pem"):
+            async with WireClient(f"127.0.0.1:{gateway}", ca=authority) as client:
+                assert (await client.send(message("orders"))).status.code == Code.OK
         assert running.end(signal.SIGINT) == 0
 
 
