@@ -3,8 +3,8 @@
 The judge is RocketMQ's own proxy. Each scenario is written once and played by clients of each
 language; docs/gateway-matrix.md shows the last whole run of each language and target. What a
 machine cannot have is skipped by name. Exit status 1 when something fails on the gateway that is no
-known fault of a client (`known_faults.py`), or when one of those fails no more. A run with --tls
-changes no page.
+known fault of a client (`known_faults.py`), or when one of those fails no more. With --tls no page
+is changed.
 """
 
 import argparse

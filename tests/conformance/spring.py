@@ -136,7 +136,7 @@ def first_run(command: Sequence[object], folder: Path) -> None:
 
 
 def second_run(command: Sequence[object], folder: Path, connection: rockoon.sync.Cluster) -> None:
-    """Consume what was sent while the application was down."""
+    """Consume a backlog that was sent while the application was down."""
     connection.send_many("orders", [body.encode() for body in BACKLOG])
     connection.send_many("steps", [body.encode() for body in BACKLOG], ordering_key="order-2")
     application = Application(command, folder / "second.log", "--send=false")

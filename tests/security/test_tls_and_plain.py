@@ -31,12 +31,12 @@ async def connected(address: str) -> tuple[asyncio.StreamReader, asyncio.StreamW
 
 
 async def closed_after(address: str, sent: bytes) -> bool:
-    """Whether the server ends a connection by itself that begins with these bytes."""
+    """Whether the server ends a connection that begins with these bytes."""
     reader, writer = await connected(address)
     writer.write(sent)
     try:
         async with asyncio.timeout(DEADLINE_SECONDS):
-            # What the server says before is the business of TLS or HTTP/2.
+            # The server may send a TLS alert or a GOAWAY first.
             with suppress(ConnectionError):
                 await reader.read()
     except TimeoutError:
@@ -65,7 +65,7 @@ def test_one_port_answers_callers_with_tls_and_without(
 
     with asyncio.Runner(loop_factory=make_loop) as runner:
         told = runner.run(scenario())
-    # A caller without TLS shows no certificate, also where others must show one.
+    # A plain caller has no certificate, also if callers with TLS must show one.
     assert [each.partition(",")[0] for each in told] == ["client", "nobody"] * 3
 
 
