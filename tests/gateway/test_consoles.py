@@ -25,8 +25,9 @@ class Console:
     def __init__(self, channel: aio.Channel) -> None:
         self._stub: Any = AdminStub(channel)
 
-    async def ask(self, rpc: str, request: Any) -> Any:
-        return await getattr(self._stub, rpc)(request, metadata=(("x-mq-client-id", "console"),))
+    async def ask(self, rpc: str, request: Any, seconds: float | None = None) -> Any:
+        metadata = (("x-mq-client-id", "console"),)
+        return await getattr(self._stub, rpc)(request, metadata=metadata, timeout=seconds)
 
 
 @pytest.fixture
@@ -196,6 +197,62 @@ async def test_a_client_is_asked_for_its_stacks_and_to_verify_a_message(
     stacks.client_id = "nobody"
     assert (await console.ask("PrintThreadStackTrace", stacks)).status.code == d.NOT_FOUND
     await stream.close()
+
+
+@pytest.mark.parametrize(
+    ("language", "code"),
+    [(d.Language.JAVA, d.REQUEST_TIMEOUT), (d.Language.PYTHON, d.NOT_IMPLEMENTED)],
+)
+async def test_a_silent_client_gives_a_code_before_the_console_gives_up(
+    language: d.Language, code: d.Code, console: Console, client: WireClient
+) -> None:
+    stream = client.telemetry()
+    await stream.tell(consumer_settings("silent", "t", language=language))
+    stacks = a.PrintThreadStackTraceRequest(group=named("silent"), client_id=client.client_id)
+    answer = await console.ask("PrintThreadStackTrace", stacks, seconds=1.0)
+    assert answer.status.code == code
+    assert (await stream.next()).HasField("print_thread_stack_trace_command")
+    await stream.close()
+
+
+async def test_a_client_that_refuses_to_verify_a_message_gives_its_code(
+    console: Console, client: WireClient, cluster: rockoon.Cluster
+) -> None:
+    topic = await topic_with(cluster, "unverified")
+    sending = a.AdminSendMessageRequest(topic=named(topic), body=b"try me")
+    sent = await console.ask("AdminSendMessage", sending)
+    stream = client.telemetry()
+    await stream.tell(consumer_settings("refusers", topic))
+    verify = a.VerifyMessageRequest(
+        group=named("refusers"),
+        client_id=client.client_id,
+        topic=named(topic),
+        message_id=sent.message_id,
+    )
+
+    async def refuse(as_node: bool) -> None:
+        nonce = (await stream.next()).verify_message_command.nonce
+        answer = pb.TelemetryCommand(status=d.Status(code=d.NOT_IMPLEMENTED))
+        if as_node:
+            answer.verify_message_command.nonce = nonce
+        else:
+            answer.verify_message_result.nonce = nonce
+        await stream.send(answer)
+
+    for as_node in (True, False):
+        answer = await both(console.ask("VerifyMessage", verify, seconds=3.0), refuse(as_node))
+        assert answer.status.code == d.NOT_IMPLEMENTED
+        assert client.client_id in answer.status.message
+    await stream.close()
+
+
+async def test_a_client_without_a_stream_cannot_be_asked(
+    console: Console, client: WireClient
+) -> None:
+    await client.heartbeat(d.PUSH_CONSUMER, "streamless")
+    stacks = a.PrintThreadStackTraceRequest(group=named("streamless"), client_id=client.client_id)
+    answer = await console.ask("PrintThreadStackTrace", stacks)
+    assert answer.status.code == d.NOT_FOUND
 
 
 async def test_from_when_to_when_a_queue_has_messages(

@@ -103,7 +103,8 @@ class Telemetry:
         answer: asyncio.Future[TelemetryCommand] = asyncio.get_running_loop().create_future()
         self._awaited[nonce] = answer
         try:
-            if not any(outbox.put(command) for outbox in client.outboxes):
+            # The newest stream first: an older one may be of a connection that is lost.
+            if not any(outbox.put(command) for outbox in reversed(client.outboxes)):
                 return None
             async with asyncio.timeout(seconds):
                 return await answer

@@ -10,7 +10,8 @@ from rockoon.net.routes import TopicRoute
 from rockoon_gateway.calls import ClientCall
 from rockoon_gateway.clients.presence import Client, Presence
 from rockoon_gateway.clients.telemetry import Telemetry
-from rockoon_gateway.codes import OK, Refusal, code_of
+from rockoon_gateway.codes import OK, Refusal, code_of, status
+from rockoon_gateway.consoles.groups_report import client_info
 from rockoon_gateway.messages.delivered import to_wire
 from rockoon_gateway.names import checked_group, checked_topic
 from rockoon_gateway.times import epoch_ms
@@ -24,7 +25,13 @@ from rockoon_proto.apache.rocketmq.v2.service_pb2 import (
 )
 
 MESSAGES_MAX = 64
-ANSWER_SECONDS_MAX = 3.0
+# Official clients and consoles end a call after three seconds: the gateway answers before.
+ANSWER_SECONDS_MAX = 2.5
+# Seconds of the caller's timeout that remain for the answer's way.
+ANSWER_SECONDS_LEFT = 0.25
+# Languages whose client libraries ignore the commands below. They are asked all the same: a later
+# release may answer.
+IGNORING_LANGUAGES = frozenset({"PYTHON", "RUST", "DOT_NET"})
 MASTER = "0"
 
 
@@ -104,7 +111,7 @@ class Lookups:
             status=OK,
             print_thread_stack_trace_command=PrintThreadStackTraceCommand(nonce=nonce),
         )
-        answer = await self._asked(client, nonce, command)
+        answer = await self._asked(client, nonce, command, call)
         return pb.PrintThreadStackTraceResponse(
             status=answer.status, thread_stack_trace=answer.thread_stack_trace.thread_stack_trace
         )
@@ -124,17 +131,37 @@ class Lookups:
         command = TelemetryCommand(
             status=OK, verify_message_command=VerifyMessageCommand(nonce=nonce, message=message)
         )
-        answer = await self._asked(client, nonce, command)
+        answer = await self._asked(client, nonce, command, call)
         return pb.VerifyMessageResponse(status=answer.status)
 
     async def _asked(
-        self, client: Client, nonce: str, command: TelemetryCommand
+        self, client: Client, nonce: str, command: TelemetryCommand, call: ClientCall
     ) -> TelemetryCommand:
-        answer = await self._telemetry.ask(client, nonce, command, ANSWER_SECONDS_MAX)
+        """Send a command to a client and return its answer, which has a status.
+
+        Raises:
+            Refusal: NOT_IMPLEMENTED, the client does not answer and its library knows no such
+                command; NOT_FOUND, it has no stream here; REQUEST_TIMEOUT, it does not answer
+                before the caller's timeout.
+        """
+        name = str(command.WhichOneof("command"))
+        if not client.outboxes:
+            text = f"client {client.client_id} has no open Telemetry stream at this gateway"
+            raise Refusal(Code.NOT_FOUND, text)
+        answer = await self._telemetry.ask(client, nonce, command, seconds_for_answer(call))
+        if answer is None and (language := client_info(client).language) in IGNORING_LANGUAGES:
+            text = (
+                f"client {client.client_id} did not answer {name}: {language} does not support it"
+            )
+            raise Refusal(Code.NOT_IMPLEMENTED, text)
         if answer is None:
-            raise Refusal(Code.REQUEST_TIMEOUT, f"client {client.client_id} does not answer")
+            text = f"client {client.client_id} did not answer {name} in time"
+            raise Refusal(Code.REQUEST_TIMEOUT, text)
         if not answer.HasField("status"):
             answer.status.CopyFrom(OK)
+        elif not answer.status.message:
+            text = f"client {client.client_id} answered {name}"
+            answer.status.message = status(answer.status.code, text).message
         return answer
 
     def _client(self, group: Resource, client_id: str, call: ClientCall) -> Client:
@@ -149,6 +176,13 @@ class Lookups:
         topic = checked_topic(resource, call.namespace)
         call.require_topic("see", topic)
         return await self._topics.route(topic)
+
+
+def seconds_for_answer(call: ClientCall) -> float:
+    """How long a client may be awaited so that the caller still gets an answer."""
+    if (left := call.seconds_left) is None:
+        return ANSWER_SECONDS_MAX
+    return max(min(left - ANSWER_SECONDS_LEFT, ANSWER_SECONDS_MAX), 0.0)
 
 
 def paged(messages: Sequence[Message], request: pb.ListMessageRequest) -> Sequence[Message]:
