@@ -62,6 +62,7 @@ class ClientProcess:
         self._answers = queue.Queue[dict[str, Any] | None]()
         self._events: list[dict[str, Any]] = []
         self._came = threading.Condition()
+        self._has_ended = False
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
@@ -78,6 +79,9 @@ class ClientProcess:
                         self._came.notify_all()
                 else:
                     said.write(line)
+        with self._came:
+            self._has_ended = True
+            self._came.notify_all()
         self._answers.put(None)
 
     def ask(self, do: str, seconds_max: float = ANSWER_SECONDS_MAX, **given: Any) -> dict[str, Any]:
@@ -112,13 +116,13 @@ class ClientProcess:
     def wait_events(
         self, kind: str, is_enough: Callable[[list[dict[str, Any]]], bool], seconds_max: float
     ) -> list[dict[str, Any]]:
-        """What came of a kind, once that is enough, or after a while."""
+        """Events of a kind, once they are enough, the program has ended, or time is over."""
         deadline = time.monotonic() + seconds_max
         with self._came:
             while True:
                 found = [event for event in self._events if event["event"] == kind]
                 left = deadline - time.monotonic()
-                if is_enough(found) or left <= 0 or not self._came.wait(left):
+                if is_enough(found) or self._has_ended or left <= 0 or not self._came.wait(left):
                     return found
 
     def _tail(self) -> str:

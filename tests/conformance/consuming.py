@@ -2,7 +2,7 @@
 
 import time
 
-from conformance.client_process import ClientFailed
+from conformance.client_process import ClientFailed, ClientGone
 from conformance.scene import (
     ARRIVAL_SECONDS_MAX,
     LOOK_SECONDS,
@@ -117,6 +117,8 @@ def _expect_dead(scene: Scene, group: str, receiver: Receiver | None, wanted: st
             expect(bodies(receiver.receive()), [], "received after the last attempt")
         try:
             found = scene.receiver(f"%DLQ%{group}", readers).receive()
+        except ClientGone:
+            raise
         except ClientFailed:
             time.sleep(LOOK_SECONDS)
             continue

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from conformance import consuming, guarding, lite, producing, separating
+from conformance.console_commands import console_commands
 from conformance.scene import Scene
 
 
@@ -49,6 +50,7 @@ SCENARIOS: Sequence[Scenario] = (
     Scenario("push: FIFO order", consuming.push_fifo),
     Scenario("push: dead letters", consuming.push_dead_letters),
     Scenario("push: consumer is killed", consuming.push_killed),
+    Scenario("console: thread stacks, verification", console_commands),
     Scenario("priorities", lite.priorities),
     Scenario("lite: push consumer", lite.push),
     Scenario("lite: failed message comes again", lite.push_retry),

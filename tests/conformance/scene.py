@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from conformance.client_process import ClientFailed, ClientProcess
+from conformance.client_process import ClientFailed, ClientGone, ClientProcess
 from conformance.languages import Prepared
 from conformance.target import Target
 
@@ -38,6 +38,8 @@ def until_done(do: Callable[[], Answer], seconds_max: float = ARRIVAL_SECONDS_MA
     while True:
         try:
             return do()
+        except ClientGone:
+            raise
         except ClientFailed:
             if time.monotonic() > deadline:
                 raise
@@ -204,6 +206,11 @@ class Scene:
         environment["GRPC_DEFAULT_SSL_ROOTS_FILE_PATH"] = str(self.target.authority)
         self._clients.append(ClientProcess(which.command, environment, log))
         return self._clients[-1]
+
+    @property
+    def language(self) -> str:
+        """Language of the scenario's clients."""
+        return self._language.language
 
     @property
     def first(self) -> ClientProcess:

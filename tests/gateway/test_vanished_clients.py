@@ -37,18 +37,22 @@ KNOWN_SECONDS = 30
 ROUNDS = 3
 GROWTH_BYTES_MAX = 8 << 20
 LOOK_SECONDS = 0.2
+# Of free pages between used ones, some are used by what the first clients had loaded.
+LEFT_BYTES_MAX = 8 << 20
+# Kept batches are dropped after a minute, the memory is returned 75 seconds after the clients left.
+RETURN_SECONDS_MAX = 75.0 + 60.0
 
 
 class ManyClients:
     """The program of `many_clients`; a context manager."""
 
-    def __init__(self, address: str, prefix: str, log: Path) -> None:
+    def __init__(self, address: str, prefix: str, log: Path, count: int = COUNT) -> None:
         self._lines = queue.Queue[str]()
         with log.open("ab") as said:
             self._process = subprocess.Popen(
                 [
                     *(sys.executable, "-m", "gateway.many_clients"),
-                    *(address, GROUP, TOPIC, prefix, str(COUNT)),
+                    *(address, GROUP, TOPIC, prefix, str(count)),
                 ],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -221,3 +225,28 @@ def test_half_of_a_thousand_clients_vanish_and_the_others_get_what_they_held(
         assert cluster.call(cluster.admin.lag(GROUP, TOPIC)).total_lag == 0
     assert memory[-1] - memory[1] < GROWTH_BYTES_MAX, memory
     until("all descriptors return", lambda: at.descriptors <= idle + 20)
+
+
+@pytest.mark.soak
+def test_the_memory_of_500_clients_returns_when_they_have_left(
+    gateway: tuple[Gateway, rockoon.sync.Cluster], tmp_path: Path
+) -> None:
+    at, cluster = gateway
+    before = most = 0
+    # The first client loads modules, which stay.
+    for count in (1, COUNT):
+        send(cluster, f"returned{count}-")
+        with ManyClients(at.address, f"leaves{count}", tmp_path / "clients.log", count) as clients:
+            assert clients.line() == "holding"
+            clients.tell("settle")
+            assert clients.line() == f"settled {count}"
+            most = at.memory_bytes
+        until("all are forgotten", lambda: at.measure("rockoon_gateway_clients") == 0)
+        if count == 1:
+            before = at.memory_bytes
+    until(
+        f"of {most >> 20} MiB those above {before >> 20} MiB return",
+        lambda: at.memory_bytes <= before + LEFT_BYTES_MAX,
+        RETURN_SECONDS_MAX + LATE_SECONDS_MAX,
+    )
+    print(f"{before >> 20} MiB, {most >> 20} with all, {at.memory_bytes >> 20} after they left")

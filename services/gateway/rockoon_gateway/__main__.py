@@ -1,18 +1,24 @@
 """`rockoon-gateway`, or `python -m rockoon_gateway`."""
 
+import importlib
 import sys
+from typing import Any
 
-from rockoon_gateway.server import serve
-from rockoon_gateway.settings import GatewaySettings
-from rockoon_runtime.process import Program, run
+from rockoon_runtime.allocator import run_with_system_allocator
 
-PROGRAM = Program(
-    "gateway", "Rockoon's gateway: RocketMQ's 5.x clients on this cluster", GatewaySettings, serve
-)
+
+def __getattr__(name: str) -> Any:
+    """Return PROGRAM. It is imported late, since `main` may start the process again first."""
+    if name == "PROGRAM":
+        return importlib.import_module("rockoon_gateway.program").PROGRAM
+    raise AttributeError(name)
 
 
 def main() -> int:
-    return run(PROGRAM)
+    run_with_system_allocator()
+    from rockoon_runtime.process import run
+
+    return run(__getattr__("PROGRAM"))
 
 
 if __name__ == "__main__":

@@ -115,5 +115,13 @@ class Groups:
         while len(self._known) >= REMEMBERED_MAX:
             del self._known[next(iter(self._known))]
         self._known.pop(name, None)
-        self._known[name] = (asyncio.get_running_loop().time(), config)
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        self._known[name] = (now, config)
+        loop.call_later(REMEMBER_SECONDS, self._forget, name, now)
         return config
+
+    def _forget(self, name: str, since: float) -> None:
+        """Drop a configuration that is too old to be used, if it has not been replaced."""
+        if name in self._known and self._known[name][0] == since:
+            del self._known[name]

@@ -15,6 +15,7 @@ from rockoon_gateway.codes import OK, Refusal
 from rockoon_gateway.names import checked_group, cluster_name
 from rockoon_proto.apache.rocketmq.v2 import service_pb2 as pb
 from rockoon_proto.apache.rocketmq.v2.definition_pb2 import ClientType, Code, Resource, Settings
+from rockoon_runtime.allocator import return_freed_memory
 
 CONSUMERS = frozenset(
     {
@@ -26,6 +27,8 @@ CONSUMERS = frozenset(
     }
 )
 LOOK_SECONDS = 5.0
+# After the last use the receiving engine keeps batches and groups for 30 to 60 seconds.
+RETURN_MEMORY_SECONDS = 75.0
 CLIENTS_MAX = 100_000
 # What all clients' settings may take: one caller may have as many clients as it likes.
 SETTINGS_BYTES_MAX = 64 << 20
@@ -96,6 +99,7 @@ class Presence:
         self._seconds_max = seconds_max
         self._settings_bytes_left = settings_bytes_max
         self._clients: dict[str, Client] = {}
+        self._returns_memory = False
         self.on_change: list[Callable[[Client], None]] = []
 
     def __iter__(self) -> Iterator[Client]:
@@ -200,14 +204,26 @@ class Presence:
         """Forget those that say nothing any more, until cancelled."""
         while True:
             await asyncio.sleep(min(LOOK_SECONDS, self._seconds_max / 2))
-            for client in list(self):
-                if not self.is_alive(client.client_id, self._seconds_max):
-                    self._forget(client)
+            self._forget_silent()
+
+    def _forget_silent(self) -> None:
+        # A function, since a variable of `run` would keep the last client until the next one comes.
+        for client in list(self):
+            if not self.is_alive(client.client_id, self._seconds_max):
+                self._forget(client)
 
     def _forget(self, client: Client) -> None:
         if self._clients.pop(client.client_id, None) is not None:
             self._settings_bytes_left += _size(client.settings)
             self._changed(client)
+            if not self._returns_memory:
+                self._returns_memory = True
+                asyncio.get_running_loop().call_later(RETURN_MEMORY_SECONDS, self._return_memory)
+
+    def _return_memory(self) -> None:
+        """Return to the system the memory of clients that have left."""
+        self._returns_memory = False
+        return_freed_memory()
 
     def _changed(self, client: Client) -> None:
         for call in self.on_change:
