@@ -10,7 +10,7 @@ WORKERS ?= 4
 unexport PYTHONDONTWRITEBYTECODE
 EDITABLE := $(foreach package,$(PACKAGES),-e ./$(package))
 
-.PHONY: help cluster setup check test docs stranger explore demo demo-spark expansion hosts rolling failover faults bench compare bench-gateway bench-goals bench-instructions bench-kernel bench-spark fuzz model load load-compare load-help load-overhead capacity soak rocketmq conformance spring gateway-faults wheels protos settings format clean
+.PHONY: help cluster setup check test docs stranger explore demo demo-spark expansion hosts rolling failover faults bench compare bench-gateway bench-goals bench-instructions bench-kernel bench-spark fuzz model load load-compare load-help load-overhead capacity soak rocketmq conformance spring gateway-faults several-gateways wheels protos settings format clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -98,7 +98,7 @@ rocketmq: cluster  ## stores back and forth between Rockoon and a real RocketMQ 
 
 # Clients come from their registries into .conformance, RocketMQ from Maven; what cannot be had here is skipped by name.
 # C++'s is in no registry: ROCKETMQ_CPP=where it is installed, with include/rocketmq and lib/librocketmq.so (a link to librocketmq.so.VERSION).
-# A quarter of an hour.
+# A quarter of an hour on two quiet cores; Ctrl-C ends clients and servers.
 conformance: cluster  ## RocketMQ's official clients, unmodified, against the gateway and RocketMQ's own proxy: TARGET=rockoon LANGUAGE=Java ONLY=delay TLS=1; writes docs/gateway-matrix.md
 	@PYTHONPATH=tests $(BIN)/python -m conformance $(if $(TARGET),--target $(TARGET)) $(if $(LANGUAGE),--language $(LANGUAGE)) $(if $(ONLY),--only "$(ONLY)") $(if $(TLS),--tls)
 
@@ -110,6 +110,11 @@ spring: cluster  ## the Spring application of docs/gateway-spring.md sends and c
 gateway-faults: cluster  ## the same clients go on while gateway, broker and offset service are killed: LANGUAGE=Java COPIES=3 KILLS=2 SEED=7; fills docs/faults.md
 	@PYTHONPATH=tests $(BIN)/python -m conformance.killing $(if $(LANGUAGE),--language $(LANGUAGE)) $(if $(COPIES),--copies $(COPIES)) \
 		$(if $(KILLS),--kills $(KILLS)) $(if $(SEED),--seed $(SEED)) $(if $(LANGUAGE)$(COPIES),,--out docs/faults.md)
+
+# Ten minutes. SEED, printed by each run, decides cuts, faults and how long listeners work.
+several-gateways: cluster  ## official clients before five gateways that are killed, drained and rolled, by balancers that cut and spread: LANGUAGE=Go MESSAGES=10000 SECONDS=240 SEED=7
+	@PYTHONPATH=tests $(BIN)/python -m conformance.several $(if $(LANGUAGE),--language $(LANGUAGE)) $(if $(MESSAGES),--messages $(MESSAGES)) \
+		$(if $(SECONDS),--seconds $(SECONDS)) $(if $(SEED),--seed $(SEED))
 
 demo: cluster  ## a real cluster carries real messages, survives a kill, and explains where consumers start
 	@$(BIN)/python -m tools.demo $(if $(FILE),--file "$(FILE)")

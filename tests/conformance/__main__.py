@@ -11,20 +11,22 @@ import argparse
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from bench.compare.fetching import NotHere
 from conformance import documents, page
 from conformance.known_faults import unexpected
 from conformance.languages import CACHE, LANGUAGES, Prepared
+from conformance.progress import Progress
 from conformance.rocketmq_proxy import RocketMqProxy
 from conformance.rockoon_gateway_cluster import RockoonGateway
 from conformance.running import keep, kept, play_all
-from conformance.scenarios import SCENARIOS
+from conformance.scenarios import SCENARIOS, Scenario
 from conformance.target import Target
 from rockoon.local.ports import PortBlock
 
-BESIDE = 3
+BESIDE = 4
 TARGETS: Mapping[str, Callable[[Path, PortBlock, bool], Target]] = {
     "rockoon": lambda folder, ports, tls: RockoonGateway(folder, ports, tls=tls),
     "judge": lambda folder, ports, tls: RocketMqProxy(CACHE, folder, ports, tls=tls),
@@ -58,6 +60,39 @@ def prepared(names: Sequence[str]) -> tuple[list[Prepared], dict[str, str]]:
     return found, skipped
 
 
+def run_target(
+    name: str, clients: Sequence[Prepared], given: argparse.Namespace, folder: Path, run: Progress
+) -> list[str]:
+    """Play all scenarios on one target; returns what fails the run.
+
+    Raises:
+        Stopped: the run was interrupted.
+    """
+    wrong: list[str] = []
+    ports = PortBlock()
+    target = TARGETS[name](folder / "server", ports, given.tls)
+    try:
+        target.start()
+        run.say(f"{target.name} listens at {target.endpoint}")
+        outcomes = play_all(target, chosen(given), clients, folder, given.beside, run)
+        if name == "rockoon" and not given.only:
+            wrong += documents.failures(target, clients, folder)
+    finally:
+        target.stop()
+        ports.close()
+    if name == "rockoon":
+        wrong += unexpected(outcomes)
+    if not (given.only or given.tls):
+        versions = {client.language: client.version for client in clients}
+        keep(CACHE / f"{name}.json", {**target.versions(), **versions}, outcomes)
+    run.say(f"{target.name}: all scenarios are played")
+    return wrong
+
+
+def chosen(given: argparse.Namespace) -> list[Scenario]:
+    return [each for each in SCENARIOS if (given.only or "") in each.name]
+
+
 def main() -> int:
     given = arguments()
     languages = given.language or list(LANGUAGES)
@@ -67,34 +102,32 @@ def main() -> int:
     if given.tls:
         for language in WITHOUT_TLS.keys() & languages:
             print(f"skipped: {language}: {WITHOUT_TLS[language]}", flush=True)
-    scenarios = [each for each in SCENARIOS if (given.only or "") in each.name]
-    wrong: list[str] = []
-    with tempfile.TemporaryDirectory() as temporary:
-        for name in [given.target] if given.target else TARGETS:
-            folder = (given.folder or Path(temporary)) / name
-            ports = PortBlock()
-            target = TARGETS[name](folder / "server", ports, given.tls)
-            try:
-                target.start()
-                print(f"{target.name} at {target.endpoint}", flush=True)
-                outcomes = play_all(target, scenarios, clients, folder, given.beside)
-                if name == "rockoon" and not given.only:
-                    wrong += documents.failures(target, clients, folder)
-            finally:
-                target.stop()
-                ports.close()
-            if name == "rockoon":
-                wrong += unexpected(outcomes)
-            if not (given.only or given.tls):
-                versions = {client.language: client.version for client in clients}
-                keep(CACHE / f"{name}.json", {**target.versions(), **versions}, outcomes)
-    runs = [kept(CACHE / f"{name}.json") for name in ("rockoon", "judge")]
-    if not (given.only or given.tls) and all(runs):
-        page.write(*(run for run in runs if run is not None), skipped)
+    names = [given.target] if given.target else list(TARGETS)
+    run = Progress(len(names) * len(clients) * len(chosen(given)))
+    # Most of a scenario is waiting: for a retry, a timeout, a delay. Both targets are waited for
+    # at the same time, each with topics, groups and client processes of its own.
+    with tempfile.TemporaryDirectory() as temporary, ThreadPoolExecutor(len(names)) as pool:
+        folder = given.folder or Path(temporary)
+        playing = [
+            pool.submit(run_target, name, clients, given, folder / name, run) for name in names
+        ]
+        try:
+            wrong = [sentence for each in playing for sentence in each.result()]
+        except BaseException:
+            run.say("ending clients and servers")
+            run.stop()
+            raise
+    ours, judge = (kept(CACHE / f"{name}.json") for name in TARGETS)
+    if not (given.only or given.tls) and ours is not None and judge is not None:
+        page.write(ours, judge, skipped)
     for sentence in wrong:
         print(f"not as it should be: {sentence}")
+    run.say(f"{len(wrong)} faults")
     return 1 if wrong else 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit(130)

@@ -135,7 +135,7 @@ def shared(scene: Scene) -> None:
     other = scene.client()
     receivers = [scene.receiver(topic, group), scene.receiver(topic, group, other)]
     sent = sorted(sender.send(f"m{number}")["id"] for number in range(16))
-    found = []
+    found: list[str] = []
     deadline = time.monotonic() + ARRIVAL_SECONDS_MAX
     while len(found) < len(sent) and time.monotonic() < deadline:
         for receiver in receivers:

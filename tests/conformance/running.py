@@ -1,8 +1,6 @@
 """Playing scenarios: languages beside each other, and alone what disturbs others."""
 
 import json
-import sys
-import threading
 import time
 import traceback
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,6 +10,7 @@ from pathlib import Path
 
 from conformance.client_process import ClientFailed, NotOffered
 from conformance.languages import Prepared
+from conformance.progress import Progress
 from conformance.scenarios import Scenario
 from conformance.scene import Differs, Scene
 from conformance.target import Target
@@ -43,11 +42,13 @@ def play(
     language: Prepared,
     folder: Path,
     others: Sequence[Prepared] = (),
+    progress: Progress | None = None,
 ) -> Outcome:
     """Play one scenario with clients of one language.
 
     Args:
         others: clients of every language, for scenarios between them.
+        progress: kills the clients if the run is interrupted.
     """
     if scenario.is_guarded:
         target = target.guarded()
@@ -55,7 +56,9 @@ def play(
     # Topics outlive a run of scenarios on the same target; their names have no "+".
     short = "".join(filter(str.isalnum, language.language))[:2].lower()
     prefix = f"{short}{time.monotonic_ns() % 10**9}-{slug[:20]}".strip("-")
-    scene = Scene(target, language, prefix, folder / f"{language.language}-{slug}", others)
+    scene = Scene(
+        target, language, prefix, folder / f"{language.language}-{slug}", others, progress
+    )
     began = time.monotonic()
     kind, said = OK, ""
     try:
@@ -78,28 +81,33 @@ def play_all(
     languages: Sequence[Prepared],
     folder: Path,
     beside: int,
+    progress: Progress,
 ) -> Outcomes:
-    """Play scenarios with each language, and tell of each as it ends.
+    """Play scenarios with each language.
 
     Args:
         beside: how many languages play at the same time.
+        progress: prints each scenario as it begins and ends.
+
+    Raises:
+        Stopped: the run was interrupted.
     """
     outcomes: Outcomes = {language.language: {} for language in languages}
-    telling = threading.Lock()
 
     def turn(language: Prepared, mine: Iterable[Scenario]) -> None:
         for scenario in mine:
-            outcome = play(target, scenario, language, folder, languages)
+            what = f"{target.name:18} {language.language:8} {scenario.name}"
+            progress.begins(what)
+            outcome = play(target, scenario, language, folder, languages, progress)
             outcomes[language.language][scenario.name] = outcome
-            with telling:
-                line = f"{outcome.kind:12}{outcome.seconds:6.1f} s  {language.language:8} "
-                print(f"{line}{scenario.name}{'  ' if outcome.said else ''}{outcome.said}")
-                sys.stdout.flush()
+            said = f"  {outcome.said}" if outcome.said else ""
+            progress.ended(outcome.kind, outcome.seconds, what + said)
 
     shared = [scenario for scenario in scenarios if not scenario.is_alone]
     with ThreadPoolExecutor(beside) as pool:
         for done in [pool.submit(turn, language, shared) for language in languages]:
             done.result()
+    # A restart disturbs whatever else is played.
     for language in languages:
         turn(language, [scenario for scenario in scenarios if scenario.is_alone])
     return outcomes

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from conformance.client_process import ClientFailed, ClientGone, ClientProcess
 from conformance.languages import Prepared
+from conformance.progress import Progress
 from conformance.target import Target
 
 # RocketMQ takes no shorter one for a receive.
@@ -162,6 +163,7 @@ class Scene:
         prefix: of its topics' and groups' names; nobody else has it.
         folder: for what its clients log.
         others: clients of every language that is here.
+        progress: kills the clients if the run is interrupted; None if nothing interrupts it.
     """
 
     def __init__(
@@ -171,7 +173,9 @@ class Scene:
         prefix: str,
         folder: Path,
         others: Sequence[Prepared] = (),
+        progress: Progress | None = None,
     ) -> None:
+        self._progress = progress
         self.target = target
         self.others = others
         self._language = language
@@ -205,6 +209,8 @@ class Scene:
         # Python's and Node.js's clients trust gRPC's authorities; other clients trust any.
         environment["GRPC_DEFAULT_SSL_ROOTS_FILE_PATH"] = str(self.target.authority)
         self._clients.append(ClientProcess(which.command, environment, log))
+        if self._progress is not None:
+            self._progress.add(self._clients[-1])
         return self._clients[-1]
 
     @property
@@ -260,6 +266,8 @@ class Scene:
         """End every client at once: in order is a scenario of its own."""
         for client in self._clients:
             client.kill()
+            if self._progress is not None:
+                self._progress.remove(client)
 
 
 def bodies(messages: Sequence[Message]) -> list[str]:

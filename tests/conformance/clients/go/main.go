@@ -139,6 +139,11 @@ func listener(given request) rocketmq.PushConsumerOption {
 		times := seen[message.GetMessageId()]
 		locked.Unlock()
 		say("*", with(view(message), "event", "message"))
+		if workMs, there := message.GetProperties()["work_ms"]; there {
+			work, _ := time.ParseDuration(workMs + "ms")
+			time.Sleep(work)
+			say("*", with(view(message), "event", "worked"))
+		}
 		if given.Holds {
 			select {}
 		}

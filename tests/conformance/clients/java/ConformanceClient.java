@@ -227,6 +227,15 @@ public class ConformanceClient {
         return message -> {
             JSONObject view = view(message).fluentPut("event", "message");
             say("* ", view);
+            String workMs = message.getProperties().get("work_ms");
+            if (workMs != null) {
+                try {
+                    Thread.sleep(Long.parseLong(workMs));
+                } catch (InterruptedException interrupted) {
+                    return ConsumeResult.FAILURE;
+                }
+                say("* ", view(message).fluentPut("event", "worked"));
+            }
             if (holds) {
                 new CompletableFuture<>().join();
             }

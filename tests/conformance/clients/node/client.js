@@ -45,6 +45,11 @@ function listener({ fails = 0, failing, holds }) {
   return { async consume(message) {
     seen.set(message.messageId, (seen.get(message.messageId) ?? 0) + 1);
     say('*', { event: 'message', ...view(message) });
+    const workMs = message.properties.get('work_ms');
+    if (workMs !== undefined) {
+      await new Promise(resolve => setTimeout(resolve, Number(workMs)));
+      say('*', { event: 'worked', ...view(message) });
+    }
     if (holds) {
       await new Promise(() => {});
     }

@@ -74,6 +74,9 @@ class Listener(MessageListener):
     def consume(self, message: Message) -> ConsumeResult:
         self._seen[message.message_id] += 1
         say("*", {"event": "message", **view(message)})
+        if "work_ms" in message.properties:
+            time.sleep(int(message.properties["work_ms"]) / 1000)
+            say("*", {"event": "worked", **view(message)})
         if self._holds:
             threading.Event().wait()
         concerned = self._failing is None or self._failing == message.body.decode()
