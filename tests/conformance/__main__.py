@@ -71,6 +71,7 @@ def run_target(
     wrong: list[str] = []
     ports = PortBlock()
     target = TARGETS[name](folder / "server", ports, given.tls)
+    run.add(target)
     try:
         target.start()
         run.say(f"{target.name} listens at {target.endpoint}")
@@ -78,6 +79,7 @@ def run_target(
         if name == "rockoon" and not given.only:
             wrong += documents.failures(target, clients, folder)
     finally:
+        run.remove(target)
         target.stop()
         ports.close()
     if name == "rockoon":

@@ -2,8 +2,15 @@
 
 import threading
 import time
+from typing import Protocol
 
-from conformance.client_process import ClientProcess
+
+class Killable(Protocol):
+    """A client process, or a server."""
+
+    def kill(self) -> None:
+        """End it at once."""
+        ...
 
 
 class Stopped(Exception):
@@ -23,7 +30,7 @@ class Progress:
         self._began = time.monotonic()
         self._telling = threading.Lock()
         self._stopped = threading.Event()
-        self._clients: set[ClientProcess] = set()
+        self._running: set[Killable] = set()
 
     def say(self, text: str) -> None:
         """Print a line with the seconds since the run began."""
@@ -50,22 +57,22 @@ class Progress:
         width = len(str(self._total))
         return f"{self._done:{width}}/{self._total}"
 
-    def add(self, client: ClientProcess) -> None:
-        """A client process is to be killed if the run is interrupted."""
+    def add(self, each: Killable) -> None:
+        """A client or a server is to be killed if the run is interrupted."""
         with self._telling:
-            self._clients.add(client)
+            self._running.add(each)
         if self._stopped.is_set():
-            client.kill()
+            each.kill()
 
-    def remove(self, client: ClientProcess) -> None:
-        """A client process was killed."""
+    def remove(self, each: Killable) -> None:
+        """A client or a server has ended."""
         with self._telling:
-            self._clients.discard(client)
+            self._running.discard(each)
 
     def stop(self) -> None:
         """Interrupt: no scenario begins, and those that run fail since their clients are killed."""
         self._stopped.set()
         with self._telling:
-            clients = list(self._clients)
-        for client in clients:
-            client.kill()
+            running = list(self._running)
+        for each in running:
+            each.kill()

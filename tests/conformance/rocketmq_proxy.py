@@ -62,6 +62,8 @@ class RocketMqProxy(Target):
         # What the broker names by no path of ours it makes where it runs.
         self._folder = folder.absolute()
         self._process: subprocess.Popen[bytes] | None = None
+        # Scenarios of several languages ask at the same time; answers have no names.
+        self._asking = threading.Lock()
         self._names, self._broker, self._proxy, self._remoting = self._choose(ports)
         self.endpoint = f"127.0.0.1:{self._proxy}"
         self._ports = ports
@@ -165,9 +167,10 @@ class RocketMqProxy(Target):
     def _ask(self, **what: Any) -> Mapping[str, Any]:
         assert self._process is not None
         assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps(what).encode() + b"\n")
-        self._process.stdin.flush()
-        return self._answer()
+        with self._asking:
+            self._process.stdin.write(json.dumps(what).encode() + b"\n")
+            self._process.stdin.flush()
+            return self._answer()
 
     def make_topic(self, topic: str, message_type: str, queues: int = QUEUES) -> None:
         self._ask(do="topic", name=topic, queues=queues, type=message_type)
@@ -195,6 +198,12 @@ class RocketMqProxy(Target):
     def restart(self) -> None:
         self._end()
         self.start()
+
+    def kill(self) -> None:
+        if self._guarded is not None:
+            self._guarded.kill()
+        if (process := self._process) is not None:
+            process.kill()
 
     def stop(self) -> None:
         if self._guarded is not None:

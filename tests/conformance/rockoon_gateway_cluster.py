@@ -120,6 +120,9 @@ class RockoonGateway(Target):
         self._gateway.stop()
         self._start_gateway()
 
+    def kill(self) -> None:
+        """Calls to it have timeouts: `stop` is enough."""
+
     def stop(self) -> None:
         if self._guarded is not None:
             self._guarded.stop()

@@ -73,5 +73,9 @@ class Target(abc.ABC):
         """Stop in order what clients speak to, and start it again at the same address."""
 
     @abc.abstractmethod
+    def kill(self) -> None:
+        """End it at once, from another thread, if calls to it may wait without a timeout."""
+
+    @abc.abstractmethod
     def stop(self) -> None:
         """End it; again, if that was interrupted."""

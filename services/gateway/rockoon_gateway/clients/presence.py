@@ -99,7 +99,8 @@ class Presence:
         self._seconds_max = seconds_max
         self._settings_bytes_left = settings_bytes_max
         self._clients: dict[str, Client] = {}
-        self._returns_memory = False
+        # Departures since the last time that memory was returned.
+        self._left = 0
         self.on_change: list[Callable[[Client], None]] = []
 
     def __iter__(self) -> Iterator[Client]:
@@ -216,14 +217,24 @@ class Presence:
         if self._clients.pop(client.client_id, None) is not None:
             self._settings_bytes_left += _size(client.settings)
             self._changed(client)
-            if not self._returns_memory:
-                self._returns_memory = True
-                asyncio.get_running_loop().call_later(RETURN_MEMORY_SECONDS, self._return_memory)
+            self._left += 1
+            if self._left == 1:
+                self._return_memory_later()
 
-    def _return_memory(self) -> None:
-        """Return to the system the memory of clients that have left."""
-        self._returns_memory = False
+    def _return_memory_later(self) -> None:
+        loop = asyncio.get_running_loop()
+        loop.call_later(RETURN_MEMORY_SECONDS, self._return_memory, self._left)
+
+    def _return_memory(self, left: int) -> None:
+        """Return to the system the memory of clients that have left.
+
+        Args:
+            left: departures when the timer was started.
+        """
         return_freed_memory()
+        self._left -= left
+        if self._left:
+            self._return_memory_later()
 
     def _changed(self, client: Client) -> None:
         for call in self.on_change:
