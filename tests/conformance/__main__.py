@@ -106,8 +106,8 @@ def main() -> int:
             print(f"skipped: {language}: {WITHOUT_TLS[language]}", flush=True)
     names = [given.target] if given.target else list(TARGETS)
     run = Progress(len(names) * len(clients) * len(chosen(given)))
-    # Most of a scenario is waiting: for a retry, a timeout, a delay. Both targets are waited for
-    # at the same time, each with topics, groups and client processes of its own.
+    # Scenarios spend most of their time in waits for retries, timeouts and delays. Therefore both
+    # targets are tested at the same time, with separate topics, groups and client processes.
     with tempfile.TemporaryDirectory() as temporary, ThreadPoolExecutor(len(names)) as pool:
         folder = given.folder or Path(temporary)
         playing = [

@@ -9,7 +9,7 @@ class Killable(Protocol):
     """A client process, or a server."""
 
     def kill(self) -> None:
-        """End it at once."""
+        """Kill the process."""
         ...
 
 

@@ -74,7 +74,7 @@ class Target(abc.ABC):
 
     @abc.abstractmethod
     def kill(self) -> None:
-        """End it at once, from another thread, if calls to it may wait without a timeout."""
+        """Kill the server if calls to it can wait without a timeout; from any thread."""
 
     @abc.abstractmethod
     def stop(self) -> None:

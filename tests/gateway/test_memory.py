@@ -32,7 +32,7 @@ def living() -> Counter[str]:
 
 
 async def receive_one(address: str, number: int, topic: str) -> None:
-    """A push consumer of a group of its own comes, receives, acknowledges and leaves."""
+    """A push consumer connects with a new group, receives, acknowledges and leaves."""
     group = f"leavers-{number}"
     async with WireClient(address, f"leaver-{number}") as client:
         stream = client.telemetry()

@@ -37,7 +37,7 @@ KNOWN_SECONDS = 30
 ROUNDS = 3
 GROWTH_BYTES_MAX = 8 << 20
 LOOK_SECONDS = 0.2
-# Of free pages between used ones, some are used by what the first clients had loaded.
+# Pages with at least one used block are not returned.
 LEFT_BYTES_MAX = 10 << 20
 # Kept batches are dropped after a minute, the memory is returned 75 seconds after the clients left.
 RETURN_SECONDS_MAX = 75.0 + 60.0

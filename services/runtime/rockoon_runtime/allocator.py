@@ -26,7 +26,7 @@ def keep_freed_memory() -> None:
 
 
 def run_with_system_allocator() -> None:
-    """Replace this process by itself with Python's objects in the memory of the C library.
+    """Start this process again, with Python's objects in the memory of the C library.
 
     Python's own allocator returns memory in arenas of 1 MiB, each only when no object is left in
     it: one object of a client that stays keeps the memory of ten thousand objects of clients that

@@ -1,9 +1,9 @@
 """`make several-gateways`: official clients before five gateways that are killed and drained.
 
-Clients of one language connect through a balancer that cuts each connection once, those of another
-through one that spreads calls, the others through one that spreads connections. Listeners work for
-up to 100 seconds on a message. Each message must be handled once; again only after a kill of its
-own client. Exit status 1 if a promise is broken (`judge.py`).
+Go's clients connect through a balancer that cuts each connection once, Node.js's through a
+balancer that spreads calls, Java's and Python's through a balancer that spreads connections.
+Listeners work for up to 100 seconds on a message. Each message must be handled once; again only
+after a kill of its own client. Exit status 1 if a promise is broken (`judge.py`).
 """
 
 import argparse
@@ -58,7 +58,7 @@ class Faults:
     Args:
         fleet: started.
         crews: at work.
-        chance: decides what happens when.
+        chance: chooses gateways.
         say: prints a line.
     """
 
@@ -73,7 +73,7 @@ class Faults:
         self.done = Counter[str]()
 
     def next(self) -> None:
-        """Do one thing; each kind in turn, and between them a client of each language is killed."""
+        """Kill, drain or roll gateways in turn; every third time, kill a client instead."""
         if self.done.total() % 3 == 2 and self._kills:
             self._kills.pop()()
             self.done["clients killed"] += 1

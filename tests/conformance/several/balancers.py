@@ -15,7 +15,7 @@ import grpc
 from grpc import aio
 
 READ_BYTES = 64 << 10
-# An established connection is cut so many seconds after it was opened.
+# Seconds between the start of a connection and its cut.
 CUT_SECONDS = (2.0, 45.0)
 RESET = struct.pack("ii", 1, 0)
 CONNECT_SECONDS_MAX = 2.0
@@ -84,7 +84,7 @@ class Balancer:
         return None
 
     def _cut(self, both: Sequence[asyncio.WriteTransport]) -> None:
-        """Reset both sides: what is on its way is lost."""
+        """Reset both sides: bytes on their way are lost."""
         self.cuts += 1
         for each in both:
             each.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
@@ -96,7 +96,7 @@ class Balancer:
         writer: asyncio.StreamWriter,
         both: Sequence[asyncio.WriteTransport],
     ) -> None:
-        """Copy one direction. Its end is the end of both, as of most balancers."""
+        """Copy one direction. The end of one direction closes both, like most balancers do."""
         with suppress(OSError):
             while data := await reader.read(READ_BYTES):
                 writer.write(data)

@@ -11,7 +11,7 @@ from conformance.scene import LOOK_SECONDS, Scene
 from conformance.several.judge import Delivery, Group
 
 CONSUMERS = 2
-# Of so many messages one is worked on for a while.
+# One message in LONG_ONE_OF is handled for LONG_SECONDS.
 LONG_ONE_OF = 80
 LONG_SECONDS = (40.0, 100.0)
 
@@ -77,7 +77,7 @@ class Crew:
         self._clients[f"{self.name}-{len(self._clients)}"] = client
 
     def kill_client(self) -> None:
-        """Kill a consumer of which messages are worked on; another one comes in its place."""
+        """Kill a consumer while it handles messages, and start another consumer."""
         living = [name for name in self._clients if name not in self._killed]
         name = self._chance.choice(living)
         self._clients[name].kill()

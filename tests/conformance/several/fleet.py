@@ -1,4 +1,4 @@
-"""A cluster with several gateways, each of which can be killed and drained."""
+"""A cluster with several gateways. Each gateway can be killed and drained."""
 
 import signal
 import threading
@@ -63,7 +63,7 @@ class Fleet(RockoonGateway):
         return self._connected().call(self._connected().admin.lag(group, topic)).total_lag
 
     def stored(self, topic: str) -> Stored | None:
-        """All messages of a topic; None if there is no such topic."""
+        """All messages of a topic; None if the topic does not exist."""
         connection = self._connected()
         try:
             return connection.call(read_topic(connection.asyncio, topic))

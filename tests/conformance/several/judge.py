@@ -20,7 +20,7 @@ class Delivery:
     Attributes:
         body: names the message.
         message_id: of the protocol.
-        attempt: as the client was told.
+        attempt: number that the client received.
         client: the client process.
         began: when the listener was called.
         handled: when it returned; None if it did not.

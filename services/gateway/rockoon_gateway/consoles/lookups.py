@@ -140,8 +140,8 @@ class Lookups:
         """Send a command to a client and return its answer, which has a status.
 
         Raises:
-            Refusal: NOT_IMPLEMENTED, the client does not answer and its library knows no such
-                command; NOT_FOUND, it has no stream here; REQUEST_TIMEOUT, it does not answer
+            Refusal: NOT_IMPLEMENTED, the client does not answer and its library ignores
+                the command; NOT_FOUND, it has no stream here; REQUEST_TIMEOUT, it does not answer
                 before the caller's timeout.
         """
         name = str(command.WhichOneof("command"))
