@@ -11,6 +11,12 @@ from dataclasses import dataclass
 
 # If a message was handled so shortly before its client was killed, its acknowledgement may be lost.
 ACKNOWLEDGED_SECONDS = 10.0
+NOT_HANDLED = "never handled"
+HANDLED_AGAIN = "handled again without a kill of its client"
+ATTEMPT_COUNTED = "attempt counted while its receiver lived"
+DEAD_LETTER = "dead letter without a failure"
+NOT_ACKNOWLEDGED = "not acknowledged at the end"
+KINDS = (NOT_HANDLED, HANDLED_AGAIN, ATTEMPT_COUNTED, DEAD_LETTER, NOT_ACKNOWLEDGED)
 
 
 @dataclass(frozen=True)
@@ -65,30 +71,34 @@ def violations(group: Group) -> Iterator[str]:
     for body, deliveries in by_body.items():
         yield from _of_message(group, body, sorted(deliveries, key=lambda each: each.began))
     for body in group.dead_letters:
-        yield f"{group.name}: message {body} is a dead letter, although no handler failed"
+        yield f"{group.name}: message {body}: {DEAD_LETTER}"
     if group.lag:
-        yield f"{group.name}: {group.lag} messages were not acknowledged at the end"
+        yield f"{group.name}: {NOT_ACKNOWLEDGED}: {group.lag} messages"
 
 
 def _of_message(group: Group, body: str, deliveries: Sequence[Delivery]) -> Iterator[str]:
-    history = "; ".join(map(_text, deliveries))
+    """Yield at most one sentence, with all that is wrong with a message, and its deliveries."""
+    problems = []
     if all(each.handled is None for each in deliveries):
-        yield f"{group.name}: message {body} was not handled: {history or 'no delivery'}"
+        problems.append(NOT_HANDLED)
     allowed = group.copies.get(body, 1) + sum(_is_lost(group, each) for each in deliveries)
     if len(deliveries) > allowed:
-        yield (
-            f"{group.name}: message {body} was handled {len(deliveries)} times, "
-            f"at most {allowed} allowed: {history}"
-        )
-    for each in deliveries:
-        # Messages that a client has fetched and not yet handled are lost with it, too.
-        kills = [at for at in group.killed.values() if at <= each.began]
-        kills = [at for at in kills if at >= group.sent.get(body, 0.0)]
-        if each.attempt > 1 + len(kills):
-            yield (
-                f"{group.name}: message {body} came with attempt {each.attempt}, although its "
-                f"receiver lived: {history}"
-            )
+        problems.append(f"{HANDLED_AGAIN} ({len(deliveries)} times, {allowed} allowed)")
+    counted = [each.attempt for each in deliveries if each.attempt > _attempts_max(group, each)]
+    if counted:
+        problems.append(f"{ATTEMPT_COUNTED} ({', '.join(map(str, counted))})")
+    if problems:
+        history = "; ".join(map(_text, deliveries)) or "no delivery"
+        yield f"{group.name}: message {body}: {', '.join(problems)}: {history}"
+
+
+def _attempts_max(group: Group, delivery: Delivery) -> int:
+    """Highest attempt that kills of clients explain.
+
+    Messages that a client has fetched and not yet handled are lost with it, too.
+    """
+    sent = group.sent.get(delivery.body, 0.0)
+    return 1 + sum(sent <= at <= delivery.began for at in group.killed.values())
 
 
 def _is_lost(group: Group, delivery: Delivery) -> bool:
@@ -105,8 +115,5 @@ def _text(each: Delivery) -> str:
 
 
 def summary(found: Iterable[str]) -> Counter[str]:
-    """Violations by kind."""
-    kinds = ("not handled", "times", "attempt", "dead letter", "not acknowledged")
-    return Counter(
-        next((kind for kind in kinds if kind in each.partition(":")[2]), "other") for each in found
-    )
+    """Count violations by kind."""
+    return Counter(kind for each in found for kind in KINDS if kind in each)
