@@ -1,6 +1,7 @@
 """Memory allocator: keeps freed memory for the next allocation, and returns it on request."""
 
 import ctypes
+import gc
 import os
 import sys
 
@@ -39,10 +40,11 @@ def run_with_system_allocator() -> None:
 
 
 def return_freed_memory() -> None:
-    """Return free pages to the system, also those that `keep_freed_memory` keeps.
+    """Collect garbage, and return free pages to the system, also pages between used ones.
 
-    Takes milliseconds. Free pages between used ones are returned, too.
+    Needs milliseconds, and more if the process has many objects.
     """
+    gc.collect()
     try:
         malloc_trim = ctypes.CDLL(None).malloc_trim
     except (AttributeError, OSError):

@@ -29,6 +29,9 @@ CONSUMERS = frozenset(
 LOOK_SECONDS = 5.0
 # After the last use the receiving engine keeps batches and groups for 30 to 60 seconds.
 RETURN_MEMORY_SECONDS = 75.0
+# Memory is returned if a quarter of the clients has left: the return collects all garbage, which
+# pauses the event loop. The more clients, the longer the pause.
+LEFT_SHARE = 4
 CLIENTS_MAX = 100_000
 # What all clients' settings may take: one caller may have as many clients as it likes.
 SETTINGS_BYTES_MAX = 64 << 20
@@ -101,6 +104,7 @@ class Presence:
         self._clients: dict[str, Client] = {}
         # Departures since the last time that memory was returned.
         self._left = 0
+        self._returning: asyncio.TimerHandle | None = None
         self.on_change: list[Callable[[Client], None]] = []
 
     def __iter__(self) -> Iterator[Client]:
@@ -218,12 +222,16 @@ class Presence:
             self._settings_bytes_left += _size(client.settings)
             self._changed(client)
             self._left += 1
-            if self._left == 1:
+            if self._returning is None:
                 self._return_memory_later()
 
     def _return_memory_later(self) -> None:
-        loop = asyncio.get_running_loop()
-        loop.call_later(RETURN_MEMORY_SECONDS, self._return_memory, self._left)
+        """Start the timer if enough clients have left for a pause of the event loop."""
+        self._returning = None
+        if self._left and self._left * LEFT_SHARE >= len(self._clients):
+            self._returning = asyncio.get_running_loop().call_later(
+                RETURN_MEMORY_SECONDS, self._return_memory, self._left
+            )
 
     def _return_memory(self, left: int) -> None:
         """Return to the system the memory of clients that have left.
@@ -233,8 +241,7 @@ class Presence:
         """
         return_freed_memory()
         self._left -= left
-        if self._left:
-            self._return_memory_later()
+        self._return_memory_later()
 
     def _changed(self, client: Client) -> None:
         for call in self.on_change:
