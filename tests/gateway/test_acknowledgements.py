@@ -10,7 +10,6 @@ from rockoon_core.message_queue import MessageQueue
 from rockoon_gateway.calls import ClientCall
 from rockoon_gateway.codes import OK
 from rockoon_gateway.consuming.handles import Handle
-from rockoon_gateway.consuming.renewals import Renewer
 from rockoon_gateway.consuming.settling import (
     SHORT_BYTES_MAX,
     Settling,
@@ -106,5 +105,4 @@ async def test_an_answer_of_any_size() -> None:
 
 async def acknowledged(engine: Even, request: pb.AckMessageRequest) -> pb.AckMessageResponse:
     request.group.name, request.topic.name = "billing", "orders"
-    renewer = Renewer(engine, lambda _: False)
-    return await Settling(engine, renewer, lambda: NOW_MS).acknowledge(request, CALLER)
+    return await Settling(engine, lambda: NOW_MS).acknowledge(request, CALLER)

@@ -4,7 +4,12 @@ import pytest
 from google.protobuf.duration_pb2 import Duration
 
 from rockoon_gateway.codes import Refusal
-from rockoon_gateway.consuming.receive_rules import RENEWED_MS, subscription_of, wish_of
+from rockoon_gateway.consuming.receive_rules import (
+    HELD_MS_MAX,
+    RENEWED_MS,
+    subscription_of,
+    wish_of,
+)
 from rockoon_proto.apache.rocketmq.v2.definition_pb2 import Code, FilterExpression, FilterType
 from rockoon_proto.apache.rocketmq.v2.service_pb2 import ReceiveMessageRequest
 
@@ -66,12 +71,12 @@ def test_a_simple_consumer_cannot_have_messages_for_too_short_or_too_long(
 @pytest.mark.parametrize("seconds", [10, 12 * 3600])
 def test_the_bounds_themselves_are_allowed(seconds: int) -> None:
     wish = wish_of(request(invisible_duration=Duration(seconds=seconds)), 30)
-    assert (wish.visible_after_ms, wish.is_renewed) == (seconds * 1000, False)
+    assert (wish.visible_after_ms, wish.held_ms_max) == (seconds * 1000, 0)
 
 
 def test_what_is_renewed_has_the_gateways_time_whatever_the_client_names() -> None:
     wish = wish_of(request(auto_renew=True, invisible_duration=Duration(seconds=1)), 30)
-    assert (wish.visible_after_ms, wish.is_renewed) == (RENEWED_MS, True)
+    assert (wish.visible_after_ms, wish.held_ms_max) == (RENEWED_MS, HELD_MS_MAX)
     bare = ReceiveMessageRequest(batch_size=1, auto_renew=True)
     assert wish_of(bare, 30).visible_after_ms == RENEWED_MS
 

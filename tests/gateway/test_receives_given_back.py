@@ -12,8 +12,8 @@ from rockoon.receiving.received import ReceiptHandle, ReceivedMessages, Received
 from rockoon_core.message_queue import MessageQueue
 from rockoon_format.record import Record, encode_record
 from rockoon_gateway.calls import ClientCall
+from rockoon_gateway.consuming.giving_back import GivingBack
 from rockoon_gateway.consuming.receiving import Receiving
-from rockoon_gateway.consuming.renewals import Renewer
 from rockoon_gateway.groups import Groups
 from rockoon_gateway.topics import Topics
 from rockoon_proto.apache.rocketmq.v2 import definition_pb2 as d
@@ -81,11 +81,11 @@ class Client:
         self.is_told_all = last
 
 
-def receiving(engine: Engine) -> tuple[Receiving, Renewer]:
-    renewer = Renewer(engine, lambda _: False)
+def receiving(engine: Engine) -> tuple[Receiving, GivingBack]:
+    giving_back = GivingBack(engine)
     nobody: Any = None
     parts = EveryTopic(), EveryGroup(), nobody, nobody
-    return Receiving(engine, *parts, renewer), renewer
+    return Receiving(engine, *parts, giving_back, nobody), giving_back
 
 
 REQUEST = pb.ReceiveMessageRequest(
@@ -100,10 +100,10 @@ async def test_of_a_receive_that_fails_as_no_one_foresaw_everything() -> None:
     batch: Any = "none"
     run = ReceivedRun(QUEUE, 4711, 1, 0, batch, range(5), range(5))
     engine = Engine(ReceivedMessages([run]))
-    receives, renewer = receiving(engine)
+    receives, giving_back = receiving(engine)
     with pytest.raises(AttributeError):
         await receives.receive(REQUEST, CALL, Client())
-    await renewer.flush()
+    await giving_back.flush()
     assert engine.given_back == [ReceiptHandle(QUEUE, 4711, each) for each in range(5)]
 
 
@@ -115,9 +115,9 @@ async def test_of_a_receive_of_more_than_fits_the_rest() -> None:
     ]
     batch = Batch(QUEUE, b"".join(frames), [len(frame) for frame in frames])
     engine = Engine(ReceivedMessages([ReceivedRun(QUEUE, 4711, 1, 0, batch, range(5), range(5))]))
-    receives, renewer = receiving(engine)
+    receives, giving_back = receiving(engine)
     client = Client()
     await receives.receive(REQUEST, CALL, client)
-    await renewer.flush()
+    await giving_back.flush()
     assert engine.given_back == [ReceiptHandle(QUEUE, 4711, each) for each in (2, 3, 4)]
-    assert (len(renewer), len(client.data) >> 20) == (2, 10)
+    assert len(client.data) >> 20 == 10

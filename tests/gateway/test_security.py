@@ -16,6 +16,7 @@ from gateway.gateways import RunningGateway, running_gateway
 from gateway.lite_consumers import LiteConsumer, lite_parent
 from gateway.wire_client import WireClient, consumer_settings, message, producer_settings
 from rockoon.admin.access_keys import Permission
+from rockoon.errors import NotPermitted, OffsetServiceUnavailable
 from rockoon.local.authority import Authority
 from rockoon.local.cluster import LocalCluster
 from rockoon.net.access import AccessKey
@@ -30,6 +31,7 @@ from rockoon_proto.apache.rocketmq.v2 import definition_pb2 as d
 from rockoon_proto.apache.rocketmq.v2 import service_pb2 as pb
 from rockoon_proto.apache.rocketmq.v2.admin_pb2_grpc import AdminStub
 from rockoon_proto.apache.rocketmq.v2.definition_pb2 import Code
+from rockoon_proto.v1.in_flight_pb2 import ClientName, ClientReport, ReportClientsRequest
 from rockoon_proto.v1.nameserver_pb2 import CLASSIC, GroupConfig
 from rockoon_runtime.process import Stop
 from rockoon_runtime.settings import SettingsError, load
@@ -331,6 +333,57 @@ async def test_a_console_asks_only_about_topics_that_its_key_may_see_or_its_grou
             )
             was_reset = await console.ResetGroupOffset(reset, metadata=clerk.metadata)
             assert was_reset.status.code == code
+
+
+async def test_a_goodbye_by_another_key_frees_nothing_at_any_gateway(
+    cluster: rockoon.Cluster, guarded: Open, local_cluster: LocalCluster
+) -> None:
+    await cluster.admin.create_topic("loans", queues_per_broker=1)
+    await send(cluster, "loans", [b"kept", b"left"])
+    await cluster.admin.create_group(GroupConfig(name="lenders", new_queue_rule=CLASSIC))
+    granted = [Permission.parse("topic:loans=read"), Permission.parse("group:lenders=read")]
+    honest, hostile, stranger = [
+        await cluster.admin.access_keys.create(name, permissions=permissions)
+        for name, permissions in (("honest", granted), ("hostile", granted), ("outside", []))
+    ]
+    goodbye = pb.NotifyClientTerminationRequest(group=d.Resource(name="lenders"))
+    async with (
+        guarded(honest, hostile) as first,
+        guarded(honest, hostile) as second,
+        WireClient(first.address, "one", headers=signed(honest)) as victim,
+        WireClient(second.address, "one", headers=signed(hostile)) as twin,
+        WireClient(second.address, "two", headers=signed(honest)) as rival,
+    ):
+        (kept,) = await Consumer(victim, "lenders", "loans").receive_all(
+            1, batch_size=1, renewed=True
+        )
+        # The twin holds a message, too: once that is free, its goodbye has come to the service.
+        (left,) = await Consumer(twin, "lenders", "loans").receive_all(
+            1, batch_size=1, renewed=True
+        )
+        assert (await twin.call("NotifyClientTermination", goodbye)).status.code == Code.OK
+        (got,) = await Consumer(rival, "lenders", "loans").receive_all(1, wait=10)
+        assert (got.body, got.system_properties.delivery_attempt) == (left.body, 2)
+        # Nor does it help to call the offset service itself, in the name of another key.
+        name = ClientName(group="lenders", client_id="one", key_id="honest")
+        report = ReportClientsRequest(
+            gateway="g", gateway_id="g", clients=[ClientReport(name=name, goodbye=True)]
+        )
+        for key in (hostile, stranger):
+            async with rockoon.connect(local_cluster.nameservers, access=key) as own:
+                calling = own.call(
+                    own.in_flight_service().ReportClients,
+                    report,
+                    unavailable=OffsetServiceUnavailable,
+                )
+                if key is stranger:
+                    with pytest.raises(NotPermitted):
+                        await calling
+                else:
+                    await calling
+        assert await Consumer(rival, "lenders", "loans").receive(wait=0) == []
+        answer = await Consumer(victim, "lenders", "loans").acknowledge(handle(kept))
+        assert answer.status.code == Code.OK
 
 
 async def until_code(client: WireClient, code: Code) -> None:

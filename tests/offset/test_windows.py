@@ -10,10 +10,13 @@ from rockoon_core.message_queue import MessageQueue
 from rockoon_core.start_position import Decision, StartReason
 from rockoon_offset.in_flight.deliveries import (
     INVISIBLE_MS_MAX,
+    NOBODY,
     Candidates,
     Deliveries,
+    Holder,
     VisibilityChange,
 )
+from rockoon_offset.in_flight.holders import ENTRIES_MIN, ClientName
 from rockoon_offset.in_flight.receivers import Delivered, PutOff, Receivers
 from rockoon_offset.in_flight.window import IN_FLIGHT_MAX, WINDOW_OFFSETS_MAX
 from rockoon_offset.journal import frames
@@ -28,6 +31,8 @@ SEEDS = pytest.mark.parametrize("seed", seeds(6))
 STEPS = 300
 # A message that is delivered again more often is granted alone.
 REDELIVERIES = 2
+LEASE_MS = 400
+CLIENTS = ("a", "b")
 
 
 class Held(NamedTuple):
@@ -36,6 +41,15 @@ class Held(NamedTuple):
     number: int
     attempt: int
     visible_at_ms: int
+    # Whose reports extend it, and until when; nobody's by default.
+    holder: str = ""
+    held_until_ms: int = 0
+
+    def extended(self, before_ms: int, until_ms: int) -> "Held":
+        """As it is after a report."""
+        until_ms = min(until_ms, self.held_until_ms)
+        is_due = self.visible_at_ms < before_ms and self.visible_at_ms < until_ms
+        return self._replace(visible_at_ms=until_ms) if is_due else self
 
 
 class Model:
@@ -93,7 +107,7 @@ class World:
 
     @property
     def deliveries(self) -> Deliveries:
-        return Deliveries(self.ledger)
+        return Deliveries(self.ledger, LEASE_MS)
 
     @property
     def epoch(self) -> int:
@@ -122,7 +136,8 @@ class World:
     def step(self) -> None:
         doings: list[Callable[[], None]] = [
             *[self.acquire, self.acknowledge, self.pass_time] * 6,
-            *[self.put_off, self.extend, self.grow] * 3,
+            *[self.put_off, self.extend, self.grow, self.hear] * 3,
+            self.leave,
             self.commit,
             self.restart,
             self.fail,
@@ -139,6 +154,10 @@ class World:
     def acquire(self) -> None:
         count = self.chance.randint(1, 12)
         visible_at_ms = self.now_ms + self.chance.choice((1, 50, 500))
+        held_until_ms = self.now_ms + self.chance.choice((100, 2_000))
+        holder = self.chance.choice(
+            (NOBODY, *(Holder(name, "", held_until_ms) for name in CLIENTS))
+        )
         free = self.model.free(self.end, self.now_ms)
         if self.fifo:
             # Some receivers have read something already, or not enough.
@@ -157,6 +176,7 @@ class World:
                 self.now_ms,
                 visible_at_ms,
                 "",
+                holder,
             )
             self.model.done -= reopened
             records = [each for each in made if isinstance(each, Acquired)]
@@ -166,7 +186,7 @@ class World:
             self.write(list(made))
         else:
             records = self.deliveries.acquire(
-                GROUP, QUEUE, count, self.end, self.now_ms, visible_at_ms
+                GROUP, QUEUE, count, self.end, self.now_ms, visible_at_ms, holder
             )
             assert len(offsets_of(records)) == min(count, len(free))
             assert offsets_of(records) <= free
@@ -229,7 +249,10 @@ class World:
             before = self.model.held.get(offset)
             assert record.attempt == attempts[offset]
             assert record.former == (before.number if before else 0)
-            self.model.held[offset] = Held(record.number, record.attempt, record.visible_at_ms)
+            held = (record.holder, record.held_until_ms) if record.held_until_ms else ()
+            self.model.held[offset] = Held(
+                record.number, record.attempt, record.visible_at_ms, *held
+            )
         self.model.acquired_to = max(self.model.acquired_to, offsets[-1] + 1)
         self.receipts.append((record.number, offsets))
 
@@ -291,6 +314,34 @@ class World:
             self.model.held[offset] = self.model.held[offset]._replace(visible_at_ms=at_ms)
         self.write(changed.records)
 
+    def hear(self) -> None:
+        """A client is reported that was heard some time ago."""
+        name, heard_ms = self.chance.choice(CLIENTS), self.now_ms - self.chance.choice((0, 40))
+        self.write(self.deliveries.extend_held(ClientName(GROUP, name, ""), heard_ms))
+        for offset, held in self.model.held.items():
+            if held.holder == name:
+                fresh_ms = heard_ms + LEASE_MS * 3 // 4
+                self.model.held[offset] = held.extended(fresh_ms, heard_ms + LEASE_MS)
+        # A client of the same name with another key, or of another group, has nothing.
+        for stranger in (ClientName(GROUP, name, "key"), ClientName("h", name, "")):
+            assert self.deliveries.extend_held(stranger, self.now_ms + LEASE_MS) == []
+            assert self.deliveries.release_held(stranger, self.now_ms) == []
+
+    def leave(self) -> None:
+        """A client says goodbye: what it holds is visible now, and counts."""
+        name = self.chance.choice(CLIENTS)
+        records = self.deliveries.release_held(ClientName(GROUP, name, ""), self.now_ms)
+        self.write(list(records))
+        for record in records:
+            assert isinstance(record, Acquired)
+            offsets = bits_of(record.first, record.messages)
+            for offset in offsets:
+                before = self.model.held[offset]
+                assert (before.number, before.attempt) == (record.former, record.attempt)
+                self.model.held[offset] = Held(record.number, record.attempt, self.now_ms)
+            self.receipts.append((record.number, offsets))
+        assert name not in {held.holder for held in self.model.held.values()}
+
     def commit(self) -> None:
         """Somebody without membership commits, forward or, forced, back."""
         force = self.chance.random() < 0.3
@@ -351,6 +402,11 @@ class World:
         if self.chance.random() < 0.5:
             kept = [record for batch in self.batches for record in batch]
         self.ledger = replayed(kept)
+        # While the service was away nobody could be heard.
+        self.write(self.deliveries.service_started(self.now_ms))
+        until_ms = self.now_ms + LEASE_MS
+        for offset, held in self.model.held.items():
+            self.model.held[offset] = held.extended(until_ms, until_ms)
         self.open()
 
     # What must hold.
@@ -366,8 +422,14 @@ class World:
             for at_ms, messages in each.parts.items():
                 for offset in bits_of(each.first, messages):
                     assert offset not in held
-                    held[offset] = Held(each.number, each.attempt, at_ms)
+                    whose = (each.holder, each.held_until_ms) if each.held_until_ms else ()
+                    held[offset] = Held(each.number, each.attempt, at_ms, *whose)
         assert held == model.held
+        for name in CLIENTS:
+            found = self.ledger.held.of(ClientName(GROUP, name, ""))
+            own = {at for _, each in found for at in bits_of(each.first, each.messages)}
+            assert own == {offset for offset in held if held[offset].holder == name}
+        assert len(self.ledger.held) == len({x.number for x in held.values() if x.holder})
         done = set(bits_of(window.floor, window.settled))
         skipped = set(bits_of(window.floor, window.skipped))
         assert done == {each for each in model.done if each >= window.floor}
@@ -591,3 +653,52 @@ def test_a_group_that_keeps_no_order_any_more_gets_what_was_left_behind() -> Non
     assert offsets_of(deliveries.acquire(GROUP, QUEUE, 9, 6, 0, 10)) == {1, 2, 4, 5}
     window = ledger.windows.of(GROUP, QUEUE)
     assert (window.skipped, window.acquired_to) == (0, 6)
+
+
+def test_the_index_of_held_messages_keeps_no_more_than_twice_what_is_held() -> None:
+    ledger, deliveries = open_ledger()
+    for number in range(4 * ENTRIES_MIN):
+        holder = Holder(f"client-{number % 7}", "", 1 << 40)
+        (record,) = deliveries.acquire(GROUP, QUEUE, 1, 1 << 30, 0, 10, holder)
+        if number >= 10:
+            deliveries.acknowledge(GROUP, QUEUE, record.number, record.first, 1, 0)
+        assert len(ledger.held) <= ENTRIES_MIN
+    held = [ledger.held.of(ClientName(GROUP, f"client-{each}", "")) for each in range(7)]
+    assert [len(each) for each in held] == [2, 2, 2, 1, 1, 1, 1]
+    assert len(ledger.held) == 10
+
+
+def test_a_change_by_the_client_is_not_extended_by_its_reports() -> None:
+    ledger, deliveries = open_ledger()
+    client = ClientName(GROUP, "c", "key")
+    holder = Holder("c", "key", 1_000_000)
+    (record,) = deliveries.acquire(GROUP, QUEUE, 3, 3, 0, 60_000, holder)
+    change = VisibilityChange(10_000, counted=True, extend=False)
+    deliveries.change_visibility(GROUP, QUEUE, record.number, 0, 0b1, change)
+    (extended,) = deliveries.extend_held(client, 20_000)
+    assert isinstance(extended, Extended)
+    assert (bits_of(extended.first, extended.messages), extended.visible_at_ms) == ([1, 2], 80_000)
+    # Three quarters of the lease are left: that is enough.
+    assert deliveries.extend_held(client, 30_000) == []
+    passed = VisibilityChange(70_000, counted=True, extend=False, to=Holder("d", "", 1_000_000))
+    changed = deliveries.change_visibility(GROUP, QUEUE, record.number, 1, 0b1, passed)
+    window = ledger.windows.of(GROUP, QUEUE)
+    acquisition = window.find(changed.number)
+    assert acquisition is not None
+    assert (acquisition.holder, acquisition.attempt) == ("d", 1)
+    (left,) = deliveries.release_held(client, 50_000)
+    assert isinstance(left, Acquired)
+    assert (bits_of(left.first, left.messages), left.visible_at_ms) == ([2], 50_000)
+
+
+@pytest.mark.parametrize(
+    "fields", [(), ("r",), ("", "c"), ("r", "c", "key"), ("", "c", "", 7), ("r", "", "key", 0)]
+)
+def test_an_acquisition_is_written_as_short_as_before_where_it_says_nothing_more(
+    fields: tuple[Any, ...],
+) -> None:
+    record = Acquired(GROUP, QUEUE, 5, 0, 3, 0b101, 1, 9, "", *fields)
+    assert decode(encode(record)) == record
+    written = encode(record)
+    if not any(fields):
+        assert written == b'["acquired","g","orders","broker-a",0,5,0,3,"5",1,9,""]'

@@ -19,7 +19,7 @@ from rockoon.receiving.dead_lettering import DeadLettering
 from rockoon.receiving.engine import forget_gone
 from rockoon.receiving.granting import Granting, Share, _matches, _sound
 from rockoon.receiving.kept_batches import KeptBatches
-from rockoon.receiving.line import Line, ParkedReceiver, Wanting
+from rockoon.receiving.line import SHARES_MAX, Line, ParkedReceiver, ReceiverName, Wanting
 from rockoon.receiving.message_groups import hash_of_nobody
 from rockoon.receiving.offset_bits import mask_of, offsets_of
 from rockoon.receiving.offset_reader import REFUSED_MAX, Found, OffsetReader, Reading
@@ -37,6 +37,7 @@ from support.fake_cluster import FakeCluster
 
 QUEUE = MessageQueue("orders", "broker-a", 0)
 HOST = encode_host("127.0.0.1", 10911)
+ME = ReceiverName("receiver")
 
 
 def pulled(offsets: Sequence[int], next_offset: int) -> Pulled:
@@ -228,7 +229,7 @@ async def test_what_no_broker_has_stored_as_a_dead_letter_is_not_acknowledged(
     reading = Reading(found=[Found(batch, [3, 4], [0, 1])])
     granting, settler = burying(monkeypatch, reading, [3])
     acquired = Acquired(acquisition=1, attempt=17, dead=True)
-    await granting._bury(ReceivingGroup("billing"), Share(tail, acquired, [3, 4]))
+    await granting._bury(ReceivingGroup("billing"), Share(tail, acquired, [3, 4], ME))
     assert settler.offsets == [3]
     receipts = [ReceiptHandle(QUEUE, 1, offset) for offset in (3, 4)]
     assert not await granting.dead_letter("billing", tail, receipts, "why")
@@ -256,7 +257,7 @@ async def test_many_groups_that_ask_at_once_share_calls_of_a_bounded_size() -> N
         await eventually(lambda: topic.is_ready)
         for group in groups:
             line = Line(Wanting(group.name, orders, 1000, ConsumeFrom.GROUP), is_alone=False)
-            line.park(ParkedReceiver(1, "receiver", ""))
+            line.park(ParkedReceiver(1, ME, ""))
             acquirer.begin(line, group, wait_seconds=0.0)
         async with asyncio.timeout(30):
             await answered.wait()
@@ -314,12 +315,12 @@ async def test_in_a_fifo_group_nothing_is_given_out_behind_what_cannot_be_read_n
     async with FakeCluster() as fake, rockoon.connect(fake.address) as cluster:
         granting = Granting(cluster, nobody, reader, settler)
         granting.tell(acquirer)
-        wish = Wish(row.line, ReceivingGroup("group"), 1, 9, row.receivers[0], late=1)
+        wish = Wish(row.line, ReceivingGroup("group"), 1, 9, row.receivers[0], [ME], late=1)
         shares = [
-            Share(tail, Acquired(acquisition=number, attempt=1), offsets)
+            Share(tail, Acquired(acquisition=number, attempt=1), offsets, ME)
             for number, offsets in ((1, [0, 1, 3]), (2, [2, 4]))
         ]
-        await granting._read(wish, shares, [])
+        await granting._read(wish, shares, {})
         assert row.got == [[0]]
         await eventually(lambda: sorted(settler.given_back) == [1, 2, 3, 4])
         await granting.close(1.0)
@@ -335,7 +336,7 @@ async def test_what_cannot_be_read_now_is_no_dead_letter(monkeypatch: pytest.Mon
     receipts = [ReceiptHandle(QUEUE, 1, offset) for offset in (3, 4)]
     assert not await granting.dead_letter("billing", tail, receipts, "why")
     acquired = Acquired(acquisition=1, attempt=17, dead=True)
-    await granting._bury(ReceivingGroup("billing"), Share(tail, acquired, [3, 4]))
+    await granting._bury(ReceivingGroup("billing"), Share(tail, acquired, [3, 4], ME))
     assert settler.offsets == [3]
 
 
@@ -369,9 +370,14 @@ class Row:
     def __init__(self, *messages_max: int) -> None:
         subscription = Subscription.parse("orders", "*")
         self.line = Line(Wanting("group", (subscription,), 1000, ConsumeFrom.GROUP))
-        self.receivers = [ParkedReceiver(each, "", "") for each in messages_max]
+        self.receivers = [ParkedReceiver(each, ME, "") for each in messages_max]
         for receiver in self.receivers:
             self.line.park(receiver)
+
+    @property
+    def wanted(self) -> int:
+        """How many messages are to be acquired."""
+        return self.line.shares().get(ME, 0)
 
     @property
     def got(self) -> list[list[int] | None]:
@@ -426,14 +432,14 @@ def test_a_reading_knows_messages_by_kept_ranges_and_what_is_gone_between_them()
 
 async def test_the_first_in_line_get_first_and_what_is_left_is_said() -> None:
     row = Row(2, 3, 4)
-    assert row.line.messages_wanted == 9
-    assert not row.line.offer(messages(3))
+    assert row.wanted == 9
+    assert not row.line.offer(ME, messages(3))
     assert row.got == [[0, 1], [2], None]
-    assert row.line.messages_wanted == 4
-    left = row.line.offer(messages(6))
+    assert row.wanted == 4
+    left = row.line.offer(ME, messages(6))
     assert [each.queue_offset for each in left] == [4, 5]
-    assert row.line.messages_wanted == 0
-    assert row.line.offer(messages(1))
+    assert row.wanted == 0
+    assert row.line.offer(ME, messages(1))
 
 
 async def test_who_has_left_gets_nothing() -> None:
@@ -441,8 +447,8 @@ async def test_who_has_left_gets_nothing() -> None:
     row.line.leave(row.receivers[0])
     row.line.leave(row.receivers[0])
     row.receivers[1].messages.cancel()
-    assert len(row.line.offer(messages(2))) == 2
-    assert row.line.messages_wanted == 0
+    assert len(row.line.offer(ME, messages(2))) == 2
+    assert row.wanted == 0
     assert row.line.offer_to(row.receivers[0], messages(1))
 
 
@@ -456,7 +462,7 @@ async def test_a_receiver_stays_until_it_was_asked_for_once() -> None:
     assert row.got == [None]
     row.line.ask_done(1)
     assert row.got == [[]]
-    late = ParkedReceiver(1, "", "")
+    late = ParkedReceiver(1, ME, "")
     row.line.park(late)
     row.line.asks += 1
     row.line.ask_done(2)
@@ -473,19 +479,47 @@ async def test_a_failure_ends_all_or_those_whose_time_is_over() -> None:
     assert not row.receivers[0].messages.done()
     row.line.fail(failure)
     assert row.receivers[0].messages.exception() is failure
-    assert row.line.messages_wanted == 0
+    assert row.wanted == 0
 
 
 async def test_what_is_being_read_is_not_asked_for_again() -> None:
     row = Row(10)
-    row.line.pending = 7
-    assert row.line.messages_wanted == 3
+    row.line.begin_reading(ME, 7)
+    assert row.wanted == 3
     row.line.factor = 8
-    assert row.line.messages_wanted == 73
+    assert row.wanted == 73
     row.line.factor = 1024
-    assert row.line.messages_wanted == 1024
+    assert row.wanted == 1024
     with pytest.raises(asyncio.InvalidStateError):
         row.receivers[0].messages.result()
+
+
+async def test_messages_that_one_name_holds_are_given_to_its_receivers_only() -> None:
+    row = Row(1, 1)
+    other = ReceiverName("other")
+    row.receivers.append(ParkedReceiver(4, other, ""))
+    row.line.park(row.receivers[-1])
+    assert row.line.shares() == {ME: 2, other: 4}
+    row.line.begin_reading(other, 3)
+    assert row.line.shares() == {ME: 2, other: 1}
+    assert len(row.line.offer(other, messages(6))) == 2
+    assert row.got == [None, None, [0, 1, 2, 3]]
+    assert len(row.line.offer(other, messages(1))) == 1
+    row.line.end_reading(other, 3)
+    assert row.line.shares() == {ME: 2}
+    assert not row.line.is_idle
+    assert not row.line.offer(ME, messages(2))
+    assert row.line.is_idle
+
+
+async def test_of_many_names_those_that_have_waited_longest_are_asked_for() -> None:
+    row = Row()
+    names = [ReceiverName(f"receiver-{number}") for number in range(SHARES_MAX + 2)]
+    for name in names:
+        row.line.park(ParkedReceiver(1, name, ""))
+    assert row.line.shares() == dict.fromkeys(names[:SHARES_MAX], 1)
+    row.line.park(ParkedReceiver(1024, names[0], ""))
+    assert sum(row.line.shares().values()) <= 1024
 
 
 def test_queues_that_hold_enough_are_named_and_no_others() -> None:

@@ -19,7 +19,7 @@ from rockoon.errors import (
     TopicNotFound,
 )
 from rockoon.local import LocalCluster
-from rockoon.receiving.line import Line
+from rockoon.receiving.line import Line, ReceiverName
 from rockoon.receiving.received import ReceiptHandle, ReceivedMessages
 from rockoon.subscription import Subscription
 from rockoon_core.message_queue import MessageQueue
@@ -229,8 +229,8 @@ async def test_who_is_cancelled_in_the_turn_in_which_a_message_comes_gives_it_ba
     async with orders.consumer() as consumer, asyncio.TaskGroup() as tasks:
         waiting = tasks.create_task(consumer.receive(visible_after=1.0, wait=DEADLINE_SECONDS))
 
-        def offered(line: Line, messages: ReceivedMessages) -> ReceivedMessages:
-            left = offer(line, messages)
+        def offered(line: Line, name: ReceiverName, messages: ReceivedMessages) -> ReceivedMessages:
+            left = offer(line, name, messages)
             waiting.cancel()
             return left
 

@@ -104,17 +104,6 @@ GATEWAYS = Dashboard(
                     ],
                     "Near `buffer_bytes_max` sends are refused.",
                 ),
-                Panel(
-                    "Messages renewed",
-                    "short",
-                    [
-                        Query(
-                            last("rockoon_gateway_renewed_messages", GATEWAY, "node_id"),
-                            "{{node_id}}",
-                        )
-                    ],
-                    "That push consumers work on: what a gateway that dies lets come again.",
-                ),
             ],
         ),
         Row(

@@ -35,7 +35,12 @@ from rockoon.net.routes import TopicRoute
 from rockoon.text_checks import refuses_invalid_text
 from rockoon.transactions.listing import BrokerTransactions, pending_transactions
 from rockoon_core.message_queue import MessageQueue, queue_to_wire
-from rockoon_proto.v1.in_flight_pb2 import ListInFlightReply, ListInFlightRequest
+from rockoon_proto.v1.in_flight_pb2 import (
+    ListClientsReply,
+    ListClientsRequest,
+    ListInFlightReply,
+    ListInFlightRequest,
+)
 from rockoon_proto.v1.nameserver_pb2 import (
     CreateGroupRequest,
     CreateTopicRequest,
@@ -331,6 +336,12 @@ class Admin:
     async def locks(self, group: str) -> ListLocksReply:
         """Which member holds which queue of a group, sorted by queue."""
         reply: ListLocksReply = await self._ask("ListLocks", ListLocksRequest(group=group))
+        return reply
+
+    async def clients(self, group: str) -> ListClientsReply:
+        """Clients of a group that gateways have heard within the lease, and what each receiver of
+        the group has now, those of the SDK included."""
+        reply: ListClientsReply = await self._ask("ListClients", ListClientsRequest(group=group))
         return reply
 
     async def in_flight(self, group: str, topic: str = "") -> ListInFlightReply:

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 IMPORT_SECONDS_MAX = 600.0
 # Those that change nothing.
 _LOOKS = frozenset(
-    {"ListLocks", "ListMembers", "ListInFlight", "ListProgress", "Lag", "Export", "Query"}
+    {"ListLocks", "ListMembers", "ListInFlight", "ListClients", "ListProgress", "Lag", "Export"}
+    | {"Query"}
 )
 # Each names a reset: doing it twice is doing it once.
 _REPEATABLE = _LOOKS | {"Reset", "ApplyReset", "UndoReset"}
@@ -37,7 +38,7 @@ async def ask_offset_service(cluster: "Connection", method_name: str, request: A
             stub: Any = await cluster.wait_offset_service(
                 min(left, UNLISTED_SECONDS) if looks else left
             )
-            if method_name == "ListInFlight":
+            if method_name in ("ListInFlight", "ListClients"):
                 stub = cluster.in_flight_service()
             return await cluster.call(
                 getattr(stub, method_name),

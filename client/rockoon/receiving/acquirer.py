@@ -21,7 +21,7 @@ from rockoon.errors import (
     from_wire,
 )
 from rockoon.net.connection import Connection
-from rockoon.receiving.line import Line, ParkedReceiver
+from rockoon.receiving.line import Line, ParkedReceiver, ReceiverName
 from rockoon.receiving.message_groups import CANDIDATES_MAX
 from rockoon.receiving.offset_reader import OffsetReader
 from rockoon.receiving.reaches import new_reach, reach_of, with_backlog
@@ -77,7 +77,9 @@ class Wish:
     ask: int
     messages_max: int
     receiver: ParkedReceiver | None
-    """The only one that it is for; None: whoever is first when it is granted."""
+    """The only one that it is for; None: any receiver of the names."""
+    names: Sequence[ReceiverName]
+    """Who holds what is granted, as `Acquired.share` numbers them."""
     is_behind: bool = False
     """Of a FIFO group: its candidates did not begin where they should."""
     is_narrow: bool = False
@@ -352,36 +354,44 @@ class Acquirer:
         if group.is_fifo:
             reaches = [await self._fifo_reach(tail, group) for tail in tails]
             receivers = list(line.parked)[:FIFO_WISHES_MAX]
-            wishes = [Wish(line, group, line.asks, each.messages_max, each) for each in receivers]
+            wishes = [
+                Wish(line, group, line.asks, each.messages_max, each, [each.name])
+                for each in receivers
+            ]
+            shares = {}
         else:
-            wanted = line.messages_wanted
+            shares = line.shares()
+            wanted = sum(shares.values())
             named = with_backlog(tails, group.reached, wanted)
             if is_narrow := bool(named) and line.may_be_narrow(self._loop.time()):
                 tails = named
             reaches = [reach_of(tail) for tail in tails]
-            wish = Wish(line, group, line.asks, wanted, None, is_narrow=is_narrow)
+            wish = Wish(line, group, line.asks, wanted, None, list(shares), is_narrow=is_narrow)
             wishes = [wish] if wanted else []
-        first = next(iter(line.parked), None)
         filters = []
         if wishes and self._loop.time() >= line.report_at:
             line.report_at = self._loop.time() + REPORT_SECONDS
             filters = to_report(line.wanting.subscriptions)
         for wish in wishes:
-            receiver = wish.receiver or first
-            assert receiver is not None
-            request.wanted.append(
-                Wanted(
-                    group=group.name,
-                    receiver=receiver.name,
-                    queues=reaches,
-                    messages_max=wish.messages_max,
-                    visible_after_ms=line.wanting.visible_after_ms,
-                    attempt_id=receiver.attempt_id if group.is_fifo else "",
-                    message_group_max=receiver.message_group_max,
-                    policy=line.wanting.consume_from.to_wire(),
-                    filters=filters,
-                )
+            wanted_of = Wanted(
+                group=group.name,
+                receiver=wish.names[0].receiver,
+                key_id=wish.names[0].key_id,
+                queues=reaches,
+                messages_max=wish.messages_max,
+                visible_after_ms=line.wanting.visible_after_ms,
+                held_ms_max=line.wanting.held_ms_max,
+                attempt_id=wish.receiver.attempt_id if wish.receiver is not None else "",
+                message_group_max=wish.receiver.message_group_max if wish.receiver else 0,
+                policy=line.wanting.consume_from.to_wire(),
+                filters=filters,
             )
+            if len(shares) > 1:
+                for name, count in shares.items():
+                    wanted_of.shares.add(
+                        receiver=name.receiver, key_id=name.key_id, messages_max=count
+                    )
+            request.wanted.append(wanted_of)
         request.route_revision = max(request.route_revision, group.route_revision)
         return wishes
 

@@ -22,7 +22,7 @@ from rockoon.offsets.start import ConsumeFrom
 from rockoon.receiving.acquirer import Acquirer, ReceivingGroup
 from rockoon.receiving.granting import Granting
 from rockoon.receiving.kept_batches import KeptBatches
-from rockoon.receiving.line import MESSAGES_MAX, Line, ParkedReceiver, Wanting
+from rockoon.receiving.line import MESSAGES_MAX, Line, ParkedReceiver, ReceiverName, Wanting
 from rockoon.receiving.offset_reader import OffsetReader
 from rockoon.receiving.received import ReceiptHandle, ReceivedMessages
 from rockoon.receiving.settler import Settler
@@ -99,6 +99,8 @@ class ReceivingEngine:
         attempt_id: str = "",
         message_group_max: int = 0,
         receiver: str = "",
+        key_id: str = "",
+        held_ms_max: int = 0,
         consume_from: ConsumeFrom = ConsumeFrom.GROUP,
         create_group: bool = True,
     ) -> ReceivedMessages:
@@ -116,7 +118,10 @@ class ReceivingEngine:
             attempt_id: names this try in a FIFO group: the same again gets the same messages, as
                 long as they are in flight. Empty: no such thing.
             message_group_max: limit of messages of one message group, in a FIFO group; 0: no limit.
-            receiver: who asks, for people; the connection's client id when empty.
+            receiver: who asks, and holds the messages; the connection's client id when empty.
+            key_id: access key of a receiver for which a gateway asks.
+            held_ms_max: above 0: a gateway reports the receiver while it lives, and the offset
+                service extends the messages meanwhile, for so long at most; milliseconds.
             consume_from: where to start on queues without progress, when the group does not say.
             create_group: make the group when it does not exist.
 
@@ -136,23 +141,30 @@ class ReceivingEngine:
             raise InvalidArgument(reason="a receiver needs at least one topic")
         known = await self._join(group, [each.topic for each in subscriptions], create_group)
         wanted = tuple(sorted(subscriptions, key=lambda each: each.topic))
-        line = self._line(known, Wanting(group, wanted, visible_after_ms, consume_from))
-        name = receiver or self._cluster.client_id
+        wanting = Wanting(group, wanted, visible_after_ms, consume_from, held_ms_max)
+        line = self._line(known, wanting)
+        name = ReceiverName(receiver or self._cluster.client_id, key_id)
         parked = ParkedReceiver(messages_max, name, attempt_id, message_group_max)
         line.park(parked)
         self._acquirer.begin(line, known, wait_seconds)
+        return await self._messages_of(parked, line, known, wait_seconds)
+
+    async def _messages_of(
+        self, parked: ParkedReceiver, line: Line, group: ReceivingGroup, wait_seconds: float
+    ) -> ReceivedMessages:
+        """What a parked receiver gets within a time. Cancelled, gives back what it got."""
         over = asyncio.get_running_loop().call_later(wait_seconds, _time_over, line, parked)
         try:
             return await parked.messages
         except asyncio.CancelledError:
             got = parked.messages
             if got.done() and not got.cancelled() and got.exception() is None:
-                self._pass_on(line, known, got.result())
+                self._pass_on(line, group, parked.name, got.result())
             raise
         finally:
             over.cancel()
             line.leave(parked)
-            self._acquirer.look(line, known)
+            self._acquirer.look(line, group)
 
     def has_topic(self, topic: str) -> bool:
         """Whether a topic exists, by the routes that this connection follows."""
@@ -350,9 +362,11 @@ class ReceivingEngine:
             group.lines.add(line)
         return line
 
-    def _pass_on(self, line: Line, group: ReceivingGroup, messages: ReceivedMessages) -> None:
-        """Give messages whose receiver has gone to the next one, or back."""
-        left = messages if group.is_fifo else line.offer(messages)
+    def _pass_on(
+        self, line: Line, group: ReceivingGroup, name: ReceiverName, messages: ReceivedMessages
+    ) -> None:
+        """Give messages whose receiver has gone to the next one of its name, or back."""
+        left = messages if group.is_fifo else line.offer(name, messages)
         self._granting.give_back(group, left.receipts)
 
     def _note_grown(self, topic: str) -> None:

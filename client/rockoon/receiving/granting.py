@@ -18,7 +18,7 @@ from rockoon.message import Batch, Message
 from rockoon.net.connection import Connection
 from rockoon.receiving.acquirer import Acquirer, ReceivingGroup, Wish
 from rockoon.receiving.dead_lettering import DeadLettering, NeverAcknowledged, Rejected
-from rockoon.receiving.line import MESSAGES_MAX, Line
+from rockoon.receiving.line import MESSAGES_MAX, Line, ReceiverName
 from rockoon.receiving.offset_bits import offsets_of
 from rockoon.receiving.offset_reader import Found, OffsetReader, Reading
 from rockoon.receiving.received import ReceiptHandle, ReceivedMessages, ReceivedRun
@@ -39,6 +39,9 @@ GIVEN_BACK_MS = 1000
 # Where nobody here reads that topic: asked for again at once, it would go in circles.
 READ_ELSEWHERE_MS = 60_000
 
+Ready = dict[ReceiverName, list[ReceivedRun]]
+"""Messages that receivers can get, by the name that holds them."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Share:
@@ -47,6 +50,8 @@ class Share:
     tail: QueueTail
     acquired: Acquired
     offsets: list[int]
+    name: ReceiverName
+    """Who holds them."""
 
     def receipts(self, offsets: Sequence[int]) -> list[ReceiptHandle]:
         acquisition = self.acquired.acquisition
@@ -85,7 +90,7 @@ class Granting:
     def take(self, wish: Wish, granted: Granted) -> int:
         """Give out what is in memory, and read the rest beside; returns how many messages."""
         count = 0
-        ready: list[ReceivedRun] = []
+        ready: Ready = {}
         late: list[Share] = []
         # What is asked for is granted in the order of preference.
         is_in_order = wish.receiver is not None or any(
@@ -101,7 +106,7 @@ class Granting:
             self._tails.note_acquired(tail, offsets[-1] + 1)
             reached = wish.group.reached
             reached[tail.queue] = max(reached.get(tail.queue, 0), offsets[-1] + 1)
-            share = Share(tail, acquired, offsets)
+            share = Share(tail, acquired, offsets, wish.names[acquired.share])
             if acquired.dead:
                 self.start(self._bury(wish.group, share))
                 continue
@@ -109,7 +114,7 @@ class Granting:
             if reading.unread or (is_in_order and late):
                 late.append(share)
             else:
-                ready += self._messages(wish, share, reading)
+                self._sort_out(wish, share, reading, ready)
         wish.is_missed = wish.is_narrow and count < wish.messages_max
         if late:
             self._read_late(wish, ready, late, is_in_order=is_in_order)
@@ -157,7 +162,7 @@ class Granting:
     def _read_late(
         self,
         wish: Wish,
-        ready: list[ReceivedRun],
+        ready: Ready,
         late: list[Share],
         *,
         is_in_order: bool,
@@ -170,12 +175,12 @@ class Granting:
         else:
             self._give(wish, ready)
             for share in late:
-                self.start(self._read(wish, [share], []))
+                self.start(self._read(wish, [share], {}))
 
-    async def _read(self, wish: Wish, late: list[Share], ready: list[ReceivedRun]) -> None:
+    async def _read(self, wish: Wish, late: list[Share], ready: Ready) -> None:
         line = wish.line
-        count = sum(len(share.offsets) for share in late)
-        line.pending += count
+        for share in late:
+            line.begin_reading(share.name, len(share.offsets))
         try:
             halted: set[QueueTail] = set()
             for share in late:
@@ -187,9 +192,10 @@ class Granting:
                     # In a FIFO group, later messages must not be delivered before an unread one.
                     reading.end_at(reading.unread[0])
                     halted.add(share.tail)
-                ready += self._messages(wish, share, reading)
+                self._sort_out(wish, share, reading, ready)
         finally:
-            line.pending -= count
+            for share in late:
+                line.end_reading(share.name, len(share.offsets))
             self._give(wish, ready)
             wish.late -= 1
             if not wish.late:
@@ -198,8 +204,8 @@ class Granting:
             self._acquirer.look(line, wish.group)
             self._acquirer.make_due(line, wish.group)
 
-    def _messages(self, wish: Wish, share: Share, reading: Reading) -> list[ReceivedRun]:
-        """What receivers get of a share; sees to the rest."""
+    def _sort_out(self, wish: Wish, share: Share, reading: Reading, ready: Ready) -> None:
+        """Add what receivers get of a share to what is ready; see to the rest."""
         group, queue = wish.group.name, share.tail.queue
         line = wish.line
         done = reading.gone
@@ -210,7 +216,7 @@ class Granting:
             for _, others in split:
                 for number in range(len(others.offsets)):
                     alone = share.run(others).part(number, number + 1)
-                    self._give_elsewhere(wish, ReceivedMessages([alone]))
+                    self._give_elsewhere(wish, alone)
         else:
             subscription = next(
                 each for each in line.wanting.subscriptions if each.topic == queue.topic
@@ -230,32 +236,49 @@ class Granting:
                 len(reading.damaged),
                 queue,
             )
-        return runs
+        if runs:
+            ready.setdefault(share.name, []).extend(runs)
 
     # Giving out
 
-    def _give(self, wish: Wish, runs: Sequence[ReceivedRun]) -> None:
-        if not runs:
-            return
-        messages = ReceivedMessages(runs)
-        if wish.receiver is not None:
-            left = wish.line.offer_to(wish.receiver, messages)
-        else:
-            left = wish.line.offer(messages)
-        self.give_back(wish.group, left.receipts)
+    def _give(self, wish: Wish, ready: Ready) -> None:
+        for name, runs in ready.items():
+            messages = ReceivedMessages(runs)
+            if wish.receiver is not None:
+                left = wish.line.offer_to(wish.receiver, messages)
+            else:
+                left = wish.line.offer(name, messages)
+            self.give_back(wish.group, left.receipts)
 
-    def _give_elsewhere(self, wish: Wish, message: ReceivedMessages) -> None:
+    def _give_elsewhere(self, wish: Wish, message: ReceivedRun) -> None:
         """See to a message of the retry topic whose own topic the line does not read."""
         after_ms = READ_ELSEWHERE_MS
-        topic = message[0].topic
+        topic = message.message(0).topic
         for line in wish.group.lines:
             if topic in line.topics:
-                if not line.offer(message):
-                    assert self._acquirer is not None
-                    self._acquirer.look(line, wish.group)
+                if line.parked:
+                    self.start(self._pass_on(line, wish.group, message))
                     return
                 after_ms = GIVEN_BACK_MS
-        self.give_back(wish.group, message.receipts, after_ms)
+        self.give_back(wish.group, [message.receipt(0)], after_ms)
+
+    async def _pass_on(self, line: Line, group: ReceivingGroup, message: ReceivedRun) -> None:
+        """Make a message the first receiver's of another line, and give it to that."""
+        name = next(iter(line.parked)).name
+        (passed,) = await self._settler.change(
+            group.name,
+            [message.receipt(0)],
+            line.wanting.visible_after_ms,
+            to=name,
+            held_ms_max=line.wanting.held_ms_max,
+        )
+        if passed is None:
+            return
+        receipt, visible_at_ms = passed
+        run = message._replace(acquisition=receipt.acquisition, visible_at_ms=visible_at_ms)
+        self.give_back(group, line.offer(name, ReceivedMessages([run])).receipts)
+        assert self._acquirer is not None
+        self._acquirer.look(line, group)
 
     async def _give_back(
         self, group: ReceivingGroup, receipts: Sequence[ReceiptHandle], visible_after_ms: int

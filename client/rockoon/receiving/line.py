@@ -4,6 +4,7 @@ What is acquired for a line goes to its first receivers. Nothing here knows a cl
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -16,8 +17,17 @@ from rockoon_core.backoff import Backoff
 
 # How often an ask names all queues, at least.
 LOOK_SECONDS = 1.0
-# The wire's bound of one wish.
+# The wire's bounds of one wish.
 MESSAGES_MAX = 1024
+SHARES_MAX = 64
+
+
+class ReceiverName(NamedTuple):
+    """Under which name receivers hold messages; receivers of one name share what they acquire."""
+
+    receiver: str
+    key_id: str = ""
+    """Of the access key, where a gateway receives for a client."""
 
 
 class Wanting(NamedTuple):
@@ -28,6 +38,8 @@ class Wanting(NamedTuple):
     """Sorted by topic."""
     visible_after_ms: int
     consume_from: ConsumeFrom
+    held_ms_max: int = 0
+    """As of `Wanted` on the wire."""
 
 
 class ParkedReceiver:
@@ -35,7 +47,7 @@ class ParkedReceiver:
 
     Args:
         messages_max: how many it takes.
-        name: for people.
+        name: under which it holds messages.
         attempt_id: of a FIFO group's receiver.
         message_group_max: limit of messages of one message group, in a FIFO group; 0: no limit.
     """
@@ -51,7 +63,11 @@ class ParkedReceiver:
     )
 
     def __init__(
-        self, messages_max: int, name: str, attempt_id: str, message_group_max: int = 0
+        self,
+        messages_max: int,
+        name: ReceiverName,
+        attempt_id: str,
+        message_group_max: int = 0,
     ) -> None:
         self.messages_max = messages_max
         self.name = name
@@ -70,10 +86,10 @@ class Line:
 
     wanting: Wanting
     parked: dict[ParkedReceiver, None] = field(default_factory=dict)
-    parked_messages_max: int = 0
-    """Of all of them together."""
-    pending: int = 0
-    """Messages that are acquired and being read."""
+    named: dict[ReceiverName, dict[ParkedReceiver, None]] = field(default_factory=dict)
+    """The same receivers by their names."""
+    pending: Counter[ReceiverName] = field(default_factory=Counter)
+    """Messages that are acquired and being read; of names that have some."""
     timer: asyncio.TimerHandle | None = None
     """When to ask at the latest."""
     is_asking: bool = False
@@ -111,11 +127,24 @@ class Line:
     def topics(self) -> list[str]:
         return [each.topic for each in self.wanting.subscriptions]
 
-    @property
-    def messages_wanted(self) -> int:
-        """How many to acquire, 0 to 1024."""
-        wanted = self.parked_messages_max * self.factor - self.pending
-        return max(0, min(wanted, MESSAGES_MAX))
+    def shares(self) -> dict[ReceiverName, int]:
+        """How many messages to acquire for each name, those that have waited longest first;
+        together 1024 at most."""
+        wanted: dict[ReceiverName, int] = {}
+        left = MESSAGES_MAX + self.pending.total()
+        for each in self.parked:
+            if left <= 0 or (len(wanted) == SHARES_MAX and each.name not in wanted):
+                break
+            wanted[each.name] = wanted.get(each.name, 0) + each.messages_max * self.factor
+            left -= each.messages_max * self.factor
+        shares: dict[ReceiverName, int] = {}
+        left = MESSAGES_MAX
+        for name, count in wanted.items():
+            share = min(count - self.pending[name], left)
+            if share > 0:
+                shares[name] = share
+                left -= share
+        return shares
 
     def may_be_narrow(self, now: float) -> bool:
         """Whether an ask may name only queues that are known to hold enough. What was given back,
@@ -133,19 +162,33 @@ class Line:
         receiver.first_ask = self.asks + 1
         self.was_idle = False
         self.parked[receiver] = None
-        self.parked_messages_max += receiver.messages_max
+        self.named.setdefault(receiver.name, {})[receiver] = None
 
     def leave(self, receiver: ParkedReceiver) -> None:
         """It waits no longer; does nothing when it does not wait."""
         if receiver in self.parked:
             del self.parked[receiver]
             self.over.pop(receiver, None)
-            self.parked_messages_max -= receiver.messages_max
+            named = self.named[receiver.name]
+            del named[receiver]
+            if not named:
+                del self.named[receiver.name]
 
-    def offer(self, messages: ReceivedMessages) -> ReceivedMessages:
-        """Give messages to the receivers, the first ones first; returns what nobody takes."""
-        while messages and self.parked:
-            receiver = next(iter(self.parked))
+    def begin_reading(self, name: ReceiverName, count: int) -> None:
+        """Messages of a name are read from now on."""
+        self.pending[name] += count
+
+    def end_reading(self, name: ReceiverName, count: int) -> None:
+        """As many are read no more."""
+        self.pending[name] -= count
+        if not self.pending[name]:
+            del self.pending[name]
+
+    def offer(self, name: ReceiverName, messages: ReceivedMessages) -> ReceivedMessages:
+        """Give messages to receivers of the name that holds them, the first ones first; returns the
+        rest."""
+        while messages and name in self.named:
+            receiver = next(iter(self.named[name]))
             self.leave(receiver)
             if not receiver.messages.done():
                 receiver.messages.set_result(messages[: receiver.messages_max])

@@ -23,6 +23,7 @@ from rockoon.errors import (
 )
 from rockoon.net.connection import Connection
 from rockoon.net.retried import retried
+from rockoon.receiving.line import ReceiverName
 from rockoon.receiving.offset_bits import mask_of
 from rockoon.receiving.received import ReceiptHandle
 from rockoon_core.bulk_calls import QUEUES_PER_CALL_MAX
@@ -71,6 +72,8 @@ class Change(NamedTuple):
     uncounted: bool
     extend: bool
     reason: str
+    to: ReceiverName | None
+    held_ms_max: int
 
 
 Key = TypeVar("Key", bound=Hashable)
@@ -231,14 +234,27 @@ class Settler:
         uncounted: bool = False,
         extend: bool = False,
         reason: str = "",
+        to: ReceiverName | None = None,
+        held_ms_max: int = 0,
     ) -> list[tuple[ReceiptHandle, int] | None]:
-        """As `ReceivingEngine.change_visibility`, each with when it is visible again."""
+        """As `ReceivingEngine.change_visibility`, each with when it is visible again.
+
+        Args:
+            to: the receiver that holds the messages from now on, by the same delivery.
+            held_ms_max: of that receiver, as of `Wanted` on the wire.
+        """
         if not receipts:
             return []
         offsets = by_acquisition(receipts)
         keys = {
             each: Change(
-                GroupAcquisition(group, *each), visible_after_ms, uncounted, extend, reason
+                GroupAcquisition(group, *each),
+                visible_after_ms,
+                uncounted,
+                extend,
+                reason,
+                to,
+                held_ms_max,
             )
             for each in offsets
         }
@@ -287,6 +303,9 @@ class Settler:
                     uncounted=key.uncounted,
                     extend=key.extend,
                     reason=key.reason,
+                    receiver=key.to.receiver if key.to is not None else "",
+                    key_id=key.to.key_id if key.to is not None else "",
+                    held_ms_max=key.held_ms_max,
                 )
                 for key, offsets in entries.items()
             ]

@@ -83,6 +83,11 @@ class Http2Connection(DataFrames, asyncio.BufferedProtocol):
             frames.CONTINUATION: self._continuation,
         }
 
+    @property
+    def signs_of_life(self) -> int:
+        """How often something came from the peer; 0 of a connection that is not watched."""
+        return 0 if self._watch is None else self._watch.signs
+
     # The transport's callbacks.
 
     def connection_made(self, transport: Any) -> None:
@@ -143,7 +148,7 @@ class Http2Connection(DataFrames, asyncio.BufferedProtocol):
         if self.is_closing and (self.is_broken or not self.streams):
             return
         if self._watch is not None:
-            self._watch.has_heard = True
+            self._watch.signs += 1
         try:
             if self._direct:
                 assert self._data_stream is not None

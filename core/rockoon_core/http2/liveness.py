@@ -33,14 +33,15 @@ class PeerWatch:
         liveness: how long anything may take.
 
     Attributes:
-        has_heard: set by whoever receives.
+        signs: how often something came; counted by the connection.
     """
 
     def __init__(self, transport: Any, write: Callable[[bytes], None], liveness: Liveness) -> None:
         self._transport = transport
         self._write = write
         self._liveness = liveness
-        self.has_heard = True
+        self.signs = 1
+        self._seen = 0
         self._has_looked_again = False
         self._unsent = 0
         self._timer = self._later(liveness.ping_seconds, self._tick)
@@ -51,9 +52,13 @@ class PeerWatch:
     def _later(self, seconds: float, what: Callable[[], None]) -> asyncio.TimerHandle:
         return asyncio.get_running_loop().call_later(seconds, what)
 
+    def _has_heard(self) -> bool:
+        """Whether something has come since this was asked last."""
+        before, self._seen = self._seen, self.signs
+        return self._seen != before
+
     def _tick(self) -> None:
-        if self.has_heard:
-            self.has_heard = False
+        if self._has_heard():
             self._timer = self._later(self._liveness.ping_seconds, self._tick)
             return
         self._has_looked_again = False
@@ -63,7 +68,7 @@ class PeerWatch:
 
     def _tock(self) -> None:
         # Of a peer that reads slowly the question has not left yet.
-        if self.has_heard or self._transport.get_write_buffer_size() < self._unsent:
+        if self.signs != self._seen or self._transport.get_write_buffer_size() < self._unsent:
             self._tick()
         elif self._has_looked_again:
             self._transport.abort()

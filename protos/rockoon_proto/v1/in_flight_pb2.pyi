@@ -26,7 +26,7 @@ class QueueReach(_message.Message):
     def __init__(self, queue: _Optional[_Union[_offset_pb2.QueueRef, _Mapping]] = ..., min_offset: _Optional[int] = ..., end_offset: _Optional[int] = ..., candidates_from: _Optional[int] = ..., candidates: _Optional[_Iterable[int]] = ..., create_revision: _Optional[int] = ...) -> None: ...
 
 class Wanted(_message.Message):
-    __slots__ = ("group", "receiver", "queues", "messages_max", "visible_after_ms", "attempt_id", "policy", "filters", "message_group_max")
+    __slots__ = ("group", "receiver", "queues", "messages_max", "visible_after_ms", "attempt_id", "policy", "filters", "message_group_max", "held_ms_max", "key_id", "shares")
     GROUP_FIELD_NUMBER: _ClassVar[int]
     RECEIVER_FIELD_NUMBER: _ClassVar[int]
     QUEUES_FIELD_NUMBER: _ClassVar[int]
@@ -36,6 +36,9 @@ class Wanted(_message.Message):
     POLICY_FIELD_NUMBER: _ClassVar[int]
     FILTERS_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_GROUP_MAX_FIELD_NUMBER: _ClassVar[int]
+    HELD_MS_MAX_FIELD_NUMBER: _ClassVar[int]
+    KEY_ID_FIELD_NUMBER: _ClassVar[int]
+    SHARES_FIELD_NUMBER: _ClassVar[int]
     group: str
     receiver: str
     queues: _containers.RepeatedCompositeFieldContainer[QueueReach]
@@ -45,7 +48,20 @@ class Wanted(_message.Message):
     policy: _nameserver_pb2.StartPolicy
     filters: _containers.RepeatedCompositeFieldContainer[_offset_pb2.TopicSubscription]
     message_group_max: int
-    def __init__(self, group: _Optional[str] = ..., receiver: _Optional[str] = ..., queues: _Optional[_Iterable[_Union[QueueReach, _Mapping]]] = ..., messages_max: _Optional[int] = ..., visible_after_ms: _Optional[int] = ..., attempt_id: _Optional[str] = ..., policy: _Optional[_Union[_nameserver_pb2.StartPolicy, _Mapping]] = ..., filters: _Optional[_Iterable[_Union[_offset_pb2.TopicSubscription, _Mapping]]] = ..., message_group_max: _Optional[int] = ...) -> None: ...
+    held_ms_max: int
+    key_id: str
+    shares: _containers.RepeatedCompositeFieldContainer[Share]
+    def __init__(self, group: _Optional[str] = ..., receiver: _Optional[str] = ..., queues: _Optional[_Iterable[_Union[QueueReach, _Mapping]]] = ..., messages_max: _Optional[int] = ..., visible_after_ms: _Optional[int] = ..., attempt_id: _Optional[str] = ..., policy: _Optional[_Union[_nameserver_pb2.StartPolicy, _Mapping]] = ..., filters: _Optional[_Iterable[_Union[_offset_pb2.TopicSubscription, _Mapping]]] = ..., message_group_max: _Optional[int] = ..., held_ms_max: _Optional[int] = ..., key_id: _Optional[str] = ..., shares: _Optional[_Iterable[_Union[Share, _Mapping]]] = ...) -> None: ...
+
+class Share(_message.Message):
+    __slots__ = ("receiver", "key_id", "messages_max")
+    RECEIVER_FIELD_NUMBER: _ClassVar[int]
+    KEY_ID_FIELD_NUMBER: _ClassVar[int]
+    MESSAGES_MAX_FIELD_NUMBER: _ClassVar[int]
+    receiver: str
+    key_id: str
+    messages_max: int
+    def __init__(self, receiver: _Optional[str] = ..., key_id: _Optional[str] = ..., messages_max: _Optional[int] = ...) -> None: ...
 
 class AcquireRequest(_message.Message):
     __slots__ = ("wanted", "route_revision")
@@ -56,7 +72,7 @@ class AcquireRequest(_message.Message):
     def __init__(self, wanted: _Optional[_Iterable[_Union[Wanted, _Mapping]]] = ..., route_revision: _Optional[int] = ...) -> None: ...
 
 class Acquired(_message.Message):
-    __slots__ = ("queue", "acquisition", "first_offset", "offsets", "attempt", "dead", "visible_at_ms", "reason")
+    __slots__ = ("queue", "acquisition", "first_offset", "offsets", "attempt", "dead", "visible_at_ms", "reason", "share")
     QUEUE_FIELD_NUMBER: _ClassVar[int]
     ACQUISITION_FIELD_NUMBER: _ClassVar[int]
     FIRST_OFFSET_FIELD_NUMBER: _ClassVar[int]
@@ -65,6 +81,7 @@ class Acquired(_message.Message):
     DEAD_FIELD_NUMBER: _ClassVar[int]
     VISIBLE_AT_MS_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
+    SHARE_FIELD_NUMBER: _ClassVar[int]
     queue: _offset_pb2.QueueRef
     acquisition: int
     first_offset: int
@@ -73,7 +90,8 @@ class Acquired(_message.Message):
     dead: bool
     visible_at_ms: int
     reason: str
-    def __init__(self, queue: _Optional[_Union[_offset_pb2.QueueRef, _Mapping]] = ..., acquisition: _Optional[int] = ..., first_offset: _Optional[int] = ..., offsets: _Optional[bytes] = ..., attempt: _Optional[int] = ..., dead: _Optional[bool] = ..., visible_at_ms: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
+    share: int
+    def __init__(self, queue: _Optional[_Union[_offset_pb2.QueueRef, _Mapping]] = ..., acquisition: _Optional[int] = ..., first_offset: _Optional[int] = ..., offsets: _Optional[bytes] = ..., attempt: _Optional[int] = ..., dead: _Optional[bool] = ..., visible_at_ms: _Optional[int] = ..., reason: _Optional[str] = ..., share: _Optional[int] = ...) -> None: ...
 
 class QueueRefusal(_message.Message):
     __slots__ = ("queue", "error")
@@ -156,20 +174,26 @@ class AcknowledgeReply(_message.Message):
     def __init__(self, results: _Optional[_Iterable[_Union[Acknowledged, _Mapping]]] = ...) -> None: ...
 
 class VisibilityChange(_message.Message):
-    __slots__ = ("group", "delivered", "visible_after_ms", "uncounted", "extend", "reason")
+    __slots__ = ("group", "delivered", "visible_after_ms", "uncounted", "extend", "reason", "receiver", "key_id", "held_ms_max")
     GROUP_FIELD_NUMBER: _ClassVar[int]
     DELIVERED_FIELD_NUMBER: _ClassVar[int]
     VISIBLE_AFTER_MS_FIELD_NUMBER: _ClassVar[int]
     UNCOUNTED_FIELD_NUMBER: _ClassVar[int]
     EXTEND_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
+    RECEIVER_FIELD_NUMBER: _ClassVar[int]
+    KEY_ID_FIELD_NUMBER: _ClassVar[int]
+    HELD_MS_MAX_FIELD_NUMBER: _ClassVar[int]
     group: str
     delivered: Delivered
     visible_after_ms: int
     uncounted: bool
     extend: bool
     reason: str
-    def __init__(self, group: _Optional[str] = ..., delivered: _Optional[_Union[Delivered, _Mapping]] = ..., visible_after_ms: _Optional[int] = ..., uncounted: _Optional[bool] = ..., extend: _Optional[bool] = ..., reason: _Optional[str] = ...) -> None: ...
+    receiver: str
+    key_id: str
+    held_ms_max: int
+    def __init__(self, group: _Optional[str] = ..., delivered: _Optional[_Union[Delivered, _Mapping]] = ..., visible_after_ms: _Optional[int] = ..., uncounted: _Optional[bool] = ..., extend: _Optional[bool] = ..., reason: _Optional[str] = ..., receiver: _Optional[str] = ..., key_id: _Optional[str] = ..., held_ms_max: _Optional[int] = ...) -> None: ...
 
 class ChangeVisibilityRequest(_message.Message):
     __slots__ = ("changes",)
@@ -230,3 +254,149 @@ class ListInFlightReply(_message.Message):
     queues: _containers.RepeatedCompositeFieldContainer[QueueInFlight]
     as_of_ms: int
     def __init__(self, queues: _Optional[_Iterable[_Union[QueueInFlight, _Mapping]]] = ..., as_of_ms: _Optional[int] = ...) -> None: ...
+
+class ClientName(_message.Message):
+    __slots__ = ("group", "client_id", "key_id")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
+    KEY_ID_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    client_id: str
+    key_id: str
+    def __init__(self, group: _Optional[str] = ..., client_id: _Optional[str] = ..., key_id: _Optional[str] = ...) -> None: ...
+
+class ClientDetails(_message.Message):
+    __slots__ = ("client_type", "language", "version", "address", "hostname", "subscriptions")
+    CLIENT_TYPE_FIELD_NUMBER: _ClassVar[int]
+    LANGUAGE_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    HOSTNAME_FIELD_NUMBER: _ClassVar[int]
+    SUBSCRIPTIONS_FIELD_NUMBER: _ClassVar[int]
+    client_type: str
+    language: str
+    version: str
+    address: str
+    hostname: str
+    subscriptions: _containers.RepeatedCompositeFieldContainer[_offset_pb2.TopicSubscription]
+    def __init__(self, client_type: _Optional[str] = ..., language: _Optional[str] = ..., version: _Optional[str] = ..., address: _Optional[str] = ..., hostname: _Optional[str] = ..., subscriptions: _Optional[_Iterable[_Union[_offset_pb2.TopicSubscription, _Mapping]]] = ...) -> None: ...
+
+class ClientReport(_message.Message):
+    __slots__ = ("name", "heard_ms_ago", "goodbye", "details", "lite_version")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    HEARD_MS_AGO_FIELD_NUMBER: _ClassVar[int]
+    GOODBYE_FIELD_NUMBER: _ClassVar[int]
+    DETAILS_FIELD_NUMBER: _ClassVar[int]
+    LITE_VERSION_FIELD_NUMBER: _ClassVar[int]
+    name: ClientName
+    heard_ms_ago: int
+    goodbye: bool
+    details: ClientDetails
+    lite_version: int
+    def __init__(self, name: _Optional[_Union[ClientName, _Mapping]] = ..., heard_ms_ago: _Optional[int] = ..., goodbye: _Optional[bool] = ..., details: _Optional[_Union[ClientDetails, _Mapping]] = ..., lite_version: _Optional[int] = ...) -> None: ...
+
+class LiteSubscription(_message.Message):
+    __slots__ = ("name", "parent", "lite_topics", "version", "client_version", "lost")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    PARENT_FIELD_NUMBER: _ClassVar[int]
+    LITE_TOPICS_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    CLIENT_VERSION_FIELD_NUMBER: _ClassVar[int]
+    LOST_FIELD_NUMBER: _ClassVar[int]
+    name: ClientName
+    parent: str
+    lite_topics: _containers.RepeatedScalarFieldContainer[str]
+    version: int
+    client_version: int
+    lost: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, name: _Optional[_Union[ClientName, _Mapping]] = ..., parent: _Optional[str] = ..., lite_topics: _Optional[_Iterable[str]] = ..., version: _Optional[int] = ..., client_version: _Optional[int] = ..., lost: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class LiteChange(_message.Message):
+    __slots__ = ("subscription", "is_known", "is_exclusive", "claimed")
+    SUBSCRIPTION_FIELD_NUMBER: _ClassVar[int]
+    IS_KNOWN_FIELD_NUMBER: _ClassVar[int]
+    IS_EXCLUSIVE_FIELD_NUMBER: _ClassVar[int]
+    CLAIMED_FIELD_NUMBER: _ClassVar[int]
+    subscription: LiteSubscription
+    is_known: bool
+    is_exclusive: bool
+    claimed: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, subscription: _Optional[_Union[LiteSubscription, _Mapping]] = ..., is_known: _Optional[bool] = ..., is_exclusive: _Optional[bool] = ..., claimed: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class ReportClientsRequest(_message.Message):
+    __slots__ = ("gateway", "gateway_id", "clients", "lite_changes", "lite_since")
+    GATEWAY_FIELD_NUMBER: _ClassVar[int]
+    GATEWAY_ID_FIELD_NUMBER: _ClassVar[int]
+    CLIENTS_FIELD_NUMBER: _ClassVar[int]
+    LITE_CHANGES_FIELD_NUMBER: _ClassVar[int]
+    LITE_SINCE_FIELD_NUMBER: _ClassVar[int]
+    gateway: str
+    gateway_id: str
+    clients: _containers.RepeatedCompositeFieldContainer[ClientReport]
+    lite_changes: _containers.RepeatedCompositeFieldContainer[LiteChange]
+    lite_since: int
+    def __init__(self, gateway: _Optional[str] = ..., gateway_id: _Optional[str] = ..., clients: _Optional[_Iterable[_Union[ClientReport, _Mapping]]] = ..., lite_changes: _Optional[_Iterable[_Union[LiteChange, _Mapping]]] = ..., lite_since: _Optional[int] = ...) -> None: ...
+
+class ReportClientsReply(_message.Message):
+    __slots__ = ("lease_ms", "service_id", "lite", "lite_to", "lite_versions", "lite_wanted")
+    LEASE_MS_FIELD_NUMBER: _ClassVar[int]
+    SERVICE_ID_FIELD_NUMBER: _ClassVar[int]
+    LITE_FIELD_NUMBER: _ClassVar[int]
+    LITE_TO_FIELD_NUMBER: _ClassVar[int]
+    LITE_VERSIONS_FIELD_NUMBER: _ClassVar[int]
+    LITE_WANTED_FIELD_NUMBER: _ClassVar[int]
+    lease_ms: int
+    service_id: str
+    lite: _containers.RepeatedCompositeFieldContainer[LiteSubscription]
+    lite_to: int
+    lite_versions: _containers.RepeatedScalarFieldContainer[int]
+    lite_wanted: _containers.RepeatedCompositeFieldContainer[ClientName]
+    def __init__(self, lease_ms: _Optional[int] = ..., service_id: _Optional[str] = ..., lite: _Optional[_Iterable[_Union[LiteSubscription, _Mapping]]] = ..., lite_to: _Optional[int] = ..., lite_versions: _Optional[_Iterable[int]] = ..., lite_wanted: _Optional[_Iterable[_Union[ClientName, _Mapping]]] = ...) -> None: ...
+
+class ListClientsRequest(_message.Message):
+    __slots__ = ("group",)
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    def __init__(self, group: _Optional[str] = ...) -> None: ...
+
+class Client(_message.Message):
+    __slots__ = ("client_id", "key_id", "details", "gateway", "heard_ms_ago", "lite_parent", "lite_topics")
+    CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
+    KEY_ID_FIELD_NUMBER: _ClassVar[int]
+    DETAILS_FIELD_NUMBER: _ClassVar[int]
+    GATEWAY_FIELD_NUMBER: _ClassVar[int]
+    HEARD_MS_AGO_FIELD_NUMBER: _ClassVar[int]
+    LITE_PARENT_FIELD_NUMBER: _ClassVar[int]
+    LITE_TOPICS_FIELD_NUMBER: _ClassVar[int]
+    client_id: str
+    key_id: str
+    details: ClientDetails
+    gateway: str
+    heard_ms_ago: int
+    lite_parent: str
+    lite_topics: int
+    def __init__(self, client_id: _Optional[str] = ..., key_id: _Optional[str] = ..., details: _Optional[_Union[ClientDetails, _Mapping]] = ..., gateway: _Optional[str] = ..., heard_ms_ago: _Optional[int] = ..., lite_parent: _Optional[str] = ..., lite_topics: _Optional[int] = ...) -> None: ...
+
+class Holding(_message.Message):
+    __slots__ = ("receiver", "messages", "queues", "attempt_max", "next_visible_at_ms")
+    RECEIVER_FIELD_NUMBER: _ClassVar[int]
+    MESSAGES_FIELD_NUMBER: _ClassVar[int]
+    QUEUES_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_MAX_FIELD_NUMBER: _ClassVar[int]
+    NEXT_VISIBLE_AT_MS_FIELD_NUMBER: _ClassVar[int]
+    receiver: str
+    messages: int
+    queues: int
+    attempt_max: int
+    next_visible_at_ms: int
+    def __init__(self, receiver: _Optional[str] = ..., messages: _Optional[int] = ..., queues: _Optional[int] = ..., attempt_max: _Optional[int] = ..., next_visible_at_ms: _Optional[int] = ...) -> None: ...
+
+class ListClientsReply(_message.Message):
+    __slots__ = ("clients", "holdings", "as_of_ms")
+    CLIENTS_FIELD_NUMBER: _ClassVar[int]
+    HOLDINGS_FIELD_NUMBER: _ClassVar[int]
+    AS_OF_MS_FIELD_NUMBER: _ClassVar[int]
+    clients: _containers.RepeatedCompositeFieldContainer[Client]
+    holdings: _containers.RepeatedCompositeFieldContainer[Holding]
+    as_of_ms: int
+    def __init__(self, clients: _Optional[_Iterable[_Union[Client, _Mapping]]] = ..., holdings: _Optional[_Iterable[_Union[Holding, _Mapping]]] = ..., as_of_ms: _Optional[int] = ...) -> None: ...

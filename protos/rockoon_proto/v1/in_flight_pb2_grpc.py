@@ -69,6 +69,16 @@ class InFlightServiceStub:
                 request_serializer=rockoon__proto_dot_v1_dot_in__flight__pb2.ListInFlightRequest.SerializeToString,
                 response_deserializer=rockoon__proto_dot_v1_dot_in__flight__pb2.ListInFlightReply.FromString,
                 _registered_method=True)
+        self.ReportClients = channel.unary_unary(
+                '/rockoon.v1.InFlightService/ReportClients',
+                request_serializer=rockoon__proto_dot_v1_dot_in__flight__pb2.ReportClientsRequest.SerializeToString,
+                response_deserializer=rockoon__proto_dot_v1_dot_in__flight__pb2.ReportClientsReply.FromString,
+                _registered_method=True)
+        self.ListClients = channel.unary_unary(
+                '/rockoon.v1.InFlightService/ListClients',
+                request_serializer=rockoon__proto_dot_v1_dot_in__flight__pb2.ListClientsRequest.SerializeToString,
+                response_deserializer=rockoon__proto_dot_v1_dot_in__flight__pb2.ListClientsReply.FromString,
+                _registered_method=True)
 
 
 class InFlightServiceServicer:
@@ -106,7 +116,8 @@ class InFlightServiceServicer:
 
     def ChangeVisibility(self, request, context):
         """Messages are to stay invisible for another time, or be visible at once. Each gets a new
-        acquisition, and its old one is dead; or its holder only wants longer, and keeps it.
+        acquisition, which reports of clients do not extend, and its old one is dead; or its holder only
+        wants longer, and keeps it.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -114,6 +125,23 @@ class InFlightServiceServicer:
 
     def ListInFlight(self, request, context):
         """What is in flight, for tools.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ReportClients(self, request, context):
+        """A gateway reports the clients that it has heard, at most once a second, and each client about
+        every sixth part of `lease_ms`. The service extends the messages that these clients hold, and
+        makes the messages of clients that said goodbye visible. A client that a gateway has not heard
+        is not in its report: another gateway may hear it.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListClients(self, request, context):
+        """The clients of a group that any gateway has heard within the lease, and what each client holds.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -141,6 +169,16 @@ def add_InFlightServiceServicer_to_server(servicer, server):
                     servicer.ListInFlight,
                     request_deserializer=rockoon__proto_dot_v1_dot_in__flight__pb2.ListInFlightRequest.FromString,
                     response_serializer=rockoon__proto_dot_v1_dot_in__flight__pb2.ListInFlightReply.SerializeToString,
+            ),
+            'ReportClients': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReportClients,
+                    request_deserializer=rockoon__proto_dot_v1_dot_in__flight__pb2.ReportClientsRequest.FromString,
+                    response_serializer=rockoon__proto_dot_v1_dot_in__flight__pb2.ReportClientsReply.SerializeToString,
+            ),
+            'ListClients': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListClients,
+                    request_deserializer=rockoon__proto_dot_v1_dot_in__flight__pb2.ListClientsRequest.FromString,
+                    response_serializer=rockoon__proto_dot_v1_dot_in__flight__pb2.ListClientsReply.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -266,6 +304,60 @@ class InFlightService:
             '/rockoon.v1.InFlightService/ListInFlight',
             rockoon__proto_dot_v1_dot_in__flight__pb2.ListInFlightRequest.SerializeToString,
             rockoon__proto_dot_v1_dot_in__flight__pb2.ListInFlightReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReportClients(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/rockoon.v1.InFlightService/ReportClients',
+            rockoon__proto_dot_v1_dot_in__flight__pb2.ReportClientsRequest.SerializeToString,
+            rockoon__proto_dot_v1_dot_in__flight__pb2.ReportClientsReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListClients(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/rockoon.v1.InFlightService/ListClients',
+            rockoon__proto_dot_v1_dot_in__flight__pb2.ListClientsRequest.SerializeToString,
+            rockoon__proto_dot_v1_dot_in__flight__pb2.ListClientsReply.FromString,
             options,
             channel_credentials,
             insecure,

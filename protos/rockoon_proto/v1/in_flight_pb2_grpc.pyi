@@ -56,10 +56,19 @@ class InFlightServiceStub:
     """Messages are done. Each is taken or refused for itself."""
     ChangeVisibility: _grpc.UnaryUnaryMultiCallable[_in_flight_pb2.ChangeVisibilityRequest, _in_flight_pb2.ChangeVisibilityReply]
     """Messages are to stay invisible for another time, or be visible at once. Each gets a new
-    acquisition, and its old one is dead; or its holder only wants longer, and keeps it.
+    acquisition, which reports of clients do not extend, and its old one is dead; or its holder only
+    wants longer, and keeps it.
     """
     ListInFlight: _grpc.UnaryUnaryMultiCallable[_in_flight_pb2.ListInFlightRequest, _in_flight_pb2.ListInFlightReply]
     """What is in flight, for tools."""
+    ReportClients: _grpc.UnaryUnaryMultiCallable[_in_flight_pb2.ReportClientsRequest, _in_flight_pb2.ReportClientsReply]
+    """A gateway reports the clients that it has heard, at most once a second, and each client about
+    every sixth part of `lease_ms`. The service extends the messages that these clients hold, and
+    makes the messages of clients that said goodbye visible. A client that a gateway has not heard
+    is not in its report: another gateway may hear it.
+    """
+    ListClients: _grpc.UnaryUnaryMultiCallable[_in_flight_pb2.ListClientsRequest, _in_flight_pb2.ListClientsReply]
+    """The clients of a group that any gateway has heard within the lease, and what each client holds."""
 
 @_typing.type_check_only
 class InFlightServiceAsyncStub(InFlightServiceStub):
@@ -89,10 +98,19 @@ class InFlightServiceAsyncStub(InFlightServiceStub):
     """Messages are done. Each is taken or refused for itself."""
     ChangeVisibility: _aio.UnaryUnaryMultiCallable[_in_flight_pb2.ChangeVisibilityRequest, _in_flight_pb2.ChangeVisibilityReply]  # type: ignore[assignment]
     """Messages are to stay invisible for another time, or be visible at once. Each gets a new
-    acquisition, and its old one is dead; or its holder only wants longer, and keeps it.
+    acquisition, which reports of clients do not extend, and its old one is dead; or its holder only
+    wants longer, and keeps it.
     """
     ListInFlight: _aio.UnaryUnaryMultiCallable[_in_flight_pb2.ListInFlightRequest, _in_flight_pb2.ListInFlightReply]  # type: ignore[assignment]
     """What is in flight, for tools."""
+    ReportClients: _aio.UnaryUnaryMultiCallable[_in_flight_pb2.ReportClientsRequest, _in_flight_pb2.ReportClientsReply]  # type: ignore[assignment]
+    """A gateway reports the clients that it has heard, at most once a second, and each client about
+    every sixth part of `lease_ms`. The service extends the messages that these clients hold, and
+    makes the messages of clients that said goodbye visible. A client that a gateway has not heard
+    is not in its report: another gateway may hear it.
+    """
+    ListClients: _aio.UnaryUnaryMultiCallable[_in_flight_pb2.ListClientsRequest, _in_flight_pb2.ListClientsReply]  # type: ignore[assignment]
+    """The clients of a group that any gateway has heard within the lease, and what each client holds."""
 
 class InFlightServiceServicer(metaclass=_abc_1.ABCMeta):
     """Consumption message by message, kept by the offset service: what RocketMQ calls POP, Kafka a share
@@ -137,7 +155,8 @@ class InFlightServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_in_flight_pb2.ChangeVisibilityReply, _abc.Awaitable[_in_flight_pb2.ChangeVisibilityReply]]:
         """Messages are to stay invisible for another time, or be visible at once. Each gets a new
-        acquisition, and its old one is dead; or its holder only wants longer, and keeps it.
+        acquisition, which reports of clients do not extend, and its old one is dead; or its holder only
+        wants longer, and keeps it.
         """
 
     @_abc_1.abstractmethod
@@ -147,5 +166,25 @@ class InFlightServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_in_flight_pb2.ListInFlightReply, _abc.Awaitable[_in_flight_pb2.ListInFlightReply]]:
         """What is in flight, for tools."""
+
+    @_abc_1.abstractmethod
+    def ReportClients(
+        self,
+        request: _in_flight_pb2.ReportClientsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_in_flight_pb2.ReportClientsReply, _abc.Awaitable[_in_flight_pb2.ReportClientsReply]]:
+        """A gateway reports the clients that it has heard, at most once a second, and each client about
+        every sixth part of `lease_ms`. The service extends the messages that these clients hold, and
+        makes the messages of clients that said goodbye visible. A client that a gateway has not heard
+        is not in its report: another gateway may hear it.
+        """
+
+    @_abc_1.abstractmethod
+    def ListClients(
+        self,
+        request: _in_flight_pb2.ListClientsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_in_flight_pb2.ListClientsReply, _abc.Awaitable[_in_flight_pb2.ListClientsReply]]:
+        """The clients of a group that any gateway has heard within the lease, and what each client holds."""
 
 def add_InFlightServiceServicer_to_server(servicer: InFlightServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

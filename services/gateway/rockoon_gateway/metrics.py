@@ -50,15 +50,12 @@ BUFFERED = gauge(
     "rockoon_gateway_buffered_bytes",
     "Bytes of messages on their way to brokers, of buffer_bytes_max",
 )
-RENEWED = gauge(
-    "rockoon_gateway_renewed_messages", "Messages of push consumers whose time is lengthened"
-)
 CHECKS = counter(
     "rockoon_gateway_transaction_checks_total", "Checks of transactions that were sent to a client"
 )
 TABLE = (
     *(CLIENTS, STREAMS, UNAUTHORIZED, REFUSALS, MESSAGES_IN, MESSAGES_OUT, PARKED, BUFFERED),
-    *(RENEWED, CHECKS),
+    CHECKS,
 )
 
 
@@ -106,6 +103,5 @@ class GatewayMetrics:
             *(MESSAGES_OUT.at(count, *labels) for labels, count in self._consuming.delivered),
             *(PARKED.at(count, group) for group, count in self._consuming.parked.items()),
             BUFFERED.at(self._sending.buffered_bytes),
-            RENEWED.at(len(self._consuming.renewer)),
             CHECKS.at(self._transactions.checks),
         ]

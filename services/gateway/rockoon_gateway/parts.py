@@ -71,7 +71,13 @@ def assembled(
         clock=wall_clock_ms,
     )
     consuming = Consuming(
-        cluster, topics, groups, lite_topics, presence, create_groups=settings.create_groups
+        cluster,
+        topics,
+        groups,
+        lite_topics,
+        presence,
+        settings.name,
+        create_groups=settings.create_groups,
     )
     services = Services(QueryRoutes(cluster, topics), presence, telemetry, sending, consuming)
     callers = Callers(signatures)
@@ -81,7 +87,7 @@ def assembled(
     consoles = ConsoleServicer(
         settings.name,
         callers,
-        GroupsReport(cluster, presence),
+        GroupsReport(cluster, consuming.reports.soon),
         Lookups(cluster, topics, presence, telemetry),
         sending,
         presence,

@@ -73,10 +73,14 @@ async def serve(
         opened.callback(forgetting.cancel)
         expiring = tasks.create_task(parts.expiry.run(), name="expire lite topics")
         opened.callback(expiring.cancel)
-        renewing = tasks.create_task(services.consuming.renewer.run(), name="renew")
-        opened.callback(renewing.cancel)
+        consuming = services.consuming
+        returning = tasks.create_task(consuming.giving_back.run(), name="give back")
+        opened.callback(returning.cancel)
+        reporting = tasks.create_task(consuming.reports.run(), name="report clients")
+        opened.callback(reporting.cancel)
         # Behind the servers' end: receives that it cut off have given their messages back.
-        opened.push_async_callback(services.consuming.renewer.flush)
+        opened.push_async_callback(consuming.giving_back.flush)
+        opened.push_async_callback(consuming.reports.report)
         exported = await opened.enter_async_context(
             frontend.telemetry(TABLE, parts.metrics.measure)
         )

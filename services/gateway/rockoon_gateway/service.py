@@ -146,7 +146,8 @@ class MessagingServicer(MessagingServiceServicer):
         refused: Status | None = None
         try:
             call = self._callers.caller(context)
-            async with aclosing(self._services.telemetry.stream(requests, call)) as commands:
+            stream = self._services.telemetry.stream(requests, call, lambda: context.signs_of_life)
+            async with aclosing(stream) as commands:
                 async for command in commands:
                     yield command
         except (Refusal, RockoonError) as error:

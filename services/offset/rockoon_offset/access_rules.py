@@ -44,6 +44,15 @@ def acquired(request: Any) -> Iterable[Need]:
             yield topic_need("read", topic)
 
 
+def reported(request: Any) -> Iterable[Need]:
+    """Reports of a group's clients need what their receiving needs."""
+    changes = [each.subscription for each in request.lite_changes]
+    for group in {each.name.group for each in (*request.clients, *changes)}:
+        yield "read", group_resource(group)
+    for topic in {each.parent for each in changes}:
+        yield topic_need("read", topic)
+
+
 def settled(entries: Iterable[Any]) -> Iterable[Need]:
     """What a group's messages become needs what its acquisition needed."""
     for group, topic in {(each.group, each.delivered.queue.topic) for each in entries}:
@@ -81,5 +90,7 @@ RULES: Rules = {
         "Acknowledge": Rule(lambda request: settled(request.entries)),
         "ChangeVisibility": Rule(lambda request: settled(request.changes)),
         "ListInFlight": of_group("see"),
+        "ReportClients": Rule(reported),
+        "ListClients": of_group("see"),
     }.items()
 }

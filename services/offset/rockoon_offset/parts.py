@@ -9,6 +9,7 @@ from rockoon_core.start_position import NewQueueRule
 from rockoon_node.nameservers import Nameservers
 from rockoon_offset.brokers import Brokers
 from rockoon_offset.groups import Groups
+from rockoon_offset.in_flight.clients import KnownClients
 from rockoon_offset.in_flight.filters import ReaderFilters
 from rockoon_offset.in_flight.receivers import Receivers
 from rockoon_offset.in_flight.service import InFlightService
@@ -126,12 +127,12 @@ def assembled(settings: OffsetSettings, store: ProgressStore, nameservers: Names
         filters,
         now_ms,
     )
-    receivers = Receivers(
-        store, routes, resolver, groups, ends, filters, visibility_ms, settings.route_wait_seconds
-    )
+    lease_ms = round(settings.client_lease_seconds * 1000)
+    visibility = visibility_ms, settings.route_wait_seconds, lease_ms
+    receivers = Receivers(store, routes, resolver, groups, ends, filters, *visibility)
     export_files = ExportFiles(store, settings.export_seconds, now_ms)
     metrics = OffsetMetrics(store, table, groups, lags, resolver, commits, receivers)
-    in_flight = InFlightService(receivers)
+    in_flight = InFlightService(receivers, KnownClients(lease_ms, visibility_ms()))
     return Parts(routes, brokers, watch, groups, export_files, servicer, in_flight, metrics)
 
 

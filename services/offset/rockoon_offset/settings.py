@@ -38,6 +38,13 @@ class OffsetSettings(CopySettings):
     lease_seconds: float = setting(
         10.0, "how long a silent member stays in its group, seconds", minimum=0.05, maximum=86400
     )
+    client_lease_seconds: float = setting(
+        60.0,
+        "how long a push consumer of a gateway holds its messages after a gateway has heard it "
+        "last, seconds; gateways report it every sixth part of that",
+        minimum=1,
+        maximum=3600,
+    )
     handover_seconds_max: float = setting(
         10.0,
         "how long a member may keep a queue that another one asks for, seconds (0: not at all)",

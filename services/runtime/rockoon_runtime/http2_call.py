@@ -76,6 +76,11 @@ class ServerCall(MessageStream):
         """Whether nothing else came with the message that is told of, as far as can be seen."""
         return self.connection.comes_alone
 
+    @property
+    def signs_of_life(self) -> int:
+        """As of its connection: grows with whatever the caller sends, also beside the call."""
+        return self.connection.signs_of_life
+
     # gRPC's context.
 
     def invocation_metadata(self) -> Metadata:

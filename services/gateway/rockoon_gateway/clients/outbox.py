@@ -1,6 +1,7 @@
 """Outbox: commands on their way to a client, by one Telemetry stream."""
 
 import asyncio
+from collections.abc import Callable
 
 from rockoon_core.errors import RockoonError
 from rockoon_gateway.calls import ClientCall
@@ -17,10 +18,12 @@ class Outbox:
 
     Args:
         call: the stream's.
+        signs_of_life: counts what comes by the stream's connection.
     """
 
-    def __init__(self, call: ClientCall) -> None:
+    def __init__(self, call: ClientCall, signs_of_life: Callable[[], int] = lambda: 0) -> None:
         self._call = call
+        self.signs_of_life = signs_of_life
         self._commands: asyncio.Queue[TelemetryCommand | None] = asyncio.Queue()
         self._closed = False
 

@@ -1,11 +1,12 @@
 """Presence: the clients that this gateway knows, from their calls.
 
 No call depends on it: clients of some languages go on without heartbeats or settings after the
-gateway was restarted, and whoever calls is known from then on.
+gateway was restarted, and whoever calls is known from then on. A client may call several gateways:
+that it does not call this one says nothing. `Reports` gathers what all gateways have heard.
 """
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 
 from rockoon_gateway.calls import ClientCall
@@ -36,6 +37,8 @@ CLIENTS_MAX = 100_000
 # What all clients' settings may take: one caller may have as many clients as it likes.
 SETTINGS_BYTES_MAX = 64 << 20
 AGENT_CHARACTERS_MAX = 255
+# Groups of one client that are remembered; official clients have one.
+GROUPS_MAX = 16
 
 
 @dataclass(slots=True, eq=False)
@@ -49,8 +52,10 @@ class Client:
         group: of a consumer, by its name in the cluster; empty otherwise.
         settings: what it said of itself last, as far as anybody looks at it; None if nothing, or
             if all clients have said too much.
-        seen: when it called last, on the event loop's clock.
+        began, seen: when it called first and last, on the event loop's clock.
+        groups: consumer groups that it has named in calls.
         outboxes: its open Telemetry streams.
+        signs_of_life: as of its streams, when they were looked at last.
         key_id: the access key that it called with first; nobody else's calls are its own. Empty
             where calls are not signed.
     """
@@ -60,10 +65,13 @@ class Client:
     language: str
     version: str
     seen: float
+    began: float = 0.0
     client_type: ClientType = ClientType.CLIENT_TYPE_UNSPECIFIED
     group: str = ""
     settings: Settings | None = None
+    groups: dict[str, None] = field(default_factory=dict)
     outboxes: list[Outbox] = field(default_factory=list)
+    signs_of_life: int = 0
     key_id: str = ""
 
     @property
@@ -96,6 +104,8 @@ class Presence:
 
     Attributes:
         on_change: called with a client when it has come, has changed what it says, or has gone.
+        on_goodbye: called with a client that has said goodbye, and the groups that it leaves.
+        heard: clients of groups that were heard and not reported since, with the loop's time.
     """
 
     def __init__(self, seconds_max: float, settings_bytes_max: int = SETTINGS_BYTES_MAX) -> None:
@@ -106,6 +116,8 @@ class Presence:
         self._left = 0
         self._returning: asyncio.TimerHandle | None = None
         self.on_change: list[Callable[[Client], None]] = []
+        self.on_goodbye: list[Callable[[Client, Collection[str]], None]] = []
+        self.heard: dict[tuple[Client, str], float] = {}
 
     def __iter__(self) -> Iterator[Client]:
         return iter(self._clients.values())
@@ -123,8 +135,12 @@ class Presence:
             return False
         return bool(client.outboxes) or self._now() - client.seen <= seconds_max
 
-    def seen(self, call: ClientCall) -> Client:
+    def seen(self, call: ClientCall, group: str = "") -> Client:
         """Note that a client has called.
+
+        Args:
+            call: its call.
+            group: that the call names, which the client may read.
 
         Raises:
             Refusal: UNAUTHORIZED, it is another's, by the access key; TOO_MANY_REQUESTS.
@@ -133,11 +149,33 @@ class Presence:
         if client is None:
             if len(self._clients) >= CLIENTS_MAX:
                 raise Refusal(Code.TOO_MANY_REQUESTS, f"{CLIENTS_MAX} clients are known here")
-            client = Client(call.client_id, call.peer, call.language, call.version, self._now())
-            client.key_id = key_id(call)
-            self._clients[call.client_id] = client
+            client = self._clients[call.client_id] = self._made(call)
         check_owner(client, call)
-        client.seen, client.peer = self._now(), call.peer
+        now = self._now()
+        client.seen, client.peer = now, call.peer
+        if group := group or client.group:
+            self.heard[client, group] = now
+            if group not in client.groups:
+                client.groups[group] = None
+                if len(client.groups) > GROUPS_MAX:
+                    del client.groups[next(iter(client.groups))]
+        return client
+
+    def look_for_signs(self) -> None:
+        """Note which consumers have an open stream whose connection has given a sign of life since
+        this was called last: a client may be too busy to call."""
+        now = self._now()
+        for client in self:
+            if client.outboxes and client.group:
+                signs = sum(each.signs_of_life() for each in client.outboxes)
+                if signs != client.signs_of_life:
+                    client.signs_of_life = signs
+                    self.heard[client, client.group] = now
+
+    def _made(self, call: ClientCall) -> Client:
+        client = Client(call.client_id, call.peer, call.language, call.version, self._now())
+        client.key_id = key_id(call)
+        client.began = client.seen
         return client
 
     def told(self, call: ClientCall, settings: Settings) -> Client:
@@ -156,6 +194,8 @@ class Presence:
         client.client_type = settings.client_type
         client.group = cluster_name(settings.subscription.group) if client.is_consumer else ""
         client.settings = kept
+        if client.group:
+            self.seen(call, client.group)
         self._changed(client)
         return client
 
@@ -183,7 +223,7 @@ class Presence:
             group = checked_group(request.group, call.namespace)
             call.require("read", f"group:{group}")
         is_new = client is None or client.client_type != client_type
-        client = self.seen(call)
+        client = self.seen(call, group)
         client.client_type, client.group = client_type, group or client.group
         if is_new:
             self._changed(client)
@@ -192,17 +232,25 @@ class Presence:
     async def terminate(
         self, request: pb.NotifyClientTerminationRequest, call: ClientCall
     ) -> pb.NotifyClientTerminationResponse:
-        """The client ends: it is forgotten at once."""
+        """The client ends: it is forgotten at once, and leaves what it holds.
+
+        A consumer that has called other gateways only is not known here; it names its group.
+        """
         client = self._clients.get(call.client_id)
-        if client is None:
+        if client is None and not request.group.name:
             raise Refusal(Code.UNRECOGNIZED_CLIENT_TYPE, "the client is not known here")
+        client = client or self._made(call)
         check_owner(client, call)
-        if client.is_consumer:
-            # Its own, whatever the request says.
-            call.require("read", f"group:{client.group}")
-            if request.group.name:
-                checked_group(request.group, call.namespace)
+        groups = dict.fromkeys(filter(None, (*client.groups, client.group)))
+        if request.group.name:
+            groups[checked_group(request.group, call.namespace)] = None
+        for group in groups:
+            call.require("read", f"group:{group}")
         self._forget(client)
+        for group in groups:
+            self.heard.pop((client, group), None)
+        for each in self.on_goodbye:
+            each(client, groups)
         return pb.NotifyClientTerminationResponse(status=OK)
 
     async def run(self) -> None:

@@ -5,7 +5,7 @@ No other call needs it: a stream may end, and clients of some languages never op
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from typing import Any
 
 from google.protobuf.message import DecodeError
@@ -64,14 +64,22 @@ class Telemetry:
         return len(self._outboxes)
 
     async def stream(
-        self, requests: AsyncIterator[TelemetryCommand], call: ClientCall
+        self,
+        requests: AsyncIterator[TelemetryCommand],
+        call: ClientCall,
+        signs_of_life: Callable[[], int],
     ) -> AsyncGenerator[TelemetryCommand, None]:
         """One stream.
+
+        Args:
+            requests: of the client.
+            call: the stream's.
+            signs_of_life: counts what comes by its connection.
 
         Raises:
             Refusal, RockoonError: the settings are refused, and so the stream ends.
         """
-        outbox = Outbox(call)
+        outbox = Outbox(call, signs_of_life)
         failures: list[Refusal | RockoonError] = []
         client = self._presence.seen(call)
         client.outboxes.append(outbox)

@@ -1,19 +1,18 @@
 """Reports of consumer groups: what they read, who reads, how far behind they are; and resets.
 
-Members of a group that pull are known to the offset service; those that receive message by message
-only to the gateway that they call, so a report names those of this gateway.
+The offset service knows the members of a group that pull, and the clients of all gateways.
 """
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 
 from google.protobuf.duration_pb2 import Duration
 
 from rockoon import Cluster
-from rockoon.errors import BrokerUnavailable
+from rockoon.errors import BrokerUnavailable, GroupNotFound
 from rockoon_gateway.calls import ClientCall
-from rockoon_gateway.clients.presence import Client, Presence
-from rockoon_gateway.codes import OK, Refusal, enum_name
+from rockoon_gateway.clients.reports import SQL_MARK
+from rockoon_gateway.codes import OK, Refusal
 from rockoon_gateway.names import (
     checked_group,
     checked_topic,
@@ -29,13 +28,18 @@ from rockoon_proto.apache.rocketmq.v2.definition_pb2 import (
     Code,
     FilterExpression,
     FilterType,
-    Language,
     MessageQueue,
     Resource,
 )
-from rockoon_proto.v1.offset_pb2 import BROADCASTING, Member, QueueLag, ResetTarget
+from rockoon_proto.v1.in_flight_pb2 import Client
+from rockoon_proto.v1.offset_pb2 import (
+    BROADCASTING,
+    Member,
+    QueueLag,
+    ResetTarget,
+    TopicSubscription,
+)
 
-_SQL_MARK = "SQL92:"
 # Of one request: for each topic, brokers and the offset service are called.
 TOPICS_MAX = 64
 
@@ -45,12 +49,12 @@ class GroupsReport:
 
     Args:
         cluster: the connection.
-        presence: clients of this gateway.
+        learn: waits until the offset service knows the clients of this gateway.
     """
 
-    def __init__(self, cluster: Cluster, presence: Presence) -> None:
+    def __init__(self, cluster: Cluster, learn: Callable[[], Awaitable[None]]) -> None:
         self._admin = cluster.admin
-        self._presence = presence
+        self._learn = learn
 
     async def subscriptions(
         self, request: pb.ListSubscriptionRequest, call: ClientCall
@@ -61,6 +65,7 @@ class GroupsReport:
         only_topic = cluster_name(request.topic, call.namespace)
         namespace = _namespace(call, request.group, request.topic)
         found = []
+        await self._learn()
         for summary in await self._admin.list_groups():
             group = summary.group.config.name
             if group != only_group if only_group else not is_in(group, namespace):
@@ -68,18 +73,24 @@ class GroupsReport:
             if call.key is not None and not call.key.may("see", f"group:{group}"):
                 continue
             members = await self._admin.members(group)
+            clients = await self._clients(group)
             found += [
-                self._subscription(group, topic, members, namespace)
+                self._subscription(group, topic, members, clients, namespace)
                 for topic in sorted(summary.topics)
                 if not only_topic or topic == only_topic
             ]
         return pb.ListSubscriptionResponse(status=OK, subscription_info=found)
 
     def _subscription(
-        self, group: str, topic: str, members: Sequence[Member], namespace: str
+        self,
+        group: str,
+        topic: str,
+        members: Sequence[Member],
+        clients: Sequence[Client],
+        namespace: str,
     ) -> pb.SubscriptionInfo:
-        told = [*self._expressions(self._presence.consumers(group), topic)]
-        told += [expression for member in members for expression in pulled(member, topic)]
+        told = [each for client in clients for each in read(client.details.subscriptions, topic)]
+        told += [each for member in members for each in read(member.subscriptions, topic)]
         return pb.SubscriptionInfo(
             group=resource_of(group, namespace),
             topic=resource_of(topic, namespace),
@@ -89,12 +100,12 @@ class GroupsReport:
             subscription_consistency=all(each == told[0] for each in told),
         )
 
-    def _expressions(self, clients: Iterable[Client], topic: str) -> Iterable[FilterExpression]:
-        for client in clients:
-            if client.settings is not None:
-                for entry in client.settings.subscription.subscriptions:
-                    if cluster_name(entry.topic) == topic:
-                        yield entry.expression
+    async def _clients(self, group: str) -> Sequence[Client]:
+        try:
+            return (await self._admin.clients(group)).clients
+        except GroupNotFound:
+            # It was deleted meanwhile.
+            return ()
 
     async def clients(
         self, request: pb.DescribeSubscriptionRequest, call: ClientCall
@@ -102,13 +113,13 @@ class GroupsReport:
         """What each client of a group reads."""
         group = self._seen_group(request.group, call)
         wanted = cluster_name(request.topic, call.namespace)
+        await self._learn()
         members = await self._admin.members(group)
         found = []
-        for client in self._presence.consumers(group):
-            entries = client.settings.subscription.subscriptions if client.settings else ()
-            for entry in entries:
-                topic = cluster_name(entry.topic)
-                found.append((client_info(client), topic, entry.expression, pb.CLUSTERING))
+        for client in await self._clients(group):
+            for entry in client.details.subscriptions:
+                expression = parsed(entry.expression)
+                found.append((client_info(client), entry.topic, expression, pb.CLUSTERING))
         for member in members:
             for subscription in member.subscriptions:
                 expression = parsed(subscription.expression)
@@ -140,15 +151,16 @@ class GroupsReport:
         group = self._seen_group(request.group, call)
         await self._admin.get_group(group)
         wanted = cluster_name(request.topic, call.namespace)
+        await self._learn()
         clients = [
             client_info(client)
-            for client in self._presence.consumers(group)
-            if not wanted or any(True for _ in self._expressions([client], wanted))
+            for client in await self._clients(group)
+            if not wanted or any(True for _ in read(client.details.subscriptions, wanted))
         ]
         members = [
             member_info(member)
             for member in await self._admin.members(group)
-            if not wanted or any(True for _ in pulled(member, wanted))
+            if not wanted or any(True for _ in read(member.subscriptions, wanted))
         ]
         return pb.ListConsumerConnectionResponse(status=OK, client_info=clients + members)
 
@@ -277,17 +289,17 @@ def accumulated(
     )
 
 
-def pulled(member: Member, topic: str) -> Iterable[FilterExpression]:
-    """What a member reads of a topic."""
-    for each in member.subscriptions:
+def read(subscriptions: Iterable[TopicSubscription], topic: str) -> Iterable[FilterExpression]:
+    """What a reader wants of a topic."""
+    for each in subscriptions:
         if each.topic == topic:
             yield parsed(each.expression)
 
 
 def parsed(expression: str) -> FilterExpression:
     """A subscription of ours, as the protocol writes it."""
-    if expression.startswith(_SQL_MARK):
-        text = expression.removeprefix(_SQL_MARK).strip()
+    if expression.startswith(SQL_MARK):
+        text = expression.removeprefix(SQL_MARK).strip()
         return FilterExpression(type=FilterType.SQL, expression=text)
     return FilterExpression(type=FilterType.TAG, expression=expression)
 
@@ -299,14 +311,14 @@ def model(members: Iterable[Member]) -> "pb.MessageModel":
 
 
 def client_info(client: Client) -> pb.ClientInfo:
-    """A client of this gateway."""
-    agent = client.settings.user_agent if client.settings is not None else None
+    """A client of a gateway."""
+    details = client.details
     return pb.ClientInfo(
         client_id=client.client_id,
-        version=client.version,
-        language=enum_name(Language, agent.language) if agent is not None else client.language,
-        hostname=agent.hostname if agent is not None else "",
-        egress_ip=client.peer,
+        version=details.version,
+        language=details.language,
+        hostname=details.hostname,
+        egress_ip=details.address,
         message_model=pb.CLUSTERING,
     )
 

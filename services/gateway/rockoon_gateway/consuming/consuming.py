@@ -9,25 +9,23 @@ from collections import Counter
 from rockoon import Cluster
 from rockoon_gateway.calls import ClientCall
 from rockoon_gateway.clients.presence import Client, Presence
+from rockoon_gateway.clients.reports import Reports
 from rockoon_gateway.clients.settings_checks import request_timeout_ms
 from rockoon_gateway.consuming.assignments import Assignments
+from rockoon_gateway.consuming.giving_back import GivingBack
 from rockoon_gateway.consuming.offset_reads import OffsetReads
 from rockoon_gateway.consuming.receive_rules import REQUEST_TIMEOUT_SECONDS
 from rockoon_gateway.consuming.receiving import Receiving, Writer
-from rockoon_gateway.consuming.renewals import Renewer
 from rockoon_gateway.consuming.settling import Settling
 from rockoon_gateway.groups import Groups
 from rockoon_gateway.lite.lite_receiving import LiteReceiving
 from rockoon_gateway.lite.lite_topics import LiteTopics
+from rockoon_gateway.lite.shared_subscriptions import SharedSubscriptions
 from rockoon_gateway.lite.subscribing import LiteSubscribing
-from rockoon_gateway.names import cluster_name
+from rockoon_gateway.names import checked_group, cluster_name
 from rockoon_gateway.topics import Topics
 from rockoon_proto.apache.rocketmq.v2 import service_pb2 as pb
-from rockoon_proto.apache.rocketmq.v2.definition_pb2 import FilterExpression
-
-SILENT_SECONDS_MAX = 30.0
-"""How long a client that is heard of no more keeps what is renewed for it; heartbeats come every
-ten seconds, those of Rust every thirty, but its push consumers poll all the time."""
+from rockoon_proto.apache.rocketmq.v2.definition_pb2 import FilterExpression, Resource
 
 
 class Consuming:
@@ -39,10 +37,11 @@ class Consuming:
         groups: consumer groups.
         lite_topics: those below a parent.
         presence: who is there, and what they said of themselves.
+        name: of the gateway.
         create_groups: whether groups are made when they are first seen.
 
     Attributes:
-        renewer: to be run, by the owner of its task.
+        giving_back, reports: to be run, by the owner of their tasks.
         delivered: how many messages were handed out, by topic and group.
     """
 
@@ -53,31 +52,34 @@ class Consuming:
         groups: Groups,
         lite_topics: LiteTopics,
         presence: Presence,
+        name: str,
         *,
         create_groups: bool,
     ) -> None:
         self._presence = presence
-        self.renewer = Renewer(cluster.receiving, self._is_gone)
+        self.giving_back = GivingBack(cluster.receiving)
         lite = LiteSubscribing(cluster, topics, groups, lite_topics, presence)
         self.sync_lite = lite.sync
         self.lite_subscriptions = lite.subscriptions
+        shared = SharedSubscriptions(cluster, topics, lite_topics, presence, lite.subscriptions)
+        self.reports = Reports(cluster, name, presence, shared)
         self._receiving = Receiving(
             cluster.receiving,
             topics,
             groups,
             LiteReceiving(lite_topics),
             lite.subscriptions,
-            self.renewer,
+            self.giving_back,
+            self.reports.soon,
         )
         self.delivered = self._receiving.delivered
-        self._settling = Settling(cluster.receiving, self.renewer)
+        self._settling = Settling(cluster.receiving)
         offsets = OffsetReads(cluster, create_groups=create_groups)
         self.pull = offsets.pull
         self.update_offset = offsets.update_offset
         self.get_offset = offsets.get_offset
         self.query_offset = offsets.query_offset
         self.query_assignment = Assignments(cluster, topics, groups).query_assignment
-        presence.on_change.append(self._changed)
         self.close = self._receiving.close
 
     async def receive(
@@ -88,7 +90,7 @@ class Consuming:
         timeout_seconds = REQUEST_TIMEOUT_SECONDS
         topic = cluster_name(request.message_queue.topic, call.namespace)
         # Some go on after a restart of the gateway without telling their settings again.
-        if (settings := self._presence.seen(call).settings) is not None:
+        if (settings := self._seen(call, request.group).settings) is not None:
             if settings.HasField("request_timeout"):
                 timeout_seconds = request_timeout_ms(settings) / 1000
             for each in settings.subscription.subscriptions:
@@ -105,26 +107,25 @@ class Consuming:
         self, request: pb.AckMessageRequest, call: ClientCall
     ) -> pb.AckMessageResponse:
         """See `Settling`."""
-        self._presence.seen(call)
+        self._seen(call, request.group)
         return await self._settling.acknowledge(request, call)
 
     async def change_invisible(
         self, request: pb.ChangeInvisibleDurationRequest, call: ClientCall
     ) -> pb.ChangeInvisibleDurationResponse:
         """See `Settling`."""
-        self._presence.seen(call)
+        self._seen(call, request.group)
         return await self._settling.change_invisible(request, call)
 
     async def forward_to_dead_letters(
         self, request: pb.ForwardMessageToDeadLetterQueueRequest, call: ClientCall
     ) -> pb.ForwardMessageToDeadLetterQueueResponse:
         """See `Settling`."""
-        self._presence.seen(call)
+        self._seen(call, request.group)
         return await self._settling.forward_to_dead_letters(request, call)
 
-    def _is_gone(self, client_id: str) -> bool:
-        return not self._presence.is_alive(client_id, SILENT_SECONDS_MAX)
-
-    def _changed(self, client: Client) -> None:
-        if self._presence.get(client.client_id) is None:
-            self.renewer.release(client.client_id)
+    def _seen(self, call: ClientCall, resource: Resource) -> Client:
+        """Note that a client has called for a group that it may read."""
+        group = checked_group(resource, call.namespace)
+        call.require("read", f"group:{group}")
+        return self._presence.seen(call, group)

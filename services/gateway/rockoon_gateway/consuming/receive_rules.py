@@ -25,7 +25,9 @@ BATCH_SIZE_MAX = 32
 INVISIBLE_MS_MIN = 10_000
 INVISIBLE_MS_MAX = 12 * 3_600_000
 RENEWED_MS = 60_000
-"""How long messages are invisible whose time the gateway renews."""
+"""How long messages of push consumers are invisible, if the offset service cannot extend that."""
+HELD_MS_MAX = 3 * 3_600_000
+"""How long a push consumer may have a message, however long it lives."""
 POLL_SECONDS_MIN = 5.0
 POLL_SECONDS_MAX = 20.0
 REQUEST_TIMEOUT_SECONDS = 3.0
@@ -46,8 +48,8 @@ class Wish:
 
     messages_max: int
     visible_after_ms: int
-    is_renewed: bool
-    """Whether the gateway lengthens that time while the client lives."""
+    held_ms_max: int
+    """Above 0: the offset service extends that time while the client is heard, at most so long."""
     wait_seconds: float
 
 
@@ -69,7 +71,7 @@ def wish_of(
     return Wish(
         messages_max=min(max(request.batch_size, 1), BATCH_SIZE_MAX),
         visible_after_ms=_visible_after_ms(request),
-        is_renewed=request.auto_renew,
+        held_ms_max=HELD_MS_MAX if request.auto_renew else 0,
         wait_seconds=_wait_seconds(request, remaining_seconds, request_timeout_seconds),
     )
 
@@ -86,7 +88,7 @@ def message_group_max(language: str, *, is_push: bool) -> int:
 
 def _visible_after_ms(request: ReceiveMessageRequest) -> int:
     if request.auto_renew:
-        # Some name a duration all the same; it is the renewer's to choose.
+        # Some name a duration all the same; it is the offset service's to choose.
         return RENEWED_MS
     return invisible_ms(request.invisible_duration, INVISIBLE_MS_MIN)
 

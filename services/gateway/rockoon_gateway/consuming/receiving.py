@@ -9,7 +9,7 @@ at once, and that delivery does not count.
 
 import asyncio
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Protocol
 
@@ -19,7 +19,9 @@ from rockoon.subscription import Subscription
 from rockoon_core.clock import Clock, wall_clock_ms
 from rockoon_core.http2.messages import framed
 from rockoon_gateway.calls import ClientCall
+from rockoon_gateway.clients.presence import key_id
 from rockoon_gateway.codes import OK, status
+from rockoon_gateway.consuming.giving_back import GivingBack
 from rockoon_gateway.consuming.handles import RENEWED
 from rockoon_gateway.consuming.receive_rules import (
     REQUEST_TIMEOUT_SECONDS,
@@ -29,7 +31,6 @@ from rockoon_gateway.consuming.receive_rules import (
     subscription_of,
     wish_of,
 )
-from rockoon_gateway.consuming.renewals import Renewer
 from rockoon_gateway.groups import Groups
 from rockoon_gateway.lite.lite_receiving import LiteReceiving
 from rockoon_gateway.lite.subscribing import lite_parent
@@ -57,6 +58,8 @@ class Receives(Protocol):
         attempt_id: str = "",
         message_group_max: int = 0,
         receiver: str = "",
+        key_id: str = "",
+        held_ms_max: int = 0,
         consume_from: ConsumeFrom = ConsumeFrom.GROUP,
         create_group: bool = True,
     ) -> ReceivedMessages:
@@ -89,7 +92,8 @@ class Receiving:
         groups: makes those that are first seen here, if it may.
         lite: receives for lite consumers.
         lite_subscriptions: what those read.
-        renewer: renews what push consumers get.
+        giving_back: takes what clients have not taken.
+        learn: waits until it is known here what a client has subscribed to at other gateways.
         clock: stamps answers.
 
     Attributes:
@@ -103,7 +107,8 @@ class Receiving:
         groups: Groups,
         lite: LiteReceiving,
         lite_subscriptions: LiteSubscriptions,
-        renewer: Renewer,
+        giving_back: GivingBack,
+        learn: Callable[[], Awaitable[None]],
         clock: Clock = wall_clock_ms,
     ) -> None:
         self._engine = engine
@@ -111,7 +116,8 @@ class Receiving:
         self._groups = groups
         self._lite = lite
         self._lite_subscriptions = lite_subscriptions
-        self._renewer = renewer
+        self._giving_back = giving_back
+        self._learn = learn
         self._clock = clock
         self.delivered = SeriesCounts()
         # Of receivers that wait now, with their groups.
@@ -158,8 +164,6 @@ class Receiving:
         subscription = subscription_of(topic, wanted or FilterExpression())
         answers = await self._acquire(request, wish, call, group, subscription)
         messages = answers.messages
-        if wish.is_renewed:
-            self._renewer.add(group, messages.receipts, call.client_id)
         data, written, taken = (_SOME if messages else _NONE), 0, 0
         try:
             for frames, count in answers.pieces():
@@ -175,7 +179,7 @@ class Receiving:
             if taken:
                 self.delivered.add(topic, group, count=taken)
             if taken < len(messages):
-                self._renewer.give_back(group, messages.receipts[taken:])
+                self._giving_back.give_back(group, messages.receipts[taken:])
 
     async def _acquire(
         self,
@@ -197,14 +201,14 @@ class Receiving:
             pass
         finally:
             self._patience.pop(patience, None)
-        valid_until_ms = RENEWED if wish.is_renewed else self._clock() + wish.visible_after_ms
+        valid_until_ms = RENEWED if wish.held_ms_max else self._clock() + wish.visible_after_ms
         try:
             answers = answers_to(received, request.message_queue.topic, valid_until_ms)
         except BaseException:
-            self._renewer.give_back(group, received.receipts)
+            self._giving_back.give_back(group, received.receipts)
             raise
         if answers.left:
-            self._renewer.give_back(group, answers.left.receipts)
+            self._giving_back.give_back(group, answers.left.receipts)
         return answers
 
     async def _received(
@@ -212,7 +216,7 @@ class Receiving:
     ) -> ReceivedMessages:
         is_lite = await lite_parent(self._topics, subscription.topic) is not None
         # Push consumers of lite topics choose their invisible time, too.
-        group_max = message_group_max(call.language, is_push=wish.is_renewed or is_lite)
+        group_max = message_group_max(call.language, is_push=wish.held_ms_max > 0 or is_lite)
 
         async def receive(
             subscriptions: Sequence[Subscription],
@@ -228,6 +232,8 @@ class Receiving:
                 attempt_id=attempt_id,
                 message_group_max=group_max,
                 receiver=call.client_id,
+                key_id=key_id(call),
+                held_ms_max=wish.held_ms_max,
                 consume_from=consume_from,
                 create_group=False,
             )
@@ -238,6 +244,9 @@ class Receiving:
             return await receive([subscription], wait_seconds)
         await self._groups.lite(group, subscription.topic)
         mine = self._lite_subscriptions.of(call.client_id, group, subscription.topic)
+        if not mine.is_compared:
+            await self._learn()
+            mine.is_compared = True
         # Whoever sends makes a lite topic, so there may be messages before its first subscription.
         return await self._lite.receive(
             mine, wait_seconds, partial(receive, consume_from=ConsumeFrom.FIRST)

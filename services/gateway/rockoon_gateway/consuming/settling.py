@@ -12,6 +12,7 @@ from rockoon_core.clock import Clock, wall_clock_ms
 from rockoon_format.names import lite_topic_of, retry_topic
 from rockoon_gateway.calls import ClientCall
 from rockoon_gateway.codes import OK, Refusal, common_status
+from rockoon_gateway.consuming.giving_back import Visibility
 from rockoon_gateway.consuming.handles import (
     HANDLE_CHARACTERS_MAX,
     Handle,
@@ -19,7 +20,6 @@ from rockoon_gateway.consuming.handles import (
     settled,
 )
 from rockoon_gateway.consuming.receive_rules import invisible_ms, require_reader
-from rockoon_gateway.consuming.renewals import Renewer, Visibility
 from rockoon_gateway.names import checked_group, checked_topic
 from rockoon_proto.apache.rocketmq.v2 import service_pb2 as pb
 from rockoon_proto.apache.rocketmq.v2.definition_pb2 import Code, Status
@@ -53,13 +53,11 @@ class Settling:
 
     Args:
         engine: shared by all clients, whose acknowledgements it gathers.
-        renewer: is told what needs no renewal any more.
         clock: says which handles' time is over.
     """
 
-    def __init__(self, engine: Settles, renewer: Renewer, clock: Clock = wall_clock_ms) -> None:
+    def __init__(self, engine: Settles, clock: Clock = wall_clock_ms) -> None:
         self._engine = engine
-        self._renewer = renewer
         self._clock = clock
 
     def _receipt(self, handle: str, group: str, topic: str, now_ms: int) -> ReceiptHandle:
@@ -129,7 +127,6 @@ class Settling:
             for index, is_taken in zip(readable, taken, strict=True):
                 if not is_taken:
                     results[index] = settled(handles[index]).status
-        self._renewer.forget(group, receipts)
         return answer_to(request, results)
 
     async def change_invisible(
@@ -144,7 +141,6 @@ class Settling:
         (changed,) = await self._engine.change_visibility(
             group, [receipt], duration_ms, counted=not request.suspend
         )
-        self._renewer.forget(group, [receipt])
         if changed is None:
             raise settled(request.receipt_handle)
         handle = Handle(changed, self._clock() + duration_ms)
@@ -162,7 +158,6 @@ class Settling:
         (is_taken,) = await self._engine.dead_letter(
             group, [receipt], reason=reason, attempts=request.delivery_attempt
         )
-        self._renewer.forget(group, [receipt])
         if not is_taken:
             raise settled(request.receipt_handle)
         return pb.ForwardMessageToDeadLetterQueueResponse(status=OK)

@@ -15,6 +15,7 @@ from rockoon_gateway.consuming.receive_rules import require_reader
 from rockoon_gateway.groups import Groups
 from rockoon_gateway.lite.lite_groups import LITE_CLIENTS, LiteGroup
 from rockoon_gateway.lite.lite_topics import LiteTopics, is_lite
+from rockoon_gateway.lite.shared_subscriptions import tell_lost
 from rockoon_gateway.lite.start_places import begin_at, is_reset
 from rockoon_gateway.lite.subscriptions import LiteSubscription, LiteSubscriptions
 from rockoon_gateway.names import checked_group, checked_topic
@@ -26,10 +27,8 @@ from rockoon_proto.apache.rocketmq.v2.definition_pb2 import (
     OffsetOption,
 )
 from rockoon_proto.apache.rocketmq.v2.service_pb2 import (
-    NotifyUnsubscribeLiteCommand,
     SyncLiteSubscriptionRequest,
     SyncLiteSubscriptionResponse,
-    TelemetryCommand,
 )
 
 
@@ -83,13 +82,15 @@ class LiteSubscribing:
             if fault := lite_topic_fault(each):
                 raise Refusal(Code.ILLEGAL_LITE_TOPIC, fault)
         if request.action == LiteSubscriptionAction.COMPLETE_REMOVE:
-            self.subscriptions.forget(call.client_id)
+            mine = self.subscriptions.of(call.client_id, group, topic)
+            mine.replace((), mine.client_version)
             return SyncLiteSubscriptionResponse(status=OK)
         parent = await self._topics.route(topic)
         if not is_lite(parent):
             raise Refusal(Code.ILLEGAL_TOPIC, f"topic {topic!r} has no lite topics")
         rules = await self._groups.lite(group, topic)
         mine = self.subscriptions.of(call.client_id, group, topic)
+        mine.is_exclusive = rules.is_exclusive
         match request.action:
             case LiteSubscriptionAction.PARTIAL_REMOVE:
                 mine.remove(wanted)
@@ -137,7 +138,7 @@ class LiteSubscribing:
 
     def _note(self, call: ClientCall, group: str) -> None:
         """It is a lite consumer, whether it has told its settings here or not."""
-        client = self._presence.seen(call)
+        client = self._presence.seen(call, group)
         if client.client_type not in LITE_CLIENTS:
             client.client_type, client.group = ClientType.LITE_SIMPLE_CONSUMER, group
 
@@ -159,21 +160,12 @@ class LiteSubscribing:
                 await begin_at(self._cluster, mine.group, route, option, who)
 
     def _take_over(self, mine: LiteSubscription, wanted: Collection[str]) -> None:
-        """Others of the group lose what this one subscribes to, and are told."""
+        """Others of the group at this gateway lose what this one subscribes to, and are told; those
+        at other gateways by the offset service."""
         for other in self.subscriptions.others(mine):
             lost = [each for each in wanted if each in other.lite_topics]
             other.remove(lost)
-            client = self._presence.get(other.client_id)
-            for outbox in client.outboxes if client is not None else ():
-                for lite_topic in lost:
-                    outbox.put(
-                        TelemetryCommand(
-                            status=OK,
-                            notify_unsubscribe_lite_command=NotifyUnsubscribeLiteCommand(
-                                lite_topic=lite_topic
-                            ),
-                        )
-                    )
+            tell_lost(self._presence.get(other.client_id), lost)
 
     def _changed(self, client: Client) -> None:
         if self._presence.get(client.client_id) is None:

@@ -7,13 +7,17 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from rockoon_core.message_queue import MessageQueue
+from rockoon_offset.in_flight.holders import ClientName
 from rockoon_offset.in_flight.message_order import next_in_order
-from rockoon_offset.in_flight.window import Grant, Window, first_bit, shifted
+from rockoon_offset.in_flight.window import Acquisition, Grant, Window, first_bit, shifted
 from rockoon_offset.progress.ledger_state import LedgerState
 from rockoon_offset.progress.records import Acquired, Extended, Put, Record, Settled, WindowPut
 
 # How long receivers may keep messages to themselves.
 INVISIBLE_MS_MAX = 12 * 3_600_000
+LEASE_MS = 60_000
+# A lease of which this share is left is not extended: a report would write as often as it comes.
+FRESH_SHARE = 3 / 4
 
 
 class Candidates(NamedTuple):
@@ -21,6 +25,23 @@ class Candidates(NamedTuple):
 
     first: int
     groups: Sequence[int]
+
+
+class Holder(NamedTuple):
+    """A receiver that gets messages, and for how long they are its own.
+
+    Attributes:
+        name, key_id: as of `ClientName`.
+        held_until_ms: its reports extend the messages until then, epoch milliseconds; 0: they do
+            not.
+    """
+
+    name: str = ""
+    key_id: str = ""
+    held_until_ms: int = 0
+
+
+NOBODY = Holder()
 
 
 class VisibilityChange(NamedTuple):
@@ -33,6 +54,8 @@ class VisibilityChange(NamedTuple):
     extend: bool
     # Why the delivery failed; empty: the former reason stays.
     reason: str = ""
+    # The receiver that has them from now on, by the same delivery; None: as before.
+    to: Holder | None = None
 
 
 class ChangedVisibility(NamedTuple):
@@ -50,24 +73,69 @@ class Deliveries:
 
     Args:
         state: of the ledger, which it changes.
+        lease_ms: how long a client holds messages without being heard.
     """
 
-    def __init__(self, state: LedgerState) -> None:
+    def __init__(self, state: LedgerState, lease_ms: int = LEASE_MS) -> None:
         self._state = state
+        self.lease_ms = lease_ms
 
     def service_started(self, now_ms: int) -> list[Record]:
-        """Make visible what would be later than any receiver may ask for: the clock that said when
-        was wrong, and nobody would get it for as long as that."""
-        latest_ms = now_ms + INVISIBLE_MS_MAX
-        return self._state.apply_all(
-            [
-                Extended(group, queue, each.number, *trimmed(each.first, messages), now_ms)
-                for group, queue, window in self._state.windows
-                for each in window
-                for at_ms, messages in each.parts.items()
-                if at_ms > latest_ms
-            ]
-        )
+        """Correct when messages are visible, after a time in which the service heard nobody.
+
+        What holders have is extended by a lease: they may have called gateways all the time. What
+        would be visible later than any receiver may ask for is visible now: the clock that said
+        when was wrong, and nobody would get it for as long as that.
+        """
+        latest_ms, until_ms = now_ms + INVISIBLE_MS_MAX, now_ms + self.lease_ms
+        records: list[Record] = []
+        for group, queue, window in self._state.windows:
+            for each in window:
+                records += self._extended(group, queue, each, until_ms, until_ms)
+                records += [
+                    Extended(group, queue, each.number, *trimmed(each.first, messages), now_ms)
+                    for at_ms, messages in each.parts.items()
+                    if at_ms > latest_ms
+                ]
+        return self._state.apply_all(records)
+
+    def extend_held(self, client: ClientName, heard_at_ms: int) -> list[Record]:
+        """Extend what a client holds that was heard at a time: by a lease from then on, where not
+        enough is left. What has become visible and that no other receiver has is its own again."""
+        fresh_ms = heard_at_ms + round(FRESH_SHARE * self.lease_ms)
+        records: list[Record] = []
+        for queue, each in self._state.held.of(client):
+            until_ms = heard_at_ms + self.lease_ms
+            records += self._extended(client.group, queue, each, fresh_ms, until_ms)
+        return self._state.apply_all(records)
+
+    def release_held(self, client: ClientName, now_ms: int) -> list[Record]:
+        """Make visible what a client holds that ends; the deliveries count as attempts."""
+        return [
+            self._acquired(
+                client.group,
+                queue,
+                Grant(each.number, each.first, each.messages, each.attempt, each.reason),
+                now_ms,
+                Holder(each.holder, each.holder_key),
+            )
+            for queue, each in self._state.held.of(client)
+        ]
+
+    @staticmethod
+    def _extended(
+        group: str, queue: MessageQueue, acquisition: Acquisition, before_ms: int, until_ms: int
+    ) -> list[Record]:
+        """Parts of an acquisition that are visible before a time, extended as far as may be."""
+        until_ms = min(until_ms, acquisition.held_until_ms)
+        messages = 0
+        for at_ms, part in acquisition.parts.items():
+            if at_ms < before_ms and at_ms < until_ms:
+                messages |= part
+        if not messages:
+            return []
+        where = trimmed(acquisition.first, messages)
+        return [Extended(group, queue, acquisition.number, *where, until_ms)]
 
     def open(self, group: str, queue: MessageQueue) -> list[Record]:
         """Let receivers have a queue that the group has progress on, and no live member holds.
@@ -99,6 +167,7 @@ class Deliveries:
         end: int,
         now_ms: int,
         visible_at_ms: int,
+        holder: Holder = NOBODY,
     ) -> list[Acquired]:
         """Acquire messages of an open queue: those that are visible again, then new ones.
 
@@ -108,11 +177,12 @@ class Deliveries:
             end: of the queue.
             now_ms: what time it is.
             visible_at_ms: when they are visible to others, later than now.
+            holder: the receiver.
         """
         window = self._state.windows.of(group, queue)
         records: list[Acquired] = []
         while count > 0 and (grant := window.next_grant(count, end, now_ms)) is not None:
-            records.append(self._acquired(group, queue, grant, visible_at_ms))
+            records.append(self._acquired(group, queue, grant, visible_at_ms, holder))
             count -= grant.messages.bit_count()
         return records
 
@@ -127,6 +197,7 @@ class Deliveries:
         now_ms: int,
         visible_at_ms: int,
         attempt_id: str,
+        holder: Holder = NOBODY,
     ) -> list[WindowPut | Acquired]:
         """As `acquire`, the next messages of each message group, in their order.
 
@@ -145,7 +216,8 @@ class Deliveries:
             self._state.apply(put)
             records.append(put)
         records += [
-            self._acquired(group, queue, grant, visible_at_ms, attempt_id) for grant in found.grants
+            self._acquired(group, queue, grant, visible_at_ms, holder, attempt_id)
+            for grant in found.grants
         ]
         return records
 
@@ -183,14 +255,16 @@ class Deliveries:
         if window is None or not own:
             return ChangedVisibility([], messages, 0)
         refused = messages & ~own
-        if change.extend:
+        if change.extend and change.to is None:
             extended = Extended(group, queue, number, *trimmed(first, own), change.visible_at_ms)
             return ChangedVisibility(self._state.apply_all([extended]), refused, number)
         acquisition = window.find(number)
         assert acquisition is not None, "messages are its own"
-        attempt = acquisition.attempt - (0 if change.counted else 1)
+        attempt = acquisition.attempt - (0 if change.counted or change.to is not None else 1)
         grant = Grant(number, first, own, attempt, change.reason or acquisition.reason)
-        acquired = self._acquired(group, queue, grant, change.visible_at_ms)
+        # If it stays the receiver's, its time is that one's own choice: reports do not extend it.
+        holder = change.to or Holder(acquisition.holder, acquisition.holder_key)
+        acquired = self._acquired(group, queue, grant, change.visible_at_ms, holder)
         return ChangedVisibility([acquired], refused, acquired.number)
 
     @staticmethod
@@ -204,6 +278,7 @@ class Deliveries:
         queue: MessageQueue,
         grant: Grant,
         visible_at_ms: int,
+        holder: Holder,
         attempt_id: str = "",
     ) -> Acquired:
         first, messages = trimmed(grant.first, grant.messages)
@@ -218,6 +293,9 @@ class Deliveries:
             visible_at_ms,
             attempt_id,
             grant.reason,
+            holder.name,
+            holder.key_id,
+            holder.held_until_ms,
         )
         self._state.apply(record)
         return record

@@ -12,9 +12,17 @@ from rockoon_core.group_settings import RETRY_ATTEMPTS_DEFAULT
 from rockoon_core.message_queue import MessageQueue
 from rockoon_core.start_position import StartPolicy
 from rockoon_offset.groups import Groups
-from rockoon_offset.in_flight.deliveries import Candidates, Deliveries, VisibilityChange, trimmed
+from rockoon_offset.in_flight.deliveries import (
+    LEASE_MS,
+    Candidates,
+    Deliveries,
+    Holder,
+    VisibilityChange,
+    trimmed,
+)
 from rockoon_offset.in_flight.filters import ReaderFilters, TopicFilter
-from rockoon_offset.in_flight.window import Window
+from rockoon_offset.in_flight.holders import ClientName
+from rockoon_offset.in_flight.window import Acquisition, Window
 from rockoon_offset.progress.commits import QueueEnds
 from rockoon_offset.progress.progress_store import ProgressStore
 from rockoon_offset.progress.records import Acquired, Record
@@ -42,8 +50,16 @@ class Reach(NamedTuple):
     create_revision: int = 0
 
 
+class Share(NamedTuple):
+    """What one of the receivers of a wish gets at most."""
+
+    receiver: str
+    key_id: str
+    messages_max: int
+
+
 class Wish(NamedTuple):
-    """What one receiver wants."""
+    """What receivers want."""
 
     group: str
     # In the order of preference.
@@ -52,7 +68,11 @@ class Wish(NamedTuple):
     visible_after_ms: int
     attempt_id: str
     policy: StartPolicy
+    # One or more; the first ones get messages first.
+    shares: Sequence[Share]
     receiver: str = ""
+    # How long they hold messages at most while they are heard; 0: `visible_after_ms` counts.
+    held_ms_max: int = 0
     # Those that the receiver reports now.
     filters: Sequence[TopicFilter] = ()
     # In a FIFO group, messages of one message group at most; 0: `messages_max`.
@@ -79,13 +99,18 @@ class PutOff(NamedTuple):
     extend: bool
     # Why the delivery failed, for people.
     reason: str = ""
+    # The receiver that they pass to; empty: none.
+    to: str = ""
+    to_key: str = ""
+    held_ms_max: int = 0
 
 
 class Delivery(NamedTuple):
-    """An acquisition, and whether its messages are dead."""
+    """An acquisition, whether its messages are dead, and whose they are of a wish's shares."""
 
     acquired: Acquired
     is_dead: bool
+    share: int = 0
 
 
 @dataclass(slots=True)
@@ -101,10 +126,46 @@ class Granted:
     error: RockoonError | None = None
     # A sentence about readers with different filters.
     filter_conflict: str = ""
+    # The share that gets the next message, and messages of it and of all shares.
+    share: int = 0
+    messages_of_share: int = 0
+    messages: int = 0
 
-    @property
-    def messages(self) -> int:
-        return sum(each.acquired.messages.bit_count() for each in self.deliveries)
+    def add(self, delivery: Delivery) -> None:
+        """Note what was acquired for the present share."""
+        count = delivery.acquired.messages.bit_count()
+        self.deliveries.append(delivery)
+        self.messages += count
+        self.messages_of_share += count
+
+
+class Heard(NamedTuple):
+    """A client that a gateway has heard, or that said goodbye."""
+
+    client: ClientName
+    heard_at_ms: int
+    goodbye: bool = False
+
+
+@dataclass(slots=True)
+class Holding:
+    """What one receiver of a group has: messages that are invisible now."""
+
+    receiver: str
+    messages: int = 0
+    queues: set[MessageQueue] = field(default_factory=set)
+    attempt_max: int = 0
+    # Epoch milliseconds; 0: nothing is invisible.
+    next_visible_at_ms: int = 0
+
+    def add(self, queue: MessageQueue, acquisition: Acquisition, now_ms: int) -> None:
+        """Count an acquisition."""
+        for at_ms, part in acquisition.parts.items():
+            if at_ms > now_ms:
+                self.messages += part.bit_count()
+                self.queues.add(queue)
+                self.attempt_max = max(self.attempt_max, acquisition.attempt)
+                self.next_visible_at_ms = min(self.next_visible_at_ms or at_ms, at_ms)
 
 
 class Settlement(NamedTuple):
@@ -128,6 +189,7 @@ class Receivers:
         filters: readers' filters.
         now_ms: epoch milliseconds; by it messages become visible again. It must not jump.
         route_wait_seconds: how long to wait for routes that receivers have seen.
+        lease_ms: how long a client holds messages without being heard.
     """
 
     def __init__(
@@ -140,6 +202,7 @@ class Receivers:
         filters: ReaderFilters,
         now_ms: Callable[[], int],
         route_wait_seconds: float,
+        lease_ms: int = LEASE_MS,
     ) -> None:
         self._store = store
         self._routes = routes
@@ -148,7 +211,7 @@ class Receivers:
         self._filters = filters
         self.now_ms = now_ms
         self._route_wait_seconds = route_wait_seconds
-        self._deliveries = Deliveries(store.ledger)
+        self._deliveries = Deliveries(store.ledger, lease_ms)
         store.write(self._deliveries.service_started(now_ms()))
         self._ends = ends
         # When the ends of queues were last asked for that a receiver called shorter.
@@ -211,8 +274,9 @@ class Receivers:
         settlements: list[Settlement] = []
         try:
             for each in changes:
-                at_ms = now_ms + each.visible_after_ms
-                change = VisibilityChange(at_ms, each.counted, each.extend, each.reason)
+                at_ms, held_until_ms = self._times(each.visible_after_ms, each.held_ms_max, now_ms)
+                to = Holder(each.to, each.to_key, held_until_ms) if each.to else None
+                change = VisibilityChange(at_ms, each.counted, each.extend, each.reason, to)
                 changed = self._deliveries.change_visibility(*each.delivered, change)
                 records += changed.records
                 settlement = self._settled("put_off", each.delivered, changed.refused)
@@ -224,9 +288,46 @@ class Receivers:
         await self._store.durable()
         return settlements
 
+    async def heard(self, reports: Iterable[Heard]) -> None:
+        """Extend what clients hold that were heard, and make visible what others leave that said
+        goodbye. Raises as `acknowledge`."""
+        self._store.admit()
+        now_ms = self.now_ms()
+        records: list[Record] = []
+        try:
+            for each in reports:
+                if each.goodbye:
+                    records += self._deliveries.release_held(each.client, now_ms)
+                else:
+                    records += self._deliveries.extend_held(each.client, each.heard_at_ms)
+        finally:
+            self._store.write(records)
+        if records:
+            await self._store.durable()
+
     async def durable(self) -> None:
         """Wait until what can be seen now is durable."""
         await self._store.durable()
+
+    async def still_decides(self) -> None:
+        """As `ProgressStore.still_decides`."""
+        await self._store.still_decides()
+
+    @property
+    def lease_ms(self) -> int:
+        """How long a client holds messages without being heard."""
+        return self._deliveries.lease_ms
+
+    def holdings(self, group: str) -> list[Holding]:
+        """What each receiver of a group has now, sorted by name. Raises GroupNotFound."""
+        found: dict[str, Holding] = {}
+        now_ms = self.now_ms()
+        for queue, window in self.windows(group, ""):
+            for acquisition in window:
+                if acquisition.holder:
+                    known = found.setdefault(acquisition.holder, Holding(acquisition.holder))
+                    known.add(queue, acquisition, now_ms)
+        return sorted((x for x in found.values() if x.messages), key=lambda each: each.receiver)
 
     def windows(self, group: str, topic: str) -> list[tuple[MessageQueue, Window]]:
         """Queues that a group's receivers have acquired from, sorted.
@@ -396,7 +497,7 @@ class Receivers:
         for reach in wish.reaches:
             window = self._store.ledger.windows.find(wish.group, reach.queue)
             for acquired in held_by_try(window, wish, reach.queue, now_ms):
-                outcome.deliveries.append(Delivery(acquired, is_dead(config, acquired)))
+                outcome.add(Delivery(acquired, is_dead(config, acquired)))
         return bool(outcome.deliveries)
 
     def _open(self, group: str, reach: Reach, records: list[Record]) -> Window:
@@ -426,27 +527,7 @@ class Receivers:
     ) -> None:
         """Raises Busy: there is something, and receivers have too much of the queue."""
         left = wish.messages_max - outcome.messages
-        where = wish.group, reach.queue
-        visible_at_ms = now_ms + wish.visible_after_ms
-        made: Sequence[Record] = ()
-        if left > 0 and config.fifo:
-            made = self._deliveries.acquire_in_order(
-                *where,
-                left,
-                wish.message_group_max or left,
-                reach.candidates,
-                redeliveries_max(config),
-                now_ms,
-                visible_at_ms,
-                wish.attempt_id,
-            )
-        elif left > 0:
-            made = self._deliveries.acquire(*where, left, reach.end_offset, now_ms, visible_at_ms)
-        records += made
-        acquired = [each for each in made if isinstance(each, Acquired)]
-        for each in acquired:
-            outcome.deliveries.append(Delivery(each, is_dead(config, each)))
-            self._count(outcome.deliveries[-1])
+        acquired = self._acquire(wish, config, reach, now_ms, outcome, records)
         # In a FIFO group, a visible message may wait for one in flight.
         at_ms = window.next_visible_after(now_ms) if config.fifo else window.next_visible_at_ms()
         next_ms = outcome.next_visible_at_ms
@@ -463,6 +544,62 @@ class Receivers:
                 outcome.wanted[reach.queue] = window.floor
         elif not acquired and reach.end_offset > window.acquired_to:
             raise Busy(reason=f"{window.unsettled} messages of queue {reach.queue} are in flight")
+
+    def _acquire(
+        self,
+        wish: Wish,
+        config: GroupConfig,
+        reach: Reach,
+        now_ms: int,
+        outcome: Granted,
+        records: list[Record],
+    ) -> bool:
+        """Acquire messages of one queue for one share of a wish after the other; returns whether
+        there were any."""
+        where = wish.group, reach.queue
+        before = outcome.messages
+        visible_at_ms, held_until_ms = self._times(wish.visible_after_ms, wish.held_ms_max, now_ms)
+        while outcome.messages < wish.messages_max and outcome.share < len(wish.shares):
+            share = wish.shares[outcome.share]
+            left = share.messages_max - outcome.messages_of_share
+            left = min(left, wish.messages_max - outcome.messages)
+            holder = Holder(share.receiver, share.key_id, held_until_ms)
+            made: Sequence[Record]
+            if config.fifo:
+                made = self._deliveries.acquire_in_order(
+                    *where,
+                    left,
+                    wish.message_group_max or left,
+                    reach.candidates,
+                    redeliveries_max(config),
+                    now_ms,
+                    visible_at_ms,
+                    wish.attempt_id,
+                    holder,
+                )
+            else:
+                made = self._deliveries.acquire(
+                    *where, left, reach.end_offset, now_ms, visible_at_ms, holder
+                )
+            records += made
+            for each in made:
+                if isinstance(each, Acquired):
+                    outcome.add(Delivery(each, is_dead(config, each), outcome.share))
+                    self._count(outcome.deliveries[-1])
+            if outcome.messages_of_share < share.messages_max:
+                # The queue has no more.
+                break
+            outcome.share += 1
+            outcome.messages_of_share = 0
+        return outcome.messages > before
+
+    def _times(self, visible_after_ms: int, held_ms_max: int, now_ms: int) -> tuple[int, int]:
+        """When messages are visible that a receiver gets now, and until when its reports extend
+        them; 0: they do not."""
+        if not held_ms_max:
+            return now_ms + visible_after_ms, 0
+        held_until_ms = now_ms + held_ms_max
+        return min(now_ms + self._deliveries.lease_ms, held_until_ms), held_until_ms
 
     def _count(self, delivery: Delivery) -> None:
         count = delivery.acquired.messages.bit_count()

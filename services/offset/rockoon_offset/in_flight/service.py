@@ -8,6 +8,8 @@ from rockoon_core.bulk_calls import REPORTED_FILTER_BYTES_MAX, WISHES_PER_CALL_M
 from rockoon_core.errors import InvalidArgument, InvalidOffset, RockoonError
 from rockoon_core.message_queue import queue_from_wire, queue_to_wire
 from rockoon_core.start_position import policy_from_wire
+from rockoon_offset.in_flight import client_wire
+from rockoon_offset.in_flight.clients import KnownClients
 from rockoon_offset.in_flight.deliveries import INVISIBLE_MS_MAX, Candidates
 from rockoon_offset.in_flight.filters import TopicFilter
 from rockoon_offset.in_flight.receivers import (
@@ -19,6 +21,7 @@ from rockoon_offset.in_flight.receivers import (
     Reach,
     Receivers,
     Settlement,
+    Share,
     Wish,
 )
 from rockoon_offset.progress.commit_check import OFFSET_MAX
@@ -27,6 +30,7 @@ from rockoon_offset.request_checks import (
     bounded_names,
     check_bytes,
     check_group,
+    check_reply_bytes,
     check_topic,
     require,
 )
@@ -34,6 +38,7 @@ from rockoon_proto.v1 import in_flight_pb2 as pb
 from rockoon_proto.v1.in_flight_pb2_grpc import InFlightServiceServicer
 
 MESSAGES_MAX = 1024
+SHARES_MAX = 64
 INVISIBLE_MS_MIN = 1
 # Stored for each acquisition; a queue may have as many acquisitions as messages in flight.
 REASON_BYTES_MAX = 256
@@ -47,8 +52,9 @@ T = TypeVar("T")
 class InFlightService(InFlightServiceServicer):
     """See in_flight.proto for what each call promises."""
 
-    def __init__(self, receivers: Receivers) -> None:
+    def __init__(self, receivers: Receivers, clients: KnownClients) -> None:
         self._receivers = receivers
+        self._clients = clients
 
     async def Acquire(self, request: pb.AcquireRequest, context: Any) -> pb.AcquireReply:
         if len(request.wanted) > WISHES_PER_CALL_MAX:
@@ -125,6 +131,31 @@ class InFlightService(InFlightServiceServicer):
         await self._receivers.durable()
         return reply
 
+    async def ReportClients(
+        self, request: pb.ReportClientsRequest, context: Any
+    ) -> pb.ReportClientsReply:
+        now_ms = self._receivers.now_ms()
+        gateway, heard, changes = client_wire.reported(request, now_ms)
+        await self._receivers.heard(each.heard for each in heard)
+        answer = self._clients.report(gateway, heard, changes, request.lite_since, now_ms)
+        return client_wire.answer_to_wire(answer, self._receivers.lease_ms)
+
+    async def ListClients(
+        self, request: pb.ListClientsRequest, context: Any
+    ) -> pb.ListClientsReply:
+        check_group(request.group)
+        now_ms = self._receivers.now_ms()
+        holdings = self._receivers.holdings(request.group)
+        clients = self._clients.of_group(request.group, now_ms)
+        reply = pb.ListClientsReply(
+            clients=(client_wire.client_to_wire(each, now_ms) for each in clients),
+            holdings=map(client_wire.holding_to_wire, holdings),
+            as_of_ms=now_ms,
+        )
+        check_reply_bytes(reply.ByteSize(), "a smaller group")
+        await self._receivers.still_decides()
+        return reply
+
 
 def or_error(read: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | RockoonError:
     """An entry of a call, or what is wrong with it: others that share its call are no worse for
@@ -143,6 +174,8 @@ def wish(wanted: pb.Wanted) -> Wish:
     check_between("messages_max", wanted.messages_max, 1, MESSAGES_MAX)
     check_between("message_group_max", wanted.message_group_max, 0, MESSAGES_MAX)
     check_between("visible_after_ms", wanted.visible_after_ms, INVISIBLE_MS_MIN, INVISIBLE_MS_MAX)
+    check_between("held_ms_max", wanted.held_ms_max, 0, INVISIBLE_MS_MAX)
+    bounded_names(key_id=wanted.key_id)
     bounded(wanted.filters)
     for each in wanted.filters:
         check_topic(each.topic)
@@ -154,10 +187,28 @@ def wish(wanted: pb.Wanted) -> Wish:
         wanted.visible_after_ms,
         wanted.attempt_id,
         policy_from_wire(wanted.policy),
+        shares_of(wanted),
         wanted.receiver,
+        wanted.held_ms_max,
         [TopicFilter(each.topic, each.expression) for each in wanted.filters],
         wanted.message_group_max,
     )
+
+
+def shares_of(wanted: pb.Wanted) -> list[Share]:
+    if not wanted.shares:
+        key_id = client_wire.key_of(wanted.key_id)
+        return [Share(wanted.receiver, key_id, wanted.messages_max)]
+    if len(wanted.shares) > SHARES_MAX:
+        raise InvalidArgument(reason=f"more than {SHARES_MAX} shares of a wish")
+    for each in wanted.shares:
+        require(receiver=each.receiver)
+        bounded_names(key_id=each.key_id)
+        check_between("messages_max", each.messages_max, 1, MESSAGES_MAX)
+    return [
+        Share(each.receiver, client_wire.key_of(each.key_id), each.messages_max)
+        for each in wanted.shares
+    ]
 
 
 def reach_of(reach: pb.QueueReach) -> Reach:
@@ -180,6 +231,8 @@ def delivered(group: str, of: pb.Delivered) -> Delivered:
 
 
 def put_off(change: pb.VisibilityChange) -> PutOff:
+    bounded_names(receiver=change.receiver, key_id=change.key_id)
+    check_between("held_ms_max", change.held_ms_max, 0, INVISIBLE_MS_MAX)
     check_between("visible_after_ms", change.visible_after_ms, 0, INVISIBLE_MS_MAX)
     return PutOff(
         delivered(change.group, change.delivered),
@@ -187,6 +240,9 @@ def put_off(change: pb.VisibilityChange) -> PutOff:
         not change.uncounted,
         change.extend,
         change.reason.encode()[:REASON_BYTES_MAX].decode(errors="ignore"),
+        change.receiver,
+        client_wire.key_of(change.key_id),
+        change.held_ms_max,
     )
 
 
@@ -219,6 +275,7 @@ def acquired(delivery: Delivery) -> pb.Acquired:
         dead=delivery.is_dead,
         visible_at_ms=of.visible_at_ms,
         reason=of.reason if delivery.is_dead else "",
+        share=delivery.share,
     )
 
 

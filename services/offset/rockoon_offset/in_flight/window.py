@@ -49,6 +49,10 @@ class Acquisition(NamedTuple):
     parts: dict[int, int]
     # Why the last delivery failed whose receiver gave a reason; empty: none did.
     reason: str = ""
+    # As of a record `Acquired`.
+    holder: str = ""
+    holder_key: str = ""
+    held_until_ms: int = 0
 
     @property
     def messages(self) -> int:
@@ -237,6 +241,9 @@ class Window:
         visible_at_ms: int,
         attempt_id: str,
         reason: str = "",
+        holder: str = "",
+        holder_key: str = "",
+        held_until_ms: int = 0,
     ) -> None:
         """Messages are a new acquisition's; of an acquisition before, or nobody's (0)."""
         self.since = self.since or number
@@ -246,7 +253,8 @@ class Window:
             self._reach(first, messages)
         acquisition = self._acquisitions.get(number)
         if acquisition is None:
-            acquisition = Acquisition(number, first, attempt, attempt_id, {}, reason)
+            held = holder, holder_key, held_until_ms
+            acquisition = Acquisition(number, first, attempt, attempt_id, {}, reason, *held)
         self._add(acquisition, first, messages, visible_at_ms)
 
     def extend(self, number: int, first: int, messages: int, visible_at_ms: int) -> None:

@@ -95,7 +95,7 @@ class Windows:
                             each.attempt,
                             at_ms,
                             each.attempt_id,
-                            each.reason,
+                            *each[5:],
                         )
 
         return records()

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from rockoon_core.errors import RouteNotReached
 from rockoon_core.message_queue import MessageQueue
 from rockoon_core.start_position import Stored
+from rockoon_offset.in_flight.holders import Holders
 from rockoon_offset.in_flight.windows import Windows
 from rockoon_offset.members.known_members import KnownMembers
 from rockoon_offset.progress.applied_resets import AppliedResets
@@ -43,6 +44,7 @@ class LedgerState:
     def __init__(self) -> None:
         self.table = ProgressTable()
         self.windows = Windows()
+        self.held = Holders(self.windows)
         self.resets = AppliedResets()
         self._members: dict[str, MembersChanged] = {}
         self.known = KnownMembers()
@@ -227,6 +229,8 @@ class LedgerState:
         self.windows.open(record.group, record.queue, offset).acquire(*record[2:])
         if record.number > self.counters.acquisition:
             self.counters = self.counters._replace(acquisition=record.number)
+        if record.held_until_ms:
+            self.held.add(record)
 
     def apply_all(self, records: list[Record]) -> list[Record]:
         for record in records:

@@ -186,6 +186,11 @@ class Acquired(NamedTuple):
     attempt_id: str = ""
     # Why the last delivery failed whose receiver gave a reason; empty: none did.
     reason: str = ""
+    # The receiver, and its access key.
+    holder: str = ""
+    holder_key: str = ""
+    # Reports of the holder extend the messages until then, epoch milliseconds; 0: none does.
+    held_until_ms: int = 0
 
 
 class Settled(NamedTuple):
@@ -256,6 +261,10 @@ Record = (
     | Counters
 )
 
+# Of the last fields, the last one first: without them a service of an earlier version reads the
+# record, too.
+_ACQUIRED_DEFAULTS = (0, "", "", "")
+
 _to_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
@@ -287,9 +296,11 @@ def encode(record: Record) -> bytes:
         # JSON readers have limits for numbers, and sets have thousands of bits: hexadecimal.
         case Acquired():
             set_of = f"{record.messages:x}"
-            # Without a reason a service of an earlier version reads the record, too.
-            rest = record[6:] if record.reason else record[6:-1]
-            fields = ["acquired", record.group, *record.queue, *record[2:5], set_of, *rest]
+            fields = ["acquired", record.group, *record.queue, *record[2:5], set_of, *record[6:]]
+            for default in _ACQUIRED_DEFAULTS:
+                if fields[-1] != default:
+                    break
+                fields.pop()
         case Settled() | Extended():
             kind = "settled" if isinstance(record, Settled) else "extended"
             set_of = f"{record.messages:x}"

@@ -1,0 +1,231 @@
+"""Reports to the offset service: which clients this gateway has heard.
+
+    calls, streams ──▶ Presence.heard ──once a second──▶ ReportClients ──▶ leases of their messages
+    goodbyes, changes of lite topics ───────at once────▶               ◀── changes at other gateways
+
+The offset service extends the messages that reported clients hold. So a gateway keeps no list of
+receipts, and a client may call any gateway. Each client is reported every sixth part of the lease,
+and only while it is heard. Silence at one gateway says nothing: the client may call another one.
+"""
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Collection, Iterator
+from contextlib import suppress
+from typing import NamedTuple
+
+from rockoon.errors import OffsetServiceUnavailable, RockoonError
+from rockoon.net.connection import Connection
+from rockoon_core.repeated_lines import limited
+from rockoon_gateway.clients.presence import Client, Presence
+from rockoon_gateway.codes import enum_name
+from rockoon_gateway.lite.shared_subscriptions import SharedSubscriptions
+from rockoon_gateway.names import cluster_name
+from rockoon_proto.apache.rocketmq.v2.definition_pb2 import (
+    SQL,
+    ClientType,
+    FilterExpression,
+    Language,
+)
+from rockoon_proto.v1.in_flight_pb2 import (
+    ClientDetails,
+    ClientName,
+    ClientReport,
+    ReportClientsReply,
+    ReportClientsRequest,
+)
+from rockoon_proto.v1.offset_pb2 import TopicSubscription
+
+log = limited(logging.getLogger(__name__))
+
+TICK_SECONDS = 1.0
+# A lease has so many reports.
+REPORTS_OF_LEASE = 6
+LEASE_SECONDS_DEFAULT = 60.0
+CALL_SECONDS_MAX = 5.0
+# The wire's bounds.
+CLIENTS_PER_CALL_MAX = 1024
+SUBSCRIPTIONS_MAX = 32
+# Of one turn: a change that another gateway was first with is made once more.
+LITE_CALLS_MAX = 4
+TEXT_CHARACTERS_MAX = 255
+SQL_MARK = "SQL92:"
+
+
+class Goodbye(NamedTuple):
+    """A client that leaves a group, and when it said so, by the loop's clock."""
+
+    client: Client
+    group: str
+    at: float
+
+
+class Reports:
+    """See the module.
+
+    Args:
+        cluster: the connection.
+        name: the gateway's, for people.
+        presence: which clients were heard.
+        lite: their lite topics.
+    """
+
+    def __init__(
+        self, cluster: Connection, name: str, presence: Presence, lite: SharedSubscriptions
+    ) -> None:
+        self._cluster = cluster
+        self._name = name
+        self._process = secrets.token_hex(8)
+        self._presence = presence
+        self._lite = lite
+        self._lease_seconds = LEASE_SECONDS_DEFAULT
+        # When each client of a group was reported last, by the loop's clock.
+        self._reported: dict[tuple[Client, str], float] = {}
+        self._goodbyes: list[Goodbye] = []
+        self._service_id = ""
+        self._lite_since = 0
+        self._bell = asyncio.Event()
+        self._next: asyncio.Future[None] | None = None
+        self._reporting = asyncio.Lock()
+        presence.on_goodbye.append(self._left)
+        lite.subscriptions.on_change = self._bell.set
+
+    async def run(self) -> None:
+        """Report until cancelled."""
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(TICK_SECONDS):
+                    await self._bell.wait()
+            self._bell.clear()
+            await self.report()
+
+    async def soon(self) -> None:
+        """Wait until the offset service knows what was heard so far, and this gateway what others
+        have reported of those clients; for a few seconds at most."""
+        if self._next is None:
+            self._next = asyncio.get_running_loop().create_future()
+        self._bell.set()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(CALL_SECONDS_MAX):
+                await asyncio.shield(self._next)
+
+    async def report(self) -> None:
+        """Report what there is now; what fails is reported with the next call."""
+        async with self._reporting:
+            told, self._next = self._next, None
+            try:
+                await self._report()
+            except RockoonError as failure:
+                log.warning("clients of this gateway are reported later: %s", failure)
+            except Exception:
+                # The root of a task.
+                log.exception("a report of clients failed in a way that no one foresaw")
+            finally:
+                if told is not None and not told.done():
+                    told.set_result(None)
+
+    async def _report(self) -> None:
+        self._presence.look_for_signs()
+        now = asyncio.get_running_loop().time()
+        pause = self._lease_seconds / REPORTS_OF_LEASE
+        self._reported = {each: at for each, at in self._reported.items() if now - at < pause}
+        due = [each for each in self._presence.heard if each not in self._reported]
+        lite_calls = 0
+        while True:
+            goodbyes = self._goodbyes[:CLIENTS_PER_CALL_MAX]
+            some = due[: CLIENTS_PER_CALL_MAX - len(goodbyes)]
+            if self._lite.has_changes and lite_calls < LITE_CALLS_MAX:
+                lite_calls += 1
+            elif not (some or goodbyes) and not (self._lite.follows and not lite_calls):
+                return
+            await self._send(some, goodbyes)
+            del due[: len(some)], self._goodbyes[: len(goodbyes)]
+            lite_calls = max(lite_calls, 1)
+
+    async def _send(self, some: list[tuple[Client, str]], goodbyes: list[Goodbye]) -> None:
+        now = asyncio.get_running_loop().time()
+        # A client may have said goodbye since.
+        heard = {each: at for each in some if (at := self._presence.heard.get(each)) is not None}
+        request = ReportClientsRequest(
+            gateway=self._name,
+            gateway_id=self._process,
+            lite_since=self._lite_since,
+            # Goodbyes first: a client may have come again under its name.
+            clients=[
+                *(self._entry(client, group, now - at, True) for client, group, at in goodbyes),
+                *(self._entry(*each, now - at) for each, at in heard.items()),
+            ],
+        )
+        changes = self._lite.add_changes(request)
+        reply: ReportClientsReply = await self._cluster.call(
+            self._cluster.in_flight_service().ReportClients,
+            request,
+            unavailable=OffsetServiceUnavailable,
+            timeout_seconds=CALL_SECONDS_MAX,
+        )
+        for each, at in heard.items():
+            self._reported[each] = now
+            if self._presence.heard.get(each) == at:
+                del self._presence.heard[each]
+        self._lease_seconds = reply.lease_ms / 1000
+        self._lite_since = reply.lite_to
+        self._lite.note(changes, reply, now)
+        if self._service_id not in ("", reply.service_id):
+            self._report_all(now)
+        self._service_id = reply.service_id
+
+    def _report_all(self, now: float) -> None:
+        """The offset service has started and knows no client: report all that hold messages."""
+        self._reported.clear()
+        for client in self._presence:
+            if now - client.seen < self._lease_seconds:
+                for group in client.groups:
+                    self._presence.heard.setdefault((client, group), client.seen)
+
+    def _entry(
+        self, client: Client, group: str, seconds_ago: float, goodbye: bool = False
+    ) -> ClientReport:
+        return ClientReport(
+            name=ClientName(group=group, client_id=client.client_id, key_id=client.key_id),
+            heard_ms_ago=max(round(1000 * seconds_ago), 0),
+            goodbye=goodbye,
+            details=details_of(client),
+            lite_version=self._lite.version_of(client.client_id, group),
+        )
+
+    def _left(self, client: Client, groups: Collection[str]) -> None:
+        now = asyncio.get_running_loop().time()
+        self._goodbyes += [Goodbye(client, group, now) for group in groups]
+        self._bell.set()
+
+
+def details_of(client: Client) -> ClientDetails:
+    """What other gateways are told of a client."""
+    settings = client.settings
+    agent = settings.user_agent if settings is not None else None
+    kind = ""
+    if client.client_type != ClientType.CLIENT_TYPE_UNSPECIFIED:
+        kind = enum_name(ClientType, client.client_type).lower()
+    return ClientDetails(
+        client_type=kind,
+        language=enum_name(Language, agent.language) if agent is not None else client.language,
+        version=client.version,
+        address=client.peer,
+        hostname=agent.hostname if agent is not None else "",
+        subscriptions=_subscriptions(client),
+    )
+
+
+def _subscriptions(client: Client) -> Iterator[TopicSubscription]:
+    entries = client.settings.subscription.subscriptions if client.settings is not None else ()
+    for entry in entries[:SUBSCRIPTIONS_MAX]:
+        text = expression_text(entry.expression)[:TEXT_CHARACTERS_MAX]
+        yield TopicSubscription(topic=cluster_name(entry.topic), expression=text)
+
+
+def expression_text(expression: FilterExpression) -> str:
+    """A filter of the protocol, as Rockoon writes it."""
+    if expression.type == SQL:
+        return f"{SQL_MARK} {expression.expression}"
+    return expression.expression

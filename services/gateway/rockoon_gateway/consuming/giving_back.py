@@ -1,0 +1,76 @@
+"""Messages that were acquired for a client that did not take them.
+
+Other receivers get them at once, and the delivery does not count as an attempt.
+"""
+
+import asyncio
+import logging
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from typing import Protocol
+
+from rockoon.errors import RockoonError
+from rockoon.receiving.received import ReceiptHandle
+
+log = logging.getLogger(__name__)
+
+
+class Visibility(Protocol):
+    """What of the receiving engine is needed."""
+
+    async def change_visibility(
+        self,
+        group: str,
+        receipts: Sequence[ReceiptHandle],
+        visible_after_ms: int,
+        *,
+        counted: bool = True,
+        extend: bool = False,
+    ) -> list[ReceiptHandle | None]:
+        """See `ReceivingEngine`."""
+        ...
+
+
+class GivingBack:
+    """See the module.
+
+    Args:
+        engine: changes visibility.
+    """
+
+    def __init__(self, engine: Visibility) -> None:
+        self._engine = engine
+        self._untaken: list[tuple[str, ReceiptHandle]] = []
+        self._bell = asyncio.Event()
+        self._flushing = asyncio.Lock()
+
+    def give_back(self, group: str, receipts: Iterable[ReceiptHandle]) -> None:
+        """Return messages of a group with the next call."""
+        self._untaken += [(group, receipt) for receipt in receipts]
+        self._bell.set()
+
+    async def run(self) -> None:
+        """Return what comes, until cancelled."""
+        while True:
+            await self._bell.wait()
+            self._bell.clear()
+            await self.flush()
+
+    async def flush(self) -> None:
+        """Return what has come so far; on return it has been."""
+        # `run` may have taken the messages out already.
+        async with self._flushing:
+            groups: dict[str, list[ReceiptHandle]] = defaultdict(list)
+            for group, receipt in self._untaken:
+                groups[group].append(receipt)
+            self._untaken = []
+            async with asyncio.TaskGroup() as tasks:
+                for group, receipts in groups.items():
+                    tasks.create_task(self._return(group, receipts), name=f"give back, {group}")
+
+    async def _return(self, group: str, receipts: Sequence[ReceiptHandle]) -> None:
+        try:
+            await self._engine.change_visibility(group, receipts, 0, counted=False)
+        except RockoonError as failure:
+            count = len(receipts)
+            log.info("%d messages of %s stay invisible for a while: %s", count, group, failure)

@@ -1,0 +1,173 @@
+"""Lite subscriptions that gateways share: a client subscribes at one and receives at another.
+
+The offset service has the state of each client, with a version. A gateway sends changes with the
+state that it made them to. If another gateway was first, it gets that one's state, and makes its
+changes to it.
+"""
+
+import logging
+from collections.abc import Collection, Iterable
+from typing import NamedTuple
+
+from rockoon import Cluster
+from rockoon.errors import RockoonError
+from rockoon_gateway.clients.presence import Client, Presence
+from rockoon_gateway.codes import OK, Refusal
+from rockoon_gateway.lite.lite_topics import LiteTopics
+from rockoon_gateway.lite.subscriptions import LiteSubscription, LiteSubscriptions
+from rockoon_gateway.topics import Topics
+from rockoon_proto.apache.rocketmq.v2.service_pb2 import (
+    NotifyUnsubscribeLiteCommand,
+    TelemetryCommand,
+)
+from rockoon_proto.v1.in_flight_pb2 import (
+    ClientName,
+    LiteChange,
+    ReportClientsReply,
+    ReportClientsRequest,
+)
+from rockoon_proto.v1.in_flight_pb2 import LiteSubscription as LiteState
+
+log = logging.getLogger(__name__)
+
+# The wire's bounds of one call.
+CHANGES_MAX = 64
+CHANGES_BYTES_MAX = 2 << 20
+
+
+class Sent(NamedTuple):
+    """A change on its way, and how many changes of the client it has."""
+
+    subscription: LiteSubscription
+    changes: int
+
+
+class SharedSubscriptions:
+    """See the module.
+
+    Args:
+        cluster: the connection.
+        topics, lite_topics: routes of lite topics that other gateways have made.
+        presence: who is there.
+        subscriptions: of this gateway's clients.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        topics: Topics,
+        lite_topics: LiteTopics,
+        presence: Presence,
+        subscriptions: LiteSubscriptions,
+    ) -> None:
+        self._cluster = cluster
+        self._topics = topics
+        self._lite_topics = lite_topics
+        self._presence = presence
+        self.subscriptions = subscriptions
+        # Of clients whose state the offset service has asked for.
+        self._wanted: list[LiteSubscription] = []
+
+    @property
+    def has_changes(self) -> bool:
+        """Whether there is something to send."""
+        return bool(self._wanted) or any(each.changes for each in self.subscriptions.clients)
+
+    @property
+    def follows(self) -> bool:
+        """Whether other gateways' changes concern this one."""
+        return bool(self.subscriptions.clients)
+
+    def version_of(self, client_id: str, group: str) -> int:
+        """Of the state that this gateway has of a client."""
+        found = self.subscriptions.find(client_id, group)
+        return 0 if found is None else found.version
+
+    def add_changes(self, request: ReportClientsRequest) -> list[Sent]:
+        """Put changes into a report, as many as it may have."""
+        sent: list[Sent] = []
+        wanted, self._wanted = self._wanted, []
+        changed = [each for each in self.subscriptions.clients if each.changes]
+        size = 0
+        for each in dict.fromkeys((*wanted, *changed)):
+            if size >= CHANGES_BYTES_MAX or len(sent) == CHANGES_MAX:
+                if not each.changes:
+                    self._wanted.append(each)
+                continue
+            change = self._change(each)
+            size += change.ByteSize()
+            request.lite_changes.append(change)
+            sent.append(Sent(each, each.changes.count))
+        return sent
+
+    def _change(self, of: LiteSubscription) -> LiteChange:
+        return LiteChange(
+            subscription=LiteState(
+                name=self._name(of),
+                parent=of.parent,
+                lite_topics=of.lite_topics,
+                version=of.version,
+                client_version=of.client_version,
+            ),
+            is_known=not of.changes,
+            is_exclusive=of.is_exclusive,
+            claimed=of.changes.claimed if of.is_exclusive else (),
+        )
+
+    def _name(self, of: LiteSubscription) -> ClientName:
+        client = self._presence.get(of.client_id)
+        key_id = client.key_id if client is not None else ""
+        return ClientName(group=of.group, client_id=of.client_id, key_id=key_id)
+
+    def note(self, sent: Iterable[Sent], reply: ReportClientsReply, sent_at: float) -> None:
+        """Follow the offset service's answer to a report that was sent at a time of the loop."""
+        for each, version in zip(sent, reply.lite_versions, strict=True):
+            if version:
+                each.subscription.made(each.changes, version)
+        for state in reply.lite:
+            client = self._client(state.name)
+            # A client that said goodbye meanwhile, and came again, begins with nothing.
+            if client is not None and client.began < sent_at:
+                self._take(client, state)
+        for name in reply.lite_wanted:
+            found = self.subscriptions.find(name.client_id, name.group)
+            if found is not None and self._client(name) is not None:
+                self._wanted.append(found)
+
+    def _client(self, name: ClientName) -> Client | None:
+        client = self._presence.get(name.client_id)
+        return client if client is not None and client.key_id == name.key_id else None
+
+    def _take(self, client: Client, state: LiteState) -> None:
+        mine = self.subscriptions.of(client.client_id, state.name.group, state.parent)
+        if state.version <= mine.version and not mine.changes:
+            return
+        lost = [each for each in state.lost if each in mine.lite_topics]
+        new = mine.take(state.lite_topics, state.version, state.client_version)
+        tell_lost(client, lost)
+        if new:
+            self._cluster.tasks.create_task(
+                self._provide(mine, new), name=f"lite topics of {client.client_id}"
+            )
+
+    async def _provide(self, mine: LiteSubscription, lite_topics: Collection[str]) -> None:
+        """Have the routes of lite topics that another gateway has made."""
+        try:
+            parent = await self._topics.route(mine.parent)
+            await self._lite_topics.provide(parent, lite_topics, to_send=False)
+        except (RockoonError, Refusal) as failure:
+            log.warning(
+                "%d lite topics of %s are read when it names them again: %s",
+                len(lite_topics),
+                mine.client_id,
+                failure,
+            )
+        mine.wake()
+
+
+def tell_lost(client: Client | None, lite_topics: Iterable[str]) -> None:
+    """Tell a client which lite topics another one of its exclusive group has taken over."""
+    for outbox in client.outboxes if client is not None else ():
+        for lite_topic in lite_topics:
+            command = NotifyUnsubscribeLiteCommand(lite_topic=lite_topic)
+            outbox.put(TelemetryCommand(status=OK, notify_unsubscribe_lite_command=command))

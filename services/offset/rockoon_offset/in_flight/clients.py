@@ -1,0 +1,208 @@
+"""Clients that gateways hear, so that each gateway can say which clients a group has. Pure.
+
+Nothing is decided by this table: messages are extended by what a report says, whether there is room
+here for its client or not. It is kept in memory; after a start gateways report all clients again.
+"""
+
+import secrets
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from rockoon_offset.in_flight.holders import ClientName
+from rockoon_offset.in_flight.lite_sets import LiteChange, LiteSet, LiteSets
+from rockoon_offset.in_flight.receivers import Heard
+from rockoon_proto.v1.in_flight_pb2 import ClientDetails
+
+# Of all groups, of one group, of gateways that are remembered for one client: the ones that were
+# reported least recently are forgotten.
+CLIENTS_MAX = 100_000
+GROUP_CLIENTS_MAX = 20_000
+GATEWAYS_MAX = 8
+# Names of lite topics in one answer; the rest comes with the next one.
+ANSWER_NAMES_MAX = 50_000
+
+
+class Gateway(NamedTuple):
+    """Who reports: a name for people, and one of the process."""
+
+    name: str
+    process: str
+
+
+class ReportedClient(NamedTuple):
+    """A client that a gateway has heard."""
+
+    heard: Heard
+    # For people: kept and repeated as it came.
+    details: ClientDetails
+    lite_version: int = 0
+
+
+@dataclass(slots=True)
+class KnownClient:
+    """A client that was heard within the lease.
+
+    Attributes:
+        gateways: processes that have reported it, the last one last, with epoch milliseconds.
+        is_gone: it said goodbye. Remembered, since another gateway may report later that it heard
+            the client before.
+    """
+
+    name: ClientName
+    details: ClientDetails
+    gateway: str
+    heard_at_ms: int
+    gateways: dict[str, int] = field(default_factory=dict)
+    is_gone: bool = False
+    lite: LiteSet | None = None
+
+
+@dataclass(slots=True)
+class Answer:
+    """What a gateway is told; see ReportClientsReply."""
+
+    service_id: str
+    lite_to: int
+    lite: dict[ClientName, LiteSet] = field(default_factory=dict)
+    lite_versions: list[int] = field(default_factory=list)
+    lite_wanted: list[ClientName] = field(default_factory=list)
+
+
+class KnownClients:
+    """See the module.
+
+    Args:
+        lease_ms: how long a client is known that is not heard.
+        now_ms: epoch milliseconds of the start; states of lite topics have higher versions.
+    """
+
+    def __init__(self, lease_ms: int, now_ms: int) -> None:
+        self._lease_ms = lease_ms
+        self._service_id = secrets.token_hex(8)
+        # Both in the order of the last report.
+        self._clients: OrderedDict[ClientName, KnownClient] = OrderedDict()
+        self._of_group: dict[str, OrderedDict[ClientName, None]] = {}
+        self._lite = LiteSets(now_ms)
+
+    def __len__(self) -> int:
+        return len(self._clients)
+
+    def of_group(self, group: str, now_ms: int) -> Iterator[KnownClient]:
+        """Clients of a group that were heard within the lease, by their names."""
+        for name in sorted(self._of_group.get(group, ())):
+            client = self._clients[name]
+            if not client.is_gone and now_ms - client.heard_at_ms <= self._lease_ms:
+                client.lite = self._lite.find(name)
+                yield client
+
+    def report(
+        self,
+        gateway: Gateway,
+        reports: Sequence[ReportedClient],
+        changes: Iterable[LiteChange | None],
+        lite_since: int,
+        now_ms: int,
+    ) -> Answer:
+        """Note what a gateway reports; see ReportClients.
+
+        Args:
+            gateway: who reports.
+            reports: clients that it has heard.
+            changes: new states of lite topics; None for one that makes no sense.
+            lite_since: of its last answer.
+            now_ms: what time it is.
+        """
+        answer = Answer(self._service_id, 0)
+        for report in reports:
+            self._note(gateway, report, now_ms)
+        self._expire(now_ms)
+        for change in changes:
+            self._change(change, answer)
+        for report in reports:
+            self._compare(report, answer)
+        self._later(gateway, lite_since, answer)
+        return answer
+
+    def _note(self, gateway: Gateway, report: ReportedClient, now_ms: int) -> None:
+        name = report.heard.client
+        client = self._clients.get(name)
+        if client is None:
+            client = self._clients[name] = KnownClient(name, report.details, gateway.name, 0)
+        self._clients.move_to_end(name)
+        of_group = self._of_group.setdefault(name.group, OrderedDict())
+        of_group[name] = None
+        of_group.move_to_end(name)
+        if len(of_group) > GROUP_CLIENTS_MAX:
+            self._forget(next(iter(of_group)))
+        if report.heard.heard_at_ms >= client.heard_at_ms:
+            client.heard_at_ms = report.heard.heard_at_ms
+            client.is_gone = report.heard.goodbye
+            client.details, client.gateway = report.details, gateway.name
+        client.gateways.pop(gateway.process, None)
+        client.gateways[gateway.process] = now_ms
+        if len(client.gateways) > GATEWAYS_MAX:
+            del client.gateways[next(iter(client.gateways))]
+        if client.is_gone:
+            self._lite.forget(name)
+
+    def _change(self, change: LiteChange | None, answer: Answer) -> None:
+        name = change.wanted.client if change is not None else None
+        client = self._clients.get(name) if name is not None else None
+        if change is None or name is None or client is None or client.is_gone:
+            # A change comes with a report of its client, or behind one.
+            answer.lite_versions.append(0)
+            return
+        is_made = self._lite.change(change)
+        present = self._lite.find(name)
+        answer.lite_versions.append(present.version if is_made and present is not None else 0)
+        if present is not None and not (
+            is_made and present.lite_topics == change.wanted.lite_topics
+        ):
+            answer.lite[name] = present
+
+    def _compare(self, report: ReportedClient, answer: Answer) -> None:
+        name = report.heard.client
+        present = self._lite.find(name)
+        version = present.version if present is not None else 0
+        if report.heard.goodbye or name in answer.lite:
+            return
+        if version < report.lite_version:
+            answer.lite_wanted.append(name)
+        elif present is not None and version > report.lite_version:
+            answer.lite[name] = present
+
+    def _later(self, gateway: Gateway, since: int, answer: Answer) -> None:
+        """Add states that another gateway has changed, of clients that this one hears."""
+        answer.lite_to = self._lite.version
+        later = [
+            each
+            for each in self._lite.later_than(since)
+            if gateway.process in self._clients[each.client].gateways
+            and each.version not in answer.lite_versions
+        ]
+        names = 0
+        for each in reversed(later):
+            names += len(each.lite_topics)
+            if names > ANSWER_NAMES_MAX and each.version > since + 1:
+                answer.lite_to = each.version - 1
+                return
+            answer.lite[each.client] = each
+
+    def _expire(self, now_ms: int) -> None:
+        """Forget clients that no gateway has reported for a lease, and those beyond the bound."""
+        while self._clients:
+            name, client = next(iter(self._clients.items()))
+            reported_ms = next(reversed(client.gateways.values()))
+            if len(self._clients) <= CLIENTS_MAX and now_ms - reported_ms <= self._lease_ms:
+                return
+            self._forget(name)
+
+    def _forget(self, name: ClientName) -> None:
+        del self._clients[name]
+        self._lite.forget(name)
+        of_group = self._of_group[name.group]
+        del of_group[name]
+        if not of_group:
+            del self._of_group[name.group]

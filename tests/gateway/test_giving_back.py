@@ -1,0 +1,52 @@
+"""Messages that clients have not taken are returned, whatever the offset service says."""
+
+import asyncio
+from collections.abc import Sequence
+
+from rockoon.errors import OffsetServiceUnavailable
+from rockoon.receiving.received import ReceiptHandle
+from rockoon_core.message_queue import MessageQueue
+from rockoon_gateway.consuming.giving_back import GivingBack
+from support.waiting import DEADLINE_SECONDS
+
+QUEUE = MessageQueue("orders", "broker-a", 0)
+ONE, TWO = ReceiptHandle(QUEUE, 1, 0), ReceiptHandle(QUEUE, 1, 1)
+Change = tuple[str, tuple[ReceiptHandle, ...], int, bool, bool]
+
+
+class NotingEngine:
+    """Answers every change, and keeps a record of them."""
+
+    def __init__(self) -> None:
+        self.changes: asyncio.Queue[Change] = asyncio.Queue()
+        self.is_away = False
+
+    async def change_visibility(
+        self,
+        group: str,
+        receipts: Sequence[ReceiptHandle],
+        visible_after_ms: int,
+        *,
+        counted: bool = True,
+        extend: bool = False,
+    ) -> list[ReceiptHandle | None]:
+        self.changes.put_nowait((group, tuple(receipts), visible_after_ms, counted, extend))
+        if self.is_away:
+            raise OffsetServiceUnavailable
+        return list(receipts)
+
+
+async def test_an_offset_service_that_is_away_ends_nothing() -> None:
+    engine = NotingEngine()
+    engine.is_away = True
+    giving_back = GivingBack(engine)
+    async with asyncio.timeout(DEADLINE_SECONDS), asyncio.TaskGroup() as tasks:
+        running = tasks.create_task(giving_back.run())
+        giving_back.give_back("g", [ONE])
+        assert await engine.changes.get() == ("g", (ONE,), 0, False, False)
+        engine.is_away = False
+        giving_back.give_back("g", [TWO])
+        giving_back.give_back("h", [ONE])
+        changes = {await engine.changes.get(), await engine.changes.get()}
+        assert changes == {("g", (TWO,), 0, False, False), ("h", (ONE,), 0, False, False)}
+        running.cancel()

@@ -1,0 +1,207 @@
+"""Clients whose calls reach several gateways keep their messages whichever gateway hears them."""
+
+import asyncio
+import signal
+import time
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+import rockoon
+from gateway.consumers import Consumer, bodies, handle, topic_with
+from gateway.gateways import (
+    START_SECONDS_MAX,
+    RunningGateway,
+    gateway_program,
+    running_gateway,
+)
+from gateway.lite_consumers import LiteConsumer, lite_parent
+from gateway.wire_client import WireClient
+from rockoon.local.cluster import LocalCluster
+from rockoon.local.ports import choose_port
+from rockoon.local.process import end
+from rockoon_proto.apache.rocketmq.v2 import definition_pb2 as d
+from rockoon_proto.apache.rocketmq.v2 import service_pb2 as pb
+from rockoon_proto.apache.rocketmq.v2.definition_pb2 import Code
+from support.eventually import answered
+
+# A minute by default. Gateways report a client every sixth part of it.
+LEASE_SECONDS = 6.0
+# Of a busy machine.
+LATE_SECONDS_MAX = 10.0
+WORKER = "host@1@0@worker"
+
+
+@pytest.fixture(scope="module")
+def local_cluster() -> Iterator[LocalCluster]:
+    settings = {"offset": {"client_lease_seconds": LEASE_SECONDS}}
+    with LocalCluster(settings=settings) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+async def gateways(local_cluster: LocalCluster) -> AsyncIterator[Sequence[RunningGateway]]:
+    async with AsyncExitStack() as stack:
+        yield [
+            await stack.enter_async_context(running_gateway(local_cluster, name=f"gateway-{name}"))
+            for name in "abc"
+        ]
+
+
+@asynccontextmanager
+async def beating(group: str, addresses: Sequence[str]) -> AsyncIterator[None]:
+    """The worker's heartbeats, to one gateway after the other."""
+    async with AsyncExitStack() as stack:
+        clients = [
+            await stack.enter_async_context(WireClient(address, WORKER)) for address in addresses
+        ]
+
+        async def beat() -> None:
+            while True:
+                for client in clients:
+                    answer = await client.heartbeat(d.PUSH_CONSUMER, group)
+                    assert answer.status.code == Code.OK, answer
+                    await asyncio.sleep(LEASE_SECONDS / 6)
+
+        tasks = await stack.enter_async_context(asyncio.TaskGroup())
+        task = tasks.create_task(beat(), name="heartbeats")
+        yield
+        task.cancel()
+
+
+async def received_within(consumer: Consumer, seconds: float) -> list[d.Message]:
+    """What comes within a time; nothing if that is over."""
+    ends_at = time.monotonic() + seconds
+    while (left := ends_at - time.monotonic()) > 0:
+        if got := await consumer.receive(wait=min(left, 5.0), renewed=True):
+            return got
+    return []
+
+
+@pytest.mark.parametrize("heard_at", [(1,), (0, 1, 2)], ids=["another", "all in turn"])
+async def test_a_client_that_any_gateway_hears_keeps_its_message(
+    gateways: Sequence[RunningGateway], cluster: rockoon.Cluster, heard_at: Sequence[int]
+) -> None:
+    topic = await topic_with(cluster, f"kept-{len(heard_at)}", [b"work"])
+    group = f"of-{topic}"
+    async with (
+        WireClient(gateways[0].address, WORKER) as first,
+        WireClient(gateways[1].address, WORKER) as second,
+        WireClient(gateways[0].address, "host@2@0@other") as other,
+    ):
+        (got,) = await Consumer(first, group, topic).receive_all(1, renewed=True)
+        async with beating(group, [gateways[number].address for number in heard_at]):
+            rival = Consumer(other, group, topic)
+            assert await received_within(rival, 2.5 * LEASE_SECONDS) == []
+            answer = await Consumer(second, group, topic).acknowledge(handle(got))
+            assert answer.status.code == Code.OK
+
+
+async def test_a_client_that_nobody_hears_loses_its_message_within_the_lease(
+    gateways: Sequence[RunningGateway], cluster: rockoon.Cluster
+) -> None:
+    topic = await topic_with(cluster, "lost", [b"work"])
+    async with WireClient(gateways[0].address, WORKER) as dies:
+        await Consumer(dies, "losers", topic).receive_all(1, renewed=True)
+    async with WireClient(gateways[1].address, "host@2@0@other") as other:
+        rival = Consumer(other, "losers", topic)
+        (got,) = await received_within(rival, LEASE_SECONDS + LATE_SECONDS_MAX)
+        assert got.system_properties.delivery_attempt == 2
+
+
+async def test_a_goodbye_at_another_gateway_frees_a_message_at_once(
+    gateways: Sequence[RunningGateway], cluster: rockoon.Cluster
+) -> None:
+    topic = await topic_with(cluster, "freed", [b"work"])
+    async with (
+        WireClient(gateways[0].address, WORKER) as first,
+        WireClient(gateways[1].address, WORKER) as second,
+        WireClient(gateways[2].address, "host@2@0@other") as other,
+        asyncio.TaskGroup() as tasks,
+    ):
+        await Consumer(first, "leavers", topic).receive_all(1, renewed=True)
+        rival = tasks.create_task(
+            received_within(Consumer(other, "leavers", topic), LEASE_SECONDS / 2)
+        )
+        goodbye = pb.NotifyClientTerminationRequest(group=d.Resource(name="leavers"))
+        answer = await second.call("NotifyClientTermination", goodbye)
+        assert answer.status.code == Code.OK
+        assert bodies(await rival) == [b"work"]
+
+
+async def test_a_killed_gateway_costs_a_client_of_another_one_no_attempt(
+    local_cluster: LocalCluster,
+    gateways: Sequence[RunningGateway],
+    cluster: rockoon.Cluster,
+    tmp_path: Path,
+) -> None:
+    topic = await topic_with(cluster, "outlives", [b"work"])
+    node = gateway_program(local_cluster, "doomed", choose_port(), tmp_path)
+    try:
+        node.launch()
+        await asyncio.to_thread(node.wait_ready, time.monotonic() + START_SECONDS_MAX)
+        async with WireClient(node.address, WORKER) as first:
+            (got,) = await Consumer(first, "survivors", topic).receive_all(1, renewed=True)
+        node.signal(signal.SIGKILL)
+        async with (
+            beating("survivors", [gateways[0].address]),
+            WireClient(gateways[0].address, WORKER) as second,
+            WireClient(gateways[1].address, "host@2@0@other") as other,
+        ):
+            rival = Consumer(other, "survivors", topic)
+            assert await received_within(rival, 1.5 * LEASE_SECONDS) == []
+            answer = await Consumer(second, "survivors", topic).acknowledge(handle(got))
+            assert answer.status.code == Code.OK
+    finally:
+        await asyncio.to_thread(end, [node])
+
+
+async def test_a_restart_of_the_offset_service_is_no_silence_of_clients(
+    local_cluster: LocalCluster, gateways: Sequence[RunningGateway], cluster: rockoon.Cluster
+) -> None:
+    topic = await topic_with(cluster, "restarted", [b"work"])
+    async with (
+        WireClient(gateways[0].address, WORKER) as first,
+        WireClient(gateways[1].address, "host@2@0@other") as other,
+    ):
+        worker, rival = Consumer(first, "patient", topic), Consumer(other, "patient", topic)
+        (got,) = await worker.receive_all(1, renewed=True)
+        async with beating("patient", [gateways[1].address]):
+            await asyncio.to_thread(local_cluster.stop, "offset")
+            # The lease ends while the service is away.
+            await asyncio.sleep(LEASE_SECONDS)
+            await asyncio.to_thread(local_cluster.start, "offset")
+            assert await received_within(rival, 1.5 * LEASE_SECONDS) == []
+            assert (await worker.acknowledge(handle(got))).status.code == Code.OK
+
+
+async def test_lite_topics_that_were_subscribed_to_at_one_gateway_are_received_at_another(
+    gateways: Sequence[RunningGateway], cluster: rockoon.Cluster
+) -> None:
+    topic = await lite_parent(cluster, "rooms")
+    async with (
+        WireClient(gateways[0].address, WORKER) as first,
+        WireClient(gateways[1].address, WORKER) as second,
+    ):
+        here, there = (LiteConsumer(each, "roomers", topic) for each in (first, second))
+        await here.send("one", b"1")
+        await here.subscribe("one")
+        got = await there.receive(wait=10)
+        assert bodies(got) == [b"1"]
+        assert (await there.acknowledge(*map(handle, got))).status.code == Code.OK
+        # What is added at either one is known to the other one.
+        await there.subscribe("two")
+        await there.send("two", b"2")
+        assert bodies(await here.receive(wait=10)) == [b"2"]
+        await here.sync("one", action=d.PARTIAL_REMOVE)
+        await here.send("one", b"3")
+
+        async def received() -> list[d.Message]:
+            got = await there.receive(wait=0)
+            for each in got:
+                await there.change(handle(each), 0.0, suspend=True)
+            return got
+
+        await answered(received, lambda got: not got)
