@@ -10,6 +10,7 @@ from gateway.gateways import RunningGateway, running_gateway
 from gateway.wire_client import WireClient, consumer_settings, message, producer_settings
 from rockoon.local.cluster import LocalCluster
 from rockoon_gateway.calls import ClientCall
+from rockoon_gateway.clients.outbox import Outbox
 from rockoon_gateway.clients.presence import Client, Presence, check_owner
 from rockoon_gateway.clients.settings_checks import check_settings
 from rockoon_gateway.codes import Refusal, enum_name
@@ -247,6 +248,40 @@ async def test_settings_of_all_clients_together_have_a_bound() -> None:
     assert (client.settings, client.client_type) == (None, d.PRODUCER)
     await presence.terminate(pb.NotifyClientTerminationRequest(), calls[0])
     assert presence.told(calls[1], large).settings is not None
+
+
+async def test_a_consumer_that_is_too_busy_to_call_is_heard_by_its_connection() -> None:
+    presence = Presence(30.0)
+    call = ClientCall("c", "JAVA", "5", "peer", None, None)
+    client = presence.told(call, consumer_settings("readers", "orders"))
+    signs = [1]
+    client.outboxes.append(Outbox(call, lambda: signs[0]))
+    presence.look_for_signs()
+    presence.heard.clear()
+    presence.look_for_signs()
+    assert presence.heard == {}
+    signs[0] += 1
+    presence.look_for_signs()
+    assert list(presence.heard) == [(client, "readers")]
+
+
+async def test_a_goodbye_needs_the_group_of_a_client_that_is_not_known_here() -> None:
+    presence = Presence(30.0)
+    left: list[tuple[str, list[str]]] = []
+    presence.on_goodbye.append(lambda client, groups: left.append((client.key_id, list(groups))))
+    call = ClientCall("c", "JAVA", "5", "peer", None, None)
+    with pytest.raises(Refusal):
+        await presence.terminate(pb.NotifyClientTerminationRequest(), call)
+    await presence.terminate(
+        pb.NotifyClientTerminationRequest(group=d.Resource(name="readers")), call
+    )
+    presence.seen(call, "more")
+    await presence.heartbeat(
+        pb.HeartbeatRequest(client_type=d.PUSH_CONSUMER, group=d.Resource(name="readers")), call
+    )
+    await presence.terminate(pb.NotifyClientTerminationRequest(), call)
+    assert left == [("", ["readers"]), ("", ["more", "readers"])]
+    assert presence.heard == {}
 
 
 async def test_of_settings_only_what_is_looked_at_is_kept() -> None:

@@ -1,4 +1,4 @@
-"""Messages that clients have not taken are returned, whatever the offset service says."""
+"""Messages that were not delivered are returned, also after failures of the offset service."""
 
 import asyncio
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ Change = tuple[str, tuple[ReceiptHandle, ...], int, bool, bool]
 
 
 class NotingEngine:
-    """Answers every change, and keeps a record of them."""
+    """Answers and records every change."""
 
     def __init__(self) -> None:
         self.changes: asyncio.Queue[Change] = asyncio.Queue()

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import rockoon
-from gateway.consumers import Consumer, bodies, handle, topic_with
+from gateway.consumers import Consumer, bodies, handle, send, topic_with
 from gateway.gateways import (
     START_SECONDS_MAX,
     RunningGateway,
@@ -27,7 +27,7 @@ from rockoon_proto.apache.rocketmq.v2 import service_pb2 as pb
 from rockoon_proto.apache.rocketmq.v2.definition_pb2 import Code
 from support.eventually import answered
 
-# A minute by default. Gateways report a client every sixth part of it.
+# A minute by default. Gateways report a client six times in a lease.
 LEASE_SECONDS = 6.0
 # Of a busy machine.
 LATE_SECONDS_MAX = 10.0
@@ -51,11 +51,13 @@ async def gateways(local_cluster: LocalCluster) -> AsyncIterator[Sequence[Runnin
 
 
 @asynccontextmanager
-async def beating(group: str, addresses: Sequence[str]) -> AsyncIterator[None]:
-    """The worker's heartbeats, to one gateway after the other."""
+async def beating(
+    group: str, addresses: Sequence[str], client_id: str = WORKER
+) -> AsyncIterator[None]:
+    """A client's heartbeats, to one gateway after the other."""
     async with AsyncExitStack() as stack:
         clients = [
-            await stack.enter_async_context(WireClient(address, WORKER)) for address in addresses
+            await stack.enter_async_context(WireClient(address, client_id)) for address in addresses
         ]
 
         async def beat() -> None:
@@ -129,6 +131,41 @@ async def test_a_goodbye_at_another_gateway_frees_a_message_at_once(
         answer = await second.call("NotifyClientTermination", goodbye)
         assert answer.status.code == Code.OK
         assert bodies(await rival) == [b"work"]
+
+
+async def test_clients_that_wait_together_hold_each_their_own_message(
+    gateways: Sequence[RunningGateway], cluster: rockoon.Cluster
+) -> None:
+    topic = await topic_with(cluster, "together", queues=2)
+    async with (
+        AsyncExitStack() as stack,
+        WireClient(gateways[1].address, "host@2@0@other") as other,
+    ):
+        clients = [
+            await stack.enter_async_context(WireClient(gateways[0].address, f"host@{n}@0@each"))
+            for n in range(4)
+        ]
+        consumers = [Consumer(each, "together", topic) for each in clients]
+        async with asyncio.TaskGroup() as tasks:
+            waiting = [
+                tasks.create_task(each.receive(batch_size=1, renewed=True, wait=20))
+                for each in consumers
+            ]
+            await send(cluster, topic, [b"%d" % n for n in range(4)])
+        got = [task.result()[0] for task in waiting]
+        goodbye = pb.NotifyClientTerminationRequest(group=d.Resource(name="together"))
+        async with (
+            beating("together", [gateways[1].address], "host@1@0@each"),
+            beating("together", [gateways[1].address], "host@2@0@each"),
+            beating("together", [gateways[1].address], "host@3@0@each"),
+        ):
+            await clients[0].call("NotifyClientTermination", goodbye)
+            rival = Consumer(other, "together", topic)
+            assert bodies(await received_within(rival, LEASE_SECONDS)) == [got[0].body]
+            assert await received_within(rival, 1.5 * LEASE_SECONDS) == []
+        for consumer, message in zip(consumers[1:], got[1:], strict=True):
+            answer = await consumer.acknowledge(handle(message))
+            assert answer.status.code == Code.OK
 
 
 async def test_a_killed_gateway_costs_a_client_of_another_one_no_attempt(

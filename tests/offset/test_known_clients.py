@@ -1,4 +1,4 @@
-"""Clients that gateways report: what they hold, and the lite topics that they read."""
+"""Clients that gateways report: their messages, and their lite topics."""
 
 from typing import Any
 
@@ -200,7 +200,7 @@ def test_in_an_exclusive_group_a_lite_topic_has_the_reader_that_claimed_it_last(
     told = world.heard(HERE, since=version)
     (state,) = told.lite.values()
     assert (state.client.client_id, state.lite_topics, state.lost) == ("a", ("two",), ("one",))
-    # It names all that it read before it has heard of that.
+    # The client repeats its complete list before it is notified.
     again = lite("a", "one", "two", version=state.version, is_exclusive=True)
     assert topics_of(world.heard(HERE, changes=(again,))) == {"a": ("two",)}
 

@@ -41,7 +41,7 @@ class Held(NamedTuple):
     number: int
     attempt: int
     visible_at_ms: int
-    # Whose reports extend it, and until when; nobody's by default.
+    # The client whose reports extend it, and until when; empty and 0: no reports do.
     holder: str = ""
     held_until_ms: int = 0
 
@@ -328,7 +328,7 @@ class World:
             assert self.deliveries.release_held(stranger, self.now_ms) == []
 
     def leave(self) -> None:
-        """A client says goodbye: what it holds is visible now, and counts."""
+        """A client says goodbye: its messages are visible now, and the attempt counts."""
         name = self.chance.choice(CLIENTS)
         records = self.deliveries.release_held(ClientName(GROUP, name, ""), self.now_ms)
         self.write(list(records))
@@ -402,7 +402,7 @@ class World:
         if self.chance.random() < 0.5:
             kept = [record for batch in self.batches for record in batch]
         self.ledger = replayed(kept)
-        # While the service was away nobody could be heard.
+        # The service could not hear clients while it was away.
         self.write(self.deliveries.service_started(self.now_ms))
         until_ms = self.now_ms + LEASE_MS
         for offset, held in self.model.held.items():

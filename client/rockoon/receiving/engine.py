@@ -121,7 +121,8 @@ class ReceivingEngine:
             receiver: who asks, and holds the messages; the connection's client id when empty.
             key_id: access key of a receiver for which a gateway asks.
             held_ms_max: above 0: a gateway reports the receiver while it lives, and the offset
-                service extends the messages meanwhile, for so long at most; milliseconds.
+                service extends the messages while it is reported, at most for this time,
+                milliseconds.
             consume_from: where to start on queues without progress, when the group does not say.
             create_group: make the group when it does not exist.
 
@@ -152,7 +153,7 @@ class ReceivingEngine:
     async def _messages_of(
         self, parked: ParkedReceiver, line: Line, group: ReceivingGroup, wait_seconds: float
     ) -> ReceivedMessages:
-        """What a parked receiver gets within a time. Cancelled, gives back what it got."""
+        """Wait for the messages of a parked receiver. Cancelled, gives its messages back."""
         over = asyncio.get_running_loop().call_later(wait_seconds, _time_over, line, parked)
         try:
             return await parked.messages

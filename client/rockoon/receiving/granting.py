@@ -51,7 +51,7 @@ class Share:
     acquired: Acquired
     offsets: list[int]
     name: ReceiverName
-    """Who holds them."""
+    """The holder."""
 
     def receipts(self, offsets: Sequence[int]) -> list[ReceiptHandle]:
         acquisition = self.acquired.acquisition
@@ -205,7 +205,7 @@ class Granting:
             self._acquirer.make_due(line, wish.group)
 
     def _sort_out(self, wish: Wish, share: Share, reading: Reading, ready: Ready) -> None:
-        """Add what receivers get of a share to what is ready; see to the rest."""
+        """Add the messages of a share to the ready ones, and settle or give back the rest."""
         group, queue = wish.group.name, share.tail.queue
         line = wish.line
         done = reading.gone

@@ -23,7 +23,7 @@ SHARES_MAX = 64
 
 
 class ReceiverName(NamedTuple):
-    """Under which name receivers hold messages; receivers of one name share what they acquire."""
+    """The name under which receivers hold messages. Receivers of one name share their messages."""
 
     receiver: str
     key_id: str = ""

@@ -241,7 +241,7 @@ class Settler:
 
         Args:
             to: the receiver that holds the messages from now on, by the same delivery.
-            held_ms_max: of that receiver, as of `Wanted` on the wire.
+            held_ms_max: see `Wanted` on the wire.
         """
         if not receipts:
             return []

@@ -141,7 +141,8 @@ class InFlightServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ListClients(self, request, context):
-        """The clients of a group that any gateway has heard within the lease, and what each client holds.
+        """The clients of a group that any gateway has heard within the lease, and the messages that each
+        receiver holds.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

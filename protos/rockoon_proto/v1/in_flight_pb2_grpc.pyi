@@ -68,7 +68,9 @@ class InFlightServiceStub:
     is not in its report: another gateway may hear it.
     """
     ListClients: _grpc.UnaryUnaryMultiCallable[_in_flight_pb2.ListClientsRequest, _in_flight_pb2.ListClientsReply]
-    """The clients of a group that any gateway has heard within the lease, and what each client holds."""
+    """The clients of a group that any gateway has heard within the lease, and the messages that each
+    receiver holds.
+    """
 
 @_typing.type_check_only
 class InFlightServiceAsyncStub(InFlightServiceStub):
@@ -110,7 +112,9 @@ class InFlightServiceAsyncStub(InFlightServiceStub):
     is not in its report: another gateway may hear it.
     """
     ListClients: _aio.UnaryUnaryMultiCallable[_in_flight_pb2.ListClientsRequest, _in_flight_pb2.ListClientsReply]  # type: ignore[assignment]
-    """The clients of a group that any gateway has heard within the lease, and what each client holds."""
+    """The clients of a group that any gateway has heard within the lease, and the messages that each
+    receiver holds.
+    """
 
 class InFlightServiceServicer(metaclass=_abc_1.ABCMeta):
     """Consumption message by message, kept by the offset service: what RocketMQ calls POP, Kafka a share
@@ -185,6 +189,8 @@ class InFlightServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _in_flight_pb2.ListClientsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_in_flight_pb2.ListClientsReply, _abc.Awaitable[_in_flight_pb2.ListClientsReply]]:
-        """The clients of a group that any gateway has heard within the lease, and what each client holds."""
+        """The clients of a group that any gateway has heard within the lease, and the messages that each
+        receiver holds.
+        """
 
 def add_InFlightServiceServicer_to_server(servicer: InFlightServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -18,7 +18,7 @@ class Outbox:
 
     Args:
         call: the stream's.
-        signs_of_life: counts what comes by the stream's connection.
+        signs_of_life: counts arrivals of bytes on the stream's connection.
     """
 
     def __init__(self, call: ClientCall, signs_of_life: Callable[[], int] = lambda: 0) -> None:

@@ -1,8 +1,8 @@
 """Presence: the clients that this gateway knows, from their calls.
 
 No call depends on it: clients of some languages go on without heartbeats or settings after the
-gateway was restarted, and whoever calls is known from then on. A client may call several gateways:
-that it does not call this one says nothing. `Reports` gathers what all gateways have heard.
+gateway was restarted. Any call makes a client known. A client may call several gateways, so its
+silence at this one means nothing. `Reports` sends the heard clients to the offset service.
 """
 
 import asyncio
@@ -55,7 +55,7 @@ class Client:
         began, seen: when it called first and last, on the event loop's clock.
         groups: consumer groups that it has named in calls.
         outboxes: its open Telemetry streams.
-        signs_of_life: as of its streams, when they were looked at last.
+        signs_of_life: sum of its streams at the last check.
         key_id: the access key that it called with first; nobody else's calls are its own. Empty
             where calls are not signed.
     """
@@ -232,7 +232,7 @@ class Presence:
     async def terminate(
         self, request: pb.NotifyClientTerminationRequest, call: ClientCall
     ) -> pb.NotifyClientTerminationResponse:
-        """The client ends: it is forgotten at once, and leaves what it holds.
+        """The client ends: it is forgotten at once, and its messages become visible.
 
         A consumer that has called other gateways only is not known here; it names its group.
         """

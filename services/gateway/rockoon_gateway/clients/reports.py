@@ -40,7 +40,7 @@ from rockoon_proto.v1.offset_pb2 import TopicSubscription
 log = limited(logging.getLogger(__name__))
 
 TICK_SECONDS = 1.0
-# A lease has so many reports.
+# Reports of a client in one lease.
 REPORTS_OF_LEASE = 6
 LEASE_SECONDS_DEFAULT = 60.0
 CALL_SECONDS_MAX = 5.0
@@ -101,8 +101,7 @@ class Reports:
             await self.report()
 
     async def soon(self) -> None:
-        """Wait until the offset service knows what was heard so far, and this gateway what others
-        have reported of those clients; for a few seconds at most."""
+        """Wait for the next report and its answer, for a few seconds at most."""
         if self._next is None:
             self._next = asyncio.get_running_loop().create_future()
         self._bell.set()
@@ -111,7 +110,7 @@ class Reports:
                 await asyncio.shield(self._next)
 
     async def report(self) -> None:
-        """Report what there is now; what fails is reported with the next call."""
+        """Report all clients that are due. After a failure the next call reports them."""
         async with self._reporting:
             told, self._next = self._next, None
             try:
@@ -201,7 +200,7 @@ class Reports:
 
 
 def details_of(client: Client) -> ClientDetails:
-    """What other gateways are told of a client."""
+    """Details of a client, for the clients of other gateways' consoles."""
     settings = client.settings
     agent = settings.user_agent if settings is not None else None
     kind = ""

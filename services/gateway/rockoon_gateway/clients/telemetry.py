@@ -74,7 +74,7 @@ class Telemetry:
         Args:
             requests: of the client.
             call: the stream's.
-            signs_of_life: counts what comes by its connection.
+            signs_of_life: as of `Outbox`.
 
         Raises:
             Refusal, RockoonError: the settings are refused, and so the stream ends.

@@ -104,7 +104,7 @@ class GroupsReport:
         try:
             return (await self._admin.clients(group)).clients
         except GroupNotFound:
-            # It was deleted meanwhile.
+            # The group was deleted after it was listed.
             return ()
 
     async def clients(

@@ -1,6 +1,6 @@
-"""Messages that were acquired for a client that did not take them.
+"""Messages that were acquired for a client and not delivered to it.
 
-Other receivers get them at once, and the delivery does not count as an attempt.
+They become visible at once, and the delivery does not count as an attempt.
 """
 
 import asyncio
@@ -50,15 +50,15 @@ class GivingBack:
         self._bell.set()
 
     async def run(self) -> None:
-        """Return what comes, until cancelled."""
+        """Return messages until cancelled."""
         while True:
             await self._bell.wait()
             self._bell.clear()
             await self.flush()
 
     async def flush(self) -> None:
-        """Return what has come so far; on return it has been."""
-        # `run` may have taken the messages out already.
+        """Return all messages that `give_back` has received so far."""
+        # `run` may be returning the same messages now.
         async with self._flushing:
             groups: dict[str, list[ReceiptHandle]] = defaultdict(list)
             for group, receipt in self._untaken:

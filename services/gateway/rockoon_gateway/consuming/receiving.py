@@ -92,8 +92,8 @@ class Receiving:
         groups: makes those that are first seen here, if it may.
         lite: receives for lite consumers.
         lite_subscriptions: what those read.
-        giving_back: takes what clients have not taken.
-        learn: waits until it is known here what a client has subscribed to at other gateways.
+        giving_back: returns messages that were not delivered.
+        learn: waits for subscriptions that clients have made at other gateways.
         clock: stamps answers.
 
     Attributes:

@@ -48,7 +48,7 @@ class SharedSubscriptions:
     Args:
         cluster: the connection.
         topics, lite_topics: routes of lite topics that other gateways have made.
-        presence: who is there.
+        presence: the gateway's clients.
         subscriptions: of this gateway's clients.
     """
 
@@ -126,7 +126,7 @@ class SharedSubscriptions:
                 each.subscription.made(each.changes, version)
         for state in reply.lite:
             client = self._client(state.name)
-            # A client that said goodbye meanwhile, and came again, begins with nothing.
+            # A client that said goodbye after the report was sent begins without lite topics.
             if client is not None and client.began < sent_at:
                 self._take(client, state)
         for name in reply.lite_wanted:
@@ -166,7 +166,7 @@ class SharedSubscriptions:
 
 
 def tell_lost(client: Client | None, lite_topics: Iterable[str]) -> None:
-    """Tell a client which lite topics another one of its exclusive group has taken over."""
+    """Notify a client of lite topics that another client of its exclusive group reads now."""
     for outbox in client.outboxes if client is not None else ():
         for lite_topic in lite_topics:
             command = NotifyUnsubscribeLiteCommand(lite_topic=lite_topic)

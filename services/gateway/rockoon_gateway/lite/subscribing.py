@@ -160,8 +160,8 @@ class LiteSubscribing:
                 await begin_at(self._cluster, mine.group, route, option, who)
 
     def _take_over(self, mine: LiteSubscription, wanted: Collection[str]) -> None:
-        """Others of the group at this gateway lose what this one subscribes to, and are told; those
-        at other gateways by the offset service."""
+        """Remove lite topics from the other clients of the group at this gateway, and notify those
+        clients. The offset service does the same for clients of other gateways."""
         for other in self.subscriptions.others(mine):
             lost = [each for each in wanted if each in other.lite_topics]
             other.remove(lost)

@@ -1,7 +1,7 @@
 """Lite subscriptions: which lite topics each client reads.
 
 A client says it again every half minute, to any gateway. Gateways share it by way of the offset
-service (`shared_subscriptions`). Nothing here waits, or asks anybody.
+service (`shared_subscriptions`). This module does no I/O.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ class Changes:
         count: how often.
         replaces: it has named all that it reads; of the state nothing is left.
         added, removed: lite topics.
-        claimed: those that it takes from others, in an exclusive group.
+        claimed: in an exclusive group, the ones that other clients lose by this.
     """
 
     count: int = 0
@@ -43,7 +43,7 @@ class LiteSubscription:
         client_id: whose.
         group, parent: the consumer group, and the topic that it is bound to.
         lite_topics: in the order in which they came.
-        client_version: of what the client said last of all of them; 0 when it numbers nothing.
+        client_version: number of the client's last complete list; 0 if it numbers nothing.
         waiting: receivers, which end when `lite_topics` are others.
         changed: called when the client has changed something.
         is_exclusive: in its group a lite topic has one reader.
@@ -64,7 +64,7 @@ class LiteSubscription:
     is_compared: bool = False
 
     def add(self, lite_topics: Collection[str]) -> None:
-        """Read these, too; in an exclusive group no one else does from now on."""
+        """Read these, too. In an exclusive group other clients lose them."""
         if not self.lite_topics.keys() >= set(lite_topics):
             self.lite_topics.update(dict.fromkeys(lite_topics))
             self.changes.added.update(dict.fromkeys(lite_topics))
@@ -104,7 +104,7 @@ class LiteSubscription:
         return [each for each in self.lite_topics if each not in before]
 
     def made(self, count: int, version: int) -> None:
-        """The offset service has made its state what it was here after some changes."""
+        """The offset service has stored the state that was here after `count` changes."""
         self.version = version
         if self.changes.count == count:
             self.changes = Changes()
@@ -136,7 +136,7 @@ class LiteSubscriptions:
         is_there: whether a client is known; what one that has gone says is kept for nobody.
 
     Attributes:
-        on_change: called when a client has changed what it reads.
+        on_change: called when a client has changed its lite topics.
     """
 
     def __init__(self, is_there: Callable[[str], bool] = lambda _: True) -> None:
@@ -183,7 +183,7 @@ class LiteSubscriptions:
         ]
 
     def forget(self, client_id: str) -> None:
-        """A client has gone from here; whether it has gone from the cluster is not said by that."""
+        """Forget a client at this gateway. Other gateways may still hear it."""
         gone = self._by_client.pop(client_id, None)
         if gone is not None:
             gone.lite_topics = {}

@@ -43,8 +43,8 @@ def key_of(stated: str) -> str:
 def reported(
     request: pb.ReportClientsRequest, now_ms: int
 ) -> tuple[Gateway, list[ReportedClient], list[LiteChange | None]]:
-    """Read a report. Clients choose their names: entries that cannot be read do no harm to others;
-    clients are left out then, and a change is None.
+    """Read a report. Clients choose their names, so one bad entry must not refuse the whole report:
+    a bad client is left out, and a bad change is None.
 
     Raises:
         InvalidArgument: as a whole it is too long, or names no gateway.

@@ -1,7 +1,7 @@
 """Clients that gateways hear, so that each gateway can say which clients a group has. Pure.
 
-Nothing is decided by this table: messages are extended by what a report says, whether there is room
-here for its client or not. It is kept in memory; after a start gateways report all clients again.
+No decision depends on this table: a report extends messages even if the table has no room for its
+client. It is kept in memory. After a start of the service, gateways report all clients again.
 """
 
 import secrets
@@ -25,7 +25,7 @@ ANSWER_NAMES_MAX = 50_000
 
 
 class Gateway(NamedTuple):
-    """Who reports: a name for people, and one of the process."""
+    """A reporting gateway: its name for people, and a random name of its process."""
 
     name: str
     process: str
@@ -61,7 +61,7 @@ class KnownClient:
 
 @dataclass(slots=True)
 class Answer:
-    """What a gateway is told; see ReportClientsReply."""
+    """The answer to a report; see ReportClientsReply."""
 
     service_id: str
     lite_to: int
@@ -105,10 +105,10 @@ class KnownClients:
         lite_since: int,
         now_ms: int,
     ) -> Answer:
-        """Note what a gateway reports; see ReportClients.
+        """Note a gateway's report; see ReportClients.
 
         Args:
-            gateway: who reports.
+            gateway: the sender.
             reports: clients that it has heard.
             changes: new states of lite topics; None for one that makes no sense.
             lite_since: of its last answer.

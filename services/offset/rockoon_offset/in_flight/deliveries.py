@@ -16,7 +16,7 @@ from rockoon_offset.progress.records import Acquired, Extended, Put, Record, Set
 # How long receivers may keep messages to themselves.
 INVISIBLE_MS_MAX = 12 * 3_600_000
 LEASE_MS = 60_000
-# A lease of which this share is left is not extended: a report would write as often as it comes.
+# If this share of a lease is left, a report does not extend it: not each report writes records.
 FRESH_SHARE = 3 / 4
 
 
@@ -31,7 +31,7 @@ class Holder(NamedTuple):
     """A receiver that gets messages, and for how long they are its own.
 
     Attributes:
-        name, key_id: as of `ClientName`.
+        name, key_id: the client's id and access key.
         held_until_ms: its reports extend the messages until then, epoch milliseconds; 0: they do
             not.
     """
@@ -81,11 +81,11 @@ class Deliveries:
         self.lease_ms = lease_ms
 
     def service_started(self, now_ms: int) -> list[Record]:
-        """Correct when messages are visible, after a time in which the service heard nobody.
+        """Correct the times at which messages become visible, after the service was away.
 
-        What holders have is extended by a lease: they may have called gateways all the time. What
-        would be visible later than any receiver may ask for is visible now: the clock that said
-        when was wrong, and nobody would get it for as long as that.
+        Held messages are extended to one lease from now: their holders may have called gateways all
+        the time. Messages that would be visible later than any receiver may ask for become visible
+        now: they were acquired by a wrong clock.
         """
         latest_ms, until_ms = now_ms + INVISIBLE_MS_MAX, now_ms + self.lease_ms
         records: list[Record] = []
@@ -100,8 +100,8 @@ class Deliveries:
         return self._state.apply_all(records)
 
     def extend_held(self, client: ClientName, heard_at_ms: int) -> list[Record]:
-        """Extend what a client holds that was heard at a time: by a lease from then on, where not
-        enough is left. What has become visible and that no other receiver has is its own again."""
+        """Extend a client's messages to one lease after it was heard, if `FRESH_SHARE` of the lease
+        is not left. This includes messages that are visible already and not acquired again."""
         fresh_ms = heard_at_ms + round(FRESH_SHARE * self.lease_ms)
         records: list[Record] = []
         for queue, each in self._state.held.of(client):
@@ -110,7 +110,7 @@ class Deliveries:
         return self._state.apply_all(records)
 
     def release_held(self, client: ClientName, now_ms: int) -> list[Record]:
-        """Make visible what a client holds that ends; the deliveries count as attempts."""
+        """Make the messages of a client visible that ends; the deliveries count as attempts."""
         return [
             self._acquired(
                 client.group,

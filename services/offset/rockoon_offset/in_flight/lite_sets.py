@@ -1,8 +1,8 @@
 """Lite topics that clients of gateways read, so that each gateway receives for each client. Pure.
 
-They are kept in memory: clients repeat theirs every half minute, and gateways have what their
-clients said. A state is replaced as a whole, by a gateway that has the present one. If two gateways
-change it at once, the second one is refused, gets the present state, and makes its change to that.
+They are kept in memory: clients repeat them every half minute, and gateways know the lite topics of
+their clients. A change replaces the whole state, and names the version that it was made to. If two
+gateways change a state at once, the second change is refused, and its gateway gets the new state.
 """
 
 from collections import OrderedDict
@@ -20,8 +20,8 @@ class LiteSet(NamedTuple):
 
     Attributes:
         version: of the state, unique in the service.
-        client_version: as of `LiteSubscription` on the wire.
-        lost: lite topics that another client has taken over, in this state.
+        client_version: see `LiteSubscription` on the wire.
+        lost: lite topics that this state lost to another client.
     """
 
     client: ClientName
@@ -86,7 +86,7 @@ class LiteSets:
         return True
 
     def _divided(self, change: LiteChange, present: LiteSet | None) -> LiteSet:
-        """A state of an exclusive group, without what others have; what is claimed they lose."""
+        """Remove lite topics of other clients from a state; other clients lose claimed ones."""
         wanted = change.wanted
         own = set(present.lite_topics) if present is not None else set()
         others = [

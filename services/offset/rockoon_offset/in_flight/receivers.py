@@ -126,13 +126,13 @@ class Granted:
     error: RockoonError | None = None
     # A sentence about readers with different filters.
     filter_conflict: str = ""
-    # The share that gets the next message, and messages of it and of all shares.
+    # Index of the share that gets the next message; messages of this share, and of all shares.
     share: int = 0
     messages_of_share: int = 0
     messages: int = 0
 
     def add(self, delivery: Delivery) -> None:
-        """Note what was acquired for the present share."""
+        """Note a delivery to the present share."""
         count = delivery.acquired.messages.bit_count()
         self.deliveries.append(delivery)
         self.messages += count
@@ -289,8 +289,8 @@ class Receivers:
         return settlements
 
     async def heard(self, reports: Iterable[Heard]) -> None:
-        """Extend what clients hold that were heard, and make visible what others leave that said
-        goodbye. Raises as `acknowledge`."""
+        """Extend the messages of clients that were heard, and make the messages of clients visible
+        that said goodbye. Raises as `acknowledge`."""
         self._store.admit()
         now_ms = self.now_ms()
         records: list[Record] = []
