@@ -44,6 +44,8 @@ TICK_SECONDS = 1.0
 REPORTS_OF_LEASE = 6
 LEASE_SECONDS_DEFAULT = 60.0
 CALL_SECONDS_MAX = 5.0
+# That wait for an offset service; beyond it messages wait for the end of their lease.
+GOODBYES_MAX = 100_000
 # The wire's bounds.
 CLIENTS_PER_CALL_MAX = 1024
 SUBSCRIPTIONS_MAX = 32
@@ -130,6 +132,8 @@ class Reports:
         pause = self._lease_seconds / REPORTS_OF_LEASE
         self._reported = {each: at for each, at in self._reported.items() if now - at < pause}
         due = [each for each in self._presence.heard if each not in self._reported]
+        # After a lease the messages are visible anyway.
+        self._goodbyes = [each for each in self._goodbyes if now - each.at < self._lease_seconds]
         lite_calls = 0
         while True:
             goodbyes = self._goodbyes[:CLIENTS_PER_CALL_MAX]
@@ -195,7 +199,8 @@ class Reports:
 
     def _left(self, client: Client, groups: Collection[str]) -> None:
         now = asyncio.get_running_loop().time()
-        self._goodbyes += [Goodbye(client, group, now) for group in groups]
+        if len(self._goodbyes) < GOODBYES_MAX:
+            self._goodbyes += [Goodbye(client, group, now) for group in groups]
         self._bell.set()
 
 

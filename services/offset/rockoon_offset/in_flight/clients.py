@@ -166,7 +166,8 @@ class KnownClients:
         name = report.heard.client
         present = self._lite.find(name)
         version = present.version if present is not None else 0
-        if report.heard.goodbye or name in answer.lite:
+        is_own_change = version > 0 and version in answer.lite_versions
+        if report.heard.goodbye or name in answer.lite or is_own_change:
             return
         if version < report.lite_version:
             answer.lite_wanted.append(name)
