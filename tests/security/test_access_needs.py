@@ -17,7 +17,8 @@ NEEDS = {
     "read group:group, read topic:topic": (
         "Broker/Pull Broker/SendBack NameServer/Subscribe "
         "OffsetService/Heartbeat OffsetService/Resolve OffsetService/Commit "
-        "InFlightService/Acquire InFlightService/Acknowledge InFlightService/ChangeVisibility"
+        "InFlightService/Acquire InFlightService/Acknowledge InFlightService/ChangeVisibility "
+        "InFlightService/ReportClients"
     ),
     "read group:group": (
         "NameServer/ProvideGroupTopic "
@@ -28,7 +29,7 @@ NEEDS = {
         "NameServer/GetGroup "
         "OffsetService/Query OffsetService/ListProgress OffsetService/Lag "
         "OffsetService/ListMembers OffsetService/ListLocks OffsetService/Export "
-        "InFlightService/ListInFlight"
+        "InFlightService/ListInFlight InFlightService/ListClients"
     ),
     "write group:producer_group": "Broker/EndTransaction Broker/CheckTransactions",
     "admin topic:name": "NameServer/CreateTopic NameServer/CreateTopics NameServer/UpdateTopic "
@@ -68,6 +69,8 @@ def filled(message: Any, depth: int = 0) -> Any:
                 setattr(message, field.name, field.name)
             elif field.name == "topics":
                 message.topics.append("topic")
+            elif field.name == "parent":
+                message.parent = "topic"
         elif field.type == field.TYPE_MESSAGE and not field.message_type.GetOptions().map_entry:
             part = getattr(message, field.name)
             if depth < DEPTH_MAX:
