@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import uvloop
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -492,6 +493,20 @@ async def test_what_is_being_read_is_not_asked_for_again() -> None:
     assert row.wanted == 1024
     with pytest.raises(asyncio.InvalidStateError):
         row.receivers[0].messages.result()
+
+
+def test_on_uvloop_a_line_that_is_due_now_can_be_made_due_again() -> None:
+    async def make_due_twice() -> None:
+        nobody: Any = None
+        acquirer = Acquirer(nobody, nobody, nobody, nobody)
+        row = Row(1)
+        for _ in range(2):
+            acquirer.make_due_in(row.line, ReceivingGroup("group"), 0.0)
+        assert row.line.timer is not None
+        row.line.timer.cancel()
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(make_due_twice())
 
 
 async def test_messages_that_one_name_holds_are_given_to_its_receivers_only() -> None:

@@ -170,11 +170,13 @@ class Acquirer:
         """Ask for a line after a time, if nothing makes it due before."""
         at = self._loop.time() + seconds
         if line.timer is not None:
-            if line.timer.when() <= at:
+            if line.timer_at <= at:
                 return
             line.timer.cancel()
         if line.parked:
+            # uvloop's handle of a time that has come does not know it.
             line.timer = self._loop.call_at(at, self._tick, line, group)
+            line.timer_at = at
 
     def note_grown(self, topic: str) -> None:
         """A queue of a topic has more."""

@@ -91,7 +91,8 @@ class Line:
     pending: Counter[ReceiverName] = field(default_factory=Counter)
     """Messages that are acquired and being read; of names that have some."""
     timer: asyncio.TimerHandle | None = None
-    """When to ask at the latest."""
+    """Asks at the latest at `timer_at`, loop time."""
+    timer_at: float = 0.0
     is_asking: bool = False
     is_due_again: bool = False
     """Something has happened while it was asked for."""
