@@ -9,9 +9,9 @@ from rockoon.message import Message
 from rockoon.net.routes import TopicRoute
 from rockoon_gateway.calls import ClientCall
 from rockoon_gateway.clients.presence import Client, Presence
+from rockoon_gateway.clients.reports import details_of
 from rockoon_gateway.clients.telemetry import Telemetry
 from rockoon_gateway.codes import OK, Refusal, code_of, status
-from rockoon_gateway.consoles.groups_report import client_info
 from rockoon_gateway.messages.delivered import to_wire
 from rockoon_gateway.names import checked_group, checked_topic
 from rockoon_gateway.times import epoch_ms
@@ -149,7 +149,7 @@ class Lookups:
             text = f"client {client.client_id} has no open Telemetry stream at this gateway"
             raise Refusal(Code.NOT_FOUND, text)
         answer = await self._telemetry.ask(client, nonce, command, seconds_for_answer(call))
-        if answer is None and (language := client_info(client).language) in IGNORING_LANGUAGES:
+        if answer is None and (language := details_of(client).language) in IGNORING_LANGUAGES:
             text = (
                 f"client {client.client_id} did not answer {name}: {language} does not support it"
             )
