@@ -57,15 +57,23 @@ def test_a_batch_has_1_to_32_messages(asked: int, given: int) -> None:
     assert wish_of(request(batch_size=asked), 30).messages_max == given
 
 
-@pytest.mark.parametrize("milliseconds", [0, 9_999, 12 * 3_600_000 + 1])
-def test_a_simple_consumer_cannot_have_messages_for_too_short_or_too_long(
-    milliseconds: int,
+@pytest.mark.parametrize(
+    ("milliseconds", "reason"),
+    [
+        (0, "the invisibleTime is too small: 0 ms"),
+        (9_999, "the invisibleTime is too small: 9999 ms"),
+        (12 * 3_600_000 + 1, "the invisibleTime is too large: 43200001 ms"),
+    ],
+)
+def test_an_invisible_time_out_of_range_is_refused_with_the_words_of_rocketmqs_proxy(
+    milliseconds: int, reason: str
 ) -> None:
     duration = Duration()
     duration.FromMilliseconds(milliseconds)
     with pytest.raises(Refusal) as refused:
         wish_of(request(invisible_duration=duration), 30)
     assert refused.value.code == Code.ILLEGAL_INVISIBLE_TIME
+    assert str(refused.value) == f"{reason}, expected 10000 to 43200000 ms"
 
 
 @pytest.mark.parametrize("seconds", [10, 12 * 3600])

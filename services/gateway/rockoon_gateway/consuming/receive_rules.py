@@ -94,11 +94,15 @@ def _visible_after_ms(request: ReceiveMessageRequest) -> int:
 
 
 def invisible_ms(duration: Duration, lowest_ms: int) -> int:
-    """An invisible duration in milliseconds; raises Refusal where it is out of its bounds."""
+    """Return an invisible duration in milliseconds; raises Refusal if it is out of its bounds.
+
+    The text begins with the words of RocketMQ's proxy, which programs compare.
+    """
     found_ms = duration_ms(duration, "invisible_duration", Code.ILLEGAL_INVISIBLE_TIME)
     if not lowest_ms <= found_ms <= INVISIBLE_MS_MAX:
-        bounds = f"{lowest_ms} to {INVISIBLE_MS_MAX} ms"
-        raise Refusal(Code.ILLEGAL_INVISIBLE_TIME, f"invisible for {found_ms} ms, not {bounds}")
+        size = "small" if found_ms < lowest_ms else "large"
+        reason = f"{found_ms} ms, expected {lowest_ms} to {INVISIBLE_MS_MAX} ms"
+        raise Refusal(Code.ILLEGAL_INVISIBLE_TIME, f"the invisibleTime is too {size}: {reason}")
     return found_ms
 
 
