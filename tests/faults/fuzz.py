@@ -169,7 +169,8 @@ MAY: Mapping[str, frozenset[str]] = {
         },
         "InFlightService": {
             **dict.fromkeys(("Acquire", "Acknowledge", "ChangeVisibility"), READER),
-            "ListInFlight": SEES,
+            **dict.fromkeys(("ListInFlight", "ListClients"), SEES),
+            "ReportClients": READER,
         },
         "Logs": {
             **dict.fromkeys(("WatchLogs", "SuspectLeader", "ReportLog", "ConfirmEpoch"), NOBODY),
@@ -195,8 +196,12 @@ MAY: Mapping[str, frozenset[str]] = {
     }.items()
     for name, roles in calls.items()
 }
+NAMES = frozenset(("topic", "group", "producer_group", "name"))
 PARTS = frozenset(
-    ("queues", "messages", "subscriptions", "entries", "topics", "subscribe", "wanted", "changes")
+    (
+        *("queues", "messages", "subscriptions", "entries", "topics", "subscribe", "wanted"),
+        *("changes", "clients"),
+    )
 )
 REFUSED = ("UNAUTHENTICATED", "PERMISSION_DENIED")
 REFUSED_CODES = ("NOT_AUTHENTICATED", "NOT_PERMITTED")
@@ -211,14 +216,13 @@ def _named(message: Message) -> Message:
     for field in message.DESCRIPTOR.fields:
         if field.name == "topics" and field.type == field.TYPE_STRING:
             getattr(message, field.name).append(MINE)
-        elif field.name in ("topic", "group", "producer_group", "name") and not field.is_repeated:
-            if field.type == field.TYPE_STRING:
-                setattr(message, field.name, MINE)
+        elif field.name in NAMES and field.type == field.TYPE_STRING and not field.is_repeated:
+            setattr(message, field.name, MINE)
         elif field.message_type is not None and not field.message_type.GetOptions().map_entry:
             part = getattr(message, field.name)
             if field.name in PARTS:
                 _named(part.add() if field.is_repeated else part)
-            elif field.name in ("queue", "config", "range", "pull", "delivered"):
+            elif field.name in ("queue", "config", "range", "pull", "delivered", "name"):
                 _named(part)
     return message
 

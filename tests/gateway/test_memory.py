@@ -11,7 +11,7 @@ from gateway.wire_client import WireClient, consumer_settings
 from rockoon_gateway.calls import ClientCall
 from rockoon_gateway.clients.outbox import Outbox
 from rockoon_gateway.clients.presence import Client
-from rockoon_gateway.consuming.renewals import Held
+from rockoon_gateway.clients.reports import Goodbye
 from rockoon_proto.apache.rocketmq.v2 import definition_pb2 as d
 from rockoon_proto.apache.rocketmq.v2 import service_pb2 as pb
 from rockoon_proto.v1.nameserver_pb2 import GroupConfig
@@ -20,7 +20,7 @@ from rockoon_runtime.http2_server import Head, ServerConnection
 
 COUNT = 100
 # Objects of the gateway alone: the test's clients are in the same process.
-KINDS = (Client, Outbox, ClientCall, Held, ServerConnection, ServerCall, Head, GroupConfig)
+KINDS = (Client, Outbox, ClientCall, Goodbye, ServerConnection, ServerCall, Head, GroupConfig)
 LOOK_SECONDS = 0.2
 RETURN_SECONDS_MAX = 60.0
 
