@@ -2,6 +2,10 @@
 
 It connects when there is a call, and again after failures. A call that comes while a connection is
 being made waits for it; while none can be had, until the next try, calls fail at once.
+
+If a connection has as many calls as its server allows, a further one is opened: thousands of long
+polls to one server share a few connections. A connection that is not the newest one ends when its
+last call has ended.
 """
 
 import asyncio
@@ -146,6 +150,12 @@ class ClientConnection(Http2Connection):
         else:
             super().drop_if_over(stream)
 
+    def stream_over(self) -> None:
+        if not (self.streams or self._is_leaving) and self._channel.is_former(self):
+            self.leave()
+        else:
+            super().stream_over()
+
     def message_refused(self, stream: MessageStream, refusal: MessageRefused) -> None:
         assert isinstance(stream, ClientStream)
         if stream.call is not None:
@@ -237,7 +247,7 @@ class Http2Channel(aio.Channel):
         self._tls = tls
         self._connection: ClientConnection | None = None
         self._connecting: asyncio.Task[None] | None = None
-        # Those that go on without being the channel's own any more.
+        # Older ones with calls in progress, full or leaving when the newest was opened.
         self._former: set[ClientConnection] = set()
         self._backoff = Backoff(PAUSE_SECONDS_FIRST, PAUSE_SECONDS_MAX)
         self._next_try = float("-inf")
@@ -247,11 +257,17 @@ class Http2Channel(aio.Channel):
     # Connections.
 
     def live(self) -> ClientConnection | None:
-        """The connection, if there is one that takes calls. Raises UsageError when closed."""
+        """A connection that takes calls; None if there is none. Raises UsageError when closed."""
         if self._is_closed:
             raise aio.UsageError("Channel is closed.")
         connection = self._connection
-        return connection if connection is not None and connection.is_open else None
+        if connection is None or connection.is_open:
+            return connection
+        return next((each for each in self._former if each.is_open), None)
+
+    def is_former(self, connection: ClientConnection) -> bool:
+        """Whether a newer connection of the channel has been opened."""
+        return connection in self._former
 
     async def connected(self, *, waits: bool) -> ClientConnection:
         """A connection that takes calls.
@@ -307,9 +323,9 @@ class Http2Channel(aio.Channel):
         self._backoff.reset()
         former = self._connection
         if former is not None and not former.is_lost:
-            # It has as many calls as it may; it ends with them.
+            # It has as many calls as it may.
             self._former.add(former)
-            former.leave()
+            former.stream_over()
         self._connection = connection
 
     async def _open(self, connection: ClientConnection) -> None:

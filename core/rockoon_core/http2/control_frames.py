@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from rockoon_core.http2 import frames
 from rockoon_core.http2.frames import ConnectionBroken, ErrorCode, StreamBroken
-from rockoon_core.http2.sending import Http2Sending
+from rockoon_core.http2.sending import STREAM_COST, Http2Sending
 
 if TYPE_CHECKING:
     from rockoon_core.http2.messages import MessageStream
@@ -45,6 +45,7 @@ class ControlFrames(Http2Sending):
             raise ConnectionBroken(ErrorCode.PROTOCOL_ERROR, f"stream {stream_id} is idle")
 
     def _priority(self, _flags: int, stream_id: int, payload: bytes) -> None:
+        self.idle_frames += 1
         if stream_id == 0:
             raise ConnectionBroken(ErrorCode.PROTOCOL_ERROR, "a priority without a stream")
         if len(payload) != 5:
@@ -54,6 +55,7 @@ class ControlFrames(Http2Sending):
             raise StreamBroken(stream_id, ErrorCode.PROTOCOL_ERROR, "it depends on itself")
 
     def _settings(self, flags: int, stream_id: int, payload: bytes) -> None:
+        self.idle_frames += 1
         if stream_id:
             raise ConnectionBroken(ErrorCode.PROTOCOL_ERROR, "settings of a stream")
         if len(payload) % 6 or (flags & frames.ACK and payload):
@@ -61,7 +63,8 @@ class ControlFrames(Http2Sending):
         if flags & frames.ACK:
             return
         self.awaits_settings = False
-        for name, value in frames.SETTING.iter_unpack(payload):
+        # Of one identifier the last value has effect, so each costs one pass over the streams.
+        for name, value in dict(frames.SETTING.iter_unpack(payload)).items():
             self._setting(name, value)
         self._write(frames.frame(frames.SETTINGS, frames.ACK, 0))
         self.settings_came()
@@ -71,6 +74,7 @@ class ControlFrames(Http2Sending):
         if name == frames.INITIAL_WINDOW_SIZE:
             if value > frames.WINDOW_MAX:
                 raise ConnectionBroken(ErrorCode.FLOW_CONTROL_ERROR, "a window is too wide")
+            self.turn_left -= STREAM_COST * len(self.streams)
             for stream in self.streams.values():
                 stream.send_window += value - self.peer_window
                 if stream.send_window > frames.WINDOW_MAX:
@@ -89,6 +93,7 @@ class ControlFrames(Http2Sending):
         raise ConnectionBroken(ErrorCode.PROTOCOL_ERROR, "nothing may be pushed")
 
     def _ping(self, flags: int, stream_id: int, payload: bytes) -> None:
+        self.idle_frames += 1
         if stream_id:
             raise ConnectionBroken(ErrorCode.PROTOCOL_ERROR, "a ping of a stream")
         if len(payload) != 8:
@@ -97,6 +102,7 @@ class ControlFrames(Http2Sending):
             self._write(frames.frame(frames.PING, frames.ACK, 0, payload))
 
     def _goaway(self, _flags: int, stream_id: int, payload: bytes) -> None:
+        self.idle_frames += 1
         if stream_id:
             raise ConnectionBroken(ErrorCode.PROTOCOL_ERROR, "a stream does not go away")
         if len(payload) < 8:
@@ -105,11 +111,13 @@ class ControlFrames(Http2Sending):
         self.peer_goes(last & frames.STREAM_ID_MAX, code)
 
     def _window_update(self, _flags: int, stream_id: int, payload: bytes) -> None:
+        self.idle_frames += 1
         if len(payload) != 4:
             raise ConnectionBroken(ErrorCode.FRAME_SIZE_ERROR, "a window has four bytes")
         more = frames.NUMBER.unpack(payload)[0] & frames.STREAM_ID_MAX
         if stream_id == 0:
             self._send_window += more
+            self.granted_bytes += more
             if not more or self._send_window > frames.WINDOW_MAX:
                 code = ErrorCode.FLOW_CONTROL_ERROR if more else ErrorCode.PROTOCOL_ERROR
                 raise ConnectionBroken(code, "no such window")

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 # Our own: what peers may send. Wide, since batches are of megabytes.
 OWN_CONNECTION_WINDOW = 16 << 20
 GIVEN_BACK_AT = OWN_CONNECTION_WINDOW // 4
+# Of a turn's cost: a DATA frame.
+MESSAGE_COST = 256
 HEAD_AND_PREFIX_BYTES = frames.HEAD_BYTES + PREFIX_BYTES
 
 
@@ -47,6 +49,9 @@ class DataFrames(ControlFrames):
         raise NotImplementedError
 
     def _refuse(self, stream_id: int, code: ErrorCode) -> None:
+        # A client resets streams for its own reasons, a server for its peer's.
+        self.resets += self._is_server
+        self.turn_left -= MESSAGE_COST
         self._write(frames.rst_stream(stream_id, code))
 
     def _take_whole(self, end: int) -> int:
@@ -57,8 +62,8 @@ class DataFrames(ControlFrames):
         is_within = self._data_left or self._headers is not None or self._awaits_preface
         if is_within or self.is_lost or self.awaits_settings:
             return at
-        raw = self._buffer.bytes
-        while at + HEAD_AND_PREFIX_BYTES <= end:
+        raw, turn_left = self._buffer.bytes, self.turn_left
+        while at + HEAD_AND_PREFIX_BYTES <= end and turn_left > 0:
             word, flags, stream_id, compressed, count = HEAD_AND_PREFIX.unpack_from(raw, at)
             start, length = at + HEAD_AND_PREFIX_BYTES, PREFIX_BYTES + count
             behind = start + count
@@ -68,12 +73,14 @@ class DataFrames(ControlFrames):
             # Where so little is owed, windows have room: they are what is left of fixed ones.
             if stream is None or owed_bytes >= GIVEN_BACK_AT or not stream.takes_whole(length):
                 break
+            turn_left -= MESSAGE_COST
             self._owed_bytes = owed_bytes
             stream.owed_bytes += length
             self.comes_alone = not (at or (behind < end and self.is_data(behind, end)))
             stream.complete(bytes(self._buffer.view[start:behind]))
             # A connection that this has ended has no streams any more.
             at = behind
+        self.turn_left = turn_left
         return at
 
     def is_data(self, at: int, end: int) -> bool:
@@ -90,6 +97,8 @@ class DataFrames(ControlFrames):
             self._owed_bytes = 0
         self._data_left = length
         self._data_ends = bool(flags & frames.END_STREAM)
+        if not (length or self._data_ends):
+            self.idle_frames += 1
         stream = self._data_stream = self.streams.get(stream_id)
         if stream is None:
             self._require_known(stream_id)
@@ -132,6 +141,8 @@ class DataFrames(ControlFrames):
 
     def _padded_data(self, flags: int, stream_id: int, payload: bytes) -> None:
         data = frames.unpadded(flags, payload)
+        if payload and not data:
+            self.idle_frames += 1
         self._begin_data(flags, stream_id, len(payload))
         self._data_left = 0
         self.comes_alone = False

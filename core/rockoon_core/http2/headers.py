@@ -2,7 +2,8 @@
 
 Blocks that name nothing but table entries, or leave the table as it was, mean the same again as
 long as the table is the same: such a block is decoded once. gRPC's clients send one for nearly
-every call.
+every call. Few and short blocks are remembered: a block of some hundred bytes may name entries of
+thousands, on each of thousands of connections.
 """
 
 import base64
@@ -11,7 +12,7 @@ import logging
 from collections.abc import Iterable, Sequence
 from urllib.parse import quote, unquote
 
-from hpack import Decoder, HPACKError
+from hpack import Decoder, HPACKError, OversizedHeaderListError
 from hpack.table import HeaderTable
 
 from rockoon_core.http2.frames import ConnectionBroken, ErrorCode
@@ -24,9 +25,14 @@ _hpack_log = logging.getLogger("hpack")
 if _hpack_log.level == logging.NOTSET:
     _hpack_log.setLevel(logging.INFO)
 
-LIST_BYTES_MAX = 64 << 10
-_CACHED_BLOCKS_MAX = 64
-_CACHED_BLOCK_BYTES_MAX = 512
+# Of a decoded list, as RFC 9113 counts it (section 10.5.1): names, values, 32 for each header.
+LIST_BYTES_MAX = 16 << 10
+HEADERS_TOO_LONG = f"headers are longer than {LIST_BYTES_MAX} bytes"
+_HEADER_BYTES = 32
+# RFC 7541, section 4.2: the least and the last size, when the table's size changes.
+_TABLE_SIZES_MAX = 2
+_CACHED_BLOCKS_MAX = 16
+_CACHED_LIST_BYTES_MAX = 2 << 10
 
 
 class _CountedTable(HeaderTable):
@@ -46,12 +52,19 @@ class _CountedTable(HeaderTable):
 
 
 class HeaderReader:
-    """Decodes the header blocks of one connection, in their order."""
+    """Decodes the header blocks of one connection, in their order.
+
+    Attributes:
+        decoded_bytes: length of the list that was decoded last; 0 for a block that was known.
+        is_known: whether the block that was read last is remembered.
+    """
 
     def __init__(self) -> None:
         self._decoder = Decoder(LIST_BYTES_MAX)
         self._table = self._decoder.header_table = _CountedTable()
         self._known: dict[bytes, tuple[Header, ...]] = {}
+        self.decoded_bytes = 0
+        self.is_known = False
 
     def read(self, block: bytes) -> tuple[Header, ...]:
         """The headers of a block; the same object for a block that is known.
@@ -61,19 +74,41 @@ class HeaderReader:
         """
         known = self._known.get(block)
         if known is not None:
+            self.decoded_bytes, self.is_known = 0, True
             return known
+        _check_table_sizes(block)
         before = self._table.changes
         try:
             headers = tuple(
                 (_text(name), _text(value)) for name, value in self._decoder.decode(block, raw=True)
             )
+        except OversizedHeaderListError as failure:
+            # The rest of the block is not decoded, so the table is lost, and the connection.
+            raise ConnectionBroken(ErrorCode.ENHANCE_YOUR_CALM, HEADERS_TOO_LONG) from failure
         except HPACKError as failure:
             raise ConnectionBroken(ErrorCode.COMPRESSION_ERROR, str(failure)) from failure
         if before != self._table.changes or len(self._known) >= _CACHED_BLOCKS_MAX:
             self._known.clear()
-        if before == self._table.changes and len(block) <= _CACHED_BLOCK_BYTES_MAX:
+        listed = sum(len(name) + len(value) + _HEADER_BYTES for name, value in headers)
+        self.decoded_bytes = listed
+        self.is_known = before == self._table.changes and listed <= _CACHED_LIST_BYTES_MAX
+        if self.is_known:
             self._known[block] = headers
         return headers
+
+
+def _check_table_sizes(block: bytes) -> None:
+    """Raises ConnectionBroken for a block that begins with more table sizes than it may."""
+    at = count = 0
+    while at < len(block) and block[at] & 0xE0 == 0x20:
+        count += 1
+        if count > _TABLE_SIZES_MAX:
+            raise ConnectionBroken(ErrorCode.COMPRESSION_ERROR, "too many table sizes in a block")
+        if block[at] & 0x1F == 0x1F:
+            at += 1
+            while at < len(block) and block[at] & 0x80:
+                at += 1
+        at += 1
 
 
 def _text(raw: bytes | str) -> str:

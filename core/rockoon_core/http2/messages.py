@@ -248,6 +248,11 @@ class MessageStream:
         return self._message is not None or bool(self._gathered)
 
     @property
+    def has_unread(self) -> bool:
+        """Whether a message waits for its reader."""
+        return bool(self._unread)
+
+    @property
     def keeps_up(self) -> bool:
         """Whether the peer may go on sending."""
         return self._unread_bytes < UNREAD_BYTES_MAX

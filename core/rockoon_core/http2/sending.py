@@ -13,6 +13,10 @@ from rockoon_core.http2.messages import (
 
 # What is kept for being written together.
 HELD_BYTES_MAX = 64 << 10
+# Cost of one turn of a connection, about a millisecond: a received byte costs 1, a frame more.
+TURN_COST = 64 << 10
+# Cost of each stream that an opened window or a setting concerns.
+STREAM_COST = 8
 # Wide, since batches are of megabytes.
 OWN_STREAM_WINDOW = 4 << 20
 
@@ -32,6 +36,10 @@ class Http2Sending:
         is_broken: the peer has broken the protocol.
         is_closing: nothing is written any more.
         comes_alone: nothing else came with the message that is told of, as far as can be seen.
+        turn_left: cost that the turn may still use.
+        idle_frames: frames without effect that were received, and not counted yet.
+        resets: streams that the peer has reset, or made this side reset, and not counted yet.
+        granted_bytes: DATA that the peer has allowed this side to send on the connection, in all.
     """
 
     def __init__(self) -> None:
@@ -45,6 +53,11 @@ class Http2Sending:
         self.is_broken = False
         self.is_closing = False
         self.comes_alone = False
+        self.turn_left = 0
+        self.idle_frames = self.resets = 0
+        self.granted_bytes = frames.WINDOW_DEFAULT
+        # Sent DATA for which the budget of idle frames was refilled.
+        self._counted_bytes = 0
         # Streams with something that the windows have had no room for, in the order of their turns.
         self._blocked: dict[int, MessageStream] = {}
         # What is written together.
@@ -230,6 +243,7 @@ class Http2Sending:
 
     def _pump(self) -> None:
         """Windows or the transport have room again."""
+        self.turn_left -= STREAM_COST * (len(self._blocked) + len(self._wanting))
         for stream_id, stream in list(self._blocked.items()):
             if self._send_window <= 0 or self.is_choked or self.is_lost:
                 break

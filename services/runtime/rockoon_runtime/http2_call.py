@@ -39,8 +39,8 @@ class ServerCall(MessageStream):
     """
 
     __slots__ = (
-        "_code", "_deadline", "_deadline_timer", "_details", "_metadata", "_trailing", "has_begun",
-        "may_answer", "method", "task",
+        "_code", "_deadline", "_deadline_timer", "_details", "_metadata", "_trailing",
+        "has_begun", "header_bytes", "may_answer", "method", "request_due", "task",
     )  # fmt: skip
 
     connection: "ServerConnection"
@@ -63,6 +63,10 @@ class ServerCall(MessageStream):
             loop = asyncio.get_running_loop()
             self._deadline_timer = loop.call_at(deadline, self._overdue)
         self.task: asyncio.Task[None] | None = None
+        # When its request has to be complete, of the loop's clock; 0.0 when nothing awaits it.
+        self.request_due = 0.0
+        # What the connection counts for its headers.
+        self.header_bytes = 0
         # Its headers are sent.
         self.has_begun = False
         self._code: grpc.StatusCode | None = None
@@ -228,8 +232,18 @@ class ServerCall(MessageStream):
         super().failed(code, reason)
         self._give_up()
 
+    def _wake(self) -> None:
+        if self.request_due and not self.is_closed:
+            # It has no task yet that could wait.
+            self.connection.request_came(self)
+        else:
+            super()._wake()
+
     def closed(self) -> None:
         super().closed()
+        if self.header_bytes:
+            self.connection.header_bytes -= self.header_bytes
+            self.header_bytes = 0
         if self._deadline_timer is not None:
             self._deadline_timer.cancel()
             self._deadline_timer = None

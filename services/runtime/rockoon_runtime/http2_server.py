@@ -1,7 +1,9 @@
 """A gRPC server on Rockoon's own HTTP/2, for servicers of `grpc.aio.server`.
 
-    head of a call          →  the method's handler is looked up; a single request is awaited first
+    head of a call          →  the method's handler is looked up
     request, or stream head →  a task: guard, parse, servicer, answer
+
+A call with one request has no task before all of the request has come.
 
 It leaves out what no servicer here uses: compression, reflection of channels, interceptors.
 """
@@ -34,11 +36,18 @@ from rockoon_runtime.listener import Listener
 log = logging.getLogger(__name__)
 
 MESSAGE_BYTES_MAX = 64 << 20
-STREAMS_MAX = 100_000
+# On one connection. A client that needs more opens a second connection.
+STREAMS_MAX = 1_000
+# Of the headers of its calls, decoded: 2 KiB for each.
+HEADER_BYTES_MAX = 2 << 20
+# From the headers of a call to the end of its request; calls with a stream of requests have all
+# the time that their deadline leaves.
+REQUEST_SECONDS_MAX = 30.0
 LISTEN_BACKLOG = 4096
 # How long callers may take to end their side of connections when a server has stopped.
 STOP_SECONDS_MAX = 1.0
-_KNOWN_HEADS_MAX = 64
+REQUEST_MISSING = "the request is missing"
+_KNOWN_HEADS_MAX = 16
 TIMEOUT_LETTERS_MAX = 9
 _UNITS = {"H": 3600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
 # Until the connection's next look at how long it has been idle, at least.
@@ -154,6 +163,9 @@ class ServerConnection(Http2Connection):
         self._idle_seconds_max = idle_seconds_max
         self._handshake_seconds_max = handshake_seconds_max
         self._known_heads: dict[tuple[Header, ...], Head | None] = {}
+        self._request_timer: asyncio.TimerHandle | None = None
+        # Of calls in progress; headers that the reader remembers are shared.
+        self.header_bytes = 0
         self._timer: asyncio.TimerHandle | None = None
         self._last_call = 0.0
         self._peer = ""
@@ -167,8 +179,9 @@ class ServerConnection(Http2Connection):
 
     def connection_lost(self, failure: BaseException | None) -> None:
         super().connection_lost(failure)
-        if self._timer is not None:
-            self._timer.cancel()
+        for timer in (self._timer, self._request_timer):
+            if timer is not None:
+                timer.cancel()
         self._server.disconnected(self)
 
     def own_settings(self) -> Mapping[int, int]:
@@ -218,10 +231,15 @@ class ServerConnection(Http2Connection):
             except BadHead as failure:
                 reason = str(failure)
                 raise frames.StreamBroken(stream_id, ErrorCode.PROTOCOL_ERROR, reason) from failure
-            if len(self._known_heads) >= _KNOWN_HEADS_MAX:
-                self._known_heads.clear()
-            self._known_heads[headers] = head
-        if self.is_leaving or len(self.streams) >= STREAMS_MAX:
+            if self._reader.is_known:
+                if len(self._known_heads) >= _KNOWN_HEADS_MAX:
+                    self._known_heads.clear()
+                self._known_heads[headers] = head
+        header_bytes = self._reader.decoded_bytes
+        is_full = (
+            len(self.streams) >= STREAMS_MAX or self.header_bytes + header_bytes > HEADER_BYTES_MAX
+        )
+        if is_full or self.is_leaving:
             raise frames.StreamBroken(stream_id, ErrorCode.REFUSED_STREAM, "no further streams")
         deadline = None
         if head is not None and head.timeout_seconds is not None:
@@ -229,11 +247,52 @@ class ServerConnection(Http2Connection):
         method, sent = ("", ()) if head is None else head[:2]
         call = ServerCall(self, stream_id, self._message_bytes_max, method, sent, deadline)
         self.streams[stream_id] = call
+        call.header_bytes = header_bytes
+        self.header_bytes += header_bytes
         call.has_ended = ends
         if head is None:
             call.queue_headers(block([(":status", "415")]), last=True)
             return
-        self._server.begin(call)
+        self._server.opened(call)
+
+    # Requests.
+
+    def await_request(self, call: ServerCall) -> None:
+        """Begin a call when its request has come, or end it when the request is late."""
+        due = call.request_due = self._last_call + REQUEST_SECONDS_MAX
+        if self._request_timer is None:
+            loop = asyncio.get_running_loop()
+            self._request_timer = loop.call_at(due, self._end_late_requests)
+
+    def request_came(self, call: ServerCall) -> None:
+        """A call's request, or the end of its stream, has come."""
+        call.request_due = 0.0
+        if call.has_unread or not call.has_ended:
+            self._server.begin(call)
+        else:
+            call.end(grpc.StatusCode.INTERNAL, REQUEST_MISSING)
+
+    def _awaited(self) -> list[ServerCall]:
+        """Calls whose requests have not come."""
+        calls = [each for each in self.streams.values() if isinstance(each, ServerCall)]
+        return [each for each in calls if each.request_due]
+
+    def begin_awaited(self) -> None:
+        """Begin calls before their requests have come: the server stops, and waits for calls that
+        have begun."""
+        for call in self._awaited():
+            self.request_came(call)
+
+    def _end_late_requests(self) -> None:
+        self._request_timer = None
+        loop = asyncio.get_running_loop()
+        late = f"the request was not complete after {REQUEST_SECONDS_MAX:g} s"
+        for call in self._awaited():
+            if call.request_due <= loop.time():
+                call.end(grpc.StatusCode.DEADLINE_EXCEEDED, late)
+        due = min((each.request_due for each in self._awaited()), default=None)
+        if due is not None:
+            self._request_timer = loop.call_at(due, self._end_late_requests)
 
     def more_headers(
         self, stream: MessageStream, headers: tuple[Header, ...], *, ends: bool
@@ -370,6 +429,7 @@ class Http2Server:
         for listener in self._listeners:
             listener.close()
         for connection in list(self.connections):
+            connection.begin_awaited()
             connection.leave()
         if self._calls and grace:
             await asyncio.wait(self._calls, timeout=grace)
@@ -422,12 +482,20 @@ class Http2Server:
         if not self.connections:
             self._deserted.set()
 
-    def begin(self, call: ServerCall) -> None:
+    def opened(self, call: ServerCall) -> None:
         """A call's headers have come."""
         handler = self._handler(call.method)
         if handler is None:
             call.end(grpc.StatusCode.UNIMPLEMENTED, f"there is no method {call.method}")
-            return
+        elif handler.request_streaming:
+            self.begin(call)
+        elif call.has_ended:
+            call.end(grpc.StatusCode.INTERNAL, REQUEST_MISSING)
+        else:
+            call.connection.await_request(call)
+
+    def begin(self, call: ServerCall) -> None:
+        """A call can be answered."""
         if self._calls_max is not None and len(self._calls) >= self._calls_max:
             call.end(grpc.StatusCode.RESOURCE_EXHAUSTED, "Concurrent RPC limit exceeded!")
             return
@@ -472,12 +540,12 @@ class Http2Server:
         if handler.request_streaming:
             request: Any = call.requests(parse)
         else:
-            # Mostly it has come with its headers.
+            # It has come, unless the server stops.
             raw = call.taken()
             if raw is None:
                 raw = await call.read()
             if raw is None:
-                call.end(grpc.StatusCode.INTERNAL, "the request is missing")
+                call.end(grpc.StatusCode.INTERNAL, REQUEST_MISSING)
                 return
             try:
                 request = raw if parse is None else parse(raw)
