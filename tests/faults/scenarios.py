@@ -5,6 +5,7 @@ from fnmatch import fnmatch
 from faults import (
     copies,
     flips,
+    floods,
     fuzz,
     gateway_fuzz,
     kills,
@@ -161,6 +162,12 @@ SCENARIOS = (
         "connections",
         "a thousand idle connections to each service: others get on, none stays behind",
         fuzz.connections,
+    ),
+    Scenario(
+        "http2",
+        "a hostile HTTP/2 connection at full speed (SCALE=20: 20 of them), each kind of attack on "
+        "each service: honest callers keep 70 % of their calls, and memory is bounded",
+        floods.floods,
     ),
 )
 
