@@ -28,7 +28,10 @@ class Even:
     def __init__(self) -> None:
         self.told: list[ReceiptHandle] = []
 
-    async def acknowledge(self, _group: str, receipts: Sequence[ReceiptHandle]) -> list[bool]:
+    async def acknowledge(
+        self, _group: str, receipts: Sequence[ReceiptHandle], *, receiver: str = ""
+    ) -> list[bool]:
+        assert receiver == CALLER.client_id
         self.told += receipts
         return [each.offset % 2 == 0 for each in receipts]
 
@@ -39,6 +42,7 @@ class Even:
         *,
         reason: str = "",
         attempts: int = 1,
+        receiver: str = "",
     ) -> list[bool]:
         raise NotImplementedError
 

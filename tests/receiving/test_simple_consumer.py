@@ -523,10 +523,10 @@ async def test_after_a_failed_acknowledgement_a_message_is_still_extended(
         engine = orders.cluster.receiving
         acknowledge, failures = engine.acknowledge, [OffsetServiceUnavailable()]
 
-        async def failing_once(*args: Any) -> Any:
+        async def failing_once(*args: Any, **named: Any) -> Any:
             if failures:
                 raise failures.pop()
-            return await acknowledge(*args)
+            return await acknowledge(*args, **named)
 
         monkeypatch.setattr(engine, "acknowledge", failing_once)
         (message,) = await receive(consumer, 1, visible_after=1.0)

@@ -180,8 +180,15 @@ class ReceivingEngine:
             return False
         return True
 
-    async def acknowledge(self, group: str, receipts: Sequence[ReceiptHandle]) -> list[bool]:
+    async def acknowledge(
+        self, group: str, receipts: Sequence[ReceiptHandle], *, receiver: str = ""
+    ) -> list[bool]:
         """Messages are done: nobody gets them any more. Repeating it does no harm.
+
+        Args:
+            group: whose.
+            receipts: which.
+            receiver: acknowledges them; the connection's client id when empty.
 
         Returns:
             For each whether it counts; False: its time was over, it was changed, or a reset or a
@@ -191,7 +198,8 @@ class ReceivingEngine:
             GroupNotFound: there is no such group.
             RockoonError: the offset service did not store it for `retry_seconds`.
         """
-        taken = await self._settler.acknowledge(group, receipts)
+        receiver = receiver or self._cluster.client_id
+        taken = await self._settler.acknowledge(group, receipts, receiver)
         if (known := self._groups.get(group)) is not None:
             self._acquirer.note_settled(known, None)
         return taken
@@ -261,6 +269,7 @@ class ReceivingEngine:
         *,
         reason: str = "",
         attempts: int = 1,
+        receiver: str = "",
     ) -> list[bool]:
         """Put messages into the group's dead-letter topic, and acknowledge them.
 
@@ -269,6 +278,7 @@ class ReceivingEngine:
             receipts: which.
             reason: for people, kept with them.
             attempts: how often they were delivered (`ReceivedMessage.attempt`), kept with them.
+            receiver: acknowledges them; the connection's client id when empty.
 
         Returns:
             As `acknowledge`. One whose receipt is not valid may be a dead letter all the same.
@@ -292,7 +302,7 @@ class ReceivingEngine:
             if not await self._granting.dead_letter(group, tail, some, reason, attempts):
                 raise BrokerUnavailable(broker=queue.broker)
         valid = [receipt for receipt in held if receipt is not None]
-        taken = iter(await self.acknowledge(group, valid))
+        taken = iter(await self.acknowledge(group, valid, receiver=receiver))
         return [receipt is not None and next(taken) for receipt in held]
 
     # Groups and lines

@@ -56,12 +56,14 @@ class GroupAcquisition(NamedTuple):
 
     Attributes:
         block: which `BLOCK_OFFSETS` of the queue's offsets.
+        receiver: acknowledges them; empty: the holder.
     """
 
     group: str
     queue: MessageQueue
     acquisition: int
     block: int
+    receiver: str = ""
 
 
 class Change(NamedTuple):
@@ -207,12 +209,18 @@ class Settler:
             cluster, "rockoon visibility", self._change
         )
 
-    async def acknowledge(self, group: str, receipts: Sequence[ReceiptHandle]) -> list[bool]:
-        """See `ReceivingEngine.acknowledge`."""
+    async def acknowledge(
+        self, group: str, receipts: Sequence[ReceiptHandle], receiver: str = ""
+    ) -> list[bool]:
+        """See `ReceivingEngine.acknowledge`.
+
+        Args:
+            receiver: acknowledges the messages; empty: their holder.
+        """
         if not receipts:
             return []
         offsets = by_acquisition(receipts)
-        keys = {each: GroupAcquisition(group, *each) for each in offsets}
+        keys = {each: GroupAcquisition(group, *each, receiver) for each in offsets}
         found = await self._acknowledged.answer({keys[each]: offsets[each] for each in offsets})
         answers = {each: found[key] for each, key in keys.items()}
         for answered in answers.values():
@@ -282,7 +290,9 @@ class Settler:
     ) -> Sequence[Acknowledged]:
         request = AcknowledgeRequest(
             entries=[
-                GroupDelivered(group=key.group, delivered=_delivered(key, offsets))
+                GroupDelivered(
+                    group=key.group, delivered=_delivered(key, offsets), receiver=key.receiver
+                )
                 for key, offsets in entries.items()
             ]
         )

@@ -187,7 +187,8 @@ class SimpleConsumer(ClosedOnExit):
         """
         some = _several(messages)
         async with self._extensions.settling(some):
-            taken = await self._engine.acknowledge(self.group, [each.receipt for each in some])
+            receipts = [each.receipt for each in some]
+            taken = await self._engine.acknowledge(self.group, receipts, receiver=self._receiver)
         _refuse([each for each, is_taken in zip(some, taken, strict=True) if not is_taken])
 
     async def nack(

@@ -152,12 +152,14 @@ class AcknowledgeRequest(_message.Message):
     def __init__(self, entries: _Optional[_Iterable[_Union[GroupDelivered, _Mapping]]] = ...) -> None: ...
 
 class GroupDelivered(_message.Message):
-    __slots__ = ("group", "delivered")
+    __slots__ = ("group", "delivered", "receiver")
     GROUP_FIELD_NUMBER: _ClassVar[int]
     DELIVERED_FIELD_NUMBER: _ClassVar[int]
+    RECEIVER_FIELD_NUMBER: _ClassVar[int]
     group: str
     delivered: Delivered
-    def __init__(self, group: _Optional[str] = ..., delivered: _Optional[_Union[Delivered, _Mapping]] = ...) -> None: ...
+    receiver: str
+    def __init__(self, group: _Optional[str] = ..., delivered: _Optional[_Union[Delivered, _Mapping]] = ..., receiver: _Optional[str] = ...) -> None: ...
 
 class Acknowledged(_message.Message):
     __slots__ = ("refused", "error")
@@ -378,18 +380,20 @@ class Client(_message.Message):
     def __init__(self, client_id: _Optional[str] = ..., key_id: _Optional[str] = ..., details: _Optional[_Union[ClientDetails, _Mapping]] = ..., gateway: _Optional[str] = ..., heard_ms_ago: _Optional[int] = ..., lite_parent: _Optional[str] = ..., lite_topics: _Optional[int] = ...) -> None: ...
 
 class Holding(_message.Message):
-    __slots__ = ("receiver", "messages", "queues", "attempt_max", "next_visible_at_ms")
+    __slots__ = ("receiver", "messages", "queues", "attempt_max", "next_visible_at_ms", "key_id")
     RECEIVER_FIELD_NUMBER: _ClassVar[int]
     MESSAGES_FIELD_NUMBER: _ClassVar[int]
     QUEUES_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_MAX_FIELD_NUMBER: _ClassVar[int]
     NEXT_VISIBLE_AT_MS_FIELD_NUMBER: _ClassVar[int]
+    KEY_ID_FIELD_NUMBER: _ClassVar[int]
     receiver: str
     messages: int
     queues: int
     attempt_max: int
     next_visible_at_ms: int
-    def __init__(self, receiver: _Optional[str] = ..., messages: _Optional[int] = ..., queues: _Optional[int] = ..., attempt_max: _Optional[int] = ..., next_visible_at_ms: _Optional[int] = ...) -> None: ...
+    key_id: str
+    def __init__(self, receiver: _Optional[str] = ..., messages: _Optional[int] = ..., queues: _Optional[int] = ..., attempt_max: _Optional[int] = ..., next_visible_at_ms: _Optional[int] = ..., key_id: _Optional[str] = ...) -> None: ...
 
 class ListClientsReply(_message.Message):
     __slots__ = ("clients", "holdings", "as_of_ms")

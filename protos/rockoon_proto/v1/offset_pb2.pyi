@@ -434,7 +434,7 @@ class ListProgressRequest(_message.Message):
     def __init__(self, group: _Optional[str] = ..., topic: _Optional[str] = ...) -> None: ...
 
 class Progress(_message.Message):
-    __slots__ = ("group", "queue", "offset", "epoch", "incarnation", "committer", "owner", "stored_at_ms", "metadata", "start_offset", "start_reason", "start_explanation", "started_at_ms", "gap_total", "member")
+    __slots__ = ("group", "queue", "offset", "epoch", "incarnation", "committer", "owner", "stored_at_ms", "metadata", "start_offset", "start_reason", "start_explanation", "started_at_ms", "gap_total", "member", "acknowledged_by", "acknowledged_at_ms")
     GROUP_FIELD_NUMBER: _ClassVar[int]
     QUEUE_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
@@ -450,6 +450,8 @@ class Progress(_message.Message):
     STARTED_AT_MS_FIELD_NUMBER: _ClassVar[int]
     GAP_TOTAL_FIELD_NUMBER: _ClassVar[int]
     MEMBER_FIELD_NUMBER: _ClassVar[int]
+    ACKNOWLEDGED_BY_FIELD_NUMBER: _ClassVar[int]
+    ACKNOWLEDGED_AT_MS_FIELD_NUMBER: _ClassVar[int]
     group: str
     queue: QueueRef
     offset: int
@@ -465,7 +467,9 @@ class Progress(_message.Message):
     started_at_ms: int
     gap_total: int
     member: str
-    def __init__(self, group: _Optional[str] = ..., queue: _Optional[_Union[QueueRef, _Mapping]] = ..., offset: _Optional[int] = ..., epoch: _Optional[int] = ..., incarnation: _Optional[int] = ..., committer: _Optional[str] = ..., owner: _Optional[str] = ..., stored_at_ms: _Optional[int] = ..., metadata: _Optional[str] = ..., start_offset: _Optional[int] = ..., start_reason: _Optional[_Union[StartReason, str]] = ..., start_explanation: _Optional[str] = ..., started_at_ms: _Optional[int] = ..., gap_total: _Optional[int] = ..., member: _Optional[str] = ...) -> None: ...
+    acknowledged_by: str
+    acknowledged_at_ms: int
+    def __init__(self, group: _Optional[str] = ..., queue: _Optional[_Union[QueueRef, _Mapping]] = ..., offset: _Optional[int] = ..., epoch: _Optional[int] = ..., incarnation: _Optional[int] = ..., committer: _Optional[str] = ..., owner: _Optional[str] = ..., stored_at_ms: _Optional[int] = ..., metadata: _Optional[str] = ..., start_offset: _Optional[int] = ..., start_reason: _Optional[_Union[StartReason, str]] = ..., start_explanation: _Optional[str] = ..., started_at_ms: _Optional[int] = ..., gap_total: _Optional[int] = ..., member: _Optional[str] = ..., acknowledged_by: _Optional[str] = ..., acknowledged_at_ms: _Optional[int] = ...) -> None: ...
 
 class ListProgressReply(_message.Message):
     __slots__ = ("progress", "as_of_ms")
@@ -610,18 +614,20 @@ class ListMembersRequest(_message.Message):
     def __init__(self, group: _Optional[str] = ...) -> None: ...
 
 class GroupMembers(_message.Message):
-    __slots__ = ("group", "membership_version", "members", "receivers", "filter_conflicts")
+    __slots__ = ("group", "membership_version", "members", "receivers", "filter_conflicts", "receiver_count")
     GROUP_FIELD_NUMBER: _ClassVar[int]
     MEMBERSHIP_VERSION_FIELD_NUMBER: _ClassVar[int]
     MEMBERS_FIELD_NUMBER: _ClassVar[int]
     RECEIVERS_FIELD_NUMBER: _ClassVar[int]
     FILTER_CONFLICTS_FIELD_NUMBER: _ClassVar[int]
+    RECEIVER_COUNT_FIELD_NUMBER: _ClassVar[int]
     group: str
     membership_version: int
     members: _containers.RepeatedCompositeFieldContainer[Member]
     receivers: _containers.RepeatedCompositeFieldContainer[ReceiverFilter]
     filter_conflicts: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, group: _Optional[str] = ..., membership_version: _Optional[int] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., receivers: _Optional[_Iterable[_Union[ReceiverFilter, _Mapping]]] = ..., filter_conflicts: _Optional[_Iterable[str]] = ...) -> None: ...
+    receiver_count: int
+    def __init__(self, group: _Optional[str] = ..., membership_version: _Optional[int] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., receivers: _Optional[_Iterable[_Union[ReceiverFilter, _Mapping]]] = ..., filter_conflicts: _Optional[_Iterable[str]] = ..., receiver_count: _Optional[int] = ...) -> None: ...
 
 class ReceiverFilter(_message.Message):
     __slots__ = ("receiver", "filter", "heard_at_ms")

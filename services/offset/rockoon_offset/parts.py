@@ -11,6 +11,7 @@ from rockoon_offset.brokers import Brokers
 from rockoon_offset.groups import Groups
 from rockoon_offset.in_flight.clients import KnownClients
 from rockoon_offset.in_flight.filters import ReaderFilters
+from rockoon_offset.in_flight.known_receivers import GroupReceivers
 from rockoon_offset.in_flight.receivers import Receivers
 from rockoon_offset.in_flight.service import InFlightService
 from rockoon_offset.journal.export_files import ExportFiles
@@ -112,6 +113,9 @@ def assembled(settings: OffsetSettings, store: ProgressStore, nameservers: Names
     visibility_ms = steady_clock()
     rows_max, members = settings.progress_entries_max, groups.membership
     filters = ReaderFilters(members, visibility_ms)
+    lease_ms = round(settings.client_lease_seconds * 1000)
+    clients = KnownClients(lease_ms, visibility_ms())
+    group_receivers = GroupReceivers(store, clients, filters, visibility_ms)
     lags = Lags(store, table, brokers, members, filters, time.monotonic_ns, rows_max, visibility_ms)
     servicer = OffsetService(
         settings,
@@ -124,15 +128,14 @@ def assembled(settings: OffsetSettings, store: ProgressStore, nameservers: Names
         lags,
         Importer(store, table, subscriptions, group_queues, brokers, watch, now_ms),
         routes,
-        filters,
+        group_receivers,
         now_ms,
     )
-    lease_ms = round(settings.client_lease_seconds * 1000)
     visibility = visibility_ms, settings.route_wait_seconds, lease_ms
     receivers = Receivers(store, routes, resolver, groups, ends, filters, *visibility)
     export_files = ExportFiles(store, settings.export_seconds, now_ms)
     metrics = OffsetMetrics(store, table, groups, lags, resolver, commits, receivers)
-    in_flight = InFlightService(receivers, KnownClients(lease_ms, visibility_ms()))
+    in_flight = InFlightService(receivers, clients)
     return Parts(routes, brokers, watch, groups, export_files, servicer, in_flight, metrics)
 
 

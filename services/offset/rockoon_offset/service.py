@@ -11,7 +11,7 @@ from rockoon_core.message_queue import MessageQueue, queue_from_wire, queue_to_w
 from rockoon_core.start_position import NewQueueRule, policy_from_wire
 from rockoon_format.resources import group_resource, topic_need, topic_resource
 from rockoon_offset.groups import Groups
-from rockoon_offset.in_flight.filters import ReaderFilters
+from rockoon_offset.in_flight.known_receivers import GroupReceivers
 from rockoon_offset.members.watch import GroupWatch
 from rockoon_offset.progress.commit_check import Commit
 from rockoon_offset.progress.commits import Commits, Release
@@ -79,7 +79,7 @@ class OffsetService(OffsetServiceServicer):
         lags: Lags,
         importer: Importer,
         routes: Routes,
-        filters: ReaderFilters,
+        receivers: GroupReceivers,
         now_ms: Callable[[], int],
     ) -> None:
         self._settings = settings
@@ -92,7 +92,7 @@ class OffsetService(OffsetServiceServicer):
         self._plans = plans
         self._lags = lags
         self._importer = importer
-        self._filters = filters
+        self._receivers = receivers
         self._now_ms = now_ms
 
     async def Heartbeat(self, request: pb.HeartbeatRequest, context: Any) -> pb.HeartbeatReply:
@@ -346,10 +346,13 @@ class OffsetService(OffsetServiceServicer):
                     membership_version=self._groups.membership.version(name),
                     members=self._members(name),
                     # Of all groups they could be too many for one reply.
-                    receivers=map(receiver_to_wire, self._filters.of_receivers(name))
+                    receivers=map(receiver_to_wire, self._receivers.filters.of_receivers(name))
                     if request.group
                     else (),
-                    filter_conflicts=self._filters.conflicts(name) if request.group else (),
+                    filter_conflicts=self._receivers.filters.conflicts(name)
+                    if request.group
+                    else (),
+                    receiver_count=self._receivers.count(name) if request.group else 0,
                 )
                 for name in names
             ],

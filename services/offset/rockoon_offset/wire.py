@@ -34,6 +34,8 @@ def progress_to_wire(progress: Progress) -> pb.Progress:
         start_explanation=progress.start_explanation,
         started_at_ms=progress.started_at_ms,
         gap_total=progress.gap_total,
+        acknowledged_by=progress.acknowledged_by,
+        acknowledged_at_ms=progress.acknowledged_at_ms,
     )
 
 
@@ -55,6 +57,8 @@ def progress_to_json(progress: Progress) -> bytes:
         "start_explanation": progress.start_explanation,
         "started_at_ms": progress.started_at_ms,
         "gap_total": progress.gap_total,
+        "acknowledged_by": progress.acknowledged_by,
+        "acknowledged_at_ms": progress.acknowledged_at_ms,
     }
     return json.dumps(fields, ensure_ascii=False).encode() + b"\n"
 

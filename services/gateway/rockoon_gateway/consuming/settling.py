@@ -32,7 +32,9 @@ SHORT_BYTES_MAX = 1024
 class Settles(Visibility, Protocol):
     """What of the receiving engine is needed."""
 
-    async def acknowledge(self, group: str, receipts: Sequence[ReceiptHandle]) -> list[bool]:
+    async def acknowledge(
+        self, group: str, receipts: Sequence[ReceiptHandle], *, receiver: str = ""
+    ) -> list[bool]:
         """See `ReceivingEngine`."""
         ...
 
@@ -43,6 +45,7 @@ class Settles(Visibility, Protocol):
         *,
         reason: str = "",
         attempts: int = 1,
+        receiver: str = "",
     ) -> list[bool]:
         """See `ReceivingEngine`."""
         ...
@@ -121,7 +124,9 @@ class Settling:
             )
         handles = [entry.receipt_handle for entry in request.entries]
         receipts, results = self._receipts(handles, group, topic)
-        taken = await self._engine.acknowledge(group, receipts) if receipts else []
+        taken = []
+        if receipts:
+            taken = await self._engine.acknowledge(group, receipts, receiver=call.client_id)
         if not all(taken):
             readable = [index for index, result in enumerate(results) if result is OK]
             for index, is_taken in zip(readable, taken, strict=True):
@@ -156,7 +161,11 @@ class Settling:
         receipt = self._receipt(request.receipt_handle, group, topic, self._clock())
         reason = f"given up by its consumer after {request.delivery_attempt} deliveries"
         (is_taken,) = await self._engine.dead_letter(
-            group, [receipt], reason=reason, attempts=request.delivery_attempt
+            group,
+            [receipt],
+            reason=reason,
+            attempts=request.delivery_attempt,
+            receiver=call.client_id,
         )
         if not is_taken:
             raise settled(request.receipt_handle)

@@ -15,8 +15,9 @@ from rockoon_offset.in_flight.clients import (
     ReportedClient,
 )
 from rockoon_offset.in_flight.holders import ClientName
+from rockoon_offset.in_flight.known_receivers import Holding
 from rockoon_offset.in_flight.lite_sets import LiteChange, LiteSet
-from rockoon_offset.in_flight.receivers import Heard, Holding
+from rockoon_offset.in_flight.receivers import Heard
 from rockoon_offset.request_checks import bounded_names, check_group, check_topic, require
 from rockoon_proto.v1 import in_flight_pb2 as pb
 from rockoon_runtime.access.callers import current_caller
@@ -153,6 +154,7 @@ def client_to_wire(client: KnownClient, now_ms: int) -> pb.Client:
 def holding_to_wire(holding: Holding) -> pb.Holding:
     return pb.Holding(
         receiver=holding.receiver,
+        key_id=holding.key_id,
         messages=holding.messages,
         queues=len(holding.queues),
         attempt_max=holding.attempt_max,

@@ -222,11 +222,21 @@ class Deliveries:
         return records
 
     def acknowledge(
-        self, group: str, queue: MessageQueue, number: int, first: int, messages: int, now_ms: int
+        self,
+        group: str,
+        queue: MessageQueue,
+        number: int,
+        first: int,
+        messages: int,
+        now_ms: int,
+        receiver: str = "",
     ) -> tuple[list[Record], int]:
         """Settle messages of an acquisition; returns those that were refused beside the records.
 
         Its time may be over: what nobody else has acquired is still its own.
+
+        Args:
+            receiver: acknowledges them; empty: the holder of the acquisition.
         """
         window = self._state.windows.find(group, queue)
         if window is None or not self._is_of(window, number):
@@ -235,7 +245,11 @@ class Deliveries:
         refused = messages & ~own & ~window.settled_of(first, messages)
         if not own:
             return [], refused
-        settled = Settled(group, queue, number, *trimmed(first, own), now_ms)
+        acquisition = window.find(number)
+        assert acquisition is not None, "messages are its own"
+        # The holder is in the record of the acquisition.
+        other = receiver if receiver != acquisition.holder else ""
+        settled = Settled(group, queue, number, *trimmed(first, own), now_ms, other)
         return self._state.apply_all([settled]), refused
 
     def change_visibility(

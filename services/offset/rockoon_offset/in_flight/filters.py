@@ -103,6 +103,12 @@ class ReaderFilters:
             warning = warning or self._warn(group, topic, readers, now_ms)
         return warning
 
+    def forget(self, group: str, receiver: str) -> None:
+        """Forget the filters of a receiver that has left."""
+        for expressions in self._groups.get(group, {}).values():
+            for receivers in expressions.values():
+                receivers.pop(receiver, None)
+
     def of_receivers(self, group: str) -> Iterator[ReceiverFilter]:
         """Filters that receivers reported, as long as they count; sorted."""
         for topic, expressions in sorted(self._counting(group).items()):

@@ -22,7 +22,7 @@ from rockoon_offset.in_flight.deliveries import (
 )
 from rockoon_offset.in_flight.filters import ReaderFilters, TopicFilter
 from rockoon_offset.in_flight.holders import ClientName
-from rockoon_offset.in_flight.window import Acquisition, Window
+from rockoon_offset.in_flight.window import Window
 from rockoon_offset.progress.commits import QueueEnds
 from rockoon_offset.progress.progress_store import ProgressStore
 from rockoon_offset.progress.records import Acquired, Record
@@ -88,6 +88,8 @@ class Delivered(NamedTuple):
     first: int
     # Bit i is offset `first` + i.
     messages: int
+    # The receiver that acknowledges them; empty: their holder.
+    receiver: str = ""
 
 
 class PutOff(NamedTuple):
@@ -145,27 +147,6 @@ class Heard(NamedTuple):
     client: ClientName
     heard_at_ms: int
     goodbye: bool = False
-
-
-@dataclass(slots=True)
-class Holding:
-    """What one receiver of a group has: messages that are invisible now."""
-
-    receiver: str
-    messages: int = 0
-    queues: set[MessageQueue] = field(default_factory=set)
-    attempt_max: int = 0
-    # Epoch milliseconds; 0: nothing is invisible.
-    next_visible_at_ms: int = 0
-
-    def add(self, queue: MessageQueue, acquisition: Acquisition, now_ms: int) -> None:
-        """Count an acquisition."""
-        for at_ms, part in acquisition.parts.items():
-            if at_ms > now_ms:
-                self.messages += part.bit_count()
-                self.queues.add(queue)
-                self.attempt_max = max(self.attempt_max, acquisition.attempt)
-                self.next_visible_at_ms = min(self.next_visible_at_ms or at_ms, at_ms)
 
 
 class Settlement(NamedTuple):
@@ -258,7 +239,7 @@ class Receivers:
         settlements: list[Settlement] = []
         try:
             for each in entries:
-                made, refused = self._deliveries.acknowledge(*each, now_ms)
+                made, refused = self._deliveries.acknowledge(*each[:5], now_ms, each.receiver)
                 records += made
                 settlements.append(self._settled("settled", each, refused))
         finally:
@@ -277,7 +258,7 @@ class Receivers:
                 at_ms, held_until_ms = self._times(each.visible_after_ms, each.held_ms_max, now_ms)
                 to = Holder(each.to, each.to_key, held_until_ms) if each.to else None
                 change = VisibilityChange(at_ms, each.counted, each.extend, each.reason, to)
-                changed = self._deliveries.change_visibility(*each.delivered, change)
+                changed = self._deliveries.change_visibility(*each.delivered[:5], change)
                 records += changed.records
                 settlement = self._settled("put_off", each.delivered, changed.refused)
                 if changed.number:
@@ -298,6 +279,7 @@ class Receivers:
             for each in reports:
                 if each.goodbye:
                     records += self._deliveries.release_held(each.client, now_ms)
+                    self._filters.forget(each.client.group, each.client.client_id)
                 else:
                     records += self._deliveries.extend_held(each.client, each.heard_at_ms)
         finally:
@@ -317,17 +299,6 @@ class Receivers:
     def lease_ms(self) -> int:
         """How long a client holds messages without being heard."""
         return self._deliveries.lease_ms
-
-    def holdings(self, group: str) -> list[Holding]:
-        """What each receiver of a group has now, sorted by name. Raises GroupNotFound."""
-        found: dict[str, Holding] = {}
-        now_ms = self.now_ms()
-        for queue, window in self.windows(group, ""):
-            for acquisition in window:
-                if acquisition.holder:
-                    known = found.setdefault(acquisition.holder, Holding(acquisition.holder))
-                    known.add(queue, acquisition, now_ms)
-        return sorted((x for x in found.values() if x.messages), key=lambda each: each.receiver)
 
     def windows(self, group: str, topic: str) -> list[tuple[MessageQueue, Window]]:
         """Queues that a group's receivers have acquired from, sorted.

@@ -12,6 +12,7 @@ from rockoon_offset.in_flight import client_wire
 from rockoon_offset.in_flight.clients import KnownClients
 from rockoon_offset.in_flight.deliveries import INVISIBLE_MS_MAX, Candidates
 from rockoon_offset.in_flight.filters import TopicFilter
+from rockoon_offset.in_flight.known_receivers import holdings
 from rockoon_offset.in_flight.receivers import (
     CANDIDATES_MAX,
     Delivered,
@@ -74,7 +75,7 @@ class InFlightService(InFlightServiceServicer):
         self, request: pb.AcknowledgeRequest, context: Any
     ) -> pb.AcknowledgeReply:
         bounded(request.entries)
-        entries = [or_error(delivered, each.group, each.delivered) for each in request.entries]
+        entries = [or_error(acknowledged, each) for each in request.entries]
         good = [each for each in entries if isinstance(each, Delivered)]
         taken = iter(await self._receivers.acknowledge(good) if good else ())
         settlements = [
@@ -145,11 +146,11 @@ class InFlightService(InFlightServiceServicer):
     ) -> pb.ListClientsReply:
         check_group(request.group)
         now_ms = self._receivers.now_ms()
-        holdings = self._receivers.holdings(request.group)
+        windows = self._receivers.windows(request.group, "")
         clients = self._clients.of_group(request.group, now_ms)
         reply = pb.ListClientsReply(
             clients=(client_wire.client_to_wire(each, now_ms) for each in clients),
-            holdings=map(client_wire.holding_to_wire, holdings),
+            holdings=map(client_wire.holding_to_wire, holdings(windows, now_ms)),
             as_of_ms=now_ms,
         )
         check_reply_bytes(reply.ByteSize(), "a smaller group")
@@ -219,6 +220,11 @@ def reach_of(reach: pb.QueueReach) -> Reach:
     candidates = Candidates(reach.candidates_from, reach.candidates)
     queue = queue_from_wire(reach.queue)
     return Reach(queue, reach.min_offset, reach.end_offset, candidates, reach.create_revision)
+
+
+def acknowledged(entry: pb.GroupDelivered) -> Delivered:
+    bounded_names(receiver=entry.receiver)
+    return delivered(entry.group, entry.delivered)._replace(receiver=entry.receiver)
 
 
 def delivered(group: str, of: pb.Delivered) -> Delivered:

@@ -262,11 +262,12 @@ class Window:
         acquisition = self._take(number, first, messages)
         self._add(acquisition, first, messages, visible_at_ms)
 
-    def settle(self, number: int, first: int, messages: int) -> None:
-        """Messages of an acquisition are done."""
-        self._take(number, first, messages)
+    def settle(self, number: int, first: int, messages: int) -> Acquisition:
+        """Settle messages of an acquisition; returns the acquisition with the messages left."""
+        acquisition = self._take(number, first, messages)
         self.settled |= shifted(messages, first - self.floor)
         self._raise_floor()
+        return acquisition
 
     def commit(self, offset: int) -> None:
         """Everything below an offset is done; it is `floor` or more."""

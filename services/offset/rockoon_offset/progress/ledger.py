@@ -285,6 +285,8 @@ def _with_start(progress: Progress, decision: Decision, now_ms: int) -> Progress
         offset=decision.offset,
         stored_at_ms=now_ms,
         metadata="",
+        acknowledged_by="",
+        acknowledged_at_ms=0,
         start_offset=decision.offset,
         start_reason=decision.reason,
         start_explanation=decision.explanation,

@@ -165,10 +165,10 @@ class LedgerState:
         match record:
             case Acquired():
                 self._acquired(record)
-            case Settled(group, queue, number, first, messages, stored_at_ms):
+            case Settled(group, queue, number, first, messages, stored_at_ms, receiver):
                 window = self.windows.of(group, queue)
-                window.settle(number, first, messages)
-                self.table.settle(group, queue, window.floor, stored_at_ms)
+                holder = window.settle(number, first, messages).holder
+                self.table.settle(group, queue, window.floor, receiver or holder, stored_at_ms)
             case Extended(group, queue, number, first, messages, visible_at_ms):
                 self.windows.of(group, queue).extend(number, first, messages, visible_at_ms)
             case Committed():

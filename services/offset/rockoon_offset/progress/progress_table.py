@@ -86,14 +86,25 @@ class ProgressTable:
     ) -> None:
         queues = self._progress[reader]
         queues[queue] = queues[queue]._replace(
-            offset=offset, committer=committer, stored_at_ms=stored_at_ms, metadata=metadata
+            offset=offset,
+            committer=committer,
+            stored_at_ms=stored_at_ms,
+            metadata=metadata,
+            acknowledged_by="",
+            acknowledged_at_ms=0,
         )
 
-    def settle(self, reader: str, queue: MessageQueue, offset: int, stored_at_ms: int) -> None:
-        """What receivers have settled reaches an offset."""
+    def settle(
+        self, reader: str, queue: MessageQueue, offset: int, receiver: str, stored_at_ms: int
+    ) -> None:
+        """A receiver has acknowledged messages; everything below an offset is settled."""
         queues = self._progress[reader]
         queues[queue] = queues[queue]._replace(
-            offset=offset, stored_at_ms=stored_at_ms, metadata=""
+            offset=offset,
+            stored_at_ms=stored_at_ms,
+            metadata="",
+            acknowledged_by=receiver,
+            acknowledged_at_ms=stored_at_ms,
         )
 
     def vacate(self, progress: Progress) -> None:

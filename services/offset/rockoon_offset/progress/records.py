@@ -6,6 +6,7 @@ order of their fields are stable, fields are only ever added at the end, with a 
 """
 
 import json
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from rockoon_core.message_queue import MessageQueue
@@ -41,6 +42,11 @@ class Progress(NamedTuple):
     started_at_ms: int
     # Messages that could not be read any more, over all decisions.
     gap_total: int
+    # Receiver that acknowledged messages last; empty: it is not known, or a commit or a decision
+    # came later.
+    acknowledged_by: str = ""
+    # When that was, epoch milliseconds; 0: no receiver has acknowledged a message since.
+    acknowledged_at_ms: int = 0
 
 
 class Put(NamedTuple):
@@ -202,6 +208,8 @@ class Settled(NamedTuple):
     first: int
     messages: int
     stored_at_ms: int
+    # The receiver that acknowledged them; empty: their holder.
+    receiver: str = ""
 
 
 class Extended(NamedTuple):
@@ -264,6 +272,7 @@ Record = (
 # Of the last fields, the last one first: without them a service of an earlier version reads the
 # record, too.
 _ACQUIRED_DEFAULTS = (0, "", "", "")
+_PROGRESS_DEFAULTS = (0, "")
 
 _to_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
@@ -275,8 +284,10 @@ def encode(record: Record) -> bytes:
             fields: list[Any] = ["commit", record.group, *record.queue, *record[2:]]
         case Put(progress):
             fields = ["put", progress.group, *progress.queue, *progress[2:]]
+            _remove_defaults(fields, _PROGRESS_DEFAULTS)
         case Reverted(progress):
             fields = ["vacated", progress.group, *progress.queue, *progress[2:]]
+            _remove_defaults(fields, _PROGRESS_DEFAULTS)
         case Removed(group, queue):
             fields = ["removed", group, *queue]
         case QueueDeleted(group, queue, incarnation):
@@ -297,21 +308,26 @@ def encode(record: Record) -> bytes:
         case Acquired():
             set_of = f"{record.messages:x}"
             fields = ["acquired", record.group, *record.queue, *record[2:5], set_of, *record[6:]]
-            for default in _ACQUIRED_DEFAULTS:
-                if fields[-1] != default:
-                    break
-                fields.pop()
+            _remove_defaults(fields, _ACQUIRED_DEFAULTS)
         case Settled() | Extended():
             kind = "settled" if isinstance(record, Settled) else "extended"
             set_of = f"{record.messages:x}"
             fields = [kind, record.group, *record.queue, record.number, record.first, set_of]
-            fields.append(record[-1])
+            fields += record[5:6] if record[-1] == "" else record[5:]
         case WindowPut(group, queue, acquired_to, since, settled, skipped):
             sets = f"{settled:x}", f"{skipped:x}"
             fields = ["window", group, *queue, acquired_to, since, *sets]
         case Counters():
             fields = ["counters", *record]
     return _to_json(fields).encode()
+
+
+def _remove_defaults(fields: list[Any], defaults: Iterable[Any]) -> None:
+    """Remove the last fields that have their defaults, the last one first."""
+    for default in defaults:
+        if fields[-1] != default:
+            return
+        fields.pop()
 
 
 def decode(data: bytes) -> Record:
@@ -352,10 +368,10 @@ def decode(data: bytes) -> Record:
             queue = MessageQueue(topic, broker, queue_id)
             return Acquired(group, queue, number, former, first, int(messages, 16), *fields)
         case "settled" | "extended":
-            group, topic, broker, queue_id, number, first, messages, at_ms = rest
+            group, topic, broker, queue_id, number, first, messages, *fields = rest
             record = Settled if kind == "settled" else Extended
             queue = MessageQueue(topic, broker, queue_id)
-            return record(group, queue, number, first, int(messages, 16), at_ms)
+            return record(group, queue, number, first, int(messages, 16), *fields)
         case "window":
             group, topic, broker, queue_id, acquired_to, since, *sets = rest
             queue = MessageQueue(topic, broker, queue_id)

@@ -1,0 +1,82 @@
+"""Receivers of a group: clients that gateways hear, and all holders of messages."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from rockoon_core.message_queue import MessageQueue
+from rockoon_offset.in_flight.clients import KnownClients
+from rockoon_offset.in_flight.filters import ReaderFilters
+from rockoon_offset.in_flight.window import Acquisition, Window
+from rockoon_offset.progress.progress_store import ProgressStore
+
+
+@dataclass(slots=True)
+class Holding:
+    """What one receiver of a group has: messages that are invisible now."""
+
+    receiver: str
+    # Of its access key.
+    key_id: str
+    messages: int = 0
+    queues: set[MessageQueue] = field(default_factory=set)
+    attempt_max: int = 0
+    # Epoch milliseconds; 0: nothing is invisible.
+    next_visible_at_ms: int = 0
+
+    def add(self, queue: MessageQueue, acquisition: Acquisition, now_ms: int) -> None:
+        """Count an acquisition."""
+        for at_ms, part in acquisition.parts.items():
+            if at_ms > now_ms:
+                self.messages += part.bit_count()
+                self.queues.add(queue)
+                self.attempt_max = max(self.attempt_max, acquisition.attempt)
+                self.next_visible_at_ms = min(self.next_visible_at_ms or at_ms, at_ms)
+
+
+def holdings(windows: Iterable[tuple[MessageQueue, Window]], now_ms: int) -> list[Holding]:
+    """What each receiver has of a group's queues, sorted by name."""
+    found: dict[tuple[str, str], Holding] = {}
+    for queue, window in windows:
+        for acquisition in window:
+            if acquisition.holder:
+                name = acquisition.holder, acquisition.holder_key
+                found.setdefault(name, Holding(*name)).add(queue, acquisition, now_ms)
+    return [each for _, each in sorted(found.items()) if each.messages]
+
+
+class GroupReceivers:
+    """Receivers of all groups.
+
+    Args:
+        store: has the windows of the groups' queues.
+        clients: that gateways hear.
+        filters: that receivers reported lately.
+        now_ms: the clock by which messages become visible, epoch milliseconds.
+
+    Attributes:
+        filters: as given.
+    """
+
+    def __init__(
+        self,
+        store: ProgressStore,
+        clients: KnownClients,
+        filters: ReaderFilters,
+        now_ms: Callable[[], int],
+    ) -> None:
+        self._store = store
+        self._clients = clients
+        self.filters = filters
+        self._now_ms = now_ms
+
+    def count(self, group: str) -> int:
+        """Count the receivers of a group; see GroupMembers.receiver_count."""
+        now_ms = self._now_ms()
+        windows = self._store.ledger.windows.of_group(group)
+        clients = self._clients.of_group(group, now_ms)
+        names = {(each.name.client_id, each.name.key_id) for each in clients}
+        names |= {(each.receiver, each.key_id) for each in holdings(windows.items(), now_ms)}
+        named = {receiver for receiver, _ in names}
+        # A report of filters does not name the access key.
+        reported = {each.receiver for each in self.filters.of_receivers(group)}
+        return len(names) + len(reported - named)
