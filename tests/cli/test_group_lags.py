@@ -21,7 +21,6 @@ from rockoon_proto.v1.offset_pb2 import (
     Member,
     QueueLag,
     QueueRef,
-    ReceiverFilter,
 )
 from support.running_command import running
 from support.waiting import wait_until
@@ -80,8 +79,7 @@ def test_groups_are_in_the_order_of_the_loss_and_then_of_the_lag() -> None:
 
 
 def test_a_row_sums_up_the_queues_and_counts_the_readers() -> None:
-    filters = [ReceiverFilter(receiver=name) for name in ("pod-1", "pod-1", "pod-2")]
-    readers = GroupMembers(members=[Member(member_id="a")], receivers=filters)
+    readers = GroupMembers(members=[Member(member_id="a")], receiver_count=2)
     lag = LagReply(queues=[unread(0, 4, lag_ms=1000, **LATER), unread(1, 5, lag_ms=3000, **SOON)])
     found = row_of(GroupLag(summary("billing", "a", "b", "c"), lag, readers), None)
     assert found.cells() == ("billing", "a, b, c, 1 more", 9, "3 s", "1 h", 3)

@@ -23,14 +23,13 @@ from rockoon.admin.descriptions import (
     QueueStory,
     TopicDescription,
 )
+from rockoon.admin.group_clients import GroupClient, group_clients
 from rockoon.admin.lags import GroupLag, all_lags
 from rockoon.admin.new_topics import create_topics
 from rockoon.admin.offset_calls import ask_offset_service
 from rockoon.admin.stored_messages import StoredMessages
 from rockoon.bounds import check_epoch_ms
-from rockoon.errors import (
-    GroupHasMembers,
-)
+from rockoon.errors import GroupHasMembers, GroupNotFound
 from rockoon.net.routes import TopicRoute
 from rockoon.text_checks import refuses_invalid_text
 from rockoon.transactions.listing import BrokerTransactions, pending_transactions
@@ -304,7 +303,7 @@ class Admin:
         return await reads.get_group(self._cluster, name)
 
     async def describe_group(self, name: str) -> GroupDescription:
-        """A group's configuration, topics, live members and lag.
+        """A group's configuration, topics, live members, clients and lag.
 
         Raises:
             GroupNotFound: there is no such group.
@@ -316,6 +315,7 @@ class Admin:
             topics=summary.topics,
             members=readers.members,
             lag=await self.lag(name),
+            clients=group_clients(await self._clients_or_none(name), readers),
             receivers=readers.receivers,
             filter_conflicts=readers.filter_conflicts,
         )
@@ -338,9 +338,28 @@ class Admin:
         reply: ListLocksReply = await self._ask("ListLocks", ListLocksRequest(group=group))
         return reply
 
+    async def list_clients(self, group: str) -> list[GroupClient]:
+        """All clients that read a group message by message, sorted by id: clients that gateways
+        have heard within the lease, and simple consumers that hold messages or have reported their
+        filters lately. Members that pull are in `members`.
+
+        Raises:
+            GroupNotFound: the group does not exist.
+        """
+        readers = await self.readers(group)
+        return group_clients(await self._clients_or_none(group), readers)
+
+    async def _clients_or_none(self, group: str) -> ListClientsReply:
+        try:
+            return await self.clients(group)
+        except GroupNotFound:
+            # The offset service learns a little later that a group was created.
+            await self.get_group(group)
+            return ListClientsReply()
+
     async def clients(self, group: str) -> ListClientsReply:
         """Clients of a group that gateways have heard within the lease, and what each receiver of
-        the group has now, those of the SDK included."""
+        the group has now, those of the SDK included. `list_clients` has both in one list."""
         reply: ListClientsReply = await self._ask("ListClients", ListClientsRequest(group=group))
         return reply
 

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from rockoon.admin.group_clients import GroupClient
 from rockoon.admin.log_status import LogStatus
 from rockoon.errors import RockoonError
 from rockoon.net.routes import TopicRoute
@@ -49,6 +50,8 @@ class GroupDescription:
     """Topics it reads, with the etcd revision at which it began to."""
     members: Sequence[Member]
     lag: LagReply
+    clients: Sequence[GroupClient] = ()
+    """Clients that read message by message."""
     receivers: Sequence[ReceiverFilter] = ()
     """Filters that receivers reported lately."""
     filter_conflicts: Sequence[str] = ()

@@ -183,7 +183,7 @@ def row_of(found: "GroupLag", bound_ms: int | None) -> GroupRow:
         soonest=soonest,
         unknown_because=unknown_because,
         members=len(found.readers.members),
-        receivers=len({each.receiver for each in found.readers.receivers}),
+        receivers=found.readers.receiver_count,
         order=(rank, -lost_total if lost else urgency, -total, found.name),
         danger=danger,
     )

@@ -1,11 +1,12 @@
 """`rockoon group members`, `locks` and `in-flight`: who reads with a group, and who holds what."""
 
 from collections import defaultdict
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from rockoon.cli.groups import Name, mode_text
 from rockoon.cli.output import duration, local_time, print_json, print_table
-from rockoon.cli.receivers import receivers_json, show_conflicts, show_receivers
+from rockoon.cli.receivers import clients_json, receivers_json, show_clients, show_conflicts
 from rockoon.cli.session import (
     DEFAULT_NAMESERVERS,
     AsJson,
@@ -14,6 +15,7 @@ from rockoon.cli.session import (
 )
 
 if TYPE_CHECKING:
+    from rockoon.admin.group_clients import GroupClient
     from rockoon.cluster import Cluster
     from rockoon_proto.v1.in_flight_pb2 import ListInFlightReply, QueueInFlight
     from rockoon_proto.v1.offset_pb2 import GroupMembers, ListLocksReply, Member, QueueLock
@@ -22,17 +24,21 @@ if TYPE_CHECKING:
 def members(
     name: Name, as_json: AsJson = False, nameservers: Nameservers = DEFAULT_NAMESERVERS
 ) -> None:
-    """Show a group's members, the queues of each, receivers, and where their settings differ."""
+    """Show a group's members with their queues, its clients with the messages that they hold, and
+    where their settings differ."""
     from rockoon.consumer.group_view import contradictions
 
-    async def work(cluster: "Cluster") -> "tuple[GroupMembers, ListLocksReply]":
-        readers = await cluster.admin.readers(name)
-        if not readers.members:
-            # Nothing is known of it: does it exist?
-            await cluster.admin.get_group(name)
-        return readers, await cluster.admin.locks(name)
+    async def work(
+        cluster: "Cluster",
+    ) -> "tuple[GroupMembers, list[GroupClient], ListLocksReply]":
+        admin = cluster.admin
+        return (
+            await admin.readers(name),
+            await admin.list_clients(name),
+            await admin.locks(name),
+        )
 
-    readers, held = with_cluster(nameservers, work)
+    readers, clients, held = with_cluster(nameservers, work)
     alive = readers.members
     queues: dict[str, list[str]] = defaultdict(list)
     for lock in held.locks:
@@ -42,11 +48,21 @@ def members(
         print_json(
             {
                 "members": [member_json(each, queues[each.member_id]) for each in alive],
+                "clients": clients_json(clients),
                 "receivers": receivers_json(readers.receivers),
                 "contradictions": said,
             }
         )
         return
+    if alive or not clients:
+        show_members(alive, queues)
+    if alive and clients:
+        print()
+    show_clients(clients)
+    show_conflicts(said)
+
+
+def show_members(members: "Iterable[Member]", queues: Mapping[str, list[str]]) -> None:
     print_table(
         ("MEMBER", "MODE", "ALLOCATION", "READS", "LAST HEARD", "QUEUES"),
         (
@@ -58,12 +74,10 @@ def members(
                 local_time(each.heard_at_ms),
                 held_text(each, queues[each.member_id]),
             )
-            for each in alive
+            for each in members
         ),
         empty="It has no members now.",
     )
-    show_receivers(readers.receivers)
-    show_conflicts(said)
 
 
 def locks(

@@ -15,7 +15,7 @@ from rockoon.cli.group_settings import (
 )
 from rockoon.cli.lag import lag_json, show_lag
 from rockoon.cli.output import duration, local_time, print_json, print_table
-from rockoon.cli.receivers import receivers_json, show_conflicts, show_receivers
+from rockoon.cli.receivers import clients_json, receivers_json, show_clients, show_conflicts
 from rockoon.cli.session import (
     DEFAULT_NAMESERVERS,
     AsJson,
@@ -28,7 +28,7 @@ from rockoon.cli.start_place import parse_start
 from rockoon_core.group_settings import GROUP_SETTINGS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from rockoon.admin.descriptions import GroupDescription, GroupSummary
     from rockoon.cluster import Cluster
@@ -185,7 +185,7 @@ def list_groups(as_json: AsJson = False, nameservers: Nameservers = DEFAULT_NAME
 def describe(
     name: Name, as_json: AsJson = False, nameservers: Nameservers = DEFAULT_NAMESERVERS
 ) -> None:
-    """Show a group's topics, live members, receivers with their filters, and lag."""
+    """Show a group's topics, live members, clients with their filters, and lag."""
     from rockoon.consumer.group_view import contradictions
 
     async def work(cluster: "Cluster") -> "GroupDescription":
@@ -209,6 +209,7 @@ def describe(
                     }
                     for member in said.members
                 ],
+                "clients": clients_json(said.clients),
                 "receivers": receivers_json(said.receivers),
                 "contradictions": conflicts,
             }
@@ -225,6 +226,17 @@ def describe(
         print(f"{row.option[2:]}: {f'{default} (default)' if value is None else value}")
     print(f"retry-delays: {delays_text(config) or 'as in RocketMQ (default)'}")
     print(f"reads: {', '.join(sorted(said.topics)) or 'nothing yet'}\n")
+    if said.members or not said.clients:
+        show_members(said.members)
+    if said.members and said.clients:
+        print()
+    show_clients(said.clients)
+    show_conflicts(conflicts)
+    print()
+    show_lag(said.lag)
+
+
+def show_members(members: "Iterable[Member]") -> None:
     print_table(
         ("MEMBER", "MODE", "FROM", "JOINED", "LAST HEARD"),
         (
@@ -235,14 +247,10 @@ def describe(
                 local_time(each.joined_at_ms),
                 local_time(each.heard_at_ms),
             )
-            for each in said.members
+            for each in members
         ),
         empty="It has no members now.",
     )
-    show_receivers(said.receivers)
-    show_conflicts(conflicts)
-    print()
-    show_lag(said.lag)
 
 
 @app.command()

@@ -22,18 +22,24 @@ class GroupReport:
     Attributes:
         group: name of the group.
         reply: its queues, in the order of danger.
+        members: live members that pull.
+        receivers: clients that read message by message.
         danger: the reason to act, in one sentence; empty if there is none.
     """
 
     group: str
     reply: "LagReply"
+    members: int
+    receivers: int
     danger: str
 
     def show(self) -> None:
         show_dangers(self.reply)
+        print(readers_text(self.members, self.receivers))
 
     def to_json(self) -> dict[str, Any]:
-        return {"group": self.group} | lag_json(self.reply)
+        readers = {"members": self.members, "receivers": self.receivers}
+        return {"group": self.group} | readers | lag_json(self.reply)
 
 
 async def look_at_group(
@@ -47,7 +53,16 @@ async def look_at_group(
         bound_ms: a loss within this time is a danger; None if dangers are not wanted.
     """
     reply = with_dangers_first(await cluster.admin.lag(group, topic))
-    return GroupReport(group, reply, "" if bound_ms is None else in_danger(reply, bound_ms))
+    readers = await cluster.admin.readers(group)
+    danger = "" if bound_ms is None else in_danger(reply, bound_ms)
+    return GroupReport(group, reply, len(readers.members), readers.receiver_count, danger)
+
+
+def readers_text(members: int, receivers: int) -> str:
+    """Say how many readers a group has, for example "read by 2 members and 1 client"."""
+    counts = (members, "member"), (receivers, "client")
+    texts = [counted(count, noun) for count, noun in counts if count]
+    return f"read by {' and '.join(texts)}" if texts else "no reader now"
 
 
 def lag_json(reply: "LagReply") -> dict[str, Any]:

@@ -5,6 +5,10 @@ orders@broker-a:0
           the queue was created at revision 57, after the group subscribed at revision 41
   now     1234 committed by host@77@ab on 2026-01-31 12:05:00, epoch 3
   left    66 messages to read before the end, 1300; the oldest has waited 2.1 s
+
+If clients acknowledge message by message:
+
+  now     1234; client host@1@0@ab acknowledged last, on 2026-01-31 12:05:00, epoch 3
 """
 
 from collections.abc import Iterator, Sequence
@@ -52,18 +56,28 @@ def told_of_progress(progress: "Progress") -> Iterator[tuple[str, str]]:
     yield "began", f"{began} on {when}" if when else began
     if progress.start_explanation:
         yield "", progress.start_explanation
-    stored = local_time(progress.stored_at_ms)
-    if progress.committer:
-        now = f"{progress.offset} committed by {progress.committer} on {stored}"
-    else:
-        now = f"{progress.offset}, as it began: nothing has been committed since"
-    yield "now", f"{now}, epoch {progress.epoch}"
+    yield "now", f"{progress.offset}{moved_text(progress)}, epoch {progress.epoch}"
     if progress.owner and progress.owner != progress.committer:
         yield "", f"taken last by {progress.owner}"
     if progress.metadata:
         yield "", f"metadata: {progress.metadata}"
     if progress.gap_total:
         yield "lost", f"{progress.gap_total} messages were gone before they could be read"
+
+
+def moved_text(progress: "Progress") -> str:
+    """Say which client moved a group to its offset, and when."""
+    stored = local_time(progress.stored_at_ms)
+    if progress.acknowledged_by:
+        return f"; client {progress.acknowledged_by} acknowledged last, on {stored}"
+    if progress.acknowledged_at_ms:
+        return f"; receivers acknowledged, last on {stored}; the last client is not known"
+    if progress.committer:
+        return f" committed by {progress.committer} on {stored}"
+    if progress.offset != progress.start_offset:
+        # Acknowledged with a former version, or committed by a reader without a name.
+        return f", stored on {stored}; the client is not known"
+    return ", as it began: nothing has been committed since"
 
 
 def what_is_lost(lag: "QueueLag") -> str:
@@ -115,6 +129,8 @@ def story_json(story: "QueueStory") -> dict[str, Any]:
             "committed_offset": progress.offset,
             "committer": progress.committer,
             "committed_at_ms": progress.stored_at_ms,
+            "acknowledged_by": progress.acknowledged_by or None,
+            "acknowledged_at_ms": progress.acknowledged_at_ms or None,
             "owner": progress.owner,
             "epoch": progress.epoch,
             "incarnation": progress.incarnation,

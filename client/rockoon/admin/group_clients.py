@@ -1,0 +1,96 @@
+"""Clients that read a group message by message: those of gateways, and simple consumers."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from rockoon_proto.v1.in_flight_pb2 import Client, ListClientsReply
+from rockoon_proto.v1.offset_pb2 import GroupMembers
+
+
+@dataclass(slots=True)
+class GroupClient:
+    """A client of a group, with the messages that it holds. Empty texts are not known."""
+
+    client_id: str
+    """Chosen by the client; of a simple consumer its `receiver`."""
+    key_id: str = ""
+    """Of its access key; also empty where calls are not signed."""
+    gateway: str = ""
+    """Name of the gateway that has reported it last; empty: no gateway hears it."""
+    client_type: str = ""
+    """"push_consumer", "simple_consumer", "lite_push_consumer"; only of clients of gateways."""
+    language: str = ""
+    version: str = ""
+    """Of its SDK."""
+    address: str = ""
+    """Of its last call, as gRPC writes it."""
+    hostname: str = ""
+    heard_ms_ago: int | None = None
+    """Milliseconds since a gateway heard it, or since it reported its filters; None: not known."""
+    subscriptions: Mapping[str, str] = field(default_factory=dict)
+    """Topics that it reads, with their filters, as far as it has reported them."""
+    lite_parent: str = ""
+    lite_topics: int = 0
+    """How many lite topics of `lite_parent` it reads."""
+    messages: int = 0
+    """Messages that it holds: they are invisible to other clients."""
+    queues: int = 0
+    """How many queues have these messages."""
+    attempt_max: int = 0
+    """The highest attempt among them."""
+
+    @property
+    def is_at_gateway(self) -> bool:
+        """Whether a gateway hears it."""
+        return bool(self.gateway)
+
+
+def group_clients(reply: ListClientsReply, readers: GroupMembers) -> list[GroupClient]:
+    """All clients of a group, sorted by id.
+
+    Args:
+        reply: clients of gateways, and holders of messages.
+        readers: filters that receivers have reported; several receivers may report as one.
+    """
+    found = {(each.client_id, each.key_id): _of_gateway(each) for each in reply.clients}
+    for holding in reply.holdings:
+        name = holding.receiver, holding.key_id
+        client = found.setdefault(name, GroupClient(*name))
+        client.messages, client.queues = holding.messages, holding.queues
+        client.attempt_max = holding.attempt_max
+    by_id: dict[str, list[GroupClient]] = {}
+    for client in found.values():
+        by_id.setdefault(client.client_id, []).append(client)
+    reported: dict[str, dict[str, str]] = {}
+    for report in readers.receivers:
+        filters = reported.setdefault(report.receiver, {})
+        filters[report.filter.topic] = report.filter.expression
+        clients = by_id.setdefault(report.receiver, [GroupClient(report.receiver)])
+        for client in clients:
+            if not client.is_at_gateway:
+                ago = max(reply.as_of_ms - report.heard_at_ms, 0)
+                before = client.heard_ms_ago
+                client.heard_ms_ago = ago if before is None else min(ago, before)
+    for client_id, filters in reported.items():
+        for client in by_id[client_id]:
+            client.subscriptions = client.subscriptions or filters
+    every = (client for clients in by_id.values() for client in clients)
+    return sorted(every, key=lambda each: (each.client_id, each.key_id))
+
+
+def _of_gateway(client: Client) -> GroupClient:
+    details = client.details
+    return GroupClient(
+        client.client_id,
+        client.key_id,
+        client.gateway,
+        details.client_type,
+        details.language,
+        details.version,
+        details.address,
+        details.hostname,
+        client.heard_ms_ago,
+        {each.topic: each.expression for each in details.subscriptions},
+        client.lite_parent,
+        client.lite_topics,
+    )
