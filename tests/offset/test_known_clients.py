@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from grpc import aio
 from offset.cluster import GROUP, Cluster
-from offset.receiver import HOUR_MS, Receiver
+from offset.receiver import HOUR_MS, Receiver, offsets_of
 
 from rockoon_offset.in_flight.clients import (
     GROUP_CLIENTS_MAX,
@@ -73,6 +73,35 @@ async def test_a_report_extends_what_its_client_holds_also_after_a_restart(
     assert await visible_at(receiver) == after_ms
     await report(receiver, pb.ClientReport(name=named("r"), goodbye=True))
     assert (await receiver.listed()).visible_again == 2
+
+
+async def test_what_a_lost_call_acquired_is_released_also_after_a_restart(
+    cluster: Cluster, receiver: Receiver
+) -> None:
+    async def acquire(call_id: str, *lost: pb.LostCall, **wanted: Any) -> list[Any]:
+        wish = pb.Wanted(
+            group=GROUP,
+            queues=[receiver.reach()],
+            visible_after_ms=HOUR_MS,
+            policy=receiver.policy,
+            **{"receiver": "r", "messages_max": 2, "held_ms_max": 2 * HOUR_MS, **wanted},
+        )
+        request = pb.AcquireRequest(wanted=[wish], call_id=call_id, lost=lost)
+        (granted,) = (await receiver.stub.Acquire(request)).granted
+        return [
+            (each.attempt, offsets_of(each.first_offset, each.offsets)) for each in granted.acquired
+        ]
+
+    assert await acquire("one") == [(1, [0, 1])]
+    assert await acquire("two") == [(1, [2, 3])]
+    await cluster.restart_service()
+    bad = pb.LostCall(call_id="one", receiver=named(""))
+    other = pb.LostCall(call_id="one", receiver=named("s"))
+    assert await acquire("three", bad, other, messages_max=1) == [(1, [4])]
+    lost = pb.LostCall(call_id="one", receiver=named("r"))
+    assert await acquire("four", lost, messages_max=3, receiver="s") == [(1, [0, 1]), (1, [5])]
+    # The report is repeated if its own answer is lost.
+    assert await acquire("five", lost, receiver="s") == [(1, [6, 7])]
 
 
 async def test_names_that_are_none_spoil_no_report_of_others(receiver: Receiver) -> None:

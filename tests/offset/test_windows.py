@@ -692,7 +692,7 @@ def test_a_change_by_the_client_is_not_extended_by_its_reports() -> None:
 
 
 @pytest.mark.parametrize(
-    "fields", [(), ("r",), ("", "c"), ("r", "c", "key"), ("", "c", "", 7), ("r", "", "key", 0)]
+    "fields", [(), ("r",), ("", "c"), ("r", "c", "key"), ("", "c", "", 7), ("", "c", "", 7, "call")]
 )
 def test_an_acquisition_is_written_as_short_as_before_where_it_says_nothing_more(
     fields: tuple[Any, ...],

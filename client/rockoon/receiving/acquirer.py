@@ -7,6 +7,7 @@ and once a second while somebody waits: what other processes give back nobody te
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from math import inf
 
@@ -22,6 +23,7 @@ from rockoon.errors import (
 )
 from rockoon.net.connection import Connection
 from rockoon.receiving.line import Line, ParkedReceiver, ReceiverName
+from rockoon.receiving.lost_calls import LostCalls
 from rockoon.receiving.message_groups import CANDIDATES_MAX
 from rockoon.receiving.offset_reader import OffsetReader
 from rockoon.receiving.reaches import new_reach, reach_of, with_backlog
@@ -116,6 +118,8 @@ class Acquirer:
         self._by_topic: dict[str, dict[Line, ReceivingGroup]] = {}
         self._launching = False
         self._filter_conflicts = FilterConflicts()
+        self._lost_calls = LostCalls()
+        self._releasing: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._alone = 0
         self._is_closed = False
@@ -202,6 +206,14 @@ class Acquirer:
             _, left = await asyncio.wait(self._tasks, timeout=seconds_max)
             for task in left:
                 task.cancel()
+            if left:
+                await asyncio.wait(left)
+        if self._releasing is not None:
+            self._releasing.cancel()
+        if self._lost_calls:
+            with suppress(RockoonError, TimeoutError):
+                async with asyncio.timeout(seconds_max):
+                    await self._call(AcquireRequest(), [])
 
     def _grown(self, line: Line) -> int:
         return sum(self._tails.of(topic).grown for topic in _topics(line))
@@ -330,17 +342,49 @@ class Acquirer:
                 wishes += await self._add(request, line, group)
             if not wishes:
                 return [], AcquireReply()
-            reply: AcquireReply = await self._cluster.call(
-                self._cluster.in_flight_service().Acquire,
-                request,
-                unavailable=OffsetServiceUnavailable,
-            )
+            reply = await self._call(request, wishes)
             for wish, granted in zip(wishes, reply.granted, strict=True):
                 wish.is_behind = _learn_floors(wish.group, granted)
             is_behind = any(wish.is_behind for wish in wishes)
             if not is_behind or any(granted.acquired for granted in reply.granted):
                 break
         return wishes, reply
+
+    async def _call(self, request: AcquireRequest, wishes: Sequence[Wish]) -> AcquireReply:
+        self._lost_calls.begin(request)
+        try:
+            reply: AcquireReply = await self._cluster.call(
+                self._cluster.in_flight_service().Acquire,
+                request,
+                unavailable=OffsetServiceUnavailable,
+            )
+        except BaseException:
+            # The messages may be granted all the same, also if this was cancelled.
+            held_by = [
+                (wish.group.name, name)
+                for wish in wishes
+                if wish.line.wanting.held_ms_max
+                for name in wish.names
+            ]
+            self._lost_calls.failed(request, held_by)
+            if self._lost_calls and self._releasing is None and not self._is_closed:
+                self._releasing = self._cluster.tasks.create_task(
+                    self._release(), name="rockoon lost calls"
+                )
+            raise
+        self._lost_calls.answered(request)
+        return reply
+
+    async def _release(self) -> None:
+        """Report lost calls, also if no receiver asks for messages any more."""
+        try:
+            while self._lost_calls:
+                await asyncio.sleep(TICK_SECONDS)
+                if self._lost_calls:
+                    with suppress(RockoonError):
+                        await self._call(AcquireRequest(), [])
+        finally:
+            self._releasing = None
 
     async def _add(self, request: AcquireRequest, line: Line, group: ReceivingGroup) -> list[Wish]:
         """Put a line's wishes into a request."""

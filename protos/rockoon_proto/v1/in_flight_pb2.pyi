@@ -64,12 +64,24 @@ class Share(_message.Message):
     def __init__(self, receiver: _Optional[str] = ..., key_id: _Optional[str] = ..., messages_max: _Optional[int] = ...) -> None: ...
 
 class AcquireRequest(_message.Message):
-    __slots__ = ("wanted", "route_revision")
+    __slots__ = ("wanted", "route_revision", "call_id", "lost")
     WANTED_FIELD_NUMBER: _ClassVar[int]
     ROUTE_REVISION_FIELD_NUMBER: _ClassVar[int]
+    CALL_ID_FIELD_NUMBER: _ClassVar[int]
+    LOST_FIELD_NUMBER: _ClassVar[int]
     wanted: _containers.RepeatedCompositeFieldContainer[Wanted]
     route_revision: int
-    def __init__(self, wanted: _Optional[_Iterable[_Union[Wanted, _Mapping]]] = ..., route_revision: _Optional[int] = ...) -> None: ...
+    call_id: str
+    lost: _containers.RepeatedCompositeFieldContainer[LostCall]
+    def __init__(self, wanted: _Optional[_Iterable[_Union[Wanted, _Mapping]]] = ..., route_revision: _Optional[int] = ..., call_id: _Optional[str] = ..., lost: _Optional[_Iterable[_Union[LostCall, _Mapping]]] = ...) -> None: ...
+
+class LostCall(_message.Message):
+    __slots__ = ("call_id", "receiver")
+    CALL_ID_FIELD_NUMBER: _ClassVar[int]
+    RECEIVER_FIELD_NUMBER: _ClassVar[int]
+    call_id: str
+    receiver: ClientName
+    def __init__(self, call_id: _Optional[str] = ..., receiver: _Optional[_Union[ClientName, _Mapping]] = ...) -> None: ...
 
 class Acquired(_message.Message):
     __slots__ = ("queue", "acquisition", "first_offset", "offsets", "attempt", "dead", "visible_at_ms", "reason", "share")

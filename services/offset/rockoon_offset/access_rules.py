@@ -42,6 +42,8 @@ def acquired(request: Any) -> Iterable[Need]:
         yield "read", group_resource(wanted.group)
         for topic in {reach.queue.topic for reach in wanted.queues}:
             yield topic_need("read", topic)
+    for group in {each.receiver.group for each in request.lost}:
+        yield "read", group_resource(group)
 
 
 def reported(request: Any) -> Iterable[Need]:

@@ -69,7 +69,7 @@ def _or_none(read: Callable[[Entry, int], Result], entry: Entry, now_ms: int) ->
         return None
 
 
-def _name(name: pb.ClientName) -> ClientName:
+def name_of(name: pb.ClientName) -> ClientName:
     check_group(name.group)
     require(client_id=name.client_id)
     bounded_names(key_id=name.key_id)
@@ -79,7 +79,7 @@ def _name(name: pb.ClientName) -> ClientName:
 def _report(report: pb.ClientReport, now_ms: int) -> ReportedClient:
     if report.heard_ms_ago < 0 or report.lite_version < 0:
         raise InvalidArgument(reason="heard_ms_ago and lite_version are 0 or more")
-    heard = Heard(_name(report.name), now_ms - report.heard_ms_ago, report.goodbye)
+    heard = Heard(name_of(report.name), now_ms - report.heard_ms_ago, report.goodbye)
     # A copy: the one of the request keeps the whole request in memory.
     details = pb.ClientDetails.FromString(report.details.SerializeToString())
     if details.ByteSize() > DETAILS_BYTES_MAX:
@@ -95,7 +95,7 @@ def _change(change: pb.LiteChange, now_ms: int) -> LiteChange:
     if not 0 <= subscription.version <= now_ms + VERSION_AHEAD_MAX:
         raise InvalidArgument(reason=f"version {subscription.version} was given by no service")
     wanted = LiteSet(
-        _name(subscription.name),
+        name_of(subscription.name),
         subscription.parent,
         tuple(dict.fromkeys(subscription.lite_topics)),
         subscription.version,

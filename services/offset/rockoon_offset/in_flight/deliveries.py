@@ -34,11 +34,13 @@ class Holder(NamedTuple):
         name, key_id: the client's id and access key.
         held_until_ms: its reports extend the messages until then, epoch milliseconds; 0: they do
             not.
+        call_id: name of the call that acquires them.
     """
 
     name: str = ""
     key_id: str = ""
     held_until_ms: int = 0
+    call_id: str = ""
 
 
 NOBODY = Holder()
@@ -120,6 +122,21 @@ class Deliveries:
                 Holder(each.holder, each.holder_key),
             )
             for queue, each in self._state.held.of(client)
+        ]
+
+    def release_lost(self, client: ClientName, call_id: str, now_ms: int) -> list[Record]:
+        """Make the messages visible that a client was to get by the answer of a call, which was
+        lost; the deliveries do not count as attempts."""
+        return [
+            self._acquired(
+                client.group,
+                queue,
+                Grant(each.number, each.first, each.messages, each.attempt - 1, each.reason),
+                now_ms,
+                Holder(each.holder, each.holder_key),
+            )
+            for queue, each in self._state.held.of(client)
+            if each.call_id == call_id
         ]
 
     @staticmethod
@@ -310,6 +327,7 @@ class Deliveries:
             holder.name,
             holder.key_id,
             holder.held_until_ms,
+            holder.call_id,
         )
         self._state.apply(record)
         return record

@@ -77,6 +77,15 @@ class Wish(NamedTuple):
     filters: Sequence[TopicFilter] = ()
     # In a FIFO group, messages of one message group at most; 0: `messages_max`.
     message_group_max: int = 0
+    # Name of its call.
+    call_id: str = ""
+
+
+class LostCall(NamedTuple):
+    """A call whose answer did not reach one of its receivers."""
+
+    client: ClientName
+    call_id: str
 
 
 class Delivered(NamedTuple):
@@ -201,8 +210,15 @@ class Receivers:
         # refused where they were to be one of these two. Of a settlement that is repeated, too.
         self.messages: Counter[str] = Counter()
 
-    async def acquire(self, wishes: Sequence[Wish], route_revision: int) -> list[Granted]:
+    async def acquire(
+        self, wishes: Sequence[Wish], route_revision: int, lost: Iterable[LostCall] = ()
+    ) -> list[Granted]:
         """Grant each wish for itself; what is returned is durable.
+
+        Args:
+            wishes: of receivers.
+            route_revision: of the routes that the receivers acted on.
+            lost: former calls. Their messages are released before wishes are granted.
 
         Raises:
             NotReady: there are no routes to go by.
@@ -218,6 +234,9 @@ class Receivers:
         now_ms = self.now_ms()
         records: list[Record] = []
         try:
+            for each in lost:
+                records += self._deliveries.release_lost(each.client, each.call_id, now_ms)
+            is_released = bool(records)
             outcomes = [self._granted(wish, refused, now_ms, records) for wish in wishes]
         finally:
             # What was applied must be written, whatever fails behind it.
@@ -227,7 +246,7 @@ class Receivers:
                 outcome.filter_conflict = self._filters.report(
                     wish.group, wish.receiver, wish.filters, wish.visible_after_ms
                 )
-        if any(outcome.deliveries for outcome in outcomes):
+        if is_released or any(outcome.deliveries for outcome in outcomes):
             await self._store.durable()
         return outcomes
 
@@ -534,7 +553,7 @@ class Receivers:
             share = wish.shares[outcome.share]
             left = share.messages_max - outcome.messages_of_share
             left = min(left, wish.messages_max - outcome.messages)
-            holder = Holder(share.receiver, share.key_id, held_until_ms)
+            holder = Holder(share.receiver, share.key_id, held_until_ms, wish.call_id)
             made: Sequence[Record]
             if config.fifo:
                 made = self._deliveries.acquire_in_order(

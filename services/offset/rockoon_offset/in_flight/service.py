@@ -18,6 +18,7 @@ from rockoon_offset.in_flight.receivers import (
     Delivered,
     Delivery,
     Granted,
+    LostCall,
     PutOff,
     Reach,
     Receivers,
@@ -60,9 +61,16 @@ class InFlightService(InFlightServiceServicer):
     async def Acquire(self, request: pb.AcquireRequest, context: Any) -> pb.AcquireReply:
         if len(request.wanted) > WISHES_PER_CALL_MAX:
             raise InvalidArgument(reason=f"more than {WISHES_PER_CALL_MAX} wishes in one call")
-        wishes = [or_error(wish, wanted) for wanted in request.wanted]
+        bounded(request.lost)
+        bounded_names(call_id=request.call_id)
+        lost = [or_error(lost_call, each) for each in request.lost]
+        wishes = [or_error(wish, wanted, request.call_id) for wanted in request.wanted]
         good = [each for each in wishes if isinstance(each, Wish)]
-        outcomes = iter(await self._receivers.acquire(good, request.route_revision))
+        outcomes = iter(
+            await self._receivers.acquire(
+                good, request.route_revision, [each for each in lost if isinstance(each, LostCall)]
+            )
+        )
         return pb.AcquireReply(
             granted=[
                 granted(next(outcomes) if isinstance(each, Wish) else Granted(error=each))
@@ -167,7 +175,7 @@ def or_error(read: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | Roc
         return reason
 
 
-def wish(wanted: pb.Wanted) -> Wish:
+def wish(wanted: pb.Wanted, call_id: str) -> Wish:
     check_group(wanted.group)
     require(receiver=wanted.receiver)
     bounded(wanted.queues)
@@ -193,7 +201,14 @@ def wish(wanted: pb.Wanted) -> Wish:
         wanted.held_ms_max,
         [TopicFilter(each.topic, each.expression) for each in wanted.filters],
         wanted.message_group_max,
+        # Stored with each acquisition.
+        call_id if wanted.held_ms_max else "",
     )
+
+
+def lost_call(lost: pb.LostCall) -> LostCall:
+    require(call_id=lost.call_id)
+    return LostCall(client_wire.name_of(lost.receiver), lost.call_id)
 
 
 def shares_of(wanted: pb.Wanted) -> list[Share]:

@@ -53,6 +53,7 @@ class Acquisition(NamedTuple):
     holder: str = ""
     holder_key: str = ""
     held_until_ms: int = 0
+    call_id: str = ""
 
     @property
     def messages(self) -> int:
@@ -244,6 +245,7 @@ class Window:
         holder: str = "",
         holder_key: str = "",
         held_until_ms: int = 0,
+        call_id: str = "",
     ) -> None:
         """Messages are a new acquisition's; of an acquisition before, or nobody's (0)."""
         self.since = self.since or number
@@ -253,7 +255,7 @@ class Window:
             self._reach(first, messages)
         acquisition = self._acquisitions.get(number)
         if acquisition is None:
-            held = holder, holder_key, held_until_ms
+            held = holder, holder_key, held_until_ms, call_id
             acquisition = Acquisition(number, first, attempt, attempt_id, {}, reason, *held)
         self._add(acquisition, first, messages, visible_at_ms)
 

@@ -197,6 +197,8 @@ class Acquired(NamedTuple):
     holder_key: str = ""
     # Reports of the holder extend the messages until then, epoch milliseconds; 0: none does.
     held_until_ms: int = 0
+    # Name of the call that acquired them, which its caller may report as lost.
+    call_id: str = ""
 
 
 class Settled(NamedTuple):
@@ -271,7 +273,7 @@ Record = (
 
 # Of the last fields, the last one first: without them a service of an earlier version reads the
 # record, too.
-_ACQUIRED_DEFAULTS = (0, "", "", "")
+_ACQUIRED_DEFAULTS = ("", 0, "", "", "")
 _PROGRESS_DEFAULTS = (0, "")
 
 _to_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
