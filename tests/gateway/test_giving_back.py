@@ -36,7 +36,7 @@ class NotingEngine:
         return list(receipts)
 
 
-async def test_an_offset_service_that_is_away_ends_nothing() -> None:
+async def test_messages_are_returned_once_the_offset_service_is_back() -> None:
     engine = NotingEngine()
     engine.is_away = True
     giving_back = GivingBack(engine)
@@ -45,8 +45,11 @@ async def test_an_offset_service_that_is_away_ends_nothing() -> None:
         giving_back.give_back("g", [ONE])
         assert await engine.changes.get() == ("g", (ONE,), 0, False, False)
         engine.is_away = False
+        # Reports of its client would extend the message for hours.
+        assert await engine.changes.get() == ("g", (ONE,), 0, False, False)
         giving_back.give_back("g", [TWO])
         giving_back.give_back("h", [ONE])
         changes = {await engine.changes.get(), await engine.changes.get()}
         assert changes == {("g", (TWO,), 0, False, False), ("h", (ONE,), 0, False, False)}
+        assert engine.changes.empty()
         running.cancel()

@@ -230,7 +230,7 @@ async def test_what_no_broker_has_stored_as_a_dead_letter_is_not_acknowledged(
     reading = Reading(found=[Found(batch, [3, 4], [0, 1])])
     granting, settler = burying(monkeypatch, reading, [3])
     acquired = Acquired(acquisition=1, attempt=17, dead=True)
-    await granting._bury(ReceivingGroup("billing"), Share(tail, acquired, [3, 4], ME))
+    assert await granting._buried("billing", Share(tail, acquired, [3, 4], ME)) == [3]
     assert settler.offsets == [3]
     receipts = [ReceiptHandle(QUEUE, 1, offset) for offset in (3, 4)]
     assert not await granting.dead_letter("billing", tail, receipts, "why")
@@ -337,7 +337,7 @@ async def test_what_cannot_be_read_now_is_no_dead_letter(monkeypatch: pytest.Mon
     receipts = [ReceiptHandle(QUEUE, 1, offset) for offset in (3, 4)]
     assert not await granting.dead_letter("billing", tail, receipts, "why")
     acquired = Acquired(acquisition=1, attempt=17, dead=True)
-    await granting._bury(ReceivingGroup("billing"), Share(tail, acquired, [3, 4], ME))
+    assert await granting._buried("billing", Share(tail, acquired, [3, 4], ME)) == [3]
     assert settler.offsets == [3]
 
 

@@ -2,8 +2,8 @@
 
 Every offset that was acquired ends in one of five ways: a receiver gets it; it is acknowledged,
 because there is no message or a filter leaves it out; it is a dead letter; it is given back,
-because it cannot be read now or nobody is there for it; or it waits for its time, because this
-process fails.
+because it cannot be read now, nobody is there for it, or settling it has failed; or it waits for
+its time, because this process fails.
 """
 
 import asyncio
@@ -206,8 +206,7 @@ class Granting:
 
     def _sort_out(self, wish: Wish, share: Share, reading: Reading, ready: Ready) -> None:
         """Add the messages of a share to the ready ones, and settle or give back the rest."""
-        group, queue = wish.group.name, share.tail.queue
-        line = wish.line
+        queue, line = share.tail.queue, wish.line
         done = reading.gone
         runs = [share.run(found) for found in reading.found]
         if queue.is_retry:
@@ -227,7 +226,7 @@ class Granting:
                 runs = [share.run(found) for found, _ in split if found.offsets]
                 _adapt(line, sum(len(run.offsets) for run in runs), len(share.offsets))
         if done:
-            self.start(self._acknowledge(group, share.receipts(done)))
+            self.start(self._acknowledge(wish.group, share.receipts(done)))
         if reading.unread:
             self.give_back(wish.group, share.receipts(reading.unread), GIVEN_BACK_MS)
         if reading.damaged:
@@ -283,16 +282,39 @@ class Granting:
     async def _give_back(
         self, group: ReceivingGroup, receipts: Sequence[ReceiptHandle], visible_after_ms: int
     ) -> None:
-        await self._settler.change(group.name, receipts, visible_after_ms, uncounted=True)
+        while True:
+            try:
+                await self._settler.change(group.name, receipts, visible_after_ms, uncounted=True)
+                break
+            except RockoonError as error:
+                if not error.retriable:
+                    raise
+                # The receipts are needed: reports of a living client would extend its messages.
+                log.info("%d messages are returned later: %s", len(receipts), error)
+                await asyncio.sleep(GIVEN_BACK_MS / 1000)
         assert self._acquirer is not None
         self._acquirer.note_settled(group, visible_after_ms / 1000)
 
-    async def _acknowledge(self, group: str, receipts: Sequence[ReceiptHandle]) -> None:
-        await self._settler.acknowledge(group, receipts)
+    async def _acknowledge(self, group: ReceivingGroup, receipts: Sequence[ReceiptHandle]) -> None:
+        try:
+            await self._settler.acknowledge(group.name, receipts)
+        except RockoonError:
+            self.give_back(group, receipts, GIVEN_BACK_MS)
+            raise
 
     # Dead letters
 
     async def _bury(self, group: ReceivingGroup, share: Share) -> None:
+        try:
+            done = await self._buried(group.name, share)
+        except RockoonError:
+            self.give_back(group, share.receipts(share.offsets), GIVEN_BACK_MS)
+            raise
+        left = sorted(set(share.offsets).difference(done))
+        self.give_back(group, share.receipts(left), GIVEN_BACK_MS)
+
+    async def _buried(self, group: str, share: Share) -> list[int]:
+        """Put dead messages into the dead-letter topic; return the offsets that are settled."""
         reading = await self._reader.read(share.tail, share.offsets)
         attempts = share.acquired.attempt - 1
         failure: Exception
@@ -300,10 +322,11 @@ class Granting:
             failure = Rejected(share.acquired.reason)
         else:
             failure = NeverAcknowledged(f"it was received {attempts} times and never acknowledged")
-        sound = _sound(group.name, share.tail, reading)
-        buried = await self._dead_letters.bury(group.name, sound, attempts, failure)
+        sound = _sound(group, share.tail, reading)
+        buried = await self._dead_letters.bury(group, sound, attempts, failure)
         if done := [*reading.gone, *reading.damaged, *buried]:
-            await self._settler.acknowledge(group.name, share.receipts(done))
+            await self._settler.acknowledge(group, share.receipts(done))
+        return done
 
     async def dead_letter(
         self,

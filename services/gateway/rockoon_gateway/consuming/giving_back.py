@@ -1,6 +1,7 @@
 """Messages that were acquired for a client and not delivered to it.
 
-They become visible at once, and the delivery does not count as an attempt.
+They become visible at once, and the delivery does not count as an attempt. If the offset service is
+away, they are returned later: reports of a living client would extend them for hours.
 """
 
 import asyncio
@@ -13,6 +14,9 @@ from rockoon.errors import RockoonError
 from rockoon.receiving.received import ReceiptHandle
 
 log = logging.getLogger(__name__)
+
+# Between two tries while the offset service is away.
+PAUSE_SECONDS = 1.0
 
 
 class Visibility(Protocol):
@@ -55,9 +59,12 @@ class GivingBack:
             await self._bell.wait()
             self._bell.clear()
             await self.flush()
+            if self._untaken:
+                await asyncio.sleep(PAUSE_SECONDS)
+                self._bell.set()
 
     async def flush(self) -> None:
-        """Return all messages that `give_back` has received so far."""
+        """Return all messages that `give_back` has received so far; failed ones are kept."""
         # `run` may be returning the same messages now.
         async with self._flushing:
             groups: dict[str, list[ReceiptHandle]] = defaultdict(list)
@@ -74,3 +81,5 @@ class GivingBack:
         except RockoonError as failure:
             count = len(receipts)
             log.info("%d messages of %s stay invisible for a while: %s", count, group, failure)
+            if failure.retriable:
+                self._untaken += [(group, receipt) for receipt in receipts]
