@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 from offset.cluster import TOPIC, Cluster
-from offset.receiver import Receiver
+from offset.receiver import HOUR_MS, Receiver
 
 # Message groups of ten messages.
 HASHES = [7, 7, 8, 7, 9, 8, 1 << 63, 9, 7, 8]
@@ -134,19 +134,35 @@ async def test_a_try_that_is_repeated_gets_the_same_again(
     cluster: Cluster, orderly: OrderlyReceiver
 ) -> None:
     assert await orderly.get(attempt_id="a", messages_max=6) == [0, 1, 2, 4, 5, 6]
-    first = orderly.granted
     await orderly.acknowledge(orderly.delivered(2))
     # Its holder has message 0 for another time than the rest.
     await orderly.change(orderly.delivered(1), 7_000_000, extend=True)
     await cluster.restart_service()
-    assert await orderly.get(attempt_id="a") == [0, 1, 4, 5, 6]
-    assert [each.acquisition for each in orderly.granted.acquired] == [
-        first.acquired[0].acquisition
-    ]
+    former, before_ms = orderly.delivered(), orderly.granted.acquired[0].visible_at_ms
+    assert await orderly.get(attempt_id="a", visible_after_ms=2 * HOUR_MS) == [0, 1, 4, 5, 6]
+    (again,) = orderly.granted.acquired
+    assert again.attempt == 1
+    # The receiver counts on the time that it asked for.
+    assert (await orderly.listed()).next_visible_at_ms == again.visible_at_ms
+    assert again.visible_at_ms >= before_ms + HOUR_MS
+    # A gateway that could not deliver the first answer returns it late.
+    assert (await orderly.change(former, 0, uncounted=True)).acquisition == 0
     assert await OrderlyReceiver(cluster).get(attempt_id="b") == []
+    assert await OrderlyReceiver(cluster, receiver="other").get(attempt_id="a") == []
     assert await orderly.acknowledge() == [[]]
     # What it had is settled: this is another try.
     assert await orderly.get(3, attempt_id="a") == [3, 7, 8, 9]
+
+
+async def test_a_try_that_is_repeated_with_a_smaller_batch_gets_no_more_than_that(
+    cluster: Cluster, orderly: OrderlyReceiver
+) -> None:
+    assert await orderly.get(attempt_id="a", messages_max=6) == [0, 1, 2, 4, 5, 6]
+    assert await orderly.get(attempt_id="a", messages_max=3) == [0, 1, 2]
+    # Messages 4 and 6 are the first of their message groups.
+    other = OrderlyReceiver(cluster, receiver="other")
+    assert await other.get(attempt_id="b") == [4, 6, 7]
+    assert {each.attempt for each in other.granted.acquired} == {1}
 
 
 async def test_a_group_that_is_fifo_no_more_gets_what_was_left_behind(

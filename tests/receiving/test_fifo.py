@@ -71,8 +71,14 @@ async def test_a_try_that_is_repeated_gets_the_same_again(fifo: Orders) -> None:
         return list(got)
 
     first, again, other = await tried("one"), await tried("one"), await tried("two")
-    assert {each.receipt for each in first} == {each.receipt for each in again}
+    assert sorted(each.body for each in first) == sorted(each.body for each in again)
     assert (len(first) > 0, [each.attempt for each in again], other) == (True, [1] * len(first), [])
+    # A gateway returns the first answer late, since its client has left.
+    receipts = [each.receipt for each in first]
+    assert await engine.change_visibility(fifo.group, receipts, 0) == [None] * len(first)
+    assert await engine.acknowledge(fifo.group, [each.receipt for each in again]) == (
+        [True] * len(first)
+    )
 
 
 @pytest.mark.parametrize("seed", seeds(2))

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from rockoon_core.message_queue import MessageQueue
 from rockoon_offset.in_flight.holders import ClientName
 from rockoon_offset.in_flight.message_order import next_in_order
-from rockoon_offset.in_flight.window import Acquisition, Grant, Window, first_bit, shifted
+from rockoon_offset.in_flight.window import Acquisition, Grant, Window, first_bit, lowest, shifted
 from rockoon_offset.progress.ledger_state import LedgerState
 from rockoon_offset.progress.records import Acquired, Extended, Put, Record, Settled, WindowPut
 
@@ -236,6 +236,31 @@ class Deliveries:
             self._acquired(group, queue, grant, visible_at_ms, holder, attempt_id)
             for grant in found.grants
         ]
+        return records
+
+    def acquire_again(
+        self,
+        group: str,
+        queue: MessageQueue,
+        grant: Grant,
+        count: int,
+        now_ms: int,
+        visible_at_ms: int,
+        attempt_id: str,
+        holder: Holder,
+    ) -> list[Acquired]:
+        """Acquire messages of a former acquisition by the same delivery, up to a count; the rest
+        becomes visible, and its delivery does not count as an attempt."""
+        own = lowest(grant.messages, count) if count > 0 else 0
+        rest = grant.messages & ~own
+        records = []
+        if own:
+            part = grant._replace(messages=own)
+            record = self._acquired(group, queue, part, visible_at_ms, holder, attempt_id)
+            records.append(record)
+        if rest:
+            part = grant._replace(messages=rest, attempt=grant.attempt - 1)
+            records.append(self._acquired(group, queue, part, now_ms, NOBODY))
         return records
 
     def acknowledge(

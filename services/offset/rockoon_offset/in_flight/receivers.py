@@ -3,8 +3,9 @@
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import NamedTuple
 
 from rockoon_core.errors import Busy, ConsumeDisabled, GroupNotFound, RockoonError
@@ -18,11 +19,10 @@ from rockoon_offset.in_flight.deliveries import (
     Deliveries,
     Holder,
     VisibilityChange,
-    trimmed,
 )
 from rockoon_offset.in_flight.filters import ReaderFilters, TopicFilter
 from rockoon_offset.in_flight.holders import ClientName
-from rockoon_offset.in_flight.window import Window
+from rockoon_offset.in_flight.window import Grant, Window
 from rockoon_offset.progress.commits import QueueEnds
 from rockoon_offset.progress.progress_store import ProgressStore
 from rockoon_offset.progress.records import Acquired, Record
@@ -465,7 +465,11 @@ class Receivers:
         if known.config.consume_disabled:
             return Granted(error=ConsumeDisabled(group=wish.group))
         outcome = Granted()
-        if known.config.fifo and wish.attempt_id and self._granted_before(wish, now_ms, outcome):
+        if (
+            known.config.fifo
+            and wish.attempt_id
+            and self._granted_before(wish, now_ms, outcome, records)
+        ):
             return outcome
         for reach in wish.reaches:
             if outcome.messages >= wish.messages_max and not known.config.fifo:
@@ -481,13 +485,34 @@ class Receivers:
                 outcome.refused[reach.queue] = reason
         return outcome
 
-    def _granted_before(self, wish: Wish, now_ms: int, outcome: Granted) -> bool:
-        """Whether a try has messages that are in flight, which then are its answer again."""
+    def _granted_before(
+        self, wish: Wish, now_ms: int, outcome: Granted, records: list[Record]
+    ) -> bool:
+        """Whether a try has messages that are in flight, which then are its answer again.
+
+        They are acquired once more by the same delivery, for the time that the receiver asks for.
+        What becomes of the former answer, which its receiver did not get, has no effect on them.
+        """
         config = self._routes.table.groups[wish.group].config
+        visible_at_ms, held_until_ms = self._times(wish.visible_after_ms, wish.held_ms_max, now_ms)
+        (share, *_) = wish.shares
+        holder = Holder(share.receiver, share.key_id, held_until_ms, wish.call_id)
         for reach in wish.reaches:
             window = self._store.ledger.windows.find(wish.group, reach.queue)
-            for acquired in held_by_try(window, wish, reach.queue, now_ms):
-                outcome.add(Delivery(acquired, is_dead(config, acquired)))
+            for grant in held_by_try(window, wish.attempt_id, holder, now_ms):
+                made = self._deliveries.acquire_again(
+                    wish.group,
+                    reach.queue,
+                    grant,
+                    wish.messages_max - outcome.messages,
+                    now_ms,
+                    visible_at_ms,
+                    wish.attempt_id,
+                    holder,
+                )
+                records += made
+                if outcome.messages < wish.messages_max:
+                    outcome.add(Delivery(made[0], is_dead(config, made[0])))
         return bool(outcome.deliveries)
 
     def _open(self, group: str, reach: Reach, records: list[Record]) -> Window:
@@ -611,25 +636,18 @@ def is_dead(config: GroupConfig, acquired: Acquired) -> bool:
     return acquired.attempt - 1 > redeliveries_max(config)
 
 
-def held_by_try(
-    window: Window | None, wish: Wish, queue: MessageQueue, now_ms: int
-) -> Iterator[Acquired]:
+def held_by_try(window: Window | None, attempt_id: str, holder: Holder, now_ms: int) -> list[Grant]:
     """What a FIFO group's receiver got of a queue when it tried before, if it is in flight."""
-    own = [each for each in window or () if each.attempt_id == wish.attempt_id]
+    grants = []
+    tried = [each for each in window or () if each.attempt_id == attempt_id]
     # By number: that is the order in which they were granted.
-    for each in sorted(own):
-        parts = {at_ms: part for at_ms, part in each.parts.items() if at_ms > now_ms}
+    for each in sorted(tried, key=attrgetter("number")):
+        # Records of former versions name no holder.
+        is_own = (each.holder, each.holder_key) in (("", ""), (holder.name, holder.key_id))
         messages = 0
-        for part in parts.values():
-            messages |= part
-        if messages:
-            yield Acquired(
-                wish.group,
-                queue,
-                each.number,
-                0,
-                *trimmed(each.first, messages),
-                each.attempt,
-                min(parts),
-                reason=each.reason,
-            )
+        for at_ms, part in each.parts.items():
+            if at_ms > now_ms:
+                messages |= part
+        if messages and is_own:
+            grants.append(Grant(each.number, each.first, messages, each.attempt, each.reason))
+    return grants
