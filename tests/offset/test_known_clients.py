@@ -189,6 +189,26 @@ def test_a_group_has_a_bound_and_forgets_what_was_reported_least_recently() -> N
     assert names[-1] == "new"
 
 
+def test_details_of_clients_have_a_bound_and_those_of_clients_that_left_are_dropped() -> None:
+    clients = KnownClients(LEASE_MS, START_MS, details_bytes_max=100)
+    details = pb.ClientDetails(hostname=60 * "h")
+
+    def report(client: str, *, goodbye: bool = False) -> None:
+        heard = Heard(ClientName(GROUP, client, ""), START_MS, goodbye)
+        clients.report(HERE, [ReportedClient(heard, details)], (), 0, START_MS)
+
+    def hostnames() -> list[int]:
+        return [len(each.details.hostname) for each in clients.of_group(GROUP, START_MS)]
+
+    report("a")
+    report("a")
+    report("b")
+    assert hostnames() == [60, 0]
+    report("a", goodbye=True)
+    report("b")
+    assert hostnames() == [60]
+
+
 def test_lite_topics_are_known_at_each_gateway_that_hears_the_client() -> None:
     world = World()
     (version,) = world.heard(HERE, "a", changes=(lite("a", "one"),)).lite_versions

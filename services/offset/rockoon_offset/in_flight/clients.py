@@ -20,6 +20,8 @@ from rockoon_proto.v1.in_flight_pb2 import ClientDetails
 CLIENTS_MAX = 100_000
 GROUP_CLIENTS_MAX = 20_000
 GATEWAYS_MAX = 8
+# Of all clients; beyond it a client is listed without details.
+DETAILS_BYTES_MAX = 64 << 20
 # Names of lite topics in one answer; the rest comes with the next one.
 ANSWER_NAMES_MAX = 50_000
 
@@ -76,9 +78,13 @@ class KnownClients:
     Args:
         lease_ms: how long a client is known that is not heard.
         now_ms: epoch milliseconds of the start; states of lite topics have higher versions.
+        details_bytes_max: limit of the details of all clients.
     """
 
-    def __init__(self, lease_ms: int, now_ms: int) -> None:
+    def __init__(
+        self, lease_ms: int, now_ms: int, details_bytes_max: int = DETAILS_BYTES_MAX
+    ) -> None:
+        self._details_bytes_left = details_bytes_max
         self._lease_ms = lease_ms
         self._service_id = secrets.token_hex(8)
         # Both in the order of the last report.
@@ -129,7 +135,7 @@ class KnownClients:
         name = report.heard.client
         client = self._clients.get(name)
         if client is None:
-            client = self._clients[name] = KnownClient(name, report.details, gateway.name, 0)
+            client = self._clients[name] = KnownClient(name, ClientDetails(), gateway.name, 0)
         self._clients.move_to_end(name)
         of_group = self._of_group.setdefault(name.group, OrderedDict())
         of_group[name] = None
@@ -139,13 +145,20 @@ class KnownClients:
         if report.heard.heard_at_ms >= client.heard_at_ms:
             client.heard_at_ms = report.heard.heard_at_ms
             client.is_gone = report.heard.goodbye
-            client.details, client.gateway = report.details, gateway.name
+            client.gateway = gateway.name
+            self._keep(client, ClientDetails() if client.is_gone else report.details)
         client.gateways.pop(gateway.process, None)
         client.gateways[gateway.process] = now_ms
         if len(client.gateways) > GATEWAYS_MAX:
             del client.gateways[next(iter(client.gateways))]
         if client.is_gone:
             self._lite.forget(name)
+
+    def _keep(self, client: KnownClient, details: ClientDetails) -> None:
+        """Replace the details of a client, or remove them if there is no room for them."""
+        room = self._details_bytes_left + client.details.ByteSize()
+        client.details = details if details.ByteSize() <= room else ClientDetails()
+        self._details_bytes_left = room - client.details.ByteSize()
 
     def _change(self, change: LiteChange | None, answer: Answer) -> None:
         name = change.wanted.client if change is not None else None
@@ -201,7 +214,7 @@ class KnownClients:
             self._forget(name)
 
     def _forget(self, name: ClientName) -> None:
-        del self._clients[name]
+        self._details_bytes_left += self._clients.pop(name).details.ByteSize()
         self._lite.forget(name)
         of_group = self._of_group[name.group]
         del of_group[name]
