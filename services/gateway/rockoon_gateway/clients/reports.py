@@ -131,9 +131,12 @@ class Reports:
         now = asyncio.get_running_loop().time()
         pause = self._lease_seconds / REPORTS_OF_LEASE
         self._reported = {each: at for each, at in self._reported.items() if now - at < pause}
-        due = [each for each in self._presence.heard if each not in self._reported]
         # After a lease the messages are visible anyway.
         self._goodbyes = [each for each in self._goodbyes if now - each.at < self._lease_seconds]
+        late = [each for each, at in self._presence.heard.items() if now - at > self._lease_seconds]
+        for each in late:
+            del self._presence.heard[each]
+        due = [each for each in self._presence.heard if each not in self._reported]
         lite_calls = 0
         while True:
             goodbyes = self._goodbyes[:CLIENTS_PER_CALL_MAX]
@@ -161,12 +164,19 @@ class Reports:
             ],
         )
         changes = self._lite.add_changes(request)
-        reply: ReportClientsReply = await self._cluster.call(
-            self._cluster.in_flight_service().ReportClients,
-            request,
-            unavailable=OffsetServiceUnavailable,
-            timeout_seconds=CALL_SECONDS_MAX,
-        )
+        try:
+            reply: ReportClientsReply = await self._cluster.call(
+                self._cluster.in_flight_service().ReportClients,
+                request,
+                unavailable=OffsetServiceUnavailable,
+                timeout_seconds=CALL_SECONDS_MAX,
+            )
+        except RockoonError:
+            # The next report begins with other clients, which this failure may not be about.
+            for each in heard:
+                if (last := self._presence.heard.pop(each, None)) is not None:
+                    self._presence.heard[each] = last
+            raise
         for each, at in heard.items():
             self._reported[each] = now
             if self._presence.heard.get(each) == at:

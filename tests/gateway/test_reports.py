@@ -1,0 +1,78 @@
+"""Reports of many clients while the offset service is slow or away."""
+
+from collections.abc import Iterable
+from typing import Any, cast
+
+from rockoon.errors import OffsetServiceUnavailable
+from rockoon.net.connection import Connection
+from rockoon_gateway.calls import ClientCall
+from rockoon_gateway.clients.presence import Presence
+from rockoon_gateway.clients.reports import CLIENTS_PER_CALL_MAX, Reports
+from rockoon_gateway.lite.shared_subscriptions import SharedSubscriptions
+from rockoon_gateway.lite.subscriptions import LiteSubscriptions
+from rockoon_proto.v1.in_flight_pb2 import ReportClientsReply, ReportClientsRequest
+
+GROUP = "readers"
+
+
+class NoLiteTopics(SharedSubscriptions):
+    """No client reads lite topics."""
+
+    def __init__(self) -> None:
+        self.subscriptions = LiteSubscriptions()
+        self._wanted = []
+
+    def note(self, *_: object) -> None:
+        pass
+
+
+class Service:
+    """Answers reports, unless one names a client whose report takes too long."""
+
+    def __init__(self, lease_ms: int = 60_000) -> None:
+        self.lease_ms = lease_ms
+        self.slow: set[str] = set()
+        self.is_away = False
+        self.reported: set[str] = set()
+
+    def in_flight_service(self) -> Any:
+        return self
+
+    ReportClients = None
+
+    async def call(self, _: object, request: ReportClientsRequest, **__: object) -> Any:
+        names = {each.name.client_id for each in request.clients}
+        if self.is_away or names & self.slow:
+            raise OffsetServiceUnavailable
+        self.reported |= names
+        return ReportClientsReply(lease_ms=self.lease_ms, service_id="one")
+
+
+def hear(presence: Presence, clients: Iterable[str]) -> None:
+    for each in clients:
+        presence.seen(ClientCall(each, "JAVA", "5", "peer", None, None), GROUP)
+
+
+async def test_a_report_that_fails_holds_up_no_clients_of_later_ones() -> None:
+    service, presence = Service(), Presence(120.0)
+    reports = Reports(cast(Connection, service), "gateway", presence, NoLiteTopics())
+    names = [f"client-{number}" for number in range(3 * CLIENTS_PER_CALL_MAX)]
+    hear(presence, names)
+    service.slow = {names[0]}
+    for _ in range(2):
+        await reports.report()
+    assert service.reported >= set(names[CLIENTS_PER_CALL_MAX:])
+    service.slow = set()
+    await reports.report()
+    assert service.reported == set(names)
+
+
+async def test_clients_that_were_heard_longer_ago_than_a_lease_are_not_kept() -> None:
+    service, presence = Service(lease_ms=0), Presence(120.0)
+    reports = Reports(cast(Connection, service), "gateway", presence, NoLiteTopics())
+    hear(presence, ["first"])
+    await reports.report()
+    service.is_away = True
+    hear(presence, ["gone"])
+    await reports.report()
+    assert presence.heard == {}
