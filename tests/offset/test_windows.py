@@ -1,5 +1,6 @@
 """Windows of receivers against a model that knows of each offset, by chance's operations."""
 
+import asyncio
 import random
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
@@ -17,7 +18,7 @@ from rockoon_offset.in_flight.deliveries import (
     VisibilityChange,
 )
 from rockoon_offset.in_flight.holders import ENTRIES_MIN, ClientName
-from rockoon_offset.in_flight.receivers import Delivered, PutOff, Receivers
+from rockoon_offset.in_flight.receivers import Delivered, Heard, PutOff, Receivers
 from rockoon_offset.in_flight.window import IN_FLIGHT_MAX, WINDOW_OFFSETS_MAX
 from rockoon_offset.journal import frames
 from rockoon_offset.progress.commit_check import OFFSET_MAX, Commit
@@ -634,6 +635,28 @@ async def test_what_was_settled_is_written_whatever_fails_behind_it() -> None:
             PutOff(each, 10, counted=True, extend=True) for each in entries(2)
         )
     assert [type(each) for each in store.records] == [Settled, Extended]
+
+
+async def test_other_calls_are_answered_during_a_long_report_of_clients() -> None:
+    ledger, deliveries = open_ledger()
+    count = 4_000
+    clients = [ClientName(GROUP, f"client-{number}", "") for number in range(40)]
+    for number in range(count):
+        holder = Holder(clients[number % 40].client_id, "", 1 << 40)
+        deliveries.acquire(GROUP, QUEUE, 1, count, 0, 10, holder)
+    store: Any = Written(ledger)
+    none: Any = None
+    receivers = Receivers(store, none, none, none, none, none, lambda: 0, 0.0)
+    store.records.clear()
+    turns = set()
+    async with asyncio.TaskGroup() as tasks:
+        work = receivers.heard(Heard(each, 90_000) for each in clients)
+        reporting = tasks.create_task(work, name="report")
+        while not reporting.done():
+            turns.add(len(store.records))
+            await asyncio.sleep(0)
+    assert len(store.records) == count
+    assert len(turns) > 2, turns
 
 
 def test_receivers_begin_by_writing_what_a_wrong_clock_has_put_off() -> None:

@@ -24,6 +24,7 @@ from rockoon_offset.in_flight.filters import ReaderFilters, TopicFilter
 from rockoon_offset.in_flight.holders import ClientName
 from rockoon_offset.in_flight.window import Grant, Window
 from rockoon_offset.progress.commits import QueueEnds
+from rockoon_offset.progress.loop_share import LoopShare
 from rockoon_offset.progress.progress_store import ProgressStore
 from rockoon_offset.progress.records import Acquired, Record
 from rockoon_offset.routes import Routes
@@ -290,20 +291,22 @@ class Receivers:
 
     async def heard(self, reports: Iterable[Heard]) -> None:
         """Extend the messages of clients that were heard, and make the messages of clients visible
-        that said goodbye. Raises as `acknowledge`."""
+        that said goodbye. Other calls are answered meanwhile. Raises as `acknowledge`."""
         self._store.admit()
-        now_ms = self.now_ms()
-        records: list[Record] = []
-        try:
-            for each in reports:
-                if each.goodbye:
-                    records += self._deliveries.release_held(each.client, now_ms)
-                    self._filters.forget(each.client.group, each.client.client_id)
-                else:
-                    records += self._deliveries.extend_held(each.client, each.heard_at_ms)
-        finally:
-            self._store.write(records)
-        if records:
+        share, is_changed = LoopShare(), False
+        for each in reports:
+            if each.goodbye:
+                records = self._deliveries.release_held(each.client, self.now_ms())
+                self._filters.forget(each.client.group, each.client.client_id)
+            else:
+                records = self._deliveries.extend_held(each.client, each.heard_at_ms)
+            if records:
+                is_changed = True
+                self._store.write(records)
+            await share.pause_when_used()
+            # Another process may have become the leader meanwhile.
+            self._store.admit()
+        if is_changed:
             await self._store.durable()
 
     async def durable(self) -> None:
