@@ -1,6 +1,7 @@
 """Answers of the offset service that are lost on the way to receivers which gateways report."""
 
 import asyncio
+import random
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -13,8 +14,13 @@ from rockoon.errors import OffsetServiceUnavailable
 from rockoon.local import LocalCluster
 from rockoon.receiving.received import ReceivedMessages
 from rockoon.subscription import Subscription
-from rockoon_proto.v1.in_flight_pb2 import AcknowledgeRequest, ChangeVisibilityRequest
+from rockoon_proto.v1.in_flight_pb2 import (
+    AcknowledgeRequest,
+    AcquireRequest,
+    ChangeVisibilityRequest,
+)
 from rockoon_proto.v1.nameserver_pb2 import GroupConfig
+from support.seeds import seeds
 
 HOUR_MS = 3_600_000
 
@@ -135,3 +141,54 @@ async def test_messages_that_a_filter_leaves_out_are_settled_after_failures(
         await failing.granted.wait()
         await orders.all_settled()
         reading.cancel()
+
+
+class LossyCluster(Cluster):
+    """A connection that loses one of twenty answers about messages."""
+
+    def __init__(self, nameservers: list[str], chance: random.Random) -> None:
+        super().__init__(nameservers)
+        self._chance = chance
+
+    async def call(self, method: Any, request: Any, **options: Any) -> Any:
+        reply = await super().call(method, request, **options)
+        is_about_messages = isinstance(request, AcquireRequest | ChangeVisibilityRequest)
+        if is_about_messages and self._chance.random() < 0.05:
+            raise OffsetServiceUnavailable
+        return reply
+
+
+@pytest.mark.parametrize("is_fifo", [False, True], ids=["plain", "fifo"])
+@pytest.mark.parametrize("seed", seeds(1))
+async def test_clients_that_leave_at_random_get_each_message_once(
+    orders: Orders, local: LocalCluster, seed: int, *, is_fifo: bool
+) -> None:
+    chance = random.Random(seed)
+    if is_fifo:
+        await orders.cluster.admin.create_group(GroupConfig(name=orders.group, fifo=True))
+    count = 200
+    handled: list[bytes] = []
+
+    async def read(cluster: Cluster, client: str) -> None:
+        while len(handled) < count:
+            try:
+                async with asyncio.timeout(chance.choice((0.005, 0.02, 0.1, 1.0))):
+                    got = await received(
+                        cluster, orders, client, attempt_id=f"{chance.getrandbits(60)}"
+                    )
+            except (TimeoutError, OffsetServiceUnavailable):
+                continue
+            assert {each.attempt for each in got} <= {1}
+            handled.extend(each.body for each in got)
+            taken = await cluster.receiving.acknowledge(
+                orders.group, [each.receipt for each in got]
+            )
+            assert all(taken)
+
+    async with LossyCluster(local.nameservers, chance) as lossy, asyncio.TaskGroup() as tasks:
+        for number in range(12):
+            # Some have two receivers.
+            tasks.create_task(read(lossy, f"client-{number % 9}"), name=f"reader {number}")
+        await orders.send(range(count))
+    assert sorted(handled) == sorted(b"%d" % number for number in range(count))
+    await orders.all_settled()
