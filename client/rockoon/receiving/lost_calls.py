@@ -1,7 +1,7 @@
 """Acquire calls whose answers did not come: their messages are released.
 
-The offset service may have granted messages by such a call. If a gateway reports their holders, the
-service would extend messages that no receiver has. So each failed call is named in a later one.
+The offset service may have granted messages by a failed call. If a gateway reports their holders,
+the service would extend messages that no receiver has. So each failed call is named in a later one.
 """
 
 import secrets

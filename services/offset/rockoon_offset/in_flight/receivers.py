@@ -291,7 +291,7 @@ class Receivers:
 
     async def heard(self, reports: Iterable[Heard]) -> None:
         """Extend the messages of clients that were heard, and make the messages of clients visible
-        that said goodbye. Other calls are answered meanwhile. Raises as `acknowledge`."""
+        that said goodbye. A long report blocks no other call. Raises as `acknowledge`."""
         self._store.admit()
         share, is_changed = LoopShare(), False
         for each in reports:
@@ -304,7 +304,7 @@ class Receivers:
                 is_changed = True
                 self._store.write(records)
             await share.pause_when_used()
-            # Another process may have become the leader meanwhile.
+            # Another process may have become the leader.
             self._store.admit()
         if is_changed:
             await self._store.durable()
