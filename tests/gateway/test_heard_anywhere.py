@@ -181,6 +181,8 @@ async def test_a_killed_gateway_costs_a_client_of_another_one_no_attempt(
         await asyncio.to_thread(node.wait_ready, time.monotonic() + START_SECONDS_MAX)
         async with WireClient(node.address, WORKER) as first:
             (got,) = await Consumer(first, "survivors", topic).receive_all(1, renewed=True)
+            # The gateway reports a client together with the messages that it has delivered.
+            await answered(lambda: cluster.admin.list_clients("survivors"), bool)
         node.signal(signal.SIGKILL)
         async with (
             beating("survivors", [gateways[0].address]),

@@ -1,16 +1,20 @@
 """Reports of many clients while the offset service is slow or away."""
 
+import asyncio
 from collections.abc import Iterable
 from typing import Any, cast
 
 from rockoon.errors import OffsetServiceUnavailable
 from rockoon.net.connection import Connection
+from rockoon.receiving.received import ReceiptHandle
+from rockoon_core.message_queue import MessageQueue
 from rockoon_gateway.calls import ClientCall
 from rockoon_gateway.clients.presence import Presence
-from rockoon_gateway.clients.reports import CLIENTS_PER_CALL_MAX, Reports
+from rockoon_gateway.clients.reports import CLIENTS_PER_CALL_MAX, TICK_SECONDS, Reports
 from rockoon_gateway.lite.shared_subscriptions import SharedSubscriptions
 from rockoon_gateway.lite.subscriptions import LiteSubscriptions
 from rockoon_proto.v1.in_flight_pb2 import ReportClientsReply, ReportClientsRequest
+from support.eventually import eventually
 
 GROUP = "readers"
 
@@ -34,6 +38,7 @@ class Service:
         self.slow: set[str] = set()
         self.is_away = False
         self.reported: set[str] = set()
+        self.delivered: list[int] = []
 
     def in_flight_service(self) -> Any:
         return self
@@ -45,6 +50,7 @@ class Service:
         if self.is_away or names & self.slow:
             raise OffsetServiceUnavailable
         self.reported |= names
+        self.delivered += request.delivered
         return ReportClientsReply(lease_ms=self.lease_ms, service_id="one")
 
 
@@ -76,3 +82,23 @@ async def test_clients_that_were_heard_longer_ago_than_a_lease_are_not_kept() ->
     hear(presence, ["gone"])
     await reports.report()
     assert presence.heard == {}
+
+
+async def test_delivered_messages_are_reported_soon_and_again_after_a_failure() -> None:
+    service, presence = Service(), Presence(120.0)
+    reports = Reports(cast(Connection, service), "gateway", presence, NoLiteTopics())
+    service.is_away = True
+    queue = MessageQueue("orders", "broker-a", 0)
+    reports.delivered([ReceiptHandle(queue, 7, offset) for offset in range(3)])
+    await reports.report()
+    assert service.delivered == []
+    service.is_away = False
+    reports.delivered([ReceiptHandle(queue, 8, 3)])
+    # Earlier than the next regular report.
+    async with asyncio.timeout(TICK_SECONDS / 2), asyncio.TaskGroup() as tasks:
+        running = tasks.create_task(reports.run(), name="reports")
+        await eventually(lambda: service.delivered)
+        running.cancel()
+    assert service.delivered == [7, 8]
+    await reports.report()
+    assert service.delivered == [7, 8]

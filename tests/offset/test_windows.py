@@ -12,6 +12,7 @@ from rockoon_core.start_position import Decision, StartReason
 from rockoon_offset.in_flight.deliveries import (
     INVISIBLE_MS_MAX,
     NOBODY,
+    UNDELIVERED_MIN,
     Candidates,
     Deliveries,
     Holder,
@@ -318,6 +319,7 @@ class World:
     def hear(self) -> None:
         """A client is reported that was heard some time ago."""
         name, heard_ms = self.chance.choice(CLIENTS), self.now_ms - self.chance.choice((0, 40))
+        self.deliveries.delivered(held.number for held in self.model.held.values())
         self.write(self.deliveries.extend_held(ClientName(GROUP, name, ""), heard_ms))
         for offset, held in self.model.held.items():
             if held.holder == name:
@@ -691,11 +693,34 @@ def test_the_index_of_held_messages_keeps_no_more_than_twice_what_is_held() -> N
     assert len(ledger.held) == 10
 
 
+def test_messages_that_a_killed_gateway_did_not_deliver_are_visible_after_a_lease() -> None:
+    _, deliveries = open_ledger()
+    client, holder = ClientName(GROUP, "c", ""), Holder("c", "", 1_000_000)
+    deliveries.acquire(GROUP, QUEUE, 1, 2, 0, LEASE_MS, holder)
+    (second,) = deliveries.acquire(GROUP, QUEUE, 1, 2, 0, LEASE_MS, holder)
+    deliveries.delivered([second.number])
+    # The client lives: another gateway reports it.
+    (extended,) = deliveries.extend_held(client, LEASE_MS - 1)
+    assert isinstance(extended, Extended)
+    assert extended.number == second.number
+    assert offsets_of(deliveries.acquire(GROUP, QUEUE, 9, 2, LEASE_MS, 2 * LEASE_MS)) == {0}
+
+
+def test_acquisitions_without_a_delivery_take_no_more_memory_than_what_is_held() -> None:
+    _, deliveries = open_ledger()
+    for _ in range(2 * UNDELIVERED_MIN):
+        holder = Holder("c", "", 1 << 40)
+        (record,) = deliveries.acquire(GROUP, QUEUE, 1, 1 << 30, 0, 10, holder)
+        deliveries.acknowledge(GROUP, QUEUE, record.number, record.first, 1, 0)
+        assert len(deliveries._undelivered) <= UNDELIVERED_MIN
+
+
 def test_a_change_by_the_client_is_not_extended_by_its_reports() -> None:
     ledger, deliveries = open_ledger()
     client = ClientName(GROUP, "c", "key")
     holder = Holder("c", "key", 1_000_000)
     (record,) = deliveries.acquire(GROUP, QUEUE, 3, 3, 0, 60_000, holder)
+    deliveries.delivered([record.number])
     change = VisibilityChange(10_000, counted=True, extend=False)
     deliveries.change_visibility(GROUP, QUEUE, record.number, 0, 0b1, change)
     (extended,) = deliveries.extend_held(client, 20_000)

@@ -338,18 +338,20 @@ class LiteChange(_message.Message):
     def __init__(self, subscription: _Optional[_Union[LiteSubscription, _Mapping]] = ..., is_known: _Optional[bool] = ..., is_exclusive: _Optional[bool] = ..., claimed: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class ReportClientsRequest(_message.Message):
-    __slots__ = ("gateway", "gateway_id", "clients", "lite_changes", "lite_since")
+    __slots__ = ("gateway", "gateway_id", "clients", "lite_changes", "lite_since", "delivered")
     GATEWAY_FIELD_NUMBER: _ClassVar[int]
     GATEWAY_ID_FIELD_NUMBER: _ClassVar[int]
     CLIENTS_FIELD_NUMBER: _ClassVar[int]
     LITE_CHANGES_FIELD_NUMBER: _ClassVar[int]
     LITE_SINCE_FIELD_NUMBER: _ClassVar[int]
+    DELIVERED_FIELD_NUMBER: _ClassVar[int]
     gateway: str
     gateway_id: str
     clients: _containers.RepeatedCompositeFieldContainer[ClientReport]
     lite_changes: _containers.RepeatedCompositeFieldContainer[LiteChange]
     lite_since: int
-    def __init__(self, gateway: _Optional[str] = ..., gateway_id: _Optional[str] = ..., clients: _Optional[_Iterable[_Union[ClientReport, _Mapping]]] = ..., lite_changes: _Optional[_Iterable[_Union[LiteChange, _Mapping]]] = ..., lite_since: _Optional[int] = ...) -> None: ...
+    delivered: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, gateway: _Optional[str] = ..., gateway_id: _Optional[str] = ..., clients: _Optional[_Iterable[_Union[ClientReport, _Mapping]]] = ..., lite_changes: _Optional[_Iterable[_Union[LiteChange, _Mapping]]] = ..., lite_since: _Optional[int] = ..., delivered: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class ReportClientsReply(_message.Message):
     __slots__ = ("lease_ms", "service_id", "lite", "lite_to", "lite_versions", "lite_wanted")

@@ -11,12 +11,13 @@ and only while it is heard. Silence at one gateway says nothing: the client may 
 import asyncio
 import logging
 import secrets
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
 from rockoon.errors import OffsetServiceUnavailable, RockoonError
 from rockoon.net.connection import Connection
+from rockoon.receiving.received import ReceiptHandle
 from rockoon_core.repeated_lines import limited
 from rockoon_gateway.clients.presence import Client, Presence
 from rockoon_gateway.codes import enum_name
@@ -46,6 +47,10 @@ LEASE_SECONDS_DEFAULT = 60.0
 CALL_SECONDS_MAX = 5.0
 # That wait for an offset service; beyond it messages wait for the end of their lease.
 GOODBYES_MAX = 100_000
+# Between two reports of deliveries. If a gateway is killed between a delivery and its report, the
+# messages are delivered again after a lease; each report costs the offset service a call.
+DELIVERED_SECONDS = 0.05
+DELIVERED_PER_CALL_MAX = 4096
 # The wire's bounds.
 CLIENTS_PER_CALL_MAX = 1024
 SUBSCRIPTIONS_MAX = 32
@@ -85,6 +90,11 @@ class Reports:
         # When each client of a group was reported last, by the loop's clock.
         self._reported: dict[tuple[Client, str], float] = {}
         self._goodbyes: list[Goodbye] = []
+        # Acquisitions that were delivered, and not reported yet.
+        self._delivered: dict[int, None] = {}
+        self._rings_for_delivered = False
+        # When the last report began, by the loop's clock.
+        self._began = 0.0
         self._service_id = ""
         self._lite_since = 0
         self._bell = asyncio.Event()
@@ -101,6 +111,13 @@ class Reports:
                     await self._bell.wait()
             self._bell.clear()
             await self.report()
+
+    def delivered(self, receipts: Iterable[ReceiptHandle]) -> None:
+        """Report soon that messages were written to a client, whose lease reports extend."""
+        self._delivered.update(dict.fromkeys(each.acquisition for each in receipts))
+        if not self._rings_for_delivered:
+            self._rings_for_delivered = True
+            asyncio.get_running_loop().call_at(self._began + DELIVERED_SECONDS, self._bell.set)
 
     async def soon(self) -> None:
         """Wait for the next report and its answer, for a few seconds at most."""
@@ -128,7 +145,7 @@ class Reports:
 
     async def _report(self) -> None:
         self._presence.look_for_signs()
-        now = asyncio.get_running_loop().time()
+        now = self._began = asyncio.get_running_loop().time()
         pause = self._lease_seconds / REPORTS_OF_LEASE
         self._reported = {each: at for each, at in self._reported.items() if now - at < pause}
         # After a lease the messages are visible anyway.
@@ -137,23 +154,30 @@ class Reports:
         for each in late:
             del self._presence.heard[each]
         due = [each for each in self._presence.heard if each not in self._reported]
+        # Acquisitions that are delivered from now on ring again.
+        self._rings_for_delivered = False
+        delivered = list(self._delivered)
         lite_calls = 0
         while True:
+            numbers = delivered[:DELIVERED_PER_CALL_MAX]
             goodbyes = self._goodbyes[:CLIENTS_PER_CALL_MAX]
             some = due[: CLIENTS_PER_CALL_MAX - len(goodbyes)]
             if self._lite.has_changes and lite_calls < LITE_CALLS_MAX:
                 lite_calls += 1
-            elif not (some or goodbyes) and not (self._lite.follows and not lite_calls):
+            elif not (some or goodbyes or numbers) and not (self._lite.follows and not lite_calls):
                 return
-            await self._send(some, goodbyes)
-            del due[: len(some)], self._goodbyes[: len(goodbyes)]
+            await self._send(some, goodbyes, numbers)
+            del due[: len(some)], self._goodbyes[: len(goodbyes)], delivered[: len(numbers)]
             lite_calls = max(lite_calls, 1)
 
-    async def _send(self, some: list[tuple[Client, str]], goodbyes: list[Goodbye]) -> None:
+    async def _send(
+        self, some: list[tuple[Client, str]], goodbyes: list[Goodbye], delivered: Sequence[int]
+    ) -> None:
         now = asyncio.get_running_loop().time()
         # A client may have said goodbye since.
         heard = {each: at for each in some if (at := self._presence.heard.get(each)) is not None}
         request = ReportClientsRequest(
+            delivered=delivered,
             gateway=self._name,
             gateway_id=self._process,
             lite_since=self._lite_since,
@@ -177,6 +201,8 @@ class Reports:
                 if (last := self._presence.heard.pop(each, None)) is not None:
                     self._presence.heard[each] = last
             raise
+        for number in delivered:
+            self._delivered.pop(number, None)
         for each, at in heard.items():
             self._reported[each] = now
             if self._presence.heard.get(each) == at:

@@ -70,6 +70,7 @@ class Consuming:
             LiteReceiving(lite_topics),
             lite.subscriptions,
             self.giving_back,
+            self.reports.delivered,
             self.reports.soon,
         )
         self.delivered = self._receiving.delivered

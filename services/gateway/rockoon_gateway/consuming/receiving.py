@@ -14,7 +14,7 @@ from functools import partial
 from typing import Protocol
 
 from rockoon.offsets.start import ConsumeFrom
-from rockoon.receiving.received import ReceivedMessages
+from rockoon.receiving.received import ReceiptHandle, ReceivedMessages
 from rockoon.subscription import Subscription
 from rockoon_core.clock import Clock, wall_clock_ms
 from rockoon_core.http2.messages import framed
@@ -93,6 +93,7 @@ class Receiving:
         lite: receives for lite consumers.
         lite_subscriptions: what those read.
         giving_back: returns messages that were not delivered.
+        report_delivered: reports receipts whose messages were written to clients.
         learn: waits for subscriptions that clients have made at other gateways.
         clock: stamps answers.
 
@@ -108,6 +109,7 @@ class Receiving:
         lite: LiteReceiving,
         lite_subscriptions: LiteSubscriptions,
         giving_back: GivingBack,
+        report_delivered: Callable[[Sequence[ReceiptHandle]], None],
         learn: Callable[[], Awaitable[None]],
         clock: Clock = wall_clock_ms,
     ) -> None:
@@ -117,6 +119,7 @@ class Receiving:
         self._lite = lite
         self._lite_subscriptions = lite_subscriptions
         self._giving_back = giving_back
+        self._report_delivered = report_delivered
         self._learn = learn
         self._clock = clock
         self.delivered = SeriesCounts()
@@ -178,6 +181,8 @@ class Receiving:
         finally:
             if taken:
                 self.delivered.add(topic, group, count=taken)
+                if wish.held_ms_max:
+                    self._report_delivered(messages.receipts[:taken])
             if taken < len(messages):
                 self._giving_back.give_back(group, messages.receipts[taken:])
 

@@ -3,7 +3,7 @@
 As of the ledger's operations, each returns the records that make its change, and has applied them.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from rockoon_core.message_queue import MessageQueue
@@ -18,6 +18,9 @@ INVISIBLE_MS_MAX = 12 * 3_600_000
 LEASE_MS = 60_000
 # If this share of a lease is left, a report does not extend it: not each report writes records.
 FRESH_SHARE = 3 / 4
+# Entries of acquisitions that are gone are removed when there are twice as many as after the last
+# time, and at least so many.
+UNDELIVERED_MIN = 4096
 
 
 class Candidates(NamedTuple):
@@ -81,6 +84,10 @@ class Deliveries:
     def __init__(self, state: LedgerState, lease_ms: int = LEASE_MS) -> None:
         self._state = state
         self.lease_ms = lease_ms
+        # Held acquisitions whose gateway has not reported that it delivered them, with group and
+        # queue. They are not journaled: after a start, all acquisitions count as delivered.
+        self._undelivered: dict[int, tuple[str, MessageQueue]] = {}
+        self._undelivered_max = UNDELIVERED_MIN
 
     def service_started(self, now_ms: int) -> list[Record]:
         """Correct the times at which messages become visible, after the service was away.
@@ -101,12 +108,20 @@ class Deliveries:
                 ]
         return self._state.apply_all(records)
 
+    def delivered(self, numbers: Iterable[int]) -> None:
+        """Let reports extend acquisitions that were delivered to their holders."""
+        for number in numbers:
+            self._undelivered.pop(number, None)
+
     def extend_held(self, client: ClientName, heard_at_ms: int) -> list[Record]:
         """Extend a client's messages to one lease after it was heard, if `FRESH_SHARE` of the lease
-        is not left. This includes messages that are visible already and not acquired again."""
+        is not left. This includes messages that are visible already and not acquired again, and
+        excludes acquisitions that were not delivered: the client may not have them."""
         fresh_ms = heard_at_ms + round(FRESH_SHARE * self.lease_ms)
         records: list[Record] = []
         for queue, each in self._state.held.of(client):
+            if each.number in self._undelivered:
+                continue
             until_ms = heard_at_ms + self.lease_ms
             records += self._extended(client.group, queue, each, fresh_ms, until_ms)
         return self._state.apply_all(records)
@@ -355,7 +370,20 @@ class Deliveries:
             holder.call_id,
         )
         self._state.apply(record)
+        if record.held_until_ms:
+            self._await_delivery(record)
         return record
+
+    def _await_delivery(self, record: Acquired) -> None:
+        self._undelivered[record.number] = record.group, record.queue
+        if len(self._undelivered) > self._undelivered_max:
+            self._undelivered = {
+                number: (group, queue)
+                for number, (group, queue) in self._undelivered.items()
+                if (window := self._state.windows.find(group, queue)) is not None
+                and window.find(number) is not None
+            }
+            self._undelivered_max = max(2 * len(self._undelivered), UNDELIVERED_MIN)
 
 
 def owned(window: Window, number: int, first: int, messages: int) -> int:

@@ -289,6 +289,10 @@ class Receivers:
         await self._store.durable()
         return settlements
 
+    def delivered(self, numbers: Iterable[int]) -> None:
+        """See `Deliveries.delivered`."""
+        self._deliveries.delivered(numbers)
+
     async def heard(self, reports: Iterable[Heard]) -> None:
         """Extend the messages of clients that were heard, and make the messages of clients visible
         that said goodbye. A long report blocks no other call. Raises as `acknowledge`."""

@@ -145,6 +145,8 @@ class InFlightService(InFlightServiceServicer):
     ) -> pb.ReportClientsReply:
         now_ms = self._receivers.now_ms()
         gateway, heard, changes = client_wire.reported(request, now_ms)
+        bounded(request.delivered)
+        self._receivers.delivered(request.delivered)
         await self._receivers.heard(each.heard for each in heard)
         answer = self._clients.report(gateway, heard, changes, request.lite_since, now_ms)
         return client_wire.answer_to_wire(answer, self._receivers.lease_ms)
