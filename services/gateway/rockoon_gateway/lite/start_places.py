@@ -14,7 +14,7 @@ import asyncio
 
 from rockoon import Cluster
 from rockoon.admin.queue_ends import ask_queue_ends
-from rockoon.errors import BrokerUnavailable, InvalidArgument, TopicNotFound
+from rockoon.errors import BrokerUnavailable, GroupNotFound, InvalidArgument, TopicNotFound
 from rockoon.net.routes import TopicRoute
 from rockoon_core.backoff import Backoff
 from rockoon_core.message_queue import queue_to_wire
@@ -22,7 +22,7 @@ from rockoon_gateway.times import checked_epoch_ms
 from rockoon_proto.apache.rocketmq.v2.definition_pb2 import OffsetOption
 from rockoon_proto.v1.offset_pb2 import QueueOffset, QueueOffsets, ResetTarget
 
-# The offset service hears of a topic by its own watch, a moment after it was made.
+# The offset service learns of a topic and of a group by its own watch, after their creation.
 HEARS_SECONDS_MAX = 5.0
 
 
@@ -76,7 +76,7 @@ async def begin_at(
         try:
             await cluster.admin.reset_offsets(group, route.name, target, operator=operator)
             break
-        except TopicNotFound:
+        except (TopicNotFound, GroupNotFound):
             pause = backoff.next_seconds()
             if loop.time() + pause > deadline:
                 raise
