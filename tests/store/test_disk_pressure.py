@@ -192,6 +192,8 @@ def test_the_rate_is_that_of_the_faster_time() -> None:
     # A pause is no reason to forget it; a clock that was set back is.
     growth.record(NOW_MS + 200_000, 10_000)
     assert growth.bytes_per_second == 50
+    growth.record(NOW_MS + 199_990, 10_000)
+    assert growth.bytes_per_second == 50
     growth.record(NOW_MS, 10_000)
     assert growth.bytes_per_second == 0
 

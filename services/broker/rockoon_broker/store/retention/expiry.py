@@ -62,6 +62,9 @@ class LogGrowth:
     def record(self, now_ms: int, log_end: int) -> None:
         """Remember where the log ends."""
         if self._samples and now_ms < self._samples[-1][0]:
+            if self._samples[-1][0] - now_ms < self.STEP_MS:
+                # Another caller has read the clock earlier, and comes later.
+                return
             # The clock was set back: times from before it cannot be compared.
             self._samples.clear()
         if len(self._samples) > 1 and now_ms - self._samples[-2][0] < self.STEP_MS:
