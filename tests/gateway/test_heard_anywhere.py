@@ -158,6 +158,7 @@ async def test_clients_that_wait_together_hold_each_their_own_message(
             beating("together", [gateways[1].address], "host@1@0@each"),
             beating("together", [gateways[1].address], "host@2@0@each"),
             beating("together", [gateways[1].address], "host@3@0@each"),
+            beating("together", [gateways[1].address], "host@2@0@other"),
         ):
             await clients[0].call("NotifyClientTermination", goodbye)
             rival = Consumer(other, "together", topic)

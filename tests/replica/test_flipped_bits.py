@@ -114,7 +114,9 @@ async def test_a_record_damaged_in_both_living_copies_is_repaired_when_the_third
         for copy in (leader, follower):
             flip(copy, at + PLACES["body"])
         await eventually(lambda: all(c.replica.member.facts.damaged for c in (leader, follower)))
-        # Neither copy may replace the other as leader, and the log accepts messages.
+        # The first of them hands over while the second one's damage is not known. From then on,
+        # neither replaces the other, and the log accepts messages.
+        leader = await logs.leader()
         await leader.send(b"meanwhile")
         assert leader.is_leading
         assert not repaired(caplog)
