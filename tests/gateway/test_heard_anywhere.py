@@ -3,11 +3,13 @@
 import asyncio
 import signal
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
+import grpc
 import pytest
+from grpc import aio
 
 import rockoon
 from gateway.consumers import Consumer, bodies, handle, send, topic_with
@@ -19,13 +21,15 @@ from gateway.gateways import (
 )
 from gateway.lite_consumers import LiteConsumer, lite_parent
 from gateway.wire_client import WireClient
+from rockoon.admin.group_clients import GroupClient
 from rockoon.local.cluster import LocalCluster
 from rockoon.local.ports import choose_port
 from rockoon.local.process import end
 from rockoon_proto.apache.rocketmq.v2 import definition_pb2 as d
 from rockoon_proto.apache.rocketmq.v2 import service_pb2 as pb
 from rockoon_proto.apache.rocketmq.v2.definition_pb2 import Code
-from support.eventually import answered
+from support.eventually import answered, eventually
+from support.tcp_gate import TcpGate
 
 # A minute by default. Gateways report a client six times in a lease.
 LEASE_SECONDS = 6.0
@@ -180,22 +184,64 @@ async def test_a_killed_gateway_costs_a_client_of_another_one_no_attempt(
     try:
         node.launch()
         await asyncio.to_thread(node.wait_ready, time.monotonic() + START_SECONDS_MAX)
-        async with WireClient(node.address, WORKER) as first:
-            (got,) = await Consumer(first, "survivors", topic).receive_all(1, renewed=True)
-            # The gateway reports a client together with the messages that it has delivered.
-            await answered(lambda: cluster.admin.list_clients("survivors"), bool)
-        node.signal(signal.SIGKILL)
         async with (
+            WireClient(node.address, WORKER) as first,
             beating("survivors", [gateways[0].address]),
             WireClient(gateways[0].address, WORKER) as second,
             WireClient(gateways[1].address, "host@2@0@other") as other,
         ):
+            (got,) = await Consumer(first, "survivors", topic).receive_all(1, renewed=True)
+            acquired = (await cluster.admin.in_flight("survivors")).queues[0]
+            # The lease is extended only after the delivery was reported.
+            await answered(
+                lambda: cluster.admin.in_flight("survivors"),
+                lambda now: now.queues[0].next_visible_at_ms > acquired.next_visible_at_ms,
+            )
+            node.signal(signal.SIGKILL)
             rival = Consumer(other, "survivors", topic)
             assert await received_within(rival, 1.5 * LEASE_SECONDS) == []
             answer = await Consumer(second, "survivors", topic).acknowledge(handle(got))
             assert answer.status.code == Code.OK
     finally:
         await asyncio.to_thread(end, [node])
+
+
+async def test_an_answer_that_its_client_did_not_get_is_delivered_to_another_client(
+    gateways: Sequence[RunningGateway], cluster: rockoon.Cluster
+) -> None:
+    topic, group = await topic_with(cluster, "cut", []), "cut-off"
+    async with (
+        TcpGate(gateways[0].address) as gate,
+        WireClient(gate.address, WORKER) as first,
+        WireClient(gateways[2].address, "host@2@0@other") as other,
+    ):
+        consumer = Consumer(first, group, topic)
+        assert await consumer.receive(wait=0, renewed=True) == []
+        # With its first report, the gateway learns how long a lease is.
+        await answered(lambda: cluster.admin.list_clients(group), are_reported)
+        answers = gate.lose_answers()
+        async with asyncio.TaskGroup() as tasks:
+            lost = tasks.create_task(is_cut(consumer.receive(wait=30, renewed=True)))
+            await send(cluster, topic, [b"work"])
+            await eventually(lambda: b"work" in answers)
+            await gate.cut()
+        assert lost.result()
+        async with beating(group, [gateways[1].address]):
+            rival = Consumer(other, group, topic)
+            (got,) = await received_within(rival, LEASE_SECONDS + LATE_SECONDS_MAX)
+            assert (got.body, got.system_properties.delivery_attempt) == (b"work", 1)
+
+
+def are_reported(clients: Sequence[GroupClient]) -> bool:
+    return any(each.is_at_gateway for each in clients)
+
+
+async def is_cut(call: Awaitable[object]) -> bool:
+    try:
+        await call
+    except aio.AioRpcError as failure:
+        return failure.code() is grpc.StatusCode.UNAVAILABLE
+    return False
 
 
 async def test_a_restart_of_the_offset_service_is_no_silence_of_clients(

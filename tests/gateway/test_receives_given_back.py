@@ -85,7 +85,7 @@ def receiving(engine: Engine) -> tuple[Receiving, GivingBack]:
     giving_back = GivingBack(engine)
     nobody: Any = None
     parts = EveryTopic(), EveryGroup(), nobody, nobody
-    return Receiving(engine, *parts, giving_back, list, nobody), giving_back
+    return Receiving(engine, *parts, giving_back, lambda *_: None, nobody), giving_back
 
 
 REQUEST = pb.ReceiveMessageRequest(

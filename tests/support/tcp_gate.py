@@ -14,7 +14,11 @@ class TcpGate:
         port: likewise; 0 takes a free one.
 
     `cut` breaks every connection and refuses new ones; `freeze` keeps all of them and passes
-    nothing; `open` ends both.
+    nothing; `open` ends both. `lose_answers` keeps what comes from the target, for connections that
+    are cut later.
+
+    Attributes:
+        lost: bytes that came from the target since `lose_answers`.
     """
 
     def __init__(self, target: str, host: str = "127.0.0.1", port: int = 0) -> None:
@@ -25,6 +29,7 @@ class TcpGate:
         self._unused = asyncio.Event()
         self._unused.set()
         self._flowing = asyncio.Event()
+        self.lost: bytearray | None = None
         self.port = port
 
     @property
@@ -52,6 +57,10 @@ class TcpGate:
     def freeze(self) -> None:
         self._flowing.clear()
 
+    def lose_answers(self) -> bytearray:
+        self.lost = bytearray()
+        return self.lost
+
     def thaw(self) -> None:
         self._flowing.set()
 
@@ -64,16 +73,21 @@ class TcpGate:
             try:
                 async with asyncio.TaskGroup() as tasks:
                     tasks.create_task(self._pass_on(reader, onward))
-                    tasks.create_task(self._pass_on(there, writer))
+                    tasks.create_task(self._pass_on(there, writer, answers=True))
             finally:
                 self._writers -= {writer, onward}
                 if not self._writers:
                     self._unused.set()
         writer.close()
 
-    async def _pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _pass_on(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, answers: bool = False
+    ) -> None:
         with contextlib.suppress(OSError):
             while data := await reader.read(1 << 16):
+                if answers and self.lost is not None:
+                    self.lost += data
+                    continue
                 await self._flowing.wait()
                 writer.write(data)
                 await writer.drain()

@@ -413,12 +413,16 @@ class Http2Connection(DataFrames, asyncio.BufferedProtocol):
         self.resets += 1
         stream = self.streams.pop(stream_id, None)
         if stream is None:
+            self.reset_late(stream_id)
             return
         self._blocked.pop(stream_id, None)
         (code,) = frames.NUMBER.unpack(payload)
         known = ErrorCode(code) if code in _CODES else ErrorCode.INTERNAL_ERROR
         stream.failed(known, f"the peer ended the stream: {known.name}")
         self.stream_over()
+
+    def reset_late(self, stream_id: int) -> None:
+        """The peer has reset a stream that both sides had ended."""
 
     # Ends.
 

@@ -33,6 +33,9 @@ class ControlFrames(Http2Sending):
     def settings_came(self) -> None:
         """The peer has said its settings."""
 
+    def ping_acknowledged(self, payload: bytes) -> None:
+        """The peer has acknowledged a PING of this side."""
+
     def peer_goes(self, last_stream_id: int, code: int) -> None:
         """The peer takes no further streams."""
 
@@ -98,7 +101,9 @@ class ControlFrames(Http2Sending):
             raise ConnectionBroken(ErrorCode.PROTOCOL_ERROR, "a ping of a stream")
         if len(payload) != 8:
             raise ConnectionBroken(ErrorCode.FRAME_SIZE_ERROR, "a ping has eight bytes")
-        if not flags & frames.ACK:
+        if flags & frames.ACK:
+            self.ping_acknowledged(payload)
+        else:
             self._write(frames.frame(frames.PING, frames.ACK, 0, payload))
 
     def _goaway(self, _flags: int, stream_id: int, payload: bytes) -> None:

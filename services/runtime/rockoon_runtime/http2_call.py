@@ -184,6 +184,14 @@ class ServerCall(MessageStream):
         if self.pending or self.connection.is_choked:
             await self.wait_room()
 
+    def on_received(self, then: Callable[[bool], None]) -> None:
+        """Call `then` with True when the caller has received all that was written, with False if
+        it has not before the connection ends or the caller cancels; see `ReceiptPings`."""
+        if self.connection.is_lost:
+            then(False)
+        else:
+            self.connection.receipts.ask(self.id, then)
+
     async def answer_stream(
         self, stream: AsyncGenerator[Any, None], serialize: Callable[[Any], bytes] | None
     ) -> None:

@@ -32,6 +32,7 @@ from rockoon_core.valid_text import exception_text
 from rockoon_runtime.connections import ConnectionBound
 from rockoon_runtime.http2_call import ServerCall
 from rockoon_runtime.listener import Listener
+from rockoon_runtime.receipt_pings import ReceiptPings
 
 log = logging.getLogger(__name__)
 
@@ -166,6 +167,7 @@ class ServerConnection(Http2Connection):
         self._request_timer: asyncio.TimerHandle | None = None
         # Of calls in progress; headers that the reader remembers are shared.
         self.header_bytes = 0
+        self.receipts = ReceiptPings(self._write)
         self._timer: asyncio.TimerHandle | None = None
         self._last_call = 0.0
         self._peer = ""
@@ -182,7 +184,14 @@ class ServerConnection(Http2Connection):
         for timer in (self._timer, self._request_timer):
             if timer is not None:
                 timer.cancel()
+        self.receipts.lost()
         self._server.disconnected(self)
+
+    def ping_acknowledged(self, payload: bytes) -> None:
+        self.receipts.acknowledged(payload)
+
+    def reset_late(self, stream_id: int) -> None:
+        self.receipts.reset(stream_id)
 
     def own_settings(self) -> Mapping[int, int]:
         return {frames.MAX_CONCURRENT_STREAMS: STREAMS_MAX}

@@ -112,8 +112,13 @@ class Reports:
             self._bell.clear()
             await self.report()
 
+    @property
+    def lease_seconds(self) -> float:
+        """How long a client holds messages without being heard."""
+        return self._lease_seconds
+
     def delivered(self, receipts: Iterable[ReceiptHandle]) -> None:
-        """Report soon that messages were written to a client, whose lease reports extend."""
+        """Report soon that a client has received messages, whose lease reports extend."""
         self._delivered.update(dict.fromkeys(each.acquisition for each in receipts))
         if not self._rings_for_delivered:
             self._rings_for_delivered = True

@@ -12,6 +12,7 @@ from rockoon_gateway.clients.presence import Client, Presence
 from rockoon_gateway.clients.reports import Reports
 from rockoon_gateway.clients.settings_checks import request_timeout_ms
 from rockoon_gateway.consuming.assignments import Assignments
+from rockoon_gateway.consuming.confirmations import Confirmations
 from rockoon_gateway.consuming.giving_back import GivingBack
 from rockoon_gateway.consuming.offset_reads import OffsetReads
 from rockoon_gateway.consuming.receive_rules import REQUEST_TIMEOUT_SECONDS
@@ -70,7 +71,7 @@ class Consuming:
             LiteReceiving(lite_topics),
             lite.subscriptions,
             self.giving_back,
-            self.reports.delivered,
+            Confirmations(self.reports, self.giving_back).await_receipt,
             self.reports.soon,
         )
         self.delivered = self._receiving.delivered

@@ -74,6 +74,10 @@ class Writer(Protocol):
         """See `ServerCall`."""
         ...
 
+    def on_received(self, then: Callable[[bool], None]) -> None:
+        """See `ServerCall`."""
+        ...
+
 
 _SOME = framed(pb.ReceiveMessageResponse(status=OK).SerializeToString())
 _NONE = framed(
@@ -93,7 +97,8 @@ class Receiving:
         lite: receives for lite consumers.
         lite_subscriptions: what those read.
         giving_back: returns messages that were not delivered.
-        report_delivered: reports receipts whose messages were written to clients.
+        await_receipt: reports messages of a group when a client has received them; see
+            `Confirmations`.
         learn: waits for subscriptions that clients have made at other gateways.
         clock: stamps answers.
 
@@ -109,7 +114,7 @@ class Receiving:
         lite: LiteReceiving,
         lite_subscriptions: LiteSubscriptions,
         giving_back: GivingBack,
-        report_delivered: Callable[[Sequence[ReceiptHandle]], None],
+        await_receipt: Callable[[Writer, str, Sequence[ReceiptHandle]], None],
         learn: Callable[[], Awaitable[None]],
         clock: Clock = wall_clock_ms,
     ) -> None:
@@ -119,7 +124,7 @@ class Receiving:
         self._lite = lite
         self._lite_subscriptions = lite_subscriptions
         self._giving_back = giving_back
-        self._report_delivered = report_delivered
+        self._await_receipt = await_receipt
         self._learn = learn
         self._clock = clock
         self.delivered = SeriesCounts()
@@ -182,7 +187,7 @@ class Receiving:
             if taken:
                 self.delivered.add(topic, group, count=taken)
                 if wish.held_ms_max:
-                    self._report_delivered(messages.receipts[:taken])
+                    self._await_receipt(writer, group, messages.receipts[:taken])
             if taken < len(messages):
                 self._giving_back.give_back(group, messages.receipts[taken:])
 

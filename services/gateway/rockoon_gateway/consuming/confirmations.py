@@ -1,0 +1,49 @@
+"""Delivered messages whose lease reports extend, and what follows when a client did not get them.
+
+    answer written ─┬─▶ the client acknowledged a PING behind it: the delivery is reported
+                    └─▶ the connection ended or the client reset the call: returned uncounted, after
+                        a part of the lease
+
+The client may have received an answer whose connection ended before the acknowledgement. So it has
+the part of the lease to acknowledge its messages.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from functools import partial
+
+from rockoon.receiving.received import ReceiptHandle
+from rockoon_gateway.clients.reports import Reports
+from rockoon_gateway.consuming.giving_back import GivingBack
+from rockoon_gateway.consuming.receiving import Writer
+
+# Of the lease. At its end the messages become visible and the delivery counts as an attempt.
+RETURN_SHARE = 3 / 4
+
+
+class Confirmations:
+    """See the module.
+
+    Args:
+        reports: reports deliveries.
+        giving_back: returns messages.
+    """
+
+    def __init__(self, reports: Reports, giving_back: GivingBack) -> None:
+        self._reports = reports
+        self._giving_back = giving_back
+
+    def await_receipt(self, writer: Writer, group: str, receipts: Sequence[ReceiptHandle]) -> None:
+        """Report messages when their client has received them; they are written."""
+        writer.on_received(partial(self._ended, group, receipts))
+
+    def _ended(self, group: str, receipts: Sequence[ReceiptHandle], is_received: bool) -> None:
+        if is_received:
+            self._reports.delivered(receipts)
+            return
+        asyncio.get_running_loop().call_later(
+            RETURN_SHARE * self._reports.lease_seconds,
+            self._giving_back.give_back,
+            group,
+            receipts,
+        )

@@ -1,0 +1,76 @@
+"""A server confirms answers by PING frames: what its caller has received, and what was lost."""
+
+from functools import partial
+
+import pytest
+
+from rockoon_core.http2 import frames
+from rockoon_runtime.receipt_pings import WAITING_MAX, ReceiptPings
+
+
+class Peer:
+    """A peer that acknowledges PINGs when it is told to."""
+
+    def __init__(self) -> None:
+        self.pings = 0
+        self.outcomes: list[tuple[int, bool]] = []
+        self.receipts = ReceiptPings(self.came)
+
+    def came(self, data: bytes) -> None:
+        assert data == frames.frame(frames.PING, 0, 0, data[-8:])
+        self.pings += 1
+        self.payload = data[-8:]
+
+    def ask(self, *stream_ids: int) -> None:
+        for stream_id in stream_ids:
+            self.receipts.ask(stream_id, partial(self._ended, stream_id))
+
+    def _ended(self, stream_id: int, is_received: bool) -> None:
+        self.outcomes.append((stream_id, is_received))
+
+
+def test_one_ping_confirms_all_answers_that_were_written_before_it() -> None:
+    peer = Peer()
+    peer.ask(1, 3, 5)
+    assert (peer.pings, peer.outcomes) == (1, [])
+    peer.receipts.acknowledged(peer.payload)
+    # The others were written after the first PING.
+    assert (peer.pings, peer.outcomes) == (2, [(1, True)])
+    peer.receipts.acknowledged(peer.payload)
+    assert (peer.pings, peer.outcomes) == (2, [(1, True), (3, True), (5, True)])
+    peer.ask(7)
+    assert peer.pings == 3
+
+
+def test_a_connection_that_ends_confirms_nothing() -> None:
+    peer = Peer()
+    peer.ask(1, 3)
+    peer.receipts.lost()
+    peer.receipts.lost()
+    peer.receipts.acknowledged(peer.payload)
+    assert peer.outcomes == [(1, False), (3, False)]
+
+
+@pytest.mark.parametrize("stream_id", [1, 3])
+def test_an_answer_whose_call_is_reset_is_not_confirmed(stream_id: int) -> None:
+    peer = Peer()
+    peer.ask(1, 3)
+    peer.receipts.reset(stream_id)
+    assert peer.outcomes == [(stream_id, False)]
+    peer.receipts.reset(9)
+    for _ in range(2):
+        peer.receipts.acknowledged(peer.payload)
+    assert sorted(peer.outcomes) == [(1, stream_id != 1), (3, stream_id != 3)]
+
+
+def test_other_pings_confirm_nothing() -> None:
+    peer = Peer()
+    peer.ask(1)
+    peer.receipts.acknowledged(b"liveness")
+    assert peer.outcomes == []
+
+
+def test_a_peer_that_acknowledges_nothing_takes_no_more_than_a_bounded_memory() -> None:
+    peer = Peer()
+    peer.ask(*range(1, 2 * WAITING_MAX + 9, 2))
+    assert peer.outcomes == [(2 * WAITING_MAX + each, False) for each in (3, 5, 7)]
