@@ -495,7 +495,7 @@ def test_each_message_is_settled_or_comes_again(seed: int, *, fifo: bool) -> Non
                 assert not refused
                 del world.model.held[offset]
                 world.model.done.add(offset)
-        # In a FIFO group, what was settled behind a message that comes again may be free again.
+        # In a FIFO group, messages settled behind a redelivered message may be free again.
         assert fifo or world.model.free(world.end, world.now_ms) <= left
     assert world.model.floor == max(world.end, world.model.acquired_to)
     world.compare()
@@ -678,6 +678,28 @@ def test_a_group_that_keeps_no_order_any_more_gets_what_was_left_behind() -> Non
     assert offsets_of(deliveries.acquire(GROUP, QUEUE, 9, 6, 0, 10)) == {1, 2, 4, 5}
     window = ledger.windows.of(GROUP, QUEUE)
     assert (window.skipped, window.acquired_to) == (0, 6)
+
+
+def test_a_reopened_message_waits_for_one_in_flight_behind_the_candidates() -> None:
+    _, deliveries = open_ledger()
+    groups, late = [1] * 4, Holder("late", "", 1_000_000)
+
+    def acquire(count: int, candidates: int, now_ms: int, holder: Holder = NOBODY) -> set[int]:
+        told = Candidates(0, groups[:candidates])
+        records = deliveries.acquire_in_order(
+            GROUP, QUEUE, count, count, told, 16, now_ms, now_ms + 100, "", holder
+        )
+        return offsets_of([each for each in records if isinstance(each, Acquired)])
+
+    assert acquire(4, 4, 0, late) == {0, 1, 2, 3}
+    deliveries.delivered([1])
+    deliveries.acknowledge(GROUP, QUEUE, 1, 1, 0b11, 50)
+    # 0 comes again, so that 1 and 2 are open again; then the first holder's 3 is extended.
+    assert acquire(1, 4, 200) == {0}
+    assert deliveries.extend_held(ClientName(GROUP, "late", ""), 250)
+    deliveries.acknowledge(GROUP, QUEUE, 2, 0, 1, 260)
+    assert acquire(4, 4, 270) == set()
+    assert acquire(4, 3, 270) == set()
 
 
 def test_the_index_of_held_messages_keeps_no_more_than_twice_what_is_held() -> None:

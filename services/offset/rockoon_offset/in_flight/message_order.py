@@ -104,9 +104,11 @@ class _Runs:
                 else:
                     positions = _positions(messages & told)
                     self._visible.update(dict.fromkeys(positions, acquisition))
-        # Of a message in flight behind the candidates, the message group is not known. A message
-        # that was never delivered has none of its message group behind it.
+        # The message group of a message in flight behind the candidates is not known. A message
+        # above `acquired_to` has none of its message group behind it; one below may have been
+        # acknowledged and come again.
         self._is_cut = in_flight > told
+        self._acquired = window.acquired_to - window.floor
         self._ended = {groups[position] for position in _positions(in_flight & told)}
         settled = window.settled & told
         for position, group in enumerate(groups):
@@ -134,7 +136,8 @@ class _Runs:
         run = self.of.setdefault(group, [])
         former, attempt = self.next_delivery(position, is_first=not run)
         is_dead = attempt - 1 > self._redeliveries_max
-        if (run and is_dead) or len(run) == length_max or (former and not run and self._is_cut):
+        waits = not run and self._is_cut and position < self._acquired
+        if (run and is_dead) or len(run) == length_max or waits:
             self._ended.add(group)
             return
         if is_dead:
