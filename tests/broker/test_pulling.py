@@ -164,7 +164,7 @@ async def test_a_reader_that_goes_away_does_not_wait_any_more(
         await broker.until(lambda seen: seen.waiting_pulls == 0)
 
 
-# A connection may have 1,000 calls, one of which asks how many wait.
+# A connection may have 1,000 calls. The test uses one to ask how many wait.
 WAITING = 999
 
 

@@ -150,7 +150,7 @@ async def test_messages_are_refused_before_unread_ones_are_deleted(local: LocalC
 @pytest.mark.parametrize("local", ["delete"], indirect=True)
 async def test_the_oldest_files_are_deleted_where_the_policy_says_so(local: LocalCluster) -> None:
     async with begun(local) as cluster:
-        # The forecast compares the log's end at two times, of which this is the first one.
+        # The forecast compares the log's end at two times; this call records the first one.
         await lag_of(cluster)
         assert await send(cluster, 20_000, 30) == 20_000
         lag = await lag_of(cluster)

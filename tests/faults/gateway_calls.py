@@ -199,7 +199,7 @@ class Requests:
         )
 
     def _make_UpdateOffset(self, chance: random.Random) -> Message:
-        # A group of its own: nothing is acquired below the offset.
+        # No receiver of this group has acquired messages below the offset.
         return pb.UpdateOffsetRequest(
             group=named("pulling"), message_queue=self._stored_queue(chance), offset=1
         )

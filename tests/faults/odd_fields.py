@@ -1,4 +1,4 @@
-"""Requests with odd fields: a valid message, one or a few fields of which hold an odd value."""
+"""Valid requests in which one or a few fields have odd values."""
 
 import gzip
 import random

@@ -12,8 +12,7 @@ from rockoon_proto.apache.rocketmq.v2 import service_pb2 as pb
 
 @dataclass(frozen=True)
 class LiteConsumer(Consumer):
-    """One client of a group that reads lite topics of `topic`, unless told otherwise one message at
-    a time."""
+    """A client of a group that reads lite topics of `topic`; by default one message at a time."""
 
     def request(self, *, batch_size: int = 1, **options: Any) -> pb.ReceiveMessageRequest:
         return super().request(batch_size=batch_size, **options)

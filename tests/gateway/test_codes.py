@@ -8,7 +8,7 @@ from rockoon_proto.apache.rocketmq.v2.definition_pb2 import Code
 from rockoon_proto.v1.errors_pb2 import Error
 
 # Not retriable, but no caller of a gateway causes them: the gateway's own connection and producer,
-# other nodes, and what an operator has to repair.
+# other nodes, and faults that an operator repairs.
 SERVERS = frozenset(
     {
         Error.WRONG_CLUSTER,

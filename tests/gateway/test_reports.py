@@ -31,7 +31,7 @@ class NoLiteTopics(SharedSubscriptions):
 
 
 class Service:
-    """Answers reports, unless one names a client whose report takes too long."""
+    """Answers reports; a report of a client in `slow` fails."""
 
     def __init__(self, lease_ms: int = 60_000) -> None:
         self.lease_ms = lease_ms

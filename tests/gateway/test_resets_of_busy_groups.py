@@ -80,7 +80,7 @@ class BusyGroup:
         Args:
             mark: length of `handled` before.
             sentence: how the explanation of the progress begins.
-            places: the offset that each queue was set to; None if it is not known.
+            places: the offset that each queue was reset to; None if it is not known.
         """
 
         async def goes_on() -> bool:

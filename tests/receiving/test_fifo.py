@@ -1,4 +1,4 @@
-"""FIFO groups: messages of one ordering key come in order, whoever receives them."""
+"""FIFO groups: messages of one ordering key come in order to all receivers of the group."""
 
 import asyncio
 import itertools

@@ -189,7 +189,7 @@ class Reads:
 
 
 class Settles:
-    """A settler that remembers what is acknowledged, and what is given back."""
+    """A settler that records acknowledged and returned messages."""
 
     def __init__(self) -> None:
         self.offsets: list[int] = []

@@ -114,7 +114,7 @@ async def test_a_record_damaged_in_both_living_copies_is_repaired_when_the_third
         for copy in (leader, follower):
             flip(copy, at + PLACES["body"])
         await eventually(lambda: all(c.replica.member.facts.damaged for c in (leader, follower)))
-        # The first of them hands over while the second one's damage is not known. From then on,
+        # The leader may hand over while the follower's damage is not known. When both are damaged,
         # neither replaces the other, and the log accepts messages.
         leader = await logs.leader()
         await leader.send(b"meanwhile")

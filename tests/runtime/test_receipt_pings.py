@@ -1,4 +1,4 @@
-"""A server confirms answers by PING frames: what its caller has received, and what was lost."""
+"""A server asks by PING frames whether its caller has received answers."""
 
 from functools import partial
 
@@ -9,7 +9,7 @@ from rockoon_runtime.receipt_pings import WAITING_MAX, ReceiptPings
 
 
 class Peer:
-    """A peer that acknowledges PINGs when it is told to."""
+    """A peer whose acknowledgements the test sends."""
 
     def __init__(self) -> None:
         self.pings = 0
@@ -34,7 +34,7 @@ def test_one_ping_confirms_all_answers_that_were_written_before_it() -> None:
     peer.ask(1, 3, 5)
     assert (peer.pings, peer.outcomes) == (1, [])
     peer.receipts.acknowledged(peer.payload)
-    # The others were written after the first PING.
+    # Answers 3 and 5 were written after the first PING.
     assert (peer.pings, peer.outcomes) == (2, [(1, True)])
     peer.receipts.acknowledged(peer.payload)
     assert (peer.pings, peer.outcomes) == (2, [(1, True), (3, True), (5, True)])

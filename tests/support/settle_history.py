@@ -33,7 +33,7 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One of them; `message` is empty for ALL_SETTLED.
+    """A step of the history; `message` is empty for ALL_SETTLED.
 
     Attributes:
         batch: of DELIVERED, a number of the answer that brought it; 0: not known.

@@ -14,8 +14,7 @@ class TcpGate:
         port: likewise; 0 takes a free one.
 
     `cut` breaks every connection and refuses new ones; `freeze` keeps all of them and passes
-    nothing; `open` ends both. `lose_answers` keeps what comes from the target, for connections that
-    are cut later.
+    nothing; `open` ends both. `lose_answers` keeps bytes of the target from clients, until `cut`.
 
     Attributes:
         lost: bytes that came from the target since `lose_answers`.

@@ -46,9 +46,9 @@ def found(
         "<a-0 ?a-0 +a-0 <b-0 ?b-0 +b-0 <a-1 ?a-1 +a-1 .",
         # Its acknowledgement was not answered: it comes again.
         "<a-0 ?a-0 <a-0 ?a-0 +a-0 <a-1 ?a-1 +a-1 <b-0 ?b-0 +b-0 .",
-        # Both came at once. The first one failed, and the second one comes again although settled.
+        # One answer had both. The first one failed; the second one comes again although settled.
         "<a-0@1 <a-1@1 ?a-1 +a-1 <a-0@2 <a-1@2 ?a-0 +a-0 ?a-1 +a-1 <b-0 ?b-0 +b-0 .",
-        # As before, and the second one comes again by an answer of its own.
+        # As before, and the second one comes again by a separate answer.
         "<a-0@1 <a-1@1 ?a-1 +a-1 <a-0@2 ?a-0 +a-0 <a-1@3 ?a-1 +a-1 <b-0 ?b-0 +b-0 .",
         # It was not answered and counts.
         "<a-0 ?a-0 <a-1 ?a-1 +a-1 <b-0 ?b-0 +b-0 .",

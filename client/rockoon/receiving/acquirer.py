@@ -81,7 +81,7 @@ class Wish:
     receiver: ParkedReceiver | None
     """The only one that it is for; None: any receiver of the names."""
     names: Sequence[ReceiverName]
-    """Who holds what is granted, as `Acquired.share` numbers them."""
+    """Receivers that hold the granted messages, in the order of `Acquired.share`."""
     is_behind: bool = False
     """Of a FIFO group: its candidates did not begin where they should."""
     is_narrow: bool = False

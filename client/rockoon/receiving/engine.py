@@ -118,7 +118,7 @@ class ReceivingEngine:
             attempt_id: names this try in a FIFO group: the same again gets the same messages, as
                 long as they are in flight. Empty: no such thing.
             message_group_max: limit of messages of one message group, in a FIFO group; 0: no limit.
-            receiver: who asks, and holds the messages; the connection's client id when empty.
+            receiver: holder of the messages, by name; empty: the connection's client id.
             key_id: access key of a receiver for which a gateway asks.
             held_ms_max: above 0: a gateway reports the receiver while it lives, and the offset
                 service extends the messages while it is reported, at most for this time,

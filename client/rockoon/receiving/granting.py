@@ -2,8 +2,8 @@
 
 Every offset that was acquired ends in one of five ways: a receiver gets it; it is acknowledged,
 because there is no message or a filter leaves it out; it is a dead letter; it is given back,
-because it cannot be read now, nobody is there for it, or settling it has failed; or it waits for
-its time, because this process fails.
+because it cannot be read now, no receiver waits for it, or settling it has failed; or its time
+expires, because this process fails.
 """
 
 import asyncio

@@ -1,9 +1,9 @@
 """Message groups of a FIFO group's messages, as hashes, by which the offset service keeps order.
 
 All receivers of a group must use the same hash: this one is not to be changed. A message's group is
-its ordering key (`__SHARDINGKEY`, RocketMQ's message group). Those of a queue without one are a
-message group of their own, so they come in order too. Messages of a retry topic have no order: each
-is a separate message group.
+its ordering key (`__SHARDINGKEY`, RocketMQ's message group). A queue's messages without a key are
+one message group and have an order too. Messages of a retry topic have no order: each is a separate
+message group.
 """
 
 from hashlib import blake2b
@@ -31,5 +31,5 @@ def hashes(batch: Batch) -> list[int]:
 
 def hash_of_nobody(offset: int) -> int:
     """Return the hash of an offset without order: it has no message, an unreadable one, or one of a
-    retry topic. Each such offset is a separate message group."""
+    retry topic. It is a separate message group."""
     return message_group_hash(f"\x00{offset}")

@@ -176,9 +176,9 @@ class SimpleConsumer(ClosedOnExit):
         return present
 
     async def ack(self, messages: ReceivedMessage | Iterable[ReceivedMessage]) -> None:
-        """Messages are done: nobody gets them again. Doing it twice does no harm, and late is in
-        time while nobody else has got them. In a group with `fifo`, they come again if a message
-        before them in their message group does.
+        """Acknowledge messages: no receiver gets them again. A repeated call has no effect. After
+        the invisible time, a call counts until another receiver gets the messages. In a group with
+        `fifo`, they come again if an earlier message of their message group comes again.
 
         Raises:
             NotAcquired: somebody else has one by now, or progress has gone past it. The others are

@@ -257,7 +257,7 @@ class Http2Channel(aio.Channel):
     # Connections.
 
     def live(self) -> ClientConnection | None:
-        """A connection that takes calls; None if there is none. Raises UsageError when closed."""
+        """Return a connection with room for a call, or None. Raises UsageError when closed."""
         if self._is_closed:
             raise aio.UsageError("Channel is closed.")
         connection = self._connection

@@ -87,7 +87,7 @@ class ClientCall:
         group.
 
         Args:
-            action: as of `require`.
+            action: as in `require`.
             topic: the name in the cluster.
         """
         if self.key is not None:

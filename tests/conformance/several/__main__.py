@@ -73,7 +73,7 @@ class Faults:
         self.done = Counter[str]()
 
     def next(self) -> None:
-        """Kill, drain or roll gateways in turn; every third time, kill a client instead."""
+        """Kill, drain or roll a gateway; every third call kills a client."""
         if self.done.total() % 3 == 2 and self._kills:
             self._kills.pop()()
             self.done["clients killed"] += 1

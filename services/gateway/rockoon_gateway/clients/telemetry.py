@@ -74,7 +74,7 @@ class Telemetry:
         Args:
             requests: of the client.
             call: the stream's.
-            signs_of_life: as of `Outbox`.
+            signs_of_life: as in `Outbox`.
 
         Raises:
             Refusal, RockoonError: the settings are refused, and so the stream ends.

@@ -1,4 +1,4 @@
-"""Delivered messages whose lease reports extend, and what follows when a client did not get them.
+"""Reports deliveries that clients have received, and returns messages that they may have lost.
 
     answer written ─┬─▶ the client acknowledged a PING behind it: the delivery is reported
                     └─▶ the connection ended or the client reset the call: returned uncounted, after

@@ -18,8 +18,8 @@ INVISIBLE_MS_MAX = 12 * 3_600_000
 LEASE_MS = 60_000
 # If this share of a lease is left, a report does not extend it: not each report writes records.
 FRESH_SHARE = 3 / 4
-# Entries of acquisitions that are gone are removed when there are twice as many as after the last
-# time, and at least so many.
+# Entries of settled acquisitions are removed when their number has doubled since the last removal.
+# Below this number, none is removed.
 UNDELIVERED_MIN = 4096
 
 

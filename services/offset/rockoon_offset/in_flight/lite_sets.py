@@ -2,7 +2,7 @@
 
 They are kept in memory: clients repeat them every half minute, and gateways know the lite topics of
 their clients. A change replaces the whole state, and names the version that it was made to. If two
-gateways change a state at once, the second change is refused, and its gateway gets the new state.
+gateways change the same state, the second change is refused, and its gateway gets the new state.
 """
 
 from collections import OrderedDict
