@@ -1,11 +1,18 @@
 """A server asks by PING frames whether its caller has received answers."""
 
+import asyncio
 from functools import partial
+from typing import Any
 
+import grpc
 import pytest
 
 from rockoon_core.http2 import frames
+from rockoon_core.http2.frames import ErrorCode
+from rockoon_runtime.http2_server import Http2Server
 from rockoon_runtime.receipt_pings import WAITING_MAX, ReceiptPings
+from support.eventually import eventually
+from support.raw_http2 import call, raw_peer
 
 
 class Peer:
@@ -74,3 +81,42 @@ def test_a_peer_that_acknowledges_nothing_takes_no_more_than_a_bounded_memory() 
     peer = Peer()
     peer.ask(*range(1, 2 * WAITING_MAX + 9, 2))
     assert peer.outcomes == [(2 * WAITING_MAX + each, False) for each in (3, 5, 7)]
+
+
+CANCEL = frames.frame(frames.RST_STREAM, 0, 1, frames.NUMBER.pack(ErrorCode.CANCEL))
+
+
+@pytest.mark.parametrize(
+    ("before", "is_received"), [(b"", True), (CANCEL, False)], ids=["reads", "cancels"]
+)
+async def test_a_server_knows_whether_its_caller_has_received_an_answer(
+    before: bytes, is_received: bool
+) -> None:
+    outcomes: list[bool] = []
+
+    async def unary(request: bytes, context: Any) -> bytes:
+        # Runs after the answer is written.
+        asyncio.get_running_loop().call_soon(context.on_received, outcomes.append)
+        return request
+
+    server = Http2Server()
+    handler = grpc.unary_unary_rpc_method_handler(unary)
+    server.add_registered_method_handlers("test.Echo", {"Unary": handler})
+    port = await server.listen("127.0.0.1", 0, None)
+    try:
+        async with raw_peer(port) as peer:
+            await peer.send(call(1))
+            ping = await peer.until(lambda each: each.kind == frames.PING)
+            assert ping is not None
+            # The answer came before the PING.
+            assert any(each.kind == frames.DATA for each in peer.seen)
+            assert outcomes == []
+            await peer.send(before + frames.frame(frames.PING, frames.ACK, 0, ping.payload))
+            await eventually(lambda: outcomes)
+            await peer.send(call(3))
+            await peer.until(lambda each: each.kind == frames.PING)
+        # The peer ends the connection and has acknowledged nothing.
+        await eventually(lambda: len(outcomes) == 2)
+    finally:
+        await server.stop(None)
+    assert outcomes == [is_received, False]
