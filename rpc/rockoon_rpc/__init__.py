@@ -1,0 +1,1 @@
+"""gRPC over HTTP/2 for asyncio: servers and channels. README.md describes the parts."""

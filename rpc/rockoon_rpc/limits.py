@@ -1,0 +1,48 @@
+"""Bounds on what one peer may cost; the same for each connection of a server or channel."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Limits of one connection.
+
+    Attributes:
+        message_bytes_max: of one message; a longer one ends its call with RESOURCE_EXHAUSTED.
+        header_list_bytes_max: of the headers of one call, decoded, 32 bytes added for each
+            (RFC 9113, section 10.5.1).
+        streams_max: open streams of a server's connection.
+        frame_bytes_max: of one frame that the peer sends.
+        stream_window_bytes, connection_window_bytes: DATA that the peer may send before it
+            receives a WINDOW_UPDATE.
+        turn_bytes: received bytes that are handled in one turn of a connection.
+        turn_calls: new calls in one turn.
+        unread_bytes_max: of a stream's messages that the application has not read. Beyond it the
+            peer receives no WINDOW_UPDATE for the stream.
+        unsent_bytes_max: of messages that the peer does not read. Beyond it a server reads nothing
+            from the peer.
+        request_seconds_max: from the headers of a call with one request to the end of the request.
+        idle_frames_burst, idle_frames_per_second: frames without effect (PING, SETTINGS, PRIORITY,
+            WINDOW_UPDATE, GOAWAY, empty DATA, unknown types) before the connection ends.
+        resets_burst, resets_per_second: streams that the peer resets, or that a server resets
+            because of the peer, before the connection ends.
+        calm_seconds: for which a server closes new connections of an address after a connection of
+            that address has used up one of these budgets.
+    """
+
+    message_bytes_max: int = 64 << 20
+    header_list_bytes_max: int = 16 << 10
+    streams_max: int = 1_000
+    frame_bytes_max: int = 64 << 10
+    stream_window_bytes: int = 4 << 20
+    connection_window_bytes: int = 16 << 20
+    turn_bytes: int = 64 << 10
+    turn_calls: int = 64
+    unread_bytes_max: int = 4 << 20
+    unsent_bytes_max: int = 8 << 20
+    request_seconds_max: float = 30.0
+    idle_frames_burst: int = 10_000
+    idle_frames_per_second: int = 1_000
+    resets_burst: int = 20_000
+    resets_per_second: int = 2_000
+    calm_seconds: float = 5.0

@@ -1,0 +1,250 @@
+"""Session: one side of an HTTP/2 connection that carries gRPC calls, without I/O.
+
+The owner of a session passes it received bytes, handles the events that it returns, and writes
+the bytes that it puts out. A session parses frames and headers, checks the rules of RFC 9113 and
+of gRPC over HTTP/2, assembles messages, keeps the windows, and counts what the peer costs. It
+knows no socket, no event loop and no clock.
+
+Two implementations have this interface: `rockoon_kernel.http2` (compiled, with the h2 crate) and
+`rockoon_rpc.fallback` (with the h2 library for Python). `tests/rpc/test_session.py` runs each
+case on both.
+
+An event is a tuple: its kind, and the fields that the kind's comment lists. A stream is named by
+its number. After RESET, FINISHED or ANSWER of a stream the session has forgotten the stream; calls
+for a forgotten stream have no effect.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+Metadata = tuple[tuple[str, str | bytes], ...]
+"""gRPC's custom metadata. Values of names that end with "-bin" are bytes, decoded from base64."""
+
+Event = tuple[Any, ...]
+
+# Events of both sides.
+
+# The peer's first SETTINGS frame has arrived: () . The connection can be used.
+READY = 0
+# One message of a stream: (stream, message: bytes).
+MESSAGE = 1
+# The peer or the session has reset a stream: (stream, code: int, reason: str). `code` is an error
+# code of HTTP/2. A server's session also reports a call that it has refused itself (for example a
+# message that is too long) after it has sent the status, so that the handler is cancelled.
+RESET = 2
+# All that was queued on a stream is in the output, after `send` or `respond` has returned False:
+# (stream,).
+ROOM = 3
+# The peer has acknowledged the PING of `ping`: ().
+PONG = 4
+# The peer has sent GOAWAY: (last_stream, code: int, text: str). Streams above `last_stream` are
+# reported by RESET with REFUSED_STREAM behind this event.
+GOAWAY = 5
+# What the peer caused in this turn, if it is more than an honest peer causes with each call:
+# (idle_frames, resets). The owner has budgets for both.
+WASTE = 6
+# The peer has broken the protocol, or `close` was called: (code: int, reason: str). GOAWAY is in
+# the output; the owner writes it and closes the connection. No event follows.
+BROKEN = 7
+
+# Events of a server's session.
+
+# A call with one request, complete: (stream, route, metadata, timeout: float | None, message).
+# `timeout` is in seconds.
+CALL = 8
+# A call with a stream of requests begins: (stream, route, metadata, timeout).
+OPENED = 9
+# The peer sends no further requests: (stream,).
+ENDED = 10
+# The peer has reset a stream that both sides had ended: (stream,). It may not have read the answer.
+LATE_RESET = 11
+# A call with one request begins, and its request is not complete yet: (stream,). The owner limits
+# the time; CALL or RESET follows.
+AWAITED = 12
+
+# Events of a client's session.
+
+# A call with one answer is over: (stream, status: int, details: str, trailing: Metadata,
+# message: bytes | None).
+ANSWER = 13
+# A call with a stream of answers is over: (stream, status: int, details: str, trailing: Metadata).
+FINISHED = 14
+
+# Error codes of HTTP/2 (RFC 9113, section 7).
+NO_ERROR = 0
+PROTOCOL_ERROR = 1
+INTERNAL_ERROR = 2
+FLOW_CONTROL_ERROR = 3
+SETTINGS_TIMEOUT = 4
+STREAM_CLOSED = 5
+FRAME_SIZE_ERROR = 6
+REFUSED_STREAM = 7
+CANCEL = 8
+COMPRESSION_ERROR = 9
+CONNECT_ERROR = 10
+ENHANCE_YOUR_CALM = 11
+INADEQUATE_SECURITY = 12
+
+Buffer = bytes | bytearray | memoryview
+
+Route = tuple[Any, bool]
+"""An object that the events name, and whether the method's requests are a stream."""
+
+
+class Session(Protocol):
+    """What both sides have."""
+
+    # Input.
+
+    def receive(self, data: Buffer) -> list[Event]:
+        """Handle received bytes, for at most one turn; keep the rest.
+
+        Args:
+            data: copied where the session keeps it. Empty: handle kept bytes, one more turn.
+        """
+        ...
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether bytes are kept for the next turn."""
+        ...
+
+    def hold(self, stream: int) -> None:
+        """Send the peer no WINDOW_UPDATE for a stream until `resume`. Other streams of the
+        connection are not affected."""
+        ...
+
+    def resume(self, stream: int) -> None: ...
+
+    # Output.
+
+    def output(self) -> Sequence[Buffer]:
+        """Bytes to write next, in pieces; empty if there are none. At most about a megabyte: call
+        it again when the transport has room. Long messages are pieces of the objects that were
+        sent, not copied."""
+        ...
+
+    @property
+    def unsent_bytes(self) -> int:
+        """Of messages that are not in the output yet: windows or the transport have no room."""
+        ...
+
+    def send(self, stream: int, message: bytes | list[bytes], framed: bool = False) -> bool:
+        """Queue a message.
+
+        Args:
+            message: its bytes, or pieces of one message.
+            framed: the bytes are whole messages, each behind its five bytes.
+
+        Returns:
+            Whether all that was queued on the stream is in the output. If not, ROOM follows.
+        """
+        ...
+
+    def reset(self, stream: int, code: int) -> None:
+        """Reset a stream. No event follows."""
+        ...
+
+    def ping(self) -> None:
+        """Send PING; PONG follows. While one is on its way, another is sent after PONG."""
+        ...
+
+    def close(self, code: int, text: str) -> None:
+        """Send GOAWAY with an error; all streams are over."""
+        ...
+
+
+class ServerSession(Session, Protocol):
+    """A server's side.
+
+    Constructor arguments:
+        route_of: returns the route of a path, or None for an unknown method, whose calls the
+            session ends with UNIMPLEMENTED. Asked once for each path that it knows.
+        limits: a `Limits`.
+        kept: names of the headers that become metadata; None keeps all but HTTP/2's and gRPC's
+            own.
+
+    A session ends itself, with trailers only: calls of unknown methods (UNIMPLEMENTED), calls with
+    a malformed grpc-timeout, no request, or several requests for a method that has one (INTERNAL),
+    compressed messages (UNIMPLEMENTED), messages that are too long (RESOURCE_EXHAUSTED). A request
+    that is not gRPC's is answered with HTTP status 415. A stream beyond `streams_max`, and one
+    behind `leave`, is reset with REFUSED_STREAM.
+    """
+
+    def respond(
+        self, stream: int, message: bytes, trailing: Metadata = (), framed: bool = False
+    ) -> bool:
+        """Send a call's only answer and status OK, with headers if they are not sent; return as
+        `send` does. The stream is over as soon as all is in the output."""
+        ...
+
+    def begin(self, stream: int, metadata: Metadata = ()) -> None:
+        """Send the headers of an answer, if they are not sent."""
+        ...
+
+    def finish(self, stream: int, status: int, details: str, trailing: Metadata = ()) -> bool:
+        """Send a call's status behind what was queued; return as `send` does. A request that is
+        not complete is given up (RST_STREAM with NO_ERROR)."""
+        ...
+
+    def leave(self, at_once: bool) -> None:
+        """Send GOAWAY: calls that the peer opens later are refused.
+
+        Args:
+            at_once: False sends GOAWAY with the highest stream number first; `leave(True)`
+                follows when the peer has had time to read it.
+        """
+        ...
+
+    @property
+    def open_streams(self) -> int:
+        """Calls that are not over."""
+        ...
+
+
+class ClientSession(Session, Protocol):
+    """A client's side. Constructor argument: `limits`, a `Limits`."""
+
+    def request(
+        self,
+        head: Any,
+        message: bytes | None,
+        timeout: float | None = None,
+        metadata: Metadata = (),
+        one_answer: bool = True,
+    ) -> int:
+        """Begin a call.
+
+        Args:
+            head: made by `request_head`; valid for any session of the same implementation.
+            message: the only request, which ends the requests; None: `send` and `end` follow.
+            timeout: seconds, sent as grpc-timeout.
+            one_answer: report the end of the call by one ANSWER; else by MESSAGE and FINISHED.
+
+        Returns:
+            The stream's number, or 0: the peer allows no further stream.
+        """
+        ...
+
+    def end(self, stream: int) -> None:
+        """Send no further requests, behind what was queued."""
+        ...
+
+    @property
+    def streams_max(self) -> int:
+        """Open streams that the peer allows; 0 before READY."""
+        ...
+
+    @property
+    def open_streams(self) -> int: ...
+
+
+class Implementation(Protocol):
+    """A module with both sessions."""
+
+    ServerSession: Callable[..., ServerSession]
+    ClientSession: Callable[..., ClientSession]
+
+    def request_head(self, scheme: str, authority: str, path: str, metadata: Metadata = ()) -> Any:
+        """The headers that all calls of one method have in common."""
+        ...
