@@ -30,6 +30,7 @@ exclude_patterns = [
     "bench",
     "client",
     "core",
+    "rpc",
     "deploy",
     "format",
     "protos",

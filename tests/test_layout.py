@@ -11,7 +11,7 @@ from pathlib import Path
 from tools import stranger
 
 ROOT = Path(__file__).resolve().parent.parent
-SOURCE_FOLDERS = ("core", "format", "services", "client", "spark")
+SOURCE_FOLDERS = ("core", "format", "rpc", "services", "client", "spark")
 GENERATED = re.compile(r"_pb2(_grpc)?\.pyi?$")
 
 QUESTION_WORDS = {"How", "What", "When", "Where", "Whether", "Which", "Who", "Why"}

@@ -158,7 +158,7 @@ def test_every_call_has_its_callers_and_every_mechanism_its_scenarios() -> None:
 def used_names() -> dict[str, set[str]]:
     """By module of the services: the names that it uses, of its own or of an object's."""
     root, used = Path(__file__).parents[2], {}
-    for packages in ("core", "services/*", "protos"):
+    for packages in ("core", "rpc", "services/*", "protos"):
         for path in root.glob(f"{packages}/rockoon_*/**/*.py"):
             parts = path.with_suffix("").parts
             first = next(at for at, part in enumerate(parts) if part.startswith("rockoon_"))
