@@ -15,6 +15,7 @@ for a forgotten stream have no effect.
 """
 
 from collections.abc import Callable, Sequence
+from enum import IntEnum
 from typing import Any, Protocol
 
 Metadata = tuple[tuple[str, str | bytes], ...]
@@ -70,20 +71,25 @@ ANSWER = 13
 # A call with a stream of answers is over: (stream, status: int, details: str, trailing: Metadata).
 FINISHED = 14
 
-# Error codes of HTTP/2 (RFC 9113, section 7).
-NO_ERROR = 0
-PROTOCOL_ERROR = 1
-INTERNAL_ERROR = 2
-FLOW_CONTROL_ERROR = 3
-SETTINGS_TIMEOUT = 4
-STREAM_CLOSED = 5
-FRAME_SIZE_ERROR = 6
-REFUSED_STREAM = 7
-CANCEL = 8
-COMPRESSION_ERROR = 9
-CONNECT_ERROR = 10
-ENHANCE_YOUR_CALM = 11
-INADEQUATE_SECURITY = 12
+
+class ErrorCode(IntEnum):
+    """Error codes of HTTP/2 (RFC 9113, section 7)."""
+
+    NO_ERROR = 0
+    PROTOCOL_ERROR = 1
+    INTERNAL_ERROR = 2
+    FLOW_CONTROL_ERROR = 3
+    SETTINGS_TIMEOUT = 4
+    STREAM_CLOSED = 5
+    FRAME_SIZE_ERROR = 6
+    REFUSED_STREAM = 7
+    CANCEL = 8
+    COMPRESSION_ERROR = 9
+    CONNECT_ERROR = 10
+    ENHANCE_YOUR_CALM = 11
+    INADEQUATE_SECURITY = 12
+    HTTP_1_1_REQUIRED = 13
+
 
 Buffer = bytes | bytearray | memoryview
 
@@ -107,6 +113,11 @@ class Session(Protocol):
     @property
     def is_behind(self) -> bool:
         """Whether bytes are kept for the next turn."""
+        ...
+
+    def events(self) -> list[Event]:
+        """Events that no `receive` has returned: ROOM of streams whose messages went to the output
+        when `output` made room there."""
         ...
 
     def hold(self, stream: int) -> None:

@@ -1,0 +1,317 @@
+"""One side of a connection as an asyncio protocol: passes bytes between a transport and a session.
+
+Received bytes go into one buffer that all connections of a loop share, so that an idle connection
+costs no buffer; the session copies what it keeps.
+
+Invariants
+- Events of a turn are handled before further bytes are read; what their handlers write leaves in
+  one write at the end of the turn.
+- A connection that has more input than one turn waits in the line (`turns.py`).
+- A server does not read from a peer that does not read its answers.
+- The transport is closed by this class alone, so its socket has one owner.
+"""
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import Callable
+from typing import Any, ClassVar
+from weakref import WeakKeyDictionary
+
+from rockoon_rpc import session as events
+from rockoon_rpc.limits import Limits
+from rockoon_rpc.liveness import Liveness, PeerWatch
+from rockoon_rpc.session import ErrorCode, Event, Session
+from rockoon_rpc.stream import MessageStream
+from rockoon_rpc.turns import Turns
+
+# What may wait for the transport before senders wait.
+WRITE_HIGH_BYTES = 1 << 20
+# A shorter output is all that the session had.
+WHOLE_OUTPUT_BYTES_MAX = 64 << 10
+# How long a peer may take to end its side of a connection.
+CLOSE_SECONDS_MAX = 2.0
+
+
+class Connection(asyncio.BufferedProtocol):
+    """The base of a server's connection and of a client's. For one event loop.
+
+    Args:
+        session: parses and writes the protocol.
+        limits: of the connection.
+        liveness: None never sends PING.
+
+    Attributes:
+        address: of the peer, "" before it is known.
+        is_internal: see `Waiting`.
+        is_choked: the transport holds as many bytes as it should.
+        is_lost: the connection has ended.
+        is_closing: this side ends the connection; nothing further is written.
+        arrives_alone: the event that is being handled is the only one of its turn.
+        streams: open streams by number.
+    """
+
+    # Names of the methods that handle events, by kind; a subclass adds those of its side.
+    event_methods: ClassVar[dict[int, str]] = {
+        events.READY: "_ready",
+        events.MESSAGE: "_message",
+        events.RESET: "_reset",
+        events.ROOM: "_room",
+        events.PONG: "_pong",
+        events.GOAWAY: "_goaway",
+        events.WASTE: "_waste",
+        events.BROKEN: "_broken",
+    }
+    # The methods of a class, made once: no object per connection.
+    _handlers: ClassVar[dict[int, Callable[..., None]]] = {}
+    _buffers: ClassVar[WeakKeyDictionary[asyncio.AbstractEventLoop, memoryview]] = (
+        WeakKeyDictionary()
+    )
+
+    def __init_subclass__(cls) -> None:
+        cls._handlers = {kind: getattr(cls, name) for kind, name in cls.event_methods.items()}
+
+    def __init__(self, session: Session, limits: Limits, liveness: Liveness | None) -> None:
+        self.session = session
+        self.limits = limits
+        self.address = ""
+        self.is_internal = False
+        self.transport: Any = None
+        self.is_choked = self.is_lost = self.is_closing = False
+        self.arrives_alone = False
+        self.streams: dict[int, Any] = {}
+        self._liveness = liveness
+        self._watch: PeerWatch | None = None
+        self._loop = asyncio.get_running_loop()
+        buffer = self._buffers.get(self._loop)
+        if buffer is None:
+            buffer = self._buffers[self._loop] = memoryview(bytearray(limits.turn_bytes))
+        self._buffer = buffer
+        self._is_in_turn = False
+        # Reading is paused; the connection waits in the line or for a timer.
+        self._is_paused = self._is_in_line = False
+        self._has_flush = False
+        # Until the next turn, if the peer has sent much without effect.
+        self._pause_seconds = 0.0
+        # Streams with senders that wait for room.
+        self._wanting: list[MessageStream] = []
+
+    @property
+    def signs_of_life(self) -> int:
+        """How often bytes have arrived; 0 for a connection that is not watched."""
+        return 0 if self._watch is None else self._watch.signs
+
+    # Callbacks of the transport.
+
+    def connection_made(self, transport: Any) -> None:
+        self.transport = transport
+        # asyncio does this only for sockets that were made with a protocol's number, unlike those
+        # of `socket.create_server`. Without it each small answer waits 40 ms for an ACK.
+        with contextlib.suppress(OSError):
+            transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        transport.set_write_buffer_limits(high=WRITE_HIGH_BYTES)
+        if self._liveness is not None:
+            self._watch = PeerWatch(transport, self.ping, self._liveness)
+        self.flush()
+
+    def connection_lost(self, failure: BaseException | None) -> None:
+        self.is_lost = True
+        if self._watch is not None:
+            self._watch.stop()
+        reason = "the connection ended" if failure is None else f"the connection ended: {failure}"
+        self._fail_streams(ErrorCode.CANCEL, reason)
+
+    def pause_writing(self) -> None:
+        self.is_choked = True
+
+    def resume_writing(self) -> None:
+        self.is_choked = False
+        self.flush()
+        if self._is_paused:
+            self._join_line()
+        wanting, self._wanting = self._wanting, []
+        for stream in wanting:
+            if stream.is_closed or not (stream.is_pending or self.is_choked):
+                stream.notify_room()
+            else:
+                self._wanting.append(stream)
+
+    def get_buffer(self, _sizehint: int) -> memoryview:
+        return self._buffer
+
+    def buffer_updated(self, count: int) -> None:
+        if self._watch is not None:
+            self._watch.signs += 1
+        if self.is_closing:
+            return
+        self._take_turn(self._buffer[:count])
+        # A loop may read again in the same iteration if the buffer was filled.
+        if count == len(self._buffer) or self.session.is_behind or self._is_full:
+            self._pause()
+
+    def eof_received(self) -> bool:
+        return False
+
+    # Turns.
+
+    def _take_turn(self, data: memoryview | bytes) -> None:
+        self._is_in_turn = True
+        try:
+            self._handle(self.session.receive(data))
+        finally:
+            self._is_in_turn = False
+        self.flush()
+
+    def _handle(self, received: list[Event]) -> None:
+        self.arrives_alone = len(received) == 1
+        handlers = self._handlers
+        for event in received:
+            handlers[event[0]](self, *event[1:])
+
+    @property
+    def _is_full(self) -> bool:
+        """Whether the peer leaves too many answers unread; then nothing is read from it. Not for
+        a client: both sides could wait for each other."""
+        return False
+
+    def _pause(self) -> None:
+        """End the turn: read nothing before the next one."""
+        if self.is_lost or self.is_closing or self.transport.is_closing():
+            return
+        if not self._is_paused:
+            self._is_paused = True
+            self.transport.pause_reading()
+        if not self._is_full:
+            self._join_line()
+
+    def _join_line(self) -> None:
+        if self._is_in_line:
+            return
+        self._is_in_line = True
+        pause, self._pause_seconds = self._pause_seconds, 0.0
+        if pause:
+            self._loop.call_later(pause, Turns.of_loop().join, self)
+        else:
+            Turns.of_loop().join(self)
+
+    def next_turn(self) -> None:
+        """Handle kept bytes, or read again; see `Turns`."""
+        self._is_in_line = False
+        # If answers fill the transport, `resume_writing` joins the line again.
+        if self.is_lost or self.is_closing or self.transport.is_closing() or self._is_full:
+            return
+        if self.session.is_behind:
+            self._take_turn(b"")
+            if self.is_closing:
+                return
+        if self.session.is_behind or self._is_full:
+            self._pause()
+        else:
+            self._is_paused = False
+            self.transport.resume_reading()
+
+    # Output.
+
+    def wrote(self) -> None:
+        """Something was queued in the session; it leaves with the end of the turn, or soon."""
+        if not (self._is_in_turn or self._has_flush or self.is_lost):
+            self._has_flush = True
+            self._loop.call_soon(self._flush_soon)
+
+    def _flush_soon(self) -> None:
+        self._has_flush = False
+        self.flush()
+
+    def flush(self) -> None:
+        """Write what the session has put out, as far as the transport has room."""
+        while not (self.is_choked or self.is_lost or self.is_closing):
+            pieces = self.session.output()
+            if not pieces:
+                return
+            if len(pieces) == 1:
+                self.transport.write(pieces[0])
+                if len(pieces[0]) <= WHOLE_OUTPUT_BYTES_MAX:
+                    return
+            else:
+                self.transport.writelines(pieces)
+            # Output made room in the session for messages that waited.
+            self._handle(self.session.events())
+
+    def ping(self) -> None:
+        self.session.ping()
+        self.wrote()
+
+    def await_room(self, stream: MessageStream) -> None:
+        """Notify a stream's sender when the transport has room again."""
+        if self.is_choked:
+            self._wanting.append(stream)
+
+    # Ends.
+
+    def forget(self, stream: MessageStream) -> None:
+        """A stream is over."""
+        self.streams.pop(stream.id, None)
+        stream.closed()
+        self.stream_over()
+
+    def stream_over(self) -> None:
+        """A stream has ended; overridden."""
+
+    def _fail_streams(self, code: int, reason: str) -> None:
+        streams, self.streams = self.streams, {}
+        for stream in streams.values():
+            stream.failed(code, reason)
+
+    def close(
+        self, code: int = ErrorCode.NO_ERROR, reason: str = "the connection is closed"
+    ) -> None:
+        """End the connection; its streams fail. What is queued is still sent.
+
+        Args:
+            code: of the GOAWAY frame; none is sent for NO_ERROR.
+        """
+        if self.is_lost or self.is_closing or self.transport is None:
+            return
+        if code != ErrorCode.NO_ERROR:
+            self.session.close(code, reason)
+        self.flush()
+        self.is_closing = True
+        self._fail_streams(code or ErrorCode.CANCEL, reason)
+        self._close_transport()
+
+    def _close_transport(self) -> None:
+        self.transport.close()
+
+    # Events of both sides.
+
+    def _ready(self) -> None:
+        """The peer's SETTINGS have arrived; overridden."""
+
+    def _message(self, stream_id: int, message: bytes) -> None:
+        stream = self.streams.get(stream_id)
+        if stream is not None:
+            stream.received(message)
+
+    def _reset(self, stream_id: int, code: int, reason: str) -> None:
+        stream = self.streams.pop(stream_id, None)
+        if stream is not None:
+            stream.failed(code, reason)
+            self.stream_over()
+
+    def _room(self, stream_id: int) -> None:
+        stream = self.streams.get(stream_id)
+        if stream is not None:
+            stream.sent_all()
+
+    def _pong(self) -> None:
+        """The peer has acknowledged a PING; overridden."""
+
+    def _goaway(self, last_stream: int, code: int, text: str) -> None:
+        """The peer accepts no further streams; overridden."""
+
+    def _waste(self, idle_frames: int, resets: int) -> None:
+        """The peer has sent frames without effect, or caused resets; overridden."""
+
+    def _broken(self, _code: int, reason: str) -> None:
+        """The peer has broken the protocol. GOAWAY is in the session's output."""
+        self.close(ErrorCode.NO_ERROR, reason)

@@ -1,0 +1,194 @@
+"""One stream of a connection: its messages that are not read yet, and whether it can send.
+
+A stream that is not read blocks its sender and no other stream: beyond `Limits.unread_bytes_max`
+the session withholds the stream's window.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rockoon_rpc.connection import Connection
+
+
+class MessageStream:
+    """The base of a server's call and of a client's stream.
+
+    Args:
+        connection: carries it.
+        stream_id: its number there.
+
+    Attributes:
+        has_ended: the peer sends no further message.
+        sent_last: this side sends no further message.
+        is_closed: nothing is sent or received any more.
+        on_message: called with each message on its arrival while the reader waits for one, which
+            saves a wake-up of the reader. Messages for which it returns True are handled; the
+            reader gets the others. It must not raise.
+    """
+
+    __slots__ = (
+        "_is_held", "_is_paused", "_is_pending", "_room", "_unread", "_unread_bytes", "_waiting",
+        "connection", "has_ended", "id", "is_closed", "on_message", "sent_last",
+    )  # fmt: skip
+
+    def __init__(self, connection: "Connection", stream_id: int) -> None:
+        self.connection = connection
+        self.id = stream_id
+        self.has_ended = self.sent_last = self.is_closed = False
+        self.on_message: Callable[[bytes], bool] | None = None
+        self._unread: deque[bytes] = deque()
+        self._unread_bytes = 0
+        self._waiting: asyncio.Future[None] | None = None
+        # The reader is paused; the session withholds the window.
+        self._is_paused = self._is_held = False
+        # Something that was queued is not in the connection's output.
+        self._is_pending = False
+        self._room: asyncio.Future[None] | None = None
+
+    # Receiving.
+
+    def received(self, message: bytes) -> None:
+        """A message has arrived."""
+        waiting = self._waiting
+        if (
+            self.on_message is not None
+            # The reader has read everything that arrived.
+            and not (waiting is None or waiting.done() or self._unread or self._is_paused)
+            and self.on_message(message)
+        ):
+            return
+        self._unread.append(message)
+        self._unread_bytes += len(message)
+        if self._unread_bytes > self.connection.limits.unread_bytes_max and not self._is_held:
+            self._is_held = True
+            self.connection.session.hold(self.id)
+        if not self._is_paused:
+            self._wake()
+
+    def pause_reader(self) -> None:
+        """`on_message` handles a message for some time: the reader gets none before
+        `resume_reader`."""
+        self._is_paused = True
+
+    def resume_reader(self, unhandled: bytes | None = None) -> None:
+        """The message has been handled; or it is `unhandled`, and the reader gets it."""
+        self._is_paused = False
+        if unhandled is not None:
+            self._unread.appendleft(unhandled)
+            self._unread_bytes += len(unhandled)
+        if self._unread or self.has_ended:
+            self._wake()
+
+    def peer_ended(self) -> None:
+        """The peer sends no further message."""
+        self.has_ended = True
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._waiting is not None and not self._waiting.done():
+            self._waiting.set_result(None)
+
+    @property
+    def has_unread(self) -> bool:
+        """Whether a message waits for its reader."""
+        return bool(self._unread)
+
+    def next_unread(self) -> bytes | None:
+        """Read the next message that has arrived; None if there is none."""
+        if self._is_paused or not self._unread:
+            return None
+        message = self._unread.popleft()
+        self._unread_bytes -= len(message)
+        if self._is_held and self._unread_bytes <= self.connection.limits.unread_bytes_max // 2:
+            self._is_held = False
+            self.connection.session.resume(self.id)
+            self.connection.wrote()
+        return message
+
+    async def read(self) -> bytes | None:
+        """Read the next message, for one reader; None at the end of the stream."""
+        while self._is_paused or not self._unread:
+            if self.is_closed or (self.has_ended and not self._is_paused):
+                return None
+            self._waiting = asyncio.get_running_loop().create_future()
+            try:
+                await self._waiting
+            finally:
+                self._waiting = None
+        return self.next_unread()
+
+    # Sending.
+
+    @property
+    def has_room(self) -> bool:
+        """Whether a message that is queued next leaves at once."""
+        return not (
+            self._is_pending or self.connection.is_choked or self.is_closed or self.sent_last
+        )
+
+    def queue_message(self, message: bytes | list[bytes], *, framed: bool = False) -> None:
+        """Queue a message; the peer's windows decide when it leaves.
+
+        Args:
+            message: its bytes, or pieces of one message. Long ones are not copied.
+            framed: the bytes are whole messages, each behind its five bytes.
+        """
+        if self.is_closed:
+            return
+        connection = self.connection
+        if not connection.session.send(self.id, message, framed):
+            self._is_pending = True
+        connection.wrote()
+
+    async def send_message(self, message: bytes | list[bytes]) -> None:
+        """Queue a message, and return when another one may be queued."""
+        self.queue_message(message)
+        if self._is_pending or self.connection.is_choked:
+            await self.wait_room()
+
+    @property
+    def is_pending(self) -> bool:
+        """Whether something that was queued waits for the peer's windows or the transport."""
+        return self._is_pending
+
+    async def wait_room(self) -> None:
+        """Wait until all that was queued is with the transport, and the transport has room."""
+        while (self._is_pending or self.connection.is_choked) and not self.is_closed:
+            if self._room is None or self._room.done():
+                self._room = asyncio.get_running_loop().create_future()
+                self.connection.await_room(self)
+            await asyncio.shield(self._room)
+
+    def sent_all(self) -> None:
+        """All that was queued is in the connection's output (ROOM)."""
+        self._is_pending = False
+        if not self.connection.is_choked:
+            self.notify_room()
+
+    def notify_room(self) -> None:
+        if self._room is not None and not self._room.done():
+            self._room.set_result(None)
+
+    # Ends.
+
+    def reset(self, code: int) -> None:
+        """Reset the stream; nothing is sent or received on it any more."""
+        if not self.is_closed:
+            self.connection.session.reset(self.id, code)
+            self.connection.forget(self)
+            self.connection.wrote()
+
+    def closed(self) -> None:
+        """The connection has forgotten the stream."""
+        self.is_closed = True
+        # It may refer to the stream.
+        self.on_message = None
+        self._wake()
+        self.notify_room()
+
+    def failed(self, code: int, reason: str) -> None:  # noqa: ARG002 - for overriders
+        """The peer, or the end of the connection, has ended the stream; overridden."""
+        self.closed()

@@ -1,0 +1,59 @@
+"""The line of connections with more input than one turn."""
+
+import asyncio
+
+from rockoon_rpc.turns import Turns
+
+
+class Busy:
+    """A connection with a number of turns of input; notes each turn."""
+
+    def __init__(
+        self, name: str, address: str, turns: int, log: list[str], internal: bool = False
+    ) -> None:
+        self.name, self.address, self.is_internal = name, address, internal
+        self.left, self.log = turns, log
+
+    def next_turn(self) -> None:
+        self.log.append(self.name)
+        self.left -= 1
+        if self.left:
+            Turns.of_loop().join(self)
+
+
+async def served(connections: list[Busy], log: list[str]) -> list[str]:
+    for each in connections:
+        Turns.of_loop().join(each)
+    while any(each.left for each in connections):
+        await asyncio.sleep(0)
+    return log
+
+
+async def test_addresses_share_turns_however_many_connections_they_have() -> None:
+    log: list[str] = []
+    hostile = [Busy(f"h{number}", "10.0.0.1", 5, log) for number in range(20)]
+    honest = Busy("honest", "10.0.0.2", 3, log)
+    await served([*hostile, honest], log)
+    assert [at for at, name in enumerate(log) if name == "honest"] == [1, 3, 5]
+
+
+async def test_connections_of_one_address_have_turns_in_rotation() -> None:
+    log: list[str] = []
+    await served([Busy("a", "10.0.0.1", 2, log), Busy("b", "10.0.0.1", 2, log)], log)
+    assert log == ["a", "b", "a", "b"]
+
+
+async def test_a_connection_of_the_cluster_waits_for_one_turn_at_most() -> None:
+    log: list[str] = []
+    hostile = [Busy(f"h{number}", f"10.0.1.{number}", 5, log) for number in range(20)]
+    follower = Busy("follower", "10.0.0.9", 3, log, internal=True)
+    await served([*hostile, follower], log)
+    assert [at for at, name in enumerate(log) if name == "follower"] == [1, 3, 5]
+
+
+async def test_one_turn_of_each_line_in_an_iteration_of_the_loop() -> None:
+    log: list[str] = []
+    Turns.of_loop().join(Busy("a", "10.0.0.1", 3, log))
+    for done in range(1, 4):
+        await asyncio.sleep(0)
+        assert len(log) == done
