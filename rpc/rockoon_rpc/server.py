@@ -22,7 +22,7 @@ from rockoon_rpc.liveness import Liveness
 from rockoon_rpc.methods import CallDetails, Method
 from rockoon_rpc.server_call import ServerCall
 from rockoon_rpc.server_connection import ServerConnection
-from rockoon_rpc.session import Route, ServerSession
+from rockoon_rpc.session import Implementation, Route, ServerSession
 
 LISTEN_BACKLOG = 4096
 # How long callers may take to end their side of connections when a server has stopped.
@@ -82,7 +82,7 @@ class Server:
         limits: Limits | None = None,
         kept: Sequence[str] | None = None,
         reuse_port: bool = False,
-        sessions: Any = None,
+        sessions: Implementation | None = None,
     ) -> None:
         self.limits = limits or Limits()
         self.liveness = Liveness()
@@ -94,7 +94,7 @@ class Server:
         self._addresses = addresses or Addresses(calm_seconds=self.limits.calm_seconds)
         self._kept = kept
         self._reuse_port = reuse_port
-        self._sessions = sessions or implementation.chosen()
+        self._sessions = sessions or implementation.implementation()
         self._generic: list[grpc.GenericRpcHandler] = []
         self._handlers: dict[str, Any] = {}
         self._routes: dict[str, Route] = {}
