@@ -46,7 +46,6 @@ class Addresses:
 
     Args:
         connections_max: of one address; 0 for no bound.
-        calls_max: in progress, of one address; 0 for no bound.
         calm_seconds: of a pause.
         clock: monotonic seconds.
 
@@ -58,12 +57,10 @@ class Addresses:
     def __init__(
         self,
         connections_max: int = 0,
-        calls_max: int = 0,
         calm_seconds: float = 5.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.connections_max = connections_max
-        self.calls_max = calls_max
         self._calm_seconds = calm_seconds
         self._clock = clock
         self.closed = self.calmed = 0
@@ -108,6 +105,8 @@ class Addresses:
         """A connection of an address has used up a budget: the address has a pause."""
         now = self._clock()
         self.calmed += 1
+        if not self._calm_seconds:
+            return
         if len(self._calm_until) >= CALM_ADDRESSES_MAX:
             ends = {key: end for key, end in self._calm_until.items() if end > now}
             self._calm_until = ends if len(ends) < CALM_ADDRESSES_MAX else {}

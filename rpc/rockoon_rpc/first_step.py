@@ -7,12 +7,16 @@ cancellation work in it: a `FirstStep` stands in for the task that may follow.
 
 import asyncio
 import types
-from asyncio.tasks import _enter_task, _leave_task  # type: ignore[attr-defined]
+from asyncio import tasks
 from collections.abc import Callable, Coroutine
 from contextvars import Context, copy_context
 from typing import Any
 
 Steps = Coroutine[Any, Any, Any]
+
+# As asyncio's own tasks do; any object may be the current task.
+_enter_task: Callable[[asyncio.AbstractEventLoop, Any], None] = tasks._enter_task
+_leave_task: Callable[[asyncio.AbstractEventLoop, Any], None] = tasks._leave_task
 
 
 class FirstStep:

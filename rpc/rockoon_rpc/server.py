@@ -56,6 +56,8 @@ class Server:
     Args:
         guard: chooses the handler of each method; None leaves it to the handlers.
         calls_max: calls in progress; further ones are refused. None for any number.
+        calls_per_address_max: of them, those of one address, without those of the cluster's own
+            services.
         connections_max: open connections; further ones are closed at once.
         addresses: shares of addresses; several servers may have the same object.
         handshake_seconds_max: how long a connection may take to begin HTTP/2.
@@ -75,6 +77,7 @@ class Server:
         guard: Guard | None = None,
         *,
         calls_max: int | None = None,
+        calls_per_address_max: int | None = None,
         connections_max: int = 1 << 20,
         addresses: Addresses | None = None,
         handshake_seconds_max: float = 15.0,
@@ -90,6 +93,7 @@ class Server:
         self.idle_seconds_max = idle_seconds_max
         self._guard = guard
         self._calls_max = calls_max
+        self._calls_per_address_max = calls_per_address_max
         self._connections_max = connections_max
         self._addresses = addresses or Addresses(calm_seconds=self.limits.calm_seconds)
         self._kept = kept
@@ -263,9 +267,13 @@ class Server:
             call.end(grpc.StatusCode.RESOURCE_EXHAUSTED, "Concurrent RPC limit exceeded!")
             return False
         connection = call.connection
-        calls_max = self._addresses.calls_max
-        if calls_max and connection.share.calls >= calls_max and not connection.is_internal:
-            refusal = f"this address has {calls_max} calls in progress, as many as it may have"
+        share_max = self._calls_per_address_max
+        if (
+            share_max is not None
+            and connection.share.calls >= share_max
+            and not connection.is_internal
+        ):
+            refusal = f"this address has {share_max} calls in progress, as many as it may have"
             call.end(grpc.StatusCode.RESOURCE_EXHAUSTED, refusal)
             return False
         return True

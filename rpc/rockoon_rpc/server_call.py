@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
@@ -19,12 +19,6 @@ if TYPE_CHECKING:
     from rockoon_rpc.server_connection import ServerConnection
 
 log = logging.getLogger(__name__)
-
-# Frames without effect that a peer may send for each call, each message that it receives, and each
-# KiB of it: PINGs and window updates.
-CALL_EARNS = 4
-MESSAGE_EARNS = 2
-EARNING_BYTES_SHIFT = 10
 
 
 def no_objection() -> None:
@@ -152,11 +146,6 @@ class ServerCall(MessageStream):
                     return
             yield raw if parse is None else parse(raw)
 
-    def queue_message(self, message: bytes | list[bytes], *, framed: bool = False) -> None:
-        super().queue_message(message, framed=framed)
-        length = len(message) if isinstance(message, bytes) else sum(map(len, message))
-        self.connection.earned += MESSAGE_EARNS + (length >> EARNING_BYTES_SHIFT)
-
     def returned(self, reply: Any) -> None:
         """Send the only answer, which a servicer has returned, and status OK."""
         if self.is_closed or self.sent_last:
@@ -175,7 +164,6 @@ class ServerCall(MessageStream):
         connection = self.connection
         is_out = connection.session.respond(self.id, message, self._trailing, framed)
         self.has_begun = True
-        connection.earned += CALL_EARNS + (len(message) >> EARNING_BYTES_SHIFT)
         self._sent_last(is_out=is_out)
 
     def _sent_last(self, *, is_out: bool) -> None:
@@ -194,13 +182,21 @@ class ServerCall(MessageStream):
         """All answers of a stream are queued."""
         self.end()
 
-    async def send_all(self, replies: AsyncGenerator[Any, None]) -> None:
-        """Send all answers of a stream. Those between two waits leave in one write."""
+    async def send_all(
+        self, replies: AsyncIterator[Any], may_answer: Callable[[], None] = no_objection
+    ) -> None:
+        """Send all answers of a stream. Those between two waits leave in one write.
+
+        Args:
+            replies: an asynchronous generator; it is closed.
+            may_answer: called before each answer; raises the refusal.
+        """
         serialize = self.method.serialize
         connection = self.connection
         self.begin()
-        async with aclosing(replies) as each:
-            async for reply in each:
+        async with aclosing(replies):  # type: ignore[type-var]
+            async for reply in replies:
+                may_answer()
                 self.queue_message(reply if serialize is None else serialize(reply))
                 if self._is_pending or connection.is_choked:
                     await self.wait_room()

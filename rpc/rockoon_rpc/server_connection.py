@@ -41,7 +41,6 @@ class ServerConnection(Connection):
         share: of its address.
 
     Attributes:
-        earned: frames without effect that its calls and answers allow; see `_waste`.
         is_leaving: it ends with its last call.
     """
 
@@ -62,7 +61,6 @@ class ServerConnection(Connection):
         self.server = server
         self.share = share
         self.address = share.address
-        self.earned = 0
         self.is_leaving = False
         self.receipts = Receipts(super().ping)
         # Ends of the handshake, then looks at how long it has been idle.
@@ -244,8 +242,7 @@ class ServerConnection(Connection):
         if idle_frames * IDLE_FRAME_COST + resets * RESET_COST > limits.turn_bytes // 2:
             self._pause_seconds = WASTE_PAUSE_SECONDS
         now = self.loop.time()
-        earned, self.earned = self.earned, 0
-        if not self._idle_budget.spend(idle_frames - earned, now):
+        if not self._idle_budget.spend(idle_frames, now):
             self.close(ErrorCode.ENHANCE_YOUR_CALM, "too many frames have no effect")
         elif not self._reset_budget.spend(resets, now):
             self.close(ErrorCode.ENHANCE_YOUR_CALM, "too many streams are reset")
