@@ -27,7 +27,7 @@ from rockoon_runtime.access.keys import KeyTable
 from rockoon_runtime.access.open_calls import OpenCall
 from rockoon_runtime.access.rules import Rule, nothing_more
 from rockoon_runtime.calls import CallTimes
-from rockoon_runtime.http2_server import ServerConnection
+from rockoon_rpc.server_connection import ServerConnection
 from support.broker import bodies_of, running_broker
 from support.broker_routes import BrokerRoutes
 from support.joint_batches import batch

@@ -16,8 +16,8 @@ from rockoon_core.http2 import frames
 from rockoon_core.http2.channel import MESSAGE_BYTES_MAX, Http2Channel, timeout_text
 from rockoon_core.http2.client_call import ClientCall, ClientStream
 from rockoon_core.http2.headers import block
-from rockoon_runtime.http2_call import ServerCall
-from rockoon_runtime.http2_server import Http2Server
+from rockoon_rpc.server_call import ServerCall
+from rockoon_rpc.server import Server
 from support.eventually import eventually
 from support.waiting import DEADLINE_SECONDS
 
@@ -68,7 +68,7 @@ class Callee:
 async def served(kind: str, callee: Callee, port: int = 0) -> AsyncIterator[int]:
     """A server of gRPC's, or of ours."""
     if kind == "ours":
-        ours = Http2Server()
+        ours = Server()
         ours.add_generic_rpc_handlers((callee.handler(),))
         found = await ours.listen("127.0.0.1", port)
         try:
