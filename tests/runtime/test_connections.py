@@ -8,12 +8,12 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
-
-from rockoon.local.authority import Authority
 from rockoon_rpc import listener
 from rockoon_rpc.addresses import Addresses, one_address
-from rockoon_rpc.server import Server
 from rockoon_rpc.listener import Listener
+from rockoon_rpc.server import Server
+
+from rockoon.local.authority import Authority
 from rockoon_runtime.tls import ServerTls
 from rockoon_runtime.wire import GrpcServer
 from support.drains import AT_ONCE
@@ -210,10 +210,11 @@ async def test_a_listener_that_pauses_can_be_closed_and_says_once_why_it_does(
 async def test_an_address_that_has_gone_leaves_nothing_behind() -> None:
     bound = Addresses(2)
     before = repr(vars(bound))
-    for _ in range(2):
-        assert bound.enter("127.0.0.1")
-    for _ in range(2):
-        bound.leave("::ffff:127.0.0.1")
+    shares = [bound.enter(host) for host in ("127.0.0.1", "::ffff:127.0.0.1")]
+    assert shares[0] is shares[1]
+    for share in shares:
+        assert share is not None
+        bound.leave(share)
     assert repr(vars(bound)) == before
 
 

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 import uvloop
+from rockoon_rpc.addresses import Addresses
 from security.test_tls_renewal import shown_by
 
 from rockoon.local.authority import Authority
 from rockoon_core.channels import Channels, Tls
 from rockoon_core.http2 import frames
-from rockoon_rpc.addresses import Addresses
 from support.eventually import eventually
 from support.tls_server import serving, who_am_i
 from support.waiting import DEADLINE_SECONDS
@@ -113,7 +113,7 @@ async def test_a_peer_that_stops_after_a_byte_or_before_is_closed_and_counts_unt
     bound = Addresses(2)
     more: dict[str, Any] = {
         "accepts_plain": True,
-        "connections": bound,
+        "addresses": bound,
         "handshake_seconds_max": SOON_SECONDS,
     }
     async with serving(authority.issue("server"), **more) as address:
@@ -142,7 +142,7 @@ async def test_a_peer_that_ends_before_its_first_byte_leaves_nothing_behind(
 
 async def test_a_server_stops_while_peers_have_sent_nothing(authority: Authority) -> None:
     bound = Addresses(9)
-    more: dict[str, Any] = {"accepts_plain": True, "connections": bound}
+    more: dict[str, Any] = {"accepts_plain": True, "addresses": bound}
     async with asyncio.TaskGroup() as tasks:
         async with serving(authority.issue("server"), **more) as address:
             silent = tasks.create_task(closed_after(address, b""))
