@@ -327,11 +327,7 @@ impl<B: Body> ClientSession<B> {
         }
         self.set_window();
         self.core.end_turn();
-        if self.core.is_dirty {
-            self.flush();
-        } else {
-            self.settle();
-        }
+        self.settle();
     }
 
     fn peer_leaves(&mut self, last: u32, code: u32, text: String) {

@@ -470,11 +470,7 @@ impl<B: Body, R: Routes> ServerSession<B, R> {
         }
         self.set_window();
         self.core.end_turn();
-        if self.core.is_dirty {
-            self.flush();
-        } else {
-            self.settle();
-        }
+        self.settle();
     }
 
     fn peer_reset(&mut self, number: u32, code: u32) {
