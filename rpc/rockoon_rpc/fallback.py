@@ -91,7 +91,7 @@ class _CallRefused(Exception):
         self.status = status
 
 
-class ServerSession(LibrarySession):
+class FallbackServerSession(LibrarySession):
     """A server's side; see `session.ServerSession`."""
 
     event_methods: ClassVar[dict[type, str]] = {
@@ -285,7 +285,7 @@ class ServerSession(LibrarySession):
         self._write_goaway(self._last_stream if at_once else STREAM_ID_MAX, ErrorCode.NO_ERROR, "")
 
 
-class ClientSession(LibrarySession):
+class FallbackClientSession(LibrarySession):
     """A client's side; see `session.ClientSession`."""
 
     event_methods: ClassVar[dict[type, str]] = {
@@ -342,6 +342,14 @@ class ClientSession(LibrarySession):
 
     # Input.
 
+    def _stream_reset(self, event: received.StreamReset) -> None:
+        stream = self._streams.get(event.stream_id or 0)
+        code = event.error_code
+        if stream is not None and stream.has_begun and code == ErrorCode.REFUSED_STREAM:
+            self._finish(stream, UNAVAILABLE, "the server has refused the call while it answered")
+        else:
+            super()._stream_reset(event)
+
     def _left(self, last_stream: int) -> None:
         self._is_left = True
         refused = [stream for number, stream in self._streams.items() if number > last_stream]
@@ -360,6 +368,7 @@ class ClientSession(LibrarySession):
             self._refuse_stream(stream.id, ErrorCode.PROTOCOL_ERROR, reason)
             return
         stream.has_begun = True
+        stream.has_ended = event.stream_ended is not None
         found = dict(event.headers)
         status = found[b":status"]
         if status != b"200":
@@ -370,7 +379,7 @@ class ClientSession(LibrarySession):
         elif not _is_grpc(content_type := found.get(b"content-type", b"")):
             reason = f"the answer has the content type {text(content_type)!r}, not gRPC's"
             self._finish(stream, UNKNOWN, reason)
-        elif event.stream_ended is not None:
+        elif stream.has_ended:
             self._end_by(stream, event.headers)
 
     def _response_trailers(self, event: received.TrailersReceived) -> None:
@@ -387,10 +396,11 @@ class ClientSession(LibrarySession):
 
     def _end_by(self, stream: SessionStream, headers: Headers) -> None:
         """End a call by the headers that carry its status."""
+        stream.has_ended = True
         found = dict(headers)
         number = found.get(b"grpc-status")
         if number is None:
-            self._finish(stream, UNKNOWN, "the answer has no grpc-status")
+            self._finish(stream, INTERNAL, "the answer has no grpc-status")
             return
         status = int(number) if number.isdigit() and len(number) < 4 else UNKNOWN
         if status > _STATUS_MAX:
@@ -406,7 +416,8 @@ class ClientSession(LibrarySession):
     def _response_ended(self, event: received.StreamEnded) -> None:
         stream = self._streams.get(event.stream_id or 0)
         if stream is not None:
-            self._finish(stream, UNKNOWN, "the answer has no trailers")
+            stream.has_ended = True
+            self._finish(stream, INTERNAL, "the answer has no trailers")
 
     def _read(self, stream: SessionStream, data: bytes) -> None:
         try:
@@ -430,10 +441,15 @@ class ClientSession(LibrarySession):
         elif status == OK and stream.is_one and stream.message is None:
             status, details = INTERNAL, "the server sent no answer"
         self._forget(stream)
+        code = ErrorCode.NO_ERROR if stream.has_ended else ErrorCode.CANCEL
         with contextlib.suppress(StreamClosedError):
-            self._library.reset_stream(stream.id, ErrorCode.CANCEL)
+            self._library.reset_stream(stream.id, code)
         if stream.is_one:
             message = stream.message if status == OK else None
             self._events.append((events.ANSWER, stream.id, status, details, trailing, message))
         else:
             self._events.append((events.FINISHED, stream.id, status, details, trailing))
+
+
+ServerSession = FallbackServerSession
+ClientSession = FallbackClientSession
