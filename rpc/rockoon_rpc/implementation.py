@@ -1,4 +1,4 @@
-"""Implementation of sessions: the choice between the compiled kernel's and those on the h2 library for Python."""
+"""Implementation of sessions: the compiled kernel, or the h2 library for Python."""
 
 from typing import cast
 
