@@ -834,7 +834,9 @@ def answered(stream: int, *extra: tuple[str | bytes, str | bytes], end: bool = F
 
 
 # The call ends with an error; a session may reset its stream as for other calls that it ends.
-UNREADABLE = Permitted(goaway=frozenset((PROTOCOL,)), reset=frozenset((PROTOCOL, ErrorCode.CANCEL)))
+UNREADABLE = Permitted(
+    goaway=frozenset((PROTOCOL,)), reset=frozenset((PROTOCOL, ErrorCode.CANCEL)), works=True
+)
 # A push is refused in any case.
 PUSHES = Permitted(goaway=frozenset((PROTOCOL,)), works=True)
 OF_SERVERS = [
