@@ -19,11 +19,7 @@ from h2.settings import SettingCodes, Settings
 from h2.utilities import HeaderValidationFlags, validate_headers
 from hpack import HPACKError
 from hyperframe.exceptions import HyperframeError
-<<<<<<< HEAD
-from hyperframe.frame import GoAwayFrame
-=======
 from hyperframe.frame import GoAwayFrame, RstStreamFrame
->>>>>>> h-fallb
 
 from rockoon_rpc import session as events
 from rockoon_rpc.fallback_headers import BlockDecoder, Headers
@@ -141,11 +137,6 @@ class LibrarySession:
         # The highest number of a stream that the client has opened.
         self._last_stream = 0
         self._owed_bytes = self._data_bytes = self._queued_bytes = 0
-<<<<<<< HEAD
-        self._calls = self._idle_frames = self._resets = 0
-        self._idle_frames_saved = float(_IDLE_FRAMES_FIRST)
-        self._ended: OrderedDict[int, None] = OrderedDict()
-=======
         # New calls of the turn, and earlier ones whose requests became complete in it.
         self._calls = self._completed = 0
         self._idle_frames = self._resets = 0
@@ -153,7 +144,6 @@ class LibrarySession:
         # Streams that both sides have ended, and streams that this side has reset.
         self._ended: OrderedDict[int, None] = OrderedDict()
         self._was_reset: OrderedDict[int, None] = OrderedDict()
->>>>>>> h-fallb
         self._pings = 0
 
     # Input.
@@ -195,15 +185,11 @@ class LibrarySession:
             behind = at + _HEAD_BYTES + length
             if behind > end:
                 break
-<<<<<<< HEAD
-            if at >= limits.turn_bytes or frames >= frames_max or self._calls >= limits.turn_calls:
-=======
             if (
                 at >= limits.turn_bytes
                 or frames >= frames_max
                 or self._calls + self._completed >= limits.turn_calls
             ):
->>>>>>> h-fallb
                 self._is_behind = True
                 break
             frame = bytes(kept[at:behind])
@@ -220,11 +206,6 @@ class LibrarySession:
             raise ConnectionBroken(ErrorCode.PROTOCOL_ERROR, "the first frame is not SETTINGS")
         if kind in (_HEADERS, _CONTINUATION):
             self._count_block(kind, flags, len(frame) - _HEAD_BYTES)
-<<<<<<< HEAD
-        elif self._block_bytes:
-            # The library refuses any frame within a header block.
-            pass
-=======
             if self._is_client and not stream_id & 1:
                 # The library would let a server open it.
                 reason = f"HEADERS on the stream {stream_id}, which only a push could open"
@@ -235,7 +216,6 @@ class LibrarySession:
         elif kind == _SETTINGS and flags & _ACK and len(frame) > _HEAD_BYTES:
             reason = "an acknowledgement of SETTINGS has values"
             raise ConnectionBroken(ErrorCode.FRAME_SIZE_ERROR, reason)
->>>>>>> h-fallb
         elif kind == _GOAWAY:
             self._idle_frames += 1
             self._goaway(frame)
@@ -246,16 +226,12 @@ class LibrarySession:
             len(frame) == _HEAD_BYTES and not flags & _END_STREAM
         ):
             self._idle_frames += 1
-<<<<<<< HEAD
-        for event in self._feed(frame):
-=======
         found = self._feed(frame)
         if stream_id in self._was_reset:
             # The frame was on its way; the library answers each with a further RST_STREAM.
             again = RstStreamFrame(stream_id, error_code=ErrorCode.STREAM_CLOSED).serialize()
             self._put(self._library.data_to_send().removesuffix(again))
         for event in found:
->>>>>>> h-fallb
             handler = self._handlers.get(type(event))
             if handler is not None:
                 handler(self, event)
@@ -271,11 +247,7 @@ class LibrarySession:
             goaway = GoAwayFrame(
                 last_stream_id=self._library.highest_inbound_stream_id, error_code=code
             ).serialize()
-<<<<<<< HEAD
-            self._pieces.append(self._library.data_to_send().removesuffix(goaway))
-=======
             self._put(self._library.data_to_send().removesuffix(goaway))
->>>>>>> h-fallb
             if isinstance(failure.__cause__, HPACKError) and code == ErrorCode.PROTOCOL_ERROR:
                 code = ErrorCode.COMPRESSION_ERROR
             raise ConnectionBroken(code, _reason(failure)) from failure
@@ -329,12 +301,8 @@ class LibrarySession:
         """Report what the peer has cost; send what the windows have room for."""
         saved = self._idle_frames_saved + self._calls * _IDLE_FRAMES_PER_CALL
         waste, self._idle_frames = self._idle_frames - saved, 0
-<<<<<<< HEAD
-        resets, self._resets, self._calls = self._resets, 0, 0
-=======
         resets, self._resets = self._resets, 0
         self._calls = self._completed = 0
->>>>>>> h-fallb
         self._idle_frames_saved = min(max(-waste, 0.0), _IDLE_FRAMES_SAVED_MAX)
         if waste >= 1 or resets:
             self._events.append((events.WASTE, max(int(waste), 0), resets))
@@ -362,14 +330,9 @@ class LibrarySession:
         if stream is None:
             return
         stream.owed_bytes += length
-<<<<<<< HEAD
-        self._read(stream, event.data)
-        if event.stream_ended is None and stream.id in self._streams:
-=======
         stream.has_ended = event.stream_ended is not None
         self._read(stream, event.data)
         if stream.id in self._streams:
->>>>>>> h-fallb
             self._give_back(stream)
 
     def _read(self, stream: SessionStream, data: bytes) -> None:
@@ -415,12 +378,7 @@ class LibrarySession:
     def _refuse_stream(self, stream_id: int, code: int, reason: str) -> None:
         """Reset a stream because of the peer, and report it if the owner knows it."""
         self._resets += 1
-<<<<<<< HEAD
-        with contextlib.suppress(StreamClosedError):
-            self._library.reset_stream(stream_id, code)
-=======
         self._reset_stream(stream_id, code)
->>>>>>> h-fallb
         stream = self._streams.get(stream_id)
         if stream is not None:
             self._forget(stream)
@@ -448,13 +406,9 @@ class LibrarySession:
 
     def _collect(self) -> None:
         """Move what the library has put out to the pieces of the output."""
-<<<<<<< HEAD
-        data = self._library.data_to_send()
-=======
         self._put(self._library.data_to_send())
 
     def _put(self, data: bytes) -> None:
->>>>>>> h-fallb
         if data:
             self._pieces.append(data)
 
@@ -561,9 +515,6 @@ class LibrarySession:
         found = self._streams.get(stream)
         if found is not None:
             self._forget(found)
-<<<<<<< HEAD
-            self._library.reset_stream(stream, code)
-=======
             self._reset_stream(stream, code)
 
     def _reset_stream(self, stream_id: int, code: int) -> None:
@@ -571,7 +522,6 @@ class LibrarySession:
         with contextlib.suppress(StreamClosedError):
             self._library.reset_stream(stream_id, code)
             remember(self._was_reset, stream_id)
->>>>>>> h-fallb
 
     def ping(self) -> None:
         if self._is_over:
@@ -614,15 +564,6 @@ class LibrarySession:
         self._queued_bytes -= sum(map(len, stream.queue))
         stream.queue.clear()
 
-<<<<<<< HEAD
-    def _remember_end(self, stream_id: int) -> None:
-        """Both sides have ended a stream."""
-        self._ended[stream_id] = None
-        if len(self._ended) > _ENDED_STREAMS_MAX:
-            self._ended.popitem(last=False)
-
-=======
->>>>>>> h-fallb
     @property
     def open_streams(self) -> int:
         return len(self._streams)
@@ -661,8 +602,6 @@ def _new_connection(limits: Limits, is_client: bool) -> H2Connection:
     return library
 
 
-<<<<<<< HEAD
-=======
 def remember(streams: OrderedDict[int, None], stream_id: int) -> None:
     """Add a stream to those of a kind; forget the oldest ones."""
     streams[stream_id] = None
@@ -670,6 +609,5 @@ def remember(streams: OrderedDict[int, None], stream_id: int) -> None:
         streams.popitem(last=False)
 
 
->>>>>>> h-fallb
 def _reason(failure: Exception) -> str:
     return str(failure) or type(failure).__name__
