@@ -249,8 +249,12 @@ async def test_a_caller_who_reads_no_answers_does_not_go_on_after_his_key_has_en
         gated.gate.update([known(SHOP, READER)])
         signing = Credentials(SHOP, gated.clock).signer(gated.address)
 
-        async def answered() -> None:
-            with gated.gate.passing(MANY, [signing.entry(MANY, None)], None, lambda: None):
+        async def refused() -> None:
+            signature = [signing.entry(MANY, None)]
+            with (
+                pytest.raises(NotAuthenticated, match="is disabled"),
+                gated.gate.passing(MANY, signature, None, lambda: None),
+            ):
                 caller = current_caller()
                 assert caller is not None
                 caller.require("read", "topic:orders")
@@ -263,8 +267,8 @@ async def test_a_caller_who_reads_no_answers_does_not_go_on_after_his_key_has_en
                     caller.require("read", "topic:orders")
                 await asyncio.Event().wait()
 
-        with pytest.raises(NotAuthenticated, match="is disabled"):
-            await asyncio.create_task(answered())
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(refused())
 
 
 async def test_a_request_that_cannot_be_read_is_the_callers_fault() -> None:
