@@ -54,7 +54,6 @@ class Connection(asyncio.BufferedProtocol):
     # Names of the methods that handle events, by kind; a subclass adds those of its side.
     event_methods: ClassVar[dict[int, str]] = {
         events.READY: "_ready",
-        events.MESSAGE: "_message",
         events.RESET: "_reset",
         events.ROOM: "_room",
         events.PONG: "_pong",
@@ -165,8 +164,15 @@ class Connection(asyncio.BufferedProtocol):
     def _handle(self, received: list[Event]) -> None:
         self.arrives_alone = len(received) == 1
         handlers = self._handlers
+        streams = self.streams
         for event in received:
-            handlers[event[0]](self, *event[1:])
+            # Most events of a busy stream; without a call for each.
+            if event[0] == events.MESSAGE:
+                stream = streams.get(event[1])
+                if stream is not None:
+                    stream.received(event[2])
+            else:
+                handlers[event[0]](self, *event[1:])
 
     @property
     def _is_full(self) -> bool:
@@ -258,8 +264,9 @@ class Connection(asyncio.BufferedProtocol):
         """A stream has ended; overridden."""
 
     def _fail_streams(self, code: int, reason: str) -> None:
-        streams, self.streams = self.streams, {}
-        for stream in streams.values():
+        streams = list(self.streams.values())
+        self.streams.clear()
+        for stream in streams:
             stream.failed(code, reason)
 
     def close(
@@ -286,11 +293,6 @@ class Connection(asyncio.BufferedProtocol):
 
     def _ready(self) -> None:
         """The peer's SETTINGS have arrived; overridden."""
-
-    def _message(self, stream_id: int, message: bytes) -> None:
-        stream = self.streams.get(stream_id)
-        if stream is not None:
-            stream.received(message)
 
     def _reset(self, stream_id: int, code: int, reason: str) -> None:
         stream = self.streams.pop(stream_id, None)

@@ -24,14 +24,22 @@ class Method:
             answers may be a coroutine, which writes its answers itself (`write_framed`).
     """
 
-    __slots__ = ("_behaviour", "parse", "path", "reads_stream", "returned", "serialize", "start")
+    __slots__ = (
+        "_behaviour",
+        "has_one_answer",
+        "parse",
+        "path",
+        "reads_stream",
+        "serialize",
+        "start",
+    )
 
     def __init__(self, path: str, handler: Any) -> None:
         self.path = path
         self.parse: Callable[[bytes], Any] | None = handler.request_deserializer
         self.serialize: Callable[[Any], Any] | None = handler.response_serializer
         self.reads_stream: bool = handler.request_streaming
-        has_one_answer = not handler.response_streaming
+        self.has_one_answer = not handler.response_streaming
         behaviour: Any = (
             handler.unary_unary
             or handler.unary_stream
@@ -39,14 +47,11 @@ class Method:
             or handler.stream_stream
         )
         self._behaviour = behaviour
-        self.returned: Callable[[ServerCall, Any], None] = (
-            ServerCall.returned if has_one_answer else ServerCall.returned_stream
-        )
         # Given a request, or a stream of them, and the call, makes the coroutine that answers.
         self.start: Callable[[Any, ServerCall], Steps] = behaviour
         if inspect.iscoroutinefunction(behaviour):
             pass
-        elif has_one_answer:
+        elif self.has_one_answer:
             self.start = self._awaited
         else:
             self.start = self._sent

@@ -160,8 +160,10 @@ class ErrorTableGuard:
     def _sending(self, behaviour: Handler) -> Handler:
         """A method that sends a stream of answers, as a coroutine."""
 
+        may_answer = None if self._may_answer is no_objection else self._may_answer
+
         async def send(request: Any, context: ServerCall) -> None:
-            await context.send_all(behaviour(request, context), self._may_answer)
+            await context.send_all(behaviour(request, context), may_answer)
 
         return send
 
