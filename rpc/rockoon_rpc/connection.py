@@ -92,6 +92,8 @@ class Connection(asyncio.BufferedProtocol):
         self._has_flush = False
         # Until the next turn, if the peer has sent much without effect.
         self._pause_seconds = 0.0
+        # Called before the next flush.
+        self._before_flush: list[Callable[[], None]] = []
         # Streams with senders that wait for room.
         self._wanting: list[MessageStream] = []
 
@@ -224,12 +226,24 @@ class Connection(asyncio.BufferedProtocol):
             self._has_flush = True
             self._loop.call_soon(self._flush_soon)
 
+    def before_flush(self, callback: Callable[[], None]) -> None:
+        """Call `callback` once, before the output of this turn, or of this iteration of the loop,
+        is written: what it queues leaves in the same write."""
+        self._before_flush.append(callback)
+        self.wrote()
+
     def _flush_soon(self) -> None:
         self._has_flush = False
         self.flush()
 
     def flush(self) -> None:
         """Write what the session has put out, as far as the transport has room."""
+        if self._before_flush:
+            # What the callbacks queue needs no other flush.
+            had_flush, self._has_flush = self._has_flush, True
+            while self._before_flush:
+                self._before_flush.pop()()
+            self._has_flush = had_flush
         while not (self.is_choked or self.is_lost or self.is_closing):
             pieces = self.session.output()
             if not pieces:

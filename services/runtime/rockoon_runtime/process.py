@@ -22,10 +22,10 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 import uvloop
+from rockoon_rpc import implementation
 
 from rockoon_core.disk import Disk
 from rockoon_core.errors import RockoonError
-from rockoon_rpc import implementation
 from rockoon_runtime.allocator import keep_freed_memory
 from rockoon_runtime.settings import Loaded, SettingsError, command_line, load, render
 from rockoon_runtime.telemetry.logs import set_up_logging
@@ -181,7 +181,8 @@ def run_loop(
         stop_with_parent: stop when standard input is closed.
     """
     if implementation.name() != implementation.COMPILED:
-        log.warning("HTTP/2: %s, no compiled kernel is used; calls cost more", implementation.name())
+        name = implementation.name()
+        log.warning("HTTP/2: %s, since no compiled kernel is used; calls cost more", name)
     raise_open_files_limit()
     keep_freed_memory()
     # What programs are made of is no garbage: to look through it again and again takes tens of

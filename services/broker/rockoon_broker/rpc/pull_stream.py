@@ -111,7 +111,7 @@ class PullStream:
         self._wanted = asyncio.Event()
         # Whether `answers` waits; what comes then is sent at the end of the turn, without it.
         self._is_waiting = False
-        self._sending: asyncio.Handle | None = None
+        self._is_sending = False
         self._refusal: Exception | None = None
         self._is_over = False
         self._beat_is_due = False
@@ -274,12 +274,14 @@ class PullStream:
         """There is something to send."""
         if self._reader is None or not self._is_waiting:
             self._wanted.set()
-        elif self._sending is None:
-            self._sending = self._loop.call_soon(self._send)
+        elif not self._is_sending:
+            self._is_sending = True
+            # An answer to a producer on the same connection leaves in the same write.
+            self._reader.connection.before_flush(self._send)
 
     def _send(self) -> None:
         """Send what this turn of the loop has brought, unless `answers` is woken anyway."""
-        self._sending = None
+        self._is_sending = False
         reader = self._reader
         assert reader is not None
         if not self._is_waiting or self._is_over or not reader.has_room:
