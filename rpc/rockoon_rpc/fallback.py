@@ -77,7 +77,7 @@ def _status_trailers(status: int, details: str, trailing: Metadata) -> Headers:
 
 
 class _CallRefused(Exception):
-    """The session ends a call by itself.
+    """The session ends a call itself.
 
     Attributes:
         status: of gRPC; None for a request that is not gRPC's.

@@ -68,7 +68,8 @@ def metadata(headers: Headers, kept: Container[str] | None = None) -> Metadata:
     """Return gRPC's metadata among headers.
 
     Args:
-        kept: names of the headers that become metadata; None keeps all but HTTP/2's and gRPC's own.
+        kept: names of the headers that become metadata; None keeps all except the headers of
+            HTTP/2 and gRPC.
 
     Raises:
         ValueError: a value of a name with "-bin" is not base64.

@@ -2,8 +2,8 @@
 
 Received bytes are passed to the library frame by frame. The session itself looks at the head of
 each frame: it counts the turn, refuses frames that are too long before their bytes arrive, and
-handles GOAWAY, behind which the library would refuse every frame. What is sent waits here for the
-windows; the library never has more than a megabyte of it.
+handles GOAWAY, behind which the library would refuse every frame. Messages wait here for the
+windows; the library never has more than a megabyte.
 """
 
 import contextlib
@@ -33,8 +33,8 @@ _PREFACE_BYTES = 24
 _HEAD_BYTES = 9
 _DATA, _HEADERS, _RST_STREAM, _SETTINGS, _GOAWAY, _CONTINUATION = 0, 1, 3, 4, 7, 9
 _ACK, _END_HEADERS = 1, 4
-# A turn has one frame for so many bytes. Long header lists, and SETTINGS that change the windows of
-# many streams, count as further frames.
+# A turn has one frame for each 512 of its bytes. Long header lists, and SETTINGS that change the
+# windows of many streams, count as further frames.
 _BYTES_PER_FRAME = 512
 _LIST_BYTES_FREE = 1 << 10
 _LIST_BYTES_PER_FRAME = 64
@@ -44,8 +44,8 @@ _OUTPUT_BYTES_MAX = 1 << 20
 # A header block that is longer than a call's headers may be is decoded for the connection's table
 # and refused; one that is longer by this factor ends the connection.
 _HEADER_LIST_FACTOR = 4
-# An honest peer sends so many frames without effect with a call (PING, SETTINGS, WINDOW_UPDATE),
-# and one for so many received bytes of DATA.
+# Frames without effect that an honest peer sends with a call (PING, SETTINGS, WINDOW_UPDATE), and
+# received bytes of DATA for which it sends one.
 _IDLE_FRAMES_PER_CALL = 4
 _SENT_BYTES_PER_IDLE_FRAME = 8
 _IDLE_FRAMES_FIRST = 16
@@ -326,7 +326,7 @@ class LibrarySession:
         """The peer accepts no streams above a number."""
 
     def _end_turn(self) -> None:
-        """Report what the peer has cost; send what the windows have room for."""
+        """Report the cost of the peer; send messages that the windows have room for."""
         saved = self._idle_frames_saved + self._calls * _IDLE_FRAMES_PER_CALL
         waste, self._idle_frames = self._idle_frames - saved, 0
         resets, self._resets = self._resets, 0
@@ -436,7 +436,7 @@ class LibrarySession:
         return pieces
 
     def _collect(self) -> None:
-        """Move what the library has put out to the pieces of the output."""
+        """Move the library's output to the pieces of this session's."""
         self._put(self._library.data_to_send())
 
     def _put(self, data: bytes) -> None:
@@ -478,7 +478,7 @@ class LibrarySession:
         return True
 
     def _pump(self) -> None:
-        """Give streams that wait one frame in turn while windows and output have room."""
+        """Send one frame of each waiting stream in rotation while windows and output have room."""
         stalled = 0
         while self._waiting and stalled < len(self._waiting):
             if min(self._library.outbound_flow_control_window, self._output_room) <= 0:

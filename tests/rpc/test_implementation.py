@@ -9,7 +9,8 @@ from support.kernels import needs_compiled, using
 
 def test_without_the_kernel_sessions_are_the_fallbacks() -> None:
     with using(kernel.NUMPY):
-        assert implementation.implementation() is fallback
+        chosen: object = implementation.implementation()
+        assert chosen is fallback
         assert implementation.compiled() is None
         assert implementation.name() == "h2 for Python"
 

@@ -25,7 +25,7 @@ LIMITS = Limits(message_bytes_max=100_000, streams_max=20)
 
 
 def of_client(chance: random.Random) -> list[bytes]:
-    """Frames as a client might send them, some of them wrong."""
+    """Right and wrong frames of a client."""
     number = 1
     found = [wire.PREFACE, wire.settings(), wire.settings_ack()]
     for _ in range(chance.randrange(1, 30)):
@@ -69,7 +69,7 @@ def some_frame(chance: random.Random, stream: int) -> bytes:
 
 
 def harmed(chance: random.Random, raw: bytes) -> bytes:
-    """Bytes with some of them changed, removed or repeated."""
+    """Change, remove or repeat some bytes."""
     found = bytearray(raw)
     for _ in range(chance.choice((0, 0, 1, 3, 20))):
         at = chance.randrange(len(found))
@@ -84,7 +84,7 @@ def harmed(chance: random.Random, raw: bytes) -> bytes:
 
 
 def feed(chance: random.Random, session: Any, raw: bytes) -> None:
-    """Let a session handle bytes in pieces; use it meanwhile as its owner does."""
+    """Let a session handle bytes in pieces; call it as its owner does."""
     at = 0
     is_over = False
     while at < len(raw) or session.is_behind:

@@ -1,4 +1,4 @@
-"""Sessions and raw peers: refused calls, answers of any kind, what a peer costs."""
+"""Sessions and raw peers: refused calls, answers of any kind, and the cost of a peer."""
 
 from typing import Any
 
@@ -320,7 +320,7 @@ def test_a_ping_is_answered_with_its_content(implementation: Any) -> None:
     (pong,) = client.of_stream(0, wire.PING)
     assert pong.opaque_data == b"12345678"
     assert "ACK" in pong.flags
-    # An answer that nobody asked for.
+    # An answer without a PING.
     assert of_kind(client.send(wire.ping(b"87654321", ack=True)), events.PONG) == []
 
 
@@ -462,7 +462,7 @@ def test_a_turn_is_bounded_by_requests_that_become_complete(implementation: Any)
 
 
 def test_long_header_lists_fill_turns_of_the_fallback() -> None:
-    """Each of them costs the library some milliseconds."""
+    """A list costs the library some milliseconds."""
     client = RawClient(fallback, Limits(turn_calls=1_000))
     many = [(f"n{number}", "") for number in range(300)]
     client.session.receive(b"".join(request(stream, extra=many) for stream in range(1, 41, 2)))
