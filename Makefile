@@ -170,7 +170,8 @@ load-compare: cluster  ## two load tests, as ratios: A=DIR B=DIR; fails where B 
 bench-goals: setup  ## what Rockoon is to reach, measured in one run: ONLY=messages|many|logs|still WRITE=1 fills docs/benchmarks.md
 	@$(BIN)/python -m bench.goals $(if $(ONLY),--only $(ONLY)) $(if $(WRITE),--write)
 
-# RocketMQ comes from Maven, once, into .conformance; h2load is Debian's nghttp2-client. Twelve minutes on two quiet cores.
+# RocketMQ comes from Maven, once, into .conformance; h2load is Debian's nghttp2-client. Twelve minutes on two quiet cores, and six
+# more for ONLY=floors: HTTP/2 layers (commit 8e2a733, this checkout, grpc.aio, grpc-go), whose table of the page WRITE=1 fills alone.
 bench-gateway: cluster  ## the gateway beside RocketMQ's own proxy and the Python SDK, in turns, hot: ROUNDS=3 SECONDS=3 ONLY=floors|sends|levels|receive|processes|clients|still SIDE=gateway|proxy WRITE=1 fills docs/gateway-bench.md
 	@PYTHONPATH=tests $(BIN)/python -m bench.gateway $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(SECONDS),--seconds $(SECONDS)) \
 		$(if $(WARM_CALLS),--warm-calls $(WARM_CALLS)) $(if $(ONLY),--only $(ONLY)) $(if $(SIDE),--side $(SIDE)) $(if $(WRITE),--write)
