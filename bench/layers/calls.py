@@ -2,9 +2,11 @@
 
 `python -m bench.layers.calls LAYER HOST:PORT`, told by lines what to do:
 
-    unary seconds=1.0 tasks=10   ->   > count=30000 cpu=0.9
-    burst seconds=1.0            ->   > count=20000 cpu=0.1
-    one_by_one seconds=1.0       ->   > count=20000 cpu=0.4
+    unary seconds=1.0 tasks=10            ->   > count=30000 cpu=0.9
+    burst seconds=0 count=20000           ->   > count=20000 cpu=0.1
+    one_by_one seconds=1.0                ->   > count=20000 cpu=0.4
+
+Each is done for at least so many seconds, and at least `count` times.
 """
 
 import asyncio
@@ -28,52 +30,52 @@ class Calls:
         self._unary = channel.unary_unary(echo.ECHO)
         self._stream = channel.stream_stream(echo.STREAM)
 
-    async def unary(self, seconds: float, tasks: float) -> int:
+    async def unary(self, seconds: float, count: float = 0, tasks: float = 1) -> int:
         """Calls of so many tasks, each one after another."""
-        end, count = time.perf_counter() + seconds, 0
+        end, done = time.perf_counter() + seconds, 0
 
         async def calling() -> None:
-            nonlocal count
-            while time.perf_counter() < end:
+            nonlocal done
+            while done < count or time.perf_counter() < end:
+                done += 1
                 assert await self._unary(BODY) == BODY
-                count += 1
 
         async with asyncio.TaskGroup() as group:
             for _ in range(int(tasks)):
                 group.create_task(calling(), name="calls")
-        return count
+        return done
 
-    async def burst(self, seconds: float) -> int:
-        """Streams of messages, written and read at the same time."""
-        end, count = time.perf_counter() + seconds, 0
-        while not count or time.perf_counter() < end:
+    async def burst(self, seconds: float, count: float = BURST_MESSAGES) -> int:
+        """Streams of `count` messages, written and read at the same time."""
+        end, done = time.perf_counter() + seconds, 0
+        while not done or time.perf_counter() < end:
             call = self._stream()
             async with asyncio.TaskGroup() as group:
-                group.create_task(self._write(call), name="write")
+                group.create_task(self._write(call, int(count)), name="write")
                 read = 0
                 async for message in call:
                     assert len(message) == len(BODY)
                     read += 1
-            assert read == BURST_MESSAGES
-            count += read
-        return count
+            assert read == count
+            done += read
+        return done
 
-    async def _write(self, call: Any) -> None:
-        for _ in range(BURST_MESSAGES):
+    async def _write(self, call: Any, count: int) -> None:
+        for _ in range(count):
             await call.write(BODY)
         await call.done_writing()
 
-    async def one_by_one(self, seconds: float) -> int:
+    async def one_by_one(self, seconds: float, count: float = 0) -> int:
         """Messages of a stream, each written when the last one is echoed."""
-        end, count = time.perf_counter() + seconds, 0
+        end, done = time.perf_counter() + seconds, 0
         call = self._stream()
-        while time.perf_counter() < end:
+        while done < count or time.perf_counter() < end:
             await call.write(BODY)
             assert await call.read() == BODY
-            count += 1
+            done += 1
         await call.done_writing()
         assert await call.read() == aio.EOF
-        return count
+        return done
 
 
 async def serve(name: str, address: str) -> None:

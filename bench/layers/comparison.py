@@ -28,7 +28,7 @@ from bench.gateway import h2load
 from bench.gateway.figures import CALL_CPU, CALLS, MESSAGE_CPU, Figures, p50_p99
 from bench.goals.goal import Goal
 from bench.layers import echo, streams
-from bench.layers.servers import Layer, go_program, go_version, layers
+from bench.layers.servers import Layer, go_layer, go_version, layers
 from bench.run_notes import RunNotes
 from rockoon.local.ports import PortBlock
 
@@ -103,8 +103,7 @@ class LayerComparison:
         self.versions["grpcio"] = version("grpcio")
         found = layers()
         with self._notes.noted(GO):
-            go_program()
-            found["go"] = Layer(GO, "go")
+            found["go"] = go_layer()
             self.versions[GO] = go_version()
         self.compare(found)
 

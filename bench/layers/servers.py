@@ -1,8 +1,9 @@
 """The layers that are compared: where each comes from, and its programs."""
 
+import os
 import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -37,17 +38,23 @@ class Layer:
         """Of a program with its channel."""
         return [sys.executable, "-m", "bench.layers.calls", self.name, address]
 
-    def started(self, folder: Path, port: int) -> Program:
-        """Its echo server. Raises ProgramFailed."""
-        program = Program(
-            self.column, self.command(port), folder / f"{self.name}-{port}.log", self.environment
-        )
+    def started(self, folder: Path, port: int, before: Sequence[object] = ()) -> Program:
+        """Its echo server. `before`: a program that runs it. Raises ProgramFailed."""
+        command, log = [*before, *self.command(port)], folder / f"{self.name}-{port}.log"
+        program = Program(self.column, command, log, self.environment)
         try:
             program.wait_listening(port)
         except BaseException:
             program.stop()
             raise
         return program
+
+
+def go_layer() -> Layer:
+    """grpc-go's, compiled. Raises NotHere."""
+    go_program()
+    # `Program` gives Go's programs one processor; this is Go's own default.
+    return Layer("grpc-go", "go", {"GOMAXPROCS": str(os.cpu_count())})
 
 
 def layers() -> dict[str, Layer]:

@@ -15,16 +15,17 @@ BURST_MESSAGES = 100_000
 WRITE_MESSAGES = 125
 
 
-def burst(port: int, path: str, *, in_full_frames: bool) -> int:
+def burst(port: int, path: str, *, in_full_frames: bool, messages: int = BURST_MESSAGES) -> int:
     """Send a stream of messages as fast as windows allow.
 
     Args:
         path: `echo.STREAM`, or `echo.COUNT`.
+        messages: how many; a multiple of `WRITE_MESSAGES`.
         in_full_frames: a DATA frame has `WRITE_MESSAGES`, as grpc's C library and Rockoon send
             them; otherwise each has a frame of its own, as grpc-go and grpc-java send them.
 
     Returns:
-        How many messages.
+        `messages`.
 
     Raises:
         MeasureFailed: the server ended the call, or its answer is wrong.
@@ -36,20 +37,20 @@ def burst(port: int, path: str, *, in_full_frames: bool) -> int:
             ready = client.data(MESSAGE * WRITE_MESSAGES)
         else:
             ready = client.data(MESSAGE) * WRITE_MESSAGES
-        for _ in range(BURST_MESSAGES // WRITE_MESSAGES):
+        for _ in range(messages // WRITE_MESSAGES):
             client.send(ready, WRITE_MESSAGES * len(MESSAGE))
         client.send(client.data(b"", ends=True), 0)
         client.wait_end()
-        answered = message(str(BURST_MESSAGES).encode())
+        answered = message(str(messages).encode())
         if path == echo.STREAM:
-            is_right = client.data_bytes == BURST_MESSAGES * len(MESSAGE)
+            is_right = client.data_bytes == messages * len(MESSAGE)
         else:
             is_right = client.data_bytes == len(answered) and client.last_data == answered
         if not is_right:
             raise MeasureFailed(f"the server answered {client.data_bytes} bytes to a burst")
     finally:
         client.close()
-    return BURST_MESSAGES
+    return messages
 
 
 def one_by_one(port: int, seconds: float) -> int:
