@@ -32,12 +32,13 @@ class Table:
     cells: dict[tuple[str, str, str], tuple[float, float] | None]
 
 
-def text(result: Result, columns: Sequence[str]) -> str:
+def text(result: Result, columns: Sequence[str], *, awaited: bool = False) -> str:
     """What stands between the markers.
 
     Args:
         result: of a run.
         columns: of the tables.
+        awaited: the run has only the measures of awaited sends.
     """
     versions = ", ".join(f"{name} {version}" for name, version in result.versions.items())
     parts = [
@@ -56,7 +57,7 @@ def text(result: Result, columns: Sequence[str]) -> str:
     ]
     for sync, title in TITLES.items():
         made = [f"| measure | unit | {' | '.join(columns)} |", "|---" * (2 + len(columns)) + "|"]
-        for name, unit in lines(sync=sync):
+        for name, unit in lines(sync=sync, awaited=awaited):
             cells = [span(result.values.get((sync, column, name, unit), ())) for column in columns]
             made.append(f"| {name} | {unit} | {' | '.join(cells)} |")
         parts += [title, "\n".join(made)]
