@@ -10,7 +10,7 @@ WARM_UP = 300
 VALGRIND = ("valgrind", "--tool=callgrind", "--instr-atstart=no", "--cache-sim=yes", "-q")
 
 Doing = Callable[[int], Awaitable[object]]
-"""Does something so many times."""
+"""Repeats an operation; its argument is the number of times."""
 
 
 def control(option: str, *, pid: int, argument: str = "") -> None:
@@ -28,15 +28,19 @@ def totals(part: Path) -> tuple[int, int]:
 
 
 async def counted(doing: Doing, count: int, pid: int, out: Path, first: int = 1) -> tuple[int, int]:
-    """Of each time: instructions and misses, without those of as long a time in which nothing
-    comes.
+    """Count instructions and cache misses of one operation, without those of an idle time of the
+    same length.
 
     Args:
-        first: number of the next dump, if the process has written others.
+        doing: the operation.
+        count: repetitions that are counted.
+        pid: the process, under callgrind.
+        out: file name of its dumps, without their numbers.
+        first: number of the next dump.
     """
     await doing(WARM_UP)
     control("-i", pid=pid, argument="on")
-    # Valgrind translates what it sees for the first time.
+    # Valgrind translates code when it runs for the first time.
     await doing(count // 10)
     control("-z", pid=pid)
     began = time.perf_counter()

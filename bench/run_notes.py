@@ -45,7 +45,7 @@ class RunNotes:
             self.miss(name, str(failure))
 
     def miss(self, name: str, reason: str) -> None:
-        """Report what is not measured."""
+        """Report a measure that failed."""
         self._missing[name] = " ".join(reason.split())
         told(f"  not measured: {name}: {self._missing[name]}")
 
@@ -59,6 +59,6 @@ class RunNotes:
         return "\n".join(lines)
 
     def missing(self) -> list[str]:
-        """Paragraphs about what is not measured."""
+        """Paragraphs with the measures that failed."""
         lines = [f"- {name}: {brief(why)}" for name, why in self._missing.items()]
         return ["Not measured:", "\n".join(lines)] if lines else []

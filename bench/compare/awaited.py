@@ -23,7 +23,7 @@ from bench.goals.goal import Goal
 
 PEERS = (RockoonPeer, KafkaPeer, NatsPeer)
 COLUMNS = (ROCKOON, AIOKAFKA, NATS_PY)
-# The markers of its place in the page.
+# The name in the page's markers.
 BLOCK = "awaited"
 
 

@@ -76,7 +76,7 @@ FIRST_MESSAGE = "from the command to the first message"
 
 
 def rows(*, sync: bool, awaited: bool = False) -> list[Row]:
-    """The measures without, or with a sync before the answer; or of them those of awaited sends."""
+    """The measures without, or with a sync before the answer; `awaited`: only awaited sends."""
     return [row for row in ROWS if not (sync and row.reads) and (row.awaits or not awaited)]
 
 

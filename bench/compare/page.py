@@ -77,7 +77,7 @@ def write(page: Path, made: str, block: str = FIGURES) -> None:
     """Put a text between the markers of a page.
 
     Raises:
-        ValueError: the page has no such markers.
+        ValueError: the page has no markers with this name.
     """
     text, count = _marked(block).subn(
         lambda found: f"{found[1]}{made}\n{found[2]}", page.read_text()

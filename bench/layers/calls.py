@@ -1,12 +1,12 @@
 """A client program: one channel of a layer makes calls to a server, and counts its own CPU.
 
-`python -m bench.layers.calls LAYER HOST:PORT`, told by lines what to do:
+`python -m bench.layers.calls LAYER HOST:PORT`, gets commands by lines:
 
     unary seconds=1.0 tasks=10            ->   > count=30000 cpu=0.9
     burst seconds=0 count=20000           ->   > count=20000 cpu=0.1
     one_by_one seconds=1.0                ->   > count=20000 cpu=0.4
 
-Each is done for at least so many seconds, and at least `count` times.
+A command ends after `seconds` and after `count` calls or messages, whichever is later.
 """
 
 import asyncio
@@ -24,14 +24,14 @@ BURST_MESSAGES = 20_000
 
 
 class Calls:
-    """Calls of one channel; each method returns how many, or of how many messages."""
+    """Calls of one channel; each method returns the number of calls or messages."""
 
     def __init__(self, channel: Any) -> None:
         self._unary = channel.unary_unary(echo.ECHO)
         self._stream = channel.stream_stream(echo.STREAM)
 
     async def unary(self, seconds: float, count: float = 0, tasks: float = 1) -> int:
-        """Calls of so many tasks, each one after another."""
+        """Unary calls; each of `tasks` tasks makes one call after another."""
         end, done = time.perf_counter() + seconds, 0
 
         async def calling() -> None:

@@ -1,6 +1,6 @@
-"""One run: each layer as a server, then each channel, in turns; figures beside what they should be.
+"""One run: each layer as a server, then each channel, in turns; figures and goals.
 
-Of servers and clients only the process of the layer counts; what drives it is the same for all.
+Only the CPU of the process with the layer counts. The program at its other end is the same for all.
 """
 
 import statistics
@@ -94,7 +94,7 @@ class LayerComparison:
         self.versions: dict[str, str] = {}
 
     def prepare(self) -> None:
-        """Fetch and compile what is compared.
+        """Extract and compile the layers.
 
         Raises:
             NotHere: there is no h2load, or the former layer is not in this clone.

@@ -1,4 +1,4 @@
-"""A server that does nothing but answer: what a call costs in a layer.
+"""A server whose handlers only answer, to measure the cost of a call in its layer.
 
 `python -m bench.layers.echo LAYER PORT`, on uvloop. LAYER: own, former, grpc. `go/main.go` has the
 same methods on grpc-go.

@@ -48,7 +48,7 @@ def message(body: bytes) -> bytes:
 
 
 def beginning() -> bytes:
-    """Settings of a side that gives the other one all of the windows at once."""
+    """Settings, and the largest windows."""
     settings = frame(SETTINGS, 0, 0, _SETTING.pack(INITIAL_WINDOW_SIZE, WINDOW_MAX))
     return settings + frame(WINDOW_UPDATE, 0, 0, _NUMBER.pack(WINDOW_MAX - WINDOW_DEFAULT))
 
@@ -72,7 +72,7 @@ class FrameReader:
 
 
 class SendWindows:
-    """What a peer allows a side to send."""
+    """Bytes of DATA that the peer allows."""
 
     def __init__(self) -> None:
         self.connection = self.initial = WINDOW_DEFAULT
@@ -122,7 +122,7 @@ class RawClient:
         self._send(PREFACE + beginning())
 
     def wait_known(self) -> None:
-        """Until the server has acknowledged the settings."""
+        """Wait until the server has acknowledged the settings."""
         while not self._is_known:
             self._step()
 
@@ -145,7 +145,7 @@ class RawClient:
         self._send(ready)
 
     def wait_data(self, count: int) -> None:
-        """Until so many bytes of answers have come."""
+        """Wait until `count` bytes of answers have arrived."""
         while self.data_bytes < count:
             self._step()
 
@@ -162,7 +162,7 @@ class RawClient:
             self._step()
 
     def _step(self) -> None:
-        """Read, or write, what can be."""
+        """Wait until the socket is readable or writable, and read or write."""
         wanted = [self._socket] if self._out else []
         readable, writable, _ = select([self._socket], wanted, [], SECONDS_MAX)
         if not (readable or writable):

@@ -1,7 +1,7 @@
-"""A server that returns DATA frames as they came: what a channel costs beside it.
+"""A server that returns DATA frames unchanged, to measure the cost of channels.
 
-`python -m bench.layers.raw_server PORT`. It decodes no headers, whatever method is called. One
-thread a connection.
+`python -m bench.layers.raw_server PORT`. It decodes no headers: all methods echo.
+Each connection has a thread.
 """
 
 import socket

@@ -1,4 +1,4 @@
-"""The layers that are compared: where each comes from, and its programs."""
+"""The layers that are compared, and their programs."""
 
 import os
 import shutil
@@ -16,11 +16,11 @@ GO = Path(__file__).parent / "go"
 
 @dataclass(frozen=True)
 class Layer:
-    """One of them.
+    """A layer that is compared.
 
     Attributes:
         column: heads its column of a table.
-        name: as `echo.py` and `calls.py` have it; "go" is a program of its own.
+        name: the argument of `echo.py` and `calls.py`; "go" has another program.
         environment: of its processes.
     """
 

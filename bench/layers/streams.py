@@ -11,7 +11,7 @@ from bench.layers.frames import FRAME_BYTES_MAX, RawClient, message
 
 MESSAGE = message(bytes(100))
 BURST_MESSAGES = 100_000
-# Messages of one write; as many fill most of a DATA frame of 16 KiB.
+# Messages of one write. They fill most of a DATA frame of 16 KiB.
 WRITE_MESSAGES = 125
 
 
@@ -21,8 +21,8 @@ def burst(port: int, path: str, *, in_full_frames: bool, messages: int = BURST_M
     Args:
         path: `echo.STREAM`, or `echo.COUNT`.
         messages: how many; a multiple of `WRITE_MESSAGES`.
-        in_full_frames: a DATA frame has `WRITE_MESSAGES`, as grpc's C library and Rockoon send
-            them; otherwise each has a frame of its own, as grpc-go and grpc-java send them.
+        in_full_frames: a DATA frame has `WRITE_MESSAGES`, as from grpc's C library; otherwise one
+            message, as from grpc-go and grpc-java.
 
     Returns:
         `messages`.

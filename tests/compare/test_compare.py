@@ -222,7 +222,7 @@ async def test_tasks_and_a_steady_rate_count_every_message_and_time_each() -> No
 
 
 class SharingClient(MemoryClient):
-    """Each is a connection to the same queues; all but the first are closed again."""
+    """Clients that share queues, and a list of the open ones."""
 
     queues: ClassVar[dict[str, list[bytes]]] = {}
     opened: ClassVar[list["SharingClient"]] = []

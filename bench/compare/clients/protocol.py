@@ -28,7 +28,7 @@ LIST_MESSAGES = 1000
 HANDLED_LIST_MESSAGES = 64
 LOOK_MESSAGES = 500
 TASKS = 64
-# Connections that are made at once.
+# Connections that are opened at the same time.
 TOGETHER = 50
 ARRIVAL_SECONDS_MAX = 60.0
 LOOK_SECONDS = 0.005
@@ -174,7 +174,7 @@ async def tasks(clients: Sequence[Client], topic: str, seconds: float) -> Work:
 
 
 async def connections(client: Client, topic: str, seconds: float, count: int) -> Work:
-    """One connection awaits its sends one after another; then so many do, each its own."""
+    """One connection awaits its sends one after another; then `count` connections do the same."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     await tasks([client], topic, seconds)
