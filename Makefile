@@ -145,9 +145,9 @@ bench: cluster  ## throughput, latency, recovery time and memory, as ratios of o
 	@$(BIN)/python -m bench.cluster
 
 # Kafka and RocketMQ come from Maven, nats-server from Go, their Python clients from pip: once, into .compare and .rocketmq.
-# What a machine cannot have is skipped by name. A quarter of an hour on two quiet cores.
-compare: cluster  ## Rockoon beside Kafka, RocketMQ and NATS, in turns: ROUNDS=3 SECONDS=1 ONLY=Kafka; fills docs/compare.md
-	@$(BIN)/python -m bench.compare $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(SECONDS),--seconds $(SECONDS)) $(if $(ONLY),--only $(ONLY))
+# What a machine cannot have is skipped by name. A quarter of an hour on two quiet cores; with AWAITED=1 ten minutes.
+compare: cluster  ## Rockoon beside Kafka, RocketMQ and NATS, in turns: ROUNDS=3 SECONDS=1 ONLY=Kafka AWAITED=1 (awaited sends, beside their goals); fills docs/compare.md
+	@$(BIN)/python -m bench.compare $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(SECONDS),--seconds $(SECONDS)) $(if $(ONLY),--only $(ONLY)) $(if $(AWAITED),--awaited)
 
 capacity: cluster  ## what a cluster carries and where each service saturates, by axis; fills docs/capacity.md
 	@$(BIN)/python -m bench.capacity
@@ -172,14 +172,15 @@ load-compare: cluster  ## two load tests, as ratios: A=DIR B=DIR; fails where B 
 bench-goals: setup  ## what Rockoon is to reach, measured in one run: ONLY=messages|many|logs|still WRITE=1 fills docs/benchmarks.md
 	@$(BIN)/python -m bench.goals $(if $(ONLY),--only $(ONLY)) $(if $(WRITE),--write)
 
-# RocketMQ comes from Maven, once, into .conformance; h2load is Debian's nghttp2-client. Twelve minutes on two quiet cores.
+# RocketMQ comes from Maven, once, into .conformance; h2load is Debian's nghttp2-client. Twelve minutes on two quiet cores, and six
+# more for ONLY=floors: HTTP/2 layers (commit 8e2a733, this checkout, grpc.aio, grpc-go), whose table of the page WRITE=1 fills alone.
 bench-gateway: cluster  ## the gateway beside RocketMQ's own proxy and the Python SDK, in turns, hot: ROUNDS=3 SECONDS=3 ONLY=floors|sends|levels|receive|processes|clients|still SIDE=gateway|proxy WRITE=1 fills docs/gateway-bench.md
 	@PYTHONPATH=tests $(BIN)/python -m bench.gateway $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(SECONDS),--seconds $(SECONDS)) \
 		$(if $(WARM_CALLS),--warm-calls $(WARM_CALLS)) $(if $(ONLY),--only $(ONLY)) $(if $(SIDE),--side $(SIDE)) $(if $(WRITE),--write)
 
 # Needs valgrind.
-bench-instructions: cluster  ## instructions of a message, which other work on the machine does not change
-	$(BIN)/python -m bench.instructions
+bench-instructions: cluster  ## instructions of a message, which other work on the machine does not change: ONLY=awaited|listener|topics|layers
+	@$(BIN)/python -m bench.instructions $(if $(ONLY),--only $(ONLY))
 
 bench-kernel: cluster  ## what a message costs in the format code, with NumPy and with the compiled kernel
 	@$(BIN)/python -m bench.kernel

@@ -7,10 +7,10 @@ from operator import itemgetter
 from typing import Any
 
 import pytest
+
 from rockoon_rpc import session as events
 from rockoon_rpc.limits import Limits
 from rockoon_rpc.session import ErrorCode
-
 from support.session_pairs import IMPLEMENTATIONS, MANY, ONE, Pair, head, of_kind, transfer
 
 PAIRS = [
@@ -280,7 +280,7 @@ def test_an_output_is_bounded_and_its_rest_follows(paired: Factory) -> None:
         pieces = pair.client.output()
     assert max(sizes) < 1.5 * (1 << 20)
     assert sum(sizes) > 3 << 20
-    # Nothing arrived meanwhile: the room was made by `output` alone.
+    # Nothing arrived: `output` alone has made the room.
     assert found == [(events.ROOM, stream)]
 
 
@@ -348,7 +348,7 @@ def test_streams_share_the_connection_in_turns(paired: Factory) -> None:
         transfer(pair.server, pair.client, pair.at_server, pair.at_client)
         order += [event[1] for event in of_kind(pair.of_server(), events.MESSAGE)]
         if len(order) == 1:
-            # The others are not far behind.
+            # The other streams have sent most of their messages too.
             assert pair.client.unsent_bytes < 5 << 20
     assert sorted(order) == streams
 

@@ -1,12 +1,13 @@
-"""Sessions and raw peers: refused calls, answers of any kind, what a peer costs."""
+"""Sessions and raw peers: refused calls, answers of any kind, and the cost of a peer."""
 
 from typing import Any
 
 import pytest
+
+from rockoon_rpc import fallback
 from rockoon_rpc import session as events
 from rockoon_rpc.limits import Limits
 from rockoon_rpc.session import ErrorCode
-
 from support import wire_frames as wire
 from support.session_pairs import (
     IMPLEMENTATIONS,
@@ -319,7 +320,7 @@ def test_a_ping_is_answered_with_its_content(implementation: Any) -> None:
     (pong,) = client.of_stream(0, wire.PING)
     assert pong.opaque_data == b"12345678"
     assert "ACK" in pong.flags
-    # An answer that nobody asked for.
+    # An answer without a PING.
     assert of_kind(client.send(wire.ping(b"87654321", ack=True)), events.PONG) == []
 
 
@@ -388,9 +389,20 @@ def test_a_late_reset_is_reported_once(implementation: Any) -> None:
         wire.frame(0x42, 0, 0, b"unknown"),
         wire.frame(0x42, 0, 1, b"unknown"),
         wire.data(1, b""),
+        wire.frame(wire.DATA, wire.PADDED, 1, b"\x02\0\0"),
         wire.goaway(0),
     ],
-    ids=["ping", "settings", "window", "priority", "unknown", "unknown-stream", "data", "goaway"],
+    ids=[
+        "ping",
+        "settings",
+        "window",
+        "priority",
+        "unknown",
+        "unknown-stream",
+        "data",
+        "padding",
+        "goaway",
+    ],
 )
 def test_frames_without_effect_are_waste(implementation: Any, useless: bytes) -> None:
     client = RawClient(implementation)
@@ -447,6 +459,19 @@ def test_a_turn_is_bounded_by_requests_that_become_complete(implementation: Any)
         calls.append(len(of_kind(client.session.receive(b""), events.CALL)))
     assert sum(calls) == 35
     assert max(calls) <= 10
+
+
+def test_long_header_lists_fill_turns_of_the_fallback() -> None:
+    """A list costs the library some milliseconds."""
+    client = RawClient(fallback, Limits(turn_calls=1_000))
+    many = [(f"n{number}", "") for number in range(300)]
+    client.session.receive(b"".join(request(stream, extra=many) for stream in range(1, 41, 2)))
+    turns = 1
+    while client.session.is_behind:
+        client.session.receive(b"")
+        turns += 1
+    assert client.session.open_streams == 20
+    assert turns >= 10
 
 
 @each
