@@ -175,8 +175,12 @@ impl<B: Body> ClientSession<B> {
         let Some(call) = self.streams.get_mut(&stream) else {
             return true;
         };
+        let fits = Half::fits(&self.core, &mut call.out, &message);
         call.half
             .send(&mut self.core, &mut call.out, message, is_framed, false);
+        if fits {
+            return true;
+        }
         self.flush();
         let Some(call) = self.streams.get_mut(&stream) else {
             return true;
