@@ -8,10 +8,9 @@ the wire carries them as an `Error` message in trailing metadata; the SDK raises
 from collections.abc import Mapping
 from typing import ClassVar, Literal
 
-from rockoon_rpc.status import without_addresses
-
 from rockoon_core.valid_text import exception_text, valid_text
 from rockoon_proto.v1.errors_pb2 import Error
+from rockoon_rpc.status import without_addresses
 
 ERROR_METADATA_KEY = "rockoon-error-bin"
 PRESSURE = "pressure"

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from rockoon_rpc.server_connection import ServerConnection
 
 from rockoon_broker.clock import SystemClock
 from rockoon_broker.pull import Pulled
@@ -21,6 +20,7 @@ from rockoon_broker.topics.served_topics import ServedTopics
 from rockoon_core import errors
 from rockoon_format.hashes import java_hash_code
 from rockoon_proto.v1 import broker_pb2 as pb
+from rockoon_rpc.server_connection import ServerConnection
 from rockoon_runtime.access.callers import Caller
 from rockoon_runtime.access.keys import KeyTable
 from rockoon_runtime.access.open_calls import OpenCall

@@ -11,12 +11,12 @@ from typing import Any
 import grpc
 import pytest
 from grpc import aio
-from rockoon_rpc.server import Server
 
 from rockoon.local.authority import Authority, Issued
 from rockoon_core.channels import Dialer, Tls
 from rockoon_core.http2 import dialing
 from rockoon_core.http2.channel import Http2Channel
+from rockoon_rpc.server import Server
 from support.names import named
 from support.waiting import DEADLINE_SECONDS
 

@@ -10,14 +10,14 @@ import grpc
 import pytest
 from google.protobuf.wrappers_pb2 import BytesValue
 from grpc import aio
-from rockoon_rpc.server import Server
-from rockoon_rpc.server_call import ServerCall
 
 from rockoon_core.channels import Dialer
 from rockoon_core.http2 import frames
 from rockoon_core.http2.channel import MESSAGE_BYTES_MAX, Http2Channel, timeout_text
 from rockoon_core.http2.client_call import ClientCall, ClientStream
 from rockoon_core.http2.headers import block
+from rockoon_rpc.server import Server
+from rockoon_rpc.server_call import ServerCall
 from support.eventually import eventually
 from support.waiting import DEADLINE_SECONDS
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import uvloop
+
 from rockoon_rpc import first_step
 
 LOOPS = [asyncio.new_event_loop, uvloop.new_event_loop]

@@ -19,9 +19,9 @@ from typing import Self
 
 import grpc
 import uvloop
-from rockoon_rpc.server import Server
 
 from rockoon_core.http2.channel import Http2Channel
+from rockoon_rpc.server import Server
 
 AT_ONCE = 20
 # Closed with this, a socket sends a reset.

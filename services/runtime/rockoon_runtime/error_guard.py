@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 import grpc
 from google.protobuf.message import DecodeError
 from grpc import aio
-from rockoon_rpc.server_call import ServerCall, no_objection
 
 from rockoon_core.errors import (
     ERROR_METADATA_KEY,
@@ -25,6 +24,7 @@ from rockoon_core.errors import (
     WrongCluster,
 )
 from rockoon_core.protocol import CLUSTER_METADATA_KEY
+from rockoon_rpc.server_call import ServerCall, no_objection
 from rockoon_runtime.access.gate import Gate
 from rockoon_runtime.access.gated import gated
 from rockoon_runtime.calls import SUCCESS, CallTimes, method_name

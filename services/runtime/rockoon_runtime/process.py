@@ -22,10 +22,10 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 import uvloop
-from rockoon_rpc import implementation
 
 from rockoon_core.disk import Disk
 from rockoon_core.errors import RockoonError
+from rockoon_rpc import implementation
 from rockoon_runtime.allocator import keep_freed_memory
 from rockoon_runtime.settings import Loaded, SettingsError, command_line, load, render
 from rockoon_runtime.telemetry.logs import set_up_logging

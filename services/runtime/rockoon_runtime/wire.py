@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, cast
 from grpc import aio
 from grpc_health.v1 import health, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
+
+from rockoon_core.protocol import CLUSTER_METADATA_KEY
+from rockoon_core.signature import ACCESS_METADATA_KEY
 from rockoon_rpc.addresses import Addresses
 from rockoon_rpc.limits import Limits
 from rockoon_rpc.server import Server, host_and_port
 from rockoon_rpc.server_call import no_objection
-
-from rockoon_core.protocol import CLUSTER_METADATA_KEY
-from rockoon_core.signature import ACCESS_METADATA_KEY
 from rockoon_runtime.access.gate import Gate
 from rockoon_runtime.calls import CallTimes
 from rockoon_runtime.drain import QUIET_SECONDS, Drain, DrainSettings

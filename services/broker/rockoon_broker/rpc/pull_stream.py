@@ -14,8 +14,6 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from rockoon_rpc.server_call import ServerCall
-
 from rockoon_broker.broker import Broker
 from rockoon_broker.clock import Clock
 from rockoon_broker.cold_reads import Loads
@@ -35,6 +33,7 @@ from rockoon_broker.store.log.file_reads import ColdRead, mode
 from rockoon_broker.store.reading.reader import GetResult, GetStatus
 from rockoon_core.errors import Busy, Internal, InvalidArgument, RockoonError
 from rockoon_proto.v1 import broker_pb2
+from rockoon_rpc.server_call import ServerCall
 from rockoon_runtime.access.callers import Caller
 from rockoon_runtime.calls import SUCCESS, Call, CallTimes
 
