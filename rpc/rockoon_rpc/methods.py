@@ -5,7 +5,6 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from rockoon_rpc.first_step import Steps
-from rockoon_rpc.server_call import ServerCall
 
 
 class CallDetails(NamedTuple):
@@ -48,7 +47,7 @@ class Method:
         )
         self._behaviour = behaviour
         # Given a request, or a stream of them, and the call, makes the coroutine that answers.
-        self.start: Callable[[Any, ServerCall], Steps] = behaviour
+        self.start: Callable[[Any, Any], Steps] = behaviour
         if inspect.iscoroutinefunction(behaviour):
             pass
         elif self.has_one_answer:
@@ -56,10 +55,10 @@ class Method:
         else:
             self.start = self._sent
 
-    async def _awaited(self, request: Any, call: ServerCall) -> Any:
+    async def _awaited(self, request: Any, call: Any) -> Any:
         return await self._behaviour(request, call)
 
-    async def _sent(self, request: Any, call: ServerCall) -> None:
+    async def _sent(self, request: Any, call: Any) -> None:
         replies = self._behaviour(request, call)
         if inspect.isawaitable(replies):
             # It writes them itself.
