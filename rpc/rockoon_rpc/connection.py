@@ -147,7 +147,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         self._take_turn(self._buffer[:count])
         # A loop may read again in the same iteration if the buffer was filled.
-        if count == len(self._buffer) or self.session.is_behind or self._is_full:
+        if count == len(self._buffer) or self._must_wait:
             self._pause()
 
     def eof_received(self) -> bool:
@@ -175,6 +175,11 @@ class Connection(asyncio.BufferedProtocol):
                     stream.received(event[2])
             else:
                 handlers[event[0]](self, *event[1:])
+
+    @property
+    def _must_wait(self) -> bool:
+        """Whether nothing may be read before the next turn."""
+        return self.session.is_behind or self._pause_seconds > 0 or self._is_full
 
     @property
     def _is_full(self) -> bool:
@@ -212,7 +217,7 @@ class Connection(asyncio.BufferedProtocol):
             self._take_turn(b"")
             if self.is_closing:
                 return
-        if self.session.is_behind or self._is_full:
+        if self._must_wait:
             self._pause()
         else:
             self._is_paused = False
