@@ -1,9 +1,10 @@
-//! The compiled twin of what `rockoon_format` does with NumPy; `rockoon_format.kernel` chooses.
+//! The compiled twin of what `rockoon_format` does with NumPy; `rockoon_format.kernel` chooses. And
+//! `http2`: the sessions of `rockoon_rpc`.
 //!
 //! 1. What NumPy decides it decides alike, or says that it does not know: then NumPy does it.
 //!    Nothing here names a reason for a refusal.
 //! 2. No module but the binding has unsafe code: what PyO3's macros make, `fresh` and `shared`, which are
-//!    short; and one line of `ahead`.
+//!    short; and one line each of `ahead` and `python_http2`.
 //! 3. A position that comes from bytes is asked for (`get`), never indexed with: there is no
 //!    panic, which would be no `Exception` in Python.
 
@@ -16,6 +17,7 @@ pub mod encode;
 pub mod entries;
 #[cfg(feature = "python")]
 mod fresh;
+pub mod http2;
 pub mod index;
 pub mod laid;
 pub mod md5;
@@ -25,6 +27,8 @@ pub mod pool;
 mod python;
 #[cfg(feature = "python")]
 mod python_delivered;
+#[cfg(feature = "python")]
+mod python_http2;
 #[cfg(feature = "python")]
 mod python_logs;
 #[cfg(feature = "python")]
@@ -44,4 +48,4 @@ pub mod window;
 pub mod wire;
 
 /// Raised with every change of what Python calls; `rockoon_format.kernel` takes only its own.
-pub const INTERFACE: u32 = 18;
+pub const INTERFACE: u32 = 19;
