@@ -214,7 +214,16 @@ class ServerSession(Session, Protocol):
 
 
 class ClientSession(Session, Protocol):
-    """A client's side. Constructor argument: `limits`, a `Limits`."""
+    """A client's side. Constructor argument: `limits`, a `Limits`.
+
+    A session ends calls itself, by ANSWER or FINISHED, and resets their streams if they are open:
+    an answer with an HTTP status other than 200 (gRPC's status for it), one without a status
+    (INTERNAL), one whose headers cannot be read (INTERNAL), compressed messages (UNIMPLEMENTED),
+    messages that are too long (RESOURCE_EXHAUSTED), and a stream that the peer resets with
+    REFUSED_STREAM behind the headers of its answer (UNAVAILABLE). If a call is over before its
+    requests, the session resets the stream with NO_ERROR. So RESET with REFUSED_STREAM means that
+    the peer has not handled the call.
+    """
 
     def request(
         self,
@@ -233,7 +242,8 @@ class ClientSession(Session, Protocol):
             one_answer: report the end of the call by one ANSWER; else by MESSAGE and FINISHED.
 
         Returns:
-            The stream's number, or 0: the peer allows no further stream.
+            The stream's number, or 0: the peer allows no further stream, the numbers are used up,
+            or a side has sent GOAWAY.
         """
         ...
 
