@@ -137,7 +137,8 @@ class Session(Protocol):
 
     @property
     def unsent_bytes(self) -> int:
-        """Of messages that are not in the output yet: windows or the transport have no room."""
+        """Of messages that are not in the output yet (windows or the transport have no room), and
+        of output that `output` has not returned, for example answers to PING."""
         ...
 
     def send(self, stream: int, message: bytes | list[bytes], framed: bool = False) -> bool:
@@ -176,8 +177,9 @@ class ServerSession(Session, Protocol):
             own.
 
     A session ends itself, with trailers only: calls of unknown methods (UNIMPLEMENTED), calls with
-    a malformed grpc-timeout, no request, or several requests for a method that has one (INTERNAL),
-    compressed messages (UNIMPLEMENTED), messages that are too long (RESOURCE_EXHAUSTED). A request
+    a malformed grpc-timeout, metadata that is not base64, no request, or several requests for a
+    method that has one (INTERNAL), compressed messages (UNIMPLEMENTED), messages and headers that
+    are too long (RESOURCE_EXHAUSTED; much longer headers are BROKEN). A request
     that is not gRPC's is answered with HTTP status 415. A stream beyond `streams_max`, and one
     behind `leave`, is reset with REFUSED_STREAM.
     """
@@ -186,7 +188,12 @@ class ServerSession(Session, Protocol):
         self, stream: int, message: bytes, trailing: Metadata = (), framed: bool = False
     ) -> bool:
         """Send a call's only answer and status OK, with headers if they are not sent; return as
-        `send` does. The stream is over as soon as all is in the output."""
+        `send` does. The stream is over as soon as all is in the output.
+
+        Raises:
+            ValueError: HTTP/2 does not permit a name or a value of the metadata. Nothing is sent.
+                So do `begin`, `finish`, `request` and `request_head`.
+        """
         ...
 
     def begin(self, stream: int, metadata: Metadata = ()) -> None:
