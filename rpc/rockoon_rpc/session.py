@@ -33,8 +33,8 @@ MESSAGE = 1
 # code of HTTP/2. A server's session also reports a call that it has refused itself (for example a
 # message that is too long) after it has sent the status, so that the handler is cancelled.
 RESET = 2
-# All that was queued on a stream is in the output, after `send` or `respond` has returned False:
-# (stream,).
+# All that was queued on a stream is in the output, after `send` or `respond` has returned False, or
+# after `request` with a message that did not fit: (stream,).
 ROOM = 3
 # The peer has acknowledged the PING of `ping`: ().
 PONG = 4

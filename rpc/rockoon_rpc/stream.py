@@ -60,6 +60,9 @@ class MessageStream:
             and self.on_message(message)
         ):
             return
+        self._add_unread(message)
+
+    def _add_unread(self, message: bytes) -> None:
         self._unread.append(message)
         self._unread_bytes += len(message)
         if self._unread_bytes > self.connection.limits.unread_bytes_max and not self._is_held:
