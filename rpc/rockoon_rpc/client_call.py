@@ -189,6 +189,17 @@ class ClientCall:
         self.connection = connection
         self.id = stream
 
+    async def wait_for_connection(self) -> None:
+        """Return when the call is sent.
+
+        Raises:
+            AioRpcError: the call is over, and was not sent.
+        """
+        while not self.id and self._opening is not None and not self._opening.done():
+            await asyncio.wait((self._opening,))
+        if not self.id:
+            self._raise()
+
     # Ending.
 
     def finished(self, status: int, details: str, trailing: Metadata) -> None:
@@ -370,7 +381,7 @@ class StreamCall(ClientCall, MessageStream):
         on_message: as of `MessageStream`, but called with parsed messages.
     """
 
-    __slots__ = (*_CALL_SLOTS, "_opened", "_requests", "_sending")
+    __slots__ = (*_CALL_SLOTS, "_requests", "_sending")
 
     connection: "ClientConnection"
 
@@ -385,7 +396,6 @@ class StreamCall(ClientCall, MessageStream):
         # The connection is known when the call is sent.
         MessageStream.__init__(self, cast(Any, None), 0)
         self._requests: Any = request if method.sends_stream else None
-        self._opened: asyncio.Future[None] | None = None
         self._sending: asyncio.Task[None] | None = None
         ClientCall.__init__(self, method, request, timeout, metadata, waits)
 
@@ -393,29 +403,11 @@ class StreamCall(ClientCall, MessageStream):
         super().opened(connection, stream)
         if self._requests is not None:
             self._sending = asyncio.get_running_loop().create_task(self._send_all())
-        self._notify_opened()
-
-    def _notify_opened(self) -> None:
-        _notify(self._opened)
 
     def _notify_waiting(self) -> None:
         if self._sending is not None:
             self._sending.cancel()
-        self._notify_opened()
         self.closed()
-
-    async def wait_for_connection(self) -> None:
-        """Return when the call is sent.
-
-        Raises:
-            AioRpcError: the call is over, and was not sent.
-        """
-        while not self.id and self._code is None:
-            if self._opened is None or self._opened.done():
-                self._opened = asyncio.get_running_loop().create_future()
-            await asyncio.shield(self._opened)
-        if not self.id:
-            self._raise()
 
     # Requests.
 

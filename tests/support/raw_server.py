@@ -8,7 +8,7 @@ from rockoon_core.http2 import frames
 from rockoon_core.http2.headers import block
 from support.raw_http2 import RawPeer, data
 
-HEAD = b"\x88"
+HEAD = b"\x88" + block([("content-type", "application/grpc")])
 
 
 class ServerEnd(RawPeer):
