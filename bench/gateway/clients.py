@@ -8,13 +8,14 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 from dataclasses import dataclass, field
 from functools import partial
 
+from rockoon_rpc.channel import Channel
+
 import rockoon
 from bench.compare.programs import MeasureFailed, cpu_seconds
 from gateway.consumers import Consumer, handle
 from gateway.wire_client import WireClient, consumer_settings, message, producer_settings
 from rockoon.producer.producer import Producer
 from rockoon.receiving.simple_consumer import SimpleConsumer
-from rockoon_core.http2.channel import Http2Channel
 from rockoon_proto.apache.rocketmq.v2 import definition_pb2 as d
 
 BODY = b"b" * 100
@@ -59,7 +60,7 @@ async def stored_first(endpoint: str, topic: str) -> None:
     Raises:
         MeasureFailed: it is not, for a minute.
     """
-    async with WireClient(endpoint, "bench@1@0@first", channel=Http2Channel(endpoint)) as client:
+    async with WireClient(endpoint, "bench@1@0@first", channel=Channel(endpoint)) as client:
         deadline = time.monotonic() + FIRST_SECONDS_MAX
         while (answer := await client.send(message(topic, BODY))).status.code != d.OK:
             if time.monotonic() > deadline:
@@ -78,7 +79,7 @@ async def connected(
         clients: list[WireClient] = []
 
         async def connect(number: int) -> None:
-            client = WireClient(endpoint, f"bench@1@0@{number}", channel=Http2Channel(endpoint))
+            client = WireClient(endpoint, f"bench@1@0@{number}", channel=Channel(endpoint))
             clients.append(await stack.enter_async_context(client))
             stream = client.telemetry()
             await stream.tell(settings)
