@@ -4,6 +4,8 @@ from typing import Any
 from typing_extensions import Buffer
 
 INTERFACE: int
+# A module; `rockoon_rpc.session` has its types.
+http2: Any
 
 def check_batch(
     frames: bytes,

@@ -16,6 +16,7 @@ pub mod encode;
 pub mod entries;
 #[cfg(feature = "python")]
 mod fresh;
+pub mod http2;
 pub mod index;
 pub mod laid;
 pub mod md5;
@@ -25,6 +26,8 @@ pub mod pool;
 mod python;
 #[cfg(feature = "python")]
 mod python_delivered;
+#[cfg(feature = "python")]
+mod python_http2;
 #[cfg(feature = "python")]
 mod python_logs;
 #[cfg(feature = "python")]
@@ -44,4 +47,4 @@ pub mod window;
 pub mod wire;
 
 /// Raised with every change of what Python calls; `rockoon_format.kernel` takes only its own.
-pub const INTERFACE: u32 = 18;
+pub const INTERFACE: u32 = 19;

@@ -744,5 +744,6 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<crate::python_delivered::DeliveredAnswers>()?;
     crate::python_reading::add_to(module)?;
     crate::python_wire::add_to(module)?;
+    crate::python_http2::add_to(module)?;
     crate::python_logs::add_to(module)
 }

@@ -1,0 +1,270 @@
+//! What a server's session and a client's have in common, but their streams.
+
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+
+use h2::{Ping, PingPong};
+
+use super::pipe::{Body, Pipe};
+use super::scanner::{Notes, Scanner, TurnLimits};
+use super::Event;
+
+/// Of all events of a turn, so that short messages in one frame do not make a long turn.
+const TURN_MESSAGES: usize = 512;
+/// Frames without effect that an honest peer sends with a call, and bytes that it receives for one:
+/// it opens windows.
+const IDLE_FRAMES_PER_CALL: u64 = 4;
+const SENT_BYTES_PER_IDLE_FRAME: u64 = 8;
+/// Fewer frames without effect are reported with later ones.
+const IDLE_FRAMES_REPORTED_MIN: u32 = 16;
+/// The connection's window grows and shrinks in such steps for streams that are held.
+const WINDOW_STEP: usize = 1 << 20;
+const WINDOW_MAX: usize = 64 << 20;
+const DEBUG_TEXT_BYTES_MAX: usize = 256;
+const GOAWAY: u8 = 7;
+
+/// Bounds on what a peer may cost; see `rockoon_rpc.limits`.
+#[derive(Clone)]
+pub struct Limits {
+    pub message_bytes_max: usize,
+    pub header_list_bytes_max: u32,
+    pub streams_max: u32,
+    pub frame_bytes_max: u32,
+    pub stream_window_bytes: u32,
+    pub connection_window_bytes: u32,
+    pub turn_bytes: usize,
+    pub turn_calls: usize,
+}
+
+impl Limits {
+    fn turn(&self) -> TurnLimits {
+        TurnLimits {
+            bytes: self.turn_bytes.max(1),
+            calls: self.turn_calls.max(1),
+        }
+    }
+}
+
+/// How h2's connection ends.
+pub enum End {
+    /// No further stream follows, and none is left.
+    Over,
+    Broken(u32, String),
+}
+
+impl End {
+    pub fn of(error: &h2::Error) -> End {
+        if error.is_go_away() && error.is_remote() {
+            return End::Over;
+        }
+        let code = error.reason().map_or(super::INTERNAL_ERROR, u32::from);
+        End::Broken(code, error.to_string())
+    }
+}
+
+pub struct Core<B: Body> {
+    pub pipe: Arc<Pipe<B>>,
+    pub limits: Limits,
+    pub notes: Notes,
+    /// Streams that had more messages than a turn.
+    pub unread: Vec<u32>,
+    pub messages_left: usize,
+    /// The highest stream that the peer has opened.
+    pub highest: u32,
+    /// Streams that were reset because of the peer.
+    pub resets: u32,
+    /// Something was queued in h2 that is not in the output.
+    pub is_dirty: bool,
+    pub is_over: bool,
+    events: Vec<Event>,
+    scanner: Scanner,
+    kept: Vec<u8>,
+    is_ready: bool,
+    sent_bytes: u64,
+    idle_frames: u32,
+    withheld: usize,
+    window: usize,
+    pings: Option<PingPong>,
+    is_ping_sent: bool,
+    wants_ping: bool,
+}
+
+impl<B: Body> Core<B> {
+    pub fn new(limits: Limits, is_server: bool) -> Self {
+        Core {
+            pipe: Pipe::new(),
+            notes: Notes::default(),
+            unread: Vec::new(),
+            messages_left: 0,
+            highest: 0,
+            resets: 0,
+            is_dirty: false,
+            is_over: false,
+            events: Vec::new(),
+            scanner: Scanner::new(is_server),
+            kept: Vec::new(),
+            is_ready: false,
+            sent_bytes: 0,
+            idle_frames: 0,
+            withheld: 0,
+            window: limits.connection_window_bytes as usize,
+            pings: None,
+            is_ping_sent: false,
+            wants_ping: false,
+            limits,
+        }
+    }
+
+    pub fn event(&mut self, event: Event) {
+        self.events.push(event);
+    }
+
+    pub fn take_events(&mut self) -> Vec<Event> {
+        std::mem::take(&mut self.events)
+    }
+
+    // Input.
+
+    /// Give h2 the bytes of one turn; keep the rest.
+    pub fn begin_turn(&mut self, data: &[u8], open_streams: usize) {
+        self.messages_left = TURN_MESSAGES;
+        let limits = self.limits.turn();
+        if self.kept.is_empty() {
+            let count = self
+                .scanner
+                .scan(data, limits, open_streams, &mut self.notes);
+            let (turn, rest) = data.split_at_checked(count).unwrap_or((data, &[]));
+            self.pipe.add_input(turn);
+            self.kept.extend_from_slice(rest);
+        } else {
+            self.kept.extend_from_slice(data);
+            let kept = std::mem::take(&mut self.kept);
+            let count = self
+                .scanner
+                .scan(&kept, limits, open_streams, &mut self.notes);
+            let (turn, rest) = kept.split_at_checked(count).unwrap_or((&kept, &[]));
+            self.pipe.add_input(turn);
+            self.kept = rest.to_vec();
+        }
+    }
+
+    pub fn is_behind(&self) -> bool {
+        !(self.is_over || self.kept.is_empty() && self.unread.is_empty())
+    }
+
+    /// Report what the frames of the turn say by themselves.
+    pub fn end_turn(&mut self) {
+        if self.is_ping_sent {
+            let mut context = Context::from_waker(Waker::noop());
+            let polled = self
+                .pings
+                .as_mut()
+                .map(|pings| pings.poll_pong(&mut context));
+            if let Some(Poll::Ready(Ok(_))) = polled {
+                self.is_ping_sent = false;
+                self.event(Event::Pong);
+                self.send_ping();
+            }
+        }
+        let allowed = u64::from(self.notes.calls) * IDLE_FRAMES_PER_CALL
+            + self.sent_bytes / SENT_BYTES_PER_IDLE_FRAME;
+        if self.notes.idle_frames > 0 {
+            self.sent_bytes = 0;
+        }
+        let allowed = u32::try_from(allowed).unwrap_or(u32::MAX);
+        self.idle_frames += self.notes.idle_frames.saturating_sub(allowed);
+        let resets = std::mem::take(&mut self.resets);
+        if self.idle_frames >= IDLE_FRAMES_REPORTED_MIN || resets > 0 {
+            let idle_frames = std::mem::take(&mut self.idle_frames);
+            self.event(Event::Waste(idle_frames, resets));
+        }
+        self.notes.clear();
+    }
+
+    /// Report the peer's first SETTINGS.
+    pub fn report_ready(&mut self) {
+        if self.notes.settings && !self.is_ready {
+            self.is_ready = true;
+            self.event(Event::Ready);
+        }
+    }
+
+    pub fn is_ready(&self) -> bool {
+        self.is_ready
+    }
+
+    // Windows.
+
+    /// Count bytes for which a held stream gets no window. Returns the connection's window if it
+    /// has to change.
+    pub fn withhold(&mut self, bytes: usize) {
+        self.withheld += bytes;
+    }
+
+    pub fn release(&mut self, bytes: usize) {
+        self.withheld = self.withheld.saturating_sub(bytes);
+    }
+
+    /// The connection's window, if it has to change: withheld bytes must not stop other streams.
+    pub fn new_window(&mut self) -> Option<u32> {
+        let own = self.limits.connection_window_bytes as usize;
+        let more = self.withheld.next_multiple_of(WINDOW_STEP);
+        let window = (own + more).min(WINDOW_MAX.max(own));
+        (window != self.window).then(|| {
+            self.window = window;
+            window as u32
+        })
+    }
+
+    // Pings.
+
+    pub fn set_pings(&mut self, pings: Option<PingPong>) {
+        self.pings = pings;
+        self.send_ping();
+    }
+
+    pub fn ping(&mut self) {
+        self.wants_ping = true;
+        if !self.is_ping_sent {
+            self.send_ping();
+        }
+    }
+
+    fn send_ping(&mut self) {
+        if let (true, Some(pings)) = (self.wants_ping, &mut self.pings) {
+            self.wants_ping = false;
+            self.is_ping_sent = pings.send_ping(Ping::opaque()).is_ok();
+            self.is_dirty = true;
+        }
+    }
+
+    // Output.
+
+    pub fn sent(&mut self, bytes: usize) {
+        self.sent_bytes += bytes as u64;
+    }
+
+    /// Put out a GOAWAY frame of our own: h2 has none with a text.
+    pub fn put_goaway(&self, code: u32, text: &str) {
+        let text = text.as_bytes();
+        let text = text.get(..DEBUG_TEXT_BYTES_MAX).unwrap_or(text);
+        let length = 8 + text.len() as u32;
+        let mut frame = length.to_be_bytes().get(1..).unwrap_or_default().to_vec();
+        frame.extend([GOAWAY, 0, 0, 0, 0, 0]);
+        frame.extend(self.highest.to_be_bytes());
+        frame.extend(code.to_be_bytes());
+        frame.extend(text);
+        self.pipe.put(&frame);
+    }
+
+    /// Nothing is read or sent any more.
+    pub fn end(&mut self, end: End) {
+        self.is_over = true;
+        self.kept = Vec::new();
+        self.unread.clear();
+        self.pings = None;
+        if let End::Broken(code, reason) = end {
+            self.event(Event::Broken(code, reason));
+        }
+    }
+}

@@ -1,0 +1,653 @@
+//! A server's session.
+
+use std::future::Future;
+use std::mem::forget;
+use std::panic::{catch_unwind, AssertUnwindSafe};
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use fnv::FnvHashMap;
+use h2::server::{Builder, Connection, Handshake, SendResponse};
+use h2::{Reason, RecvStream, SendStream};
+use http::{HeaderMap, Method, Request, Response, StatusCode};
+
+use super::core::{Core, End, Limits};
+use super::incoming::{Message, Refusal};
+use super::metadata::{self, Headers, Metadata};
+use super::pipe::{Body, Outgoing, Piece, Wire};
+use super::stream::{Half, Step};
+use super::{Event, Pieces};
+
+/// Streams that were reset are remembered for so long: the peer may still send frames of them.
+const RESET_STREAMS_MAX: usize = 1_000;
+const RESET_SECONDS: u64 = 2;
+
+/// The methods that the server has, and the headers that it keeps.
+pub trait Routes {
+    /// A number for the method of a path, and whether its requests are a stream.
+    fn route_of(&mut self, path: &str) -> Option<(u32, bool)>;
+    fn keeps(&self, name: &str) -> bool;
+}
+
+enum Link<B: Body> {
+    Handshake(Handshake<Wire<B>, Outgoing<B>>),
+    Open(Connection<Wire<B>, Outgoing<B>>),
+    Ended,
+}
+
+enum Answer<B: Body> {
+    Awaited(SendResponse<Outgoing<B>>),
+    /// Its headers are sent.
+    Begun(SendStream<Outgoing<B>>),
+    /// All of it is queued.
+    Queued,
+}
+
+enum Requests {
+    /// Of a method with one request: what CALL reports with it.
+    One {
+        route: u32,
+        metadata: Metadata,
+        timeout: Option<f64>,
+        message: Option<Message>,
+        is_reported: bool,
+    },
+    Many,
+    Complete,
+}
+
+struct Call<B: Body> {
+    half: Half,
+    answer: Answer<B>,
+    requests: Requests,
+}
+
+impl<B: Body> Call<B> {
+    /// Whether an event has named the call.
+    fn is_reported(&self) -> bool {
+        match self.requests {
+            Requests::One { is_reported, .. } => is_reported,
+            Requests::Many | Requests::Complete => true,
+        }
+    }
+
+    /// Send the headers of the answer; returns the stream for its messages.
+    fn begin(&mut self, more: Headers) -> Option<&mut SendStream<Outgoing<B>>> {
+        if let Answer::Awaited(answer) = &mut self.answer {
+            let mut response = Response::new(());
+            *response.headers_mut() = metadata::answer_headers(more);
+            self.answer = match answer.send_response(response, false) {
+                Ok(stream) => Answer::Begun(stream),
+                // The peer has reset the stream.
+                Err(_) => Answer::Queued,
+            };
+        }
+        match &mut self.answer {
+            Answer::Begun(stream) => Some(stream),
+            _ => None,
+        }
+    }
+
+    /// Queue the status; the call is over when all is sent.
+    fn finish(&mut self, status: u32, details: &str, more: Headers) {
+        match std::mem::replace(&mut self.answer, Answer::Queued) {
+            Answer::Awaited(mut answer) => send_status_alone(&mut answer, status, details, more),
+            Answer::Begun(mut stream) => {
+                let mut trailers = HeaderMap::with_capacity(1);
+                metadata::add_status(&mut trailers, status, details, more);
+                let _ = stream.send_trailers(trailers);
+            }
+            Answer::Queued => {}
+        }
+    }
+
+    fn reset(&mut self, reason: Reason) {
+        match &mut self.answer {
+            Answer::Awaited(answer) => answer.send_reset(reason),
+            Answer::Begun(stream) => stream.send_reset(reason),
+            Answer::Queued => {}
+        }
+    }
+}
+
+/// Send an answer that is a status only.
+fn send_status_alone<B: Body>(
+    answer: &mut SendResponse<Outgoing<B>>,
+    status: u32,
+    details: &str,
+    more: Headers,
+) {
+    let mut response = Response::new(());
+    let mut headers = metadata::answer_headers(Headers::new());
+    metadata::add_status(&mut headers, status, details, more);
+    *response.headers_mut() = headers;
+    // It fails for a stream that the peer has reset.
+    let _ = answer.send_response(response, true);
+}
+
+type Accepted<B> = (Request<RecvStream>, SendResponse<Outgoing<B>>);
+
+pub struct ServerSession<B: Body, R: Routes> {
+    core: Core<B>,
+    link: Link<B>,
+    streams: FnvHashMap<u32, Call<B>>,
+    pub routes: R,
+    accepted: Vec<Accepted<B>>,
+    is_leaving: bool,
+    refuses: bool,
+}
+
+impl<B: Body, R: Routes> ServerSession<B, R> {
+    pub fn new(routes: R, limits: Limits) -> Self {
+        let core = Core::new(limits, true);
+        let limits = &core.limits;
+        let handshake = Builder::new()
+            .initial_window_size(limits.stream_window_bytes)
+            .initial_connection_window_size(limits.connection_window_bytes)
+            .max_frame_size(limits.frame_bytes_max)
+            .max_header_list_size(limits.header_list_bytes_max)
+            .max_concurrent_streams(limits.streams_max)
+            .max_concurrent_reset_streams(RESET_STREAMS_MAX)
+            .reset_stream_duration(Duration::from_secs(RESET_SECONDS))
+            // The owner has budgets, which are for a time and not for the whole connection.
+            .max_local_error_reset_streams(None)
+            .max_pending_accept_reset_streams(usize::MAX)
+            .data_frame_budget(usize::MAX)
+            .handshake(Wire(core.pipe.clone()));
+        let mut session = ServerSession {
+            core,
+            link: Link::Handshake(handshake),
+            streams: FnvHashMap::default(),
+            routes,
+            accepted: Vec::new(),
+            is_leaving: false,
+            refuses: false,
+        };
+        session.poll();
+        session
+    }
+
+    // Input.
+
+    pub fn receive(&mut self, data: &[u8]) -> Vec<Event> {
+        if !self.core.is_over {
+            self.core.begin_turn(data, self.streams.len());
+            self.poll();
+            self.handle_turn();
+        }
+        self.core.take_events()
+    }
+
+    pub fn events(&mut self) -> Vec<Event> {
+        self.core.take_events()
+    }
+
+    pub fn is_behind(&self) -> bool {
+        self.core.is_behind()
+    }
+
+    pub fn hold(&mut self, stream: u32) {
+        if let Some(call) = self.streams.get_mut(&stream) {
+            call.half.hold();
+        }
+    }
+
+    pub fn resume(&mut self, stream: u32) {
+        if let Some(call) = self.streams.get_mut(&stream) {
+            call.half.resume(&mut self.core);
+            self.set_window();
+            self.core.is_dirty = true;
+        }
+    }
+
+    // Output.
+
+    /// Pass on the pieces of the output.
+    pub fn output(&mut self, each: impl FnMut(Piece<B>)) {
+        if self.core.is_dirty || self.core.pipe.is_blocked() {
+            self.flush();
+        }
+        self.core.pipe.take_output(each);
+    }
+
+    pub fn unsent_bytes(&self) -> usize {
+        self.core.pipe.unsent_bytes()
+    }
+
+    pub fn send(&mut self, stream: u32, message: Pieces<B>, is_framed: bool) -> bool {
+        let Some(call) = self.streams.get_mut(&stream) else {
+            return true;
+        };
+        call.begin(Headers::new());
+        if let Answer::Begun(out) = &mut call.answer {
+            call.half
+                .send(&mut self.core, out, message, is_framed, false);
+        }
+        self.has_left(stream)
+    }
+
+    pub fn respond(
+        &mut self,
+        stream: u32,
+        message: Pieces<B>,
+        trailing: Headers,
+        is_framed: bool,
+    ) -> bool {
+        let Some(call) = self.streams.get_mut(&stream) else {
+            return true;
+        };
+        call.begin(Headers::new());
+        if let Answer::Begun(out) = &mut call.answer {
+            call.half
+                .send(&mut self.core, out, message, is_framed, false);
+        }
+        self.finish(stream, super::OK, "", trailing)
+    }
+
+    pub fn begin(&mut self, stream: u32, more: Headers) {
+        if let Some(call) = self.streams.get_mut(&stream) {
+            call.begin(more);
+            self.core.is_dirty = true;
+        }
+    }
+
+    pub fn finish(&mut self, stream: u32, status: u32, details: &str, trailing: Headers) -> bool {
+        let Some(call) = self.streams.get_mut(&stream) else {
+            return true;
+        };
+        call.finish(status, details, trailing);
+        call.half.stop(&mut self.core);
+        self.core.is_dirty = true;
+        self.has_left(stream)
+    }
+
+    pub fn reset(&mut self, stream: u32, code: u32) {
+        if let Some(mut call) = self.streams.remove(&stream) {
+            call.reset(Reason::from(code));
+            call.half.stop(&mut self.core);
+            self.core.is_dirty = true;
+        }
+    }
+
+    pub fn ping(&mut self) {
+        self.core.ping();
+    }
+
+    pub fn close(&mut self, code: u32, text: &str) {
+        if self.core.is_over {
+            return;
+        }
+        self.core.pipe.open_wide();
+        self.flush();
+        if !self.core.is_over {
+            self.core.put_goaway(code, text);
+            self.end(End::Broken(code, text.to_string()));
+        }
+    }
+
+    pub fn leave(&mut self, at_once: bool) {
+        self.is_leaving = true;
+        self.refuses |= at_once;
+        if let Link::Open(connection) = &mut self.link {
+            connection.graceful_shutdown();
+            self.core.is_dirty = true;
+        }
+    }
+
+    pub fn open_streams(&self) -> usize {
+        self.streams.len()
+    }
+
+    // h2.
+
+    /// Let h2 read its input and write its output.
+    fn poll(&mut self) {
+        self.core.is_dirty = false;
+        let (link, accepted) = (&mut self.link, &mut self.accepted);
+        let polled = catch_unwind(AssertUnwindSafe(|| advance(link, accepted)));
+        match polled {
+            Ok(Ok(is_new)) => {
+                if is_new {
+                    self.opened();
+                }
+            }
+            Ok(Err(end)) => {
+                if let (End::Broken(code, _), Link::Handshake(_)) = (&end, &self.link) {
+                    self.core.put_goaway(*code, "this is not HTTP/2");
+                }
+                self.end(end);
+            }
+            Err(_) => {
+                // h2's locks are poisoned: its objects panic when they are dropped.
+                forget(std::mem::replace(&mut self.link, Link::Ended));
+                forget(std::mem::take(&mut self.streams));
+                forget(std::mem::take(&mut self.accepted));
+                self.core.put_goaway(super::INTERNAL_ERROR, "");
+                let reason = "h2 has panicked".to_string();
+                self.core.end(End::Broken(super::INTERNAL_ERROR, reason));
+            }
+        }
+    }
+
+    /// The peer's preface has arrived.
+    fn opened(&mut self) {
+        if let Link::Open(connection) = &mut self.link {
+            self.core.set_pings(connection.ping_pong());
+            if self.is_leaving {
+                connection.graceful_shutdown();
+                self.core.is_dirty = true;
+            }
+        }
+        if self.core.is_dirty {
+            self.poll();
+        }
+    }
+
+    fn end(&mut self, end: End) {
+        self.core.end(end);
+        self.streams.clear();
+        self.accepted.clear();
+        self.link = Link::Ended;
+    }
+
+    fn set_window(&mut self) {
+        if let Link::Open(connection) = &mut self.link {
+            if let Some(window) = self.core.new_window() {
+                connection.set_target_window_size(window);
+                self.core.is_dirty = true;
+            }
+        }
+    }
+
+    /// Put out what is queued, as far as windows and the output have room.
+    fn flush(&mut self) {
+        if !self.core.is_over && self.core.pipe.unblock() {
+            self.poll();
+        }
+        self.settle();
+    }
+
+    /// Note which messages have left.
+    fn settle(&mut self) {
+        for number in self.core.pipe.take_drained() {
+            let Some(call) = self.streams.get_mut(&number) else {
+                continue;
+            };
+            call.half.queued = call.half.queued.saturating_sub(1);
+            if call.half.queued > 0 {
+                continue;
+            }
+            let wants_room = std::mem::take(&mut call.half.wants_room);
+            if matches!(call.answer, Answer::Queued) {
+                self.streams.remove(&number);
+            }
+            if wants_room {
+                self.core.event(Event::Room(number));
+            }
+        }
+    }
+
+    /// Whether all that was queued on a stream has left; else ROOM follows.
+    fn has_left(&mut self, stream: u32) -> bool {
+        self.flush();
+        let Some(call) = self.streams.get_mut(&stream) else {
+            return true;
+        };
+        if call.half.queued > 0 {
+            call.half.wants_room = true;
+            return false;
+        }
+        if matches!(call.answer, Answer::Queued) {
+            self.streams.remove(&stream);
+        }
+        true
+    }
+
+    // Turns.
+
+    fn handle_turn(&mut self) {
+        if self.core.is_over {
+            return;
+        }
+        self.core.report_ready();
+        let opened = self.core.notes.opened;
+        // Streams that h2 has reset or refused by itself.
+        self.core.resets += opened.saturating_sub(self.accepted.len() as u32);
+        let mut resets = std::mem::take(&mut self.core.notes.resets);
+        let mut accepted = std::mem::take(&mut self.accepted);
+        for (request, answer) in accepted.drain(..) {
+            let number = answer.stream_id().as_u32();
+            self.core.highest = self.core.highest.max(number);
+            match resets.iter().position(|(stream, _)| *stream == number) {
+                Some(at) => {
+                    resets.swap_remove(at);
+                    self.core.resets += 1;
+                }
+                None => self.accept(number, request, answer),
+            }
+        }
+        self.accepted = accepted;
+        for (number, code) in resets {
+            self.peer_reset(number, code);
+        }
+        for number in std::mem::take(&mut self.core.unread) {
+            self.read(number, 0);
+        }
+        let touched = std::mem::take(&mut self.core.notes.touched);
+        for (number, frames) in &touched {
+            self.read(*number, *frames);
+        }
+        self.core.notes.touched = touched;
+        if let Some((last, code, text)) = self.core.notes.goaway.take() {
+            self.core.event(Event::GoAway(last, code, text));
+        }
+        self.set_window();
+        self.core.end_turn();
+        if self.core.is_dirty {
+            self.flush();
+        } else {
+            self.settle();
+        }
+    }
+
+    fn peer_reset(&mut self, number: u32, code: u32) {
+        self.core.resets += 1;
+        if let Some(mut call) = self.streams.remove(&number) {
+            call.half.stop(&mut self.core);
+            if call.is_reported() {
+                let reason = format!("the peer has reset the stream: {:?}", Reason::from(code));
+                self.core.event(Event::Reset(number, code, reason));
+            }
+        } else if number <= self.core.highest {
+            self.core.event(Event::LateReset(number));
+        }
+    }
+
+    /// A stream that the peer has opened.
+    fn accept(
+        &mut self,
+        number: u32,
+        request: Request<RecvStream>,
+        mut answer: SendResponse<Outgoing<B>>,
+    ) {
+        // What ends here is sent with the turn; a request that is not complete is given up when
+        // its handles are dropped.
+        self.core.is_dirty = true;
+        if self.refuses {
+            self.core.resets += 1;
+            answer.send_reset(Reason::REFUSED_STREAM);
+            return;
+        }
+        let (head, recv) = request.into_parts();
+        if head.method != Method::POST || !metadata::is_grpc(&head.headers) {
+            let mut response = Response::new(());
+            *response.status_mut() = StatusCode::UNSUPPORTED_MEDIA_TYPE;
+            let _ = answer.send_response(response, true);
+            return;
+        }
+        match self.call_of(&head) {
+            Ok((is_stream, route, metadata, timeout)) => {
+                let requests = if is_stream {
+                    self.core
+                        .event(Event::Opened(number, route, metadata, timeout));
+                    Requests::Many
+                } else {
+                    Requests::One {
+                        route,
+                        metadata,
+                        timeout,
+                        message: None,
+                        is_reported: false,
+                    }
+                };
+                let call = Call {
+                    half: Half::new(Some(recv)),
+                    answer: Answer::Awaited(answer),
+                    requests,
+                };
+                self.streams.insert(number, call);
+            }
+            Err(refusal) => {
+                let text = &refusal.text;
+                send_status_alone(&mut answer, refusal.status, text, Headers::new());
+            }
+        }
+    }
+
+    #[allow(clippy::type_complexity)]
+    fn call_of(
+        &mut self,
+        head: &http::request::Parts,
+    ) -> Result<(bool, u32, Metadata, Option<f64>), Refusal> {
+        let path = head.uri.path();
+        let Some((route, is_stream)) = self.routes.route_of(path) else {
+            let text = format!("there is no method {path}");
+            return Err(Refusal::new(super::UNIMPLEMENTED, text));
+        };
+        let timeout = metadata::timeout(&head.headers)?;
+        let routes = &self.routes;
+        let metadata = metadata::metadata(&head.headers, |name| routes.keeps(name.as_str()))?;
+        Ok((is_stream, route, metadata, timeout))
+    }
+
+    /// Report what has arrived on a stream.
+    ///
+    /// `frames`: of the stream in this turn; those of a stream that is over had no effect.
+    fn read(&mut self, number: u32, frames: u32) {
+        let Some(call) = self.streams.get_mut(&number) else {
+            if number > 0 && number <= self.core.highest {
+                self.core.notes.idle_frames += frames;
+            }
+            return;
+        };
+        loop {
+            match call.half.next(&mut self.core) {
+                Step::Message(message) => match &mut call.requests {
+                    Requests::Many => self.core.event(Event::Message(number, message)),
+                    Requests::One { message: first, .. } => {
+                        if first.replace(message).is_some() {
+                            let text = "several requests to a method that has one";
+                            return self.refuse(number, Refusal::new(super::INTERNAL, text));
+                        }
+                    }
+                    Requests::Complete => {}
+                },
+                Step::Ended(_) => return self.requests_ended(number),
+                Step::Pending => {
+                    if let Requests::One { is_reported, .. } = &mut call.requests {
+                        if !std::mem::replace(is_reported, true) {
+                            self.core.event(Event::Awaited(number));
+                        }
+                    }
+                    return;
+                }
+                Step::Full => return self.core.unread.push(number),
+                Step::Refused(refusal) => return self.refuse(number, refusal),
+                Step::Failed(error) => return self.failed(number, &error),
+            }
+        }
+    }
+
+    /// The peer sends no further requests.
+    fn requests_ended(&mut self, number: u32) {
+        let Some(call) = self.streams.get_mut(&number) else {
+            return;
+        };
+        if call.half.is_cut() {
+            let text = "the last request is not complete";
+            return self.refuse(number, Refusal::new(super::INTERNAL, text));
+        }
+        call.half.stop(&mut self.core);
+        match std::mem::replace(&mut call.requests, Requests::Complete) {
+            Requests::One {
+                route,
+                metadata,
+                timeout,
+                message: Some(message),
+                ..
+            } => self
+                .core
+                .event(Event::Call(number, route, metadata, timeout, message)),
+            requests @ Requests::One { .. } => {
+                call.requests = requests;
+                let text = "the call has no request";
+                self.refuse(number, Refusal::new(super::INTERNAL, text));
+            }
+            Requests::Many => self.core.event(Event::Ended(number)),
+            Requests::Complete => {}
+        }
+    }
+
+    /// End a call with a status of the session's own.
+    fn refuse(&mut self, number: u32, refusal: Refusal) {
+        if let Some(mut call) = self.streams.remove(&number) {
+            call.finish(refusal.status, &refusal.text, Headers::new());
+            call.half.stop(&mut self.core);
+            self.core.is_dirty = true;
+            if call.is_reported() {
+                self.core
+                    .event(Event::Reset(number, super::CANCEL, refusal.text));
+            }
+        }
+    }
+
+    /// h2 has reset a stream because of the peer.
+    fn failed(&mut self, number: u32, error: &h2::Error) {
+        if let Some(mut call) = self.streams.remove(&number) {
+            self.core.resets += 1;
+            call.half.stop(&mut self.core);
+            self.core.is_dirty = true;
+            if call.is_reported() {
+                let code = error.reason().map_or(super::INTERNAL_ERROR, u32::from);
+                self.core
+                    .event(Event::Reset(number, code, error.to_string()));
+            }
+        }
+    }
+}
+
+/// Poll h2 until it waits for input; returns whether the connection is new.
+fn advance<B: Body>(link: &mut Link<B>, accepted: &mut Vec<Accepted<B>>) -> Result<bool, End> {
+    let mut context = Context::from_waker(Waker::noop());
+    let mut is_new = false;
+    if let Link::Handshake(handshake) = link {
+        match Pin::new(handshake).poll(&mut context) {
+            Poll::Ready(Ok(connection)) => *link = Link::Open(connection),
+            Poll::Ready(Err(error)) => return Err(End::of(&error)),
+            Poll::Pending => return Ok(false),
+        }
+        is_new = true;
+    }
+    let Link::Open(connection) = link else {
+        return Ok(false);
+    };
+    loop {
+        match connection.poll_accept(&mut context) {
+            Poll::Ready(Some(Ok(stream))) => accepted.push(stream),
+            Poll::Ready(Some(Err(error))) => return Err(End::of(&error)),
+            Poll::Ready(None) => return Err(End::Over),
+            Poll::Pending => return Ok(is_new),
+        }
+    }
+}
