@@ -8,8 +8,6 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 from dataclasses import dataclass, field
 from functools import partial
 
-from rockoon_rpc.channel import Channel
-
 import rockoon
 from bench.compare.programs import MeasureFailed, cpu_seconds
 from gateway.consumers import Consumer, handle
@@ -17,6 +15,7 @@ from gateway.wire_client import WireClient, consumer_settings, message, producer
 from rockoon.producer.producer import Producer
 from rockoon.receiving.simple_consumer import SimpleConsumer
 from rockoon_proto.apache.rocketmq.v2 import definition_pb2 as d
+from rockoon_rpc.channel import Channel
 
 BODY = b"b" * 100
 WARM_SHARE = 0.3

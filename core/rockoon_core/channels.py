@@ -12,9 +12,6 @@ from typing import Any, NamedTuple
 
 import grpc
 from grpc import aio
-from rockoon_rpc.channel import Channel
-from rockoon_rpc.client_tls import ALPN, ChannelTls
-from rockoon_rpc.limits import Limits
 
 from rockoon_core.pem_files import (
     Certificate,
@@ -26,6 +23,9 @@ from rockoon_core.pem_files import (
 )
 from rockoon_core.signature import Credentials, Signer
 from rockoon_core.signed_channel import SignedBlockingChannel, SignedChannel
+from rockoon_rpc.channel import Channel
+from rockoon_rpc.client_tls import ALPN, ChannelTls
+from rockoon_rpc.limits import Limits
 
 MESSAGE_BYTES_MAX = Limits().message_bytes_max
 # Of the channels that gRPC makes, for code without an event loop. Batches are up to a few MiB:

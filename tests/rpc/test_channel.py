@@ -10,12 +10,12 @@ import grpc
 import pytest
 from google.protobuf.wrappers_pb2 import BytesValue
 from grpc import aio
-from rockoon_rpc.channel import Channel
-from rockoon_rpc.client_call import ClientCall
-from rockoon_rpc.limits import Limits
 
 from rockoon_core.channels import Dialer
 from rockoon_core.http2 import frames
+from rockoon_rpc.channel import Channel
+from rockoon_rpc.client_call import ClientCall
+from rockoon_rpc.limits import Limits
 from rockoon_runtime.http2_call import ServerCall
 from rockoon_runtime.http2_server import Http2Server
 from support.eventually import eventually

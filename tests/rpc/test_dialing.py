@@ -11,11 +11,11 @@ from typing import Any
 import grpc
 import pytest
 from grpc import aio
-from rockoon_rpc import dialing
-from rockoon_rpc.channel import Channel
 
 from rockoon.local.authority import Authority, Issued
 from rockoon_core.channels import Dialer, Tls
+from rockoon_rpc import dialing
+from rockoon_rpc.channel import Channel
 from rockoon_runtime.http2_server import Http2Server
 from support.names import named
 from support.waiting import DEADLINE_SECONDS

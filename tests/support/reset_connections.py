@@ -19,8 +19,8 @@ from typing import Self
 
 import grpc
 import uvloop
-from rockoon_rpc.channel import Channel
 
+from rockoon_rpc.channel import Channel
 from rockoon_runtime.http2_server import Http2Server
 
 AT_ONCE = 20

@@ -13,7 +13,6 @@ from collections.abc import Callable
 
 import numpy as np
 from grpc import RpcError, StatusCode, aio
-from rockoon_rpc.client_call import StreamCall
 
 from rockoon.errors import BrokerUnavailable, Closed, RockoonError
 from rockoon.net.connection import Connection
@@ -28,6 +27,7 @@ from rockoon_proto.v1.broker_pb2 import (
     PullStreamRequest,
 )
 from rockoon_proto.v1.nameserver_pb2 import Node
+from rockoon_rpc.client_call import StreamCall
 
 log = limited(logging.getLogger(__name__))
 

@@ -11,13 +11,13 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from grpc import RpcError, aio
-from rockoon_rpc.client_call import StreamCall
 
 from rockoon.errors import BrokerUnavailable, Internal, RockoonError
 from rockoon.net.append_replies import Answer, Answers
 from rockoon.producer.accumulator import ProducerBatch
 from rockoon_core.failed_call import from_rpc_error
 from rockoon_proto.v1.broker_pb2 import AppendRequest
+from rockoon_rpc.client_call import StreamCall
 
 if TYPE_CHECKING:
     from rockoon_proto.v1.broker_pb2_grpc import BrokerAsyncStub
