@@ -309,8 +309,9 @@ class LibrarySession:
         if stream is None:
             return
         stream.owed_bytes += length
+        stream.has_ended = event.stream_ended is not None
         self._read(stream, event.data)
-        if event.stream_ended is None and stream.id in self._streams:
+        if stream.id in self._streams:
             self._give_back(stream)
 
     def _read(self, stream: SessionStream, data: bytes) -> None:
