@@ -30,7 +30,7 @@ def paired_fixture(request: pytest.FixtureRequest) -> Iterator[Factory]:
     for mark in chosen.marks:
         if mark.name == "skipif" and mark.args[0]:
             pytest.skip(mark.kwargs["reason"])
-    yield lambda *arguments, **options: Pair(*chosen.values, *arguments, **options)
+    return lambda *arguments, **options: Pair(*chosen.values, *arguments, **options)
 
 
 def by_bytes(piece: bytes) -> list[bytes]:
@@ -168,7 +168,8 @@ def test_an_answer_before_the_end_of_the_requests_ends_the_call(paired: Factory)
     assert of_kind(pair.of_server(), events.RESET, events.LATE_RESET) == []
     assert pair.client.open_streams == pair.server.open_streams == 0
     # Calls for a forgotten stream have no effect.
-    assert pair.client.send(stream, b"x") and pair.server.send(stream, b"x")
+    assert pair.client.send(stream, b"x")
+    assert pair.server.send(stream, b"x")
     pair.client.end(stream)
     pair.client.reset(stream, ErrorCode.CANCEL)
     pair.server.respond(stream, b"x")
@@ -360,7 +361,8 @@ def test_a_reset_of_each_side_arrives(paired: Factory, code: int) -> None:
     (at_client,) = of_kind(pair.of_client(), events.RESET)
     assert at_server[1:3] == (first, code)
     assert at_client[1:3] == (second, code)
-    assert at_server[3] and at_client[3]
+    assert at_server[3]
+    assert at_client[3]
     assert pair.client.open_streams == pair.server.open_streams == 0
 
 

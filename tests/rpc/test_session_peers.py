@@ -154,8 +154,17 @@ def test_a_malformed_timeout_is_refused(implementation: Any, value: str) -> None
 @each
 @pytest.mark.parametrize(
     ("value", "seconds"),
-    [("1H", 3600), ("2M", 120), ("3S", 3), ("4m", 0.004), ("5u", 5e-6), ("6n", 6e-9)]
-    + [("99999999S", 99_999_999), ("0S", 0), ("007m", 0.007)],
+    [
+        ("1H", 3600),
+        ("2M", 120),
+        ("3S", 3),
+        ("4m", 0.004),
+        ("5u", 5e-06),
+        ("6n", 6e-09),
+        ("99999999S", 99999999),
+        ("0S", 0),
+        ("007m", 0.007),
+    ],
 )
 def test_a_timeout_has_a_unit(implementation: Any, value: str, seconds: float) -> None:
     client = RawClient(implementation)
@@ -223,7 +232,8 @@ def test_text_that_is_not_utf8_arrives_escaped(implementation: Any) -> None:
     (call,) = client.send(whole_request(1, extra=[("name", b"a\xffb"), ("utf", "ü".encode())]))
     found = dict(call[3])
     assert isinstance(found["name"], str)
-    assert found["name"].startswith("a") and found["name"].endswith("b")
+    assert found["name"].startswith("a")
+    assert found["name"].endswith("b")
     assert found["utf"] == "ü"
     found["name"].encode()
 
@@ -502,8 +512,17 @@ def test_a_client_sends_a_call_as_grpc_says(implementation: Any) -> None:
 @each
 @pytest.mark.parametrize(
     ("http", "status"),
-    [("400", INTERNAL), ("401", 16), ("403", 7), ("404", UNIMPLEMENTED), ("429", UNAVAILABLE)]
-    + [("502", UNAVAILABLE), ("503", UNAVAILABLE), ("504", UNAVAILABLE), ("418", UNKNOWN)],
+    [
+        ("400", INTERNAL),
+        ("401", 16),
+        ("403", 7),
+        ("404", UNIMPLEMENTED),
+        ("429", UNAVAILABLE),
+        ("502", UNAVAILABLE),
+        ("503", UNAVAILABLE),
+        ("504", UNAVAILABLE),
+        ("418", UNKNOWN),
+    ],
 )
 @pytest.mark.parametrize("end", [True, False])
 def test_a_status_of_http_becomes_one_of_grpc(
@@ -561,7 +580,8 @@ def test_an_ok_without_an_answer_and_two_answers_are_internal(implementation: An
     stream = server.call()
     ok = [("grpc-status", "0")]
     (answer,) = server.send(server.answer(stream, end=True, extra=ok))
-    assert answer[0] == events.ANSWER and answer[5] is None
+    assert answer[0] == events.ANSWER
+    assert answer[5] is None
     assert answer[2] in (OK, INTERNAL)
     stream = server.call()
     twice = wire.data(stream, wire.message(b"x") * 2)
