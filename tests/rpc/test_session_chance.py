@@ -46,9 +46,11 @@ class Side:
     # Streams on which the other side sends no more.
     ended: set[int] = field(default_factory=set)
 
-    def send(self, stream: int, message: bytes) -> None:
+    def send(self, stream: int, message: bytes, cut: int) -> None:
+        """Send a message in two pieces."""
         self.sent[stream].append(message)
-        self.note_room(stream, self.session.send(stream, message))
+        pieces = [message[:cut], message[cut:]]
+        self.note_room(stream, self.session.send(stream, pieces))
 
     def note_room(self, stream: int, is_sent: bool) -> None:
         if is_sent:
@@ -121,13 +123,14 @@ class Run:
         self.client = Side(client_by.ClientSession(LIMITS))
         self.sides = (self.server, self.client)
         self.heads = {path: head(client_by, path) for path in (ONE, MANY)}
+        self.bytes = chance.randbytes(1 << 19)
         self.unary: set[int] = set()
         # Streams that the server has finished before the client.
         self.early: set[int] = set()
 
     def message(self) -> bytes:
-        length = self.chance.choice(LENGTHS)
-        return self.chance.randbytes(min(length, 16)) + bytes(max(length - 16, 0))
+        at = self.chance.randrange(len(self.bytes) // 2)
+        return self.bytes[at : at + self.chance.choice(LENGTHS)]
 
     def step(self) -> None:
         chance = self.chance
@@ -175,8 +178,8 @@ class Run:
     def send(self, side: Side, stream: int) -> None:
         if stream in self.unary:
             self.finish(side, stream)
-        elif stream not in side.awaits_room:
-            side.send(stream, self.message())
+        elif stream not in side.awaits_room or self.chance.random() < 0.3:
+            side.send(stream, self.message(), self.chance.randrange(1_000))
 
     def finish(self, side: Side, stream: int) -> None:
         """End this side of a stream."""
