@@ -1,6 +1,7 @@
 """Sessions of both implementations, connected to each other: calls, streams, windows, ends."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -13,24 +14,20 @@ from support.session_pairs import IMPLEMENTATIONS, MANY, ONE, Pair, head, of_kin
 
 PAIRS = [
     pytest.param(
-        *(each.values[0] for each in pair),
+        tuple(each.values[0] for each in pair),
         id="-".join(str(each.id) for each in pair),
         marks=[mark for each in pair for mark in each.marks],
     )
     for pair in product(IMPLEMENTATIONS, repeat=2)
 ]
-both = pytest.mark.parametrize(("server_by", "client_by"), PAIRS)
 Factory = Callable[..., Pair]
 
 
-@pytest.fixture(name="paired", params=[each.id for each in PAIRS])
-def paired_fixture(request: pytest.FixtureRequest) -> Iterator[Factory]:
-    """Makes pairs of two implementations."""
-    chosen = next(each for each in PAIRS if each.id == request.param)
-    for mark in chosen.marks:
-        if mark.name == "skipif" and mark.args[0]:
-            pytest.skip(mark.kwargs["reason"])
-    return lambda *arguments, **options: Pair(*chosen.values, *arguments, **options)
+@pytest.fixture(name="paired", params=PAIRS)
+def paired_fixture(request: pytest.FixtureRequest) -> Factory:
+    """Makes pairs of two implementations: a server's and a client's."""
+    server_by, client_by = request.param
+    return partial(Pair, server_by, client_by)
 
 
 def by_bytes(piece: bytes) -> list[bytes]:
@@ -60,8 +57,9 @@ def pair_metadata(pair: Pair) -> events.Metadata:
     pair.at_server.remove(call)
     pair.move()
     pair.at_client[:] = [each for each in pair.at_client if each[1] != call[1]]
-    assert {name for name, _ in call[3]} <= {"user-agent"}
-    return call[3]
+    metadata: events.Metadata = call[3]
+    assert {name for name, _ in metadata} <= {"user-agent"}
+    return metadata
 
 
 def test_an_empty_request_and_an_empty_answer_are_messages(paired: Factory) -> None:
@@ -220,13 +218,14 @@ def test_metadata_that_http2_forbids_is_not_sent(paired: Factory, value: str) ->
     pair.move()
     pair.of_server()
     bad = (("name", value),)
-    for attempt in (
+    attempts: list[Callable[[], object]] = [
         lambda: head(pair.client_by, ONE, bad),
         lambda: pair.client.request(pair.head(), b"", metadata=bad),
         lambda: pair.server.begin(1, bad),
         lambda: pair.server.respond(1, b"", bad),
         lambda: pair.server.finish(1, 0, "", bad),
-    ):
+    ]
+    for attempt in attempts:
         with pytest.raises(ValueError, match="name"):
             attempt()
     pair.move()
@@ -525,8 +524,9 @@ def test_honest_calls_cause_no_waste_of_frames(paired: Factory) -> None:
     assert sum(event[2] for event in waste) == 0
 
 
-@both
-def test_one_path_is_asked_once(server_by: Any, client_by: Any) -> None:
+@pytest.mark.parametrize("pair", PAIRS)
+def test_one_path_is_asked_once(pair: tuple[Any, Any]) -> None:
+    server_by, client_by = pair
     asked: list[str] = []
 
     def route_of(path: str) -> Any:

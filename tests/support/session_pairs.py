@@ -9,19 +9,16 @@ from rockoon_rpc import session as events
 from rockoon_rpc.limits import Limits
 from rockoon_rpc.session import Event, Route
 
+from rockoon_format import kernel
 from support import wire_frames as wire
 
-try:
-    from rockoon_kernel import http2 as compiled
-except ImportError:
-    compiled = None  # type: ignore[assignment]
-
+compiled: Any = getattr(kernel.chosen(kernel.AUTO), "http2", None)
 IMPLEMENTATIONS = (
     pytest.param(fallback, id="fallback"),
     pytest.param(
         compiled,
         id="compiled",
-        marks=pytest.mark.skipif(compiled is None, reason="rockoon_kernel has no http2"),
+        marks=pytest.mark.skipif(compiled is None, reason="the kernel has no http2"),
     ),
 )
 
