@@ -6,19 +6,19 @@ from typing import Any
 import pytest
 from rockoon_rpc import fallback
 from rockoon_rpc import session as events
+from rockoon_rpc.implementation import compiled
 from rockoon_rpc.limits import Limits
 from rockoon_rpc.session import Event, Route
 
-from rockoon_format import kernel
 from support import wire_frames as wire
 
-compiled: Any = getattr(kernel.chosen(kernel.AUTO), "http2", None)
+_compiled = compiled()
 IMPLEMENTATIONS = (
     pytest.param(fallback, id="fallback"),
     pytest.param(
-        compiled,
+        _compiled,
         id="compiled",
-        marks=pytest.mark.skipif(compiled is None, reason="the kernel has no http2"),
+        marks=pytest.mark.skipif(_compiled is None, reason="the kernel has no http2"),
     ),
 )
 
