@@ -325,6 +325,7 @@ class FallbackClientSession(LibrarySession):
             stream.ending = []
             self._queue(stream, message, framed=False)
             self._flush(stream)
+            stream.wants_room = False
         return stream_id
 
     def end(self, stream: int) -> None:

@@ -198,9 +198,16 @@ class LibrarySession:
             raise ConnectionBroken(ErrorCode.PROTOCOL_ERROR, "the first frame is not SETTINGS")
         if kind in (_HEADERS, _CONTINUATION):
             self._count_block(kind, flags, len(frame) - _HEAD_BYTES)
+            if self._is_client and not stream_id & 1:
+                # The library would let a server open it.
+                reason = f"HEADERS on the stream {stream_id}, which only a push could open"
+                raise ConnectionBroken(ErrorCode.PROTOCOL_ERROR, reason)
         elif self._block_bytes:
             # The library refuses any frame within a header block.
             pass
+        elif kind == _SETTINGS and flags & _ACK and len(frame) > _HEAD_BYTES:
+            reason = "an acknowledgement of SETTINGS has values"
+            raise ConnectionBroken(ErrorCode.FRAME_SIZE_ERROR, reason)
         elif kind == _GOAWAY:
             self._idle_frames += 1
             self._goaway(frame)
@@ -309,8 +316,9 @@ class LibrarySession:
         if stream is None:
             return
         stream.owed_bytes += length
+        stream.has_ended = event.stream_ended is not None
         self._read(stream, event.data)
-        if event.stream_ended is None and stream.id in self._streams:
+        if stream.id in self._streams:
             self._give_back(stream)
 
     def _read(self, stream: SessionStream, data: bytes) -> None:

@@ -1,5 +1,6 @@
 """Implementation of sessions: the compiled kernel, or the h2 library for Python."""
 
+import importlib
 from typing import cast
 
 from rockoon_format import kernel
@@ -9,12 +10,22 @@ from rockoon_rpc.session import Implementation
 COMPILED, FALLBACK = "compiled", "h2 for Python"
 
 
+def compiled() -> Implementation | None:
+    """Return the kernel's sessions; None if `rockoon_format.kernel` uses no kernel (see its
+    variable ROCKOON_KERNEL)."""
+    if kernel.native is None:
+        return None
+    try:
+        return cast(Implementation, importlib.import_module("rockoon_kernel.http2"))
+    except ImportError:
+        return None
+
+
 def implementation() -> Implementation:
-    """Return the sessions in use: the kernel's if `rockoon_format.kernel` uses a kernel that has
-    them (see its variable ROCKOON_KERNEL)."""
-    return cast(Implementation, getattr(kernel.native, "http2", fallback))
+    """Return the sessions in use."""
+    return compiled() or cast(Implementation, fallback)
 
 
 def name() -> str:
     """Return the name of the sessions in use, for `status` and the line at start."""
-    return COMPILED if hasattr(kernel.native, "http2") else FALLBACK
+    return FALLBACK if compiled() is None else COMPILED
