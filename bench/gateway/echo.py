@@ -10,7 +10,7 @@ import grpc
 import uvloop
 from grpc import aio
 
-from rockoon_runtime.http2_server import Http2Server
+from rockoon_rpc.server import Server
 
 METHOD = "/bench.Echo/Echo"
 
@@ -20,11 +20,11 @@ async def echo(request: bytes, _context: object) -> bytes:
 
 
 async def serve(kind: str, port: int) -> None:
-    server = Http2Server() if kind == "own" else aio.server()
+    server = Server() if kind == "own" else aio.server()
     service, _, name = METHOD[1:].partition("/")
     handlers: dict[str, Any] = {name: grpc.unary_unary_rpc_method_handler(echo)}
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, handlers),))
-    if isinstance(server, Http2Server):
+    if isinstance(server, Server):
         await server.listen("127.0.0.1", port)
     else:
         server.add_insecure_port(f"127.0.0.1:{port}")

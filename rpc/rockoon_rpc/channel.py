@@ -16,11 +16,11 @@ from typing import Any, Self
 import grpc
 from grpc import aio
 
-from rockoon_rpc.client_call import ClientCall, Method, failure
+from rockoon_rpc.client_call import ChannelMethod, ClientCall, failure
 from rockoon_rpc.client_connection import ClientConnection
 from rockoon_rpc.client_tls import ALPN, ChannelTls
 from rockoon_rpc.dialing import dialed
-from rockoon_rpc.implementation import implementation as chosen
+from rockoon_rpc.implementation import implementation
 from rockoon_rpc.limits import Limits
 from rockoon_rpc.liveness import Liveness
 from rockoon_rpc.session import Implementation
@@ -41,11 +41,11 @@ class Channel(aio.Channel):
         address: "host:port".
         limits: of its connections; longer answers are refused.
         tls: asked for each connection; None for plain ones.
-        implementation: of the sessions; the kernel's, or the fallback without a kernel.
+        sessions: the implementation; None chooses one.
 
     Attributes:
         address, limits: as given.
-        implementation: that is used.
+        sessions: the implementation in use.
         liveness: when a silent connection is aborted.
     """
 
@@ -55,11 +55,11 @@ class Channel(aio.Channel):
         *,
         limits: Limits | None = None,
         tls: Callable[[], ChannelTls] | None = None,
-        implementation: Implementation | None = None,
+        sessions: Implementation | None = None,
     ) -> None:
         self.address = address
         self.limits = limits or Limits()
-        self.implementation = implementation or chosen()
+        self.sessions = sessions or implementation()
         self.liveness = LIVENESS
         self._tls = tls
         # The newest one that accepts calls, and all that have not ended.
@@ -256,7 +256,7 @@ class Channel(aio.Channel):
     def request_head(self, method: str) -> Any:
         """The headers that all calls of a method have in common."""
         scheme = "http" if self._tls is None else "https"
-        return self.implementation.request_head(scheme, self.address, method)
+        return self.sessions.request_head(scheme, self.address, method)
 
     def unary_unary(self, method: str, *options: Any, **named: Any) -> Any:
         return self._method(method, False, False, *options, **named)
@@ -278,8 +278,8 @@ class Channel(aio.Channel):
         request_serializer: Any = None,
         response_deserializer: Any = None,
         _registered_method: bool | None = False,
-    ) -> Method:
-        return Method(
+    ) -> ChannelMethod:
+        return ChannelMethod(
             self,
             method,
             request_serializer,

@@ -13,6 +13,7 @@ import grpc
 from grpc import aio
 
 from rockoon_rpc.session import ErrorCode, Metadata
+from rockoon_rpc.status import failure_text
 from rockoon_rpc.stream import MessageStream
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ def _notify(waiting: asyncio.Future[None] | None) -> None:
         waiting.set_result(None)
 
 
-class Method:
+class ChannelMethod:
     """One method of a stub: makes its calls.
 
     Args:
@@ -122,7 +123,7 @@ class ClientCall:
 
     __slots__ = _NO_SLOTS
 
-    method: Method
+    method: ChannelMethod
     connection: "ClientConnection"
     id: int
     message: bytes | None
@@ -139,7 +140,7 @@ class ClientCall:
 
     def __init__(
         self,
-        method: Method,
+        method: ChannelMethod,
         request: Any,
         timeout: float | None,
         metadata: Metadata,
@@ -181,7 +182,7 @@ class ClientCall:
             # By `_give_up`, or because the channel is closed.
             self.end(grpc.StatusCode.CANCELLED, _CANCELLED_HERE)
         except Exception as error:
-            self.end(grpc.StatusCode.INTERNAL, f"the call cannot be sent: {error!r}")
+            self.end(grpc.StatusCode.INTERNAL, f"the call cannot be sent: {failure_text(error)}")
             raise
 
     def opened(self, connection: "ClientConnection", stream: int) -> None:
@@ -219,6 +220,9 @@ class ClientCall:
         connection = self.connection
         if connection.is_lost or connection.is_closing:
             self.end(grpc.StatusCode.UNAVAILABLE, reason)
+        elif code == ErrorCode.CANCEL and self.time_remaining() == 0:
+            # The server's timer was earlier than this side's.
+            self.overdue()
         else:
             self.end(_OF_RESET.get(code, grpc.StatusCode.INTERNAL), reason)
 
@@ -320,7 +324,7 @@ class ClientCall:
         try:
             return message if parse is None else parse(message)
         except Exception as error:
-            details = f"the answer cannot be read: {error}"
+            details = f"the answer cannot be read: {failure_text(error)}"
             self._give_up(grpc.StatusCode.INTERNAL, details)
             raise failure(grpc.StatusCode.INTERNAL, details) from error
 
@@ -332,7 +336,7 @@ class UnaryCall(ClientCall):
 
     def __init__(
         self,
-        method: Method,
+        method: ChannelMethod,
         request: Any,
         timeout: float | None,
         metadata: Metadata,
@@ -387,7 +391,7 @@ class StreamCall(ClientCall, MessageStream):
 
     def __init__(
         self,
-        method: Method,
+        method: ChannelMethod,
         request: Any,
         timeout: float | None,
         metadata: Metadata,
@@ -423,7 +427,7 @@ class StreamCall(ClientCall, MessageStream):
             self._end_requests()
         except Exception as error:  # noqa: BLE001 - of the caller's iterator, and reported
             self._is_cancelled = self._code is None
-            self._give_up(grpc.StatusCode.CANCELLED, f"the requests failed: {error!r}")
+            self._give_up(grpc.StatusCode.CANCELLED, f"the requests failed: {failure_text(error)}")
             asyncio.get_running_loop().call_exception_handler(
                 {"message": "the requests of a call failed", "exception": error}
             )

@@ -34,7 +34,7 @@ class ClientConnection(Connection):
     }
 
     def __init__(self, channel: "Channel") -> None:
-        session = channel.implementation.ClientSession(channel.limits)
+        session = channel.sessions.ClientSession(channel.limits)
         super().__init__(session, channel.limits, channel.liveness)
         self.is_internal = True
         self.address = channel.address

@@ -6,10 +6,10 @@ from itertools import product
 from typing import Any
 
 import pytest
+
 from rockoon_rpc import session as events
 from rockoon_rpc.limits import Limits
 from rockoon_rpc.session import ErrorCode
-
 from support.session_pairs import IMPLEMENTATIONS, MANY, ONE, Pair, head, of_kind, transfer
 
 PAIRS = [

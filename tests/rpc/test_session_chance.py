@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+
 from rockoon_rpc import session as events
 from rockoon_rpc.limits import Limits
 from rockoon_rpc.session import ErrorCode, Event
-
 from support.seeds import seeds
 from support.session_pairs import IMPLEMENTATIONS, MANY, ONE, ROUTES, head
 

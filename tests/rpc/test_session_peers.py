@@ -3,10 +3,10 @@
 from typing import Any
 
 import pytest
+
 from rockoon_rpc import session as events
 from rockoon_rpc.limits import Limits
 from rockoon_rpc.session import ErrorCode
-
 from support import wire_frames as wire
 from support.session_pairs import (
     IMPLEMENTATIONS,
