@@ -12,12 +12,12 @@ from google.protobuf.wrappers_pb2 import BytesValue
 from grpc import aio
 
 from rockoon_core.channels import Dialer
-from rockoon_core.http2 import frames
 from rockoon_rpc.channel import Channel
 from rockoon_rpc.client_call import ClientCall
 from rockoon_rpc.limits import Limits
-from rockoon_runtime.http2_call import ServerCall
-from rockoon_runtime.http2_server import Http2Server
+from rockoon_rpc.server import Server
+from rockoon_rpc.server_call import ServerCall
+from support import http2_frames as frames
 from support.eventually import eventually
 from support.kernels import BOTH, each_kernel
 from support.waiting import DEADLINE_SECONDS
@@ -71,7 +71,7 @@ class Callee:
 async def served(kind: str, callee: Callee, port: int = 0) -> AsyncIterator[int]:
     """A server of gRPC's, or of ours."""
     if kind == "ours":
-        ours = Http2Server()
+        ours = Server()
         ours.add_generic_rpc_handlers((callee.handler(),))
         found = await ours.listen("127.0.0.1", port)
         try:

@@ -16,7 +16,7 @@ from rockoon.local.authority import Authority, Issued
 from rockoon_core.channels import Dialer, Tls
 from rockoon_rpc import dialing
 from rockoon_rpc.channel import Channel
-from rockoon_runtime.http2_server import Http2Server
+from rockoon_rpc.server import Server
 from support.names import named
 from support.waiting import DEADLINE_SECONDS
 
@@ -41,7 +41,7 @@ async def echoed(channel: aio.Channel, body: bytes = b"x" * (3 << 20)) -> None:
 
 @asynccontextmanager
 async def served(host: str, port: int = 0) -> AsyncIterator[int]:
-    server = Http2Server()
+    server = Server()
     server.add_generic_rpc_handlers((Echo(),))
     yield await server.listen(host, port)
     await server.stop(None)

@@ -4,12 +4,12 @@ from collections.abc import Callable, Container, Sequence
 from typing import Any
 
 import pytest
+
 from rockoon_rpc import fallback
 from rockoon_rpc import session as events
 from rockoon_rpc.implementation import compiled
 from rockoon_rpc.limits import Limits
 from rockoon_rpc.session import Event, Route
-
 from support import wire_frames as wire
 
 _compiled = compiled()
