@@ -230,12 +230,14 @@ class Connection(asyncio.BufferedProtocol):
                 return
             if len(pieces) == 1:
                 self.transport.write(pieces[0])
-                if len(pieces[0]) <= WHOLE_OUTPUT_BYTES_MAX:
-                    return
             else:
                 self.transport.writelines(pieces)
             # Output made room in the session for messages that waited.
-            self._handle(self.session.events())
+            made_room = self.session.events()
+            if made_room:
+                self._handle(made_room)
+            elif len(pieces) == 1 and len(pieces[0]) <= WHOLE_OUTPUT_BYTES_MAX:
+                return
 
     def ping(self) -> None:
         self.session.ping()
