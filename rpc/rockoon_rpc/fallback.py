@@ -3,12 +3,10 @@
 A call costs about ten times as much as with the kernel; bounds, events and errors are the same.
 """
 
-import contextlib
 from collections.abc import Callable, Container
 from typing import ClassVar
 
 from h2 import events as received
-from h2.exceptions import StreamClosedError
 
 from rockoon_rpc import session as events
 from rockoon_rpc.fallback_headers import (
@@ -31,7 +29,7 @@ from rockoon_rpc.fallback_messages import (
     UNKNOWN,
     MessageRefused,
 )
-from rockoon_rpc.fallback_session import STREAM_ID_MAX, LibrarySession, SessionStream
+from rockoon_rpc.fallback_session import STREAM_ID_MAX, LibrarySession, SessionStream, remember
 from rockoon_rpc.limits import Limits
 from rockoon_rpc.session import ErrorCode, Metadata, Route
 
@@ -113,7 +111,7 @@ class FallbackServerSession(LibrarySession):
         self._kept_headers = kept
         self._is_leaving = False
         # Calls with one request that began in this turn.
-        self._begun: list[SessionStream] = []
+        self._new_calls: dict[int, SessionStream] = {}
 
     # Input.
 
@@ -133,7 +131,7 @@ class FallbackServerSession(LibrarySession):
                 return
             self._streams[stream_id] = stream
             if stream.is_one:
-                self._begun.append(stream)
+                self._new_calls[stream_id] = stream
             else:
                 opened = (stream_id, stream.route, stream.metadata, stream.timeout)
                 self._events.append((events.OPENED, *opened))
@@ -181,7 +179,7 @@ class FallbackServerSession(LibrarySession):
         self._library.send_headers(stream_id, headers, end_stream=True)
         if not stream.has_ended:
             self._resets += 1
-        is_known = stream_id in self._streams and stream not in self._begun
+        is_known = stream_id in self._streams and stream.id not in self._new_calls
         self._sent_last(stream)
         if is_known:
             self._events.append((events.RESET, stream_id, int(ErrorCode.NO_ERROR), str(refusal)))
@@ -222,12 +220,14 @@ class FallbackServerSession(LibrarySession):
             call = (stream.id, stream.route, stream.metadata, stream.timeout, stream.message)
             stream.message = None
             self._events.append((events.CALL, *call))
+            if stream.id not in self._new_calls:
+                self._completed += 1
 
     def _end_turn(self) -> None:
-        for stream in self._begun:
+        for stream in self._new_calls.values():
             if not stream.has_ended and stream.id in self._streams:
                 self._events.append((events.AWAITED, stream.id))
-        self._begun.clear()
+        self._new_calls.clear()
         super()._end_turn()
 
     def _reset_late(self, stream_id: int) -> None:
@@ -272,10 +272,10 @@ class FallbackServerSession(LibrarySession):
     def _sent_last(self, stream: SessionStream) -> None:
         super()._sent_last(stream)
         if stream.has_ended:
-            self._remember_end(stream.id)
+            remember(self._ended, stream.id)
         else:
             # The rest of the request is not needed (RFC 9113, section 8.1).
-            self._library.reset_stream(stream.id, ErrorCode.NO_ERROR)
+            self._reset_stream(stream.id, ErrorCode.NO_ERROR)
         self._forget(stream)
 
     def leave(self, at_once: bool) -> None:
@@ -443,8 +443,7 @@ class FallbackClientSession(LibrarySession):
             status, details = INTERNAL, "the server sent no answer"
         self._forget(stream)
         code = ErrorCode.NO_ERROR if stream.has_ended else ErrorCode.CANCEL
-        with contextlib.suppress(StreamClosedError):
-            self._library.reset_stream(stream.id, code)
+        self._reset_stream(stream.id, code)
         if stream.is_one:
             message = stream.message if status == OK else None
             self._events.append((events.ANSWER, stream.id, status, details, trailing, message))

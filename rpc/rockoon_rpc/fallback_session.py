@@ -19,7 +19,7 @@ from h2.settings import SettingCodes, Settings
 from h2.utilities import HeaderValidationFlags, validate_headers
 from hpack import HPACKError
 from hyperframe.exceptions import HyperframeError
-from hyperframe.frame import GoAwayFrame
+from hyperframe.frame import GoAwayFrame, RstStreamFrame
 
 from rockoon_rpc import session as events
 from rockoon_rpc.fallback_headers import BlockDecoder, Headers
@@ -137,9 +137,13 @@ class LibrarySession:
         # The highest number of a stream that the client has opened.
         self._last_stream = 0
         self._owed_bytes = self._data_bytes = self._queued_bytes = 0
-        self._calls = self._idle_frames = self._resets = 0
+        # New calls of the turn, and earlier ones whose requests became complete in it.
+        self._calls = self._completed = 0
+        self._idle_frames = self._resets = 0
         self._idle_frames_saved = float(_IDLE_FRAMES_FIRST)
+        # Streams that both sides have ended, and streams that this side has reset.
         self._ended: OrderedDict[int, None] = OrderedDict()
+        self._was_reset: OrderedDict[int, None] = OrderedDict()
         self._pings = 0
 
     # Input.
@@ -181,7 +185,11 @@ class LibrarySession:
             behind = at + _HEAD_BYTES + length
             if behind > end:
                 break
-            if at >= limits.turn_bytes or frames >= frames_max or self._calls >= limits.turn_calls:
+            if (
+                at >= limits.turn_bytes
+                or frames >= frames_max
+                or self._calls + self._completed >= limits.turn_calls
+            ):
                 self._is_behind = True
                 break
             frame = bytes(kept[at:behind])
@@ -218,7 +226,12 @@ class LibrarySession:
             len(frame) == _HEAD_BYTES and not flags & _END_STREAM
         ):
             self._idle_frames += 1
-        for event in self._feed(frame):
+        found = self._feed(frame)
+        if stream_id in self._was_reset:
+            # The frame was on its way; the library answers each with a further RST_STREAM.
+            again = RstStreamFrame(stream_id, error_code=ErrorCode.STREAM_CLOSED).serialize()
+            self._put(self._library.data_to_send().removesuffix(again))
+        for event in found:
             handler = self._handlers.get(type(event))
             if handler is not None:
                 handler(self, event)
@@ -234,7 +247,7 @@ class LibrarySession:
             goaway = GoAwayFrame(
                 last_stream_id=self._library.highest_inbound_stream_id, error_code=code
             ).serialize()
-            self._pieces.append(self._library.data_to_send().removesuffix(goaway))
+            self._put(self._library.data_to_send().removesuffix(goaway))
             if isinstance(failure.__cause__, HPACKError) and code == ErrorCode.PROTOCOL_ERROR:
                 code = ErrorCode.COMPRESSION_ERROR
             raise ConnectionBroken(code, _reason(failure)) from failure
@@ -288,7 +301,8 @@ class LibrarySession:
         """Report what the peer has cost; send what the windows have room for."""
         saved = self._idle_frames_saved + self._calls * _IDLE_FRAMES_PER_CALL
         waste, self._idle_frames = self._idle_frames - saved, 0
-        resets, self._resets, self._calls = self._resets, 0, 0
+        resets, self._resets = self._resets, 0
+        self._calls = self._completed = 0
         self._idle_frames_saved = min(max(-waste, 0.0), _IDLE_FRAMES_SAVED_MAX)
         if waste >= 1 or resets:
             self._events.append((events.WASTE, max(int(waste), 0), resets))
@@ -364,8 +378,7 @@ class LibrarySession:
     def _refuse_stream(self, stream_id: int, code: int, reason: str) -> None:
         """Reset a stream because of the peer, and report it if the owner knows it."""
         self._resets += 1
-        with contextlib.suppress(StreamClosedError):
-            self._library.reset_stream(stream_id, code)
+        self._reset_stream(stream_id, code)
         stream = self._streams.get(stream_id)
         if stream is not None:
             self._forget(stream)
@@ -393,7 +406,9 @@ class LibrarySession:
 
     def _collect(self) -> None:
         """Move what the library has put out to the pieces of the output."""
-        data = self._library.data_to_send()
+        self._put(self._library.data_to_send())
+
+    def _put(self, data: bytes) -> None:
         if data:
             self._pieces.append(data)
 
@@ -500,7 +515,13 @@ class LibrarySession:
         found = self._streams.get(stream)
         if found is not None:
             self._forget(found)
-            self._library.reset_stream(stream, code)
+            self._reset_stream(stream, code)
+
+    def _reset_stream(self, stream_id: int, code: int) -> None:
+        """Send RST_STREAM, if a side has not ended the stream."""
+        with contextlib.suppress(StreamClosedError):
+            self._library.reset_stream(stream_id, code)
+            remember(self._was_reset, stream_id)
 
     def ping(self) -> None:
         if self._is_over:
@@ -543,12 +564,6 @@ class LibrarySession:
         self._queued_bytes -= sum(map(len, stream.queue))
         stream.queue.clear()
 
-    def _remember_end(self, stream_id: int) -> None:
-        """Both sides have ended a stream."""
-        self._ended[stream_id] = None
-        if len(self._ended) > _ENDED_STREAMS_MAX:
-            self._ended.popitem(last=False)
-
     @property
     def open_streams(self) -> int:
         return len(self._streams)
@@ -585,6 +600,13 @@ def _new_connection(limits: Limits, is_client: bool) -> H2Connection:
     if limits.connection_window_bytes > _WINDOW_DEFAULT:
         library.increment_flow_control_window(limits.connection_window_bytes - _WINDOW_DEFAULT)
     return library
+
+
+def remember(streams: OrderedDict[int, None], stream_id: int) -> None:
+    """Add a stream to those of a kind; forget the oldest ones."""
+    streams[stream_id] = None
+    if len(streams) > _ENDED_STREAMS_MAX:
+        streams.popitem(last=False)
 
 
 def _reason(failure: Exception) -> str:

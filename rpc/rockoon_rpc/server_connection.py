@@ -41,6 +41,7 @@ class ServerConnection(Connection):
         share: of its address.
 
     Attributes:
+        is_ready: the peer's SETTINGS have arrived.
         is_leaving: it ends with its last call.
     """
 
@@ -61,7 +62,7 @@ class ServerConnection(Connection):
         self.server = server
         self.share = share
         self.address = share.address
-        self.is_leaving = False
+        self.is_ready = self.is_leaving = False
         self.receipts = Receipts(super().ping)
         # Ends of the handshake, then looks at how long it has been idle.
         self._timer: asyncio.TimerHandle | None = None
@@ -91,6 +92,7 @@ class ServerConnection(Connection):
         self.server.disconnected(self)
 
     def _ready(self) -> None:
+        self.is_ready = True
         if self._timer is not None:
             self._timer.cancel()
         self._look_again()

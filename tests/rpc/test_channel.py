@@ -24,6 +24,8 @@ from support.waiting import DEADLINE_SECONDS
 
 each_implementation = pytest.fixture(params=BOTH, autouse=True)(each_kernel)
 
+# Of two KiB: more than a transport holds.
+MANY = 1_500
 BODIES = [b"", b"x", bytes(16_379), bytes(70_000), bytes(9 << 20)]
 
 
@@ -53,10 +55,15 @@ class Callee:
             raise
         return request
 
+    async def many(self, request: BytesValue, _context: Any) -> AsyncIterator[BytesValue]:
+        for _ in range(MANY):
+            yield request
+
     def handler(self) -> Any:
         kinds: dict[str, tuple[Any, Any]] = {
             "Unary": (grpc.unary_unary_rpc_method_handler, self.unary),
             "Streams": (grpc.stream_stream_rpc_method_handler, self.streams),
+            "Many": (grpc.unary_stream_rpc_method_handler, self.many),
             "Refuses": (grpc.unary_unary_rpc_method_handler, self.refuses),
             "Waits": (grpc.unary_unary_rpc_method_handler, self.waits),
         }
@@ -147,6 +154,20 @@ async def test_a_taker_gets_what_it_wants_and_the_reader_the_rest_in_its_order(k
         taken = [each for each in offered if each.startswith(b"taken")]
         assert sorted([*taken, b"read 3", *read]) == sorted(sent)
         assert not call.write_now(BytesValue(value=b"late"))
+
+
+@SERVERS
+async def test_a_stream_that_is_longer_than_transports_hold_arrives(kind: str) -> None:
+    async with (
+        asyncio.timeout(DEADLINE_SECONDS),
+        served(kind, Callee()) as port,
+        Channel(f"127.0.0.1:{port}") as channel,
+    ):
+        request = BytesValue(value=bytes(2_000))
+        call = method(channel, "unary_stream", "Many")(request)
+        assert [each async for each in call] == [request] * MANY
+        echoed = method(channel, "stream_stream", "Streams")(request for _ in range(MANY))
+        assert [each async for each in echoed] == [request] * MANY
 
 
 @SERVERS

@@ -15,7 +15,7 @@ from support.session_pairs import IMPLEMENTATIONS, MANY, ONE, ROUTES, head
 
 STEPS = 600
 LENGTHS = (0, 1, 100, 100, 3_000, 16_384, 70_000, 200_000)
-# Transports take no more than this.
+# The limit of a transport's buffer.
 PIPE_BYTES_MAX = 256 << 10
 LIMITS = Limits(
     streams_max=12,

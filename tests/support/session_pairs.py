@@ -73,7 +73,7 @@ class Pair:
             moves = self.move_once()
 
     def move_once(self) -> bool:
-        """Move what each has to write; return whether that was something."""
+        """Move the output of each side; return whether there was any."""
         sent = transfer(self.client, self.server, self.at_client, self.at_server, self._cut)
         got = transfer(self.server, self.client, self.at_server, self.at_client, self._cut)
         return bool(sent or got)
@@ -157,7 +157,7 @@ class RawPeer:
         return [event for event in found if event[0] != events.WASTE]
 
     def read(self) -> list[Any]:
-        """Read what the session puts out; return the new frames."""
+        """Read the session's output; return the new frames."""
         new: list[Any] = []
         pieces = self.session.output()
         while pieces:
@@ -232,7 +232,7 @@ def request_pairs(
 
 
 def request(stream: int, *, end: bool = False, **fields: Any) -> bytes:
-    """HEADERS of a call; fields as of `request_pairs`."""
+    """HEADERS of a call; fields of `request_pairs`."""
     return wire.headers(stream, request_pairs(**fields), end=end)
 
 

@@ -200,7 +200,10 @@ impl<B: Body> ClientSession<B> {
         if let Some(mut call) = self.streams.remove(&stream) {
             call.out.send_reset(Reason::from(code));
             call.half.stop(&mut self.core);
+            // The message that is on its way is discarded.
+            self.core.pipe.admit_frame();
             self.core.is_dirty = true;
+            self.flush();
         }
     }
 
@@ -215,7 +218,7 @@ impl<B: Body> ClientSession<B> {
         self.core.pipe.open_wide();
         self.flush();
         if !self.core.is_over {
-            self.core.put_goaway(code, text);
+            self.core.goaway(0, code, text);
             self.over(End::Broken(code, text.to_string()));
         }
     }
@@ -245,14 +248,14 @@ impl<B: Body> ClientSession<B> {
         let connection = &mut link.connection;
         let polled = catch_unwind(AssertUnwindSafe(|| Pin::new(connection).poll(&mut context)));
         match polled {
-            Ok(Poll::Pending) => {}
+            Ok(Poll::Pending) => self.core.put_own_frames(),
             Ok(Poll::Ready(Ok(()))) => self.over(End::Over),
             Ok(Poll::Ready(Err(error))) => self.over(End::of(&error)),
             Err(_) => {
                 // h2's locks are poisoned: its objects panic when they are dropped.
                 forget(self.link.take());
                 forget(std::mem::take(&mut self.streams));
-                self.core.put_goaway(super::INTERNAL_ERROR, "");
+                self.core.goaway(0, super::INTERNAL_ERROR, "");
                 let reason = "h2 has panicked".to_string();
                 self.core.end(End::Broken(super::INTERNAL_ERROR, reason));
             }
@@ -311,24 +314,20 @@ impl<B: Body> ClientSession<B> {
             }
         }
         self.core.notes.touched = touched;
-        for (number, code) in std::mem::take(&mut self.core.notes.resets) {
-            self.core.resets += 1;
-            if let Some(mut call) = self.streams.remove(&number) {
-                call.half.stop(&mut self.core);
-                let reason = format!("the peer has reset the stream: {:?}", Reason::from(code));
-                self.core.event(Event::Reset(number, code, reason));
-            }
+        for number in std::mem::take(&mut self.core.notes.headed) {
+            self.read(number);
         }
         if let Some((last, code, text)) = self.core.notes.goaway.take() {
             self.peer_leaves(last, code, text);
         }
+        for (number, code) in std::mem::take(&mut self.core.notes.resets) {
+            self.core.resets += 1;
+            let reason = format!("the server has reset the stream: {:?}", Reason::from(code));
+            self.lost(number, code, reason);
+        }
         self.set_window();
         self.core.end_turn();
-        if self.core.is_dirty {
-            self.flush();
-        } else {
-            self.settle();
-        }
+        self.settle();
     }
 
     fn peer_leaves(&mut self, last: u32, code: u32, text: String) {
@@ -437,7 +436,9 @@ impl<B: Body> ClientSession<B> {
         trailing: Metadata,
     ) {
         call.half.stop(&mut self.core);
-        // h2 resets a stream on which requests could follow.
+        if !call.has_sent_all {
+            call.out.send_reset(Reason::NO_ERROR);
+        }
         self.core.is_dirty = true;
         self.core.event(if call.one_answer {
             let message = call.message.take().filter(|_| status == super::OK);
@@ -451,6 +452,7 @@ impl<B: Body> ClientSession<B> {
     fn refuse(&mut self, number: u32, refusal: Refusal) {
         if let Some(mut call) = self.streams.remove(&number) {
             call.out.send_reset(Reason::CANCEL);
+            call.has_sent_all = true;
             let trailing = Metadata::new();
             self.over_with(number, call, refusal.status, refusal.text, trailing);
         }
@@ -462,13 +464,23 @@ impl<B: Body> ClientSession<B> {
             // Reported behind GOAWAY.
             return;
         }
-        if let Some(mut call) = self.streams.remove(&number) {
-            call.half.stop(&mut self.core);
-            self.core.resets += u32::from(!error.is_remote());
-            self.core.is_dirty = true;
-            let code = error.reason().map_or(super::INTERNAL_ERROR, u32::from);
-            self.core
-                .event(Event::Reset(number, code, error.to_string()));
+        self.core.resets += u32::from(!error.is_remote());
+        let code = error.reason().map_or(super::INTERNAL_ERROR, u32::from);
+        self.lost(number, code, error.to_string());
+    }
+
+    fn lost(&mut self, number: u32, code: u32, reason: String) {
+        let Some(mut call) = self.streams.remove(&number) else {
+            return;
+        };
+        call.half.stop(&mut self.core);
+        self.core.is_dirty = true;
+        if code == super::REFUSED_STREAM && call.answer.is_none() {
+            // The server has begun to answer, so it may have handled the call.
+            call.has_sent_all = true;
+            self.over_with(number, call, super::UNAVAILABLE, reason, Metadata::new());
+        } else {
+            self.core.event(Event::Reset(number, code, reason));
         }
     }
 }

@@ -69,6 +69,7 @@ pub struct Core<B: Body> {
     /// Streams that had more messages than a turn.
     pub unread: Vec<u32>,
     pub messages_left: usize,
+    pub calls_left: usize,
     /// The highest stream that the peer has opened.
     pub highest: u32,
     /// Streams that were reset because of the peer.
@@ -78,6 +79,7 @@ pub struct Core<B: Body> {
     pub is_over: bool,
     events: Vec<Event>,
     scanner: Scanner,
+    own_frames: Vec<u8>,
     kept: Vec<u8>,
     is_ready: bool,
     sent_bytes: u64,
@@ -96,12 +98,14 @@ impl<B: Body> Core<B> {
             notes: Notes::default(),
             unread: Vec::new(),
             messages_left: 0,
+            calls_left: 0,
             highest: 0,
             resets: 0,
             is_dirty: false,
             is_over: false,
             events: Vec::new(),
             scanner: Scanner::new(is_server),
+            own_frames: Vec::new(),
             kept: Vec::new(),
             is_ready: false,
             sent_bytes: 0,
@@ -129,6 +133,7 @@ impl<B: Body> Core<B> {
     pub fn begin_turn(&mut self, data: &[u8], open_streams: usize) {
         self.messages_left = TURN_MESSAGES;
         let limits = self.limits.turn();
+        self.calls_left = limits.calls;
         if self.kept.is_empty() {
             let count = self
                 .scanner
@@ -244,17 +249,26 @@ impl<B: Body> Core<B> {
         self.sent_bytes += bytes as u64;
     }
 
-    /// Put out a GOAWAY frame of our own: h2 has none with a text.
-    pub fn put_goaway(&self, code: u32, text: &str) {
+    /// Put out a GOAWAY frame of our own, when h2 is between two frames: h2 sends none with a
+    /// text, and decides itself when a server refuses streams.
+    pub fn goaway(&mut self, last: u32, code: u32, text: &str) {
         let text = text.as_bytes();
         let text = text.get(..DEBUG_TEXT_BYTES_MAX).unwrap_or(text);
         let length = 8 + text.len() as u32;
         let mut frame = length.to_be_bytes().get(1..).unwrap_or_default().to_vec();
         frame.extend([GOAWAY, 0, 0, 0, 0, 0]);
-        frame.extend(self.highest.to_be_bytes());
+        frame.extend(last.to_be_bytes());
         frame.extend(code.to_be_bytes());
         frame.extend(text);
-        self.pipe.put(&frame);
+        self.own_frames.extend(frame);
+        self.put_own_frames();
+    }
+
+    /// Put out own frames, unless h2 is within a frame.
+    pub fn put_own_frames(&mut self) {
+        if !self.own_frames.is_empty() && !self.pipe.is_blocked() {
+            self.pipe.put(&std::mem::take(&mut self.own_frames));
+        }
     }
 
     /// Nothing is read or sent any more.

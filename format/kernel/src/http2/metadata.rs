@@ -13,6 +13,7 @@ pub const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
 pub const GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
 pub const GRPC_TIMEOUT: HeaderName = HeaderName::from_static("grpc-timeout");
 const CONTENT: HeaderValue = HeaderValue::from_static("application/grpc");
+const STATUS_MAX: u32 = 16;
 const TIMEOUT_DIGITS_MAX: usize = 8;
 /// Padding may be missing, and bits that no byte needs may be set.
 const BASE64: GeneralPurpose = GeneralPurpose::new(
@@ -117,7 +118,8 @@ pub fn status(headers: &HeaderMap) -> Option<(u32, String)> {
     let code = code.to_str().ok().and_then(|text| text.parse().ok());
     let details = headers.get(GRPC_MESSAGE).map(HeaderValue::as_bytes);
     Some((
-        code.unwrap_or(super::UNKNOWN),
+        code.filter(|code| *code <= STATUS_MAX)
+            .unwrap_or(super::UNKNOWN),
         percent_decoded(details.unwrap_or_default()),
     ))
 }
@@ -125,6 +127,7 @@ pub fn status(headers: &HeaderMap) -> Option<(u32, String)> {
 /// The status of gRPC that an HTTP status stands for.
 pub fn status_of_http(status: StatusCode) -> u32 {
     match status.as_u16() {
+        400 => super::INTERNAL,
         401 => super::UNAUTHENTICATED,
         403 => super::PERMISSION_DENIED,
         404 => super::UNIMPLEMENTED,

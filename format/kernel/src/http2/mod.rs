@@ -9,6 +9,7 @@
 pub mod client;
 mod core;
 pub mod incoming;
+mod late;
 pub mod metadata;
 pub mod pipe;
 mod scanner;
@@ -30,7 +31,7 @@ pub const UNAVAILABLE: u32 = 14;
 pub const UNAUTHENTICATED: u32 = 16;
 
 // Error codes of HTTP/2.
-pub const PROTOCOL_ERROR: u32 = 1;
+pub const NO_ERROR: u32 = 0;
 pub const INTERNAL_ERROR: u32 = 2;
 pub const REFUSED_STREAM: u32 = 7;
 pub const CANCEL: u32 = 8;

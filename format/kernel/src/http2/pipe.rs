@@ -83,6 +83,12 @@ impl<B: Body> Pipe<B> {
         state.output_max = OUTPUT_BYTES_MAX.max(state.output_bytes + ANSWERS_BYTES_MAX);
     }
 
+    /// A frame that h2 has begun may be put out even if the output is full.
+    pub fn admit_frame(&self) {
+        let mut state = self.lock();
+        state.output_max = OUTPUT_BYTES_MAX.max(state.output_bytes + 1);
+    }
+
     /// The output has no bound any more.
     pub fn open_wide(&self) {
         self.lock().output_max = usize::MAX;

@@ -41,6 +41,8 @@ pub struct Notes {
     /// Streams with frames that may have events, and how many frames have payload for the stream.
     /// A stream can be there twice.
     pub touched: Vec<(u32, u32)>,
+    /// Streams with headers.
+    pub headed: Vec<u32>,
     /// Streams that the peer has reset, with the error code.
     pub resets: Vec<(u32, u32)>,
     pub goaway: Option<(u32, u32, String)>,
@@ -57,6 +59,7 @@ pub struct Notes {
 impl Notes {
     pub fn clear(&mut self) {
         self.touched.clear();
+        self.headed.clear();
         self.resets.clear();
         self.goaway = None;
         self.settings = false;
@@ -194,7 +197,8 @@ impl Scanner {
             notes.opened += u32::from(std::mem::take(&mut self.is_opening));
         }
         match kind {
-            DATA | HEADERS | CONTINUATION | WINDOW_UPDATE => {
+            HEADERS | CONTINUATION => notes.headed.push(stream),
+            DATA | WINDOW_UPDATE => {
                 let frames = u32::from(kind != WINDOW_UPDATE);
                 match notes.touched.last_mut() {
                     Some((last, count)) if *last == stream => *count += frames,

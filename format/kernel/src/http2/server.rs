@@ -14,6 +14,7 @@ use http::{HeaderMap, Method, Request, Response, StatusCode};
 
 use super::core::{Core, End, Limits};
 use super::incoming::{Message, Refusal};
+use super::late::EndedCalls;
 use super::metadata::{self, Headers, Metadata};
 use super::pipe::{Body, Outgoing, Piece, Wire};
 use super::stream::{Half, Step};
@@ -22,6 +23,8 @@ use super::{Event, Pieces};
 /// Streams that were reset are remembered for so long: the peer may still send frames of them.
 const RESET_STREAMS_MAX: usize = 1_000;
 const RESET_SECONDS: u64 = 2;
+
+const STREAM_MAX: u32 = i32::MAX as u32;
 
 /// The methods that the server has, and the headers that it keeps.
 pub trait Routes {
@@ -134,7 +137,7 @@ pub struct ServerSession<B: Body, R: Routes> {
     streams: FnvHashMap<u32, Call<B>>,
     pub routes: R,
     accepted: Vec<Accepted<B>>,
-    is_leaving: bool,
+    ended: EndedCalls,
     refuses: bool,
 }
 
@@ -161,7 +164,7 @@ impl<B: Body, R: Routes> ServerSession<B, R> {
             streams: FnvHashMap::default(),
             routes,
             accepted: Vec::new(),
-            is_leaving: false,
+            ended: EndedCalls::default(),
             refuses: false,
         };
         session.poll();
@@ -266,7 +269,10 @@ impl<B: Body, R: Routes> ServerSession<B, R> {
         if let Some(mut call) = self.streams.remove(&stream) {
             call.reset(Reason::from(code));
             call.half.stop(&mut self.core);
+            // The message that is on its way is discarded.
+            self.core.pipe.admit_frame();
             self.core.is_dirty = true;
+            self.flush();
         }
     }
 
@@ -281,18 +287,24 @@ impl<B: Body, R: Routes> ServerSession<B, R> {
         self.core.pipe.open_wide();
         self.flush();
         if !self.core.is_over {
-            self.core.put_goaway(code, text);
+            self.core.goaway(self.core.highest, code, text);
             self.end(End::Broken(code, text.to_string()));
         }
     }
 
     pub fn leave(&mut self, at_once: bool) {
-        self.is_leaving = true;
-        self.refuses |= at_once;
-        if let Link::Open(connection) = &mut self.link {
-            connection.graceful_shutdown();
-            self.core.is_dirty = true;
+        if self.core.is_over || self.refuses {
+            return;
         }
+        self.refuses = at_once;
+        // Before its own frames, h2 puts out what it has.
+        self.flush();
+        let last = if at_once {
+            self.core.highest
+        } else {
+            STREAM_MAX
+        };
+        self.core.goaway(last, super::NO_ERROR, "");
     }
 
     pub fn open_streams(&self) -> usize {
@@ -308,13 +320,14 @@ impl<B: Body, R: Routes> ServerSession<B, R> {
         let polled = catch_unwind(AssertUnwindSafe(|| advance(link, accepted)));
         match polled {
             Ok(Ok(is_new)) => {
+                self.core.put_own_frames();
                 if is_new {
                     self.opened();
                 }
             }
             Ok(Err(end)) => {
                 if let (End::Broken(code, _), Link::Handshake(_)) = (&end, &self.link) {
-                    self.core.put_goaway(*code, "this is not HTTP/2");
+                    self.core.goaway(0, *code, "this is not HTTP/2");
                 }
                 self.end(end);
             }
@@ -323,7 +336,8 @@ impl<B: Body, R: Routes> ServerSession<B, R> {
                 forget(std::mem::replace(&mut self.link, Link::Ended));
                 forget(std::mem::take(&mut self.streams));
                 forget(std::mem::take(&mut self.accepted));
-                self.core.put_goaway(super::INTERNAL_ERROR, "");
+                let last = self.core.highest;
+                self.core.goaway(last, super::INTERNAL_ERROR, "");
                 let reason = "h2 has panicked".to_string();
                 self.core.end(End::Broken(super::INTERNAL_ERROR, reason));
             }
@@ -334,10 +348,6 @@ impl<B: Body, R: Routes> ServerSession<B, R> {
     fn opened(&mut self) {
         if let Link::Open(connection) = &mut self.link {
             self.core.set_pings(connection.ping_pong());
-            if self.is_leaving {
-                connection.graceful_shutdown();
-                self.core.is_dirty = true;
-            }
         }
         if self.core.is_dirty {
             self.poll();
@@ -380,7 +390,7 @@ impl<B: Body, R: Routes> ServerSession<B, R> {
             }
             let wants_room = std::mem::take(&mut call.half.wants_room);
             if matches!(call.answer, Answer::Queued) {
-                self.streams.remove(&number);
+                self.forget(number);
             }
             if wants_room {
                 self.core.event(Event::Room(number));
@@ -399,9 +409,18 @@ impl<B: Body, R: Routes> ServerSession<B, R> {
             return false;
         }
         if matches!(call.answer, Answer::Queued) {
-            self.streams.remove(&stream);
+            self.forget(stream);
         }
         true
+    }
+
+    /// The answer has left.
+    fn forget(&mut self, stream: u32) {
+        if let Some(call) = self.streams.remove(&stream) {
+            if matches!(call.requests, Requests::Complete) {
+                self.ended.ended(stream);
+            }
+        }
     }
 
     // Turns.
@@ -419,6 +438,7 @@ impl<B: Body, R: Routes> ServerSession<B, R> {
         for (request, answer) in accepted.drain(..) {
             let number = answer.stream_id().as_u32();
             self.core.highest = self.core.highest.max(number);
+            self.ended.opened(number);
             match resets.iter().position(|(stream, _)| *stream == number) {
                 Some(at) => {
                     resets.swap_remove(at);
@@ -439,16 +459,18 @@ impl<B: Body, R: Routes> ServerSession<B, R> {
             self.read(*number, *frames);
         }
         self.core.notes.touched = touched;
+        // Behind those with DATA, so that calls keep the order of their requests.
+        let headed = std::mem::take(&mut self.core.notes.headed);
+        for number in &headed {
+            self.read(*number, 0);
+        }
+        self.core.notes.headed = headed;
         if let Some((last, code, text)) = self.core.notes.goaway.take() {
             self.core.event(Event::GoAway(last, code, text));
         }
         self.set_window();
         self.core.end_turn();
-        if self.core.is_dirty {
-            self.flush();
-        } else {
-            self.settle();
-        }
+        self.settle();
     }
 
     fn peer_reset(&mut self, number: u32, code: u32) {
@@ -459,7 +481,7 @@ impl<B: Body, R: Routes> ServerSession<B, R> {
                 let reason = format!("the peer has reset the stream: {:?}", Reason::from(code));
                 self.core.event(Event::Reset(number, code, reason));
             }
-        } else if number <= self.core.highest {
+        } else if self.ended.was_ended(number) {
             self.core.event(Event::LateReset(number));
         }
     }
@@ -541,6 +563,9 @@ impl<B: Body, R: Routes> ServerSession<B, R> {
             }
             return;
         };
+        if self.core.calls_left == 0 && matches!(call.requests, Requests::One { .. }) {
+            return self.core.unread.push(number);
+        }
         loop {
             match call.half.next(&mut self.core) {
                 Step::Message(message) => match &mut call.requests {
@@ -586,9 +611,11 @@ impl<B: Body, R: Routes> ServerSession<B, R> {
                 timeout,
                 message: Some(message),
                 ..
-            } => self
-                .core
-                .event(Event::Call(number, route, metadata, timeout, message)),
+            } => {
+                self.core.calls_left = self.core.calls_left.saturating_sub(1);
+                self.core
+                    .event(Event::Call(number, route, metadata, timeout, message));
+            }
             requests @ Requests::One { .. } => {
                 call.requests = requests;
                 let text = "the call has no request";
@@ -646,7 +673,13 @@ fn advance<B: Body>(link: &mut Link<B>, accepted: &mut Vec<Accepted<B>>) -> Resu
         match connection.poll_accept(&mut context) {
             Poll::Ready(Some(Ok(stream))) => accepted.push(stream),
             Poll::Ready(Some(Err(error))) => return Err(End::of(&error)),
-            Poll::Ready(None) => return Err(End::Over),
+            // The client has sent GOAWAY, and no call is left.
+            Poll::Ready(None) => {
+                return Err(End::Broken(
+                    super::NO_ERROR,
+                    "the client leaves".to_string(),
+                ))
+            }
             Poll::Pending => return Ok(is_new),
         }
     }

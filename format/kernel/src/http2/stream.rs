@@ -83,6 +83,8 @@ impl Half {
                     } else {
                         // It fails for no more than was received.
                         let _ = recv.flow_control().release_capacity(bytes.len());
+                        // A WINDOW_UPDATE may be due.
+                        core.is_dirty = true;
                     }
                     self.rest = bytes;
                 }
