@@ -1,9 +1,10 @@
-//! The compiled twin of what `rockoon_format` does with NumPy; `rockoon_format.kernel` chooses.
+//! The compiled twin of what `rockoon_format` does with NumPy; `rockoon_format.kernel` chooses. And
+//! `http2`: the sessions of `rockoon_rpc`.
 //!
 //! 1. What NumPy decides it decides alike, or says that it does not know: then NumPy does it.
 //!    Nothing here names a reason for a refusal.
 //! 2. No module but the binding has unsafe code: what PyO3's macros make, `fresh` and `shared`, which are
-//!    short; and one line of `ahead`.
+//!    short; and one line each of `ahead` and `python_http2`.
 //! 3. A position that comes from bytes is asked for (`get`), never indexed with: there is no
 //!    panic, which would be no `Exception` in Python.
 

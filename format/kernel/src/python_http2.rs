@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use fnv::FnvHashMap;
 use http::HeaderName;
 use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::{PyTypeError, PyValueError};
@@ -54,7 +55,13 @@ fn with_bytes<T>(data: &Bound<'_, PyAny>, work: impl FnOnce(&[u8]) -> T) -> PyRe
         return Ok(work(bytes.as_bytes()));
     }
     let buffer = PyBuffer::<u8>::get(data)?;
-    Ok(work(&buffer.to_vec(data.py())?))
+    let bytes = buffer
+        .as_slice_ptr()
+        .ok_or_else(|| PyTypeError::new_err("the bytes are not contiguous"))?;
+    // SAFETY: the buffer keeps the bytes where they are. The session copies them before it calls
+    // Python, so nothing writes to them meanwhile.
+    let bytes = unsafe { bytes.as_ref() };
+    Ok(work(bytes))
 }
 
 fn bytes_of(data: &Bound<'_, PyAny>) -> PyResult<PyBackedBytes> {
@@ -270,7 +277,7 @@ impl<'py> Output<'py> {
 /// The routes of a server, asked for by their paths.
 struct Paths {
     route_of: Option<Py<PyAny>>,
-    known: HashMap<String, (u32, bool)>,
+    known: FnvHashMap<String, (u32, bool)>,
     routes: Vec<Py<PyAny>>,
     kept: Option<Vec<String>>,
 }
@@ -334,7 +341,7 @@ impl ServerSession {
         };
         let paths = Paths {
             route_of: Some(route_of),
-            known: HashMap::new(),
+            known: FnvHashMap::default(),
             routes: Vec::new(),
             kept,
         };

@@ -88,10 +88,17 @@ impl<B: Body> ClientSession<B> {
     // Input.
 
     pub fn receive(&mut self, data: &[u8]) -> Vec<Event> {
+        if self.core.is_dirty {
+            self.flush();
+        }
         if !self.core.is_over {
             self.core.begin_turn(data, self.streams.len());
-            self.poll();
-            self.handle_turn();
+            if self.core.notes.begins_wrong {
+                self.close(super::PROTOCOL_ERROR, "the first frame is not SETTINGS");
+            } else {
+                self.poll();
+                self.handle_turn();
+            }
         }
         self.core.take_events()
     }
@@ -175,8 +182,12 @@ impl<B: Body> ClientSession<B> {
         let Some(call) = self.streams.get_mut(&stream) else {
             return true;
         };
+        let fits = Half::fits(&self.core, &mut call.out, &message);
         call.half
             .send(&mut self.core, &mut call.out, message, is_framed, false);
+        if fits {
+            return true;
+        }
         self.flush();
         let Some(call) = self.streams.get_mut(&stream) else {
             return true;

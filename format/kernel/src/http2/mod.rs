@@ -32,6 +32,7 @@ pub const UNAUTHENTICATED: u32 = 16;
 
 // Error codes of HTTP/2.
 pub const NO_ERROR: u32 = 0;
+pub const PROTOCOL_ERROR: u32 = 1;
 pub const INTERNAL_ERROR: u32 = 2;
 pub const REFUSED_STREAM: u32 = 7;
 pub const CANCEL: u32 = 8;

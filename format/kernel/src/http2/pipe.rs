@@ -104,6 +104,13 @@ impl<B: Body> Pipe<B> {
         self.lock().is_blocked
     }
 
+    /// Whether the output has room for bytes behind all that is queued.
+    pub fn has_room(&self, bytes: usize) -> bool {
+        let state = self.lock();
+        let unsent = self.unsent.load(Ordering::Relaxed);
+        !state.is_blocked && state.output_bytes + unsent + bytes <= OUTPUT_BYTES_MAX / 2
+    }
+
     /// Whether h2 could write; it is polled next.
     pub fn unblock(&self) -> bool {
         let mut state = self.lock();

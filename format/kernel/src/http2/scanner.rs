@@ -48,6 +48,8 @@ pub struct Notes {
     pub goaway: Option<(u32, u32, String)>,
     /// A SETTINGS frame that is no acknowledgement.
     pub settings: bool,
+    /// The connection does not begin with SETTINGS, which h2 does not check.
+    pub begins_wrong: bool,
     /// Frames without effect.
     pub idle_frames: u32,
     /// Streams that the peer opens.
@@ -71,6 +73,7 @@ impl Notes {
 
 pub struct Scanner {
     preface_left: usize,
+    has_begun: bool,
     head: [u8; HEAD_BYTES],
     head_bytes: usize,
     payload_left: usize,
@@ -85,6 +88,7 @@ impl Scanner {
     pub fn new(is_server: bool) -> Self {
         Scanner {
             preface_left: if is_server { PREFACE_BYTES } else { 0 },
+            has_begun: false,
             head: [0; HEAD_BYTES],
             head_bytes: 0,
             payload_left: 0,
@@ -160,6 +164,9 @@ impl Scanner {
     fn begin(&mut self, open_streams: usize, notes: &mut Notes) -> usize {
         let length = self.length();
         let (kind, flags, stream) = self.fields();
+        if !std::mem::replace(&mut self.has_begun, true) {
+            notes.begins_wrong = kind != SETTINGS || flags & FLAG_ACK != 0;
+        }
         match kind {
             DATA => {
                 if length == 0 && flags & FLAG_END_STREAM == 0 {

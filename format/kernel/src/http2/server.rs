@@ -75,8 +75,8 @@ impl<B: Body> Call<B> {
         }
     }
 
-    /// Send the headers of the answer; returns the stream for its messages.
-    fn begin(&mut self, more: Headers) -> Option<&mut SendStream<Outgoing<B>>> {
+    /// Send the headers of the answer, if they are not sent.
+    fn begin(&mut self, more: Headers) {
         if let Answer::Awaited(answer) = &mut self.answer {
             let mut response = Response::new(());
             *response.headers_mut() = metadata::answer_headers(more);
@@ -86,10 +86,17 @@ impl<B: Body> Call<B> {
                 Err(_) => Answer::Queued,
             };
         }
-        match &mut self.answer {
-            Answer::Begun(stream) => Some(stream),
-            _ => None,
-        }
+    }
+
+    /// Queue a message; returns whether it leaves with the next output.
+    fn send(&mut self, core: &mut Core<B>, message: Pieces<B>, is_framed: bool) -> bool {
+        self.begin(Headers::new());
+        let Answer::Begun(stream) = &mut self.answer else {
+            return false;
+        };
+        let fits = Half::fits(core, stream, &message);
+        self.half.send(core, stream, message, is_framed, false);
+        fits
     }
 
     /// Queue the status; the call is over when all is sent.
@@ -174,10 +181,17 @@ impl<B: Body, R: Routes> ServerSession<B, R> {
     // Input.
 
     pub fn receive(&mut self, data: &[u8]) -> Vec<Event> {
+        if self.core.is_dirty {
+            self.flush();
+        }
         if !self.core.is_over {
             self.core.begin_turn(data, self.streams.len());
-            self.poll();
-            self.handle_turn();
+            if self.core.notes.begins_wrong {
+                self.close(super::PROTOCOL_ERROR, "the first frame is not SETTINGS");
+            } else {
+                self.poll();
+                self.handle_turn();
+            }
         }
         self.core.take_events()
     }
@@ -222,10 +236,8 @@ impl<B: Body, R: Routes> ServerSession<B, R> {
         let Some(call) = self.streams.get_mut(&stream) else {
             return true;
         };
-        call.begin(Headers::new());
-        if let Answer::Begun(out) = &mut call.answer {
-            call.half
-                .send(&mut self.core, out, message, is_framed, false);
+        if call.send(&mut self.core, message, is_framed) {
+            return true;
         }
         self.has_left(stream)
     }
@@ -240,12 +252,13 @@ impl<B: Body, R: Routes> ServerSession<B, R> {
         let Some(call) = self.streams.get_mut(&stream) else {
             return true;
         };
-        call.begin(Headers::new());
-        if let Answer::Begun(out) = &mut call.answer {
-            call.half
-                .send(&mut self.core, out, message, is_framed, false);
+        if !call.send(&mut self.core, message, is_framed) {
+            return self.finish(stream, super::OK, "", trailing);
         }
-        self.finish(stream, super::OK, "", trailing)
+        call.finish(super::OK, "", trailing);
+        call.half.stop(&mut self.core);
+        self.forget(stream);
+        true
     }
 
     pub fn begin(&mut self, stream: u32, more: Headers) {

@@ -8,7 +8,7 @@ use h2::{RecvStream, SendStream};
 use http::HeaderMap;
 
 use super::core::Core;
-use super::incoming::{Incoming, Message, Refusal};
+use super::incoming::{Incoming, Message, Refusal, PREFIX_BYTES};
 use super::pipe::{Body, Outgoing, Pipe, LONG_BODY_BYTES_MIN};
 use super::Pieces;
 
@@ -122,6 +122,21 @@ impl Half {
         core.release(std::mem::take(&mut self.withheld));
     }
 
+    /// Whether the windows and the output have room for a message. If it is queued then, it leaves
+    /// with the next output for certain.
+    pub fn fits<B: Body>(
+        core: &Core<B>,
+        stream: &mut SendStream<Outgoing<B>>,
+        message: &Pieces<B>,
+    ) -> bool {
+        let bytes = message.len() + PREFIX_BYTES;
+        if !core.pipe.has_room(bytes) {
+            return false;
+        }
+        stream.reserve_capacity(bytes);
+        stream.capacity() >= bytes
+    }
+
     /// Queue a message.
     pub fn send<B: Body>(
         &mut self,
@@ -143,7 +158,9 @@ impl Half {
         };
         let length = message.len() as u32;
         let mut front = Vec::with_capacity(match &message {
-            Pieces::One(body) if body.as_ref().len() < LONG_BODY_BYTES_MIN => message.len() + 5,
+            Pieces::One(body) if body.as_ref().len() < LONG_BODY_BYTES_MIN => {
+                message.len() + PREFIX_BYTES
+            }
             _ => 64,
         });
         if !is_framed {
