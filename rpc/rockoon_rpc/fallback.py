@@ -11,7 +11,6 @@ from h2 import events as received
 from rockoon_rpc import session as events
 from rockoon_rpc.fallback_headers import (
     Headers,
-    list_bytes,
     metadata,
     percent_decoded,
     percent_encoded,
@@ -78,7 +77,7 @@ def _status_trailers(status: int, details: str, trailing: Metadata) -> Headers:
 
 
 class _CallRefused(Exception):
-    """The session ends a call by itself.
+    """The session ends a call itself.
 
     Attributes:
         status: of gRPC; None for a request that is not gRPC's.
@@ -142,7 +141,7 @@ class FallbackServerSession(LibrarySession):
         if found[b":method"] != b"POST" or not _is_grpc(found.get(b"content-type", b"")):
             raise _CallRefused(None, "the request is not gRPC's")
         limits = self._limits
-        if list_bytes(headers) > limits.header_list_bytes_max:
+        if self._decoder.list_bytes > limits.header_list_bytes_max:
             reason = f"the headers are longer than {limits.header_list_bytes_max} bytes"
             raise _CallRefused(RESOURCE_EXHAUSTED, reason)
         path = found.get(b":path", b"")
@@ -375,7 +374,7 @@ class FallbackClientSession(LibrarySession):
         if status != b"200":
             reason = f"the server answers with HTTP status {text(status)}"
             self._finish(stream, _HTTP_STATUSES.get(status, UNKNOWN), reason)
-        elif list_bytes(event.headers) > self._limits.header_list_bytes_max:
+        elif self._decoder.list_bytes > self._limits.header_list_bytes_max:
             self._finish(stream, RESOURCE_EXHAUSTED, "the answer's headers are too long")
         elif not _is_grpc(content_type := found.get(b"content-type", b"")):
             reason = f"the answer has the content type {text(content_type)!r}, not gRPC's"
@@ -390,7 +389,7 @@ class FallbackClientSession(LibrarySession):
         reason = self._check_headers(event, is_trailer=True)
         if reason:
             self._refuse_stream(stream.id, ErrorCode.PROTOCOL_ERROR, reason)
-        elif list_bytes(event.headers) > self._limits.header_list_bytes_max:
+        elif self._decoder.list_bytes > self._limits.header_list_bytes_max:
             self._finish(stream, RESOURCE_EXHAUSTED, "the answer's trailers are too long")
         else:
             self._end_by(stream, event.headers)

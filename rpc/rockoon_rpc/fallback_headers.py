@@ -34,9 +34,15 @@ _FORBIDDEN = re.compile(rb"[\0\r\n]")
 
 
 class BlockDecoder(Decoder):
-    """HPACK's decoder, which refuses blocks that resize the table again and again."""
+    """HPACK's decoder, which refuses blocks that resize the table again and again.
 
-    def decode(self, data: bytes, raw: bool = False) -> list[tuple[bytes, bytes]]:  # type: ignore[override]
+    Attributes:
+        list_bytes: length of the header list of the last block.
+    """
+
+    list_bytes = 0
+
+    def decode(self, data: bytes, raw: bool = False) -> Headers:  # type: ignore[override]
         at = sizes = 0
         while at < len(data) and data[at] & 0xE0 == 0x20:
             sizes += 1
@@ -47,12 +53,9 @@ class BlockDecoder(Decoder):
                 while at < len(data) and data[at] & 0x80:
                     at += 1
             at += 1
-        return list(super().decode(data, raw))
-
-
-def list_bytes(headers: Headers) -> int:
-    """Return the length of a header list as RFC 9113 counts it."""
-    return sum(len(name) + len(value) + HEADER_BYTES for name, value in headers)
+        headers: Headers = list(super().decode(data, raw))
+        self.list_bytes = sum(len(name) + len(value) + HEADER_BYTES for name, value in headers)
+        return headers
 
 
 def text(raw: bytes) -> str:
@@ -65,7 +68,8 @@ def metadata(headers: Headers, kept: Container[str] | None = None) -> Metadata:
     """Return gRPC's metadata among headers.
 
     Args:
-        kept: names of the headers that become metadata; None keeps all but HTTP/2's and gRPC's own.
+        kept: names of the headers that become metadata; None keeps all except the headers of
+            HTTP/2 and gRPC.
 
     Raises:
         ValueError: a value of a name with "-bin" is not base64.

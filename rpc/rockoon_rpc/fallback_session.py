@@ -2,8 +2,8 @@
 
 Received bytes are passed to the library frame by frame. The session itself looks at the head of
 each frame: it counts the turn, refuses frames that are too long before their bytes arrive, and
-handles GOAWAY, behind which the library would refuse every frame. What is sent waits here for the
-windows; the library never has more than a megabyte of it.
+handles GOAWAY, behind which the library would refuse every frame. Messages wait here for the
+windows; the library never has more than a megabyte.
 """
 
 import contextlib
@@ -32,21 +32,27 @@ _WINDOW_DEFAULT = 65_535
 _PREFACE_BYTES = 24
 _HEAD_BYTES = 9
 _DATA, _HEADERS, _RST_STREAM, _SETTINGS, _GOAWAY, _CONTINUATION = 0, 1, 3, 4, 7, 9
-_ACK, _END_HEADERS, _END_STREAM = 1, 4, 1
-# A frame costs the library about as long as 512 bytes of DATA.
-_FRAME_COST = 512
+_ACK, _END_HEADERS = 1, 4
+# A turn has one frame for each 512 of its bytes. Long header lists, and SETTINGS that change the
+# windows of many streams, count as further frames.
+_BYTES_PER_FRAME = 512
+_LIST_BYTES_FREE = 1 << 10
+_LIST_BYTES_PER_FRAME = 64
+_STREAMS_PER_FRAME = 32
 # DATA in the output.
 _OUTPUT_BYTES_MAX = 1 << 20
 # A header block that is longer than a call's headers may be is decoded for the connection's table
 # and refused; one that is longer by this factor ends the connection.
 _HEADER_LIST_FACTOR = 4
-# An honest peer sends so many frames without effect with a call (PING, SETTINGS, WINDOW_UPDATE),
-# and one for so many received bytes of DATA.
+# Frames without effect that an honest peer sends with a call (PING, SETTINGS, WINDOW_UPDATE), and
+# received bytes of DATA for which it sends one.
 _IDLE_FRAMES_PER_CALL = 4
 _SENT_BYTES_PER_IDLE_FRAME = 8
 _IDLE_FRAMES_FIRST = 16
 _IDLE_FRAMES_SAVED_MAX = 10_000
 _CODE_NAMES = {int(code): code.name for code in ErrorCode}
+# Streams that the library has before it removes closed ones.
+_STREAMS_MIN = 64
 # Streams whose end is remembered.
 _ENDED_STREAMS_MAX = 4_096
 
@@ -64,7 +70,24 @@ class ConnectionBroken(Exception):
 
 
 class _Connection(H2Connection):
+    """The library's connection, with fewer closed streams.
+
+    The library counts its streams, and removes closed ones, for each new stream. This one does so
+    when their number has doubled; the session checks the limits of streams itself.
+    """
+
     MAX_CLOSED_STREAMS = _ENDED_STREAMS_MAX
+
+    def __init__(self, config: H2Configuration) -> None:
+        super().__init__(config)
+        self._streams_max = _STREAMS_MIN
+
+    def _open_streams(self, remainder: int) -> int:
+        if len(self.streams) < self._streams_max:
+            return 0
+        count = super()._open_streams(remainder)
+        self._streams_max = 2 * count + _STREAMS_MIN
+        return count
 
 
 class SessionStream:
@@ -126,6 +149,8 @@ class LibrarySession:
         self._limits = limits
         self._is_client = is_client
         self._library = _new_connection(limits, is_client)
+        self._decoder = BlockDecoder(_HEADER_LIST_FACTOR * limits.header_list_bytes_max)
+        self._library.decoder = self._decoder
         self._pieces: list[bytes] = []
         self._streams: dict[int, SessionStream] = {}
         self._waiting: deque[SessionStream] = deque()
@@ -139,7 +164,7 @@ class LibrarySession:
         self._owed_bytes = self._data_bytes = self._queued_bytes = 0
         # New calls of the turn, and earlier ones whose requests became complete in it.
         self._calls = self._completed = 0
-        self._idle_frames = self._resets = 0
+        self._frames = self._idle_frames = self._resets = 0
         self._idle_frames_saved = float(_IDLE_FRAMES_FIRST)
         # Streams that both sides have ended, and streams that this side has reset.
         self._ended: OrderedDict[int, None] = OrderedDict()
@@ -169,8 +194,8 @@ class LibrarySession:
 
     def _take_turn(self) -> None:
         kept, limits = self._kept, self._limits
-        frames_max = max(limits.turn_bytes // _FRAME_COST, 1)
-        at = frames = 0
+        frames_max = max(limits.turn_bytes // _BYTES_PER_FRAME, 1)
+        at = self._frames = 0
         self._is_behind = False
         if self._preface_left:
             at = min(self._preface_left, len(kept))
@@ -187,14 +212,13 @@ class LibrarySession:
                 break
             if (
                 at >= limits.turn_bytes
-                or frames >= frames_max
+                or self._frames >= frames_max
                 or self._calls + self._completed >= limits.turn_calls
             ):
                 self._is_behind = True
                 break
             frame = bytes(kept[at:behind])
             at = behind
-            frames += 1
             self._receive_frame(frame)
         del kept[:at]
 
@@ -202,6 +226,7 @@ class LibrarySession:
         """Handle one whole frame."""
         kind, flags = frame[3], frame[4]
         stream_id = int.from_bytes(frame[5:9]) & STREAM_ID_MAX
+        self._frames += 1
         if not self._is_ready and (kind != _SETTINGS or flags & _ACK):
             raise ConnectionBroken(ErrorCode.PROTOCOL_ERROR, "the first frame is not SETTINGS")
         if kind in (_HEADERS, _CONTINUATION):
@@ -222,15 +247,18 @@ class LibrarySession:
             return
         elif kind == _RST_STREAM:
             self._count_reset(stream_id)
-        elif not (kind == _DATA and stream_id in self._streams) or (
-            len(frame) == _HEAD_BYTES and not flags & _END_STREAM
-        ):
+        elif kind != _DATA or stream_id not in self._streams:
             self._idle_frames += 1
+            if kind == _SETTINGS:
+                self._frames += len(self._library.streams) // _STREAMS_PER_FRAME
         found = self._feed(frame)
         if stream_id in self._was_reset:
             # The frame was on its way; the library answers each with a further RST_STREAM.
             again = RstStreamFrame(stream_id, error_code=ErrorCode.STREAM_CLOSED).serialize()
             self._put(self._library.data_to_send().removesuffix(again))
+        if kind in (_HEADERS, _CONTINUATION):
+            list_bytes = self._decoder.list_bytes
+            self._frames += max(list_bytes - _LIST_BYTES_FREE, 0) // _LIST_BYTES_PER_FRAME
         for event in found:
             handler = self._handlers.get(type(event))
             if handler is not None:
@@ -298,7 +326,7 @@ class LibrarySession:
         """The peer accepts no streams above a number."""
 
     def _end_turn(self) -> None:
-        """Report what the peer has cost; send what the windows have room for."""
+        """Report the cost of the peer; send messages that the windows have room for."""
         saved = self._idle_frames_saved + self._calls * _IDLE_FRAMES_PER_CALL
         waste, self._idle_frames = self._idle_frames - saved, 0
         resets, self._resets = self._resets, 0
@@ -322,6 +350,9 @@ class LibrarySession:
 
     def _data(self, event: received.DataReceived) -> None:
         length = event.flow_controlled_length
+        if not event.data and event.stream_ended is None:
+            # Empty, or padding alone.
+            self._idle_frames += 1
         self._owed_bytes += length
         if self._owed_bytes >= self._limits.connection_window_bytes // 4:
             self._library.increment_flow_control_window(self._owed_bytes)
@@ -405,7 +436,7 @@ class LibrarySession:
         return pieces
 
     def _collect(self) -> None:
-        """Move what the library has put out to the pieces of the output."""
+        """Move the library's output to the pieces of this session's."""
         self._put(self._library.data_to_send())
 
     def _put(self, data: bytes) -> None:
@@ -447,7 +478,7 @@ class LibrarySession:
         return True
 
     def _pump(self) -> None:
-        """Give streams that wait one frame in turn while windows and output have room."""
+        """Send one frame of each waiting stream in rotation while windows and output have room."""
         stalled = 0
         while self._waiting and stalled < len(self._waiting):
             if min(self._library.outbound_flow_control_window, self._output_room) <= 0:
@@ -582,7 +613,6 @@ def _new_connection(limits: Limits, is_client: bool) -> H2Connection:
             normalize_outbound_headers=False,
         )
     )
-    library.decoder = BlockDecoder(_HEADER_LIST_FACTOR * limits.header_list_bytes_max)
     values = {
         SettingCodes.INITIAL_WINDOW_SIZE: limits.stream_window_bytes,
         SettingCodes.MAX_FRAME_SIZE: limits.frame_bytes_max,

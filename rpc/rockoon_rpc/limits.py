@@ -18,7 +18,8 @@ class Limits:
         stream_window_bytes, connection_window_bytes: DATA that the peer may send before it
             receives a WINDOW_UPDATE.
         turn_bytes: received bytes that are handled in one turn of a connection.
-        turn_calls: new calls in one turn.
+        turn_calls: in one turn, new calls, and calls of earlier turns whose request becomes
+            complete.
         unread_bytes_max: of a stream's messages that the application has not read. Beyond it the
             peer receives no WINDOW_UPDATE for the stream.
         unsent_bytes_max: of messages that the peer does not read. Beyond it a server reads nothing
