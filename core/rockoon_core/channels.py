@@ -6,7 +6,7 @@ With or without TLS; with or without an access key that signs every call.
 import asyncio
 import ssl
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,11 +23,10 @@ from rockoon_core.pem_files import (
 )
 from rockoon_core.signature import Credentials, Signer
 from rockoon_core.signed_channel import SignedBlockingChannel, SignedChannel
-from rockoon_rpc.channel import Channel
+from rockoon_rpc.channel import LIMITS, Channel
 from rockoon_rpc.client_tls import ALPN, ChannelTls
-from rockoon_rpc.limits import Limits
 
-MESSAGE_BYTES_MAX = Limits().message_bytes_max
+MESSAGE_BYTES_MAX = LIMITS.message_bytes_max
 # Of the channels that gRPC makes, for code without an event loop. Batches are up to a few MiB:
 # large frames, so that one is not cut in 16 KiB pieces. Keepalive finds peers that vanished without
 # a word, and reconnecting backs off to a second, not to gRPC's two minutes.
@@ -146,7 +145,7 @@ class Dialer:
     def channel(self, address: str) -> aio.Channel:
         """A channel to "host:port"; it connects by itself, and again after failures."""
         tls = None if self._trust is None else self._channel_tls
-        limits = Limits(message_bytes_max=self._answer_bytes_max)
+        limits = replace(LIMITS, message_bytes_max=self._answer_bytes_max)
         channel = Channel(address, limits=limits, tls=tls)
         return channel if self.access is None else SignedChannel(channel, self._signer(address))
 

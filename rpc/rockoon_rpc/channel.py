@@ -31,6 +31,8 @@ CLOSE_SECONDS_MAX = 1.0
 # Upper bounds of the first pause between tries to connect, and of later ones.
 PAUSE_SECONDS_FIRST, PAUSE_SECONDS_MAX = 0.1, 1.0
 LIVENESS = Liveness(ping_seconds=10.0, answer_seconds=5.0)
+# Batches are of megabytes: with shorter turns a batch costs up to twice the CPU.
+LIMITS = Limits(turn_bytes=256 << 10)
 UNAVAILABLE = grpc.StatusCode.UNAVAILABLE
 
 
@@ -53,12 +55,12 @@ class Channel(aio.Channel):
         self,
         address: str,
         *,
-        limits: Limits | None = None,
+        limits: Limits = LIMITS,
         tls: Callable[[], ChannelTls] | None = None,
         sessions: Implementation | None = None,
     ) -> None:
         self.address = address
-        self.limits = limits or Limits()
+        self.limits = limits
         self.sessions = sessions or implementation()
         self.liveness = LIVENESS
         self._tls = tls

@@ -388,6 +388,7 @@ class StreamCall(ClientCall, MessageStream):
     __slots__ = (*_CALL_SLOTS, "_requests", "_sending")
 
     connection: "ClientConnection"
+    on_message: Callable[[Any], bool] | None
 
     def __init__(
         self,

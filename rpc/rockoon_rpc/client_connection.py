@@ -33,6 +33,8 @@ class ClientConnection(Connection):
         events.FINISHED: "_finished",
     }
 
+    reads_once = False
+
     def __init__(self, channel: "Channel") -> None:
         session = channel.sessions.ClientSession(channel.limits)
         super().__init__(session, channel.limits, channel.liveness)
