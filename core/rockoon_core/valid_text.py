@@ -7,6 +7,8 @@ The `__str__` of an exception is code of the program and may raise, too.
 
 import traceback
 
+from rockoon_rpc.status import without_addresses
+
 TEXT_CHARACTERS_MAX = 64 << 10
 
 
@@ -31,9 +33,10 @@ def valid_text(value: object, characters_max: int = TEXT_CHARACTERS_MAX) -> str:
 
 
 def exception_text(failure: BaseException, characters_max: int = TEXT_CHARACTERS_MAX) -> str:
-    """Return "ValueError: its text" as valid Unicode. Never raises an `Exception`."""
-    name = _type_name(failure)
-    return f"{name}: {valid_text(failure, characters_max)}"[:characters_max]
+    """Return "ValueError: its text" as valid Unicode, without addresses of objects in memory.
+    Never raises an `Exception`."""
+    text = f"{_type_name(failure)}: {valid_text(failure, characters_max)}"
+    return without_addresses(text)[:characters_max]
 
 
 def loggable(failure: BaseException) -> BaseException:

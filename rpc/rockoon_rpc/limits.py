@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+MESSAGE_BYTES_MAX = 64 << 20
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
@@ -31,7 +33,7 @@ class Limits:
             that address has used up one of these budgets.
     """
 
-    message_bytes_max: int = 64 << 20
+    message_bytes_max: int = MESSAGE_BYTES_MAX
     header_list_bytes_max: int = 16 << 10
     streams_max: int = 1_000
     frame_bytes_max: int = 64 << 10

@@ -39,7 +39,8 @@ class MessageStream:
         self.id = stream_id
         self.has_ended = self.sent_last = self.is_closed = False
         self.on_message: Callable[[bytes], bool] | None = None
-        self._unread: deque[bytes] = deque()
+        # Most streams of a server have one message, which is passed with the call.
+        self._unread: deque[bytes] | tuple[()] = ()
         self._unread_bytes = 0
         self._waiting: asyncio.Future[None] | None = None
         # The reader is paused; the session withholds the window.
@@ -60,13 +61,21 @@ class MessageStream:
             and self.on_message(message)
         ):
             return
-        self._unread.append(message)
+        self._add_unread(message)
+
+    def _add_unread(self, message: bytes) -> None:
+        self._unread_later().append(message)
         self._unread_bytes += len(message)
         if self._unread_bytes > self.connection.limits.unread_bytes_max and not self._is_held:
             self._is_held = True
             self.connection.session.hold(self.id)
         if not self._is_paused:
             self._wake()
+
+    def _unread_later(self) -> deque[bytes]:
+        if not isinstance(self._unread, deque):
+            self._unread = deque()
+        return self._unread
 
     def pause_reader(self) -> None:
         """`on_message` handles a message for some time: the reader gets none before
@@ -77,7 +86,7 @@ class MessageStream:
         """The message has been handled; or it is `unhandled`, and the reader gets it."""
         self._is_paused = False
         if unhandled is not None:
-            self._unread.appendleft(unhandled)
+            self._unread_later().appendleft(unhandled)
             self._unread_bytes += len(unhandled)
         if self._unread or self.has_ended:
             self._wake()
@@ -100,7 +109,7 @@ class MessageStream:
         """Read the next message that has arrived; None if there is none."""
         if self._is_paused or not self._unread:
             return None
-        message = self._unread.popleft()
+        message = self._unread_later().popleft()
         self._unread_bytes -= len(message)
         if self._is_held and self._unread_bytes <= self.connection.limits.unread_bytes_max // 2:
             self._is_held = False

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from rockoon_rpc.server_connection import ServerConnection
 
 from rockoon_broker.clock import SystemClock
 from rockoon_broker.pull import Pulled
@@ -27,7 +28,6 @@ from rockoon_runtime.access.keys import KeyTable
 from rockoon_runtime.access.open_calls import OpenCall
 from rockoon_runtime.access.rules import Rule, nothing_more
 from rockoon_runtime.calls import CallTimes
-from rockoon_runtime.http2_server import ServerConnection
 from support.broker import bodies_of, running_broker
 from support.broker_routes import BrokerRoutes
 from support.joint_batches import batch

@@ -46,7 +46,7 @@ class Recipient:
     def __init__(self) -> None:
         self.told: list[int] = []
         self.refused: list[bool] = []
-        self.has_room = self.comes_alone = True
+        self.has_room = self.arrives_alone = True
         self.is_held = False
         self.left: list[bytes | bytearray] = []
         # Raised from so many questions on.
@@ -66,10 +66,10 @@ class Recipient:
         self.told.append(reply.request_id)
         self.refused.append(reply.HasField("error"))
 
-    def hold(self) -> None:
+    def pause_reader(self) -> None:
         self.is_held = True
 
-    def release(self, left: bytes | bytearray | None = None) -> None:
+    def resume_reader(self, left: bytes | bytearray | None = None) -> None:
         assert self.is_held
         self.is_held = False
         self.left += [] if left is None else [left]
@@ -154,9 +154,9 @@ async def test_a_message_alone_is_answered_where_it_comes() -> None:
 async def test_what_comes_with_others_is_for_who_reads() -> None:
     scene = Scene()
     assert scene.take(1)
-    scene.recipient.comes_alone = False
+    scene.recipient.arrives_alone = False
     assert [scene.take(number) for number in (2, 3)] == [False, False]
-    scene.recipient.comes_alone = True
+    scene.recipient.arrives_alone = True
     assert scene.take(4)
     assert (scene.recipient.told, scene.writes) == ([1, 4], [1, 1])
 
@@ -400,7 +400,7 @@ async def test_a_bug_is_told_and_holds_nobody_for_ever(company: bool, where: str
     assert await scene.others_tell() == [(1, "INTERNAL")]
 
 
-async def test_a_broker_takes_what_comes_alone(
+async def test_a_broker_takes_what_arrives_alone(
     tmp_path: Path, nameserver: BrokerRoutes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     taken: list[bool] = []

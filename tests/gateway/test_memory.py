@@ -4,6 +4,9 @@ import asyncio
 import gc
 from collections import Counter
 
+from rockoon_rpc.server_call import ServerCall
+from rockoon_rpc.server_connection import ServerConnection
+
 import rockoon
 from gateway.consumers import Consumer, handle, topic_with
 from gateway.gateways import RunningGateway
@@ -15,12 +18,10 @@ from rockoon_gateway.clients.reports import Goodbye
 from rockoon_proto.apache.rocketmq.v2 import definition_pb2 as d
 from rockoon_proto.apache.rocketmq.v2 import service_pb2 as pb
 from rockoon_proto.v1.nameserver_pb2 import GroupConfig
-from rockoon_runtime.http2_call import ServerCall
-from rockoon_runtime.http2_server import Head, ServerConnection
 
 COUNT = 100
 # Objects of the gateway alone: the test's clients are in the same process.
-KINDS = (Client, Outbox, ClientCall, Goodbye, ServerConnection, ServerCall, Head, GroupConfig)
+KINDS = (Client, Outbox, ClientCall, Goodbye, ServerConnection, ServerCall, GroupConfig)
 LOOK_SECONDS = 0.2
 RETURN_SECONDS_MAX = 60.0
 

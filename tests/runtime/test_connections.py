@@ -8,12 +8,12 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
+from rockoon_rpc import listener
+from rockoon_rpc.addresses import Addresses, one_address
+from rockoon_rpc.listener import Listener
+from rockoon_rpc.server import Server
 
 from rockoon.local.authority import Authority
-from rockoon_runtime import listener
-from rockoon_runtime.connections import ConnectionBound, one_address
-from rockoon_runtime.http2_server import Http2Server
-from rockoon_runtime.listener import Listener
 from rockoon_runtime.tls import ServerTls
 from rockoon_runtime.wire import GrpcServer
 from support.drains import AT_ONCE
@@ -69,13 +69,13 @@ def connected(port: int, address: str, count: int) -> Iterator[list[socket.socke
 
 
 @contextlib.asynccontextmanager
-async def served(bound: ConnectionBound, tls_in: Path | None = None) -> AsyncIterator[GrpcServer]:
+async def served(bound: Addresses, tls_in: Path | None = None) -> AsyncIterator[GrpcServer]:
     tls = None
     if tls_in is not None:
         issued = Authority(tls_in, "Rockoon test").issue("server")
         tls = ServerTls(issued.certificate, issued.key, None)
     server = GrpcServer(
-        "sample", "test", "[::]:0", lambda _: None, (), connections=bound, drain=AT_ONCE, tls=tls
+        "sample", "test", "[::]:0", lambda _: None, (), addresses=bound, drain=AT_ONCE, tls=tls
     )
     async with server:
         yield server
@@ -86,7 +86,7 @@ async def test_who_opens_too_many_loses_the_newest_and_nobody_else_any(
     over_tls: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The service listens on IPv6, so that IPv4 callers come as IPv6 addresses."""
-    bound = ConnectionBound(PER_ADDRESS_MAX)
+    bound = Addresses(PER_ADDRESS_MAX)
     async with served(bound, tmp_path if over_tls else None) as server:
         with contextlib.ExitStack() as stack:
             older = stack.enter_context(connected(server.port, "127.0.0.1", PER_ADDRESS_MAX))
@@ -208,12 +208,13 @@ async def test_a_listener_that_pauses_can_be_closed_and_says_once_why_it_does(
 
 
 async def test_an_address_that_has_gone_leaves_nothing_behind() -> None:
-    bound = ConnectionBound(2)
+    bound = Addresses(2)
     before = repr(vars(bound))
-    for _ in range(2):
-        assert bound.enter("127.0.0.1")
-    for _ in range(2):
-        bound.leave("::ffff:127.0.0.1")
+    shares = [bound.enter(host) for host in ("127.0.0.1", "::ffff:127.0.0.1")]
+    assert shares[0] is shares[1]
+    for share in shares:
+        assert share is not None
+        bound.leave(share)
     assert repr(vars(bound)) == before
 
 
@@ -221,7 +222,7 @@ async def test_an_address_that_has_gone_leaves_nothing_behind() -> None:
 async def test_who_says_nothing_is_closed(authority: Authority, over_tls: bool) -> None:
     issued = authority.issue("server")
     tls = ServerTls(issued.certificate, issued.key, None).context() if over_tls else None
-    server = Http2Server(handshake_seconds_max=0.05)
+    server = Server(handshake_seconds_max=0.05)
     port = await server.listen("127.0.0.1", 0, tls)
     try:
         with connected(port, "127.0.0.1", 1) as (silent,):
@@ -231,7 +232,7 @@ async def test_who_says_nothing_is_closed(authority: Authority, over_tls: bool) 
 
 
 async def test_no_bound_is_no_bound() -> None:
-    bound = ConnectionBound(0)
+    bound = Addresses(0)
     async with served(bound) as server:
         with connected(server.port, "127.0.0.1", 50) as open_ones:
             await eventually(lambda: bound.count("127.0.0.1") == 50)

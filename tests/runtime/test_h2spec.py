@@ -11,8 +11,8 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+from rockoon_rpc.server import Server
 
-from rockoon_runtime.http2_server import Http2Server
 from support.waiting import DEADLINE_SECONDS
 
 # By h2spec's sections. Of an answer that has been given nothing is left to be wrong; RFC 9113 took
@@ -57,7 +57,7 @@ async def test_h2spec_finds_what_is_known_and_nothing_else(tmp_path: Path) -> No
             "there is no h2spec (go install github.com/summerwind/h2spec/cmd/h2spec@v2.6.0)"
         )
     report = tmp_path / "report.xml"
-    server = Http2Server()
+    server = Server()
     port = await server.listen("127.0.0.1", 0)
     judge = await asyncio.create_subprocess_exec(
         program, "--strict", "-p", str(port), "-j", str(report), stdout=asyncio.subprocess.DEVNULL

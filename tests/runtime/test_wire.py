@@ -15,14 +15,8 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from rockoon_core.errors import Busy, InvalidArgument, NameserverUnavailable, NotReady
 from rockoon_core.failed_call import from_rpc_error
 from rockoon_proto.v1.errors_pb2 import Error
-from rockoon_runtime.wire import (
-    ERROR_BYTES_MAX,
-    ERROR_DETAIL_BYTES_MAX,
-    LIVENESS,
-    GrpcServer,
-    abort,
-    connections_bound,
-)
+from rockoon_runtime.error_guard import ERROR_BYTES_MAX, ERROR_DETAIL_BYTES_MAX, abort
+from rockoon_runtime.wire import LIVENESS, GrpcServer, connections_bound
 from support.drains import AT_ONCE
 from support.eventually import eventually
 from support.waiting import DEADLINE_SECONDS
@@ -32,7 +26,14 @@ OWN = (("grpc.use_local_subchannel_pool", 1),)
 
 async def test_a_call_too_many_is_refused_as_busy_until_another_ends() -> None:
     server = GrpcServer(
-        "sample", "test", "127.0.0.1:0", lambda _: None, (), calls_max=2, drain=AT_ONCE
+        "sample",
+        "test",
+        "127.0.0.1:0",
+        lambda _: None,
+        (),
+        calls_max=2,
+        calls_per_address_max=2,
+        drain=AT_ONCE,
     )
     asked = health_pb2.HealthCheckRequest()
     async with server, aio.insecure_channel(server.address) as channel:

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 import uvloop
+from rockoon_rpc.addresses import Addresses
 from security.test_tls_renewal import shown_by
 
 from rockoon.local.authority import Authority
 from rockoon_core.channels import Channels, Tls
 from rockoon_core.http2 import frames
-from rockoon_runtime.connections import ConnectionBound
 from support.eventually import eventually
 from support.tls_server import serving, who_am_i
 from support.waiting import DEADLINE_SECONDS
@@ -110,10 +110,10 @@ async def test_a_connection_that_begins_with_neither_is_closed(authority: Author
 async def test_a_peer_that_stops_after_a_byte_or_before_is_closed_and_counts_until_then(
     authority: Authority, first: bytes
 ) -> None:
-    bound = ConnectionBound(2)
+    bound = Addresses(2)
     more: dict[str, Any] = {
         "accepts_plain": True,
-        "connections": bound,
+        "addresses": bound,
         "handshake_seconds_max": SOON_SECONDS,
     }
     async with serving(authority.issue("server"), **more) as address:
@@ -130,8 +130,8 @@ async def test_a_peer_that_ends_before_its_first_byte_leaves_nothing_behind(
     authority: Authority, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
-    bound = ConnectionBound(1)
-    async with serving(authority.issue("server"), accepts_plain=True, connections=bound) as address:
+    bound = Addresses(1)
+    async with serving(authority.issue("server"), accepts_plain=True, addresses=bound) as address:
         _, writer = await connected(address)
         await eventually(lambda: bound.count("127.0.0.1") == 1)
         caplog.clear()
@@ -141,8 +141,8 @@ async def test_a_peer_that_ends_before_its_first_byte_leaves_nothing_behind(
 
 
 async def test_a_server_stops_while_peers_have_sent_nothing(authority: Authority) -> None:
-    bound = ConnectionBound(9)
-    more: dict[str, Any] = {"accepts_plain": True, "connections": bound}
+    bound = Addresses(9)
+    more: dict[str, Any] = {"accepts_plain": True, "addresses": bound}
     async with asyncio.TaskGroup() as tasks:
         async with serving(authority.issue("server"), **more) as address:
             silent = tasks.create_task(closed_after(address, b""))

@@ -5,10 +5,10 @@ import logging
 from contextlib import suppress
 
 import pytest
+from rockoon_rpc.server import Server
 
 from rockoon.local.authority import Authority
 from rockoon_core.channels import Channels, Tls
-from rockoon_runtime.http2_server import Http2Server
 from rockoon_runtime.tls import ServerTls
 from support.eventually import eventually
 from support.tls_server import serving, who_am_i
@@ -17,7 +17,7 @@ from support.waiting import DEADLINE_SECONDS
 
 async def test_connections_that_do_not_shake_hands_count(authority: Authority) -> None:
     issued = authority.issue("server")
-    server = Http2Server(connections_max=2, handshake_seconds_max=DEADLINE_SECONDS)
+    server = Server(connections_max=2, handshake_seconds_max=DEADLINE_SECONDS)
     tls = ServerTls(issued.certificate, issued.key, None)
     port = await server.listen("127.0.0.1", 0, tls.context())
     try:

@@ -4,11 +4,11 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from rockoon_core.http2 import frames
-from rockoon_core.http2.headers import block
+from support import http2_frames as frames
+from support.http2_frames import block
 from support.raw_http2 import RawPeer, data
 
-HEAD = b"\x88"
+HEAD = b"\x88" + block([("content-type", "application/grpc")])
 
 
 class ServerEnd(RawPeer):

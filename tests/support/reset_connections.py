@@ -20,8 +20,8 @@ from typing import Self
 import grpc
 import uvloop
 
-from rockoon_core.http2.channel import Http2Channel
-from rockoon_runtime.http2_server import Http2Server
+from rockoon_rpc.channel import Channel
+from rockoon_rpc.server import Server
 
 AT_ONCE = 20
 # Closed with this, a socket sends a reset.
@@ -68,7 +68,7 @@ class ResettingServer:
 
 
 async def call_a_server_that_resets(port: int) -> None:
-    channel = Http2Channel(f"127.0.0.1:{port}")
+    channel = Channel(f"127.0.0.1:{port}")
     with suppress(grpc.aio.AioRpcError):
         await channel.connected(waits=False)
     await channel.close()
@@ -107,7 +107,7 @@ async def main(side: str, count: int) -> None:
         with ResettingServer() as peer:
             print(await lost_files(count, lambda: call_a_server_that_resets(peer.port)))
         return
-    server = Http2Server()
+    server = Server()
     # No peer gets as far as to need a certificate.
     tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER) if side == "both" else None
     port = await server.listen("127.0.0.1", 0, tls, accepts_plain=tls is not None)

@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any
 
 from rockoon_core.errors import RockoonError
+from rockoon_core.valid_text import exception_text
 from rockoon_format.resources import topic_resource
 from rockoon_gateway.codes import OK, Refusal, enum_name, status, status_of
 from rockoon_gateway.series_counts import SeriesCounts
@@ -28,6 +29,7 @@ VERSION = "x-mq-client-version"
 NAMESPACE = "x-mq-namespace"
 AUTHORIZATION = "authorization"
 DATE_TIME = "x-mq-date-time"
+HEADERS = (CLIENT_ID, LANGUAGE, VERSION, NAMESPACE, AUTHORIZATION, DATE_TIME)
 # As long as the offset service's name of a receiver may be.
 CLIENT_ID_BYTES_MAX = 255
 # A word for logs and tables.
@@ -162,7 +164,7 @@ class Callers:
             answered = answer(status=status_of(error))
         except Exception as failure:
             log.exception("%s failed by a bug; the caller gets its text", answer.__name__)
-            answered = answer(status=status(Code.INTERNAL_SERVER_ERROR, repr(failure)))
+            answered = answer(status=status(Code.INTERNAL_SERVER_ERROR, exception_text(failure)))
         if answered.status.code != OK.code:
             self.note_refused(answer.__name__, answered.status)
         return answered

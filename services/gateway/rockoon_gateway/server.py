@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from grpc import aio
 
 from rockoon import Cluster
+from rockoon_gateway.calls import HEADERS
 from rockoon_gateway.cluster_side import access, connected
 from rockoon_gateway.metrics import TABLE
 from rockoon_gateway.parts import assembled
@@ -114,6 +115,7 @@ def client_listener(
         SERVICE_NAMES,
         tracer=tracer,
         message_bytes_max=MESSAGE_BYTES_MAX,
+        kept=HEADERS,
         reuse_port=settings.reuse_port,
         own_access=True,
         accepts_plain=settings.plain_connections,

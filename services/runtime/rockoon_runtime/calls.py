@@ -52,6 +52,11 @@ class CallTimes:
             times = self._times[call] = Times(BOUNDS_MS)
         times.note(seconds)
 
+    def note_of(self, method: str, request: object, answer: str, seconds: float) -> None:
+        """Note a call of a method; its request says whether the service may wait."""
+        may_wait = getattr(request, "wait_ms", 0)
+        self.note(Call(method, answer, may_wait > 0), seconds)
+
     def measurements(self) -> Iterator[Measurement]:
         for call, times in self._times.items():
             waiting = str(call.may_wait).lower()

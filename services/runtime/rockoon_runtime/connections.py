@@ -1,23 +1,22 @@
-"""A bound on the connections of one address: those beyond it are closed as they come."""
+"""Connections of a service: the settings of their bounds, and the metrics of closed ones."""
 
-import ipaddress
-import logging
-import time
-from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
+
+from rockoon_rpc.addresses import Addresses
+from rockoon_rpc.limits import Limits
 
 from rockoon_runtime.settings import setting
 from rockoon_runtime.telemetry.metrics import Measure, Measurement, Metric, counter
 
-log = logging.getLogger(__name__)
-
-SAY_SECONDS = 60.0
-ADDRESSES_SAID_MAX = 5
-
 CLOSED = counter(
     "rockoon_connections_closed_total",
     "Connections closed because their address had more than connections_per_address_max",
+)
+CALMED = counter(
+    "rockoon_connections_calmed_total",
+    "Connections closed because their address had used up a budget (floods), in the pause of "
+    "calm_seconds too",
 )
 
 
@@ -26,6 +25,13 @@ CLOSED = counter(
 class ConnectionSettings:
     """The part of a service's settings that is about connections; to be inherited."""
 
+    connections_max: int = setting(
+        20_000,
+        "open connections of one listener, further ones are closed; half of the process's open "
+        "files if that is less",
+        minimum=1,
+        maximum=1_000_000,
+    )
     connections_per_address_max: int = setting(
         2000,
         "connections that one address may have at once, further ones are closed (a proxy and all "
@@ -33,75 +39,101 @@ class ConnectionSettings:
         minimum=0,
         maximum=1_000_000,
     )
+    calls_per_address_max: int = setting(
+        0,
+        "calls in progress that one address may have, streams and waiting pulls included, further "
+        "ones are refused; 0 means half of the calls that the service accepts",
+        minimum=0,
+        maximum=1_000_000,
+    )
+    streams_per_connection_max: int = setting(
+        1000,
+        "calls in progress on one connection, further ones are refused; clients open another "
+        "connection",
+        minimum=1,
+        maximum=100_000,
+    )
+    headers_bytes_max: int = setting(
+        16 << 10,
+        "headers of one call, bytes, 32 added for each header",
+        minimum=4096,
+        maximum=1 << 20,
+    )
+    request_seconds_max: float = setting(
+        30.0,
+        "from the headers of a call with one request to the end of the request, seconds",
+        minimum=0.1,
+        maximum=3600,
+    )
+    unread_answers_bytes_max: int = setting(
+        8 << 20,
+        "answers that a connection's peer does not read, bytes; beyond it nothing is read from "
+        "the connection",
+        minimum=1 << 16,
+        maximum=1 << 30,
+    )
+    turn_bytes: int = setting(
+        64 << 10,
+        "received bytes of one connection that are handled before other connections have a turn",
+        minimum=16 << 10,
+        maximum=1 << 24,
+    )
+    turn_calls: int = setting(
+        64,
+        "new calls of one connection that begin before other connections have their turn",
+        minimum=1,
+        maximum=10_000,
+    )
+    idle_frames_per_second: int = setting(
+        1000,
+        "frames without effect (PING, SETTINGS, window updates) that one connection may send per "
+        "second beside those that its calls allow, with a burst of ten times as many; more end it",
+        minimum=10,
+        maximum=1_000_000,
+    )
+    resets_per_second: int = setting(
+        2000,
+        "calls that one connection may cancel per second, with a burst of ten times as many; more "
+        "end it",
+        minimum=10,
+        maximum=1_000_000,
+    )
+    calm_seconds: float = setting(
+        5.0,
+        "for which new connections of an address are closed after one of its connections has used "
+        "up these budgets, seconds; 0 means no pause",
+        minimum=0,
+        maximum=3600,
+    )
 
+    def limits(self, message_bytes_max: int) -> Limits:
+        """The limits of each connection."""
+        return Limits(
+            message_bytes_max=message_bytes_max,
+            header_list_bytes_max=self.headers_bytes_max,
+            streams_max=self.streams_per_connection_max,
+            turn_bytes=self.turn_bytes,
+            turn_calls=self.turn_calls,
+            unsent_bytes_max=self.unread_answers_bytes_max,
+            request_seconds_max=self.request_seconds_max,
+            idle_frames_burst=10 * self.idle_frames_per_second,
+            idle_frames_per_second=self.idle_frames_per_second,
+            resets_burst=10 * self.resets_per_second,
+            resets_per_second=self.resets_per_second,
+            calm_seconds=self.calm_seconds,
+        )
 
-def one_address(host: str) -> str:
-    """A peer's address; IPv4 within IPv6 is the IPv4 address."""
-    address = ipaddress.ip_address(host)
-    return str(getattr(address, "ipv4_mapped", None) or address)
-
-
-class ConnectionBound:
-    """How many connections an address may have at all listeners of a service together.
-
-    Args:
-        per_address_max: 0 for no bound.
-
-    Attributes:
-        closed: connections closed since the process began.
-    """
-
-    def __init__(self, per_address_max: int) -> None:
-        self.per_address_max = per_address_max
-        self.closed = 0
-        self._open: Counter[str] = Counter()
-        self._unsaid: Counter[str] = Counter()
-        self._say_after = 0.0
-
-    def enter(self, host: str) -> bool:
-        """Whether one more connection of a host is taken; who is, leaves when it has ended."""
-        address = one_address(host)
-        if not self.per_address_max or self._open[address] < self.per_address_max:
-            self._open[address] += 1
-            return True
-        self.closed += 1
-        self._unsaid[address] += 1
-        self._say()
-        return False
-
-    def leave(self, host: str) -> None:
-        """A connection that was taken has ended."""
-        address = one_address(host)
-        self._open[address] -= 1
-        if not self._open[address]:
-            del self._open[address]
-
-    def count(self, host: str) -> int:
-        """How many a host has."""
-        return self._open[one_address(host)]
-
-    def _say(self) -> None:
-        now = time.monotonic()
-        if now >= self._say_after:
-            log.warning(
-                "closed connections beyond the %d that an address may have "
-                "(connections_per_address_max): %s",
-                self.per_address_max,
-                ", ".join(
-                    f"{count} of {address}"
-                    for address, count in self._unsaid.most_common(ADDRESSES_SAID_MAX)
-                ),
-            )
-            self._unsaid.clear()
-            self._say_after = now + SAY_SECONDS
+    def addresses(self) -> Addresses:
+        """The shares of addresses, for all listeners of the service together."""
+        return Addresses(self.connections_per_address_max, self.calm_seconds)
 
 
 def with_connections(
-    table: Iterable[Metric], measure: Measure, bound: ConnectionBound
+    table: Iterable[Metric], measure: Measure, addresses: Addresses
 ) -> tuple[Iterable[Metric], Measure]:
     """A service's metrics, and how many connections were closed."""
 
     async def measured() -> Iterable[Measurement]:
-        return [*await measure(), CLOSED.at(bound.closed)]
+        return [*await measure(), CLOSED.at(addresses.closed), CALMED.at(addresses.calmed)]
 
-    return (*table, CLOSED), measured
+    return (*table, CLOSED, CALMED), measured

@@ -19,19 +19,20 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from grpc import aio
+from rockoon_rpc.limits import MESSAGE_BYTES_MAX
+from rockoon_rpc.server_call import no_objection
 
 from rockoon_runtime.access.metrics import with_access
 from rockoon_runtime.access.rules import Rules
 from rockoon_runtime.access.settings import AccessSettings, access_gate, cluster_credentials
 from rockoon_runtime.calls import CallTimes, with_calls
-from rockoon_runtime.connections import ConnectionBound, ConnectionSettings, with_connections
+from rockoon_runtime.connections import ConnectionSettings, with_connections
 from rockoon_runtime.drain import DrainSettings
-from rockoon_runtime.http2_server import MESSAGE_BYTES_MAX
 from rockoon_runtime.telemetry.metrics import Measure, Metric
 from rockoon_runtime.telemetry.settings import TelemetrySettings
 from rockoon_runtime.telemetry.telemetry import Telemetry
 from rockoon_runtime.tls import TlsSettings, server_tls, with_certificate
-from rockoon_runtime.wire import CALLS_MAX, GrpcServer, no_objection
+from rockoon_runtime.wire import CALLS_MAX, GrpcServer
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Tracer
@@ -87,8 +88,8 @@ class Frontend:
         self.gate = access_gate(settings, self.credentials, rules)
         self.calls = CallTimes()
         self._may_answer = may_answer
-        # Of all listeners together.
-        self._connections = ConnectionBound(settings.connections_per_address_max)
+        self._internal = [path for path, rule in rules.items() if rule.services_only]
+        self._addresses = settings.addresses()
 
     def telemetry(self, table: Iterable[Metric], measure: Measure, node_id: str = "") -> Telemetry:
         """The service's metrics, with those that every service has, and its traces.
@@ -100,7 +101,7 @@ class Frontend:
         """
         measured = with_certificate(table, measure, self.tls)
         measured = with_calls(*with_access(*measured, self.gate), self.calls)
-        measured = with_connections(*measured, self._connections)
+        measured = with_connections(*measured, self._addresses)
         settings = self._settings
         node_id = node_id or settings.name
         return Telemetry(self._service, settings.cluster, node_id, settings, *measured)
@@ -114,6 +115,7 @@ class Frontend:
         also_listen: str = "",
         calls_max: int = CALLS_MAX,
         message_bytes_max: int = MESSAGE_BYTES_MAX,
+        kept: Sequence[str] | None = (),
         reuse_port: bool = False,
         own_access: bool = False,
         accepts_plain: bool = False,
@@ -121,8 +123,8 @@ class Frontend:
         """A server to be entered.
 
         Args:
-            register, service_names, calls_max, message_bytes_max, reuse_port, accepts_plain: see
-                `GrpcServer`.
+            register, service_names, calls_max, kept, reuse_port, accepts_plain: see `GrpcServer`.
+            message_bytes_max: longer requests are refused.
             tracer: the telemetry's.
             also_listen: where a further server listens; the first one does where the settings say.
             own_access: the calls are let pass, or not, by who answers them, and not by the gate.
@@ -136,7 +138,10 @@ class Frontend:
             service_names,
             drain=settings,
             calls_max=calls_max,
-            connections=self._connections,
+            calls_per_address_max=settings.calls_per_address_max or None,
+            connections_max=settings.connections_max,
+            addresses=self._addresses,
+            limits=settings.limits(message_bytes_max),
             tls=self.tls,
             accepts_plain=accepts_plain,
             # At one of the listeners.
@@ -144,7 +149,8 @@ class Frontend:
             calls=self.calls,
             gate=None if own_access else self.gate,
             may_answer=self._may_answer,
-            message_bytes_max=message_bytes_max,
+            internal=self._internal,
+            kept=kept,
             reuse_port=reuse_port,
         )
         server.trace(tracer)

@@ -72,15 +72,15 @@ class Sender(Protocol):
     def has_room(self) -> bool: ...
 
     @property
-    def comes_alone(self) -> bool: ...
+    def arrives_alone(self) -> bool: ...
 
     def may_answer(self) -> None: ...
 
     def queue_message(self, message: bytes) -> None: ...
 
-    def hold(self) -> None: ...
+    def pause_reader(self) -> None: ...
 
-    def release(self, left: bytes | None = None) -> None: ...
+    def resume_reader(self, unhandled: bytes | None = None) -> None: ...
 
 
 def reply_to(request_id: int, outcome: Outcome) -> broker_pb2.AppendReply:
@@ -133,7 +133,7 @@ class PlainReply:
 def unforeseen(failure: BaseException) -> RockoonError:
     """What a sender is told of a bug, which the log tells."""
     log.error("batches failed in a way that no one foresaw", exc_info=failure)
-    return Internal(service="broker", reason=repr(failure))
+    return Internal(service="broker", reason=failure)
 
 
 class AppendStream:
@@ -179,7 +179,7 @@ class AppendStream:
         """
         # Answers follow in their order, and others know better how to wait. Not one of several:
         # hundreds may have come at once, and it would be synced by itself before they have theirs.
-        if self._unanswered or self._ended or not (sender.comes_alone and sender.has_room):
+        if self._unanswered or self._ended or not (sender.arrives_alone and sender.has_room):
             return False
         if len(message) >= LARGE_BYTES:
             return False
@@ -203,7 +203,7 @@ class AppendStream:
             self._is_left_alone = True
             return False
         if isinstance(placed, asyncio.Future):
-            sender.hold()
+            sender.pause_reader()
             self._is_taking = True
             resume = partial(self._resume, message, request.request_id, sender, came_seconds)
             placed.add_done_callback(resume)
@@ -231,10 +231,10 @@ class AppendStream:
         if placed is None:
             self._answered()
             self._is_left_alone = True
-            sender.release(message)
+            sender.resume_reader(message)
         else:
             self._answer_to(sender, request_id, placed, came_seconds)
-            sender.release()
+            sender.resume_reader()
         self._wake()
 
     def _answer_to(

@@ -14,6 +14,8 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from rockoon_rpc.server_call import ServerCall
+
 from rockoon_broker.broker import Broker
 from rockoon_broker.clock import Clock
 from rockoon_broker.cold_reads import Loads
@@ -35,7 +37,6 @@ from rockoon_core.errors import Busy, Internal, InvalidArgument, RockoonError
 from rockoon_proto.v1 import broker_pb2
 from rockoon_runtime.access.callers import Caller
 from rockoon_runtime.calls import SUCCESS, Call, CallTimes
-from rockoon_runtime.http2_call import ServerCall
 
 if TYPE_CHECKING:
     from rockoon_broker.rpc.pull_tracing import PullTracing
@@ -275,20 +276,12 @@ class PullStream:
             self._wanted.set()
         elif self._sending is None:
             self._sending = self._loop.call_soon(self._send)
-            # What else the reader is told in this turn, of its own message it may be, goes with it.
-            self._reader.connection.hold_writes()
 
     def _send(self) -> None:
         """Send what this turn of the loop has brought, unless `answers` is woken anyway."""
         self._sending = None
         reader = self._reader
         assert reader is not None
-        try:
-            self._send_to(reader)
-        finally:
-            reader.connection.release_writes()
-
-    def _send_to(self, reader: ServerCall) -> None:
         if not self._is_waiting or self._is_over or not reader.has_room:
             self._wanted.set()
             return
@@ -360,7 +353,7 @@ class PullStream:
         except Exception as failure:
             # The other queues of the stream are none of its business.
             log.exception("a queue could not be read in a way that no one foresaw")
-            return self._refused(subscription, Internal(service="broker", reason=repr(failure)))
+            return self._refused(subscription, Internal(service="broker", reason=failure))
         finally:
             mode.cached_only = False
         subscription.loads = None

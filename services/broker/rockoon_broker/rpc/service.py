@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 from grpc import aio
+from rockoon_rpc.server_call import ServerCall
 
 from rockoon_broker import cold_reads
 from rockoon_broker.append import AppendResult
@@ -54,7 +55,6 @@ from rockoon_format.record import encode_host
 from rockoon_proto.v1 import broker_pb2, broker_pb2_grpc
 from rockoon_runtime.access.callers import current_caller
 from rockoon_runtime.calls import CallTimes
-from rockoon_runtime.http2_call import ServerCall
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Tracer
@@ -268,12 +268,12 @@ class BrokerService(broker_pb2_grpc.BrokerServicer):
         )
         try:
             if isinstance(context, ServerCall):
-                context.taker = partial(stream.take, sender=context)
+                context.on_message = partial(stream.take, sender=context)
             async for reply in stream.answers():
                 yield reply
         finally:
             if isinstance(context, ServerCall):
-                context.taker = None
+                context.on_message = None
             self._streams.discard(stream)
             reader.cancel()
 

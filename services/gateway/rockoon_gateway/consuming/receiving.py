@@ -13,11 +13,12 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Protocol
 
+from rockoon_rpc.framing import framed
+
 from rockoon.offsets.start import ConsumeFrom
 from rockoon.receiving.received import ReceiptHandle, ReceivedMessages
 from rockoon.subscription import Subscription
 from rockoon_core.clock import Clock, wall_clock_ms
-from rockoon_core.http2.messages import framed
 from rockoon_gateway.calls import ClientCall
 from rockoon_gateway.clients.presence import key_id
 from rockoon_gateway.codes import OK, status

@@ -13,9 +13,9 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
+from rockoon_rpc.framing import framed
 
 from rockoon.receiving.received import ReceivedMessages, ReceivedRun
-from rockoon_core.http2.messages import framed
 from rockoon_format import kernel
 from rockoon_format.names import is_dlq_topic
 from rockoon_format.properties import TRANSIENT_PREFIX

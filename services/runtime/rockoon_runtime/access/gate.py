@@ -102,7 +102,7 @@ class Gate:
         # After the check, and without an await in between: a change of the key finds the call here,
         # or was seen by the check.
         self._calls.add(key.key_id, call)
-        # Each call is a task, so nobody else finds it set.
+        # Each call has a context of its own, so no other call finds it set.
         CALLER.set(Caller(self.keys, key.key_id, call))
         try:
             yield call

@@ -15,8 +15,6 @@ class OpenCall:
 
     Attributes:
         refusal: why it has to end.
-        is_sending: gRPC is sending an answer of its stream; interrupted there, it would end
-            without a word.
     """
 
     def __init__(self, rule: Rule, request: Any, verifier: bytes) -> None:
@@ -24,14 +22,13 @@ class OpenCall:
         self.request = request
         self.verifier = verifier
         self.refusal: RockoonError | None = None
-        self.is_sending = False
         self._task = asyncio.current_task()
 
     def end(self, refusal: RockoonError) -> None:
-        """Have it end at once, or as soon as what it is sending is sent."""
+        """Have it end at once."""
         if self.refusal is None:
             self.refusal = refusal
-            if not self.is_sending and self._task is not None:
+            if self._task is not None:
                 self._task.cancel()
 
     def interrupted(self) -> RockoonError | None:

@@ -1,56 +1,60 @@
-"""Confirms that a peer has received answers: it acknowledges a PING frame that follows them.
+"""Receipts: a peer that acknowledges a PING has received the answers that were sent before it.
 
-A peer handles frames in their order, so the acknowledgement proves that it has received everything
-before the PING. A TCP balancer forwards PINGs. A balancer of HTTP/2 calls acknowledges them itself.
+A peer handles frames in their order. A TCP balancer forwards PINGs; a balancer of HTTP/2 calls
+acknowledges them itself.
 """
 
 from collections.abc import Callable
 
-from rockoon_core.http2 import frames
-
-_PAYLOAD = b"received"
-_PING = frames.frame(frames.PING, 0, 0, _PAYLOAD)
 # Of one connection. A peer that does not acknowledge PINGs leaves no more answers unconfirmed.
 WAITING_MAX = 4096
 
 
-class ReceiptPings:
+class Receipts:
     """The answers of one connection that are not confirmed yet.
 
-    One PING is on its way at a time; it confirms all answers that were written before it.
+    One PING is on its way at a time; it confirms all answers that were queued before it.
 
     Args:
-        write: appends bytes to the connection's output.
+        ping: queues a PING behind what was queued.
     """
 
-    def __init__(self, write: Callable[[bytes], None]) -> None:
-        self._write = write
-        # By number of the answered stream.
+    __slots__ = ("_asked", "_is_on_its_way", "_ping", "_waiting")
+
+    def __init__(self, ping: Callable[[], None]) -> None:
+        self._ping = ping
+        self._is_on_its_way = False
+        # By number of the answered stream: queued before the PING on its way, and behind it.
         self._asked: dict[int, Callable[[bool], None]] = {}
         self._waiting: dict[int, Callable[[bool], None]] = {}
+
+    def probe(self) -> None:
+        """Send a PING if none is on its way."""
+        if not self._is_on_its_way:
+            self._is_on_its_way = True
+            self._ping()
 
     def ask(self, stream_id: int, then: Callable[[bool], None]) -> None:
         """Call `then` once: with True when the peer has received the answer of a stream, with
         False if the peer resets the stream or the connection ends before.
 
         Args:
-            stream_id: of the stream; all of its answer is written.
+            stream_id: of the stream; all of its answer is queued.
         """
         if len(self._waiting) >= WAITING_MAX:
             then(False)
-        elif self._asked:
+        elif self._is_on_its_way:
             self._waiting[stream_id] = then
         else:
             self._asked[stream_id] = then
-            self._write(_PING)
+            self.probe()
 
-    def acknowledged(self, payload: bytes) -> None:
-        """The peer has acknowledged a PING."""
-        if payload != _PAYLOAD or not self._asked:
-            return
+    def acknowledged(self) -> None:
+        """The peer has acknowledged the PING."""
         confirmed, self._asked, self._waiting = self._asked, self._waiting, {}
+        self._is_on_its_way = False
         if self._asked:
-            self._write(_PING)
+            self.probe()
         for then in confirmed.values():
             then(True)
 

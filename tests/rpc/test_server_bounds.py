@@ -7,15 +7,16 @@ from typing import Any
 
 import grpc
 import pytest
+from rockoon_rpc.limits import Limits
+from rockoon_rpc.server import Server
 
-from rockoon_core.http2 import frames
-from rockoon_core.http2.frames import ErrorCode
-from rockoon_core.http2.headers import block, percent_encoded
-from rockoon_runtime import http2_server
-from rockoon_runtime.http2_server import Http2Server
+from support import http2_frames as frames
 from support.eventually import eventually
+from support.http2_frames import ErrorCode, block
 from support.raw_http2 import CALL, Frame, RawPeer, call, data, head, raw_peer
 from support.waiting import DEADLINE_SECONDS
+
+pytestmark = pytest.mark.usefixtures("each_implementation")
 
 LONG = bytes(200_000)
 WIDE = frames.window_update(0, 1 << 24) + frames.window_update(1, 1 << 24)
@@ -52,8 +53,8 @@ class Callee:
 
 
 @asynccontextmanager
-async def served(callee: Callee, **bounds: Any) -> AsyncIterator[tuple[Http2Server, int]]:
-    server = Http2Server(**bounds)
+async def served(callee: Callee, **bounds: Any) -> AsyncIterator[tuple[Server, int]]:
+    server = Server(**bounds)
     unary = grpc.unary_unary_rpc_method_handler
     handlers: dict[str, Any] = {
         "Unary": unary(callee.unary),
@@ -92,12 +93,9 @@ async def end_of(peer: RawPeer, stream_id: int) -> Frame:
     return found
 
 
-async def test_a_connection_has_so_many_streams_and_takes_more_when_some_have_ended(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(http2_server, "STREAMS_MAX", 2)
+async def test_a_connection_has_so_many_streams_and_takes_more_when_some_have_ended() -> None:
     callee = Callee()
-    async with served(callee) as (_, port), raw_peer(port) as peer:
+    async with served(callee, limits=Limits(streams_max=2)) as (_, port), raw_peer(port) as peer:
         await peer.send(waits(1) + waits(3) + call(5))
         assert (await end_of(peer, 5)).error is ErrorCode.REFUSED_STREAM
         callee.may_answer.set()
@@ -111,7 +109,7 @@ async def test_a_server_has_so_many_calls_in_progress() -> None:
     async with served(callee, calls_max=2) as (_, port), raw_peer(port) as peer:
         await peer.send(waits(1) + waits(3) + call(5))
         refused = await end_of(peer, 5)
-        assert percent_encoded("Concurrent RPC limit exceeded!").encode() in refused.payload
+        assert refused.headers["grpc-message"] == "Concurrent RPC limit exceeded!"
         callee.may_answer.set()
         assert await peer.is_answered(3)
         await peer.send(call(7))
@@ -169,10 +167,7 @@ async def test_a_server_that_stops_waits_for_who_takes_a_long_answer() -> None:
         assert b"".join(sent)[5:] == LONG
 
 
-async def test_a_connection_with_a_call_is_not_idle_however_long_that_takes(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(http2_server, "_IDLE_LOOK_SECONDS_MIN", 0.001)
+async def test_a_connection_with_a_call_is_not_idle_however_long_that_takes() -> None:
     callee, looks = Callee(), asyncio.Event()
     async with served(callee, idle_seconds_max=0.01) as (_, port), raw_peer(port) as peer:
         # With its first bytes: it is never without a call.
@@ -193,7 +188,7 @@ async def test_a_message_that_is_refused_ends_who_reads_it() -> None:
         await peer.send(head(1, "/test.Echo/Reads"))
         await eventually(lambda: callee.begun == 1)
         await peer.send(frames.frame(frames.DATA, 0, 1, b"\0\x7f\xff\xff\xff"))
-        assert b"grpc-status" in (await end_of(peer, 1)).payload
+        assert "grpc-status" in (await end_of(peer, 1)).headers
         await eventually(lambda: callee.cancelled == 1)
 
 
@@ -238,7 +233,7 @@ async def test_a_call_whose_time_is_over_ends(what: str) -> None:
     async with served(Callee()) as (server, port), raw_peer(port) as peer:
         if what == "not answered":
             await peer.send(within("50m", 1, "/test.Echo/Waits") + data(1, b"x", ends=True))
-            assert b"grpc-status\x014" in (await end_of(peer, 1)).payload
+            assert (await end_of(peer, 1)).headers["grpc-status"] == "4"
         else:
             narrow = frames.settings({frames.INITIAL_WINDOW_SIZE: 0})
             await peer.send(narrow + within("50m", 1, "/test.Echo/Unary"))

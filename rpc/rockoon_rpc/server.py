@@ -1,0 +1,291 @@
+"""A gRPC server for the servicers of `grpc.aio.server`.
+
+    complete request, or head of a stream  →  the method's coroutine, at once  →  answer
+
+It leaves out compression, reflection of channels, and interceptors.
+"""
+
+import asyncio
+import contextlib
+import socket
+import ssl
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import grpc
+
+from rockoon_rpc import implementation
+from rockoon_rpc.addresses import Addresses
+from rockoon_rpc.limits import Limits
+from rockoon_rpc.listener import Listener
+from rockoon_rpc.liveness import Liveness
+from rockoon_rpc.methods import CallDetails, Method
+from rockoon_rpc.server_call import ServerCall
+from rockoon_rpc.server_connection import ServerConnection
+from rockoon_rpc.session import Implementation, Route, ServerSession
+
+LISTEN_BACKLOG = 4096
+# How long callers may take to end their side of connections when a server has stopped.
+STOP_SECONDS_MAX = 1.0
+
+Guard = Callable[[str, Any], Any]
+"""Given a method's path and its handler, returns the handler that answers instead; called once for
+each method."""
+
+
+def host_and_port(listen: str) -> tuple[str, int]:
+    """The parts of "host:port"; an IPv6 address has brackets. Raises OSError for another text."""
+    host, _, port = listen.rpartition(":")
+    if not port.isdecimal() or int(port) > 0xFFFF:
+        raise OSError(f"{listen!r} names no port")
+    return host.strip("[]"), int(port)
+
+
+def addresses(host: str, port: int) -> list[tuple[socket.AddressFamily, str]]:
+    """The addresses of a name to listen on; "" is every address. Raises OSError."""
+    if not host:
+        has_ipv6 = socket.has_dualstack_ipv6()
+        return [(socket.AF_INET6, "::") if has_ipv6 else (socket.AF_INET, "0.0.0.0")]
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    return list(dict.fromkeys((family, str(address[0])) for family, *_, address in found))
+
+
+class Server:
+    """Listens, and answers calls by servicers. The part of `grpc.aio.Server` that services use.
+
+    Args:
+        guard: chooses the handler of each method; None leaves it to the handlers.
+        calls_max: calls in progress; further ones are refused. None for any number.
+        calls_per_address_max: of them, those of one address, without those of the cluster's own
+            services.
+        connections_max: open connections; further ones are closed at once.
+        addresses: shares of addresses; several servers may have the same object.
+        handshake_seconds_max: how long a connection may take to begin HTTP/2.
+        idle_seconds_max: how long a connection may be open without a call.
+        limits: of each connection.
+        kept: names of the headers that are metadata of calls; None keeps all.
+        reuse_port: other processes may listen on the same port, and share its callers.
+        sessions: the implementation; None chooses one.
+
+    Attributes:
+        connections: those that are open, without those in a TLS handshake.
+        is_stopping: `stop` has been called.
+    """
+
+    def __init__(
+        self,
+        guard: Guard | None = None,
+        *,
+        calls_max: int | None = None,
+        calls_per_address_max: int | None = None,
+        connections_max: int = 1 << 20,
+        addresses: Addresses | None = None,
+        handshake_seconds_max: float = 15.0,
+        idle_seconds_max: float = 600.0,
+        limits: Limits | None = None,
+        kept: Sequence[str] | None = None,
+        reuse_port: bool = False,
+        sessions: Implementation | None = None,
+    ) -> None:
+        self.limits = limits or Limits()
+        self.liveness = Liveness()
+        self.handshake_seconds_max = handshake_seconds_max
+        self.idle_seconds_max = idle_seconds_max
+        self._guard = guard
+        self._calls_max = calls_max
+        self._calls_per_address_max = calls_per_address_max
+        self._connections_max = connections_max
+        self._addresses = addresses or Addresses(calm_seconds=self.limits.calm_seconds)
+        self._kept = kept
+        self._reuse_port = reuse_port
+        self._sessions = sessions or implementation.implementation()
+        self._generic: list[grpc.GenericRpcHandler] = []
+        self._handlers: dict[str, Any] = {}
+        self._routes: dict[str, Route] = {}
+        # Those in a TLS handshake among them.
+        self._admitted: set[ServerConnection] = set()
+        self.connections: set[ServerConnection] = set()
+        # Those that wait for something.
+        self._calls: set[ServerCall] = set()
+        self._listeners: list[Listener[ServerConnection]] = []
+        self.is_stopping = False
+        # Set when a server that stops has no call in progress.
+        self._quiet = asyncio.Event()
+        self._ended = asyncio.Event()
+        # Set while there is no connection.
+        self._deserted = asyncio.Event()
+        self._deserted.set()
+
+    def add_generic_rpc_handlers(self, handlers: Sequence[grpc.GenericRpcHandler]) -> None:
+        self._generic.extend(handlers)
+
+    def add_registered_method_handlers(self, service: str, handlers: Mapping[str, Any]) -> None:
+        """Handlers by the names of their methods. They go before generic ones, and later ones
+        before earlier ones."""
+        self._handlers.update({f"/{service}/{name}": each for name, each in handlers.items()})
+
+    async def listen(
+        self,
+        host: str,
+        port: int,
+        tls: ssl.SSLContext | None = None,
+        *,
+        accepts_plain: bool = False,
+    ) -> int:
+        """Listen at an address.
+
+        Args:
+            tls, accepts_plain: see `Listener`.
+
+        Returns:
+            The port.
+
+        Raises:
+            OSError: the address cannot be had.
+        """
+        for family, address in addresses(host, port):
+            # All addresses of a name have the same port.
+            with_port = (address, port)
+            listening = socket.create_server(
+                with_port,
+                family=family,
+                backlog=LISTEN_BACKLOG,
+                reuse_port=self._reuse_port,
+                dualstack_ipv6=address == "::" and socket.has_dualstack_ipv6(),
+            )
+            port = listening.getsockname()[1]
+            self._listeners.append(
+                Listener(
+                    listening, self, tls, self.handshake_seconds_max, accepts_plain=accepts_plain
+                )
+            )
+        return port
+
+    async def stop(self, grace: float | None) -> None:
+        """Accept no further calls, and wait for those in progress; then end them.
+
+        Args:
+            grace: seconds; None ends them at once.
+        """
+        self.is_stopping = True
+        for listener in self._listeners:
+            listener.close()
+        for connection in list(self.connections):
+            connection.leave()
+        self.look_quiet()
+        if grace:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(grace):
+                    await self._quiet.wait()
+        tasks = [call.task for call in self._calls if call.task is not None]
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+        for connection in list(self.connections):
+            connection.close()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(STOP_SECONDS_MAX):
+                for listener in self._listeners:
+                    await listener.wait_closed()
+                await self._deserted.wait()
+        for connection in list(self.connections):
+            connection.transport.abort()
+        self._ended.set()
+
+    async def wait_for_termination(self) -> None:
+        await self._ended.wait()
+
+    def look_quiet(self) -> None:
+        """Notify `stop` if no call is in progress."""
+        if not (self._calls or any(each.awaits_requests for each in self.connections)):
+            self._quiet.set()
+
+    # For its listeners and connections.
+
+    def new_session(self) -> ServerSession:
+        session: ServerSession = self._sessions.ServerSession(
+            self._route_of, self.limits, self._kept
+        )
+        return session
+
+    def _route_of(self, path: str) -> Route | None:
+        route = self._routes.get(path)
+        if route is None:
+            handler = self._handler(path)
+            if handler is None:
+                return None
+            if self._guard is not None:
+                handler = self._guard(path, handler)
+            method = Method(path, handler)
+            route = self._routes[path] = (method, method.reads_stream)
+        return route
+
+    def _handler(self, path: str) -> Any:
+        handler = self._handlers.get(path)
+        details: Any = CallDetails(path)
+        for generic in () if handler is not None else self._generic:
+            handler = generic.service(details)
+            if handler is not None:
+                break
+        return handler
+
+    def admitted(self, address: str) -> ServerConnection | None:
+        """A connection from an address; None when there is no room for one more."""
+        if self.is_stopping or len(self._admitted) >= self._connections_max:
+            return None
+        share = self._addresses.enter(address)
+        if share is None:
+            return None
+        connection = ServerConnection(self, share)
+        self._admitted.add(connection)
+        return connection
+
+    def connected(self, connection: ServerConnection) -> None:
+        """An admitted connection has its transport."""
+        self.connections.add(connection)
+        self._deserted.clear()
+
+    def disconnected(self, connection: ServerConnection) -> None:
+        """A connection has ended, or its handshake has failed; called twice if both are so."""
+        if connection in self._admitted:
+            self._admitted.remove(connection)
+            self._addresses.leave(connection.share)
+        self.connections.discard(connection)
+        if not self.connections:
+            self._deserted.set()
+        if self.is_stopping:
+            self.look_quiet()
+
+    def calm(self, connection: ServerConnection, reason: str) -> None:
+        """A connection has used up a budget."""
+        self._addresses.calm(connection.share.address, reason)
+
+    def admits(self, call: ServerCall) -> bool:
+        """Whether a new call may begin; ends it if not."""
+        if self._calls_max is not None and len(self._calls) >= self._calls_max:
+            call.end(grpc.StatusCode.RESOURCE_EXHAUSTED, "Concurrent RPC limit exceeded!")
+            return False
+        connection = call.connection
+        share_max = self._calls_per_address_max
+        if (
+            share_max is not None
+            and connection.share.calls >= share_max
+            and not connection.is_internal
+        ):
+            refusal = f"this address has {share_max} calls in progress, as many as it may have"
+            call.end(grpc.StatusCode.RESOURCE_EXHAUSTED, refusal)
+            return False
+        return True
+
+    def entered(self, call: ServerCall) -> None:
+        """A call waits for something."""
+        self._calls.add(call)
+        call.connection.share.calls += 1
+
+    def left(self, call: ServerCall) -> None:
+        """A call that waited is over."""
+        self._calls.discard(call)
+        call.connection.share.calls -= 1
+        if self.is_stopping:
+            self.look_quiet()

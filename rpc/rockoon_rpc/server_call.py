@@ -1,0 +1,297 @@
+"""A call that a server answers: its stream, and the context of gRPC's servicers."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any
+
+import grpc
+from google.protobuf.message import DecodeError
+from grpc import aio
+
+from rockoon_rpc.session import ErrorCode, Metadata
+from rockoon_rpc.status import failure_text
+from rockoon_rpc.stream import MessageStream
+
+if TYPE_CHECKING:
+    from rockoon_rpc.methods import Method
+    from rockoon_rpc.server_connection import ServerConnection
+
+log = logging.getLogger(__name__)
+
+
+def no_objection() -> None:
+    """Every answer may be sent."""
+
+
+class ServerCall(MessageStream):
+    """One call, from its headers to its status.
+
+    A call with one request that is answered at once is in no table of its connection or server.
+
+    Args:
+        connection: carries it.
+        stream_id: its number there.
+        method: answers it.
+        metadata: of the caller.
+        timeout: seconds; None for a call without a deadline.
+
+    Attributes:
+        task: runs the servicer once that has waited for something.
+        is_entered: the server's and the connection's tables have the call.
+        may_answer: called before each answer that does not pass a guard; raises the refusal.
+    """
+
+    __slots__ = (
+        "_code", "_deadline", "_details", "_metadata", "_timer", "_trailing", "has_begun",
+        "is_entered", "may_answer", "method", "task",
+    )  # fmt: skip
+
+    connection: "ServerConnection"
+
+    def __init__(
+        self,
+        connection: "ServerConnection",
+        stream_id: int,
+        method: "Method",
+        metadata: Metadata,
+        timeout: float | None,
+    ) -> None:
+        super().__init__(connection, stream_id)
+        self.method = method
+        self._metadata = metadata
+        # A time of the loop's clock.
+        self._deadline = None if timeout is None else connection.loop.time() + timeout
+        self._timer: asyncio.TimerHandle | None = None
+        self.task: asyncio.Task[None] | None = None
+        self.is_entered = self.has_begun = False
+        self._code: grpc.StatusCode | None = None
+        self._details = ""
+        self._trailing: Metadata = ()
+        self.may_answer: Callable[[], None] = no_objection
+
+    @property
+    def arrives_alone(self) -> bool:
+        """Whether the message that is being handled is the only event of its turn."""
+        return self.connection.arrives_alone
+
+    @property
+    def signs_of_life(self) -> int:
+        """Of its connection: grows with all that the caller sends, also beside the call."""
+        return self.connection.signs_of_life
+
+    # gRPC's context.
+
+    def invocation_metadata(self) -> Metadata:
+        return self._metadata
+
+    def peer(self) -> str:
+        """The caller's address as gRPC writes it, "ipv4:127.0.0.1:4711"."""
+        return self.connection.peer
+
+    def auth_context(self) -> Mapping[str, list[bytes]]:
+        """The caller's certificate, under gRPC's names; empty without one."""
+        return self.connection.auth_context
+
+    def time_remaining(self) -> float | None:
+        if self._deadline is None:
+            return None
+        return max(self._deadline - self.connection.loop.time(), 0.0)
+
+    def set_code(self, code: grpc.StatusCode) -> None:
+        self._code = code
+
+    def set_details(self, details: str) -> None:
+        self._details = details
+
+    def set_trailing_metadata(self, metadata: Sequence[tuple[str, str | bytes]]) -> None:
+        self._trailing = tuple(metadata)
+
+    async def send_initial_metadata(self, metadata: Sequence[tuple[str, str | bytes]]) -> None:
+        self.begin(tuple(metadata))
+
+    def cancelled(self) -> bool:
+        return self.is_closed
+
+    def done(self) -> bool:
+        return self.is_closed or self.sent_last
+
+    async def abort(
+        self,
+        code: grpc.StatusCode,
+        details: str = "",
+        trailing_metadata: Sequence[tuple[str, str | bytes]] = (),
+    ) -> None:
+        """End the call with a status; does not return."""
+        self._code, self._details, self._trailing = code, details, tuple(trailing_metadata)
+        raise aio.AbortError("Locally aborted.")
+
+    # Answers.
+
+    def begin(self, metadata: Metadata = ()) -> None:
+        """Send the answer's headers, if they are not sent."""
+        if not (self.has_begun or self.is_closed):
+            self.has_begun = True
+            self.connection.session.begin(self.id, metadata)
+            self.connection.wrote()
+
+    async def requests(self, parse: Callable[[bytes], Any] | None) -> AsyncIterator[Any]:
+        """The messages of a stream of requests."""
+        while True:
+            raw = self.next_unread()
+            if raw is None:
+                raw = await self.read()
+                if raw is None:
+                    return
+            yield raw if parse is None else parse(raw)
+
+    def returned(self, reply: Any) -> None:
+        """Send the only answer, which a servicer has returned, and status OK."""
+        if self.is_closed or self.sent_last:
+            return
+        if self._code is not None and self._code is not grpc.StatusCode.OK:
+            self.end()
+            return
+        serialize = self.method.serialize
+        try:
+            message = reply if serialize is None else serialize(reply)
+            self._respond(message)
+        except Exception as failure:  # noqa: BLE001 - logged there
+            self.raised(failure)
+
+    def _respond(self, message: bytes, *, framed: bool = False) -> None:
+        connection = self.connection
+        is_out = connection.session.respond(self.id, message, self._trailing, framed)
+        self.has_begun = True
+        self._sent_last(is_out=is_out)
+
+    def _sent_last(self, *, is_out: bool) -> None:
+        """The end of the call is queued."""
+        self.sent_last = True
+        connection = self.connection
+        if is_out:
+            connection.forget(self)
+        else:
+            self._is_pending = True
+            if not self.is_entered:
+                connection.enter(self)
+        connection.wrote()
+
+    def returned_stream(self, _nothing: object) -> None:
+        """All answers of a stream are queued."""
+        self.end()
+
+    async def send_all(
+        self, replies: AsyncIterator[Any], may_answer: Callable[[], None] = no_objection
+    ) -> None:
+        """Send all answers of a stream. Those between two waits leave in one write.
+
+        Args:
+            replies: an asynchronous generator; it is closed.
+            may_answer: called before each answer; raises the refusal.
+        """
+        serialize = self.method.serialize
+        connection = self.connection
+        self.begin()
+        async with aclosing(replies):  # type: ignore[type-var]
+            async for reply in replies:
+                may_answer()
+                self.queue_message(reply if serialize is None else serialize(reply))
+                if self._is_pending or connection.is_choked:
+                    await self.wait_room()
+
+    async def write_framed(self, data: bytes, *, last: bool = False) -> None:
+        """Send answers of a method that writes them itself, as gRPC's do with `write`; return when
+        they are with the transport.
+
+        Args:
+            data: their bytes, each answer behind its five; none may be cut.
+            last: none follows; status OK is sent with them.
+        """
+        self.may_answer()
+        if self.is_closed or self.sent_last:
+            return
+        if last:
+            self._respond(data, framed=True)
+        else:
+            self.begin()
+            self.queue_message(data, framed=True)
+        if self._is_pending or self.connection.is_choked:
+            await self.wait_room()
+
+    def on_received(self, then: Callable[[bool], None]) -> None:
+        """Call `then` with True when the caller has received all that was queued, with False if
+        the connection ends or the caller cancels before; see `Receipts`."""
+        if self.connection.is_lost:
+            then(False)
+        else:
+            self.connection.receipts.ask(self.id, then)
+
+    # Ends.
+
+    def raised(self, failure: BaseException) -> None:
+        """End the call with a servicer's exception."""
+        if isinstance(failure, aio.AbortError):
+            self.end()
+        elif isinstance(failure, asyncio.CancelledError):
+            self.end(grpc.StatusCode.CANCELLED, "the server ended the call")
+        elif isinstance(failure, DecodeError):
+            self.end(grpc.StatusCode.INTERNAL, f"a request cannot be read: {failure}")
+        else:
+            log.error("%s failed", self.method.path, exc_info=failure)
+            self.end(grpc.StatusCode.UNKNOWN, f"Unexpected {failure_text(failure)}")
+
+    def end(self, code: grpc.StatusCode | None = None, details: str = "") -> None:
+        """Send the status, which ends the call; without a code the one that was set."""
+        if self.is_closed or self.sent_last:
+            return
+        found = code or self._code
+        number = 0 if found is None else found.value[0]
+        session = self.connection.session
+        try:
+            is_out = session.finish(self.id, number, details or self._details, self._trailing)
+        except (TypeError, ValueError, UnicodeError):
+            log.exception("the status of %s cannot be sent; the call is reset", self.method.path)
+            self.reset(ErrorCode.INTERNAL_ERROR)
+            return
+        self._sent_last(is_out=is_out)
+
+    def sent_all(self) -> None:
+        super().sent_all()
+        if self.sent_last:
+            self.connection.forget(self)
+
+    def watch_deadline(self) -> None:
+        if self._deadline is not None:
+            self._timer = self.connection.loop.call_at(self._deadline, self._overdue)
+
+    def _overdue(self) -> None:
+        self._timer = None
+        self.end(grpc.StatusCode.DEADLINE_EXCEEDED, "the call's deadline is over")
+        if not self.is_closed:
+            # The caller has no room for an answer.
+            self.reset(ErrorCode.CANCEL)
+        self.give_up()
+
+    def give_up(self) -> None:
+        """Cancel the servicer."""
+        if self.task is not None:
+            self.task.cancel()
+
+    def failed(self, code: int, reason: str) -> None:
+        super().failed(code, reason)
+        self.give_up()
+
+    def closed(self) -> None:
+        super().closed()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self.settle()
+
+    def settle(self, _task: object = None) -> None:
+        """Leave the server's table if the stream and the servicer's task are over."""
+        if self.is_entered and self.is_closed and (self.task is None or self.task.done()):
+            self.is_entered = False
+            self.connection.server.left(self)

@@ -1,0 +1,323 @@
+"""A caller's connection at a server."""
+
+import asyncio
+import contextlib
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import grpc
+
+from rockoon_rpc import first_step
+from rockoon_rpc import session as events
+from rockoon_rpc.addresses import Share
+from rockoon_rpc.budgets import Budget
+from rockoon_rpc.certificates import certificate_context
+from rockoon_rpc.connection import CLOSE_SECONDS_MAX, Connection
+from rockoon_rpc.methods import Method
+from rockoon_rpc.receipts import Receipts
+from rockoon_rpc.server_call import ServerCall
+from rockoon_rpc.session import ErrorCode, Metadata, ServerSession
+from rockoon_rpc.stream import MessageStream
+
+if TYPE_CHECKING:
+    from rockoon_rpc.server import Server
+
+# Between the two GOAWAYs of a connection that ends by itself.
+LEAVE_SECONDS = 0.5
+# A connection without calls is looked at so often before its time is over.
+IDLE_LOOKS = 4
+# Of a turn of 64 KiB: what a frame without effect and a reset cost, beside their bytes. A turn of
+# which more than half was waste is followed by a pause, so a flood gets a tenth of one core.
+IDLE_FRAME_COST = 512
+RESET_COST = 2 << 10
+WASTE_PAUSE_SECONDS = 0.01
+
+
+class ServerConnection(Connection):
+    """One connection of a server.
+
+    Args:
+        server: answers its calls.
+        share: of its address.
+
+    Attributes:
+        is_ready: the peer's SETTINGS have arrived.
+        is_leaving: it ends with its last call.
+    """
+
+    event_methods: ClassVar[dict[int, str]] = {
+        **Connection.event_methods,
+        events.CALL: "_call",
+        events.OPENED: "_opened",
+        events.ENDED: "_ended",
+        events.LATE_RESET: "_late_reset",
+        events.AWAITED: "_awaited",
+    }
+    session: ServerSession
+
+    def __init__(self, server: "Server", share: Share) -> None:
+        session = server.new_session()
+        super().__init__(session, server.limits, server.liveness)
+        self.loop = self._loop
+        self.server = server
+        self.share = share
+        self.address = share.address
+        self.is_ready = self.is_leaving = False
+        self.receipts = Receipts(super().ping)
+        # Ends of the handshake, then looks at how long it has been idle.
+        self._timer: asyncio.TimerHandle | None = None
+        self._idle_looks = 0
+        # Requests that are not complete, by number of the stream: the end of their time.
+        self._requests_due: dict[int, float] = {}
+        self._request_timer: asyncio.TimerHandle | None = None
+        self._idle_budget: Budget | None = None
+        self._reset_budget: Budget | None = None
+        self._peer = ""
+        self._auth_context: Mapping[str, list[bytes]] | None = None
+
+    # The connection.
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        self.server.connected(self)
+        self._timer = self.loop.call_later(self.server.handshake_seconds_max, transport.abort)
+
+    def connection_lost(self, failure: BaseException | None) -> None:
+        super().connection_lost(failure)
+        for timer in (self._timer, self._request_timer):
+            if timer is not None:
+                timer.cancel()
+        self._requests_due.clear()
+        self.receipts.lost()
+        self.server.disconnected(self)
+
+    def _ready(self) -> None:
+        self.is_ready = True
+        if self._timer is not None:
+            self._timer.cancel()
+        self._look_again()
+
+    def _look_again(self) -> None:
+        seconds = self.server.idle_seconds_max / IDLE_LOOKS
+        self._timer = self.loop.call_later(seconds, self._look_idle)
+
+    def _look_idle(self) -> None:
+        if self.streams or self._requests_due:
+            self._idle_looks = 0
+        self._idle_looks += 1
+        if self._idle_looks > IDLE_LOOKS:
+            self.leave(at_once=False)
+        else:
+            self._look_again()
+
+    @property
+    def peer(self) -> str:
+        if not self._peer:
+            name = self.transport.get_extra_info("peername") or ("", 0)
+            host, port = name[0], name[1]
+            self._peer = f"ipv6:[{host}]:{port}" if ":" in host else f"ipv4:{host}:{port}"
+        return self._peer
+
+    @property
+    def auth_context(self) -> Mapping[str, list[bytes]]:
+        if self._auth_context is None:
+            self._auth_context = certificate_context(self.transport.get_extra_info("ssl_object"))
+        return self._auth_context
+
+    def ping(self) -> None:
+        self.receipts.probe()
+
+    def _pong(self) -> None:
+        self.receipts.acknowledged()
+
+    @property
+    def _is_full(self) -> bool:
+        session = self.session
+        return self.is_choked and (
+            session.is_behind or session.unsent_bytes > self.limits.unsent_bytes_max
+        )
+
+    # Calls.
+
+    def _call(
+        self,
+        stream_id: int,
+        method: Method,
+        metadata: Metadata,
+        timeout: float | None,
+        message: bytes,
+    ) -> None:
+        self._idle_looks = 0
+        if self._requests_due:
+            self._requests_due.pop(stream_id, None)
+        call = ServerCall(self, stream_id, method, metadata, timeout)
+        if not self.server.admits(call):
+            return
+        parse = method.parse
+        try:
+            request = message if parse is None else parse(message)
+            steps = method.start(request, call)
+        except Exception as failure:  # noqa: BLE001 - logged there
+            call.raised(failure)
+            return
+        self._run(call, steps)
+
+    def _opened(
+        self, stream_id: int, method: Method, metadata: Metadata, timeout: float | None
+    ) -> None:
+        self._idle_looks = 0
+        call = ServerCall(self, stream_id, method, metadata, timeout)
+        if self.server.admits(call):
+            self.enter(call)
+            self._run(call, method.start(call.requests(method.parse), call))
+
+    def _run(self, call: ServerCall, steps: first_step.Steps) -> None:
+        method = call.method
+        task = first_step.run(self.loop, steps, method.returned.__get__(call), call.raised)
+        if task is not None:
+            call.task = task
+            task.add_done_callback(call.settle)
+            if not call.is_entered:
+                self.enter(call)
+
+    def enter(self, call: ServerCall) -> None:
+        """A call waits for something: it is in the tables until it is over."""
+        call.is_entered = True
+        self.server.entered(call)
+        if call.is_closed:
+            # Its servicer still runs.
+            return
+        if self.is_lost or self.is_closing:
+            call.failed(ErrorCode.CANCEL, "the connection ended")
+            return
+        self.streams[call.id] = call
+        call.watch_deadline()
+
+    def _ended(self, stream_id: int) -> None:
+        stream = self.streams.get(stream_id)
+        if stream is not None:
+            stream.peer_ended()
+
+    def _reset(self, stream_id: int, code: int, reason: str) -> None:
+        self._requests_due.pop(stream_id, None)
+        self.receipts.reset(stream_id)
+        super()._reset(stream_id, code, reason)
+        self.stream_over()
+
+    def _late_reset(self, stream_id: int) -> None:
+        self.receipts.reset(stream_id)
+
+    # Requests that are not complete.
+
+    def _awaited(self, stream_id: int) -> None:
+        due = self.loop.time() + self.limits.request_seconds_max
+        self._requests_due[stream_id] = due
+        if self._request_timer is None:
+            self._request_timer = self.loop.call_at(due, self._end_late_requests)
+
+    @property
+    def awaits_requests(self) -> bool:
+        return bool(self._requests_due)
+
+    def _end_late_requests(self) -> None:
+        self._request_timer = None
+        now = self.loop.time()
+        late = f"the request was not complete after {self.limits.request_seconds_max:g} s"
+        status: int = grpc.StatusCode.DEADLINE_EXCEEDED.value[0]
+        # In the order of their headers.
+        for stream_id, due in list(self._requests_due.items()):
+            if due > now:
+                self._request_timer = self.loop.call_at(due, self._end_late_requests)
+                break
+            del self._requests_due[stream_id]
+            self.session.finish(stream_id, status, late)
+        self.wrote()
+        self.stream_over()
+
+    # Waste.
+
+    def _waste(self, idle_frames: int, resets: int) -> None:
+        limits = self.limits
+        if self._idle_budget is None or self._reset_budget is None:
+            self._idle_budget = Budget(limits.idle_frames_burst, limits.idle_frames_per_second)
+            self._reset_budget = Budget(limits.resets_burst, limits.resets_per_second)
+        if idle_frames * IDLE_FRAME_COST + resets * RESET_COST > limits.turn_bytes // 2:
+            self._pause_seconds = WASTE_PAUSE_SECONDS
+        now = self.loop.time()
+        if not self._idle_budget.spend(idle_frames, now):
+            self.close(ErrorCode.ENHANCE_YOUR_CALM, "too many frames have no effect")
+        elif not self._reset_budget.spend(resets, now):
+            self.close(ErrorCode.ENHANCE_YOUR_CALM, "too many streams are reset")
+
+    def _broken(self, code: int, reason: str) -> None:
+        if code == ErrorCode.ENHANCE_YOUR_CALM:
+            self.server.calm(self, reason)
+        super()._broken(code, reason)
+
+    def close(
+        self, code: int = ErrorCode.NO_ERROR, reason: str = "the connection is closed"
+    ) -> None:
+        if code == ErrorCode.ENHANCE_YOUR_CALM and not self.is_closing:
+            self.server.calm(self, reason)
+        super().close(code, reason)
+
+    # The end.
+
+    def leave(self, *, at_once: bool = True) -> None:
+        """Accept no further calls; the connection ends with its last one.
+
+        Args:
+            at_once: False sends GOAWAY twice, half a second apart: calls that the peer has opened
+                meanwhile are answered.
+        """
+        if self.is_leaving or self.is_lost or self.is_closing or self.transport is None:
+            return
+        self.session.leave(at_once)
+        self.wrote()
+        if at_once:
+            self.is_leaving = True
+            self.stream_over()
+        else:
+            self.loop.call_later(LEAVE_SECONDS, self.leave)
+
+    def stream_over(self) -> None:
+        if self.server.is_stopping:
+            self.server.look_quiet()
+        if self.is_leaving and not (self.streams or self._requests_due or self._is_in_turn):
+            self._close_when_sent()
+
+    def _close_when_sent(self) -> None:
+        self.flush()
+        if not self.is_choked:
+            self.close()
+
+    def _take_turn(self, data: memoryview | bytes) -> None:
+        super()._take_turn(data)
+        if self.is_leaving:
+            self.stream_over()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if self.is_leaving:
+            self.stream_over()
+
+    def forget(self, stream: MessageStream) -> None:
+        if stream.id in self.streams or self.is_leaving:
+            super().forget(stream)
+        else:
+            # A call that is answered at once.
+            stream.closed()
+
+    def _close_transport(self) -> None:
+        """End the connection in two halves. A socket that is closed with bytes that nobody has
+        read discards what it was given last, an answer among it: so this side ends, and reads on
+        until the peer has ended its side."""
+        transport = self.transport
+        if transport.can_write_eof() and not transport.is_closing():
+            # The peer may have gone by itself.
+            with contextlib.suppress(OSError):
+                transport.resume_reading()
+                transport.write_eof()
+                self.loop.call_later(CLOSE_SECONDS_MAX, transport.close)
+                return
+        transport.close()

@@ -1,0 +1,23 @@
+"""Status texts of calls."""
+
+import re
+
+TEXT_CHARACTERS_MAX = 64 << 10
+# An object without a text of its own is written with its place in memory, which helps an attacker.
+_ADDRESS = re.compile(r" at 0x[0-9A-Fa-f]+")
+
+
+def without_addresses(text: str) -> str:
+    """A text without the memory addresses that Python's default texts of objects have."""
+    return _ADDRESS.sub("", text)
+
+
+def failure_text(failure: BaseException, characters_max: int = TEXT_CHARACTERS_MAX) -> str:
+    """Return "ValueError: its text" as valid Unicode. Never raises an `Exception`."""
+    name = type(failure).__name__[:200]
+    try:
+        text = str.__str__(str(failure))[:characters_max]
+    except Exception as other:  # noqa: BLE001 - `__str__` is code of the program
+        text = f"(no text: {name}.__str__ raised {type(other).__name__[:200]})"
+    valid = text.encode(errors="backslashreplace").decode()
+    return without_addresses(f"{name}: {valid}")[:characters_max]

@@ -1,0 +1,264 @@
+"""Guard of a service's methods: the cluster's name, the error table, call times, traces.
+
+Servicers raise `RockoonError`; the guard turns it into the status and the trailing metadata of the
+error table, so no servicer names a status code. An exception that is in no table is a bug: it is
+logged with its traceback, and the caller gets INTERNAL.
+"""
+
+import inspect
+import logging
+import time
+from collections.abc import Callable, Collection
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import grpc
+from google.protobuf.message import DecodeError
+from grpc import aio
+from rockoon_rpc.server_call import ServerCall, no_objection
+
+from rockoon_core.errors import (
+    ERROR_METADATA_KEY,
+    Internal,
+    InvalidArgument,
+    RockoonError,
+    WrongCluster,
+)
+from rockoon_core.protocol import CLUSTER_METADATA_KEY
+from rockoon_runtime.access.gate import Gate
+from rockoon_runtime.access.gated import gated
+from rockoon_runtime.calls import SUCCESS, CallTimes, method_name
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import Tracer
+
+log = logging.getLogger(__name__)
+
+TRACEPARENT_METADATA_KEY = "traceparent"
+# The message goes out twice, as text with three bytes for each that is not ASCII.
+ERROR_BYTES_MAX = 1000
+ERROR_DETAIL_BYTES_MAX = 500
+# Open to all: probes have no access keys.
+HEALTH = "/grpc.health."
+
+Handler = Callable[[Any, Any], Any]
+
+
+async def abort(context: Any, error: RockoonError) -> None:
+    """End a call with an error of the table.
+
+    Long texts are cut: callers accept 8 KiB of metadata. They would get RESOURCE_EXHAUSTED, which
+    may be retried, for a refused name of 20,000 letters, which may not.
+    """
+    wire = error.to_wire()
+    wire.message = clipped(wire.message, ERROR_BYTES_MAX)
+    # A map that changes while it is iterated may leave some out.
+    for name, value in list(wire.details.items()):
+        wire.details[name] = clipped(value, ERROR_DETAIL_BYTES_MAX)
+    metadata = ((ERROR_METADATA_KEY, wire.SerializeToString()),)
+    await context.abort(grpc.StatusCode[error.status], wire.message, metadata)
+
+
+def clipped(text: str, bytes_max: int) -> str:
+    """A text, or its beginning if it is long."""
+    raw = text.encode(errors="replace")
+    return text if len(raw) <= bytes_max else raw[:bytes_max].decode(errors="ignore") + "..."
+
+
+def invalid(failure: DecodeError) -> InvalidArgument:
+    """The error for bytes that are no request."""
+    return InvalidArgument(reason=f"it cannot be read: {failure}")
+
+
+class ErrorTableGuard:
+    """Guards methods; see the module. It refuses callers of another cluster, and calls that the
+    gate refuses.
+
+    A method is guarded once, when it is first called. A guarded method is one coroutine more, two
+    behind a gate.
+
+    Args:
+        service: name for errors, for example "broker".
+        cluster: callers that name another cluster are refused.
+        calls: the times of calls with one request and one answer are added to it.
+        gate: refuses calls; None lets every call pass.
+        may_answer: called before a call begins and before each answer; raises the refusal.
+        internal: paths of the methods that only the cluster's own services call. A connection that
+            has called one of them does not wait behind those of clients.
+
+    Attributes:
+        last_call: when a call came last, monotonic seconds.
+        tracer: set before the first call, by a service that exports traces.
+    """
+
+    def __init__(
+        self,
+        service: str,
+        cluster: str,
+        calls: CallTimes,
+        gate: Gate | None = None,
+        may_answer: Callable[[], None] = no_objection,
+        internal: Collection[str] = (),
+    ) -> None:
+        self._service = service
+        self._cluster = cluster
+        self._calls = calls
+        self._gate = gate
+        self._may_answer = may_answer
+        self._internal = frozenset(internal)
+        self._unguarded = "/grpc." if gate is None else HEALTH
+        self.last_call = float("-inf")
+        self.tracer: Tracer | None = None
+
+    def guarded(self, path: str, handler: Any) -> Any:
+        """See `rockoon_rpc.server.Guard`."""
+        if path.startswith(self._unguarded):
+            return handler
+        parse = handler.request_deserializer
+        serializer = {"response_serializer": handler.response_serializer}
+        if handler.request_streaming:
+            behaviour = handler.stream_unary or self._sending(handler.stream_stream)
+            guard = self._guarded(path, behaviour)
+            requests = self._checked(parse)
+            if self._gate is not None:
+                guard = gated(self._gate, path, guard, None, abort, is_stream=True)
+            make = (
+                grpc.stream_stream_rpc_method_handler
+                if handler.response_streaming
+                else grpc.stream_unary_rpc_method_handler
+            )
+            return make(guard, request_deserializer=requests, **serializer)
+        # Requests are bytes here: signatures are over bytes, and a request that cannot be read is
+        # in the error table.
+        if handler.unary_unary:
+            make = grpc.unary_unary_rpc_method_handler
+            guard = self._timed(path, handler.unary_unary, parse if self._gate is None else None)
+        else:
+            make = grpc.unary_stream_rpc_method_handler
+            behaviour = handler.unary_stream
+            if not inspect.iscoroutinefunction(behaviour):
+                behaviour = self._sending(behaviour)
+            guard = self._guarded(path, behaviour, parse if self._gate is None else None)
+        if self._gate is not None:
+            guard = gated(self._gate, path, guard, parse, abort, is_stream=False)
+        return make(guard, **serializer)
+
+    def _checked(self, parse: Callable[[bytes], Any] | None) -> Callable[[bytes], Any] | None:
+        """A deserialiser of a stream's requests. The stream ends with the first one that cannot be
+        read, or that comes when nothing may be answered: it is not executed then either."""
+        may_answer = self._may_answer
+
+        def checked(raw: bytes) -> Any:
+            may_answer()
+            try:
+                return raw if parse is None else parse(raw)
+            except DecodeError as failure:
+                raise invalid(failure) from failure
+
+        return checked
+
+    def _sending(self, behaviour: Handler) -> Handler:
+        """A method that sends a stream of answers, as a coroutine."""
+
+        async def send(request: Any, context: ServerCall) -> None:
+            await context.send_all(behaviour(request, context), self._may_answer)
+
+        return send
+
+    def _check_call(self, path: str, context: Any) -> None:
+        """Raises the refusal of a call."""
+        for key, value in context.invocation_metadata():
+            if key == CLUSTER_METADATA_KEY:
+                if value != self._cluster:
+                    raise WrongCluster(cluster=self._cluster, wanted=str(value))
+                break
+        self._may_answer()
+        if path in self._internal:
+            context.connection.is_internal = True
+
+    def _guarded(
+        self, path: str, behaviour: Handler, parse: Callable[[bytes], Any] | None = None
+    ) -> Handler:
+        """A method with a stream of requests or answers."""
+
+        async def guarded(request: Any, context: Any) -> Any:
+            self.last_call = time.monotonic()
+            try:
+                self._check_call(path, context)
+                context.may_answer = self._may_answer
+                if parse is not None:
+                    try:
+                        request = parse(request)
+                    except DecodeError as failure:
+                        raise invalid(failure) from failure
+                reply = await behaviour(request, context)
+                self._may_answer()
+            except RockoonError as error:
+                await abort(context, self._overruled(error))
+            except aio.AbortError:
+                raise
+            except Exception as failure:
+                log.exception("%s failed by a bug; the caller gets INTERNAL", path)
+                await abort(context, Internal(service=self._service, reason=failure))
+            else:
+                return reply
+
+        return guarded
+
+    def _timed(
+        self, path: str, behaviour: Handler, parse: Callable[[bytes], Any] | None
+    ) -> Handler:
+        """A method with one request and one answer. Nothing here is made for each call."""
+        name = method_name(path)
+        check_call, may_answer, calls = self._check_call, self._may_answer, self._calls
+        times = partial(calls.note_of, name)
+
+        async def guarded(request: Any, context: Any) -> Any:
+            began = self.last_call = time.monotonic()
+            try:
+                # Before, so that a refused call is not executed; and again with the answer.
+                check_call(path, context)
+                if parse is not None:
+                    try:
+                        request = parse(request)
+                    except DecodeError as failure:
+                        raise invalid(failure) from failure
+                if self.tracer is None:
+                    reply = await behaviour(request, context)
+                else:
+                    reply = await self._traced(path, behaviour, context)(request, context)
+                may_answer()
+            except RockoonError as error:
+                overruled = self._overruled(error)
+                times(request, overruled.name.lower(), time.monotonic() - began)
+                await abort(context, overruled)
+            except aio.AbortError:
+                raise
+            except Exception as failure:
+                log.exception("%s failed by a bug; the caller gets INTERNAL", path)
+                internal = Internal(service=self._service, reason=failure)
+                times(request, internal.name.lower(), time.monotonic() - began)
+                await abort(context, internal)
+            else:
+                times(request, SUCCESS, time.monotonic() - began)
+                return reply
+
+        return guarded
+
+    def _traced(self, path: str, behaviour: Handler, context: Any) -> Handler:
+        """A method within a span, if its caller has one."""
+        assert self.tracer is not None
+        for key, value in context.invocation_metadata():
+            if key == TRACEPARENT_METADATA_KEY:
+                from rockoon_runtime.telemetry.call_tracing import traced_call
+
+                return traced_call(self.tracer, path, str(value), behaviour)
+        return behaviour
+
+    def _overruled(self, error: RockoonError) -> RockoonError:
+        """The error for the caller: an error is an answer, which may be refused too."""
+        try:
+            self._may_answer()
+        except RockoonError as refusal:
+            return refusal
+        return error
