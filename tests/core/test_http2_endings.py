@@ -11,11 +11,11 @@ import pytest
 from grpc import aio
 
 from rockoon_core.http2 import channel as http2_channel
-from rockoon_core.http2 import frames
 from rockoon_core.http2.channel import Http2Channel
-from rockoon_core.http2.frames import ErrorCode
 from rockoon_core.http2.liveness import Liveness
+from support import http2_frames as frames
 from support.eventually import eventually
+from support.http2_frames import ErrorCode
 from support.raw_server import raw_server
 from support.waiting import DEADLINE_SECONDS
 

@@ -19,12 +19,10 @@ from pathlib import Path
 
 from faults import library, page
 from faults.broken_service import MECHANISMS
+from faults.flood_choice import BRIEF, SERVICES, FloodChoice
 from faults.page import Row
 from faults.scenario import BROKEN_SHOWN_MAX, Outcome, Scenario, Task
 from faults.scenarios import SCENARIOS, chosen, named
-
-SECONDS_MAX = 900.0
-"""Of one scenario at scale 1; none comes near it on a quiet machine."""
 
 
 def main() -> int:
@@ -44,7 +42,12 @@ def main() -> int:
         help=f"a mechanism to break on purpose, or all: {', '.join(MECHANISMS)}",
     )
     parser.add_argument("--out", type=Path, help="page whose table gets the figures")
+    add_flood_arguments(parser)
     arguments = parser.parse_args()
+    try:
+        flood_choice = chosen_floods(arguments)
+    except ValueError as failure:
+        parser.error(str(failure))
     seed = arguments.seed if arguments.seed is not None else random.SystemRandom().randrange(10**6)
     # Members of the cluster come and go; what must hold is judged at the end.
     logging.getLogger("rockoon").setLevel(logging.CRITICAL)
@@ -53,13 +56,51 @@ def main() -> int:
     wanted = [scenario for pattern in patterns for scenario in chosen(pattern)]
     if arguments.broken:
         return break_on_purpose(arguments.broken, seed, arguments.scale)
-    rows = go_through(wanted, seed, arguments.scale)
+    try:
+        rows = go_through(wanted, seed, arguments.scale, floods=flood_choice)
+    except KeyboardInterrupt:
+        print("interrupted: all processes have ended, no page was written", file=sys.stderr)
+        return 130
     if arguments.out is not None:
         page.write(rows, arguments.out)
     return 1 if any(row.outcome.broken for row in rows) else 0
 
 
-def go_through(wanted: Sequence[Scenario], seed: int, scale: float, broken: str = "") -> list[Row]:
+def add_flood_arguments(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("of the scenario http2, if it is the only one")
+    group.add_argument("--attacks", default="*", help="names with commas between, * for any part")
+    group.add_argument("--services", default=",".join(SERVICES), help="with commas between")
+    group.add_argument("--tls", default="off,on", choices=("off", "on", "off,on"))
+    group.add_argument("--connections", default="1,20", help="of the attacker, in turns")
+    group.add_argument("--seconds", type=float, default=FloodChoice.seconds, help="of each attack")
+    group.add_argument("--floods-out", type=Path, help="page whose tables get the figures")
+
+
+def chosen_floods(arguments: argparse.Namespace) -> FloodChoice:
+    """What `http2` does: all of it if it is the only scenario, else a brief part.
+
+    Raises:
+        ValueError: an argument is wrong.
+    """
+    if arguments.only != "http2":
+        return BRIEF
+    return FloodChoice(
+        attacks=arguments.attacks.split(","),
+        services=tuple(arguments.services.split(",")),
+        tls=[each == "on" for each in arguments.tls.split(",")],
+        connections=[int(each) for each in arguments.connections.split(",")],
+        seconds=arguments.seconds,
+        out=arguments.floods_out,
+    )
+
+
+def go_through(
+    wanted: Sequence[Scenario],
+    seed: int,
+    scale: float,
+    broken: str = "",
+    floods: FloodChoice = BRIEF,
+) -> list[Row]:
     """Run scenarios one after another."""
     rows = []
     why_not = library.why_not()
@@ -74,7 +115,7 @@ def go_through(wanted: Sequence[Scenario], seed: int, scale: float, broken: str 
             own = directory / f"{scenario.name}-{len(rows)}"
             own.mkdir()
             began = time.monotonic()
-            outcome = run(scenario, Task(own, seed, scale, built, broken))
+            outcome = run(scenario, Task(own, seed, scale, built, broken, floods))
             rows.append(Row(scenario, outcome, seed, scale))
             tell(rows[-1], time.monotonic() - began)
     return rows
@@ -82,7 +123,7 @@ def go_through(wanted: Sequence[Scenario], seed: int, scale: float, broken: str 
 
 def run(scenario: Scenario, task: Task) -> Outcome:
     async def bounded() -> Outcome:
-        async with asyncio.timeout(SECONDS_MAX * max(1.0, task.scale)):
+        async with asyncio.timeout(scenario.seconds_max * max(1.0, task.scale)):
             return await scenario.run(task)
 
     try:

@@ -5,6 +5,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from faults.flood_choice import BRIEF, FloodChoice
+
 BROKEN_SHOWN_MAX = 20
 
 
@@ -18,6 +20,7 @@ class Task:
         scale: 1.0: the default counts.
         library: preload.c, compiled; None where it cannot be.
         broken: the mechanism that is broken on purpose (`broken_service.py`); empty: none.
+        floods: of the scenario `http2`: what it does.
     """
 
     directory: Path
@@ -25,6 +28,7 @@ class Task:
     scale: float = 1.0
     library: Path | None = None
     broken: str = ""
+    floods: FloodChoice = BRIEF
 
     def chance(self, purpose: str = "") -> random.Random:
         return random.Random(f"{self.seed} {purpose}")
@@ -67,9 +71,11 @@ class Scenario:
         promise: what must hold, for people.
         run: does it.
         needs_library: whether it can be run without preload.c.
+        seconds_max: at scale 1; no scenario needs nearly as much on a quiet machine.
     """
 
     name: str
     promise: str
     run: Run
     needs_library: bool = False
+    seconds_max: float = 900.0

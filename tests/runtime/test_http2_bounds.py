@@ -8,12 +8,12 @@ from typing import Any
 import grpc
 import pytest
 
-from rockoon_core.http2 import frames
-from rockoon_core.http2.frames import ErrorCode
-from rockoon_core.http2.headers import block, percent_encoded
+from rockoon_core.http2.headers import percent_encoded
 from rockoon_runtime import http2_server
 from rockoon_runtime.http2_server import Http2Server
+from support import http2_frames as frames
 from support.eventually import eventually
+from support.http2_frames import ErrorCode, block
 from support.raw_http2 import CALL, Frame, RawPeer, call, data, head, raw_peer
 from support.waiting import DEADLINE_SECONDS
 

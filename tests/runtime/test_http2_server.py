@@ -14,12 +14,11 @@ import pytest
 from google.protobuf.wrappers_pb2 import BytesValue
 from grpc import aio
 
-from rockoon_core.http2 import connection, frames
-from rockoon_core.http2.frames import ErrorCode
-from rockoon_core.http2.headers import block
-from rockoon_core.http2.messages import framed
+from rockoon_core.http2 import connection
 from rockoon_runtime.http2_server import Http2Server
+from support import http2_frames as frames
 from support.eventually import eventually
+from support.http2_frames import ErrorCode, block, framed
 from support.raw_http2 import Frame, call, data, head, raw_peer
 from support.waiting import DEADLINE_SECONDS
 

@@ -14,15 +14,15 @@ import pytest
 import uvloop
 
 from rockoon.local.authority import Authority
-from rockoon_core.http2 import connection, frames
+from rockoon_core.http2 import connection
 from rockoon_core.http2.channel import Http2Channel
-from rockoon_core.http2.frames import ErrorCode
-from rockoon_core.http2.headers import block, literal
 from rockoon_core.http2.sending import TURN_COST
 from rockoon_runtime import http2_server
 from rockoon_runtime.http2_server import Http2Server, ServerConnection
 from rockoon_runtime.tls import ServerTls
+from support import http2_frames as frames
 from support.eventually import eventually
+from support.http2_frames import ErrorCode, block, literal
 from support.raw_http2 import CALL, Frame, RawPeer, call, data, head, raw_peer
 from support.waiting import DEADLINE_SECONDS
 

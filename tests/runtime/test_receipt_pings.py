@@ -7,11 +7,11 @@ from typing import Any
 import grpc
 import pytest
 
-from rockoon_core.http2 import frames
-from rockoon_core.http2.frames import ErrorCode
 from rockoon_runtime.http2_server import Http2Server
 from rockoon_runtime.receipt_pings import WAITING_MAX, ReceiptPings
+from support import http2_frames as frames
 from support.eventually import eventually
+from support.http2_frames import ErrorCode
 from support.raw_http2 import call, raw_peer
 
 

@@ -7,11 +7,11 @@ from typing import Any
 import grpc
 import pytest
 
-from rockoon_core.http2 import frames
-from rockoon_core.http2.frames import ErrorCode
 from rockoon_core.http2.messages import FIRST_BYTES_MIN, UNFILLED_BYTES_MAX, UnfilledMemory
 from rockoon_runtime.http2_server import Http2Server
+from support import http2_frames as frames
 from support.eventually import eventually
+from support.http2_frames import ErrorCode
 from support.raw_http2 import call, data, head, raw_peer
 
 MIB = 1 << 20

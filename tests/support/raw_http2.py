@@ -6,10 +6,8 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import NamedTuple
 
-from rockoon_core.http2 import frames
-from rockoon_core.http2.frames import ErrorCode
-from rockoon_core.http2.headers import block
-from rockoon_core.http2.messages import PREFIX
+from support import http2_frames as frames
+from support.http2_frames import ErrorCode, block, framed
 from support.waiting import DEADLINE_SECONDS
 
 CALL = (
@@ -50,7 +48,7 @@ def head(stream_id: int, path: str = "/test.Echo/Unary", *, ends: bool = False) 
 def data(stream_id: int, message: bytes, *, ends: bool = False) -> bytes:
     """A message in one frame."""
     flags = frames.END_STREAM if ends else 0
-    return frames.frame(frames.DATA, flags, stream_id, PREFIX.pack(0, len(message)) + message)
+    return frames.frame(frames.DATA, flags, stream_id, framed(message))
 
 
 def call(

@@ -4,8 +4,8 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from rockoon_core.http2 import frames
-from rockoon_core.http2.headers import block
+from support import http2_frames as frames
+from support.http2_frames import block
 from support.raw_http2 import RawPeer, data
 
 HEAD = b"\x88"
