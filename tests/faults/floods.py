@@ -5,14 +5,17 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from faults import flood_table
 from faults.cluster import FaultyCluster
 from faults.flood_choice import BROKER, GATEWAY, NAMESERVER, FloodChoice
+from faults.flood_polls import POLLS, make_polled
 from faults.registrations import Registrations, complete, registrations
 from faults.scenario import Outcome, Task
 
 from rockoon.local.authority import Authority
+from support.http2_attacks import Poll
 from support.http2_floods import (
     HonestCaller,
     Served,
@@ -54,10 +57,10 @@ class Target:
     port: int
     pid: int
     caller: HonestCaller
+    poll: Poll | None = None
 
 
-@dataclass(frozen=True)
-class Flooded:
+class Flooded(NamedTuple):
     """One attack on one server.
 
     Attributes:
@@ -118,7 +121,7 @@ async def flooded(
     memory_before = memory_mib(target.pid)
     forget_peak(target.pid)
     clock = asyncio.get_running_loop().time
-    async with attacked(target.port, attack, connections, tls=tls):
+    async with attacked(target.port, attack, connections, tls=tls, poll=target.poll):
         began, cpu = clock(), cpu_seconds(target.pid)
         during = await target.caller.measure(seconds)
         cpu_share = (cpu_seconds(target.pid) - cpu) / (clock() - began)
@@ -230,7 +233,7 @@ class Floods:
         if name not in self._callers:
             made = honest_caller(node.port, self._ca)
             self._callers[name] = await self._exits.enter_async_context(made)
-        return Target(node.port, node.pid, self._callers[name])
+        return Target(node.port, node.pid, self._callers[name], POLLS[service])
 
     def _title(self, service: str, attack: str, connections: int) -> str:
         tls = "TLS" if self._ca is not None else "plain"
@@ -257,6 +260,7 @@ async def floods(task: Task) -> Outcome:
             tls="on" if tls else "off",
         )
         async with local, Floods(local, own.directory, choice, outcome) as attacks:
+            await make_polled(local)
             for connections in choice.connections:
                 names = choice.chosen()
                 task.chance(f"{tls} {connections}").shuffle(names)

@@ -1,18 +1,18 @@
 """A hostile peer: bytes of an attack as fast as a server reads them.
 
-`python -m support.http2_attacker PORT ATTACK CONNECTIONS [tls]` attacks until its standard input
-ends. A connection that the server closes is opened again.
+`python -m support.http2_attacker PORT ATTACK CONNECTIONS` attacks until its standard input ends. A
+connection that the server closes is opened again.
 """
 
+import argparse
 import os
 import select
 import socket
 import ssl
-import sys
 import time
 
 from support import http2_frames as frames
-from support.http2_attacks import ATTACKS, Attack
+from support.http2_attacks import ATTACKS, WATCH, Attack, Poll
 
 # The attacker has an address of its own: a server may refuse connections of that address.
 ADDRESS = "127.0.0.2"
@@ -113,9 +113,9 @@ class Connection:
         self.socket = None
 
 
-def main(port: int, name: str, count: int, tls: ssl.SSLContext | None) -> None:
-    attack = ATTACKS[name]
-    once, again = attack.once(), attack.again() if attack.again is not None else b""
+def main(port: int, attack: Attack, count: int, poll: Poll, tls: ssl.SSLContext | None) -> None:
+    once = attack.first(poll)
+    again = attack.again() if attack.again is not None else b""
     connections = [Connection(port, attack, once, again, tls) for _ in range(count)]
     print("ready", flush=True)
     # Unbuffered: `select` watches the descriptor.
@@ -137,9 +137,19 @@ def main(port: int, name: str, count: int, tls: ssl.SSLContext | None) -> None:
 
 
 if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("port", type=int)
+    parser.add_argument("attack", choices=ATTACKS)
+    parser.add_argument("connections", type=int)
+    parser.add_argument("--tls", action="store_true")
+    parser.add_argument("--poll-path", default=WATCH)
+    parser.add_argument("--poll-message", type=bytes.fromhex, default=b"")
+    parser.add_argument("--poll-headers", type=bytes.fromhex, default=b"")
+    given = parser.parse_args()
     main(
-        int(sys.argv[1]),
-        sys.argv[2],
-        int(sys.argv[3]),
-        tls_context() if "tls" in sys.argv[4:] else None,
+        given.port,
+        ATTACKS[given.attack],
+        given.connections,
+        Poll(given.poll_path, given.poll_message, given.poll_headers),
+        tls_context() if given.tls else None,
     )

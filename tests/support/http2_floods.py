@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import NamedTuple
 
+from support.http2_attacks import Poll
 from support.waiting import DEADLINE_SECONDS
 
 TESTS = Path(__file__).resolve().parents[1]
@@ -104,11 +105,21 @@ async def honest_caller(port: int, ca: Path | None = None) -> AsyncIterator[Hone
 
 @asynccontextmanager
 async def attacked(
-    port: int, attack: str, connections: int = 1, *, tls: bool = False
+    port: int, attack: str, connections: int = 1, *, tls: bool = False, poll: Poll | None = None
 ) -> AsyncIterator[None]:
-    """Another process attacks a server within."""
-    arguments = (port, attack, connections, *(["tls"] if tls else []))
-    async with process("http2_attacker", *arguments) as attacker:
+    """Another process attacks a server within.
+
+    Args:
+        port, tls: the server's.
+        attack: its name.
+        connections: of the attacker.
+        poll: a call of this server that waits; by default that of grpc.health.v1.
+    """
+    flags = ["--tls"] if tls else []
+    if poll is not None:
+        flags += ["--poll-path", poll.path]
+        flags += [f"--poll-message={poll.message.hex()}", f"--poll-headers={poll.headers.hex()}"]
+    async with process("http2_attacker", port, attack, connections, *flags) as attacker:
         assert await attacker.line() == "ready\n"
         attacker.say("attack")
         yield
