@@ -59,7 +59,7 @@ def main() -> int:
     try:
         rows = go_through(wanted, seed, arguments.scale, floods=flood_choice)
     except KeyboardInterrupt:
-        print("interrupted: all processes have ended, no page was written", file=sys.stderr)
+        print("interrupted: all processes have ended", file=sys.stderr)
         return 130
     if arguments.out is not None:
         page.write(rows, arguments.out)
