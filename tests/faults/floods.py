@@ -134,7 +134,9 @@ async def flooded(
     clock = asyncio.get_running_loop().time
     async with attacked(target.port, attack, connections, tls=tls, poll=target.poll):
         began, cpu = clock(), cpu_seconds(target.pid)
-        during, beside = await asyncio.gather(target.caller.measure(seconds), idle.measure(seconds))
+        async with asyncio.TaskGroup() as tasks:
+            during = tasks.create_task(target.caller.measure(seconds))
+            beside = tasks.create_task(idle.measure(seconds))
         cpu_share = (cpu_seconds(target.pid) - cpu) / (clock() - began)
     until = clock() + RECOVERY_SECONDS_MAX
     latest = after = await target.caller.measure(around)
@@ -144,7 +146,17 @@ async def flooded(
     peak = memory_mib(target.pid, "VmHWM")
     while (memory := memory_mib(target.pid)) > memory_before + KEPT_MIB_MAX and clock() < until:
         await asyncio.sleep(LOOK_SECONDS)
-    return Flooded(before, during, after, beside, recovered, cpu_share, memory_before, peak, memory)
+    return Flooded(
+        before,
+        during.result(),
+        after,
+        beside.result(),
+        recovered,
+        cpu_share,
+        memory_before,
+        peak,
+        memory,
+    )
 
 
 @asynccontextmanager
