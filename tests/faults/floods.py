@@ -65,7 +65,7 @@ class Flooded(NamedTuple):
 
     Attributes:
         before, during, after: calls of an honest caller.
-        idle: of another caller during the attack, at a server that nobody attacks.
+        idle: calls of another caller during the attack, to a server that is not attacked.
         recovered: whether the caller got its calls again in time.
         cpu_share: of one core, that the server used during the attack.
         memory_before, memory_peak, memory_after: of the server, in MiB.
@@ -83,8 +83,8 @@ class Flooded(NamedTuple):
 
     @property
     def share(self) -> float:
-        """Calls during the attack, of those before it or at an idle server: the machine may have
-        become busy."""
+        """Calls during the attack, relative to calls before it and to calls of the idle server: the
+        machine may have become busy."""
         usual = min(self.before.per_second, self.idle.per_second)
         return self.during.per_second / max(usual, 1.0)
 
@@ -280,7 +280,7 @@ async def floods(task: Task) -> Outcome:
     outcome, choice = Outcome(), task.floods
     print("  before, during, after: honest calls and p99; CPU; memory before, peak, after")
     for tls in choice.tls:
-        # Each cluster has a directory of its own.
+        # One directory for each cluster.
         own = Task(task.directory / ("tls" if tls else "plain"), task.seed, broken=task.broken)
         own.directory.mkdir()
         local = FaultyCluster(
