@@ -213,8 +213,10 @@ class Floods:
         shown, broken = {}, set()
         beside = await self._beside(attack, connections)
         for service in self._choice.services:
+            memory_before = None
             for _ in range(TRIES):
-                faults, shown[service] = await self._one(service, attack, connections, beside)
+                faults, found = await self._one(service, attack, connections, beside, memory_before)
+                shown[service], memory_before = found, found.memory_before
                 if not faults:
                     break
                 if connections == 1:
@@ -231,12 +233,25 @@ class Floods:
         return shown
 
     async def _one(
-        self, service: str, attack: str, connections: int, beside: Flooded
+        self,
+        service: str,
+        attack: str,
+        connections: int,
+        beside: Flooded,
+        memory_before: int | None,
     ) -> tuple[list[str], Flooded]:
-        """Attack one service once; return the requirements that are not met."""
+        """Attack one service once; return the requirements that are not met.
+
+        Args:
+            service, attack, connections: of the attack.
+            beside: the same attack on grpcio's server.
+            memory_before: of the service before the first try, in MiB; None: this is the first.
+        """
         before = await self._complete()
         target = await self._target(service, before)
         shown = await self._flooded(target, attack, connections)
+        if memory_before is not None:
+            shown = shown._replace(memory_before=memory_before)
         self._outcome.injected += 1
         self._outcome.acknowledged += round(shown.during.per_second * self._choice.seconds)
         self._print(service, attack, connections, shown)
