@@ -2,12 +2,9 @@
 when told."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from types import MappingProxyType
 from typing import NamedTuple
-
-from hpack import Decoder
 
 from support import http2_frames as frames
 from support.http2_frames import ErrorCode, block, framed
@@ -30,8 +27,6 @@ class Frame(NamedTuple):
     flags: int
     stream_id: int
     payload: bytes
-    headers: Mapping[str, str] = MappingProxyType({})
-    """Decoded, of HEADERS."""
 
     @property
     def error(self) -> ErrorCode | None:
@@ -68,7 +63,6 @@ class RawPeer:
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
-        self._decoder = Decoder()
         self.writer = writer
         self.seen: list[Frame] = []
 
@@ -85,10 +79,7 @@ class RawPeer:
                 payload = await self._reader.readexactly(word >> 8)
             except (asyncio.IncompleteReadError, ConnectionError):
                 return None
-        headers: Mapping[str, str] = {}
-        if word & 0xFF == frames.HEADERS:
-            headers = {str(name): str(value) for name, value in self._decoder.decode(payload)}
-        found = Frame(word & 0xFF, flags, stream_id, payload, headers)
+        found = Frame(word & 0xFF, flags, stream_id, payload)
         self.seen.append(found)
         return found
 
