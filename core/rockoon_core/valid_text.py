@@ -5,9 +5,12 @@ UTF-8 encoders refuse them: protobuf raises UnicodeEncodeError if a field gets a
 The `__str__` of an exception is code of the program and may raise, too.
 """
 
+import re
 import traceback
 
 TEXT_CHARACTERS_MAX = 64 << 10
+# As Python and uvloop write objects: "<object object at 0x7f0123456789>", "<TCPTransport 0x55...>".
+_ADDRESS = re.compile(r" at 0x[0-9a-f]{6,16}\b| 0x[0-9a-f]{6,16}(?=>)")
 
 
 def valid_text(value: object, characters_max: int = TEXT_CHARACTERS_MAX) -> str:
@@ -31,9 +34,15 @@ def valid_text(value: object, characters_max: int = TEXT_CHARACTERS_MAX) -> str:
 
 
 def exception_text(failure: BaseException, characters_max: int = TEXT_CHARACTERS_MAX) -> str:
-    """Return "ValueError: its text" as valid Unicode. Never raises an `Exception`."""
+    """Return "ValueError: its text" as valid Unicode without memory addresses. Never raises an
+    `Exception`."""
     name = _type_name(failure)
-    return f"{name}: {valid_text(failure, characters_max)}"[:characters_max]
+    return without_addresses(f"{name}: {valid_text(failure, characters_max)}")[:characters_max]
+
+
+def without_addresses(text: str) -> str:
+    """Return a text without the memory addresses of objects, which help an attacker."""
+    return _ADDRESS.sub("", text) if " 0x" in text else text
 
 
 def loggable(failure: BaseException) -> BaseException:

@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any
 
 from rockoon_core.errors import RockoonError
+from rockoon_core.valid_text import exception_text
 from rockoon_format.resources import topic_resource
 from rockoon_gateway.codes import OK, Refusal, enum_name, status, status_of
 from rockoon_gateway.series_counts import SeriesCounts
@@ -162,7 +163,7 @@ class Callers:
             answered = answer(status=status_of(error))
         except Exception as failure:
             log.exception("%s failed by a bug; the caller gets its text", answer.__name__)
-            answered = answer(status=status(Code.INTERNAL_SERVER_ERROR, repr(failure)))
+            answered = answer(status=status(Code.INTERNAL_SERVER_ERROR, exception_text(failure)))
         if answered.status.code != OK.code:
             self.note_refused(answer.__name__, answered.status)
         return answered

@@ -14,6 +14,7 @@ import grpc
 
 from rockoon_core.errors import RockoonError
 from rockoon_core.http2.messages import framed
+from rockoon_core.valid_text import exception_text
 from rockoon_gateway.calls import Callers, ClientCall
 from rockoon_gateway.clients.presence import Presence
 from rockoon_gateway.clients.telemetry import Telemetry
@@ -178,6 +179,6 @@ class MessagingServicer(MessagingServiceServicer):
         else:
             text = "%s failed by a bug; the caller gets its text"
             log.error(text, answer.__name__, exc_info=failure)
-            refused = status(Code.INTERNAL_SERVER_ERROR, repr(failure))
+            refused = status(Code.INTERNAL_SERVER_ERROR, exception_text(failure))
         self._callers.note_refused(answer.__name__, refused)
         return answer(status=refused)

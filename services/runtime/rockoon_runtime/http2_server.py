@@ -532,7 +532,9 @@ class Http2Server:
         except asyncio.CancelledError:
             call.end(grpc.StatusCode.CANCELLED, "the server ended the call")
         except DecodeError as failure:
-            call.end(grpc.StatusCode.INTERNAL, f"a request cannot be read: {failure}")
+            call.end(
+                grpc.StatusCode.INTERNAL, f"a request cannot be read: {exception_text(failure)}"
+            )
         except Exception as failure:
             log.exception("%s failed", call.method)
             call.end(grpc.StatusCode.UNKNOWN, f"Unexpected {exception_text(failure)}")
@@ -559,7 +561,8 @@ class Http2Server:
             try:
                 request = raw if parse is None else parse(raw)
             except DecodeError as failure:
-                call.end(grpc.StatusCode.INTERNAL, f"the request cannot be read: {failure}")
+                reason = f"the request cannot be read: {exception_text(failure)}"
+                call.end(grpc.StatusCode.INTERNAL, reason)
                 return
         if not handler.response_streaming:
             behaviour = handler.stream_unary or handler.unary_unary

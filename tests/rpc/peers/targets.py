@@ -11,7 +11,7 @@ import grpc
 from grpc import aio
 
 from rockoon.local.authority import Authority, Issued
-from rpc.peers.layer import Server, server_tls
+from rpc.peers import layer
 from rpc.peers.service import Peers
 
 SHORT_BYTES_MAX = 1 << 20
@@ -83,9 +83,9 @@ class Servers:
 
 
 async def start_rockoon(service: Peers, port: int, bytes_max: int, issued: Issued | None) -> Any:
-    server = Server(message_bytes_max=bytes_max, reuse_port=True)
+    server = layer.server(bytes_max)
     server.add_generic_rpc_handlers((service.handler(),))
-    tls = None if issued is None else server_tls(issued.certificate, issued.key)
+    tls = None if issued is None else layer.server_tls(issued.certificate, issued.key)
     return server, await server.listen("127.0.0.1", port, tls)
 
 

@@ -133,7 +133,7 @@ class PlainReply:
 def unforeseen(failure: BaseException) -> RockoonError:
     """What a sender is told of a bug, which the log tells."""
     log.error("batches failed in a way that no one foresaw", exc_info=failure)
-    return Internal(service="broker", reason=repr(failure))
+    return Internal(service="broker", reason=failure)
 
 
 class AppendStream:

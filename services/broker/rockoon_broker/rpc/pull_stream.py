@@ -360,7 +360,7 @@ class PullStream:
         except Exception as failure:
             # The other queues of the stream are none of its business.
             log.exception("a queue could not be read in a way that no one foresaw")
-            return self._refused(subscription, Internal(service="broker", reason=repr(failure)))
+            return self._refused(subscription, Internal(service="broker", reason=failure))
         finally:
             mode.cached_only = False
         subscription.loads = None
