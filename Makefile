@@ -88,8 +88,8 @@ fuzz:  ## the compiled kernel on hostile bytes, under AddressSanitizer: MINUTES=
 		-- $$(( $(or $(MINUTES),5) * 60 )) $(or $(SEED),1)
 
 # Without the traces of tests that take long, which all do: they are written beside the running interpreter, and ended one.
-soak: setup  ## the long random tests: kills, recovery, bad input
-	$(BIN)/python -m pytest -m soak -o addopts="-ra --strict-markers --import-mode=importlib" -o faulthandler_timeout=0 --timeout 3600
+soak: setup  ## the long random tests: kills, recovery, bad input, cancelled long polls (POLL_SECONDS=600)
+	$(if $(POLL_SECONDS),POLL_SECONDS=$(POLL_SECONDS) )$(BIN)/python -m pytest -m soak -o addopts="-ra --strict-markers --import-mode=importlib" -o faulthandler_timeout=0 --timeout 3600
 
 # The broker comes from Maven, once, into .rocketmq. Without Maven or a JDK every test is skipped and says so.
 rocketmq: cluster  ## stores back and forth between Rockoon and a real RocketMQ broker; needs mvn and a JDK; ONLY=... for some

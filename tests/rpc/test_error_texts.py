@@ -120,10 +120,10 @@ def checked(failure: aio.AioRpcError, status: StatusCode) -> None:
 
 @pytest.mark.parametrize("method", STATUSES)
 async def test_an_error_of_a_handler_names_no_address(method: str) -> None:
-    async with failing() as (_, port, _), aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+    async with failing() as (_, port, _), aio.insecure_channel(f"127.0.0.1:{port}") as opened:
         request = bytes(LONGEST + 1 if method == "Unary" else 10)
         path = f"/test.Echo/{method}"
-        calls: Any
+        channel: Any = opened
         if method in STREAMS:
             calls = channel.stream_stream(path)(iter([request]), timeout=DEADLINE_SECONDS)
         else:

@@ -45,6 +45,8 @@ class Peers:
         self._begun: dict[str, asyncio.Event] = {}
         self._ended: dict[str, asyncio.Event] = {}
         self.has_answered = asyncio.Event()
+        # Calls of Poll in progress, and those that clients have cancelled.
+        self.polls = self.cancelled_polls = 0
 
     async def echo(self, request: bytes, _context: Any) -> bytes:
         self.has_answered.set()
@@ -125,6 +127,18 @@ class Peers:
         await asyncio.sleep(int(request) / 1e3)
         yield str(context.peer()).encode()
 
+    async def poll(self, request: bytes, _context: Any) -> AsyncIterator[bytes]:
+        """Answer after so many milliseconds that there is no message."""
+        self.polls += 1
+        try:
+            await asyncio.sleep(int(request) / 1e3)
+            yield b"nothing"
+        except asyncio.CancelledError:
+            self.cancelled_polls += 1
+            raise
+        finally:
+            self.polls -= 1
+
     async def leave(self, request: bytes, _context: Any) -> AsyncIterator[bytes]:
         """Answer, leave, and answer again when the successor has answered a call."""
         assert self._leave is not None
@@ -148,6 +162,7 @@ class Peers:
             "Ended": (grpc.unary_unary_rpc_method_handler, self.ended),
             "Remaining": (grpc.unary_unary_rpc_method_handler, self.remaining),
             "Quiet": (grpc.unary_stream_rpc_method_handler, self.quiet),
+            "Poll": (grpc.unary_stream_rpc_method_handler, self.poll),
             "Leave": (grpc.unary_stream_rpc_method_handler, self.leave),
         }
         handlers = {name: make(behaviour) for name, (make, behaviour) in kinds.items()}
