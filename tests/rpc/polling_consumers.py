@@ -48,9 +48,8 @@ async def consume(poll: Poll, patience: float, chance: random.Random, report: Re
     while True:
         try:
             async with asyncio.timeout(chance.uniform(0, 2 * patience)):
-                async for _ in poll():
-                    pass
-            report.answered += 1
+                answers = [answer async for answer in poll()]
+            report.answered += bool(answers)
         except TimeoutError:
             report.cancelled += 1
         except aio.AioRpcError as failure:

@@ -20,7 +20,7 @@ LONGEST = 10_000
 
 
 class Failing:
-    """Handlers that fail with texts of objects, each in another place."""
+    """Handlers that fail with texts of objects, before and behind answers and within serializers."""
 
     def __init__(self) -> None:
         self.has_begun = asyncio.Event()
@@ -129,8 +129,7 @@ async def test_an_error_of_a_handler_names_no_address(method: str) -> None:
         else:
             calls = channel.unary_stream(path)(request, timeout=DEADLINE_SECONDS)
         with pytest.raises(aio.AioRpcError) as failure:
-            async for _ in calls:
-                pass
+            [answer async for answer in calls]
         checked(failure.value, STATUSES[method])
 
 
@@ -168,8 +167,7 @@ async def test_an_answer_to_a_broken_call_names_no_address(raw: bytes) -> None:
     async with failing() as (_, port, _), raw_peer(port) as peer:
         await peer.send(raw)
         peer.writer.write_eof()
-        while await peer.frame() is not None:
-            pass
+        assert await peer.until(lambda _: False) is None
     received = b"".join(each.payload for each in peer.seen)
     assert len(peer.seen) > 2
     assert not ADDRESS.search(received.decode("latin-1")), received

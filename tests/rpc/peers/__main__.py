@@ -34,7 +34,7 @@ def arguments() -> argparse.Namespace:
 
 
 def prepared(names: Sequence[str]) -> tuple[dict[str, Program], dict[str, str]]:
-    """Programs that can be had here, and why others cannot."""
+    """Programs that this machine can run, and for each other language the reason."""
     found: dict[str, Program] = {}
     skipped: dict[str, str] = {}
     for name in names:

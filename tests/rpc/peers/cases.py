@@ -58,10 +58,10 @@ NOT_OFFERED: Mapping[str, str] = {
 # Cases that a server fails with gRPC's own client too: (server, case) → reason.
 KNOWN_FAULTS: Mapping[tuple[str, str], str] = {
     ("grpcio", "1,500 concurrent calls, 1,000 streams allowed"): (
-        "it resets calls of its own client too (REFUSED_STREAM or CANCELLED)."
+        "calls of grpcio's own client fail too, with REFUSED_STREAM or CANCELLED."
     ),
     ("grpcio", "server leaves: calls in progress and later ones succeed"): (
-        "it ends calls that arrive while it leaves with CANCELLED, also those of its own client."
+        "calls that arrive while the server leaves fail with CANCELLED, also those of grpcio's own client."
     ),
 }
 

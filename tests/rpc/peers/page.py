@@ -10,7 +10,7 @@ HEAD = """# gRPC's own clients and servers
 
 `make grpc-peers WRITE=1` writes this page: clients of gRPC in four languages call Rockoon's server,
 and Rockoon's channel calls servers of grpcio (Python) and grpc-go. `make test` plays the cases of
-Python. A number of connections or pings is what the client used.
+Python. Some cells show how many connections or pings the client used.
 
 """
 

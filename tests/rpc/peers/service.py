@@ -122,13 +122,13 @@ class Peers:
         return str(round(context.time_remaining() * 1e3)).encode()
 
     async def quiet(self, request: bytes, context: Any) -> AsyncIterator[bytes]:
-        """Answer once more after so many milliseconds; the answers are the client's address."""
+        """Answer with the client's address, at once and after as many milliseconds as requested."""
         yield str(context.peer()).encode()
         await asyncio.sleep(int(request) / 1e3)
         yield str(context.peer()).encode()
 
     async def poll(self, request: bytes, _context: Any) -> AsyncIterator[bytes]:
-        """Answer after so many milliseconds that there is no message."""
+        """Answer after as many milliseconds as requested: there is no message."""
         self.polls += 1
         try:
             await asyncio.sleep(int(request) / 1e3)

@@ -26,7 +26,7 @@ OPTIONS: tuple[tuple[str, Any], ...] = (
 
 
 def check(holds: object, *seen: object) -> None:
-    """Raises AssertionError with what was seen instead."""
+    """Raises AssertionError with the given values."""
     if not holds:
         raise AssertionError(" ".join(map(repr, seen)))
 
