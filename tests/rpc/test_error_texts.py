@@ -20,7 +20,7 @@ LONGEST = 10_000
 
 
 class Failing:
-    """Handlers that fail with texts of objects, before and behind answers and within serializers."""
+    """Handlers that fail with texts of objects: before answers, behind them, in serializers."""
 
     def __init__(self) -> None:
         self.has_begun = asyncio.Event()

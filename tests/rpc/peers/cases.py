@@ -61,7 +61,8 @@ KNOWN_FAULTS: Mapping[tuple[str, str], str] = {
         "calls of grpcio's own client fail too, with REFUSED_STREAM or CANCELLED."
     ),
     ("grpcio", "server leaves: calls in progress and later ones succeed"): (
-        "calls that arrive while the server leaves fail with CANCELLED, also those of grpcio's own client."
+        "calls that arrive while the server leaves fail with CANCELLED, also those of grpcio's own "
+        "client."
     ),
 }
 
