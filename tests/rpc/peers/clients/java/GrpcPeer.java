@@ -161,8 +161,13 @@ public class GrpcPeer {
             return new String((byte[]) found, StandardCharsets.ISO_8859_1);
         }
 
-        List<byte[]> rest() throws InterruptedException {
+        /** Send no further requests. */
+        Chat half() {
             requests.onCompleted();
+            return this;
+        }
+
+        List<byte[]> rest() throws InterruptedException {
             List<byte[]> found = new ArrayList<>();
             Object each;
             while ((each = next()) instanceof byte[]) {
@@ -185,14 +190,14 @@ public class GrpcPeer {
             for (int number = 0; number < each[0]; number++) {
                 join.requests.onNext(new byte[each[1]]);
             }
-            List<byte[]> answers = join.rest();
+            List<byte[]> answers = join.half().rest();
             check(new String(answers.get(0)).equals(each[0] + " " + each[0] * each[1]), each[0]);
         }
     }
 
     void serverStream() throws Exception {
         for (int[] each : new int[][] {{0, 0}, {1, 10}, {10000, 100}, {3, 200000}}) {
-            List<byte[]> answers = new Chat("Split", (each[0] + " " + each[1]).getBytes()).rest();
+            List<byte[]> answers = new Chat("Split", (each[0] + " " + each[1]).getBytes()).half().rest();
             check(answers.size() == each[0], answers.size());
             check(answers.stream().allMatch(answer -> answer.length == each[1]), each[1]);
         }
@@ -204,7 +209,7 @@ public class GrpcPeer {
             chat.requests.onNext(("" + number).getBytes());
             check(chat.read().equals("" + number), number);
         }
-        check(chat.rest().isEmpty());
+        check(chat.half().rest().isEmpty());
     }
 
     void longMessages(int length) throws Exception {
@@ -213,7 +218,7 @@ public class GrpcPeer {
             body[at] = (byte) (at * 31);
         }
         check(Arrays.equals(unary("Echo", body), body), "unary");
-        for (byte[] each : new Chat("Chat", body, body).rest()) {
+        for (byte[] each : new Chat("Chat", body, body).half().rest()) {
             check(Arrays.equals(each, body), "chat");
         }
     }
@@ -273,7 +278,7 @@ public class GrpcPeer {
 
     void error() throws Exception {
         notFound(failure("Fail", new byte[0], within(SECONDS * 1000)));
-        Chat late = new Chat("FailLate", "x".getBytes());
+        Chat late = new Chat("FailLate", "x".getBytes()).half();
         check(late.read().equals("x"));
         notFound(late.next());
     }
@@ -300,7 +305,7 @@ public class GrpcPeer {
 
     void leave() throws Exception {
         call("Echo", "");
-        Chat leaving = new Chat("Leave", "x".getBytes());
+        Chat leaving = new Chat("Leave", "x".getBytes()).half();
         leaving.read();
         AtomicBoolean isOver = new AtomicBoolean();
         ExecutorService pool = Executors.newFixedThreadPool(8);
@@ -328,7 +333,7 @@ public class GrpcPeer {
     }
 
     void keepalive(String quiet) throws Exception {
-        Chat silent = new Chat("Quiet", quiet.getBytes());
+        Chat silent = new Chat("Quiet", quiet.getBytes()).half();
         String first = silent.read();
         check(silent.read().equals(first));
         check(call("Gather", key + "k 1").equals(first), "reconnected");

@@ -69,7 +69,6 @@ class Peer {
       return answers.shift();
     };
     const rest = async () => {
-      stream.end();
       const found = [];
       for (let each = await next(); each !== null; each = await next()) {
         check(!(each instanceof Error), each);
@@ -77,7 +76,10 @@ class Peer {
       }
       return found;
     };
-    return { stream, next, rest };
+    // Sends no further requests.
+    const half = () => { stream.end(); return chat; };
+    const chat = { stream, next, rest, half };
+    return chat;
   }
 }
 
@@ -90,14 +92,14 @@ async function unary(peer) {
 async function clientStream(peer) {
   for (const [count, length] of [[0, 0], [1, 10], [1000, 100], [3, 200000]]) {
     const join = peer.chat('Join', ...Array(count).fill(Buffer.alloc(length)));
-    const answers = await join.rest();
+    const answers = await join.half().rest();
     check(String(answers[0]) === `${count} ${count * length}`, answers);
   }
 }
 
 async function serverStream(peer) {
   for (const [count, length] of [[0, 0], [1, 10], [10000, 100], [3, 200000]]) {
-    const answers = await peer.chat('Split', Buffer.from(`${count} ${length}`)).rest();
+    const answers = await peer.chat('Split', Buffer.from(`${count} ${length}`)).half().rest();
     check(answers.length === count && answers.every((each) => each.length === length), answers.length);
   }
 }
@@ -108,13 +110,13 @@ async function bidirectional(peer) {
     chat.stream.write(Buffer.from(String(number)));
     check(String(await chat.next()) === String(number), number);
   }
-  check((await chat.rest()).length === 0);
+  check((await chat.half().rest()).length === 0);
 }
 
 async function long(peer, length) {
   const body = Buffer.alloc(Number(length), '0123456789abcdef');
   check((await peer.unary('Echo', body)).answer.equals(body), 'unary');
-  const answers = await peer.chat('Chat', body, body).rest();
+  const answers = await peer.chat('Chat', body, body).half().rest();
   check(answers.length === 2 && answers.every((each) => each.equals(body)), 'chat');
 }
 
@@ -151,7 +153,7 @@ function notFound(error) {
 
 async function error(peer) {
   notFound(await peer.failure('Fail'));
-  const late = peer.chat('FailLate', Buffer.from('x'));
+  const late = peer.chat('FailLate', Buffer.from('x')).half();
   check(String(await late.next()) === 'x');
   let end = await late.next();
   if (end === null) end = await late.next();
@@ -182,7 +184,7 @@ async function cancel(peer) {
 
 async function leave(peer) {
   await peer.call('Echo', '');
-  const leaving = peer.chat('Leave', Buffer.from('x'));
+  const leaving = peer.chat('Leave', Buffer.from('x')).half();
   await leaving.next();
   let isOver = false;
   const caller = async () => {
@@ -198,7 +200,7 @@ async function leave(peer) {
 }
 
 async function keepalive(peer, _pause, quiet) {
-  const silent = peer.chat('Quiet', Buffer.from(quiet));
+  const silent = peer.chat('Quiet', Buffer.from(quiet)).half();
   const first = String(await silent.next());
   check(String(await silent.next()) === first);
   check(await peer.call('Gather', `${peer.key}k 1`) === first, 'reconnected');
