@@ -165,7 +165,7 @@ class MessageStream:
     def sent_all(self) -> None:
         """All that was queued is in the connection's output (ROOM)."""
         self._is_pending = False
-        # If the transport has filled meanwhile, `wait_room` registers for its room.
+        # If the transport is full by now, `wait_room` registers for its room.
         self.notify_room()
 
     def notify_room(self) -> None:

@@ -60,10 +60,10 @@ async def test_consumers_that_cancel_polls_keep_their_connection(seed: int) -> N
     server.add_generic_rpc_handlers((service.handler(),))
     address = f"127.0.0.1:{await server.listen('127.0.0.1', 0)}"
     try:
-        words = ("bare", address, 500, 1, 6.0, 0.3, seed)
-        check(await report_of(*words, environment=environment()), 1_000)
+        words = ("bare", address, 200, 1, 6.0, 0.4, seed)
+        check(await report_of(*words, environment=environment()), 300)
         await eventually(lambda: not service.polls)
-        assert service.cancelled_polls > 1_000
+        assert service.cancelled_polls > 300
     finally:
         await server.stop(None)
 
