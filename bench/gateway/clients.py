@@ -16,7 +16,6 @@ from gateway.wire_client import WireClient, consumer_settings, message, producer
 from rockoon.producer.producer import Producer
 from rockoon.receiving.simple_consumer import SimpleConsumer
 from rockoon_proto.apache.rocketmq.v2 import definition_pb2 as d
-from rockoon_rpc.channel import Channel
 
 BODY = b"b" * 100
 WARM_SHARE = 0.3

@@ -177,8 +177,8 @@ class MessageStream:
     def sent_all(self) -> None:
         """All that was queued is in the connection's output (ROOM)."""
         self._is_pending = False
-        if not self.connection.is_choked:
-            self.notify_room()
+        # If the transport is full by now, `wait_room` registers for its room.
+        self.notify_room()
 
     def notify_room(self) -> None:
         if self._room is not None and not self._room.done():
