@@ -86,6 +86,11 @@ fuzz:  ## the compiled kernel on hostile bytes, under AddressSanitizer: MINUTES=
 		RUSTFLAGS="-Zsanitizer=address -Cdebug-assertions -Coverflow-checks" \
 		cargo run --quiet --release --no-default-features --example fuzz --target "$$(rustc -vV | sed -n 's/^host: //p')" \
 		-- $$(( $(or $(MINUTES),5) * 60 )) $(or $(SEED),1)
+	@# h2 asserts in debug builds that a connection is dropped without open streams.
+	cd format/kernel && CARGO_TARGET_DIR="$(CURDIR)/$(VENV)/kernel-fuzz-http2" RUSTC_BOOTSTRAP=1 \
+		RUSTFLAGS="-Zsanitizer=address -Coverflow-checks" \
+		cargo run --quiet --release --no-default-features --example fuzz_http2 --target "$$(rustc -vV | sed -n 's/^host: //p')" \
+		-- $$(( $(or $(MINUTES),5) * 60 )) $(or $(SEED),1)
 
 # Without the traces of tests that take long, which all do: they are written beside the running interpreter, and ended one.
 soak: setup  ## the long random tests: kills, recovery, bad input, cancelled long polls (POLL_SECONDS=600)
