@@ -2,9 +2,12 @@
 when told."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
+from types import MappingProxyType
 from typing import NamedTuple
+
+from hpack import Decoder
 
 from support import http2_frames as frames
 from support.http2_frames import ErrorCode, block, framed
@@ -27,6 +30,8 @@ class Frame(NamedTuple):
     flags: int
     stream_id: int
     payload: bytes
+    headers: Mapping[str, str] = MappingProxyType({})
+    """Decoded, of HEADERS."""
 
     @property
     def error(self) -> ErrorCode | None:
@@ -63,6 +68,7 @@ class RawPeer:
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
+        self._decoder = Decoder()
         self.writer = writer
         self.seen: list[Frame] = []
 
@@ -79,7 +85,10 @@ class RawPeer:
                 payload = await self._reader.readexactly(word >> 8)
             except (asyncio.IncompleteReadError, ConnectionError):
                 return None
-        found = Frame(word & 0xFF, flags, stream_id, payload)
+        headers: Mapping[str, str] = {}
+        if word & 0xFF == frames.HEADERS:
+            headers = {str(name): str(value) for name, value in self._decoder.decode(payload)}
+        found = Frame(word & 0xFF, flags, stream_id, payload, headers)
         self.seen.append(found)
         return found
 
