@@ -121,7 +121,7 @@ class Pings:
 
 # grpc-go and grpc-java allow no shorter interval.
 SLOW_PINGS = Pings(10_000, 25_000, 1)
-FAST_PINGS = Pings(200, 1_500, 2)
+FAST_PINGS = Pings(200, 2_000, 1)
 
 
 @asynccontextmanager
