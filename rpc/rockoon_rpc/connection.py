@@ -152,7 +152,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         self._take_turn(self._buffer[:count])
         is_filled = self.reads_once and count == len(self._buffer)
-        if is_filled or self.session.is_behind or self._is_full:
+        if is_filled or self._must_wait:
             self._pause()
 
     def eof_received(self) -> bool:
@@ -180,6 +180,11 @@ class Connection(asyncio.BufferedProtocol):
                     stream.received(event[2])
             else:
                 handlers[event[0]](self, *event[1:])
+
+    @property
+    def _must_wait(self) -> bool:
+        """Whether nothing may be read before the next turn."""
+        return self.session.is_behind or self._pause_seconds > 0 or self._is_full
 
     @property
     def _is_full(self) -> bool:
@@ -217,7 +222,7 @@ class Connection(asyncio.BufferedProtocol):
             self._take_turn(b"")
             if self.is_closing:
                 return
-        if self.session.is_behind or self._is_full:
+        if self._must_wait:
             self._pause()
         else:
             self._is_paused = False
