@@ -47,9 +47,9 @@ fn limits(chance: &mut Chance) -> Limits {
         message_bytes_max: 1 << 20,
         header_list_bytes_max: 16 << 10,
         streams_max: chance.of(&[1, 5, 100]),
-        frame_bytes_max: chance.of(&[16 << 10, 64 << 10, 1 << 20]),
+        frame_bytes_max: chance.of(&[0, 16 << 10, 64 << 10, 1 << 20]),
         stream_window_bytes: chance.of(&[64 << 10, 1 << 20]),
-        connection_window_bytes: chance.of(&[64 << 10, 2 << 20]),
+        connection_window_bytes: chance.of(&[64 << 10, 2 << 20, u32::MAX]),
         turn_bytes: chance.of(&[100, 64 << 10]),
         turn_calls: chance.of(&[1, 64]),
     }

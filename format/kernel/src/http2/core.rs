@@ -36,7 +36,20 @@ pub struct Limits {
     pub turn_calls: usize,
 }
 
+/// What HTTP/2 permits (RFC 9113, section 6.5.2); h2 panics beyond it.
+const FRAME_BYTES: std::ops::RangeInclusive<u32> = 16 << 10..=(1 << 24) - 1;
+const WINDOW_BYTES_MAX: u32 = i32::MAX as u32;
+
 impl Limits {
+    /// The nearest limits that HTTP/2 permits.
+    fn permitted(mut self) -> Limits {
+        let (least, most) = (*FRAME_BYTES.start(), *FRAME_BYTES.end());
+        self.frame_bytes_max = self.frame_bytes_max.clamp(least, most);
+        self.stream_window_bytes = self.stream_window_bytes.min(WINDOW_BYTES_MAX);
+        self.connection_window_bytes = self.connection_window_bytes.min(WINDOW_BYTES_MAX);
+        self
+    }
+
     fn turn(&self) -> TurnLimits {
         TurnLimits {
             bytes: self.turn_bytes.max(1),
@@ -94,6 +107,7 @@ pub struct Core<B: Body> {
 
 impl<B: Body> Core<B> {
     pub fn new(limits: Limits, is_server: bool) -> Self {
+        let limits = limits.permitted();
         Core {
             pipe: Pipe::new(),
             notes: Notes::default(),
