@@ -19,7 +19,8 @@ from enum import IntEnum
 from typing import Any, Protocol
 
 Metadata = tuple[tuple[str, str | bytes], ...]
-"""gRPC's custom metadata. Values of names that end with "-bin" are bytes, decoded from base64."""
+"""gRPC's custom metadata. Values of names that end with "-bin" are bytes, decoded from base64.
+Values of one name keep their order."""
 
 Event = tuple[Any, ...]
 
@@ -45,7 +46,8 @@ GOAWAY = 5
 # (idle_frames, resets). The owner has budgets for both.
 WASTE = 6
 # The peer has broken the protocol, or `close` was called: (code: int, reason: str). GOAWAY is in
-# the output; the owner writes it and closes the connection. No event follows.
+# the output; the owner writes it and closes the connection. No event follows. A server's session
+# may also report it with NO_ERROR when the client has sent GOAWAY and no call is left.
 BROKEN = 7
 
 # Events of a server's session.
@@ -58,6 +60,7 @@ OPENED = 9
 # The peer sends no further requests: (stream,).
 ENDED = 10
 # The peer has reset a stream that both sides had ended: (stream,). It may not have read the answer.
+# Reported for the latest 1,000 calls of a connection.
 LATE_RESET = 11
 # A call with one request begins, and its request is not complete yet: (stream,). The owner limits
 # the time; CALL or RESET follows.

@@ -5,10 +5,10 @@ import weakref
 from typing import Any
 
 import pytest
-from rockoon_rpc import session as events
-from rockoon_rpc.limits import Limits
 
 from rockoon_format import kernel
+from rockoon_rpc import session as events
+from rockoon_rpc.limits import Limits
 
 http2: Any = getattr(kernel.native, "http2", None)
 pytestmark = pytest.mark.skipif(http2 is None, reason="no compiled kernel")
