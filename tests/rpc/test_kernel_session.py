@@ -30,8 +30,10 @@ class Pair:
 
     def move(self) -> None:
         """Transfer bytes until there are none."""
-        while self.to_server() | self.to_client():
-            pass
+        is_moving = True
+        while is_moving:
+            is_moving = self.to_server()
+            is_moving |= self.to_client()
 
     def to_server(self) -> bool:
         raw = b"".join(self.client.output())
