@@ -174,7 +174,9 @@ class MessageStream:
     def sent_all(self) -> None:
         """All that was queued is in the connection's output (ROOM)."""
         self._is_pending = False
-        if not self.connection.is_choked:
+        if self.connection.is_choked:
+            self.connection.await_room(self)
+        else:
             self.notify_room()
 
     def notify_room(self) -> None:

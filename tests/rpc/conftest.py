@@ -3,9 +3,9 @@
 from types import ModuleType
 
 import pytest
-from rockoon_rpc import fallback, implementation
 
 from rockoon_format import kernel
+from rockoon_rpc import fallback, implementation
 
 compiled: ModuleType | None = getattr(kernel.native, "http2", None)
 IMPLEMENTATIONS = [each for each in (compiled, fallback) if each is not None]

@@ -6,9 +6,9 @@ from typing import Any
 
 import grpc
 import pytest
+
 from rockoon_rpc.receipts import WAITING_MAX, Receipts
 from rockoon_rpc.server import Server
-
 from support import http2_frames as frames
 from support.eventually import eventually
 from support.http2_frames import ErrorCode

@@ -14,10 +14,10 @@ import grpc
 import pytest
 from google.protobuf.wrappers_pb2 import BytesValue
 from grpc import aio
+
 from rockoon_rpc.addresses import Addresses
 from rockoon_rpc.limits import Limits
 from rockoon_rpc.server import Server
-
 from support import http2_frames as frames
 from support.eventually import eventually
 from support.http2_frames import ErrorCode, block, framed

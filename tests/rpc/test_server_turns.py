@@ -12,10 +12,10 @@ from typing import Any
 import grpc
 import pytest
 import uvloop
-from rockoon_rpc.limits import Limits
-from rockoon_rpc.server import Server, ServerConnection
 
 from rockoon.local.authority import Authority
+from rockoon_rpc.limits import Limits
+from rockoon_rpc.server import Server, ServerConnection
 from rockoon_runtime.tls import ServerTls
 from support import http2_frames as frames
 from support.eventually import eventually
