@@ -10,7 +10,7 @@ WORKERS ?= 4
 unexport PYTHONDONTWRITEBYTECODE
 EDITABLE := $(foreach package,$(PACKAGES),-e ./$(package))
 
-.PHONY: help cluster setup check test docs stranger explore demo demo-spark expansion hosts rolling failover faults bench compare bench-gateway bench-goals bench-instructions bench-kernel bench-spark fuzz model load load-compare load-help load-overhead capacity soak rocketmq conformance spring gateway-faults several-gateways wheels protos settings format clean
+.PHONY: help cluster setup check test docs stranger explore demo demo-spark expansion hosts rolling failover faults bench compare bench-gateway bench-goals bench-instructions bench-kernel bench-spark fuzz model load load-compare load-help load-overhead capacity soak rocketmq conformance grpc-peers spring gateway-faults several-gateways wheels protos settings format clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -86,10 +86,15 @@ fuzz:  ## the compiled kernel on hostile bytes, under AddressSanitizer: MINUTES=
 		RUSTFLAGS="-Zsanitizer=address -Cdebug-assertions -Coverflow-checks" \
 		cargo run --quiet --release --no-default-features --example fuzz --target "$$(rustc -vV | sed -n 's/^host: //p')" \
 		-- $$(( $(or $(MINUTES),5) * 60 )) $(or $(SEED),1)
+	@# h2 asserts in debug builds that a connection is dropped without open streams.
+	cd format/kernel && CARGO_TARGET_DIR="$(CURDIR)/$(VENV)/kernel-fuzz-http2" RUSTC_BOOTSTRAP=1 \
+		RUSTFLAGS="-Zsanitizer=address -Coverflow-checks" \
+		cargo run --quiet --release --no-default-features --example fuzz_http2 --target "$$(rustc -vV | sed -n 's/^host: //p')" \
+		-- $$(( $(or $(MINUTES),5) * 60 )) $(or $(SEED),1)
 
 # Without the traces of tests that take long, which all do: they are written beside the running interpreter, and ended one.
-soak: setup  ## the long random tests: kills, recovery, bad input
-	$(BIN)/python -m pytest -m soak -o addopts="-ra --strict-markers --import-mode=importlib" -o faulthandler_timeout=0 --timeout 3600
+soak: setup  ## the long random tests: kills, recovery, bad input, cancelled long polls (POLL_SECONDS=600)
+	$(if $(POLL_SECONDS),POLL_SECONDS=$(POLL_SECONDS) )$(BIN)/python -m pytest -m soak -o addopts="-ra --strict-markers --import-mode=importlib" -o faulthandler_timeout=0 --timeout 3600
 
 # The broker comes from Maven, once, into .rocketmq. Without Maven or a JDK every test is skipped and says so.
 rocketmq: cluster  ## stores back and forth between Rockoon and a real RocketMQ broker; needs mvn and a JDK; ONLY=... for some
@@ -101,6 +106,10 @@ rocketmq: cluster  ## stores back and forth between Rockoon and a real RocketMQ 
 # A quarter of an hour on two quiet cores; Ctrl-C ends clients and servers.
 conformance: cluster  ## RocketMQ's official clients, unmodified, against the gateway and RocketMQ's own proxy: TARGET=rockoon LANGUAGE=Java ONLY=delay TLS=1; writes docs/gateway-matrix.md
 	@PYTHONPATH=tests $(BIN)/python -m conformance $(if $(TARGET),--target $(TARGET)) $(if $(LANGUAGE),--language $(LANGUAGE)) $(if $(ONLY),--only "$(ONLY)") $(if $(TLS),--tls)
+
+# Clients come from their registries into .conformance/grpc; a language that the machine does not have is skipped by name.
+grpc-peers: cluster  ## gRPC's clients in Python, Go, Java and Node.js against Rockoon's server, Rockoon's channel against grpcio and grpc-go: LANGUAGE=Go ONLY=leaves; WRITE=1 fills docs/grpc-peers.md
+	@PYTHONPATH=tests $(BIN)/python -m rpc.peers $(if $(LANGUAGE),--language $(LANGUAGE)) $(if $(ONLY),--only "$(ONLY)") $(if $(WRITE),--write)
 
 # Spring and its starter come from Maven Central. Two minutes.
 spring: cluster  ## the Spring application of docs/gateway-spring.md sends and consumes through a gateway, with TLS
@@ -145,9 +154,9 @@ bench: cluster  ## throughput, latency, recovery time and memory, as ratios of o
 	@$(BIN)/python -m bench.cluster
 
 # Kafka and RocketMQ come from Maven, nats-server from Go, their Python clients from pip: once, into .compare and .rocketmq.
-# What a machine cannot have is skipped by name. A quarter of an hour on two quiet cores.
-compare: cluster  ## Rockoon beside Kafka, RocketMQ and NATS, in turns: ROUNDS=3 SECONDS=1 ONLY=Kafka; fills docs/compare.md
-	@$(BIN)/python -m bench.compare $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(SECONDS),--seconds $(SECONDS)) $(if $(ONLY),--only $(ONLY))
+# What a machine cannot have is skipped by name. A quarter of an hour on two quiet cores; with AWAITED=1 ten minutes.
+compare: cluster  ## Rockoon beside Kafka, RocketMQ and NATS, in turns: ROUNDS=3 SECONDS=1 ONLY=Kafka AWAITED=1 (awaited sends, beside their goals); fills docs/compare.md
+	@$(BIN)/python -m bench.compare $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(SECONDS),--seconds $(SECONDS)) $(if $(ONLY),--only $(ONLY)) $(if $(AWAITED),--awaited)
 
 capacity: cluster  ## what a cluster carries and where each service saturates, by axis; fills docs/capacity.md
 	@$(BIN)/python -m bench.capacity
@@ -172,14 +181,15 @@ load-compare: cluster  ## two load tests, as ratios: A=DIR B=DIR; fails where B 
 bench-goals: setup  ## what Rockoon is to reach, measured in one run: ONLY=messages|many|logs|still WRITE=1 fills docs/benchmarks.md
 	@$(BIN)/python -m bench.goals $(if $(ONLY),--only $(ONLY)) $(if $(WRITE),--write)
 
-# RocketMQ comes from Maven, once, into .conformance; h2load is Debian's nghttp2-client. Twelve minutes on two quiet cores.
+# RocketMQ comes from Maven, once, into .conformance; h2load is Debian's nghttp2-client. Twelve minutes on two quiet cores, and six
+# more for ONLY=floors: HTTP/2 layers (commit 8e2a733, this checkout, grpc.aio, grpc-go), whose table of the page WRITE=1 fills alone.
 bench-gateway: cluster  ## the gateway beside RocketMQ's own proxy and the Python SDK, in turns, hot: ROUNDS=3 SECONDS=3 ONLY=floors|sends|levels|receive|processes|clients|still SIDE=gateway|proxy WRITE=1 fills docs/gateway-bench.md
 	@PYTHONPATH=tests $(BIN)/python -m bench.gateway $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(SECONDS),--seconds $(SECONDS)) \
 		$(if $(WARM_CALLS),--warm-calls $(WARM_CALLS)) $(if $(ONLY),--only $(ONLY)) $(if $(SIDE),--side $(SIDE)) $(if $(WRITE),--write)
 
 # Needs valgrind.
-bench-instructions: cluster  ## instructions of a message, which other work on the machine does not change
-	$(BIN)/python -m bench.instructions
+bench-instructions: cluster  ## instructions of a message, which other work on the machine does not change: ONLY=awaited|listener|topics|layers
+	@$(BIN)/python -m bench.instructions $(if $(ONLY),--only $(ONLY))
 
 bench-kernel: cluster  ## what a message costs in the format code, with NumPy and with the compiled kernel
 	@$(BIN)/python -m bench.kernel

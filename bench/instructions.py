@@ -1,7 +1,8 @@
 """Instructions of a message, counted by Valgrind: what other work on the machine does not change.
 
 Run: `make bench-instructions`; it needs `valgrind`. A producer awaits each send; or a consumer
-listens as well; or batches of three messages go to a hundred topics at once. Counted are
+listens as well; or batches of three messages go to a hundred topics at once. Scenario `layers` has
+no broker: HTTP/2 layers make and answer calls (`bench/layers/instructions.py`). Counted are
 instructions of the broker or of the client outside the kernel, without what it does when nothing
 comes, and how often one was not in the first-level cache, which costs as much as ten others. Two
 runs of one tree differ by one or two in a hundred. System calls, locks and waits are not in it.
@@ -14,62 +15,27 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import uvloop
 
 import rockoon
+from bench.callgrind import VALGRIND, counted
+from bench.compare.fetching import NotHere
+from bench.layers.instructions import instructions_of_layers
 from bench.single import BODY, made
 from rockoon.local import LocalCluster
 
 SIDES = ("broker", "client")
 SCENARIOS = ("awaited", "listener", "topics")
-WARM_UP = 300
+LAYERS = "layers"
 MESSAGES = 500
 TOPICS = 100
 OF_A_TOPIC = 3
-VALGRIND = ("valgrind", "--tool=callgrind", "--instr-atstart=no", "--cache-sim=yes", "-q")
 # What stands for Python while nodes are started: all of them by Python, the broker under Valgrind.
 WRAPPER = """#!/bin/sh
 case "$*" in *rockoon_broker*) exec {valgrind} {python} "$@";; *) exec {python} "$@";; esac
 """
-
-Doing = Callable[[int], Awaitable[None]]
-"""Does something so many times."""
-
-
-def control(option: str, *, pid: int, argument: str = "") -> None:
-    command = ["callgrind_control", option, *([argument] if argument else []), str(pid)]
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-
-
-def totals(part: Path) -> tuple[int, int]:
-    """Instructions, and misses of the cache for them, of a dump."""
-    for line in part.read_text().splitlines():
-        if line.startswith("totals: "):
-            instructions, _, _, misses, *_ = map(int, line.split()[1:])
-            return instructions, misses
-    raise ValueError(f"no totals in {part}")
-
-
-async def counted(doing: Doing, count: int, pid: int, out: Path) -> tuple[int, int]:
-    """Of each time: instructions and misses, without those of as long a time in which nothing
-    comes."""
-    await doing(WARM_UP)
-    control("-i", pid=pid, argument="on")
-    # Valgrind translates what it sees for the first time.
-    await doing(count // 10)
-    control("-z", pid=pid)
-    began = time.perf_counter()
-    await doing(count)
-    control("-d", pid=pid)
-    await asyncio.sleep(time.perf_counter() - began)
-    control("-d", pid=pid)
-    control("-i", pid=pid, argument="off")
-    busy, idle = (totals(out.with_name(f"{out.name}.{number}")) for number in (1, 2))
-    return (busy[0] - idle[0]) // count, (busy[1] - idle[1]) // count
 
 
 async def measure(folder: Path, side: str, scenario: str, flush: str, out: Path) -> None:
@@ -130,7 +96,9 @@ def run(side: str, scenario: str, flush: str, folder: Path) -> None:
 def main() -> None:
     """Print a row for each scenario and side."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", choices=SCENARIOS, action="append", help="may be repeated")
+    parser.add_argument(
+        "--only", choices=[*SCENARIOS, LAYERS], action="append", help="may be repeated"
+    )
     parser.add_argument("--side", choices=SIDES, action="append")
     parser.add_argument("--flush", choices=("async", "sync"), default="async")
     parser.add_argument("--out", type=Path, help=argparse.SUPPRESS)
@@ -148,11 +116,19 @@ def main() -> None:
         return
     if shutil.which("valgrind") is None:
         parser.exit(2, "valgrind is not installed\n")
-    print("of a message, or of a batch (topics)  instructions  cache misses")
-    for scenario in arguments.only or SCENARIOS:
-        for side in arguments.side or SIDES:
-            with tempfile.TemporaryDirectory(prefix="rockoon-instructions-") as folder:
-                run(side, scenario, arguments.flush, Path(folder))
+    only = arguments.only or [*SCENARIOS, LAYERS]
+    if scenarios := [name for name in only if name != LAYERS]:
+        print("of a message, or of a batch (topics)  instructions  cache misses")
+        for scenario in scenarios:
+            for side in arguments.side or SIDES:
+                with tempfile.TemporaryDirectory(prefix="rockoon-instructions-") as folder:
+                    run(side, scenario, arguments.flush, Path(folder))
+    if LAYERS in only:
+        with tempfile.TemporaryDirectory(prefix="rockoon-instructions-") as folder:
+            try:
+                print(uvloop.run(instructions_of_layers(Path(folder))))
+            except NotHere as failure:
+                parser.exit(1, f"{failure}\n")
 
 
 if __name__ == "__main__":

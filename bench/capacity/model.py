@@ -11,12 +11,11 @@ Shards are the assumption that groups are divided evenly among M of them.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from rockoon_rpc.limits import MESSAGE_BYTES_MAX
-
 from bench.capacity.point import Part, Point, slope
 from rockoon.consumer.pull import EMPTY_PAUSE_SECONDS_MAX, PullLimits
 from rockoon_broker.settings import BrokerSettings
 from rockoon_offset.settings import OffsetSettings
+from rockoon_rpc.limits import MESSAGE_BYTES_MAX
 from rockoon_runtime.wire import CALLS_MAX
 
 WAITING_PULLS_MAX = BrokerSettings().waiting_pulls_max

@@ -3,6 +3,8 @@
 Each round starts each peer on an empty store, without and with a sync before the answer, has its
 clients do the same work one after another, and stops it. What cannot be had here is skipped by
 name. A run of all peers in at least three rounds fills docs/compare.md; any other only prints.
+`--awaited` measures only awaited sends, of the clients that have goals for them (`awaited.py`), and
+in three rounds fills that part of the page.
 """
 
 import argparse
@@ -16,7 +18,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from bench.capacity.processes import machine, machine_cpu_seconds
-from bench.compare import page
+from bench.compare import awaited, page
 from bench.compare.fetching import ROOT, NotHere
 from bench.compare.figures import (
     CLIENT_MEMORY,
@@ -134,6 +136,7 @@ class Comparison:
         folder: for stores and logs; on the disk that is to be measured.
         result: what is filled.
         interrupts: that wait while something is stopped.
+        awaited: only measures of awaited sends, of the clients in `awaited.COLUMNS`.
     """
 
     def __init__(
@@ -143,7 +146,10 @@ class Comparison:
         folder: Path,
         result: Result,
         interrupts: Interrupts,
+        *,
+        awaited: bool = False,
     ) -> None:
+        self._awaited = awaited
         self._seconds = seconds
         self._folder = folder
         self._result = result
@@ -181,6 +187,8 @@ class Comparison:
             try:
                 address = peer.start(folder, sync=sync)
                 for number, command in enumerate(peer.clients()):
+                    if self._awaited and command.name not in awaited.COLUMNS:
+                        continue
                     started = began if number == 0 else None
                     self._client(peer, command, address, folder, started, sync=sync)
             except (ProgramFailed, LocalClusterError, NotHere) as failure:
@@ -214,7 +222,7 @@ class Comparison:
                 self._result.add(command.name, {(FIRST_MESSAGE, SECONDS): seconds}, sync=sync)
             doing = "warm-up"
             turn.warm(self._seconds)
-            for row in rows(sync=sync):
+            for row in rows(sync=sync, awaited=self._awaited):
                 doing = row.name
                 try:
                     found = turn.measured(row, self._seconds)
@@ -265,19 +273,29 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=3, help="how often each peer has its turn")
     parser.add_argument("--seconds", type=float, default=1.0, help="how long a rate is measured")
     parser.add_argument("--only", choices=names, action="append", help="a peer; may be repeated")
+    parser.add_argument("--awaited", action="store_true", help="only measures of awaited sends")
     parser.add_argument("--dir", type=Path, default=Path(".bench"), help="where the stores go")
     arguments = parser.parse_args()
-    chosen = [peer for peer in PEERS if peer.name in (arguments.only or names)]
+    known = [peer.name for peer in awaited.PEERS] if arguments.awaited else names
+    chosen = [peer for peer in PEERS if peer.name in (arguments.only or known)]
     result = Result(
         datetime.now(UTC).date().isoformat(),
         machine(),
-        f"make compare ROUNDS={arguments.rounds} SECONDS={arguments.seconds:g}",
+        f"make compare ROUNDS={arguments.rounds} SECONDS={arguments.seconds:g}"
+        + (" AWAITED=1" if arguments.awaited else ""),
         arguments.seconds,
     )
     interrupts = Interrupts()
     interrupts.handle()
     arguments.dir.mkdir(exist_ok=True)
-    comparison = Comparison(chosen, arguments.seconds, arguments.dir.resolve(), result, interrupts)
+    comparison = Comparison(
+        chosen,
+        arguments.seconds,
+        arguments.dir.resolve(),
+        result,
+        interrupts,
+        awaited=arguments.awaited,
+    )
     try:
         comparison.prepare()
         for number in range(arguments.rounds):
@@ -288,10 +306,14 @@ def main() -> int:
         return 130
     finally:
         comparison.close()
-    made = page.text(result, [column for peer in chosen for column in peer.columns])
+    columns = [column for peer in chosen for column in peer.columns]
+    if arguments.awaited:
+        columns = [column for column in columns if column in awaited.COLUMNS]
+    made = page.text(result, columns, awaited=arguments.awaited)
+    made += f"\n\n{awaited.goals_table(result)}" if arguments.awaited else ""
     print(made)
     if arguments.rounds >= ROUNDS_OF_A_PAGE_MIN and not arguments.only:
-        page.write(PAGE, made)
+        page.write(PAGE, made, awaited.BLOCK if arguments.awaited else page.FIGURES)
         told(f"written: {PAGE}")
     return 0
 

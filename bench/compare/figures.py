@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 RATE, CPU, P50, P99 = "messages/s", "CPU µs a message", "p50 ms", "p99 ms"
 SECONDS, MIB = "s", "MiB"
+TIMES = "times the p99 of one connection"
 NONE = "\N{EN DASH}"
 DIGITS = 3
 _CELL = re.compile(rf"([\d,.]+)(?: {NONE} ([\d,.]+))?")
@@ -22,6 +23,7 @@ class Row:
         given: with which arguments; seconds are added.
         units: what is told of it, a line of the table each.
         times: how many times as long as others it takes.
+        awaits: whether it is one of the measures of awaited sends (`awaited.py`).
         reads: whether it reads what is stored; a sync before the answer makes no difference then.
     """
 
@@ -31,11 +33,16 @@ class Row:
     units: Sequence[str] = (RATE, CPU)
     times: float = 1.0
     reads: bool = False
+    awaits: bool = False
 
 
 SMALL, LARGE = {"topic": "small", "bytes": 100}, {"topic": "large", "bytes": 1024}
 READ = {"topic": "fill"}
 SINGLE = {"topic": "single"}
+
+ONE_SEND, TASKS = "one awaited send after another", "64 tasks, each awaits its sends"
+CONNECTIONS = "1,000 connections, each awaits its sends"
+PACED = "1,000 messages/s, from send to listener"
 
 # Topics of each client, and how many queues they have.
 TOPICS: Mapping[str, int] = {"fill": 8, "small": 8, "large": 8, "single": 1, "paced": 1, "first": 1}
@@ -50,29 +57,32 @@ ROWS = (
     Row("consume 100 B, an object a call", "consume_each", READ, reads=True),
     Row("push 100 B, a message a call", "push_each", READ, reads=True),
     Row("push 100 B, lists of up to 64", "push_lists", READ, reads=True),
-    Row("one awaited send after another", "single", SINGLE, (P50, P99, CPU)),
-    Row("64 tasks, each awaits its sends", "tasks", SINGLE, (RATE, P99, CPU)),
+    Row(ONE_SEND, "single", SINGLE, (P50, P99, CPU), awaits=True),
+    Row(TASKS, "tasks", SINGLE, (RATE, P99, CPU), awaits=True),
+    # Without CPU: it would include that of opening the connections.
     Row(
-        "1,000 messages/s, from send to listener",
-        "paced",
-        {"topic": "paced", "rate": 1000},
-        (P50, P99, CPU),
+        CONNECTIONS,
+        "connections",
+        {**SINGLE, "count": 1000},
+        (RATE, P50, P99, TIMES),
         2.0,
+        awaits=True,
     ),
+    Row(PACED, "paced", {"topic": "paced", "rate": 1000}, (P50, P99, CPU), 2.0, awaits=True),
 )
 SERVERS_MEMORY = "memory of the servers after that"
 CLIENT_MEMORY = "memory of the client after that"
 FIRST_MESSAGE = "from the command to the first message"
 
 
-def rows(*, sync: bool) -> list[Row]:
-    """The measures without, or with a sync before the answer."""
-    return [row for row in ROWS if not (sync and row.reads)]
+def rows(*, sync: bool, awaited: bool = False) -> list[Row]:
+    """The measures without, or with a sync before the answer; `awaited`: only awaited sends."""
+    return [row for row in ROWS if not (sync and row.reads) and (row.awaits or not awaited)]
 
 
-def lines(*, sync: bool) -> list[tuple[str, str]]:
+def lines(*, sync: bool, awaited: bool = False) -> list[tuple[str, str]]:
     """Every line of a table: measure and unit."""
-    found = [(row.name, unit) for row in rows(sync=sync) for unit in row.units]
+    found = [(row.name, unit) for row in rows(sync=sync, awaited=awaited) for unit in row.units]
     return [*found, (SERVERS_MEMORY, MIB), (CLIENT_MEMORY, MIB), (FIRST_MESSAGE, SECONDS)]
 
 
@@ -85,13 +95,16 @@ def figures(row: Row, done: Mapping[str, float], cpu_seconds: float) -> Figures:
 
     Args:
         row: the measure.
-        done: messages, seconds, and maybe p50 and p99 in seconds, as a client counted.
+        done: messages, seconds, and maybe p50 and p99 in seconds, and the p99 of one connection as
+            `alone`, as a client counted.
         cpu_seconds: that client and servers used for it.
     """
     messages = done["messages"]
     values = {RATE: messages / done["seconds"], CPU: cpu_seconds / messages * 1e6}
     waits = {"p50": P50, "p99": P99}
     values |= {unit: done[name] * 1e3 for name, unit in waits.items() if name in done}
+    if "alone" in done:
+        values[TIMES] = done["p99"] / done["alone"]
     return {(row.name, unit): values[unit] for unit in row.units}
 
 

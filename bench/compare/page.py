@@ -11,7 +11,7 @@ from pathlib import Path
 
 from bench.compare.figures import Result, lines, parsed, span
 
-BLOCK = re.compile(r"(<!-- begin figures -->\n).*?(<!-- end figures -->)", re.DOTALL)
+FIGURES = "figures"
 MISSING = "*Not measured yet.*"
 REASON_CHARACTERS_MAX = 160
 TITLES = {False: "### Answered before a sync", True: "### Answered after a sync"}
@@ -32,12 +32,13 @@ class Table:
     cells: dict[tuple[str, str, str], tuple[float, float] | None]
 
 
-def text(result: Result, columns: Sequence[str]) -> str:
+def text(result: Result, columns: Sequence[str], *, awaited: bool = False) -> str:
     """What stands between the markers.
 
     Args:
         result: of a run.
         columns: of the tables.
+        awaited: the run has only the measures of awaited sends.
     """
     versions = ", ".join(f"{name} {version}" for name, version in result.versions.items())
     parts = [
@@ -56,7 +57,7 @@ def text(result: Result, columns: Sequence[str]) -> str:
     ]
     for sync, title in TITLES.items():
         made = [f"| measure | unit | {' | '.join(columns)} |", "|---" * (2 + len(columns)) + "|"]
-        for name, unit in lines(sync=sync):
+        for name, unit in lines(sync=sync, awaited=awaited):
             cells = [span(result.values.get((sync, column, name, unit), ())) for column in columns]
             made.append(f"| {name} | {unit} | {' | '.join(cells)} |")
         parts += [title, "\n".join(made)]
@@ -72,20 +73,29 @@ def brief(reason: str) -> str:
     return said if len(said) <= REASON_CHARACTERS_MAX else f"{said[:REASON_CHARACTERS_MAX]}..."
 
 
-def write(page: Path, made: str) -> None:
-    """Put a text between the markers of a page."""
-    page.write_text(BLOCK.sub(lambda found: f"{found[1]}{made}\n{found[2]}", page.read_text()))
+def write(page: Path, made: str, block: str = FIGURES) -> None:
+    """Put a text between the markers of a page.
+
+    Raises:
+        ValueError: the page has no markers with this name.
+    """
+    text, count = _marked(block).subn(
+        lambda found: f"{found[1]}{made}\n{found[2]}", page.read_text()
+    )
+    if not count:
+        raise ValueError(f"{page} has no markers of {block}")
+    page.write_text(text)
 
 
-def between(page: Path) -> str:
+def between(page: Path, block: str = FIGURES) -> str:
     """What stands between the markers of a page.
 
     Raises:
         ValueError: it has none.
     """
-    found = BLOCK.search(page.read_text())
+    found = _marked(block).search(page.read_text())
     if found is None:
-        raise ValueError(f"{page} has no markers")
+        raise ValueError(f"{page} has no markers of {block}")
     return found[0].partition("\n")[2].rpartition("\n")[0]
 
 
@@ -107,6 +117,10 @@ def tables(made: str) -> Iterator[Table]:
             for column, value in zip(columns, values, strict=True):
                 cells[name, unit, column] = parsed(value)
         yield Table(title, columns, cells)
+
+
+def _marked(block: str) -> re.Pattern[str]:
+    return re.compile(rf"(<!-- begin {block} -->\n).*?(<!-- end {block} -->)", re.DOTALL)
 
 
 def _cells(line: str) -> list[str]:

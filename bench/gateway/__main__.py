@@ -1,27 +1,32 @@
-"""`make bench-gateway`: the gateway beside RocketMQ's own proxy, in turns, both hot.
+"""`make bench-gateway`: the gateway beside RocketMQ's own proxy, in turns, both hot; and HTTP/2
+layers beside each other, as servers that only answer and as clients (`--only floors`).
 
 Both are started on empty stores, first with a sync before each answer and then without, make the
 same unmeasured calls, and have their turns one after the other. What cannot be had here is skipped
-by name. `--write` fills docs/gateway-bench.md with a run of all parts.
+by name. `--write` fills docs/gateway-bench.md with a run of all parts, or with the layers' figures.
 """
 
 import argparse
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 from bench.capacity.processes import machine
 from bench.compare.__main__ import told
 from bench.compare.fetching import ROOT, NotHere
-from bench.compare.page import write
+from bench.compare.page import FIGURES, write
 from bench.compare.programs import Interrupts
 from bench.gateway.comparison import PARTS, Comparison
 from bench.gateway.servers import GatewaySide, ProxySide, Side
+from bench.layers.comparison import LayerComparison
 from rockoon_format import kernel
 
 PAGE = ROOT / "docs" / "gateway-bench.md"
+FLOORS = "floors"
 SIDES: dict[str, type[Side]] = {"gateway": GatewaySide, "proxy": ProxySide}
 
 
@@ -30,47 +35,61 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=3, help="turns that each has")
     parser.add_argument("--seconds", type=float, default=3.0, help="how long a rate is measured")
     parser.add_argument("--warm-calls", type=int, default=60_000, help="unmeasured ones before")
-    parser.add_argument("--only", choices=PARTS, action="append", help="a part; may be repeated")
+    parser.add_argument(
+        "--only", choices=[FLOORS, *PARTS], action="append", help="a part; may be repeated"
+    )
     parser.add_argument("--side", choices=SIDES, help="one of the two alone")
     parser.add_argument("--write", action="store_true", help=f"into {PAGE.relative_to(ROOT)}")
     parser.add_argument("--dir", type=Path, default=Path(".bench"), help="where the stores go")
     given = parser.parse_args()
     given.dir.mkdir(exist_ok=True)
-    interrupts, began = Interrupts(), time.monotonic()
+    interrupts = Interrupts()
     interrupts.handle()
+    only = given.only or [FLOORS, *PARTS]
+    command = f"make bench-gateway ROUNDS={given.rounds} SECONDS={given.seconds:g}"
     with tempfile.TemporaryDirectory(dir=given.dir, ignore_cleanup_errors=True) as name:
-        only = given.only or PARTS
-        comparison = Comparison(
-            [SIDES[given.side]()] if given.side else [make() for make in SIDES.values()],
-            Path(name).resolve(),
-            given.rounds,
-            given.seconds,
-            given.warm_calls,
-            interrupts,
-        )
+        folder = Path(name).resolve()
+        made = []
         try:
-            comparison.prepare()
-            comparison.run(only)
+            if FLOORS in only:
+                layers = LayerComparison(folder, given.rounds, given.seconds, interrupts)
+                made.append((FLOORS, f"{command} ONLY={FLOORS}`", measured(layers, layers.run)))
+            if parts := [part for part in only if part != FLOORS]:
+                sides = [SIDES[given.side]()] if given.side else [make() for make in SIDES.values()]
+                comparison = Comparison(
+                    sides, folder, given.rounds, given.seconds, given.warm_calls, interrupts
+                )
+                said = f"{command}`, {given.warm_calls:,} calls before the first measure"
+                run = partial(comparison.run, parts)
+                made.append((FIGURES, said, measured(comparison, run)))
         except NotHere as reason:
-            told(f"skipped: {reason}")
-            return 0
+            told(f"not measured: {reason}")
+            return 1
         except KeyboardInterrupt:
             told("interrupted; every server is stopped")
             return 130
-        finally:
-            comparison.close()
-    versions = ", ".join(f"{name} {version}" for name, version in comparison.versions.items())
-    command = f"make bench-gateway ROUNDS={given.rounds} SECONDS={given.seconds:g}"
-    made = (
-        f"{datetime.now(UTC).date().isoformat()}, {machine()}, kernel: {kernel.name()}. "
-        f"`{command}`, {given.warm_calls:,} calls before the first measure; "
-        f"{time.monotonic() - began:.0f} s in all.\n\nVersions: {versions}.\n\n{comparison.text()}"
-    )
-    print(made)
-    if given.write and not (given.only or given.side):
-        write(PAGE, made)
-        told(f"written: {PAGE}")
+    for block, said, found in made:
+        date = datetime.now(UTC).date().isoformat()
+        text = f"{date}, {machine()}, kernel: {kernel.name()}. `{said}; {found}"
+        print(text)
+        # A part of the comparison alone is not its table.
+        if given.write and not given.side and (block == FLOORS or not given.only):
+            write(PAGE, text, block)
+            told(f"written: {PAGE}")
     return 0
+
+
+def measured(comparison: LayerComparison | Comparison, run: Callable[[], None]) -> str:
+    """Seconds, versions and tables of a comparison, as the page has them. Raises NotHere."""
+    began = time.monotonic()
+    try:
+        comparison.prepare()
+        run()
+    finally:
+        comparison.close()
+    versions = ", ".join(f"{name} {version}" for name, version in comparison.versions.items())
+    seconds = time.monotonic() - began
+    return f"{seconds:.0f} s in all.\n\nVersions: {versions}.\n\n{comparison.text()}"
 
 
 if __name__ == "__main__":

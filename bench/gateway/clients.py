@@ -10,12 +10,12 @@ from functools import partial
 
 import rockoon
 from bench.compare.programs import MeasureFailed, cpu_seconds
+from bench.layers.own import Channel
 from gateway.consumers import Consumer, handle
 from gateway.wire_client import WireClient, consumer_settings, message, producer_settings
 from rockoon.producer.producer import Producer
 from rockoon.receiving.simple_consumer import SimpleConsumer
 from rockoon_proto.apache.rocketmq.v2 import definition_pb2 as d
-from rockoon_rpc.channel import Channel
 
 BODY = b"b" * 100
 WARM_SHARE = 0.3

@@ -1,29 +1,24 @@
 """A run: what is started, in which order it is asked what, and what is noted."""
 
-import os
-import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
 import uvloop
 from grpc import aio
 
-from bench.compare.__main__ import told, used_cpu_seconds
-from bench.compare.fetching import ROOT, NotHere, run
-from bench.compare.figures import MIB, RATE, SECONDS, Round
-from bench.compare.page import brief
+from bench.compare.__main__ import told
+from bench.compare.fetching import NotHere, run
+from bench.compare.figures import MIB, RATE, SECONDS
 from bench.compare.programs import (
     Interrupts,
     MeasureFailed,
-    Program,
     ProgramFailed,
     own_bytes,
     wait_rest,
 )
-from bench.gateway import echo, h2load
+from bench.gateway import h2load
 from bench.gateway.clients import (
     BODY,
     WARM_SHARE,
@@ -46,9 +41,9 @@ from bench.gateway.figures import (
     p50_p99,
 )
 from bench.gateway.servers import SDK, GatewaySide, Side
+from bench.run_notes import RunNotes
 from gateway.wire_client import message, producer_settings
 from rockoon.errors import RockoonError
-from rockoon.local.ports import PortBlock
 from rockoon.local.process import LocalClusterError
 from rockoon_proto.apache.rocketmq.v2 import service_pb2 as pb
 
@@ -64,15 +59,13 @@ SINGLE, BATCH = 1, 32
 RATES_MAX = {SINGLE: 10_000, BATCH: 60_000}
 CLIENTS_TIMES = 3.0
 FILL_MESSAGES = 32
-FLOOR_WARM_CALLS = SECOND_WARM_CALLS = 5_000
+SECOND_WARM_CALLS = 5_000
 IDLE_SECONDS = 20.0
 STORED_SECONDS_MAX = 20.0
 LOOK_SECONDS = 0.05
-OWN, GRPC = "Rockoon's HTTP/2", "grpc.aio, uvloop"
 SENT = "sent"
-PARTS = ("floors", "sends", "levels", "receive", "processes", "clients", "still")
+PARTS = ("sends", "levels", "receive", "processes", "clients", "still")
 PARTS_WITH_SYNC = ("sends",)
-ECHO = f"echo of 100 B, {CONNECTIONS} connections"
 FAILURES = (
     MeasureFailed,
     ProgramFailed,
@@ -129,47 +122,32 @@ class Comparison:
         self._running: list[Side] = []
         self._rates: dict[str, float] = {}
         self._unread: dict[str, int] = {}
-        self._circumstances: dict[str, Round] = {}
+        self._notes = RunNotes(FAILURES)
         self.versions: dict[str, str] = {}
-        self._missing: dict[str, str] = {}
         self._figures = Figures([side.name for side in self._sides])
         self._levels = Figures([*(side.name for side in self._sides), SDK])
-        self._floors = Figures([OWN, GRPC])
 
     def prepare(self) -> None:
         """Leave out what cannot be had. Raises NotHere: there is no h2load."""
         self.versions["h2load"] = run([h2load.PROGRAM, "--version"]).split("/")[-1].strip()
         for side in list(self._sides):
-            with self._noted(side.name):
+            with self._notes.noted(side.name):
                 self.versions |= side.prepare()
                 continue
             self._sides.remove(side)
 
     def run(self, parts: Sequence[str]) -> None:
         """Each part that is asked for."""
-        if "floors" in parts:
-            with self._measured_machine("floors"):
-                self._measure_floors()
-        for sync, known in ((True, PARTS_WITH_SYNC), (False, PARTS[1:])):
+        for sync, known in ((True, PARTS_WITH_SYNC), (False, PARTS)):
             chosen = [name for name in known if name in parts]
             if chosen:
-                with self._measured_machine(mode(sync)):
+                with self._notes.measured(mode(sync)):
                     self._pair(chosen, sync=sync)
 
     def text(self) -> str:
         """What was found, as the page has it."""
-        lines = ["| part | load before | cores that others used | seconds |", "|---|---|---|---|"]
-        lines += [
-            f"| {name} | {each.load:.1f} | {each.others_cores:.1f} | {each.seconds:.0f} |"
-            for name, each in self._circumstances.items()
-        ]
-        told_parts = ["\n".join(lines)]
-        told_parts += [
-            each.table() for each in (self._figures, self._levels, self._floors) if each.values
-        ]
-        if self._missing:
-            lines = [f"- {name}: {brief(why)}" for name, why in self._missing.items()]
-            told_parts += ["Not measured:", "\n".join(lines)]
+        tables = [each.table() for each in (self._figures, self._levels) if each.values]
+        told_parts = [self._notes.machine_table(), *tables, *self._notes.missing()]
         return "\n\n".join(told_parts)
 
     def close(self) -> None:
@@ -177,28 +155,6 @@ class Comparison:
         with self._interrupts.held():
             for side in self._sides:
                 side.stop()
-
-    @contextmanager
-    def _measured_machine(self, name: str) -> Iterator[None]:
-        """Load and other programs' CPU, of all that is started and ended in this block."""
-        load, began, before = os.getloadavg()[0], time.monotonic(), used_cpu_seconds()
-        yield
-        now, seconds = used_cpu_seconds(), time.monotonic() - began
-        others = max(now[0] - before[0] - (now[1] - before[1]), 0.0) / seconds
-        self._circumstances[name] = Round(load, others, seconds)
-
-    @contextmanager
-    def _noted(self, name: str) -> Iterator[None]:
-        """Report a failure of this block, also one of its tasks, and continue after the block."""
-        try:
-            yield
-        except* FAILURES as failures:
-            failure: BaseException = failures
-            while isinstance(failure, BaseExceptionGroup):
-                failure = failure.exceptions[0]
-            reason = " ".join(str(failure).split())
-            self._missing[name] = reason
-            told(f"  not measured: {name}: {reason}")
 
     # What runs.
 
@@ -215,7 +171,7 @@ class Comparison:
         }
         try:
             for side in self._sides:
-                with self._noted(f"{side.name}, {mode(sync)}"):
+                with self._notes.noted(f"{side.name}, {mode(sync)}"):
                     self._start(side, sync=sync)
             for part in parts:
                 told(part)
@@ -244,7 +200,7 @@ class Comparison:
         for number in range(self._rounds):
             first = number % max(len(self._running), 1)
             for side in self._running[first:] + self._running[:first]:
-                with self._noted(f"{side.name}: {what}"):
+                with self._notes.noted(f"{side.name}: {what}"):
                     turn(side)
 
     # Sends.
@@ -287,43 +243,13 @@ class Comparison:
         self._figures.add(side.name, measure, rate)
         self._figures.add_sum(side.name, measure, CALL_CPU, each(spent, done.calls))
 
-    def _measure_floors(self) -> None:
-        """Servers that answer with the request, in turns."""
-        ports, servers = PortBlock(), dict[str, tuple[Program, str]]()
-        rates = dict[str, float]()
-        try:
-            for name, kind in ((OWN, "own"), (GRPC, "grpc")):
-                port = ports.choose()
-                command = [sys.executable, "-m", "bench.gateway.echo", kind, port]
-                paths = {"PYTHONPATH": str(ROOT)}
-                program = Program(name, command, self._folder / f"{kind}.log", paths)
-                servers[name] = program, f"127.0.0.1:{port}"
-                program.wait_listening(port)
-            for number in range(1 + self._rounds):
-                for name, (program, endpoint) in servers.items():
-                    calls = int(rates[name] * self._seconds) if number else FLOOR_WARM_CALLS
-                    before = used({name: program.pid})[name]
-                    done = h2load.load(
-                        endpoint, echo.METHOD, bytes(100), {}, calls, CONNECTIONS, self._folder
-                    )
-                    spent = used({name: program.pid})[name] - before
-                    rates[name] = done.calls / done.seconds
-                    if number:
-                        found = {CALLS: rates[name], **p50_p99(done.waits)}
-                        self._floors.add(name, ECHO, {**found, CALL_CPU: spent / done.calls * 1e6})
-        finally:
-            with self._interrupts.held():
-                for program, _ in servers.values():
-                    program.stop()
-                ports.close()
-
     # Sends and receives of 1, 8 and 64 clients: each side, and the Python SDK on Rockoon.
 
     def _measure_levels(self, _how: str) -> None:
         for side in self._running:
             for column, opened in side.turns().items():
                 topic = topic_of(column, SINGLE)
-                with self._noted(f"{column}: receive one message, warm-up"):
+                with self._notes.noted(f"{column}: receive one message, warm-up"):
                     self._make(side, topic)
                     seconds = LEVEL_WARM_TIMES * self._seconds
                     self._receive(side, opened, topic, LEVELS[-1], SINGLE, seconds)
@@ -334,7 +260,7 @@ class Comparison:
 
     def _measure_level(self, measure: str, level: int, batch: int, side: Side) -> None:
         for column, opened in side.turns().items():
-            with self._noted(f"{column}: {measure}"):
+            with self._notes.noted(f"{column}: {measure}"):
                 if batch:
                     topic = topic_of(column, SINGLE)
                     done = self._receive(side, opened, topic, level, SINGLE, self._seconds)
@@ -356,7 +282,7 @@ class Comparison:
     def _measure_receives(self, _how: str) -> None:
         measure = f"receive up to {BATCH} messages and acknowledge, {CONNECTIONS} connections"
         for side in self._running:
-            with self._noted(f"{side.name}: {measure}, warm-up"):
+            with self._notes.noted(f"{side.name}: {measure}, warm-up"):
                 self._make(side, topic_of(side.name, BATCH))
                 self._receive_batches(side)
         self._in_turns(measure, partial(self._measure_receive, measure))
@@ -442,7 +368,7 @@ class Comparison:
             self._figures.add(side.name, measure, {CLIENT_KIB: grown / CLIENTS / 1024})
 
         for side in self._running:
-            with self._noted(f"{side.name}: {measure}"):
+            with self._notes.noted(f"{side.name}: {measure}"):
                 uvloop.run(clients_at_work(side))
 
     def _measure_rest(self, _how: str) -> None:

@@ -39,8 +39,9 @@ def load(
     calls: int,
     connections: int,
     folder: Path,
+    at_once: int = 1,
 ) -> Load:
-    """Make calls, each connection one after another.
+    """Make calls on some connections.
 
     Args:
         endpoint: "host:port".
@@ -49,6 +50,7 @@ def load(
         headers: beside gRPC's.
         calls: how many, over all connections.
         folder: for files of a moment.
+        at_once: calls in progress on each connection.
 
     Returns:
         The calls. HTTP says that they were answered; what the answers are has to be seen elsewhere.
@@ -63,7 +65,7 @@ def load(
     sent = {"content-type": "application/grpc", "te": "trailers", **headers}
     said = run(
         [
-            *(PROGRAM, "-n", calls, "-c", connections, "-m", 1, "-t", 1),
+            *(PROGRAM, "-n", calls, "-c", connections, "-m", at_once, "-t", 1),
             *("-d", data, f"--log-file={log}"),
             *(word for name, value in sent.items() for word in ("-H", f"{name}: {value}")),
             f"http://{endpoint}{method}",

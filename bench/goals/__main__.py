@@ -20,6 +20,7 @@ from bench.capacity.processes import machine
 from bench.compare.__main__ import used_cpu_seconds
 from bench.compare.fetching import ROOT
 from bench.compare.figures import shown
+from bench.compare.page import write
 from bench.goals import alone, goal, logs, many, messages, still
 from rockoon_format import kernel
 
@@ -98,7 +99,7 @@ def main() -> int:
         made += f"\n\nThe machine by itself, between them: {'; '.join(told)}."
     print(made)
     if arguments.write:
-        goal.write(PAGE, made)
+        write(PAGE, made, "goals")
         print(f"written: {PAGE}", file=sys.stderr)
     return int(any(each.failure for each in results))
 

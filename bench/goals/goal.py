@@ -1,13 +1,9 @@
 """Goals, and the table of what holds them."""
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from bench.compare.figures import shown
-
-BLOCK = re.compile(r"(<!-- begin goals -->\n).*?(<!-- end goals -->)", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -70,15 +66,3 @@ def table(goals: Iterable[Goal], parts: Sequence[Measured]) -> str:
             f"| {goal.measure} | {goal.told()} | {shown(value)} {goal.unit} | {held} | {machine} |"
         )
     return "\n".join(lines)
-
-
-def write(page: Path, made: str) -> None:
-    """Put a text between the markers of a page.
-
-    Raises:
-        ValueError: it has none.
-    """
-    found, count = BLOCK.subn(lambda block: f"{block[1]}{made}\n{block[2]}", page.read_text())
-    if not count:
-        raise ValueError(f"{page} has no markers")
-    page.write_text(found)

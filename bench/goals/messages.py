@@ -1,13 +1,23 @@
 """What a message costs, and how long it takes: the rows of `make compare` that have a goal."""
 
-import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from bench.compare.__main__ import Turn
-from bench.compare.figures import CPU, P50, P99, RATE, rows
+from bench.compare.figures import (
+    CONNECTIONS,
+    CPU,
+    ONE_SEND,
+    P50,
+    P99,
+    PACED,
+    RATE,
+    TASKS,
+    TIMES,
+    rows,
+)
 from bench.compare.peer import python_client
 from bench.compare.programs import ClientProgram, cpu_seconds
 from bench.goals import alone
@@ -16,11 +26,8 @@ from rockoon.local import LocalCluster
 
 EACH, LISTS = "produce 100 B, a call a message", "produce 100 B, lists"
 LARGE = "produce 1 KiB, a call a message"
-SINGLE, SOME = "one awaited send after another", "64 tasks, each awaits its sends"
-PACED = "1,000 messages/s, from send to listener"
 BROKER = "the broker's share of produce 100 B, with its index"
-CONNECTIONS = "1,000 connections that await their sends, p99 beside that of one"
-COUNT = 1_000
+MANY = "1,000 connections that await their sends, p99 beside that of one"
 KAFKA = "Kafka's when the goal was set"
 ASYNC, SYNC = "before a sync", "after a sync"
 
@@ -38,21 +45,21 @@ GOALS = (
         goal
         for mode, p50 in ((ASYNC, 0.25), (SYNC, 0.35))
         for goal in (
-            Goal(f"{SINGLE}, {mode}, CPU", 300, CPU),
-            Goal(f"{SINGLE}, {mode}, p50", p50, "ms"),
-            Goal(f"{SINGLE}, {mode}, p99", 1.5, "ms"),
-            Goal(f"{SOME}, {mode}", 60_000, RATE, is_floor=True),
+            Goal(f"{ONE_SEND}, {mode}, CPU", 300, CPU),
+            Goal(f"{ONE_SEND}, {mode}, p50", p50, "ms"),
+            Goal(f"{ONE_SEND}, {mode}, p99", 1.5, "ms"),
+            Goal(f"{TASKS}, {mode}", 60_000, RATE, is_floor=True),
             Goal(f"{PACED}, {mode}, CPU", 500, CPU),
             Goal(f"{PACED}, {mode}, p50", 0.5, "ms"),
             Goal(f"{PACED}, {mode}, p99", 2, "ms"),
         )
     ),
-    Goal(CONNECTIONS, 20, "times"),
+    Goal(MANY, 20, "times"),
 )
 
 
 def measure(folder: Path, seconds: float) -> Iterator[tuple[str, float]]:
-    """The rows without and with a sync before the answer, then many connections."""
+    """The rows without and with a sync before the answer."""
     wanted = {goal.measure for goal in GOALS}
     suffixes = {RATE: "", CPU: ", CPU", P50: ", p50", P99: ", p99"}
     for sync in (False, True):
@@ -64,6 +71,10 @@ def measure(folder: Path, seconds: float) -> Iterator[tuple[str, float]]:
             turn.warm(seconds)
             for row in rows(sync=sync):
                 name = row.name if row.reads else f"{row.name}, {mode}"
+                if row.name == CONNECTIONS:
+                    if not sync:
+                        yield MANY, turn.measured(row, seconds)[CONNECTIONS, TIMES]
+                    continue
                 if not any(each.startswith(name) for each in wanted):
                     continue
                 broker, every = [local.node("broker-a").pid or 0], [*servers, client.pid]
@@ -76,17 +87,6 @@ def measure(folder: Path, seconds: float) -> Iterator[tuple[str, float]]:
                     yield f"{BROKER}, {mode}", share * found[row.name, CPU]
                     if sync:
                         yield from alone.measure(folder)
-            if not sync:
-                yield CONNECTIONS, _connections(local, seconds)
-
-
-def _connections(local: LocalCluster, seconds: float) -> float:
-    """How much longer the slowest hundredth of sends takes when many await theirs."""
-    given = [",".join(local.nameservers), "single", str(COUNT), str(2 * seconds)]
-    command = [sys.executable, "-m", "bench.goals.connections", *given]
-    said = subprocess.run(command, check=True, capture_output=True, text=True, timeout=600).stdout
-    alone, together = map(float, said.split())
-    return together / alone
 
 
 @contextmanager

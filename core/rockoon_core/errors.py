@@ -10,6 +10,7 @@ from typing import ClassVar, Literal
 
 from rockoon_core.valid_text import exception_text, valid_text
 from rockoon_proto.v1.errors_pb2 import Error
+from rockoon_rpc.status import without_addresses
 
 ERROR_METADATA_KEY = "rockoon-error-bin"
 PRESSURE = "pressure"
@@ -44,7 +45,8 @@ class RockoonError(Exception):
         message: the sentence to show; by default the row's own, filled in from `details`.
         details: named facts. Each name in the row's sentence must be among them.
 
-    Both become valid Unicode, so that every error can be sent.
+    Both become valid Unicode without addresses of objects in memory, so that every error can be
+    sent.
     """
 
     code: ClassVar[Error.Code] = Error.UNSPECIFIED
@@ -60,8 +62,10 @@ class RockoonError(Exception):
                 for name, value in details.items()
             }
             message = self.sentence.format(**facts)
-        super().__init__(valid_text(message))
-        self.details = {name: valid_text(value) for name, value in details.items()}
+        super().__init__(without_addresses(valid_text(message)))
+        self.details = {
+            name: without_addresses(valid_text(value)) for name, value in details.items()
+        }
 
     @property
     def name(self) -> str:

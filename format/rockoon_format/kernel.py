@@ -58,6 +58,7 @@ def advice() -> str:
     else:
         cause = "the installed rockoon-kernel is of another version"
     return (
-        f"{cause}, so NumPy encodes and checks messages, for about ten times the CPU of an append; "
+        f"{cause}, so NumPy encodes and checks messages and the h2 library for Python handles "
+        "HTTP/2, for about ten times the CPU of an append or a call; "
         "to change this, run: pip install --upgrade 'rockoon[local]'"
     )

@@ -54,7 +54,6 @@ class Connection(asyncio.BufferedProtocol):
     # Names of the methods that handle events, by kind; a subclass adds those of its side.
     event_methods: ClassVar[dict[int, str]] = {
         events.READY: "_ready",
-        events.MESSAGE: "_message",
         events.RESET: "_reset",
         events.ROOM: "_room",
         events.PONG: "_pong",
@@ -98,6 +97,8 @@ class Connection(asyncio.BufferedProtocol):
         self._has_flush = False
         # Until the next turn, if the peer has sent much without effect.
         self._pause_seconds = 0.0
+        # Called before the next flush.
+        self._before_flush: list[Callable[[], None]] = []
         # Streams with senders that wait for room.
         self._wanting: list[MessageStream] = []
 
@@ -151,7 +152,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         self._take_turn(self._buffer[:count])
         is_filled = self.reads_once and count == len(self._buffer)
-        if is_filled or self.session.is_behind or self._is_full:
+        if is_filled or self._must_wait:
             self._pause()
 
     def eof_received(self) -> bool:
@@ -170,8 +171,20 @@ class Connection(asyncio.BufferedProtocol):
     def _handle(self, received: list[Event]) -> None:
         self.arrives_alone = len(received) == 1
         handlers = self._handlers
+        streams = self.streams
         for event in received:
-            handlers[event[0]](self, *event[1:])
+            # Most events of a busy stream; without a call for each.
+            if event[0] == events.MESSAGE:
+                stream = streams.get(event[1])
+                if stream is not None:
+                    stream.received(event[2])
+            else:
+                handlers[event[0]](self, *event[1:])
+
+    @property
+    def _must_wait(self) -> bool:
+        """Whether nothing may be read before the next turn."""
+        return self.session.is_behind or self._pause_seconds > 0 or self._is_full
 
     @property
     def _is_full(self) -> bool:
@@ -209,7 +222,7 @@ class Connection(asyncio.BufferedProtocol):
             self._take_turn(b"")
             if self.is_closing:
                 return
-        if self.session.is_behind or self._is_full:
+        if self._must_wait:
             self._pause()
         else:
             self._is_paused = False
@@ -223,12 +236,24 @@ class Connection(asyncio.BufferedProtocol):
             self._has_flush = True
             self._loop.call_soon(self._flush_soon)
 
+    def before_flush(self, callback: Callable[[], None]) -> None:
+        """Call `callback` once, before the output of this turn, or of this iteration of the loop,
+        is written: what it queues leaves in the same write."""
+        self._before_flush.append(callback)
+        self.wrote()
+
     def _flush_soon(self) -> None:
         self._has_flush = False
         self.flush()
 
     def flush(self) -> None:
         """Write what the session has put out, as far as the transport has room."""
+        if self._before_flush:
+            # What the callbacks queue needs no other flush.
+            had_flush, self._has_flush = self._has_flush, True
+            while self._before_flush:
+                self._before_flush.pop()()
+            self._has_flush = had_flush
         while not (self.is_choked or self.is_lost or self.is_closing):
             pieces = self.session.output()
             if not pieces:
@@ -265,8 +290,9 @@ class Connection(asyncio.BufferedProtocol):
         """A stream has ended; overridden."""
 
     def _fail_streams(self, code: int, reason: str) -> None:
-        streams, self.streams = self.streams, {}
-        for stream in streams.values():
+        streams = list(self.streams.values())
+        self.streams.clear()
+        for stream in streams:
             stream.failed(code, reason)
 
     def close(
@@ -293,11 +319,6 @@ class Connection(asyncio.BufferedProtocol):
 
     def _ready(self) -> None:
         """The peer's SETTINGS have arrived; overridden."""
-
-    def _message(self, stream_id: int, message: bytes) -> None:
-        stream = self.streams.get(stream_id)
-        if stream is not None:
-            stream.received(message)
 
     def _reset(self, stream_id: int, code: int, reason: str) -> None:
         stream = self.streams.pop(stream_id, None)

@@ -9,8 +9,8 @@ import asyncio
 import types
 from asyncio import tasks
 from collections.abc import Callable, Coroutine
-from contextvars import Context, copy_context
-from typing import Any
+from contextvars import copy_context
+from typing import Any, Protocol
 
 Steps = Coroutine[Any, Any, Any]
 
@@ -57,18 +57,21 @@ class FirstStep:
             task.cancel()
 
 
-def run(
-    loop: asyncio.AbstractEventLoop,
-    steps: Steps,
-    returned: Callable[[Any], None],
-    raised: Callable[[BaseException], None],
-) -> asyncio.Task[None] | None:
+class Ending(Protocol):
+    """Is told of a coroutine's end, in the first step or in the task."""
+
+    def returned(self, result: Any) -> None: ...
+
+    def raised(self, failure: BaseException) -> None: ...
+
+
+def run(loop: asyncio.AbstractEventLoop, steps: Steps, ending: Ending) -> asyncio.Task[None] | None:
     """Run a coroutine until it waits for something; a task runs the rest.
 
     Args:
         loop: the running one.
         steps: a new coroutine.
-        returned, raised: called with its result or its exception, here or in the task.
+        ending: gets its result or its exception.
 
     Returns:
         The task; None if the coroutine is over.
@@ -80,45 +83,34 @@ def run(
         awaited = context.run(steps.send, None)
     except StopIteration as end:
         _leave_task(loop, step)
-        returned(end.value)
+        ending.returned(end.value)
         return None
     except (KeyboardInterrupt, SystemExit):
         _leave_task(loop, step)
         raise
     except BaseException as failure:  # noqa: BLE001 - passed on
         _leave_task(loop, step)
-        raised(failure)
+        ending.raised(failure)
         return None
     _leave_task(loop, step)
-    rest = _rest(steps, awaited, returned, raised)
+    rest = _rest(steps, awaited, ending)
     # To the point at which its task begins: a task that is cancelled before its first step does
     # not enter a new coroutine, and `steps` would learn nothing of it.
     rest.send(None)
-    return _task(loop, rest, context, step)
-
-
-def _task(
-    loop: asyncio.AbstractEventLoop, rest: Steps, context: Context, step: FirstStep
-) -> asyncio.Task[None]:
     task: asyncio.Task[None] = loop.create_task(rest, context=context)
     step.begin(task)
     return task
 
 
-async def _rest(
-    steps: Steps,
-    awaited: Any,
-    returned: Callable[[Any], None],
-    raised: Callable[[BaseException], None],
-) -> None:
+async def _rest(steps: Steps, awaited: Any, ending: Ending) -> None:
     try:
         result = await _continued(steps, awaited)
     except (KeyboardInterrupt, SystemExit):
         raise
     except BaseException as failure:  # noqa: BLE001 - passed on
-        raised(failure)
+        ending.raised(failure)
     else:
-        returned(result)
+        ending.returned(result)
 
 
 @types.coroutine

@@ -5,7 +5,6 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from rockoon_rpc.first_step import Steps
-from rockoon_rpc.server_call import ServerCall
 
 
 class CallDetails(NamedTuple):
@@ -24,14 +23,22 @@ class Method:
             answers may be a coroutine, which writes its answers itself (`write_framed`).
     """
 
-    __slots__ = ("_behaviour", "parse", "path", "reads_stream", "returned", "serialize", "start")
+    __slots__ = (
+        "_behaviour",
+        "has_one_answer",
+        "parse",
+        "path",
+        "reads_stream",
+        "serialize",
+        "start",
+    )
 
     def __init__(self, path: str, handler: Any) -> None:
         self.path = path
         self.parse: Callable[[bytes], Any] | None = handler.request_deserializer
         self.serialize: Callable[[Any], Any] | None = handler.response_serializer
         self.reads_stream: bool = handler.request_streaming
-        has_one_answer = not handler.response_streaming
+        self.has_one_answer = not handler.response_streaming
         behaviour: Any = (
             handler.unary_unary
             or handler.unary_stream
@@ -39,22 +46,19 @@ class Method:
             or handler.stream_stream
         )
         self._behaviour = behaviour
-        self.returned: Callable[[ServerCall, Any], None] = (
-            ServerCall.returned if has_one_answer else ServerCall.returned_stream
-        )
         # Given a request, or a stream of them, and the call, makes the coroutine that answers.
-        self.start: Callable[[Any, ServerCall], Steps] = behaviour
+        self.start: Callable[[Any, Any], Steps] = behaviour
         if inspect.iscoroutinefunction(behaviour):
             pass
-        elif has_one_answer:
+        elif self.has_one_answer:
             self.start = self._awaited
         else:
             self.start = self._sent
 
-    async def _awaited(self, request: Any, call: ServerCall) -> Any:
+    async def _awaited(self, request: Any, call: Any) -> Any:
         return await self._behaviour(request, call)
 
-    async def _sent(self, request: Any, call: ServerCall) -> None:
+    async def _sent(self, request: Any, call: Any) -> None:
         replies = self._behaviour(request, call)
         if inspect.isawaitable(replies):
             # It writes them itself.

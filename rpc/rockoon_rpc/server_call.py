@@ -146,16 +146,17 @@ class ServerCall(MessageStream):
                     return
             yield raw if parse is None else parse(raw)
 
-    def returned(self, reply: Any) -> None:
-        """Send the only answer, which a servicer has returned, and status OK."""
+    def returned(self, result: Any) -> None:
+        """End the call of a servicer that has returned: with its only answer and status OK."""
         if self.is_closed or self.sent_last:
             return
-        if self._code is not None and self._code is not grpc.StatusCode.OK:
+        method = self.method
+        if not method.has_one_answer or self._code not in (None, grpc.StatusCode.OK):
             self.end()
             return
-        serialize = self.method.serialize
+        serialize = method.serialize
         try:
-            message = reply if serialize is None else serialize(reply)
+            message = result if serialize is None else serialize(result)
             self._respond(message)
         except Exception as failure:  # noqa: BLE001 - logged there
             self.raised(failure)
@@ -178,25 +179,22 @@ class ServerCall(MessageStream):
                 connection.enter(self)
         connection.wrote()
 
-    def returned_stream(self, _nothing: object) -> None:
-        """All answers of a stream are queued."""
-        self.end()
-
     async def send_all(
-        self, replies: AsyncIterator[Any], may_answer: Callable[[], None] = no_objection
+        self, replies: AsyncIterator[Any], may_answer: Callable[[], None] | None = None
     ) -> None:
         """Send all answers of a stream. Those between two waits leave in one write.
 
         Args:
             replies: an asynchronous generator; it is closed.
-            may_answer: called before each answer; raises the refusal.
+            may_answer: called before each answer; raises the refusal. None: all may be sent.
         """
         serialize = self.method.serialize
         connection = self.connection
         self.begin()
         async with aclosing(replies):  # type: ignore[type-var]
             async for reply in replies:
-                may_answer()
+                if may_answer is not None:
+                    may_answer()
                 self.queue_message(reply if serialize is None else serialize(reply))
                 if self._is_pending or connection.is_choked:
                     await self.wait_room()
@@ -237,7 +235,7 @@ class ServerCall(MessageStream):
         elif isinstance(failure, asyncio.CancelledError):
             self.end(grpc.StatusCode.CANCELLED, "the server ended the call")
         elif isinstance(failure, DecodeError):
-            self.end(grpc.StatusCode.INTERNAL, f"a request cannot be read: {failure}")
+            self.end(grpc.StatusCode.INTERNAL, f"a request cannot be read: {failure_text(failure)}")
         else:
             log.error("%s failed", self.method.path, exc_info=failure)
             self.end(grpc.StatusCode.UNKNOWN, f"Unexpected {failure_text(failure)}")

@@ -172,8 +172,7 @@ class ServerConnection(Connection):
             self._run(call, method.start(call.requests(method.parse), call))
 
     def _run(self, call: ServerCall, steps: first_step.Steps) -> None:
-        method = call.method
-        task = first_step.run(self.loop, steps, method.returned.__get__(call), call.raised)
+        task = first_step.run(self.loop, steps, call)
         if task is not None:
             call.task = task
             task.add_done_callback(call.settle)

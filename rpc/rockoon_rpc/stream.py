@@ -12,6 +12,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from rockoon_rpc.connection import Connection
 
+# It stays empty.
+_NOTHING: deque[bytes] = deque(maxlen=0)
+
 
 class MessageStream:
     """The base of a server's call and of a client's stream.
@@ -39,8 +42,9 @@ class MessageStream:
         self.id = stream_id
         self.has_ended = self.sent_last = self.is_closed = False
         self.on_message: Callable[[bytes], bool] | None = None
-        # Most streams of a server have one message, which is passed with the call.
-        self._unread: deque[bytes] | tuple[()] = ()
+        # Replaced with the first message: most calls of a server have one, which is passed with
+        # the call.
+        self._unread = _NOTHING
         self._unread_bytes = 0
         self._waiting: asyncio.Future[None] | None = None
         # The reader is paused; the session withholds the window.
@@ -64,18 +68,15 @@ class MessageStream:
         self._add_unread(message)
 
     def _add_unread(self, message: bytes) -> None:
-        self._unread_later().append(message)
+        if self._unread is _NOTHING:
+            self._unread = deque()
+        self._unread.append(message)
         self._unread_bytes += len(message)
         if self._unread_bytes > self.connection.limits.unread_bytes_max and not self._is_held:
             self._is_held = True
             self.connection.session.hold(self.id)
         if not self._is_paused:
             self._wake()
-
-    def _unread_later(self) -> deque[bytes]:
-        if not isinstance(self._unread, deque):
-            self._unread = deque()
-        return self._unread
 
     def pause_reader(self) -> None:
         """`on_message` handles a message for some time: the reader gets none before
@@ -86,7 +87,9 @@ class MessageStream:
         """The message has been handled; or it is `unhandled`, and the reader gets it."""
         self._is_paused = False
         if unhandled is not None:
-            self._unread_later().appendleft(unhandled)
+            if self._unread is _NOTHING:
+                self._unread = deque()
+            self._unread.appendleft(unhandled)
             self._unread_bytes += len(unhandled)
         if self._unread or self.has_ended:
             self._wake()
@@ -109,7 +112,7 @@ class MessageStream:
         """Read the next message that has arrived; None if there is none."""
         if self._is_paused or not self._unread:
             return None
-        message = self._unread_later().popleft()
+        message = self._unread.popleft()
         self._unread_bytes -= len(message)
         if self._is_held and self._unread_bytes <= self.connection.limits.unread_bytes_max // 2:
             self._is_held = False
@@ -174,10 +177,8 @@ class MessageStream:
     def sent_all(self) -> None:
         """All that was queued is in the connection's output (ROOM)."""
         self._is_pending = False
-        if self.connection.is_choked:
-            self.connection.await_room(self)
-        else:
-            self.notify_room()
+        # If the transport is full by now, `wait_room` registers for its room.
+        self.notify_room()
 
     def notify_room(self) -> None:
         if self._room is not None and not self._room.done():

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from rockoon_rpc.server_connection import ServerConnection
 
 from rockoon_broker.clock import SystemClock
 from rockoon_broker.pull import Pulled
@@ -19,15 +18,15 @@ from rockoon_broker.rpc.service import BrokerService
 from rockoon_broker.store.reading.reader import GetResult, GetStatus
 from rockoon_broker.topics.served_topics import ServedTopics
 from rockoon_core import errors
-from rockoon_core.http2 import frames
-from rockoon_core.http2.sending import Http2Sending
 from rockoon_format.hashes import java_hash_code
 from rockoon_proto.v1 import broker_pb2 as pb
+from rockoon_rpc.server_connection import ServerConnection
 from rockoon_runtime.access.callers import Caller
 from rockoon_runtime.access.keys import KeyTable
 from rockoon_runtime.access.open_calls import OpenCall
 from rockoon_runtime.access.rules import Rule, nothing_more
 from rockoon_runtime.calls import CallTimes
+from support import http2_frames as frames
 from support.broker import bodies_of, running_broker
 from support.broker_routes import BrokerRoutes
 from support.joint_batches import batch
@@ -407,7 +406,7 @@ class Sent:
 
     def __init__(self) -> None:
         self.replies: list[bytes] = []
-        self.connection = Http2Sending()
+        self.connection = SimpleNamespace(before_flush=asyncio.get_running_loop().call_soon)
 
     def may_answer(self) -> None:
         pass

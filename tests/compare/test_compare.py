@@ -5,28 +5,33 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
+from typing import ClassVar
 
 import numpy as np
 import pytest
 import uvloop
 
-from bench.compare import page
+from bench.compare import awaited, page
 from bench.compare.__main__ import PEERS, Comparison, Turn
 from bench.compare.clients import protocol
 from bench.compare.clients.protocol import Arrivals, Client, Note, Work
 from bench.compare.fetching import NotHere
 from bench.compare.figures import (
+    CONNECTIONS,
     CPU,
     FIRST_MESSAGE,
     MIB,
+    ONE_SEND,
     P50,
     P99,
     RATE,
     ROWS,
     SECONDS,
     SERVERS_MEMORY,
+    TIMES,
     Result,
     Round,
     figures,
@@ -37,7 +42,8 @@ from bench.compare.figures import (
     span,
 )
 from bench.compare.peer import ClientCommand, Peer
-from bench.compare.peers.rockoon_cluster import RockoonPeer
+from bench.compare.peers.nats_server import NATS_PY
+from bench.compare.peers.rockoon_cluster import ROCKOON, RockoonPeer
 from bench.compare.programs import (
     ClientProgram,
     Interrupts,
@@ -213,6 +219,51 @@ async def test_tasks_and_a_steady_rate_count_every_message_and_time_each() -> No
     assert len(client.stored["b"]) == 51
     assert paced["seconds"] >= 0.049
     assert 0 < paced["p50"] <= paced["p99"]
+
+
+class SharingClient(MemoryClient):
+    """Clients that share queues, and a list of the open ones."""
+
+    queues: ClassVar[dict[str, list[bytes]]] = {}
+    opened: ClassVar[list["SharingClient"]] = []
+
+    async def connect(self, address: str) -> None:
+        await super().connect(address)
+        self.stored = self.queues
+        self.opened.append(self)
+
+    async def close(self) -> None:
+        self.opened.remove(self)
+
+
+async def test_connections_are_timed_beside_one_alone() -> None:
+    client = SharingClient()
+    assert await protocol.answer(client, "connect address=memory") == "> "
+    await client.make_topics({"a": 1})
+    found = told(await protocol.answer(client, "connections topic=a seconds=0.02 count=120"))
+    assert 119 + found["messages"] < len(client.stored["a"]), "one alone has sent, too"
+    assert found["messages"] >= 120
+    assert 0 < found["alone"] < found["p99"] < found["seconds"]
+    assert client.opened == [client]
+    row = next(row for row in ROWS if row.do == "connections")
+    times = figures(row, found, cpu_seconds=1.0)[row.name, TIMES]
+    assert times == found["p99"] / found["alone"]
+
+
+def test_a_goal_beside_a_peer_is_of_the_ratios_of_the_rounds() -> None:
+    result = Result("2026-01-31", "2 cores", "make compare", 1.0)
+    for ours, theirs in ((0.3, 0.2), (0.18, 0.2), (0.19, 0.2)):
+        result.add(ROCKOON, {(ONE_SEND, P50): ours}, sync=False)
+        result.add(NATS_PY, {(ONE_SEND, P50): theirs}, sync=False)
+    result.add(ROCKOON, {(CONNECTIONS, TIMES): 251.0}, sync=True)
+    lines = awaited.goals_table(result).splitlines()
+    assert f"| {ONE_SEND}, {P50} | ≤ 1 times NATS's | 0.950 | yes | not measured |  |" in lines
+    assert f"| {CONNECTIONS}, {TIMES} | ≤ 250 times | not measured |  | 251 | **no** |" in lines
+    assert len(lines) == 2 + len(awaited.GOALS)
+
+
+def test_the_document_has_a_place_for_the_goals_of_awaited_sends() -> None:
+    assert page.between(DOCUMENT, awaited.BLOCK)
 
 
 def test_a_steady_rate_is_not_in_pairs() -> None:
@@ -453,7 +504,8 @@ def test_rockoons_turn_measures_everything(tmp_path: Path) -> None:
             turn.warm(0.02)
             found = turn.memory()
             for row in rows(sync=False):
-                found |= turn.measured(row, 0.05)
+                few = {"count": 20} if "count" in row.given else {}
+                found |= turn.measured(replace(row, given={**row.given, **few}), 0.05)
         finally:
             client.stop()
     finally:

@@ -40,6 +40,21 @@ def test_text_is_cut_behind_its_escape_sequences() -> None:
     assert exception_text(ValueError("x" * 100), 20) == "ValueError: xxxxxxxx"
 
 
+def test_text_of_errors_names_no_memory_address() -> None:
+    class Thing: ...
+
+    thing = Thing()
+    place = hex(id(thing))
+    assert place in repr(thing)
+    assert place not in exception_text(ValueError(thing, [thing.__init__]))
+    error = NotReady(service=thing, reason=f"{thing}, <TCPTransport closed=True {place}>")
+    assert place not in str(error.to_wire())
+    assert "Thing object>" in str(error)
+    assert "<TCPTransport closed=True>" in str(error)
+    # Numbers of programs stay.
+    assert str(InvalidArgument(reason="tag 0x7f0123456789")).endswith("tag 0x7f0123456789")
+
+
 def test_an_error_that_quotes_invalid_text_can_be_sent() -> None:
     error = InvalidArgument(reason="tag \ud83d")
     again = from_wire(error.to_wire())

@@ -4,9 +4,6 @@ import asyncio
 import gc
 from collections import Counter
 
-from rockoon_rpc.server_call import ServerCall
-from rockoon_rpc.server_connection import ServerConnection
-
 import rockoon
 from gateway.consumers import Consumer, handle, topic_with
 from gateway.gateways import RunningGateway
@@ -18,6 +15,8 @@ from rockoon_gateway.clients.reports import Goodbye
 from rockoon_proto.apache.rocketmq.v2 import definition_pb2 as d
 from rockoon_proto.apache.rocketmq.v2 import service_pb2 as pb
 from rockoon_proto.v1.nameserver_pb2 import GroupConfig
+from rockoon_rpc.server_call import ServerCall
+from rockoon_rpc.server_connection import ServerConnection
 
 COUNT = 100
 # Objects of the gateway alone: the test's clients are in the same process.

@@ -4,9 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from bench.compare.page import between, write
 from bench.goals import alone
 from bench.goals.__main__ import GOALS, PAGE
-from bench.goals.goal import BLOCK, Goal, Measured, table, write
+from bench.goals.goal import Goal, Measured, table
 
 RATE = Goal("sends", 60_000, "messages/s", is_floor=True, origin="Kafka's")
 TIME = Goal("p50", 0.25, "ms")
@@ -35,7 +36,7 @@ def test_each_value_finds_its_own_goal():
 def test_only_what_stands_between_the_markers_is_replaced(tmp_path: Path):
     page = tmp_path / "page.md"
     page.write_text("before\n<!-- begin goals -->\nold\n<!-- end goals -->\nbehind\n")
-    write(page, "new\nlines")
+    write(page, "new\nlines", "goals")
     assert page.read_text() == (
         "before\n<!-- begin goals -->\nnew\nlines\n<!-- end goals -->\nbehind\n"
     )
@@ -45,12 +46,12 @@ def test_a_page_without_markers_is_refused(tmp_path: Path):
     page = tmp_path / "page.md"
     page.write_text("text")
     with pytest.raises(ValueError, match="no markers"):
-        write(page, "new")
+        write(page, "new", "goals")
     assert page.read_text() == "text"
 
 
 def test_the_documentation_has_a_place_for_the_table():
-    assert BLOCK.search(PAGE.read_text())
+    assert between(PAGE, "goals")
 
 
 def test_what_the_machine_takes_by_itself_is_measured_and_nothing_is_left(tmp_path: Path):

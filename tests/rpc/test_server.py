@@ -386,8 +386,8 @@ async def test_a_peer_without_a_window_is_sent_nothing_until_it_opens_one() -> N
     async with served(Echo()) as (_, port), raw_peer(port, narrow) as peer:
         raw = framed(BytesValue(value=bytes(100_000)).SerializeToString())
         pieces = [raw[at : at + 16_000] for at in range(0, len(raw), 16_000)]
-        sent = b"".join(frames.frame(frames.DATA, 0, 1, piece) for piece in pieces)
-        await peer.send(head(1) + sent + frames.frame(frames.DATA, frames.END_STREAM, 1))
+        request = b"".join(frames.frame(frames.DATA, 0, 1, piece) for piece in pieces)
+        await peer.send(head(1) + request + frames.frame(frames.DATA, frames.END_STREAM, 1))
         await peer.send(frames.frame(frames.PING, 0, 0, b"are you?"))
         assert await peer.until(lambda each: each.kind == frames.PING) is not None
         assert not [each for each in peer.seen if each.kind == frames.DATA]

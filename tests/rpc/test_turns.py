@@ -13,19 +13,22 @@ class Busy:
     ) -> None:
         self.name, self.address, self.is_internal = name, address, internal
         self.left, self.log = turns, log
+        self.ended = asyncio.Event()
 
     def next_turn(self) -> None:
         self.log.append(self.name)
         self.left -= 1
         if self.left:
             Turns.of_loop().join(self)
+        else:
+            self.ended.set()
 
 
 async def served(connections: list[Busy], log: list[str]) -> list[str]:
     for each in connections:
         Turns.of_loop().join(each)
-    while any(each.left for each in connections):
-        await asyncio.sleep(0)
+    for each in connections:
+        await each.ended.wait()
     return log
 
 

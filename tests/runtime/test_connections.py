@@ -8,12 +8,12 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
+
+from rockoon.local.authority import Authority
 from rockoon_rpc import listener
 from rockoon_rpc.addresses import Addresses, one_address
 from rockoon_rpc.listener import Listener
 from rockoon_rpc.server import Server
-
-from rockoon.local.authority import Authority
 from rockoon_runtime.tls import ServerTls
 from rockoon_runtime.wire import GrpcServer
 from support.drains import AT_ONCE

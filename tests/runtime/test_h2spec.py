@@ -11,8 +11,8 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-from rockoon_rpc.server import Server
 
+from rockoon_rpc.server import Server
 from support.waiting import DEADLINE_SECONDS
 
 # By h2spec's sections. Of an answer that has been given nothing is left to be wrong; RFC 9113 took

@@ -200,3 +200,85 @@ async def test_every_detail_of_an_error_is_cut_however_many_there_are() -> None:
     assert len(error.message) <= ERROR_BYTES_MAX + 3
     assert {*error.details} >= {*long}
     assert max(map(len, error.details.values())) <= ERROR_DETAIL_BYTES_MAX + 3
+
+
+async def test_no_error_names_a_place_in_memory() -> None:
+    async def fails(_request: bytes, _context: Any) -> bytes:
+        raise ValueError(f"no answer by {object()}")
+
+    async def stream(_request: bytes, _context: Any) -> AsyncIterator[bytes]:
+        yield b""
+        raise ValueError(object())
+
+    def register(server: aio.Server) -> None:
+        methods = {
+            "Fails": grpc.unary_unary_rpc_method_handler(fails),
+            "Stream": grpc.unary_stream_rpc_method_handler(stream),
+        }
+        server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler("Raw", methods)])
+
+    server = GrpcServer("sample", "test", "127.0.0.1:0", register, ("Raw",), drain=AT_ONCE)
+    async with server, aio.insecure_channel(server.address) as channel:
+        with pytest.raises(aio.AioRpcError) as failure:
+            await channel.unary_unary("/Raw/Fails")(b"")
+        with pytest.raises(aio.AioRpcError) as stream_failure:
+            async for _ in channel.unary_stream("/Raw/Stream")(b""):
+                pass
+    for each in (failure.value, stream_failure.value):
+        assert each.code() is grpc.StatusCode.INTERNAL
+        assert "ValueError: " in str(each.details())
+        assert "<object object>" in str(each.details())
+        assert "0x" not in f"{each.details()} {each.trailing_metadata()}"
+
+
+async def test_a_connection_that_calls_what_services_call_has_the_line_of_the_cluster() -> None:
+    connections: list[Any] = []
+
+    async def unary(request: bytes, context: Any) -> bytes:
+        connections.append((context.connection, context.connection.is_internal))
+        return request
+
+    def register(server: aio.Server) -> None:
+        methods = {
+            "Replicate": grpc.unary_unary_rpc_method_handler(unary),
+            "Send": grpc.unary_unary_rpc_method_handler(unary),
+        }
+        server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler("Raw", methods)])
+
+    server = GrpcServer(
+        "sample",
+        "test",
+        "127.0.0.1:0",
+        register,
+        ("Raw",),
+        internal=["/Raw/Replicate"],
+        drain=AT_ONCE,
+    )
+    async with server, aio.insecure_channel(server.address) as channel:
+        await channel.unary_unary("/Raw/Send")(b"")
+        wrong = (("rockoon-cluster", "another"),)
+        with pytest.raises(aio.AioRpcError, match="another"):
+            await channel.unary_unary("/Raw/Replicate")(b"", metadata=wrong)
+        await channel.unary_unary("/Raw/Send")(b"")
+        await channel.unary_unary("/Raw/Replicate")(b"")
+    assert [is_internal for _, is_internal in connections] == [False, False, True]
+
+
+async def test_only_headers_that_are_read_are_kept() -> None:
+    seen: list[Any] = []
+
+    async def unary(request: bytes, context: Any) -> bytes:
+        seen.append(dict(context.invocation_metadata()))
+        return request
+
+    def register(server: aio.Server) -> None:
+        methods = {"Send": grpc.unary_unary_rpc_method_handler(unary)}
+        server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler("Raw", methods)])
+
+    server = GrpcServer(
+        "sample", "test", "127.0.0.1:0", register, ("Raw",), kept=["x-mq-client-id"], drain=AT_ONCE
+    )
+    sent = (("rockoon-cluster", "test"), ("x-mq-client-id", "one"), ("x-other", "y" * 1000))
+    async with server, aio.insecure_channel(server.address) as channel:
+        await channel.unary_unary("/Raw/Send")(b"", metadata=sent)
+    assert seen == [{"rockoon-cluster": "test", "x-mq-client-id": "one"}]

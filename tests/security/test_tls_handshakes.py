@@ -5,10 +5,10 @@ import logging
 from contextlib import suppress
 
 import pytest
-from rockoon_rpc.server import Server
 
 from rockoon.local.authority import Authority
 from rockoon_core.channels import Channels, Tls
+from rockoon_rpc.server import Server
 from rockoon_runtime.tls import ServerTls
 from support.eventually import eventually
 from support.tls_server import serving, who_am_i

@@ -23,6 +23,7 @@ from bench.compare.clients.protocol import (
 BATCH_BYTES = 512 << 10
 LINGER_MS = 5
 NO_PUSH = "Kafka's consumers are polled"
+NO_CONNECTIONS = "each of its producers has several connections"
 
 
 class AioKafkaClient(Client):
@@ -30,6 +31,7 @@ class AioKafkaClient(Client):
         "consume_columns": "it hands out objects",
         "push_each": NO_PUSH,
         "push_lists": NO_PUSH,
+        "connections": NO_CONNECTIONS,
     }
 
     async def connect(self, address: str) -> None:

@@ -28,6 +28,7 @@ from bench.compare.clients.protocol import (
 BATCH_BYTES = 512 << 10
 LINGER_MS = 5
 NO_PUSH = "Kafka's consumers are polled"
+NO_CONNECTIONS = "each of its producers has several connections"
 POLL_SECONDS = 0.1
 
 
@@ -36,6 +37,7 @@ class ConfluentClient(Client):
         "consume_columns": "it hands out objects",
         "push_each": NO_PUSH,
         "push_lists": NO_PUSH,
+        "connections": NO_CONNECTIONS,
     }
 
     async def connect(self, address: str) -> None:

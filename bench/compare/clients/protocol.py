@@ -11,11 +11,12 @@ import abc
 import asyncio
 import ctypes
 import os
+import resource
 import struct
 import sys
 import traceback
-from collections.abc import Callable, Mapping
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass, field
 from time import perf_counter, perf_counter_ns
 from typing import Any
@@ -27,6 +28,8 @@ LIST_MESSAGES = 1000
 HANDLED_LIST_MESSAGES = 64
 LOOK_MESSAGES = 500
 TASKS = 64
+# Connections that are opened at the same time.
+TOGETHER = 50
 ARRIVAL_SECONDS_MAX = 60.0
 LOOK_SECONDS = 0.005
 # Of a paced run: what comes first is not counted.
@@ -48,16 +51,22 @@ class Work:
         messages: how many.
         seconds: how long that took, until the last one was answered or read.
         waits: seconds of single messages, in any order.
+        alone: the same, of one connection alone.
     """
 
     messages: int
     seconds: float
     waits: list[float] = field(default_factory=list)
+    alone: list[float] = field(default_factory=list)
 
     def told(self) -> str:
         words = [f"messages={self.messages}", f"seconds={self.seconds:.6f}"]
-        if ordered := sorted(self.waits):
-            for name, share in (("p50", 0.5), ("p99", 0.99)):
+        for name, waits, share in (
+            ("p50", self.waits, 0.5),
+            ("p99", self.waits, 0.99),
+            ("alone", self.alone, 0.99),
+        ):
+            if ordered := sorted(waits):
                 at = min(int(len(ordered) * share), len(ordered) - 1)
                 words.append(f"{name}={ordered[at]:.9f}")
         return " ".join(words)
@@ -107,6 +116,9 @@ class Client(abc.ABC):
     missing: Mapping[str, str] = {}
     """Why a method is left out."""
 
+    address = ""
+    """Where it has connected to."""
+
     @abc.abstractmethod
     async def connect(self, address: str) -> None: ...
 
@@ -143,21 +155,47 @@ async def first(client: Client, topic: str) -> Work:
         return Work(1, perf_counter() - began)
 
 
-async def tasks(client: Client, topic: str, seconds: float, count: int) -> Work:
-    """So many tasks, of which each awaits its sends one after another."""
+async def tasks(clients: Sequence[Client], topic: str, seconds: float) -> Work:
+    """A task for each client, or for each time that it is listed, awaits its sends one after
+    another."""
     waits: list[float] = []
     body = bytes(BODY_BYTES)
     began = perf_counter()
 
-    async def sending() -> None:
+    async def sending(client: Client) -> None:
         while (before := perf_counter()) - began < seconds:
             await client.send(topic, body)
             waits.append(perf_counter() - before)
 
     async with asyncio.TaskGroup() as group:
-        for _ in range(count):
-            group.create_task(sending())
+        for client in clients:
+            group.create_task(sending(client))
     return Work(len(waits), perf_counter() - began, waits)
+
+
+async def connections(client: Client, topic: str, seconds: float, count: int) -> Work:
+    """One connection awaits its sends one after another; then `count` connections do the same."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    await tasks([client], topic, seconds)
+    alone = await tasks([client], topic, seconds)
+    async with AsyncExitStack() as stack:
+        clients = [client]
+
+        async def connect() -> None:
+            other = type(client)()
+            await other.connect(client.address)
+            stack.push_async_callback(other.close)
+            await other.send(topic, bytes(BODY_BYTES))
+            clients.append(other)
+
+        while len(clients) < count:
+            async with asyncio.TaskGroup() as group:
+                for _ in range(min(TOGETHER, count - len(clients))):
+                    group.create_task(connect())
+        done = await tasks(clients, topic, seconds)
+    done.alone = alone.waits
+    return done
 
 
 def ticking(first_ns: int, every_ns: int) -> int:
@@ -242,15 +280,18 @@ async def work(client: Client, do: str, given: Mapping[str, str]) -> Work | None
     topic, seconds = given.get("topic", ""), float(given.get("seconds", 0))
     match do:
         case "connect":
-            await client.connect(given["address"])
+            client.address = given["address"]
+            await client.connect(client.address)
         case "make_topics":
             await client.make_topics({name: int(queues) for name, queues in given.items()})
         case "first":
             return await first(client, topic)
         case "single":
-            return await tasks(client, topic, seconds, 1)
+            return await tasks([client], topic, seconds)
         case "tasks":
-            return await tasks(client, topic, seconds, TASKS)
+            return await tasks([client] * TASKS, topic, seconds)
+        case "connections":
+            return await connections(client, topic, seconds, int(given["count"]))
         case "paced":
             return await paced(client, topic, seconds, float(given["rate"]))
         case _:

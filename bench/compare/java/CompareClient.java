@@ -169,6 +169,7 @@ abstract class CompareClient {
             case "paced": return paced(topic, seconds, Double.parseDouble(given.get("rate")));
             case "consume_columns":
             case "consume_each": throw new NoSuchWay("it hands out lists of objects");
+            case "connections": throw new NoSuchWay("each of its producers has several connections");
             default: throw new IllegalArgumentException(words[0]);
         }
     }

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 from rockoon.cli.compaction import compaction_json, compaction_sentences
 from rockoon.cli.logs import log_json, role, state, troubles
 from rockoon.cli.output import for_humans, print_table
+from rockoon_format import kernel
 
 if TYPE_CHECKING:
     from rockoon.admin.descriptions import ClusterStatus, NodeStatus
@@ -74,6 +75,8 @@ def broker_cells(status: "NodeStatus") -> tuple[Any, ...]:
     figures = f"in {answer.messages_appended}, out {answer.messages_pulled}, log {held}"
     if answer.kernel:  # none from a broker of before
         figures += f", kernel {answer.kernel}"
+        if answer.kernel == kernel.NUMPY:
+            figures += " (HTTP/2: h2 for Python)"
     if answer.lost_bytes:
         figures += f", lost/ {for_humans(answer.lost_bytes)}"
     return (up(status), figures)

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 
 from rockoon_rpc.addresses import Addresses
 from rockoon_rpc.limits import Limits
-
 from rockoon_runtime.settings import setting
 from rockoon_runtime.telemetry.metrics import Measure, Measurement, Metric, counter
 

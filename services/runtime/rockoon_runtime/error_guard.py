@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 import grpc
 from google.protobuf.message import DecodeError
 from grpc import aio
-from rockoon_rpc.server_call import ServerCall, no_objection
 
 from rockoon_core.errors import (
     ERROR_METADATA_KEY,
@@ -25,6 +24,7 @@ from rockoon_core.errors import (
     WrongCluster,
 )
 from rockoon_core.protocol import CLUSTER_METADATA_KEY
+from rockoon_rpc.server_call import ServerCall, no_objection
 from rockoon_runtime.access.gate import Gate
 from rockoon_runtime.access.gated import gated
 from rockoon_runtime.calls import SUCCESS, CallTimes, method_name
@@ -160,8 +160,10 @@ class ErrorTableGuard:
     def _sending(self, behaviour: Handler) -> Handler:
         """A method that sends a stream of answers, as a coroutine."""
 
+        may_answer = None if self._may_answer is no_objection else self._may_answer
+
         async def send(request: Any, context: ServerCall) -> None:
-            await context.send_all(behaviour(request, context), self._may_answer)
+            await context.send_all(behaviour(request, context), may_answer)
 
         return send
 

@@ -19,9 +19,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from grpc import aio
+
 from rockoon_rpc.limits import MESSAGE_BYTES_MAX
 from rockoon_rpc.server_call import no_objection
-
 from rockoon_runtime.access.metrics import with_access
 from rockoon_runtime.access.rules import Rules
 from rockoon_runtime.access.settings import AccessSettings, access_gate, cluster_credentials

@@ -25,6 +25,7 @@ import uvloop
 
 from rockoon_core.disk import Disk
 from rockoon_core.errors import RockoonError
+from rockoon_rpc import implementation
 from rockoon_runtime.allocator import keep_freed_memory
 from rockoon_runtime.settings import Loaded, SettingsError, command_line, load, render
 from rockoon_runtime.telemetry.logs import set_up_logging
@@ -179,6 +180,9 @@ def run_loop(
         serve: as of `Program`, its settings known.
         stop_with_parent: stop when standard input is closed.
     """
+    if implementation.name() != implementation.COMPILED:
+        name = implementation.name()
+        log.warning("HTTP/2: %s, since no compiled kernel is used; calls cost more", name)
     raise_open_files_limit()
     keep_freed_memory()
     # What programs are made of is no garbage: to look through it again and again takes tens of

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, cast
 from grpc import aio
 from grpc_health.v1 import health, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
+
+from rockoon_core.protocol import CLUSTER_METADATA_KEY
+from rockoon_core.signature import ACCESS_METADATA_KEY
 from rockoon_rpc.addresses import Addresses
 from rockoon_rpc.limits import Limits
 from rockoon_rpc.server import Server, host_and_port
 from rockoon_rpc.server_call import no_objection
-
-from rockoon_core.protocol import CLUSTER_METADATA_KEY
-from rockoon_core.signature import ACCESS_METADATA_KEY
 from rockoon_runtime.access.gate import Gate
 from rockoon_runtime.calls import CallTimes
 from rockoon_runtime.drain import QUIET_SECONDS, Drain, DrainSettings
@@ -159,19 +159,19 @@ class GrpcServer:
             registered,
         )
         self.port = 0
-        # Tells health to those who know no TLS, and nothing else.
-        self._plain: Server | None = None
+        self._plain = self._health_server(handshake_seconds_max) if tls and health_listen else None
         self.health_port = 0
-        if tls is not None and health_listen:
-            self._plain = Server(
-                calls_max=HEALTH_CALLS_MAX,
-                connections_max=connections_bound(HEALTH_CONNECTIONS_MAX),
-                handshake_seconds_max=handshake_seconds_max,
-                idle_seconds_max=IDLE_SECONDS_MAX,
-            )
-            health_pb2_grpc.add_HealthServicer_to_server(
-                self._health, cast("aio.Server", self._plain)
-            )
+
+    def _health_server(self, handshake_seconds_max: float) -> Server:
+        """A server without TLS that reports health, and has no other method."""
+        server = Server(
+            calls_max=HEALTH_CALLS_MAX,
+            connections_max=connections_bound(HEALTH_CONNECTIONS_MAX),
+            handshake_seconds_max=handshake_seconds_max,
+            idle_seconds_max=IDLE_SECONDS_MAX,
+        )
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, cast("aio.Server", server))
+        return server
 
     @property
     def address(self) -> str:

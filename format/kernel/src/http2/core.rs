@@ -77,6 +77,7 @@ pub struct Core<B: Body> {
     /// Something was queued in h2 that is not in the output.
     pub is_dirty: bool,
     pub is_over: bool,
+    is_broken: bool,
     events: Vec<Event>,
     scanner: Scanner,
     own_frames: Vec<u8>,
@@ -103,6 +104,7 @@ impl<B: Body> Core<B> {
             resets: 0,
             is_dirty: false,
             is_over: false,
+            is_broken: false,
             events: Vec::new(),
             scanner: Scanner::new(is_server),
             own_frames: Vec::new(),
@@ -119,8 +121,12 @@ impl<B: Body> Core<B> {
         }
     }
 
+    /// Report an event, unless the connection is broken.
     pub fn event(&mut self, event: Event) {
-        self.events.push(event);
+        if !self.is_broken {
+            self.is_broken = matches!(event, Event::Broken(..));
+            self.events.push(event);
+        }
     }
 
     pub fn take_events(&mut self) -> Vec<Event> {

@@ -14,8 +14,6 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from rockoon_rpc.server_call import ServerCall
-
 from rockoon_broker.broker import Broker
 from rockoon_broker.clock import Clock
 from rockoon_broker.cold_reads import Loads
@@ -35,6 +33,7 @@ from rockoon_broker.store.log.file_reads import ColdRead, mode
 from rockoon_broker.store.reading.reader import GetResult, GetStatus
 from rockoon_core.errors import Busy, Internal, InvalidArgument, RockoonError
 from rockoon_proto.v1 import broker_pb2
+from rockoon_rpc.server_call import ServerCall
 from rockoon_runtime.access.callers import Caller
 from rockoon_runtime.calls import SUCCESS, Call, CallTimes
 
@@ -111,7 +110,7 @@ class PullStream:
         self._wanted = asyncio.Event()
         # Whether `answers` waits; what comes then is sent at the end of the turn, without it.
         self._is_waiting = False
-        self._sending: asyncio.Handle | None = None
+        self._is_sending = False
         self._refusal: Exception | None = None
         self._is_over = False
         self._beat_is_due = False
@@ -274,12 +273,14 @@ class PullStream:
         """There is something to send."""
         if self._reader is None or not self._is_waiting:
             self._wanted.set()
-        elif self._sending is None:
-            self._sending = self._loop.call_soon(self._send)
+        elif not self._is_sending:
+            self._is_sending = True
+            # An answer to a producer on the same connection leaves in the same write.
+            self._reader.connection.before_flush(self._send)
 
     def _send(self) -> None:
         """Send what this turn of the loop has brought, unless `answers` is woken anyway."""
-        self._sending = None
+        self._is_sending = False
         reader = self._reader
         assert reader is not None
         if not self._is_waiting or self._is_over or not reader.has_room:

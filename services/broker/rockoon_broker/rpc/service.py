@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 from grpc import aio
-from rockoon_rpc.server_call import ServerCall
 
 from rockoon_broker import cold_reads
 from rockoon_broker.append import AppendResult
@@ -53,6 +52,7 @@ from rockoon_core.errors import (
 )
 from rockoon_format.record import encode_host
 from rockoon_proto.v1 import broker_pb2, broker_pb2_grpc
+from rockoon_rpc.server_call import ServerCall
 from rockoon_runtime.access.callers import current_caller
 from rockoon_runtime.calls import CallTimes
 

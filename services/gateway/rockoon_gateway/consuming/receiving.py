@@ -13,8 +13,6 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Protocol
 
-from rockoon_rpc.framing import framed
-
 from rockoon.offsets.start import ConsumeFrom
 from rockoon.receiving.received import ReceiptHandle, ReceivedMessages
 from rockoon.subscription import Subscription
@@ -43,6 +41,7 @@ from rockoon_gateway.series_counts import SeriesCounts
 from rockoon_gateway.topics import Topics
 from rockoon_proto.apache.rocketmq.v2 import service_pb2 as pb
 from rockoon_proto.apache.rocketmq.v2.definition_pb2 import Code, FilterExpression
+from rockoon_rpc.framing import framed
 
 
 class Receives(Protocol):

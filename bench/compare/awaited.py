@@ -1,0 +1,81 @@
+"""Goals of awaited sends: Rockoon's figures relative to a peer's of the same round."""
+
+import statistics
+from dataclasses import dataclass
+
+from bench.compare.figures import (
+    CONNECTIONS,
+    CPU,
+    ONE_SEND,
+    P50,
+    P99,
+    PACED,
+    RATE,
+    TASKS,
+    TIMES,
+    Result,
+    shown,
+)
+from bench.compare.peers.kafka import AIOKAFKA, KafkaPeer
+from bench.compare.peers.nats_server import NATS_PY, NatsPeer
+from bench.compare.peers.rockoon_cluster import ROCKOON, RockoonPeer
+from bench.goals.goal import Goal
+
+PEERS = (RockoonPeer, KafkaPeer, NatsPeer)
+COLUMNS = (ROCKOON, AIOKAFKA, NATS_PY)
+# The name in the page's markers.
+BLOCK = "awaited"
+
+
+@dataclass(frozen=True)
+class Relative:
+    """A goal of a measure.
+
+    Attributes:
+        measure, unit: a line of the tables.
+        goal: of the figure, or of its ratio to a peer's.
+        beside: the peer's column; empty for the figure itself.
+    """
+
+    measure: str
+    unit: str
+    goal: Goal
+    beside: str = NATS_PY
+
+    def values(self, result: Result, *, sync: bool) -> list[float]:
+        """One for each round; none if a round has none."""
+        found = result.values.get((sync, ROCKOON, self.measure, self.unit), [])
+        if not self.beside:
+            return found
+        others = result.values.get((sync, self.beside, self.measure, self.unit), [])
+        if len(found) != len(others):
+            return []
+        return [ours / theirs for ours, theirs in zip(found, others, strict=True)]
+
+
+def _beside_nats(measure: str, unit: str, bound: float = 1.0) -> Relative:
+    return Relative(measure, unit, Goal(measure, bound, "times NATS's"))
+
+
+GOALS = (
+    *(_beside_nats(measure, unit) for measure in (ONE_SEND, PACED) for unit in (P50, P99, CPU)),
+    Relative(TASKS, RATE, Goal(TASKS, 1.2, "times aiokafka's", is_floor=True), AIOKAFKA),
+    _beside_nats(CONNECTIONS, P99, 1.5),
+    Relative(CONNECTIONS, TIMES, Goal(CONNECTIONS, 250, "times"), ""),
+)
+
+
+def goals_table(result: Result) -> str:
+    """Whether goals are held; of the rounds, the median counts."""
+    lines = ["| goal | bound | before a sync | held | after a sync | held |", "|---" * 6 + "|"]
+    for each in GOALS:
+        cells: list[str] = []
+        for sync in (False, True):
+            if values := each.values(result, sync=sync):
+                median = statistics.median(values)
+                cells += [shown(median), "yes" if each.goal.holds(median) else "**no**"]
+            else:
+                cells += ["not measured", ""]
+        cells = [f"{each.measure}, {each.unit}", each.goal.told(), *cells]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)

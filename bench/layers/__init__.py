@@ -1,0 +1,1 @@
+"""HTTP/2 layers beside each other, as servers that only answer and as clients."""

@@ -1,0 +1,93 @@
+"""A server whose handlers only answer, to measure the cost of a call in its layer.
+
+`python -m bench.layers.echo LAYER PORT`, on uvloop. LAYER: own, former, grpc. `go/main.go` has the
+same methods on grpc-go.
+"""
+
+import os
+import sys
+from collections.abc import AsyncIterator
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import grpc
+import uvloop
+from grpc import aio
+
+SERVICE = "bench.Echo"
+# Methods: unary echo; long requests; long answers; a stream echo; a stream that is only counted.
+ECHO, IN, OUT, STREAM, COUNT = (
+    f"/{SERVICE}/{name}" for name in ("Echo", "In", "Out", "Stream", "Count")
+)
+LONG_BYTES = 1 << 20
+LONG = bytes(LONG_BYTES)
+
+
+async def echo(request: bytes, _context: object) -> bytes:
+    return request
+
+
+async def long_in(request: bytes, _context: object) -> bytes:
+    return str(len(request)).encode()
+
+
+async def long_out(_request: bytes, _context: object) -> bytes:
+    return LONG
+
+
+async def stream(requests: AsyncIterator[bytes], _context: object) -> AsyncIterator[bytes]:
+    async for request in requests:
+        yield request
+
+
+async def count(requests: AsyncIterator[bytes], _context: object) -> bytes:
+    found = 0
+    async for _ in requests:
+        found += 1
+    return str(found).encode()
+
+
+def handlers() -> grpc.GenericRpcHandler:
+    made: dict[str, Any] = {
+        ECHO: grpc.unary_unary_rpc_method_handler(echo),
+        IN: grpc.unary_unary_rpc_method_handler(long_in),
+        OUT: grpc.unary_unary_rpc_method_handler(long_out),
+        STREAM: grpc.stream_stream_rpc_method_handler(stream),
+        COUNT: grpc.stream_unary_rpc_method_handler(count),
+    }
+    by_name = {path.rpartition("/")[2]: handler for path, handler in made.items()}
+    return grpc.method_handlers_generic_handler(SERVICE, by_name)
+
+
+def layer(name: str) -> Any:
+    """The module with the server and the channel of a layer.
+
+    Raises:
+        ImportError: the former layer would be imported from another folder than its own.
+    """
+    found = import_module(f"bench.layers.{name}")
+    if name == "former":
+        folder = Path(os.environ["FORMER_LAYER"])
+        for each in (found.Server, found.Channel):
+            path = Path(str(sys.modules[each.__module__].__file__))
+            if not path.is_relative_to(folder):
+                raise ImportError(f"{path} is not in {folder}")
+    return found
+
+
+async def serve(name: str, port: int) -> None:
+    if name == "grpc":
+        server = aio.server(options=[("grpc.max_receive_message_length", -1)])
+        server.add_generic_rpc_handlers((handlers(),))
+        server.add_insecure_port(f"127.0.0.1:{port}")
+        await server.start()
+    else:
+        server = layer(name).Server()
+        server.add_generic_rpc_handlers((handlers(),))
+        await server.listen("127.0.0.1", port)
+    await server.wait_for_termination()
+
+
+if __name__ == "__main__":
+    uvloop.run(serve(sys.argv[1], int(sys.argv[2])))

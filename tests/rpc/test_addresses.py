@@ -1,0 +1,127 @@
+"""Shares of addresses: connections, calls, and the pause after a flood."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import grpc
+import pytest
+
+from rockoon_rpc.addresses import Addresses
+from rockoon_rpc.limits import Limits
+from rockoon_rpc.server import Server
+from support import http2_frames as frames
+from support.eventually import eventually
+from support.http2_frames import ErrorCode
+from support.raw_http2 import call, raw_peer
+
+PING = frames.frame(frames.PING, 0, 0, b"pingping")
+
+
+class Callee:
+    """Waits, or answers."""
+
+    def __init__(self) -> None:
+        self.may_answer = asyncio.Event()
+        self.parked = 0
+
+    async def unary(self, request: bytes, _context: Any) -> bytes:
+        return request
+
+    async def parks(self, request: bytes, context: Any) -> bytes:
+        context.connection.is_internal = request == b"internal"
+        self.parked += 1
+        await self.may_answer.wait()
+        return request
+
+
+@asynccontextmanager
+async def served(callee: Callee, **bounds: Any) -> AsyncIterator[int]:
+    server = Server(**bounds)
+    handlers: dict[str, Any] = {
+        "Unary": grpc.unary_unary_rpc_method_handler(callee.unary),
+        "Parks": grpc.unary_unary_rpc_method_handler(callee.parks),
+    }
+    server.add_registered_method_handlers("test.Echo", handlers)
+    try:
+        yield await server.listen("127.0.0.1", 0)
+    finally:
+        await server.stop(None)
+
+
+def parks(stream_id: int, request: bytes = b"x") -> bytes:
+    return call(stream_id, request, "/test.Echo/Parks")
+
+
+async def test_an_address_has_a_share_of_the_calls_and_gets_it_back() -> None:
+    callee = Callee()
+    async with (
+        served(callee, calls_max=9, calls_per_address_max=2) as port,
+        raw_peer(port) as peer,
+        raw_peer(port) as other,
+    ):
+        await peer.send(parks(1))
+        await other.send(parks(1))
+        await eventually(lambda: callee.parked == 2)
+        await peer.send(call(3))
+        refused = await peer.until(lambda each: "grpc-status" in each.headers)
+        assert refused is not None
+        assert refused.headers["grpc-status"] == "8"
+        assert "2 calls in progress" in refused.headers["grpc-message"]
+        await other.send(frames.rst_stream(1, ErrorCode.CANCEL))
+        await other.send(call(3))
+        assert await other.is_answered(3)
+
+
+async def test_a_service_of_the_cluster_is_not_held_by_the_share() -> None:
+    callee = Callee()
+    async with served(callee, calls_per_address_max=1) as port, raw_peer(port) as peer:
+        await peer.send(parks(1, b"internal"))
+        await eventually(lambda: callee.parked == 1)
+        await peer.send(call(3))
+        assert await peer.is_answered(3)
+
+
+async def test_an_address_that_floods_has_a_pause_and_is_served_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.WARNING)
+    now = 100.0
+    addresses = Addresses(calm_seconds=5, clock=lambda: now)
+    few = Limits(idle_frames_burst=100, idle_frames_per_second=1)
+    async with served(Callee(), limits=few, addresses=addresses) as port:
+        async with raw_peer(port) as flooding:
+            await flooding.send(500 * PING)
+            end = await flooding.until(lambda each: each.kind == frames.GOAWAY)
+            assert end is not None
+            assert end.error is ErrorCode.ENHANCE_YOUR_CALM
+        async with raw_peer(port) as early:
+            assert await early.until(lambda _: False) is None
+        assert addresses.calmed == 2
+        now += 5
+        async with raw_peer(port) as again:
+            await again.send(call(1))
+            assert await again.is_answered(1)
+    assert caplog.text.count("closed a connection of 127.0.0.1: too many frames") == 1
+
+
+def test_the_log_names_one_flood_in_a_second(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING)
+    now = 100.0
+    addresses = Addresses(clock=lambda: now)
+    for number in range(100):
+        addresses.calm(f"192.0.2.{number}", "resets")
+    assert len(caplog.records) == 1
+    assert addresses.enter("192.0.2.50") is None
+    now += 6
+    assert addresses.enter("192.0.2.50") is not None
+
+
+def test_no_flood_of_addresses_takes_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rockoon_rpc.addresses.CALM_ADDRESSES_MAX", 10)
+    addresses = Addresses()
+    for number in range(1_000):
+        addresses.calm(f"2001:db8::{number:x}", "resets")
+    assert len(vars(addresses)["_calm_until"]) <= 10
