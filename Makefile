@@ -10,7 +10,7 @@ WORKERS ?= 4
 unexport PYTHONDONTWRITEBYTECODE
 EDITABLE := $(foreach package,$(PACKAGES),-e ./$(package))
 
-.PHONY: help cluster setup check test docs stranger explore demo demo-spark expansion hosts rolling failover faults bench compare bench-gateway bench-goals bench-instructions bench-kernel bench-spark fuzz model load load-compare load-help load-overhead capacity soak rocketmq conformance spring gateway-faults several-gateways wheels protos settings format clean
+.PHONY: help cluster setup check test docs stranger explore demo demo-spark expansion hosts rolling failover faults bench compare bench-gateway bench-goals bench-instructions bench-kernel bench-spark fuzz model load load-compare load-help load-overhead capacity soak rocketmq conformance grpc-peers spring gateway-faults several-gateways wheels protos settings format clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -86,10 +86,15 @@ fuzz:  ## the compiled kernel on hostile bytes, under AddressSanitizer: MINUTES=
 		RUSTFLAGS="-Zsanitizer=address -Cdebug-assertions -Coverflow-checks" \
 		cargo run --quiet --release --no-default-features --example fuzz --target "$$(rustc -vV | sed -n 's/^host: //p')" \
 		-- $$(( $(or $(MINUTES),5) * 60 )) $(or $(SEED),1)
+	@# h2 asserts in debug builds that a connection is dropped without open streams.
+	cd format/kernel && CARGO_TARGET_DIR="$(CURDIR)/$(VENV)/kernel-fuzz-http2" RUSTC_BOOTSTRAP=1 \
+		RUSTFLAGS="-Zsanitizer=address -Coverflow-checks" \
+		cargo run --quiet --release --no-default-features --example fuzz_http2 --target "$$(rustc -vV | sed -n 's/^host: //p')" \
+		-- $$(( $(or $(MINUTES),5) * 60 )) $(or $(SEED),1)
 
 # Without the traces of tests that take long, which all do: they are written beside the running interpreter, and ended one.
-soak: setup  ## the long random tests: kills, recovery, bad input
-	$(BIN)/python -m pytest -m soak -o addopts="-ra --strict-markers --import-mode=importlib" -o faulthandler_timeout=0 --timeout 3600
+soak: setup  ## the long random tests: kills, recovery, bad input, cancelled long polls (POLL_SECONDS=600)
+	$(if $(POLL_SECONDS),POLL_SECONDS=$(POLL_SECONDS) )$(BIN)/python -m pytest -m soak -o addopts="-ra --strict-markers --import-mode=importlib" -o faulthandler_timeout=0 --timeout 3600
 
 # The broker comes from Maven, once, into .rocketmq. Without Maven or a JDK every test is skipped and says so.
 rocketmq: cluster  ## stores back and forth between Rockoon and a real RocketMQ broker; needs mvn and a JDK; ONLY=... for some
@@ -101,6 +106,10 @@ rocketmq: cluster  ## stores back and forth between Rockoon and a real RocketMQ 
 # A quarter of an hour on two quiet cores; Ctrl-C ends clients and servers.
 conformance: cluster  ## RocketMQ's official clients, unmodified, against the gateway and RocketMQ's own proxy: TARGET=rockoon LANGUAGE=Java ONLY=delay TLS=1; writes docs/gateway-matrix.md
 	@PYTHONPATH=tests $(BIN)/python -m conformance $(if $(TARGET),--target $(TARGET)) $(if $(LANGUAGE),--language $(LANGUAGE)) $(if $(ONLY),--only "$(ONLY)") $(if $(TLS),--tls)
+
+# Clients come from their registries into .conformance/grpc; a language that the machine does not have is skipped by name.
+grpc-peers: cluster  ## gRPC's clients in Python, Go, Java and Node.js against Rockoon's server, Rockoon's channel against grpcio and grpc-go: LANGUAGE=Go ONLY=leaves; WRITE=1 fills docs/grpc-peers.md
+	@PYTHONPATH=tests $(BIN)/python -m rpc.peers $(if $(LANGUAGE),--language $(LANGUAGE)) $(if $(ONLY),--only "$(ONLY)") $(if $(WRITE),--write)
 
 # Spring and its starter come from Maven Central. Two minutes.
 spring: cluster  ## the Spring application of docs/gateway-spring.md sends and consumes through a gateway, with TLS

@@ -6,14 +6,13 @@ With or without TLS; with or without an access key that signs every call.
 import asyncio
 import ssl
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import grpc
 from grpc import aio
 
-from rockoon_core.http2.channel import ALPN, MESSAGE_BYTES_MAX, ChannelTls, Http2Channel
 from rockoon_core.pem_files import (
     Certificate,
     PemError,
@@ -24,7 +23,10 @@ from rockoon_core.pem_files import (
 )
 from rockoon_core.signature import Credentials, Signer
 from rockoon_core.signed_channel import SignedBlockingChannel, SignedChannel
+from rockoon_rpc.channel import LIMITS, Channel
+from rockoon_rpc.client_tls import ALPN, ChannelTls
 
+MESSAGE_BYTES_MAX = LIMITS.message_bytes_max
 # Of the channels that gRPC makes, for code without an event loop. Batches are up to a few MiB:
 # large frames, so that one is not cut in 16 KiB pieces. Keepalive finds peers that vanished without
 # a word, and reconnecting backs off to a second, not to gRPC's two minutes.
@@ -142,8 +144,9 @@ class Dialer:
 
     def channel(self, address: str) -> aio.Channel:
         """A channel to "host:port"; it connects by itself, and again after failures."""
-        shakes_hands = None if self._trust is None else self._shakes_hands
-        channel = Http2Channel(address, message_bytes_max=self._answer_bytes_max, tls=shakes_hands)
+        tls = None if self._trust is None else self._channel_tls
+        limits = replace(LIMITS, message_bytes_max=self._answer_bytes_max)
+        channel = Channel(address, limits=limits, tls=tls)
         return channel if self.access is None else SignedChannel(channel, self._signer(address))
 
     def blocking_channel(self, address: str) -> grpc.Channel:
@@ -161,7 +164,7 @@ class Dialer:
             return channel
         return SignedBlockingChannel(channel, self._signer(address))
 
-    def _shakes_hands(self) -> ChannelTls:
+    def _channel_tls(self) -> ChannelTls:
         assert self.tls is not None
         assert self._trust is not None
         self._trust.look()

@@ -63,9 +63,13 @@ class Connection(asyncio.BufferedProtocol):
     }
     # The methods of a class, made once: no object per connection.
     _handlers: ClassVar[dict[int, Callable[..., None]]] = {}
-    _buffers: ClassVar[WeakKeyDictionary[asyncio.AbstractEventLoop, memoryview]] = (
+    # Of each loop, by their length.
+    _buffers: ClassVar[WeakKeyDictionary[asyncio.AbstractEventLoop, dict[int, memoryview]]] = (
         WeakKeyDictionary()
     )
+    # A loop may read again in the same iteration if the buffer was filled. A server ends the turn
+    # before that; a client does not, since it has chosen its server.
+    reads_once: ClassVar[bool] = True
 
     def __init_subclass__(cls) -> None:
         cls._handlers = {kind: getattr(cls, name) for kind, name in cls.event_methods.items()}
@@ -82,9 +86,10 @@ class Connection(asyncio.BufferedProtocol):
         self._liveness = liveness
         self._watch: PeerWatch | None = None
         self._loop = asyncio.get_running_loop()
-        buffer = self._buffers.get(self._loop)
+        buffers = self._buffers.setdefault(self._loop, {})
+        buffer = buffers.get(limits.turn_bytes)
         if buffer is None:
-            buffer = self._buffers[self._loop] = memoryview(bytearray(limits.turn_bytes))
+            buffer = buffers[limits.turn_bytes] = memoryview(bytearray(limits.turn_bytes))
         self._buffer = buffer
         self._is_in_turn = False
         # Reading is paused; the connection waits in the line or for a timer.
@@ -147,8 +152,8 @@ class Connection(asyncio.BufferedProtocol):
         if self.is_closing:
             return
         self._take_turn(self._buffer[:count])
-        # A loop may read again in the same iteration if the buffer was filled.
-        if count == len(self._buffer) or self._must_wait:
+        is_filled = self.reads_once and count == len(self._buffer)
+        if is_filled or self._must_wait:
             self._pause()
 
     def eof_received(self) -> bool:
@@ -256,12 +261,14 @@ class Connection(asyncio.BufferedProtocol):
                 return
             if len(pieces) == 1:
                 self.transport.write(pieces[0])
-                if len(pieces[0]) <= WHOLE_OUTPUT_BYTES_MAX:
-                    return
             else:
                 self.transport.writelines(pieces)
             # Output made room in the session for messages that waited.
-            self._handle(self.session.events())
+            made_room = self.session.events()
+            if made_room:
+                self._handle(made_room)
+            elif len(pieces) == 1 and len(pieces[0]) <= WHOLE_OUTPUT_BYTES_MAX:
+                return
 
     def ping(self) -> None:
         self.session.ping()

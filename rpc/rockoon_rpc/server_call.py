@@ -235,7 +235,7 @@ class ServerCall(MessageStream):
         elif isinstance(failure, asyncio.CancelledError):
             self.end(grpc.StatusCode.CANCELLED, "the server ended the call")
         elif isinstance(failure, DecodeError):
-            self.end(grpc.StatusCode.INTERNAL, f"a request cannot be read: {failure}")
+            self.end(grpc.StatusCode.INTERNAL, f"a request cannot be read: {failure_text(failure)}")
         else:
             log.error("%s failed", self.method.path, exc_info=failure)
             self.end(grpc.StatusCode.UNKNOWN, f"Unexpected {failure_text(failure)}")

@@ -19,7 +19,8 @@ from enum import IntEnum
 from typing import Any, Protocol
 
 Metadata = tuple[tuple[str, str | bytes], ...]
-"""gRPC's custom metadata. Values of names that end with "-bin" are bytes, decoded from base64."""
+"""gRPC's custom metadata. Values of names that end with "-bin" are bytes, decoded from base64.
+Values of one name keep their order."""
 
 Event = tuple[Any, ...]
 
@@ -33,8 +34,8 @@ MESSAGE = 1
 # code of HTTP/2. A server's session also reports a call that it has refused itself (for example a
 # message that is too long) after it has sent the status, so that the handler is cancelled.
 RESET = 2
-# All that was queued on a stream is in the output, after `send` or `respond` has returned False:
-# (stream,).
+# All that was queued on a stream is in the output, after `send` or `respond` has returned False, or
+# after `request` with a message that did not fit: (stream,).
 ROOM = 3
 # The peer has acknowledged the PING of `ping`: ().
 PONG = 4
@@ -45,7 +46,8 @@ GOAWAY = 5
 # (idle_frames, resets). The owner has budgets for both.
 WASTE = 6
 # The peer has broken the protocol, or `close` was called: (code: int, reason: str). GOAWAY is in
-# the output; the owner writes it and closes the connection. No event follows.
+# the output; the owner writes it and closes the connection. No event follows. A server's session
+# may also report it with NO_ERROR when the client has sent GOAWAY and no call is left.
 BROKEN = 7
 
 # Events of a server's session.
@@ -58,6 +60,7 @@ OPENED = 9
 # The peer sends no further requests: (stream,).
 ENDED = 10
 # The peer has reset a stream that both sides had ended: (stream,). It may not have read the answer.
+# Reported for the latest 1,000 calls of a connection.
 LATE_RESET = 11
 # A call with one request begins, and its request is not complete yet: (stream,). The owner limits
 # the time; CALL or RESET follows.
@@ -221,7 +224,16 @@ class ServerSession(Session, Protocol):
 
 
 class ClientSession(Session, Protocol):
-    """A client's side. Constructor argument: `limits`, a `Limits`."""
+    """A client's side. Constructor argument: `limits`, a `Limits`.
+
+    A session ends calls itself, by ANSWER or FINISHED, and resets their streams if they are open:
+    an answer with an HTTP status other than 200 (gRPC's status for it), one without a status
+    (INTERNAL), one whose headers cannot be read (INTERNAL), compressed messages (UNIMPLEMENTED),
+    messages that are too long (RESOURCE_EXHAUSTED), and a stream that the peer resets with
+    REFUSED_STREAM behind the headers of its answer (UNAVAILABLE). If a call is over before its
+    requests, the session resets the stream with NO_ERROR. So RESET with REFUSED_STREAM means that
+    the peer has not handled the call.
+    """
 
     def request(
         self,
@@ -240,7 +252,8 @@ class ClientSession(Session, Protocol):
             one_answer: report the end of the call by one ANSWER; else by MESSAGE and FINISHED.
 
         Returns:
-            The stream's number, or 0: the peer allows no further stream.
+            The stream's number, or 0: the peer allows no further stream, the numbers are used up,
+            or a side has sent GOAWAY.
         """
         ...
 

@@ -3,8 +3,9 @@
 import re
 
 TEXT_CHARACTERS_MAX = 64 << 10
-# An object without a text of its own is written with its place in memory, which helps an attacker.
-_ADDRESS = re.compile(r" at 0x[0-9A-Fa-f]+")
+# An object without a text of its own is written with its place in memory, which helps an attacker:
+# "<object object at 0x7f0123456789>", by uvloop "<TCPTransport closed=True 0x55d012345678>".
+_ADDRESS = re.compile(r" at 0x[0-9A-Fa-f]{6,16}\b| 0x[0-9A-Fa-f]{6,16}(?=>)")
 
 
 def without_addresses(text: str) -> str:

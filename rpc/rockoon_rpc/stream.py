@@ -65,6 +65,9 @@ class MessageStream:
             and self.on_message(message)
         ):
             return
+        self._add_unread(message)
+
+    def _add_unread(self, message: bytes) -> None:
         if self._unread is _NOTHING:
             self._unread = deque()
         self._unread.append(message)
@@ -174,11 +177,8 @@ class MessageStream:
     def sent_all(self) -> None:
         """All that was queued is in the connection's output (ROOM)."""
         self._is_pending = False
-        if self.connection.is_choked:
-            # The transport has room later.
-            self.connection.await_room(self)
-        else:
-            self.notify_room()
+        # If the transport is full by now, `wait_room` registers for its room.
+        self.notify_room()
 
     def notify_room(self) -> None:
         if self._room is not None and not self._room.done():

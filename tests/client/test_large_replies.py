@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rockoon.consumer.pull import Pulled, interpret
-from rockoon.consumer.pull_consumer import PULL_LIMITS
 from rockoon.message import Batch
 from rockoon.net import large_replies
 from rockoon.net.large_replies import (
@@ -19,7 +18,6 @@ from rockoon.net.large_replies import (
     refusal_of,
 )
 from rockoon.subscription import Subscription
-from rockoon_core.http2.client_call import ClientStream
 from rockoon_core.message_queue import MessageQueue
 from rockoon_core.wire_fields import bytes_tag, varint
 from rockoon_format.batch_encoding import encode_batch
@@ -137,9 +135,3 @@ def test_a_part_is_the_batch_of_its_records() -> None:
         part = batch.part(first, end)
         assert part.frames == reply(3 + first, end - first).frames
         assert part.offsets.tolist() == list(range(3 + first, 3 + end))
-
-
-def test_an_answer_of_the_default_size_is_received_without_being_moved() -> None:
-    # Beside the records a pull brings sizes of them, four bytes each, and its head.
-    sizes_bytes = 4 * PULL_LIMITS.messages_max
-    assert ClientStream.first_bytes_max > PULL_LIMITS.bytes_max + sizes_bytes + 4096

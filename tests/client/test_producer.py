@@ -38,11 +38,8 @@ from rockoon.producer.producer import Producer
 from rockoon.producer.queue_selectors import crc32_key_hash
 from rockoon.producer.settings import ProducerSettings
 from rockoon.transactions.producer import TransactionalProducer
-from rockoon_core.http2.messages import FIRST_BYTES_MAX
 from rockoon_core.message_queue import MessageQueue
-from rockoon_format.message_encoding import OwnProperties, encode_messages
 from rockoon_format.message_id import decode_offset_id
-from rockoon_format.record import encode_host
 from support.eventually import answered, eventually
 from support.fake_append_broker import STORE_HOST, STORE_TIME_MS, FakeAppendBroker, Fault
 from support.scripted_nameserver import ScriptedNameserver
@@ -693,15 +690,6 @@ def test_the_defaults_of_the_signature_are_those_of_the_settings() -> None:
     assert set(get_type_hints(ProducerOptions)) == {
         field.name for field in fields(ProducerSettings)
     }
-
-
-def test_a_batch_of_the_default_size_is_received_without_being_moved() -> None:
-    count = ProducerSettings().batch_bytes_max // MESSAGE_OVERHEAD_BYTES + 1
-    own = OwnProperties(b"UNIQ_KEY\1", bytes(32) * count)
-    frames, sizes = encode_messages(
-        b"orders", 0, [b""] * count, {}, own, 0, encode_host("10.0.0.9", 1)
-    )
-    assert len(frames) + len(sizes) < FIRST_BYTES_MAX
 
 
 def test_options_that_are_passed_on_are_those_of_what_takes_them() -> None:

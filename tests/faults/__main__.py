@@ -77,7 +77,7 @@ def add_flood_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def chosen_floods(arguments: argparse.Namespace) -> FloodChoice:
-    """What `http2` does: all of it if it is the only scenario, else a brief part.
+    """Attacks of the scenario `http2`: all if it is the only scenario, else a brief choice.
 
     Raises:
         ValueError: an argument is wrong.

@@ -123,13 +123,15 @@ def descriptors_are_closed_twice() -> None:
             os.close(number)
 
     def made(real: Any) -> Any:
-        async def hand_to_loop(connected: Any, protocol: Any, **more: Any) -> Any:
-            asyncio.get_running_loop().call_later(0.1, close, connected.fileno())
-            return await real(connected, protocol, **more)
+        async def dialed(*where: Any) -> Any:
+            transport, connection = await real(*where)
+            number = transport.get_extra_info("socket").fileno()
+            asyncio.get_running_loop().call_later(0.1, close, number)
+            return transport, connection
 
-        return hand_to_loop
+        return dialed
 
-    replace("rockoon_core.http2.channel:hand_to_loop", made)
+    replace("rockoon_rpc.channel:dialed", made)
 
 
 def unread_files_are_deleted() -> None:

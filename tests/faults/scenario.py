@@ -20,7 +20,7 @@ class Task:
         scale: 1.0: the default counts.
         library: preload.c, compiled; None where it cannot be.
         broken: the mechanism that is broken on purpose (`broken_service.py`); empty: none.
-        floods: of the scenario `http2`: what it does.
+        floods: attacks of the scenario `http2`.
     """
 
     directory: Path

@@ -24,6 +24,7 @@ GOOD = Flooded(
     before=Served(100, 3, 0),
     during=Served(95, 8, 0),
     after=Served(100, 3, 0),
+    idle=Served(100, 2, 0),
     recovered=True,
     cpu_share=0.5,
     memory_before=50,
@@ -58,6 +59,8 @@ def test_an_attack_consists_of_whole_frames(name: str) -> None:
         (GOOD._replace(during=Served(95, 21, 0)), 1, "p99 is 21 ms, not 20 at most"),
         (GOOD._replace(during=Served(95, 21, 0)), 20, None),
         (GOOD._replace(memory_after=71), 20, "memory stays at 71 MiB"),
+        (GOOD._replace(during=Served(69, 8, 0), idle=Served(80, 2, 0)), 1, None),
+        (GOOD._replace(during=Served(95, 25, 0), idle=Served(80, 15, 0)), 1, None),
         (GOOD._replace(recovered=False), 20, "not answered again"),
     ],
 )

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from rockoon.message import Batch
 from rockoon.receiving.received import ReceivedMessages, ReceivedRun
-from rockoon_core.http2.messages import PREFIX
 from rockoon_core.message_queue import MessageQueue
 from rockoon_format import kernel
 from rockoon_format.properties import (
@@ -42,6 +41,7 @@ from rockoon_gateway.messages.answers import Answers, _by_kernel, answers_to
 from rockoon_gateway.messages.delivered import to_wire
 from rockoon_proto.apache.rocketmq.v2.definition_pb2 import Message, Resource
 from rockoon_proto.apache.rocketmq.v2.service_pb2 import ReceiveMessageResponse
+from rockoon_rpc.framing import PREFIX
 from support.kernels import needs_compiled, of_both, using
 from support.random_messages import bodies, int32, int64, many_examples, sections
 

@@ -14,8 +14,8 @@ from security.test_tls_renewal import shown_by
 
 from rockoon.local.authority import Authority
 from rockoon_core.channels import Channels, Tls
-from rockoon_core.http2 import frames
 from rockoon_rpc.addresses import Addresses
+from support import http2_frames as frames
 from support.eventually import eventually
 from support.tls_server import serving, who_am_i
 from support.waiting import DEADLINE_SECONDS

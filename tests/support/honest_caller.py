@@ -1,7 +1,7 @@
-"""An honest caller with sockets of its own: calls a server's health, and measures the answers.
+"""An honest caller on raw sockets: calls a server's health, and measures the answers.
 
 `python -m support.honest_caller PORT [CA]` reads lines "SECONDS" from its standard input. For each
-it connects, calls for that time, and prints what it got as JSON. It ends with its input.
+it connects, calls for that time, and prints rate and p99 as JSON. It ends with its input.
 """
 
 import json

@@ -14,7 +14,7 @@ import time
 from support import http2_frames as frames
 from support.http2_attacks import ATTACKS, WATCH, Attack, Poll
 
-# The attacker has an address of its own: a server may refuse connections of that address.
+# Not that of honest callers: a server may refuse connections from it.
 ADDRESS = "127.0.0.2"
 CONNECT_SECONDS_MAX = 10.0
 # Between two attempts to connect that failed.

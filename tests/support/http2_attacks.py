@@ -43,7 +43,7 @@ class Attack(NamedTuple):
 
     Args:
         once: behind the preface and SETTINGS.
-        polls: likewise, made of a call that waits.
+        polls: the same, built from a call that waits.
         again: repeated until the server ends the connection. None: when `once` is sent, the
             attacker ends its side, and opens a new connection when the server has ended its own.
         reads: whether the attacker reads answers.
@@ -110,7 +110,7 @@ def settings_entries() -> bytes:
 
 
 def priority_tree() -> bytes:
-    """Streams that depend on one another, each time on others."""
+    """Streams whose dependencies change with each frame."""
     chance = random.Random(7)
     return b"".join(
         frames.priority(2 * chance.randrange(500) + 1, 2 * chance.randrange(500, 1_000) + 1)
@@ -170,7 +170,7 @@ def then(frame: Callable[[int], bytes]) -> Callable[[int], bytes]:
 
 
 def cancelled_polls(poll: Poll) -> bytes:
-    """Long polls: `POLLS` wait at a time, and each is cancelled when so many more have begun."""
+    """Long polls: `POLLS` wait at a time, and the oldest is cancelled when another begins."""
 
     def piece(stream_id: int) -> bytes:
         oldest = stream_id - 2 * POLLS

@@ -1,4 +1,4 @@
-"""An honest caller beside a hostile one, each a process of its own: calls, CPU and memory."""
+"""An honest caller beside an attacker, in separate processes: calls, CPU and memory."""
 
 import asyncio
 import json
@@ -85,7 +85,7 @@ async def process(module: str, *arguments: object) -> AsyncIterator[Process]:
 
 
 class HonestCaller:
-    """A caller in a process of its own."""
+    """A caller in a separate process."""
 
     def __init__(self, process: Process) -> None:
         self._process = process

@@ -8,7 +8,7 @@ from support import http2_frames as frames
 from support.http2_frames import block
 from support.raw_http2 import RawPeer, data
 
-HEAD = b"\x88"
+HEAD = b"\x88" + block([("content-type", "application/grpc")])
 
 
 class ServerEnd(RawPeer):

@@ -20,7 +20,7 @@ from typing import Self
 import grpc
 import uvloop
 
-from rockoon_core.http2.channel import Http2Channel
+from rockoon_rpc.channel import Channel
 from rockoon_rpc.server import Server
 
 AT_ONCE = 20
@@ -68,7 +68,7 @@ class ResettingServer:
 
 
 async def call_a_server_that_resets(port: int) -> None:
-    channel = Http2Channel(f"127.0.0.1:{port}")
+    channel = Channel(f"127.0.0.1:{port}")
     with suppress(grpc.aio.AioRpcError):
         await channel.connected(waits=False)
     await channel.close()

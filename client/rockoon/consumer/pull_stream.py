@@ -19,7 +19,6 @@ from rockoon.net.connection import Connection
 from rockoon.net.large_replies import Replies, Reply, refusal_of
 from rockoon_core.errors import from_wire
 from rockoon_core.failed_call import clock_corrected, from_rpc_error
-from rockoon_core.http2.client_call import ClientCall
 from rockoon_core.repeated_lines import limited
 from rockoon_proto.v1.broker_pb2 import (
     PullReply,
@@ -28,6 +27,7 @@ from rockoon_proto.v1.broker_pb2 import (
     PullStreamRequest,
 )
 from rockoon_proto.v1.nameserver_pb2 import Node
+from rockoon_rpc.client_call import StreamCall
 
 log = limited(logging.getLogger(__name__))
 
@@ -265,8 +265,8 @@ class PullStream:
             return error
         call = stub.PullStream(self.requests, metadata=cluster.metadata)
         self._watch(call, asyncio.get_running_loop().time())
-        if isinstance(call, ClientCall):
-            call.take_by(self._take)
+        if isinstance(call, StreamCall):
+            call.on_message = self._take
         try:
             with cluster.followed(call, broker):
                 async for reply in call:

@@ -16,8 +16,8 @@ from rockoon.errors import BrokerUnavailable, Internal, RockoonError
 from rockoon.net.append_replies import Answer, Answers
 from rockoon.producer.accumulator import ProducerBatch
 from rockoon_core.failed_call import from_rpc_error
-from rockoon_core.http2.client_call import ClientCall
 from rockoon_proto.v1.broker_pb2 import AppendRequest
+from rockoon_rpc.client_call import StreamCall
 
 if TYPE_CHECKING:
     from rockoon_proto.v1.broker_pb2_grpc import BrokerAsyncStub
@@ -83,7 +83,7 @@ class AppendStream:
         # Before anything awaits: a stream that breaks now must know of the batches.
         self._unanswered.append((batches, request_id, now))
         call = self._call
-        if not self._outgoing and isinstance(call, ClientCall) and call.write_now(message):
+        if not self._outgoing and isinstance(call, StreamCall) and call.write_now(message):
             return
         self._outgoing.append(message)
         self._wanted.set()
@@ -146,8 +146,8 @@ class AppendStream:
         requests = cast("AsyncIterator[AppendRequest]", self._requests)
         call = stub.AppendStream(requests, metadata=self._metadata)
         self._call = call
-        if isinstance(call, ClientCall):
-            call.take_by(self._accept)
+        if isinstance(call, StreamCall):
+            call.on_message = self._accept
         try:
             async for reply in call:
                 if not self._accept(reply):

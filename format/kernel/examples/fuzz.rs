@@ -23,35 +23,9 @@ use _native::text::tags_code;
 use _native::window::{Field, Wanted, Window};
 use _native::wire::{found, front, reply, requests, stored, Found, Stored};
 
-/// Xorshift: the same bytes for the same seed, everywhere.
-struct Chance(u64);
-
-impl Chance {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0
-    }
-
-    fn below(&mut self, most: usize) -> usize {
-        (self.next() % most.max(1) as u64) as usize
-    }
-
-    fn bytes(&mut self, most: usize) -> Vec<u8> {
-        let count = self.below(most);
-        (0..count).map(|_| self.next() as u8).collect()
-    }
-
-    fn of<T: Copy>(&mut self, choices: &[T]) -> T {
-        at(choices, self.below(choices.len()))
-    }
-}
-
-/// An item that is there; this is no code that reads what others sent.
-fn at<T: Copy>(items: &[T], index: usize) -> T {
-    *items.get(index).unwrap_or_else(|| unreachable!())
-}
+#[path = "support/chance.rs"]
+mod chance;
+use chance::{at, Chance};
 
 const TAILS: [&[u8]; 5] = [
     b"",

@@ -1,5 +1,7 @@
-"""The compiled twin of rockoon_format's NumPy code; `rockoon_format.kernel` decides about it."""
+"""The compiled twin of rockoon_format's NumPy code, and sessions of HTTP/2 (`http2`);
+`rockoon_format.kernel` chooses."""
 
+from rockoon_kernel import http2
 from rockoon_kernel._native import (
     INTERFACE,
     DeliveredAnswers,
@@ -60,6 +62,7 @@ __all__ = [
     "encode_batch",
     "encode_messages",
     "extent",
+    "http2",
     "index_keys",
     "key_hashes",
     "locate",

@@ -36,7 +36,20 @@ pub struct Limits {
     pub turn_calls: usize,
 }
 
+/// What HTTP/2 permits (RFC 9113, section 6.5.2); h2 panics beyond it.
+const FRAME_BYTES: std::ops::RangeInclusive<u32> = 16 << 10..=(1 << 24) - 1;
+const WINDOW_BYTES_MAX: u32 = i32::MAX as u32;
+
 impl Limits {
+    /// The nearest limits that HTTP/2 permits.
+    fn permitted(mut self) -> Limits {
+        let (least, most) = (*FRAME_BYTES.start(), *FRAME_BYTES.end());
+        self.frame_bytes_max = self.frame_bytes_max.clamp(least, most);
+        self.stream_window_bytes = self.stream_window_bytes.min(WINDOW_BYTES_MAX);
+        self.connection_window_bytes = self.connection_window_bytes.min(WINDOW_BYTES_MAX);
+        self
+    }
+
     fn turn(&self) -> TurnLimits {
         TurnLimits {
             bytes: self.turn_bytes.max(1),
@@ -77,6 +90,7 @@ pub struct Core<B: Body> {
     /// Something was queued in h2 that is not in the output.
     pub is_dirty: bool,
     pub is_over: bool,
+    is_broken: bool,
     events: Vec<Event>,
     scanner: Scanner,
     own_frames: Vec<u8>,
@@ -93,6 +107,7 @@ pub struct Core<B: Body> {
 
 impl<B: Body> Core<B> {
     pub fn new(limits: Limits, is_server: bool) -> Self {
+        let limits = limits.permitted();
         Core {
             pipe: Pipe::new(),
             notes: Notes::default(),
@@ -103,6 +118,7 @@ impl<B: Body> Core<B> {
             resets: 0,
             is_dirty: false,
             is_over: false,
+            is_broken: false,
             events: Vec::new(),
             scanner: Scanner::new(is_server),
             own_frames: Vec::new(),
@@ -119,8 +135,12 @@ impl<B: Body> Core<B> {
         }
     }
 
+    /// Report an event, unless the connection is broken.
     pub fn event(&mut self, event: Event) {
-        self.events.push(event);
+        if !self.is_broken {
+            self.is_broken = matches!(event, Event::Broken(..));
+            self.events.push(event);
+        }
     }
 
     pub fn take_events(&mut self) -> Vec<Event> {

@@ -43,8 +43,9 @@ enum Answer<B: Body> {
     Awaited(SendResponse<Outgoing<B>>),
     /// Its headers are sent.
     Begun(SendStream<Outgoing<B>>),
-    /// All of it is queued.
-    Queued,
+    /// All of it is queued. The handle is kept until it has left: h2 forgets a stream that the peer
+    /// resets before that only if there is one.
+    Queued(Option<SendStream<Outgoing<B>>>),
 }
 
 enum Requests {
@@ -58,6 +59,8 @@ enum Requests {
     },
     Many,
     Complete,
+    /// The session has refused them, and reported it.
+    Refused,
 }
 
 struct Call<B: Body> {
@@ -72,6 +75,7 @@ impl<B: Body> Call<B> {
         match self.requests {
             Requests::One { is_reported, .. } => is_reported,
             Requests::Many | Requests::Complete => true,
+            Requests::Refused => false,
         }
     }
 
@@ -83,7 +87,7 @@ impl<B: Body> Call<B> {
             self.answer = match answer.send_response(response, false) {
                 Ok(stream) => Answer::Begun(stream),
                 // The peer has reset the stream.
-                Err(_) => Answer::Queued,
+                Err(_) => Answer::Queued(None),
             };
         }
     }
@@ -101,22 +105,23 @@ impl<B: Body> Call<B> {
 
     /// Queue the status; the call is over when all is sent.
     fn finish(&mut self, status: u32, details: &str, more: Headers) {
-        match std::mem::replace(&mut self.answer, Answer::Queued) {
+        match std::mem::replace(&mut self.answer, Answer::Queued(None)) {
             Answer::Awaited(mut answer) => send_status_alone(&mut answer, status, details, more),
             Answer::Begun(mut stream) => {
                 let mut trailers = HeaderMap::with_capacity(1);
                 metadata::add_status(&mut trailers, status, details, more);
                 let _ = stream.send_trailers(trailers);
+                self.answer = Answer::Queued(Some(stream));
             }
-            Answer::Queued => {}
+            Answer::Queued(stream) => self.answer = Answer::Queued(stream),
         }
     }
 
     fn reset(&mut self, reason: Reason) {
         match &mut self.answer {
             Answer::Awaited(answer) => answer.send_reset(reason),
-            Answer::Begun(stream) => stream.send_reset(reason),
-            Answer::Queued => {}
+            Answer::Begun(stream) | Answer::Queued(Some(stream)) => stream.send_reset(reason),
+            Answer::Queued(None) => {}
         }
     }
 }
@@ -205,13 +210,13 @@ impl<B: Body, R: Routes> ServerSession<B, R> {
     }
 
     pub fn hold(&mut self, stream: u32) {
-        if let Some(call) = self.streams.get_mut(&stream) {
+        if let Some(call) = known(&mut self.streams, stream) {
             call.half.hold();
         }
     }
 
     pub fn resume(&mut self, stream: u32) {
-        if let Some(call) = self.streams.get_mut(&stream) {
+        if let Some(call) = known(&mut self.streams, stream) {
             call.half.resume(&mut self.core);
             self.set_window();
             self.core.is_dirty = true;
@@ -233,7 +238,7 @@ impl<B: Body, R: Routes> ServerSession<B, R> {
     }
 
     pub fn send(&mut self, stream: u32, message: Pieces<B>, is_framed: bool) -> bool {
-        let Some(call) = self.streams.get_mut(&stream) else {
+        let Some(call) = known(&mut self.streams, stream) else {
             return true;
         };
         if call.send(&mut self.core, message, is_framed) {
@@ -249,7 +254,7 @@ impl<B: Body, R: Routes> ServerSession<B, R> {
         trailing: Headers,
         is_framed: bool,
     ) -> bool {
-        let Some(call) = self.streams.get_mut(&stream) else {
+        let Some(call) = known(&mut self.streams, stream) else {
             return true;
         };
         if !call.send(&mut self.core, message, is_framed) {
@@ -262,14 +267,14 @@ impl<B: Body, R: Routes> ServerSession<B, R> {
     }
 
     pub fn begin(&mut self, stream: u32, more: Headers) {
-        if let Some(call) = self.streams.get_mut(&stream) {
+        if let Some(call) = known(&mut self.streams, stream) {
             call.begin(more);
             self.core.is_dirty = true;
         }
     }
 
     pub fn finish(&mut self, stream: u32, status: u32, details: &str, trailing: Headers) -> bool {
-        let Some(call) = self.streams.get_mut(&stream) else {
+        let Some(call) = known(&mut self.streams, stream) else {
             return true;
         };
         call.finish(status, details, trailing);
@@ -279,6 +284,9 @@ impl<B: Body, R: Routes> ServerSession<B, R> {
     }
 
     pub fn reset(&mut self, stream: u32, code: u32) {
+        if known(&mut self.streams, stream).is_none() {
+            return;
+        }
         if let Some(mut call) = self.streams.remove(&stream) {
             call.reset(Reason::from(code));
             call.half.stop(&mut self.core);
@@ -402,7 +410,7 @@ impl<B: Body, R: Routes> ServerSession<B, R> {
                 continue;
             }
             let wants_room = std::mem::take(&mut call.half.wants_room);
-            if matches!(call.answer, Answer::Queued) {
+            if matches!(call.answer, Answer::Queued(_)) {
                 self.forget(number);
             }
             if wants_room {
@@ -421,7 +429,7 @@ impl<B: Body, R: Routes> ServerSession<B, R> {
             call.half.wants_room = true;
             return false;
         }
-        if matches!(call.answer, Answer::Queued) {
+        if matches!(call.answer, Answer::Queued(_)) {
             self.forget(stream);
         }
         true
@@ -589,7 +597,7 @@ impl<B: Body, R: Routes> ServerSession<B, R> {
                             return self.refuse(number, Refusal::new(super::INTERNAL, text));
                         }
                     }
-                    Requests::Complete => {}
+                    Requests::Complete | Requests::Refused => {}
                 },
                 Step::Ended(_) => return self.requests_ended(number),
                 Step::Pending => {
@@ -635,20 +643,26 @@ impl<B: Body, R: Routes> ServerSession<B, R> {
                 self.refuse(number, Refusal::new(super::INTERNAL, text));
             }
             Requests::Many => self.core.event(Event::Ended(number)),
-            Requests::Complete => {}
+            requests @ (Requests::Complete | Requests::Refused) => call.requests = requests,
         }
     }
 
     /// End a call with a status of the session's own.
     fn refuse(&mut self, number: u32, refusal: Refusal) {
-        if let Some(mut call) = self.streams.remove(&number) {
-            call.finish(refusal.status, &refusal.text, Headers::new());
-            call.half.stop(&mut self.core);
-            self.core.is_dirty = true;
-            if call.is_reported() {
-                self.core
-                    .event(Event::Reset(number, super::CANCEL, refusal.text));
-            }
+        let Some(call) = self.streams.get_mut(&number) else {
+            return;
+        };
+        call.finish(refusal.status, &refusal.text, Headers::new());
+        call.half.stop(&mut self.core);
+        call.half.wants_room = false;
+        self.core.is_dirty = true;
+        if call.is_reported() {
+            self.core
+                .event(Event::Reset(number, super::CANCEL, refusal.text));
+        }
+        call.requests = Requests::Refused;
+        if call.half.queued == 0 {
+            self.streams.remove(&number);
         }
     }
 
@@ -665,6 +679,12 @@ impl<B: Body, R: Routes> ServerSession<B, R> {
             }
         }
     }
+}
+
+/// A stream that the owner has not been told to forget.
+fn known<B: Body>(streams: &mut FnvHashMap<u32, Call<B>>, stream: u32) -> Option<&mut Call<B>> {
+    let call = streams.get_mut(&stream)?;
+    (!matches!(call.requests, Requests::Refused)).then_some(call)
 }
 
 /// Poll h2 until it waits for input; returns whether the connection is new.

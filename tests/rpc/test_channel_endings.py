@@ -10,26 +10,31 @@ import grpc
 import pytest
 from grpc import aio
 
-from rockoon_core.http2 import channel as http2_channel
-from rockoon_core.http2.channel import Http2Channel
-from rockoon_core.http2.liveness import Liveness
+from rockoon_rpc import channel as channel_module
+from rockoon_rpc.channel import Channel
+from rockoon_rpc.liveness import Liveness
 from support import http2_frames as frames
 from support.eventually import eventually
 from support.http2_frames import ErrorCode
+from support.kernels import BOTH, each_kernel
+from support.raw_http2 import data
 from support.raw_server import raw_server
 from support.waiting import DEADLINE_SECONDS
 
+each_implementation = pytest.fixture(params=BOTH, autouse=True)(each_kernel)
+
 NEVER_SECONDS = 1e6
+READY = grpc.ChannelConnectivity.READY
 LEAVES = frames.goaway(1, ErrorCode.NO_ERROR)
 
 
 @pytest.fixture(autouse=True)
 def no_questions(monkeypatch: pytest.MonkeyPatch) -> None:
     """The server's end answers no pings: what does not end by itself would end by that."""
-    monkeypatch.setattr(http2_channel, "LIVENESS", Liveness(NEVER_SECONDS, NEVER_SECONDS))
+    monkeypatch.setattr(channel_module, "LIVENESS", Liveness(NEVER_SECONDS, NEVER_SECONDS))
 
 
-def unary(channel: Http2Channel, request: bytes = b"x", **options: Any) -> Any:
+def unary(channel: Channel, request: bytes = b"x", **options: Any) -> Any:
     return channel.unary_unary("/test.Callee/Unary")(request, **options)
 
 
@@ -40,12 +45,12 @@ async def code_of(call: Any) -> grpc.StatusCode:
 
 
 async def test_a_call_that_a_leaving_server_has_taken_is_answered_there_and_made_once() -> None:
-    async with raw_server() as (address, came), Http2Channel(address) as channel:
+    async with raw_server() as (address, came), Channel(address) as channel:
         taken = unary(channel)
         leaving = await came.get()
         await leaving.next_call()
         await leaving.send(LEAVES)
-        await eventually(lambda: channel.live() is None)
+        await eventually(lambda: channel.get_state() is not READY)
         later = unary(channel)
         other = await came.get()
         await other.answer(await other.next_call(), b"elsewhere")
@@ -56,13 +61,34 @@ async def test_a_call_that_a_leaving_server_has_taken_is_answered_there_and_made
         assert came.empty()
 
 
+async def test_a_call_that_a_leaving_server_has_not_handled_is_made_again() -> None:
+    async with raw_server() as (address, came), Channel(address) as channel:
+        call = unary(channel)
+        leaving = await came.get()
+        await leaving.next_call()
+        await leaving.send(frames.goaway(0, ErrorCode.NO_ERROR))
+        other = await came.get()
+        await other.answer(await other.next_call(), b"elsewhere")
+        assert await call == b"elsewhere"
+        assert await leaving.has_ended()
+
+
+async def test_an_answer_that_ends_without_a_status_is_an_error() -> None:
+    async with raw_server() as (address, came), Channel(address) as channel:
+        call = unary(channel)
+        server = await came.get()
+        await server.begin(await server.next_call())
+        await server.send(data(1, b"y", ends=True))
+        assert await code_of(call) is grpc.StatusCode.INTERNAL
+
+
 async def test_a_connection_without_calls_ends_when_its_server_leaves() -> None:
-    async with raw_server() as (address, came), Http2Channel(address) as channel:
+    async with raw_server() as (address, came), Channel(address) as channel:
         call = unary(channel)
         leaving = await came.get()
         await leaving.answer(await leaving.next_call(), b"y")
         assert await call == b"y"
-        known = weakref.ref(channel.live())
+        known = weakref.ref(channel._connection)
         await leaving.send(LEAVES)
         assert await leaving.has_ended()
         # It is looked for anew: what ended is in nobody's way, and is not kept.
@@ -77,7 +103,7 @@ async def test_a_connection_without_calls_ends_when_its_server_leaves() -> None:
 
 @pytest.mark.parametrize("end", ["cut", "given up", "refused behind its headers"])
 async def test_a_call_that_may_have_been_done_is_not_made_again(end: str) -> None:
-    async with raw_server() as (address, came), Http2Channel(address) as channel:
+    async with raw_server() as (address, came), Channel(address) as channel:
         call = unary(channel)
         server = await came.get()
         await server.next_call()
@@ -101,7 +127,7 @@ async def test_a_call_that_may_have_been_done_is_not_made_again(end: str) -> Non
 
 
 async def test_a_call_that_is_refused_is_made_once_more_and_not_for_ever() -> None:
-    async with raw_server() as (address, came), Http2Channel(address) as channel:
+    async with raw_server() as (address, came), Channel(address) as channel:
         call = unary(channel)
         server = await came.get()
         for _ in range(2):
@@ -110,7 +136,7 @@ async def test_a_call_that_is_refused_is_made_once_more_and_not_for_ever() -> No
 
 
 async def test_a_stream_of_requests_that_is_refused_is_not_made_again() -> None:
-    async with raw_server() as (address, came), Http2Channel(address) as channel:
+    async with raw_server() as (address, came), Channel(address) as channel:
         call: Any = channel.stream_unary("/test.Callee/Unary")(iter([b"1", b"2"]))
         server = await came.get()
         await server.send(frames.rst_stream(await server.next_call(), ErrorCode.REFUSED_STREAM))
@@ -127,7 +153,7 @@ async def test_who_yields_requests_is_ended_with_the_call() -> None:
         finally:
             ended.set()
 
-    async with raw_server() as (address, came), Http2Channel(address) as channel:
+    async with raw_server() as (address, came), Channel(address) as channel:
         call: Any = channel.stream_unary("/test.Callee/Unary")(requests())
         server = await came.get()
         await server.next_call()
@@ -138,7 +164,7 @@ async def test_who_yields_requests_is_ended_with_the_call() -> None:
 
 
 async def test_who_reads_a_stream_that_is_refused_gets_the_answers_of_the_second_try() -> None:
-    async with raw_server() as (address, came), Http2Channel(address) as channel:
+    async with raw_server() as (address, came), Channel(address) as channel:
         call: Any = channel.unary_stream("/test.Callee/Many")(b"x")
         server = await came.get()
         first = await server.next_call()
@@ -154,13 +180,13 @@ async def test_who_reads_a_stream_that_is_refused_gets_the_answers_of_the_second
 @pytest.mark.parametrize("leaves", [False, True])
 async def test_a_channel_that_is_closed_ends_its_calls_as_cancelled(leaves: bool) -> None:
     async with raw_server() as (address, came):
-        channel = Http2Channel(address)
+        channel = Channel(address)
         call = unary(channel)
         server = await came.get()
         await server.next_call()
         if leaves:
             await server.send(LEAVES)
-            await eventually(lambda: channel.live() is None)
+            await eventually(lambda: channel.get_state() is not READY)
         await channel.close()
         assert call.done()
         assert await call.code() is grpc.StatusCode.CANCELLED
@@ -170,7 +196,7 @@ async def test_a_channel_that_is_closed_ends_its_calls_as_cancelled(leaves: bool
 async def test_a_connection_that_is_full_ends_with_its_last_call_or_with_the_channel() -> None:
     one = frames.settings({frames.MAX_CONCURRENT_STREAMS: 1})
     async with raw_server(one) as (address, came):
-        channel = Http2Channel(address)
+        channel = Channel(address)
         calls, servers = [], []
         for _ in range(3):
             calls.append(unary(channel))
@@ -189,10 +215,10 @@ async def test_a_connection_that_is_full_ends_with_its_last_call_or_with_the_cha
 async def test_a_channel_that_is_closed_while_it_connects_keeps_nobody(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(http2_channel, "CONNECT_SECONDS_MAX", NEVER_SECONDS)
+    monkeypatch.setattr(channel_module, "CONNECT_SECONDS_MAX", NEVER_SECONDS)
     # It is connected, and never told any settings.
     async with raw_server(b"") as (address, came), asyncio.timeout(DEADLINE_SECONDS):
-        channel = Http2Channel(address)
+        channel = Channel(address)
         call = unary(channel, wait_for_ready=True)
         server = await came.get()
         await channel.close()
@@ -201,7 +227,7 @@ async def test_a_channel_that_is_closed_while_it_connects_keeps_nobody(
 
 
 async def test_who_gives_up_while_the_channel_connects_ends_nobody_elses_call() -> None:
-    async with raw_server(b"") as (address, came), Http2Channel(address) as channel:
+    async with raw_server(b"") as (address, came), Channel(address) as channel:
         first, second = unary(channel), unary(channel)
         server = await came.get()
         first.cancel()
@@ -215,10 +241,10 @@ async def test_who_gives_up_while_the_channel_connects_ends_nobody_elses_call() 
 async def test_a_server_that_does_not_read_does_not_keep_a_channel_from_closing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(http2_channel, "CLOSE_SECONDS_MAX", 0.01)
+    monkeypatch.setattr(channel_module, "CLOSE_SECONDS_MAX", 0.01)
     wide = frames.settings({frames.INITIAL_WINDOW_SIZE: frames.WINDOW_MAX})
     async with raw_server(wide + frames.window_update(0, 1 << 30)) as (address, came):
-        channel = Http2Channel(address)
+        channel = Channel(address)
         await channel.channel_ready()
         server = await came.get()
         server.writer.transport.pause_reading()
@@ -231,11 +257,11 @@ async def test_a_server_that_does_not_read_does_not_keep_a_channel_from_closing(
 async def test_a_pause_between_tries_ends_with_the_channel_and_not_before(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(http2_channel, "PAUSE_SECONDS_FIRST", NEVER_SECONDS)
-    monkeypatch.setattr(http2_channel, "PAUSE_SECONDS_MAX", NEVER_SECONDS)
+    monkeypatch.setattr(channel_module, "PAUSE_SECONDS_FIRST", NEVER_SECONDS)
+    monkeypatch.setattr(channel_module, "PAUSE_SECONDS_MAX", NEVER_SECONDS)
     none = frames.settings({frames.MAX_CONCURRENT_STREAMS: 0})
     async with raw_server(none) as (address, came):
-        channel = Http2Channel(address)
+        channel = Channel(address)
         assert await code_of(unary(channel)) is grpc.StatusCode.UNAVAILABLE
         assert await came.get_nowait().has_ended()
         waits = unary(channel, wait_for_ready=True)

@@ -4,7 +4,7 @@ import asyncio
 import socket
 import ssl
 from collections.abc import AsyncIterator
-from contextlib import ExitStack, asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +14,8 @@ from grpc import aio
 
 from rockoon.local.authority import Authority, Issued
 from rockoon_core.channels import Dialer, Tls
-from rockoon_core.http2 import dialing
-from rockoon_core.http2.channel import Http2Channel
+from rockoon_rpc import dialing
+from rockoon_rpc.channel import Channel
 from rockoon_rpc.server import Server
 from support.names import named
 from support.waiting import DEADLINE_SECONDS
@@ -65,7 +65,7 @@ async def test_a_name_is_looked_up_again_with_each_connection() -> None:
     with named() as names:
         async with served("127.0.0.2") as port:
             names["pod.test"] = ["127.0.0.2"]
-            channel = Http2Channel(f"pod.test:{port}")
+            channel = Channel(f"pod.test:{port}")
             await echoed(channel)
         names["pod.test"] = []
         call: Any = channel.unary_unary("/test.Echo/Echo")
@@ -91,7 +91,7 @@ async def test_a_silent_address_hides_none_behind_it() -> None:
         with ExitStack() as stack, named() as names:
             silent_address(stack, "127.0.0.2", port)
             names["pod.test"] = ["127.0.0.2", "127.0.0.4", "127.0.0.3"]
-            channel = Http2Channel(f"pod.test:{port}")
+            channel = Channel(f"pod.test:{port}")
             call: Any = channel.unary_unary("/test.Echo/Echo")
             # One attempt: a call that does not wait is told of the first that fails.
             assert await call(b"one", timeout=DEADLINE_SECONDS) == b"one"
@@ -99,7 +99,7 @@ async def test_a_silent_address_hides_none_behind_it() -> None:
 
             names["away.test"] = ["127.0.0.4", "127.0.0.5"]
             with pytest.raises(OSError, match=r"127\.0\.0\.4.*127\.0\.0\.5"):
-                await dialing.connected_socket("away.test", port)
+                await dialing.dialed("away.test", port, asyncio.Protocol)
 
 
 async def test_one_that_is_not_wanted_any_more_leaves_no_socket() -> None:
@@ -111,7 +111,7 @@ async def test_one_that_is_not_wanted_any_more_leaves_no_socket() -> None:
         waiting.connect_ex(silent.getsockname())
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(dialing.STAGGER_SECONDS):
-                await dialing.connected_socket("127.0.0.2", port)
+                await dialing.dialed("127.0.0.2", port, asyncio.Protocol)
     # The suite fails on a socket that nobody closed: ResourceWarning is an error.
 
 
@@ -136,24 +136,27 @@ async def test_of_two_addresses_that_answer_at_once_one_is_kept(
         port = first.getsockname()[1]
         second = stack.enter_context(socket.create_server(("127.0.0.3", port)))
         names["pod.test"] = ["127.0.0.2", "127.0.0.3"]
-        with await dialing.connected_socket("pod.test", port) as kept:
-            taken, other = first, second
-            if kept.getpeername()[0] == "127.0.0.3":
-                taken, other = second, first
-            unwanted = stack.enter_context(other.accept()[0])
-            unwanted.settimeout(DEADLINE_SECONDS)
+        transport, _ = await dialing.dialed("pod.test", port, asyncio.Protocol)
+        accepting, other = first, second
+        if transport.get_extra_info("peername")[0] == "127.0.0.3":
+            accepting, other = second, first
+        unwanted = stack.enter_context(other.accept()[0])
+        unwanted.settimeout(DEADLINE_SECONDS)
+        # The end of the connection may be a reset.
+        with suppress(ConnectionResetError):
             assert await asyncio.to_thread(unwanted.recv, 1) == b""
-            wanted = stack.enter_context(taken.accept()[0])
-            kept.send(b"x")
-            wanted.settimeout(DEADLINE_SECONDS)
-            assert await asyncio.to_thread(wanted.recv, 1) == b"x"
+        wanted = stack.enter_context(accepting.accept()[0])
+        transport.write(b"x")
+        wanted.settimeout(DEADLINE_SECONDS)
+        assert await asyncio.to_thread(wanted.recv, 1) == b"x"
+        transport.close()
 
 
 async def test_addresses_are_tried_in_turns_of_their_families(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # Any two families, which need not be the machine's.
-    one, other = socket.AF_UNIX, socket.AF_INET
+    one, other = socket.AF_INET6, socket.AF_INET
     found = [
         (family, 1, 6, "", (host, 1)) for family, host in ((one, "a"), (one, "b"), (other, "c"))
     ]
@@ -163,14 +166,14 @@ async def test_addresses_are_tried_in_turns_of_their_families(
     async def getaddrinfo(*_: Any, **_options: Any) -> list[Any]:
         return found
 
-    async def sock_connect(_connecting: socket.socket, address: Any) -> None:
-        tried.append(address[0])
-        raise OSError(f"{address[0]} is away")
+    async def create_connection(_protocol: Any, host: str, *_: Any, **_options: Any) -> None:
+        tried.append(host)
+        raise OSError(f"{host} is away")
 
     monkeypatch.setattr(loop, "getaddrinfo", getaddrinfo, raising=False)
-    monkeypatch.setattr(loop, "sock_connect", sock_connect, raising=False)
+    monkeypatch.setattr(loop, "create_connection", create_connection, raising=False)
     with pytest.raises(OSError, match="a is away, c is away, b is away"):
-        await dialing.connected_socket("pod.test", 1)
+        await dialing.dialed("pod.test", 1, asyncio.Protocol)
     assert tried == ["a", "c", "b"]
 
 

@@ -1,0 +1,291 @@
+"""A channel to one address, in the place of `grpc.aio.Channel`.
+
+It connects when there is a call, and again after failures. A call waits for a connection that is
+being made. After a failure calls fail at once until the next try to connect.
+
+If a connection has as many calls as its server allows, the channel opens another one: thousands of
+long polls to one server share a few connections. A connection that is not the newest one ends with
+its last call.
+"""
+
+import asyncio
+import random
+from collections.abc import Callable
+from typing import Any, Self
+
+import grpc
+from grpc import aio
+
+from rockoon_rpc.client_call import ChannelMethod, ClientCall, failure
+from rockoon_rpc.client_connection import ClientConnection
+from rockoon_rpc.client_tls import ALPN, ChannelTls
+from rockoon_rpc.dialing import dialed
+from rockoon_rpc.implementation import implementation
+from rockoon_rpc.limits import Limits
+from rockoon_rpc.liveness import Liveness
+from rockoon_rpc.session import Implementation
+
+CONNECT_SECONDS_MAX = 5.0
+# How long a server may take to end its side of a connection over TLS.
+CLOSE_SECONDS_MAX = 1.0
+# Upper bounds of the first pause between tries to connect, and of later ones.
+PAUSE_SECONDS_FIRST, PAUSE_SECONDS_MAX = 0.1, 1.0
+LIVENESS = Liveness(ping_seconds=10.0, answer_seconds=5.0)
+# Batches are of megabytes: with shorter turns a batch costs up to twice the CPU.
+LIMITS = Limits(turn_bytes=256 << 10)
+UNAVAILABLE = grpc.StatusCode.UNAVAILABLE
+
+
+class Channel(aio.Channel):
+    """See the module.
+
+    Args:
+        address: "host:port".
+        limits: of its connections; longer answers are refused.
+        tls: asked for each connection; None for plain ones.
+        sessions: the implementation; None chooses one.
+
+    Attributes:
+        address, limits: as given.
+        sessions: the implementation in use.
+        liveness: when a silent connection is aborted.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        *,
+        limits: Limits = LIMITS,
+        tls: Callable[[], ChannelTls] | None = None,
+        sessions: Implementation | None = None,
+    ) -> None:
+        self.address = address
+        self.limits = limits
+        self.sessions = sessions or implementation()
+        self.liveness = LIVENESS
+        self._tls = tls
+        # The newest one that accepts calls, and all that have not ended.
+        self._connection: ClientConnection | None = None
+        self._connections: set[ClientConnection] = set()
+        self._connecting: asyncio.Task[None] | None = None
+        # Tries that failed since the last connection, and the last failure; "" after a success.
+        self._failures = 0
+        self._failure = ""
+        self._next_try = float("-inf")
+        self._is_closed = False
+
+    # Connections.
+
+    def send(self, call: ClientCall) -> bool:
+        """Send a call on a connection with room for it; return whether there is one.
+
+        Raises:
+            UsageError: the channel is closed.
+        """
+        connection = self._connection
+        if connection is not None and connection.send(call):
+            return True
+        if self._is_closed:
+            raise aio.UsageError("Channel is closed.")
+        return any(
+            each.send(call)
+            for each in self._connections
+            if each is not connection and each.begun.done()
+        )
+
+    def is_former(self, connection: ClientConnection) -> bool:
+        """Whether a connection ends with its last call."""
+        return connection is not self._connection
+
+    def lost(self, connection: ClientConnection) -> None:
+        """A connection has ended, or accepts no further calls."""
+        if connection.is_lost:
+            self._connections.discard(connection)
+        if self._connection is connection:
+            self._connection = None
+
+    def calmed(self, text: str) -> None:
+        """The server has closed a connection because of its calls (ENHANCE_YOUR_CALM)."""
+        self._note_failure(f"{self.address} closed the connection: {text}", PAUSE_SECONDS_MAX)
+
+    async def connected(self, *, waits: bool) -> None:
+        """Try to connect, or wait for the try in progress.
+
+        Args:
+            waits: for the next try after a failure.
+
+        Raises:
+            AioRpcError: UNAVAILABLE, the try failed, or the next one is due later; only if the
+                caller does not wait.
+            UsageError: the channel is closed.
+        """
+        if self._is_closed:
+            raise aio.UsageError("Channel is closed.")
+        if self._connecting is None:
+            loop = asyncio.get_running_loop()
+            pause = self._next_try - loop.time()
+            if pause > 0 and not waits:
+                raise failure(UNAVAILABLE, self._failure)
+            self._connecting = loop.create_task(self._connect(max(pause, 0.0)))
+            self._connecting.add_done_callback(self._tried)
+        await asyncio.shield(self._connecting)
+        if self._failure and not waits:
+            raise failure(UNAVAILABLE, self._failure)
+
+    def _tried(self, task: asyncio.Task[None]) -> None:
+        if self._connecting is task:
+            self._connecting = None
+
+    async def _connect(self, pause: float) -> None:
+        if pause:
+            await asyncio.sleep(pause)
+        connection: ClientConnection | None = None
+        try:
+            async with asyncio.timeout(CONNECT_SECONDS_MAX):
+                connection = await self._open()
+                await connection.begun
+        except (OSError, TimeoutError, ValueError) as error:
+            reason = str(error) or f"no answer within {CONNECT_SECONDS_MAX:g} s"
+            self._note_failure(f"failed to connect to {self.address}: {reason}")
+            if connection is not None:
+                connection.close()
+            return
+        if connection.is_lost or connection.is_closing:
+            # gRPC's text for a server that ends connections before they have begun.
+            reason = f"failed to connect to all addresses: {self.address}: Socket closed"
+            self._note_failure(f"{reason} {connection.reason}".rstrip())
+            return
+        if not connection.is_open:
+            # With a pause: such a server would be called again at once.
+            self._note_failure(f"failed to connect to {self.address}: it accepts no calls")
+            connection.close()
+            return
+        self._failure, self._failures = "", 0
+        former, self._connection = self._connection, connection
+        if former is not None:
+            former.stream_over()
+
+    async def _open(self) -> ClientConnection:
+        """Connect and complete the TLS handshake.
+
+        Raises:
+            OSError: no address accepts a connection, or no handshake succeeds.
+            ValueError: the address is not "host:port".
+        """
+        host, _, port = self.address.rpartition(":")
+        host = host.strip("[]")
+        if self._tls is None:
+            transport, connection = await dialed(host, int(port), self._new_connection)
+        else:
+            context, name = self._tls()
+            transport, connection = await dialed(
+                host, int(port), self._new_connection, context, name or host
+            )
+        if not connection.is_lost:
+            self._connections.add(connection)
+        if self._tls is not None:
+            agreed = transport.get_extra_info("ssl_object").selected_alpn_protocol()
+            if agreed != ALPN:
+                connection.close()
+                raise OSError(f"the server does not agree on {ALPN} (ALPN), which gRPC needs")
+        return connection
+
+    def _new_connection(self) -> ClientConnection:
+        return ClientConnection(self)
+
+    def _note_failure(self, reason: str, seconds: float | None = None) -> None:
+        """Fail calls until the next try.
+
+        Args:
+            reason: of their failures.
+            seconds: until then; by default they grow with each failure.
+        """
+        bound = min(PAUSE_SECONDS_FIRST * 2**self._failures, PAUSE_SECONDS_MAX)
+        # Random: clients that failed together do not try again together.
+        pause = (seconds or bound) * (0.5 + random.random() / 2)
+        self._failure = reason
+        self._failures += 1
+        self._next_try = asyncio.get_running_loop().time() + pause
+
+    # gRPC's channel.
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *failure: object) -> None:
+        await self.close()
+
+    async def close(self, grace: float | None = None) -> None:  # noqa: ARG002 - gRPC's signature
+        """End all calls and connections."""
+        self._is_closed = True
+        self._connection = None
+        if self._connecting is not None:
+            self._connecting.cancel()
+        closing = list(self._connections)
+        for connection in closing:
+            for call in list(connection.streams.values()):
+                call.cancel()
+            connection.close()
+        if not closing:
+            return
+        # A loop that ends before connections over TLS have ended complains of them.
+        ends = [each.ended for each in closing]
+        await asyncio.wait(ends, timeout=CLOSE_SECONDS_MAX)
+        for connection in closing:
+            if not connection.is_lost:
+                connection.transport.abort()
+        await asyncio.wait(ends)
+
+    def get_state(self, try_to_connect: bool = False) -> grpc.ChannelConnectivity:  # noqa: ARG002
+        if self._is_closed:
+            return grpc.ChannelConnectivity.SHUTDOWN
+        if self._connection is not None and self._connection.is_open:
+            return grpc.ChannelConnectivity.READY
+        if self._connecting is not None:
+            return grpc.ChannelConnectivity.CONNECTING
+        failed = grpc.ChannelConnectivity.TRANSIENT_FAILURE
+        return failed if self._failure else grpc.ChannelConnectivity.IDLE
+
+    async def wait_for_state_change(self, last_observed_state: grpc.ChannelConnectivity) -> None:
+        raise NotImplementedError
+
+    async def channel_ready(self) -> None:
+        while self.get_state() is not grpc.ChannelConnectivity.READY:
+            await self.connected(waits=True)
+
+    # Methods.
+
+    def request_head(self, method: str) -> Any:
+        """The headers that all calls of a method have in common."""
+        scheme = "http" if self._tls is None else "https"
+        return self.sessions.request_head(scheme, self.address, method)
+
+    def unary_unary(self, method: str, *options: Any, **named: Any) -> Any:
+        return self._method(method, False, False, *options, **named)
+
+    def unary_stream(self, method: str, *options: Any, **named: Any) -> Any:
+        return self._method(method, False, True, *options, **named)
+
+    def stream_unary(self, method: str, *options: Any, **named: Any) -> Any:
+        return self._method(method, True, False, *options, **named)
+
+    def stream_stream(self, method: str, *options: Any, **named: Any) -> Any:
+        return self._method(method, True, True, *options, **named)
+
+    def _method(
+        self,
+        method: str,
+        sends_stream: bool,
+        receives_stream: bool,
+        request_serializer: Any = None,
+        response_deserializer: Any = None,
+        _registered_method: bool | None = False,
+    ) -> ChannelMethod:
+        return ChannelMethod(
+            self,
+            method,
+            request_serializer,
+            response_deserializer,
+            sends_stream=sends_stream,
+            receives_stream=receives_stream,
+        )
