@@ -62,7 +62,7 @@ class ServerConnection(Connection):
         self.server = server
         self.share = share
         self.address = share.address
-        self.is_ready = self.is_leaving = False
+        self.is_ready = self.is_leaving = self._is_calmed = False
         self.receipts = Receipts(super().ping)
         # Ends of the handshake, then looks at how long it has been idle.
         self._timer: asyncio.TimerHandle | None = None
@@ -249,16 +249,20 @@ class ServerConnection(Connection):
             self.close(ErrorCode.ENHANCE_YOUR_CALM, "too many streams are reset")
 
     def _broken(self, code: int, reason: str) -> None:
-        if code == ErrorCode.ENHANCE_YOUR_CALM:
-            self.server.calm(self, reason)
+        self._calm(code, reason)
         super()._broken(code, reason)
 
     def close(
         self, code: int = ErrorCode.NO_ERROR, reason: str = "the connection is closed"
     ) -> None:
-        if code == ErrorCode.ENHANCE_YOUR_CALM and not self.is_closing:
-            self.server.calm(self, reason)
+        self._calm(code, reason)
         super().close(code, reason)
+
+    def _calm(self, code: int, reason: str) -> None:
+        """Have the address pause if a budget is used up, this side's or the session's."""
+        if code == ErrorCode.ENHANCE_YOUR_CALM and not self._is_calmed:
+            self._is_calmed = True
+            self.server.calm(self, reason)
 
     # The end.
 
