@@ -171,8 +171,12 @@ class ServerCall(MessageStream):
         """The end of the call is queued."""
         self.sent_last = True
         connection = self.connection
-        if is_out:
+        if is_out and self.is_entered:
             connection.forget(self)
+        elif is_out:
+            # It is in no table, and nothing waits for it.
+            self.is_closed = True
+            connection.stream_over()
         else:
             self._is_pending = True
             if not self.is_entered:

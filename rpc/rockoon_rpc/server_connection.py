@@ -17,7 +17,6 @@ from rockoon_rpc.methods import Method
 from rockoon_rpc.receipts import Receipts
 from rockoon_rpc.server_call import ServerCall
 from rockoon_rpc.session import ErrorCode, Metadata, ServerSession
-from rockoon_rpc.stream import MessageStream
 
 if TYPE_CHECKING:
     from rockoon_rpc.server import Server
@@ -303,13 +302,6 @@ class ServerConnection(Connection):
         super().resume_writing()
         if self.is_leaving:
             self.stream_over()
-
-    def forget(self, stream: MessageStream) -> None:
-        if stream.id in self.streams or self.is_leaving:
-            super().forget(stream)
-        else:
-            # A call that is answered at once.
-            stream.closed()
 
     def _close_transport(self) -> None:
         """End the connection in two halves. A socket that is closed with unread bytes discards its
