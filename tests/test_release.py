@@ -38,7 +38,7 @@ def test_an_upgrade_of_one_package_brings_the_others_it_was_released_with(name: 
 
 
 def test_every_package_is_found() -> None:
-    assert len(PROJECTS) == len(FILES) == 13
+    assert len(PROJECTS) == len(FILES) == 14
 
 
 def test_a_broker_and_a_local_cluster_come_with_the_compiled_kernel() -> None:
