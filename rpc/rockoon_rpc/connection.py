@@ -137,10 +137,11 @@ class Connection(asyncio.BufferedProtocol):
             self._join_line()
         wanting, self._wanting = self._wanting, []
         for stream in wanting:
-            if stream.is_closed or not (stream.is_pending or self.is_choked):
-                stream.notify_room()
-            else:
+            if self.is_choked and not stream.is_closed:
                 self._wanting.append(stream)
+            elif stream.is_closed or not stream.is_pending:
+                # ROOM notifies the others.
+                stream.notify_room()
 
     def get_buffer(self, _sizehint: int) -> memoryview:
         return self._buffer
