@@ -6,21 +6,14 @@ from pathlib import Path
 from grpc import aio
 
 from rockoon_core.channels import Dialer, Tls
-<<<<<<< HEAD
-=======
 from rockoon_rpc.limits import Limits
->>>>>>> h-peers
 from rockoon_rpc.server import Server
 
 
 def server(message_bytes_max: int = 64 << 20, calls_max: int | None = None) -> Server:
     """A server that shares its port with its successor."""
-<<<<<<< HEAD
-    return Server(message_bytes_max=message_bytes_max, calls_max=calls_max, reuse_port=True)
-=======
     limits = Limits(message_bytes_max=message_bytes_max)
     return Server(limits=limits, calls_max=calls_max, reuse_port=True)
->>>>>>> h-peers
 
 
 def channel(address: str, ca: Path | None = None) -> aio.Channel:
