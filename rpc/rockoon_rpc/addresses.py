@@ -1,4 +1,4 @@
-"""Addresses: what the peers of one address have at all servers of a service together.
+"""Addresses: connections and calls of each address at all servers of a service together.
 
 An address has a bound of connections and of calls. A pause follows when one of its connections has
 used up a budget: new connections of the address are closed at once.
@@ -15,7 +15,7 @@ log = logging.getLogger(__name__)
 LOG_SECONDS = 60.0
 ADDRESSES_LOGGED_MAX = 5
 CALM_LOG_SECONDS = 1.0
-# That have no connection and must wait. More than these hold nobody back.
+# Addresses in a pause. If more addresses flood, the oldest pauses are forgotten.
 CALM_ADDRESSES_MAX = 10_000
 
 
@@ -105,12 +105,11 @@ class Addresses:
         """A connection of an address has used up a budget: the address has a pause."""
         now = self._clock()
         self.calmed += 1
-        if not self._calm_seconds:
-            return
-        if len(self._calm_until) >= CALM_ADDRESSES_MAX:
-            ends = {key: end for key, end in self._calm_until.items() if end > now}
-            self._calm_until = ends if len(ends) < CALM_ADDRESSES_MAX else {}
-        self._calm_until[address] = now + self._calm_seconds
+        if self._calm_seconds:
+            self._calm_until.pop(address, None)
+            if len(self._calm_until) >= CALM_ADDRESSES_MAX:
+                del self._calm_until[next(iter(self._calm_until))]
+            self._calm_until[address] = now + self._calm_seconds
         if now >= self._log_calm_after:
             self._log_calm_after = now + CALM_LOG_SECONDS
             log.warning(

@@ -1,8 +1,8 @@
-"""Calls that answer at once cost no task: their coroutine runs where the request was received.
+"""First step of a call: a call that needs no wait has no task.
 
-A coroutine that waits for something gets a task then, which waits for the same and continues it.
-Code of the first step sees a current task all the same, so `asyncio.timeout`, `TaskGroup` and
-cancellation work in it: a `FirstStep` stands in for the task that may follow.
+Its coroutine runs in the callback that has received the request. If it waits for something, a task
+waits for the same and continues the coroutine. `FirstStep` is the current task of the first step,
+so `asyncio.timeout`, `TaskGroup` and cancellation work there too.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ _leave_task: Callable[[asyncio.AbstractEventLoop, Any], None] = tasks._leave_tas
 
 
 class FirstStep:
-    """The current task of a first step. What is asked of it later, its task does."""
+    """The current task of a first step. It delegates to the task that continues the call."""
 
     __slots__ = ("__weakref__", "_cancels", "task")
 
@@ -29,7 +29,7 @@ class FirstStep:
         self._cancels = 0
 
     def cancel(self, msg: object = None) -> bool:
-        """Cancel what is awaited next, or the task."""
+        """Cancel the task, or the first wait of the coroutine."""
         if self.task is not None:
             return self.task.cancel(msg)
         self._cancels += 1
@@ -58,7 +58,7 @@ class FirstStep:
 
 
 class Ending(Protocol):
-    """Is told of a coroutine's end, in the first step or in the task."""
+    """Receives the result of a coroutine, from the first step or from the task."""
 
     def returned(self, result: Any) -> None: ...
 
@@ -94,8 +94,8 @@ def run(loop: asyncio.AbstractEventLoop, steps: Steps, ending: Ending) -> asynci
         return None
     _leave_task(loop, step)
     rest = _rest(steps, awaited, ending)
-    # To the point at which its task begins: a task that is cancelled before its first step does
-    # not enter a new coroutine, and `steps` would learn nothing of it.
+    # A task that is cancelled before its first step does not enter a new coroutine, and would not
+    # pass the cancellation to `steps`. So the coroutine is entered here.
     rest.send(None)
     task: asyncio.Task[None] = loop.create_task(rest, context=context)
     step.begin(task)
@@ -120,7 +120,7 @@ def _continued(steps: Steps, awaited: Any) -> Any:
         try:
             yield
         except asyncio.CancelledError as cancelled:
-            # As a task does: cancelled is what it waits for, if that can be.
+            # As a task does: cancel the awaited future, if there is one.
             if not (awaited is not None and awaited.cancel(*cancelled.args)):
                 awaited = steps.throw(cancelled)
         while True:

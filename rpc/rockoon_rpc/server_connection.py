@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 LEAVE_SECONDS = 0.5
 # A connection without calls is looked at so often before its time is over.
 IDLE_LOOKS = 4
-# Of a turn of 64 KiB: what a frame without effect and a reset cost, beside their bytes. A turn of
-# which more than half was waste is followed by a pause, so a flood gets a tenth of one core.
+# Costs of a frame without effect and of a reset, relative to `Limits.turn_bytes`. If more than half
+# of a turn was waste, a pause follows, so a flood gets a tenth of one core.
 IDLE_FRAME_COST = 512
 RESET_COST = 2 << 10
 WASTE_PAUSE_SECONDS = 0.01
@@ -62,7 +62,7 @@ class ServerConnection(Connection):
         self.server = server
         self.share = share
         self.address = share.address
-        self.is_ready = self.is_leaving = False
+        self.is_ready = self.is_leaving = self._is_calmed = False
         self.receipts = Receipts(super().ping)
         # Ends of the handshake, then looks at how long it has been idle.
         self._timer: asyncio.TimerHandle | None = None
@@ -249,16 +249,20 @@ class ServerConnection(Connection):
             self.close(ErrorCode.ENHANCE_YOUR_CALM, "too many streams are reset")
 
     def _broken(self, code: int, reason: str) -> None:
-        if code == ErrorCode.ENHANCE_YOUR_CALM:
-            self.server.calm(self, reason)
+        self._calm(code, reason)
         super()._broken(code, reason)
 
     def close(
         self, code: int = ErrorCode.NO_ERROR, reason: str = "the connection is closed"
     ) -> None:
-        if code == ErrorCode.ENHANCE_YOUR_CALM and not self.is_closing:
-            self.server.calm(self, reason)
+        self._calm(code, reason)
         super().close(code, reason)
+
+    def _calm(self, code: int, reason: str) -> None:
+        """Have the address pause if a budget is used up, this side's or the session's."""
+        if code == ErrorCode.ENHANCE_YOUR_CALM and not self._is_calmed:
+            self._is_calmed = True
+            self.server.calm(self, reason)
 
     # The end.
 
@@ -308,12 +312,12 @@ class ServerConnection(Connection):
             stream.closed()
 
     def _close_transport(self) -> None:
-        """End the connection in two halves. A socket that is closed with bytes that nobody has
-        read discards what it was given last, an answer among it: so this side ends, and reads on
-        until the peer has ended its side."""
+        """End the connection in two halves. A socket that is closed with unread bytes discards its
+        last output, for example an answer. So this side sends the end, and reads until the peer
+        has sent its end."""
         transport = self.transport
         if transport.can_write_eof() and not transport.is_closing():
-            # The peer may have gone by itself.
+            # The peer may have ended the connection.
             with contextlib.suppress(OSError):
                 transport.resume_reading()
                 transport.write_eof()

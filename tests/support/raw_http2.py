@@ -117,7 +117,8 @@ async def raw_peer(
     """A connection that has begun as it should."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=limit)
     try:
-        writer.write(frames.PREFACE + settings)
+        # A server's windows count as soon as its settings are acknowledged.
+        writer.write(frames.PREFACE + settings + frames.frame(frames.SETTINGS, frames.ACK, 0))
         yield RawPeer(reader, writer)
     finally:
         writer.transport.abort()
