@@ -144,7 +144,7 @@ rolling: cluster  ## each service is restarted in turn under all kinds of client
 failover: cluster  ## the leader of a log goes, TRIALS=20 times in each way: how long producers wait, what is lost
 	@$(BIN)/python -m bench.failover $(if $(TRIALS),--trials $(TRIALS)) $(if $(KIND),--only "$(KIND)")
 
-# SCALE=0.1 is a glance, SCALE=5 half an hour. BREAK=all shows that it can fail. ONLY=http2 takes about 90 minutes.
+# SCALE=0.1 is a glance, SCALE=5 half an hour. BREAK=all shows that it can fail. ONLY=http2 takes about 100 minutes.
 faults: cluster  ## kills, power cuts, failing disks, flipped bits, any call: ONLY='NAME,copies-*' SEED=7 SCALE=6 BREAK=NAME; fills docs/faults.md; with ONLY=http2 also ATTACKS='ping,*reset*' SERVICES=broker,gateway TLS=off|on CONNECTIONS=1,20 SECONDS=3, WRITE=1 fills docs/security.md
 	@PYTHONPATH=tests $(BIN)/python -m faults $(if $(ONLY),--only '$(ONLY)',--out docs/faults.md) $(if $(SEED),--seed $(SEED)) $(if $(SCALE),--scale $(SCALE)) $(if $(BREAK),--break $(BREAK)) \
 		$(if $(ATTACKS),--attacks '$(ATTACKS)') $(if $(SERVICES),--services $(SERVICES)) $(if $(TLS),--tls $(TLS)) $(if $(CONNECTIONS),--connections $(CONNECTIONS)) \

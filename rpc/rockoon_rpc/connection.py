@@ -19,6 +19,7 @@ from typing import Any, ClassVar
 from weakref import WeakKeyDictionary
 
 from rockoon_rpc import session as events
+from rockoon_rpc.ended_session import ENDED
 from rockoon_rpc.limits import Limits
 from rockoon_rpc.liveness import Liveness, PeerWatch
 from rockoon_rpc.session import ErrorCode, Event, Session
@@ -126,6 +127,8 @@ class Connection(asyncio.BufferedProtocol):
             self._watch.stop()
         reason = "the connection ended" if failure is None else f"the connection ended: {failure}"
         self._fail_streams(ErrorCode.CANCEL, reason)
+        # Releases the session's memory now: a connection is in reference cycles.
+        self.session = ENDED
 
     def pause_writing(self) -> None:
         self.is_choked = True
