@@ -1,6 +1,7 @@
 """A service process says when it serves, and its exit status says why it ended."""
 
 import json
+import os
 import signal
 import socket
 import subprocess
@@ -19,9 +20,10 @@ from support.waiting import DEADLINE_SECONDS
 SAMPLE = Path(__file__).with_name("sample_service.py")
 
 
-def start(*arguments: str) -> subprocess.Popen[str]:
+def start(*arguments: str, **environment: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, str(SAMPLE), *arguments],
+        env={**os.environ, **environment},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -51,6 +53,17 @@ def test_a_ready_service_answers_health_checks_and_sigterm_stops_it() -> None:
     status, errors = end(process)
     assert status == ExitStatus.STOPPED
     assert "stopped: received SIGTERM" in errors
+
+
+def test_a_service_without_the_kernel_says_so_at_start_and_answers() -> None:
+    process = start(ROCKOON_KERNEL="numpy")
+    with grpc.insecure_channel(ready(process)) as channel:
+        request = health_pb2.HealthCheckRequest(service="")
+        reply = health_pb2_grpc.HealthStub(channel).Check(request, timeout=DEADLINE_SECONDS)
+        assert reply.status == health_pb2.HealthCheckResponse.SERVING
+    process.send_signal(signal.SIGTERM)
+    _, errors = end(process)
+    assert errors.count("HTTP/2: h2 for Python") == 1
 
 
 def test_a_service_with_nothing_in_it_has_the_settings_and_metrics_of_every_service() -> None:
