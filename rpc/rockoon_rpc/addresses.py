@@ -30,7 +30,7 @@ class Share:
 
     Attributes:
         connections: open ones.
-        calls: in progress, without those of the cluster's own services.
+        calls: in progress.
     """
 
     __slots__ = ("address", "calls", "connections")

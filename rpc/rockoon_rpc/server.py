@@ -56,8 +56,8 @@ class Server:
     Args:
         guard: chooses the handler of each method; None leaves it to the handlers.
         calls_max: calls in progress; further ones are refused. None for any number.
-        calls_per_address_max: of them, those of one address, without those of the cluster's own
-            services.
+        calls_per_address_max: calls of one address in progress; further ones are refused, except
+            those on internal connections.
         connections_max: open connections; further ones are closed at once.
         addresses: shares of addresses; several servers may have the same object.
         handshake_seconds_max: how long a connection may take to begin HTTP/2.
