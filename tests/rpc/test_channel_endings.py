@@ -247,7 +247,8 @@ async def test_a_server_that_does_not_read_does_not_keep_a_channel_from_closing(
         channel = Channel(address)
         await channel.channel_ready()
         server = await came.get()
-        server.writer.transport.pause_reading()
+        transport: Any = server.writer.transport
+        transport.pause_reading()
         call = unary(channel, bytes(64 << 20))
         async with asyncio.timeout(DEADLINE_SECONDS):
             await channel.close()
