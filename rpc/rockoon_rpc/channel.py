@@ -1,4 +1,4 @@
-"""A channel to one address, in the place of `grpc.aio.Channel`.
+"""A channel to one address; replaces `grpc.aio.Channel`.
 
 It connects when there is a call, and again after failures. A call waits for a connection that is
 being made. After a failure calls fail at once until the next try to connect.
@@ -26,7 +26,7 @@ from rockoon_rpc.liveness import Liveness
 from rockoon_rpc.session import Implementation
 
 CONNECT_SECONDS_MAX = 5.0
-# How long a server may take to end its side of a connection over TLS.
+# Until a server has to have ended its side of a connection over TLS.
 CLOSE_SECONDS_MAX = 1.0
 # Upper bounds of the first pause between tries to connect, and of later ones.
 PAUSE_SECONDS_FIRST, PAUSE_SECONDS_MAX = 0.1, 1.0
@@ -156,7 +156,7 @@ class Channel(aio.Channel):
             self._note_failure(f"{reason} {connection.reason}".rstrip())
             return
         if not connection.is_open:
-            # With a pause: such a server would be called again at once.
+            # With a pause: the next call would try to connect again at once.
             self._note_failure(f"failed to connect to {self.address}: it accepts no calls")
             connection.close()
             return
@@ -228,7 +228,7 @@ class Channel(aio.Channel):
             connection.close()
         if not closing:
             return
-        # A loop that ends before connections over TLS have ended complains of them.
+        # If a loop ends before its connections over TLS, it logs an error for each.
         ends = [each.ended for each in closing]
         await asyncio.wait(ends, timeout=CLOSE_SECONDS_MAX)
         for connection in closing:

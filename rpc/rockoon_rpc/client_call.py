@@ -108,7 +108,7 @@ class ClientCall:
 
     Args:
         method: that is called.
-        request: a message, or an iterable of those of a stream; None when they are written.
+        request: a message, or an iterable of messages; None if they are written later.
         timeout: seconds; None for none.
         metadata: of the call.
         waits: for a connection, however often tries to connect fail.
@@ -382,7 +382,7 @@ class StreamCall(ClientCall, MessageStream):
     """A call with a stream of requests, of answers, or of both.
 
     Attributes:
-        on_message: as of `MessageStream`, but called with parsed messages.
+        on_message: see `MessageStream`; called with parsed messages.
     """
 
     __slots__ = (*_CALL_SLOTS, "_requests", "_sending")
@@ -530,7 +530,7 @@ class StreamCall(ClientCall, MessageStream):
         return message
 
     async def _only(self) -> Any:
-        """The only answer; what follows must be status OK."""
+        """Return the only answer of a call whose status is OK."""
         answer = await self.read()
         if answer is aio.EOF:
             raise failure(grpc.StatusCode.INTERNAL, "the server sent no answer")

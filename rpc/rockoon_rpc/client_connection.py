@@ -50,10 +50,9 @@ class ClientConnection(Connection):
     @property
     def is_open(self) -> bool:
         """Whether it has room for a call."""
-        session = self.session
-        return session.open_streams < session.streams_max and not (
-            self.is_lost or self.is_closing or self.is_leaving
-        )
+        if self.is_lost or self.is_closing or self.is_leaving:
+            return False
+        return self.session.open_streams < self.session.streams_max
 
     def send(self, call: ClientCall) -> bool:
         """Send a call; return False, without any effect, if the connection has no room for it."""

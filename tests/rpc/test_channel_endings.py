@@ -247,7 +247,8 @@ async def test_a_server_that_does_not_read_does_not_keep_a_channel_from_closing(
         channel = Channel(address)
         await channel.channel_ready()
         server = await came.get()
-        server.writer.transport.pause_reading()
+        transport: Any = server.writer.transport
+        transport.pause_reading()
         call = unary(channel, bytes(64 << 20))
         async with asyncio.timeout(DEADLINE_SECONDS):
             await channel.close()
@@ -272,3 +273,54 @@ async def test_a_pause_between_tries_ends_with_the_channel_and_not_before(
         async with asyncio.timeout(DEADLINE_SECONDS):
             assert await waits.code() is grpc.StatusCode.CANCELLED
         assert came.empty()
+
+
+async def test_a_server_that_asks_for_calm_is_not_called_before_a_pause(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(channel_module, "PAUSE_SECONDS_MAX", NEVER_SECONDS)
+    async with raw_server() as (address, came), Channel(address) as channel:
+        first = unary(channel)
+        server = await came.get()
+        await server.next_call()
+        await server.send(frames.goaway(1, ErrorCode.ENHANCE_YOUR_CALM))
+        await server.answer(1, b"y")
+        assert await first == b"y"
+        assert await server.has_ended()
+        assert await code_of(unary(channel)) is grpc.StatusCode.UNAVAILABLE
+        assert came.empty()
+
+
+async def test_calls_of_one_iteration_of_the_loop_leave_together() -> None:
+    async with raw_server() as (address, came), Channel(address) as channel:
+        await channel.channel_ready()
+        server = await came.get()
+        connection: Any = channel._connection
+        writes: list[bytes] = []
+
+        def flush(real: Any = connection.flush) -> None:
+            writes.append(b"")
+            real()
+
+        connection.flush = flush
+        calls = [unary(channel) for _ in range(3)]
+        for number in (1, 3, 5):
+            assert await server.next_call() == number
+        assert len(writes) == 1
+        for call in calls:
+            call.cancel()
+
+
+async def test_an_answer_that_cannot_be_parsed_fails_its_call_alone() -> None:
+    def fails(_answer: bytes) -> bytes:
+        raise ValueError("no message")
+
+    async with raw_server() as (address, came), Channel(address) as channel:
+        parsing: Any = channel.unary_unary("/test.Callee/Unary", None, fails)
+        call, other = parsing(b"x"), unary(channel)
+        server = await came.get()
+        for number in (1, 3):
+            await server.answer(await server.next_call(), b"y%d" % number)
+        assert await code_of(call) is grpc.StatusCode.INTERNAL
+        assert "no message" in await call.details()
+        assert await other == b"y3"
