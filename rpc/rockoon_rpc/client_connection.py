@@ -91,6 +91,12 @@ class ClientConnection(Connection):
         self._channel.lost(self)
         super()._fail_streams(code, reason)
 
+    def eof_received(self) -> bool:
+        # `connection_lost` follows in a later iteration of the loop; a call in between would fail.
+        self.is_leaving = True
+        self._channel.lost(self)
+        return False
+
     def connection_lost(self, failure: BaseException | None) -> None:
         self.is_lost = True
         self.reason = str(failure or "")
