@@ -99,8 +99,12 @@ class Peers:
 
     async def wait_stream(self, requests: Any, _context: Any) -> AsyncIterator[bytes]:
         request = await anext(aiter(requests))
-        yield request
-        await self._until_ended(request)
+        try:
+            # The cancellation can arrive before the generator goes on.
+            yield request
+            await self._until_ended(request)
+        finally:
+            event(self._ended, request).set()
 
     async def _until_ended(self, key: bytes) -> None:
         event(self._begun, key).set()
