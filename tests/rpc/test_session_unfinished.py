@@ -15,7 +15,7 @@ each = pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
 RESOURCE_EXHAUSTED = 8
 PART, FRAME = 10_000, 64 << 10
 LIMITS = Limits(unfinished_bytes_max=10 * PART)
-# The front of a message that is longer than what arrives of it.
+# The beginning of a longer message.
 FRONT = wire.message(bytes(20 * PART))[: PART + 5]
 
 

@@ -12,8 +12,9 @@ const KEPT_CAPACITY_MAX: usize = 4 << 10;
 #[derive(Default)]
 struct State {
     lent: &'static [u8],
-    /// Bytes of earlier calls that h2 has not read, and how many of them it has read since.
+    /// Bytes that h2 did not read while they were lent.
     left: Vec<u8>,
+    /// The number of bytes of `left` that h2 has read since.
     read: usize,
 }
 
