@@ -435,6 +435,31 @@ def test_resets_because_of_the_peer_are_waste(implementation: Any) -> None:
 
 
 @each
+@pytest.mark.parametrize("in_one_turn", [False, True])
+@pytest.mark.parametrize(
+    "breaks",
+    [wire.window_update(1, (1 << 31) - 1), wire.headers(1, [("x", "y")]), wire.frame(2, 0, 1, b"\0\0\0\1\0")],
+    ids=["window", "headers", "priority"],
+)
+def test_a_peer_that_breaks_the_stream_of_a_whole_call_ends_the_call(
+    implementation: Any, breaks: bytes, in_one_turn: bool
+) -> None:
+    """CVE-2025-8671: else its handler continues, and the peer may open another stream for it."""
+    client = RawClient(implementation)
+    if in_one_turn:
+        client.send(whole_request(1) + breaks)
+    else:
+        client.send(whole_request(1))
+        client.send(breaks)
+    if of_kind(client.events, events.BROKEN):
+        return
+    found = of_kind(client.events, events.CALL, events.RESET)
+    assert [event[:2] for event in found] in ([(events.CALL, 1), (events.RESET, 1)], [])
+    assert client.session.open_streams == 0
+    assert sum(event[2] for event in of_kind(client.events, events.WASTE)) >= 1
+
+
+@each
 def test_a_flood_is_handled_in_turns(implementation: Any) -> None:
     client = RawClient(implementation)
     flood = wire.ping() * 5000
