@@ -101,7 +101,7 @@ class ServerConnection(Connection):
         self._timer = self.loop.call_later(seconds, self._look_idle)
 
     def _look_idle(self) -> None:
-        if self.streams or self._requests_due:
+        if self.has_calls:
             self._idle_looks = 0
         self._idle_looks += 1
         if self._idle_looks > IDLE_LOOKS:
@@ -214,8 +214,9 @@ class ServerConnection(Connection):
             self._request_timer = self.loop.call_at(due, self._end_late_requests)
 
     @property
-    def awaits_requests(self) -> bool:
-        return bool(self._requests_due)
+    def has_calls(self) -> bool:
+        """Whether a call is not over, also one that the session has not reported yet."""
+        return bool(self.streams or self.session.open_streams)
 
     def _end_late_requests(self) -> None:
         self._request_timer = None
@@ -285,7 +286,7 @@ class ServerConnection(Connection):
     def stream_over(self) -> None:
         if self.server.is_stopping:
             self.server.look_quiet()
-        if self.is_leaving and not (self.streams or self._requests_due or self._is_in_turn):
+        if self.is_leaving and not (self.has_calls or self._is_in_turn):
             self._close_when_sent()
 
     def _close_when_sent(self) -> None:

@@ -30,7 +30,9 @@ class Callee:
         self.cancelled = 0
         self.may_answer = asyncio.Event()
 
-    async def unary(self, request: bytes, _context: Any) -> bytes:
+    async def unary(self, request: bytes, context: Any) -> bytes:
+        if request == b"leave":
+            asyncio.get_running_loop().call_soon(context.connection.leave)
         return request
 
     async def waits(self, request: bytes, _context: Any) -> bytes:
@@ -147,6 +149,21 @@ async def test_a_server_that_leaves_refuses_new_calls_and_answers_those_it_has()
             callee.may_answer.set()
             assert await peer.is_answered(1)
         assert callee.begun == 1
+
+
+async def test_a_server_that_leaves_answers_calls_that_wait_for_their_turn() -> None:
+    callee = Callee()
+    limits = Limits(turn_calls=2)
+    async with served(callee, limits=limits) as (server, port), raw_peer(port) as peer:
+        await peer.send(head(1) + head(3))
+        await eventually(lambda: [each.session.open_streams for each in server.connections] == [2])
+        # The server leaves before the turn of the last two calls.
+        completed = data(1, b"leave", ends=True) + data(3, b"", ends=True)
+        await peer.send(completed + call(5) + call(7))
+        is_answered = await peer.is_answered(5) and await peer.is_answered(7)
+        (leaves,) = (each for each in peer.seen if each.kind == frames.GOAWAY)
+        last, _ = frames.TWO_NUMBERS.unpack(leaves.payload)
+        assert is_answered or last == 3, "its caller does not send a call again that GOAWAY covers"
 
 
 async def test_a_server_that_stops_waits_for_who_takes_a_long_answer() -> None:
