@@ -15,6 +15,7 @@ from support.session_pairs import (
     ONE,
     RawClient,
     RawServer,
+    head,
     of_kind,
     request,
     request_pairs,
@@ -784,3 +785,28 @@ def test_settings_of_a_session_name_its_limits(implementation: Any) -> None:
     assert "ACK" in settings[1].flags
     server = RawServer(implementation, limits, preface=wire.settings())
     assert server.frames[0].settings[wire.ENABLE_PUSH] == 0
+
+
+@each
+def test_messages_before_goaway_are_reported_in_later_turns(implementation: Any) -> None:
+    """The server ends its last call and leaves: more messages than one turn has, in one piece."""
+    server = RawServer(implementation)
+    stream = server.session.request(head(implementation, MANY), b"request", one_answer=False)
+    answer = wire.headers(stream, RawServer.answer_pairs)
+    answer += wire.data(stream, wire.message(b"") * 1_400)
+    answer += wire.headers(stream, [("grpc-status", "0")], end=True)
+    found = server.session.receive(answer + wire.goaway(stream))
+    while server.session.is_behind:
+        found += server.session.receive(b"")
+    assert len(of_kind(found, events.MESSAGE)) == 1_400
+    assert of_kind(found, events.FINISHED) == [(events.FINISHED, stream, OK, "", ())]
+    assert server.session.open_streams == 0
+
+
+@each
+@pytest.mark.parametrize("code", [ErrorCode.NO_ERROR, ErrorCode.INTERNAL_ERROR])
+def test_a_client_that_leaves_without_calls_is_reported(implementation: Any, code: int) -> None:
+    client = RawClient(implementation)
+    client.send(wire.goaway(0, code))
+    found = of_kind(client.events, events.GOAWAY, events.BROKEN)
+    assert found in ([(events.GOAWAY, 0, code, "")], [(events.BROKEN, 0, "the client leaves")])

@@ -728,15 +728,19 @@ fn advance<B: Body>(link: &mut Link<B>, accepted: &mut Vec<Accepted<B>>) -> Resu
     loop {
         match connection.poll_accept(&mut context) {
             Poll::Ready(Some(Ok(stream))) => accepted.push(stream),
-            Poll::Ready(Some(Err(error))) => return Err(End::of(&error)),
-            // The client has sent GOAWAY, and no call is left.
-            Poll::Ready(None) => {
-                return Err(End::Broken(
-                    super::NO_ERROR,
-                    "the client leaves".to_string(),
-                ))
+            Poll::Ready(Some(Err(error))) => {
+                return Err(match End::of(&error) {
+                    End::Over => client_leaves(),
+                    end => end,
+                })
             }
+            Poll::Ready(None) => return Err(client_leaves()),
             Poll::Pending => return Ok(is_new),
         }
     }
+}
+
+/// The client has sent GOAWAY, with an error or without, and no call is left.
+fn client_leaves() -> End {
+    End::Broken(super::NO_ERROR, "the client leaves".to_string())
 }
