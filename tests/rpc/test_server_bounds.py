@@ -35,6 +35,10 @@ class Callee:
             asyncio.get_running_loop().call_soon(context.connection.leave)
         return request
 
+    async def long(self, _request: bytes, _context: Any) -> bytes:
+        self.begun += 1
+        return 5 * LONG
+
     async def waits(self, request: bytes, _context: Any) -> bytes:
         self.begun += 1
         await self.may_answer.wait()
@@ -60,6 +64,7 @@ async def served(callee: Callee, **bounds: Any) -> AsyncIterator[tuple[Server, i
     unary = grpc.unary_unary_rpc_method_handler
     handlers: dict[str, Any] = {
         "Unary": unary(callee.unary),
+        "Long": unary(callee.long),
         "Waits": unary(callee.waits),
         "Endless": grpc.unary_stream_rpc_method_handler(callee.endless),
         "Reads": grpc.stream_unary_rpc_method_handler(callee.reads),
@@ -182,6 +187,29 @@ async def test_a_server_that_stops_waits_for_who_takes_a_long_answer() -> None:
             assert await peer.is_answered(1)
         sent = [each.payload for each in peer.seen if each.kind == frames.DATA]
         assert b"".join(sent)[5:] == LONG
+
+
+async def test_a_server_that_stops_waits_until_the_transport_has_room_for_an_answer() -> None:
+    callee = Callee()
+    wide = frames.settings({frames.INITIAL_WINDOW_SIZE: 1 << 24})
+    wide += frames.window_update(0, 1 << 30)
+    async with served(callee) as (server, port), raw_peer(port) as peer:
+        await peer.send(wide + call(1))
+        assert await peer.is_answered(1)
+        (connection,) = server.connections
+        number = 1
+        while not connection.is_choked:
+            number += 2
+            await peer.send(call(number, path="/test.Echo/Long"))
+            await eventually(lambda: callee.begun == number // 2)
+            await asyncio.sleep(0)
+        number += 2
+        await peer.send(call(number))
+        await eventually(lambda: connection.session.unsent_bytes > 0)
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(server.stop(DEADLINE_SECONDS))
+            await eventually(lambda: server.is_stopping)
+            assert await peer.is_answered(number)
 
 
 async def test_a_connection_with_a_call_is_not_idle_however_long_that_takes() -> None:

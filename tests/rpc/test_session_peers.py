@@ -439,7 +439,11 @@ def test_resets_because_of_the_peer_are_waste(implementation: Any) -> None:
 @pytest.mark.parametrize("in_one_turn", [False, True])
 @pytest.mark.parametrize(
     "breaks",
-    [wire.window_update(1, (1 << 31) - 1), wire.headers(1, [("x", "y")]), wire.frame(2, 0, 1, b"\0\0\0\1\0")],
+    [
+        wire.window_update(1, (1 << 31) - 1),
+        wire.headers(1, [("x", "y")]),
+        wire.frame(2, 0, 1, b"\0\0\0\1\0"),
+    ],
     ids=["window", "headers", "priority"],
 )
 def test_a_peer_that_breaks_the_stream_of_a_whole_call_ends_the_call(
