@@ -13,7 +13,7 @@ LIVENESS = Liveness(ping_seconds=0.05, answer_seconds=0.05)
 
 
 class FullTransport:
-    """What its peer reads is replaced at once: it always holds the same number of bytes."""
+    """Holds the same number of bytes however much its peer reads."""
 
     def __init__(self) -> None:
         self.is_aborted = False

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import grpc
@@ -34,6 +35,9 @@ class Callee:
         if request == b"leave":
             asyncio.get_running_loop().call_soon(context.connection.leave)
         return request
+
+    def has_begun(self, count: int) -> bool:
+        return self.begun == count
 
     async def long(self, _request: bytes, _context: Any) -> bytes:
         self.begun += 1
@@ -197,13 +201,12 @@ async def test_a_server_that_stops_waits_until_the_transport_has_room_for_an_ans
         await peer.send(wide + call(1))
         assert await peer.is_answered(1)
         (connection,) = server.connections
-        number = 1
+        number = 3
         while not connection.is_choked:
-            number += 2
             await peer.send(call(number, path="/test.Echo/Long"))
-            await eventually(lambda: callee.begun == number // 2)
+            number += 2
+            await eventually(partial(callee.has_begun, number // 2 - 1))
             await asyncio.sleep(0)
-        number += 2
         await peer.send(call(number))
         await eventually(lambda: connection.session.unsent_bytes > 0)
         async with asyncio.TaskGroup() as tasks:

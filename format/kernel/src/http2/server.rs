@@ -117,8 +117,8 @@ impl<B: Body> Call<B> {
         }
     }
 
-    /// The code with which h2 has reset the stream. A call whose requests are complete has no other
-    /// sign of it.
+    /// The code with which h2 has reset the stream. Nothing else reports the reset of a call whose
+    /// requests are complete.
     fn poll_reset(&mut self) -> Option<Reason> {
         let mut context = Context::from_waker(Waker::noop());
         let polled = match &mut self.answer {
