@@ -134,6 +134,9 @@ class Connection(asyncio.BufferedProtocol):
         self.is_choked = True
 
     def resume_writing(self) -> None:
+        if self._watch is not None:
+            # The peer reads, also if nothing is read from it.
+            self._watch.signs += 1
         self.is_choked = False
         self.flush()
         if self._is_paused:
@@ -255,9 +258,11 @@ class Connection(asyncio.BufferedProtocol):
         if self._before_flush:
             # What the callbacks queue needs no other flush.
             had_flush, self._has_flush = self._has_flush, True
-            while self._before_flush:
-                self._before_flush.pop()()
-            self._has_flush = had_flush
+            try:
+                while self._before_flush:
+                    self._before_flush.pop()()
+            finally:
+                self._has_flush = had_flush
         while not (self.is_choked or self.is_lost or self.is_closing):
             pieces = self.session.output()
             if not pieces:
@@ -312,6 +317,9 @@ class Connection(asyncio.BufferedProtocol):
         if code != ErrorCode.NO_ERROR:
             self.session.close(code, reason)
         self.flush()
+        if self.is_closing:
+            # By BROKEN, which the flush has handled.
+            return
         self.is_closing = True
         self._fail_streams(code or ErrorCode.CANCEL, reason)
         self._close_transport()

@@ -105,7 +105,8 @@ def run(loop: asyncio.AbstractEventLoop, steps: Steps, ending: Ending) -> asynci
 async def _rest(steps: Steps, awaited: Any, ending: Ending) -> None:
     try:
         result = await _continued(steps, awaited)
-    except (KeyboardInterrupt, SystemExit):
+    except (KeyboardInterrupt, SystemExit, GeneratorExit):
+        # GeneratorExit: the loop has ended before the call.
         raise
     except BaseException as failure:  # noqa: BLE001 - passed on
         ending.raised(failure)

@@ -30,7 +30,7 @@ class PeerWatch:
         liveness: time limits.
 
     Attributes:
-        signs: how often bytes have arrived; counted by the connection.
+        signs: how often bytes have arrived, or the peer has read; counted by the connection.
     """
 
     __slots__ = (

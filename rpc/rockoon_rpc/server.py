@@ -198,7 +198,7 @@ class Server:
 
     def look_quiet(self) -> None:
         """Notify `stop` if no call is in progress."""
-        if not (self._calls or any(each.awaits_requests for each in self.connections)):
+        if not (self._calls or any(each.has_calls for each in self.connections)):
             self._quiet.set()
 
     # For its listeners and connections.

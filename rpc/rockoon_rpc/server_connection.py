@@ -101,7 +101,7 @@ class ServerConnection(Connection):
         self._timer = self.loop.call_later(seconds, self._look_idle)
 
     def _look_idle(self) -> None:
-        if self.streams or self._requests_due:
+        if self.has_calls:
             self._idle_looks = 0
         self._idle_looks += 1
         if self._idle_looks > IDLE_LOOKS:
@@ -214,8 +214,12 @@ class ServerConnection(Connection):
             self._request_timer = self.loop.call_at(due, self._end_late_requests)
 
     @property
-    def awaits_requests(self) -> bool:
-        return bool(self._requests_due)
+    def has_calls(self) -> bool:
+        """Whether a call is not over, also one that the session has not reported yet, or the
+        transport has no room for an answer."""
+        if self.is_lost or self.is_closing:
+            return False
+        return bool(self.streams or self.session.open_streams or self.is_choked)
 
     def _end_late_requests(self) -> None:
         self._request_timer = None
@@ -283,15 +287,12 @@ class ServerConnection(Connection):
             self.loop.call_later(LEAVE_SECONDS, self.leave)
 
     def stream_over(self) -> None:
+        if self.is_leaving and not (self.has_calls or self._is_in_turn):
+            self.flush()
+            if not self.has_calls:
+                self.close()
         if self.server.is_stopping:
             self.server.look_quiet()
-        if self.is_leaving and not (self.streams or self._requests_due or self._is_in_turn):
-            self._close_when_sent()
-
-    def _close_when_sent(self) -> None:
-        self.flush()
-        if not self.is_choked:
-            self.close()
 
     def _take_turn(self, data: memoryview | bytes) -> None:
         super()._take_turn(data)

@@ -103,11 +103,6 @@ class MessageStream:
         if self._waiting is not None and not self._waiting.done():
             self._waiting.set_result(None)
 
-    @property
-    def has_unread(self) -> bool:
-        """Whether a message waits for its reader."""
-        return bool(self._unread)
-
     def next_unread(self) -> bytes | None:
         """Read the next message that has arrived; None if there is none."""
         if self._is_paused or not self._unread:

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import grpc
@@ -30,8 +31,17 @@ class Callee:
         self.cancelled = 0
         self.may_answer = asyncio.Event()
 
-    async def unary(self, request: bytes, _context: Any) -> bytes:
+    async def unary(self, request: bytes, context: Any) -> bytes:
+        if request == b"leave":
+            asyncio.get_running_loop().call_soon(context.connection.leave)
         return request
+
+    def has_begun(self, count: int) -> bool:
+        return self.begun == count
+
+    async def long(self, _request: bytes, _context: Any) -> bytes:
+        self.begun += 1
+        return 5 * LONG
 
     async def waits(self, request: bytes, _context: Any) -> bytes:
         self.begun += 1
@@ -58,6 +68,7 @@ async def served(callee: Callee, **bounds: Any) -> AsyncIterator[tuple[Server, i
     unary = grpc.unary_unary_rpc_method_handler
     handlers: dict[str, Any] = {
         "Unary": unary(callee.unary),
+        "Long": unary(callee.long),
         "Waits": unary(callee.waits),
         "Endless": grpc.unary_stream_rpc_method_handler(callee.endless),
         "Reads": grpc.stream_unary_rpc_method_handler(callee.reads),
@@ -149,6 +160,21 @@ async def test_a_server_that_leaves_refuses_new_calls_and_answers_those_it_has()
         assert callee.begun == 1
 
 
+async def test_a_server_that_leaves_answers_calls_that_wait_for_their_turn() -> None:
+    callee = Callee()
+    limits = Limits(turn_calls=2)
+    async with served(callee, limits=limits) as (server, port), raw_peer(port) as peer:
+        await peer.send(head(1) + head(3))
+        await eventually(lambda: [each.session.open_streams for each in server.connections] == [2])
+        # The server leaves before the turn of the last two calls.
+        completed = data(1, b"leave", ends=True) + data(3, b"", ends=True)
+        await peer.send(completed + call(5) + call(7))
+        is_answered = await peer.is_answered(5) and await peer.is_answered(7)
+        (leaves,) = (each for each in peer.seen if each.kind == frames.GOAWAY)
+        last, _ = frames.TWO_NUMBERS.unpack(leaves.payload)
+        assert is_answered or last == 3, "its caller does not send a call again that GOAWAY covers"
+
+
 async def test_a_server_that_stops_waits_for_who_takes_a_long_answer() -> None:
     async with served(Callee()) as (server, port), raw_peer(port) as peer:
         await peer.send(head(1))
@@ -165,6 +191,28 @@ async def test_a_server_that_stops_waits_for_who_takes_a_long_answer() -> None:
             assert await peer.is_answered(1)
         sent = [each.payload for each in peer.seen if each.kind == frames.DATA]
         assert b"".join(sent)[5:] == LONG
+
+
+async def test_a_server_that_stops_waits_until_the_transport_has_room_for_an_answer() -> None:
+    callee = Callee()
+    wide = frames.settings({frames.INITIAL_WINDOW_SIZE: 1 << 24})
+    wide += frames.window_update(0, 1 << 30)
+    async with served(callee) as (server, port), raw_peer(port) as peer:
+        await peer.send(wide + call(1))
+        assert await peer.is_answered(1)
+        (connection,) = server.connections
+        number = 3
+        while not connection.is_choked:
+            await peer.send(call(number, path="/test.Echo/Long"))
+            number += 2
+            await eventually(partial(callee.has_begun, number // 2 - 1))
+            await asyncio.sleep(0)
+        await peer.send(call(number))
+        await eventually(lambda: connection.session.unsent_bytes > 0)
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(server.stop(DEADLINE_SECONDS))
+            await eventually(lambda: server.is_stopping)
+            assert await peer.is_answered(number)
 
 
 async def test_a_connection_with_a_call_is_not_idle_however_long_that_takes() -> None:

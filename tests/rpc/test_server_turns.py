@@ -202,7 +202,7 @@ async def test_a_call_begins_when_its_request_is_complete() -> None:
         assert await peer.is_answered(5)
         before = len(asyncio.all_tasks())
         await peer.send(head(7, "/test.Echo/Parks") + head(9, "/test.Echo/Parks") + halves[0])
-        await eventually(lambda: any(each.awaits_requests for each in server.connections))
+        await eventually(lambda: any(each.has_calls for each in server.connections))
         await peer.send(halves[1][:-1])
         assert callee.parked == 0
         assert len(asyncio.all_tasks()) == before
@@ -226,7 +226,7 @@ async def test_a_request_that_is_late_ends_its_call() -> None:
             assert end is not None
             assert end.headers["grpc-status"] == "4"
             ended.add(end.stream_id)
-        await eventually(lambda: not any(each.awaits_requests for each in server.connections))
+        await eventually(lambda: not any(each.has_calls for each in server.connections))
         await peer.send(call(5))
         assert await peer.is_answered(5)
 
@@ -236,7 +236,7 @@ async def test_a_server_that_stops_waits_for_a_request_that_is_on_its_way() -> N
     async with served(callee) as (server, port), raw_peer(port) as peer:
         request = data(1, b"x" * 100, ends=True)
         await peer.send(head(1) + request[:50])
-        await eventually(lambda: any(each.awaits_requests for each in server.connections))
+        await eventually(lambda: any(each.has_calls for each in server.connections))
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(server.stop(DEADLINE_SECONDS))
             assert await calm_end(peer) is ErrorCode.NO_ERROR

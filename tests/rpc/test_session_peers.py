@@ -15,6 +15,7 @@ from support.session_pairs import (
     ONE,
     RawClient,
     RawServer,
+    head,
     of_kind,
     request,
     request_pairs,
@@ -435,6 +436,35 @@ def test_resets_because_of_the_peer_are_waste(implementation: Any) -> None:
 
 
 @each
+@pytest.mark.parametrize("in_one_turn", [False, True])
+@pytest.mark.parametrize(
+    "breaks",
+    [
+        wire.window_update(1, (1 << 31) - 1),
+        wire.headers(1, [("x", "y")]),
+        wire.frame(2, 0, 1, b"\0\0\0\1\0"),
+    ],
+    ids=["window", "headers", "priority"],
+)
+def test_a_peer_that_breaks_the_stream_of_a_whole_call_ends_the_call(
+    implementation: Any, breaks: bytes, in_one_turn: bool
+) -> None:
+    """CVE-2025-8671: else its handler continues, and the peer may open another stream for it."""
+    client = RawClient(implementation)
+    if in_one_turn:
+        client.send(whole_request(1) + breaks)
+    else:
+        client.send(whole_request(1))
+        client.send(breaks)
+    if of_kind(client.events, events.BROKEN):
+        return
+    found = of_kind(client.events, events.CALL, events.RESET)
+    assert [event[:2] for event in found] in ([(events.CALL, 1), (events.RESET, 1)], [])
+    assert client.session.open_streams == 0
+    assert sum(event[2] for event in of_kind(client.events, events.WASTE)) >= 1
+
+
+@each
 def test_a_flood_is_handled_in_turns(implementation: Any) -> None:
     client = RawClient(implementation)
     flood = wire.ping() * 5000
@@ -759,3 +789,28 @@ def test_settings_of_a_session_name_its_limits(implementation: Any) -> None:
     assert "ACK" in settings[1].flags
     server = RawServer(implementation, limits, preface=wire.settings())
     assert server.frames[0].settings[wire.ENABLE_PUSH] == 0
+
+
+@each
+def test_messages_before_goaway_are_reported_in_later_turns(implementation: Any) -> None:
+    """The server ends its last call and leaves: more messages than one turn has, in one piece."""
+    server = RawServer(implementation)
+    stream = server.session.request(head(implementation, MANY), b"request", one_answer=False)
+    answer = wire.headers(stream, RawServer.answer_pairs)
+    answer += wire.data(stream, wire.message(b"") * 1_400)
+    answer += wire.headers(stream, [("grpc-status", "0")], end=True)
+    found = server.session.receive(answer + wire.goaway(stream))
+    while server.session.is_behind:
+        found += server.session.receive(b"")
+    assert len(of_kind(found, events.MESSAGE)) == 1_400
+    assert of_kind(found, events.FINISHED) == [(events.FINISHED, stream, OK, "", ())]
+    assert server.session.open_streams == 0
+
+
+@each
+@pytest.mark.parametrize("code", [ErrorCode.NO_ERROR, ErrorCode.INTERNAL_ERROR])
+def test_a_client_that_leaves_without_calls_is_reported(implementation: Any, code: int) -> None:
+    client = RawClient(implementation)
+    client.send(wire.goaway(0, code))
+    found = of_kind(client.events, events.GOAWAY, events.BROKEN)
+    assert found in ([(events.GOAWAY, 0, code, "")], [(events.BROKEN, 0, "the client leaves")])

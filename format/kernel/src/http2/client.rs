@@ -91,7 +91,10 @@ impl<B: Body> ClientSession<B> {
         if self.core.is_dirty {
             self.flush();
         }
-        if !self.core.is_over {
+        if self.core.is_over {
+            self.core.begin_last_turn();
+            self.handle_turn();
+        } else {
             let turn = self.core.begin_turn(data, self.streams.len());
             if self.core.notes.begins_wrong {
                 self.close(super::PROTOCOL_ERROR, "the first frame is not SETTINGS");
@@ -275,11 +278,16 @@ impl<B: Body> ClientSession<B> {
     }
 
     fn over(&mut self, end: End) {
-        // Streams that GOAWAY named are reported by the turn that has it.
-        if !matches!(end, End::Over) {
-            self.streams.clear();
-        }
+        // Streams that GOAWAY named are reported by the turn that has it, and messages that were
+        // received by the turns behind it.
+        let unread = std::mem::take(&mut self.core.unread);
+        let is_broken = matches!(end, End::Broken(..));
         self.core.end(end);
+        if is_broken {
+            self.streams.clear();
+        } else {
+            self.core.unread = unread;
+        }
         self.link = None;
     }
 

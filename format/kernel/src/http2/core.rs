@@ -177,8 +177,13 @@ impl<B: Body> Core<B> {
         }
     }
 
+    /// Report messages that arrived before the connection was over.
+    pub fn begin_last_turn(&mut self) {
+        self.messages_left = TURN_MESSAGES;
+    }
+
     pub fn is_behind(&self) -> bool {
-        !(self.is_over || self.kept.is_empty() && self.unread.is_empty())
+        !(self.kept.is_empty() && self.unread.is_empty())
     }
 
     /// Report what the frames of the turn say by themselves.

@@ -6,6 +6,7 @@ const PREFACE_BYTES: usize = 24;
 const HEAD_BYTES: usize = 9;
 const DATA: u8 = 0;
 const HEADERS: u8 = 1;
+const PRIORITY: u8 = 2;
 const RST_STREAM: u8 = 3;
 const SETTINGS: u8 = 4;
 const GOAWAY: u8 = 7;
@@ -38,10 +39,9 @@ pub struct TurnLimits {
 /// What the frames of a turn were.
 #[derive(Default)]
 pub struct Notes {
-    /// Streams with frames that may have events, and how many frames have payload for the stream.
-    /// A stream can be there twice.
+    /// Streams with DATA, and how many frames. A stream can be there twice.
     pub touched: Vec<(u32, u32)>,
-    /// Streams with headers.
+    /// Streams with headers, or with another frame that can break the stream.
     pub headed: Vec<u32>,
     /// Streams that the peer has reset, with the error code.
     pub resets: Vec<(u32, u32)>,
@@ -204,14 +204,15 @@ impl Scanner {
             notes.opened += u32::from(std::mem::take(&mut self.is_opening));
         }
         match kind {
-            HEADERS | CONTINUATION => notes.headed.push(stream),
-            DATA | WINDOW_UPDATE => {
-                let frames = u32::from(kind != WINDOW_UPDATE);
-                match notes.touched.last_mut() {
-                    Some((last, count)) if *last == stream => *count += frames,
-                    _ => notes.touched.push((stream, frames)),
+            HEADERS | CONTINUATION | PRIORITY | WINDOW_UPDATE => {
+                if notes.headed.last() != Some(&stream) || kind == HEADERS {
+                    notes.headed.push(stream);
                 }
             }
+            DATA => match notes.touched.last_mut() {
+                Some((last, count)) if *last == stream => *count += 1,
+                _ => notes.touched.push((stream, 1)),
+            },
             RST_STREAM => {
                 if let Some((code, _)) = number(&self.captured) {
                     notes.resets.push((stream, code));

@@ -117,6 +117,21 @@ impl<B: Body> Call<B> {
         }
     }
 
+    /// The code with which h2 has reset the stream. Nothing else reports the reset of a call whose
+    /// requests are complete.
+    fn poll_reset(&mut self) -> Option<Reason> {
+        let mut context = Context::from_waker(Waker::noop());
+        let polled = match &mut self.answer {
+            Answer::Awaited(answer) => answer.poll_reset(&mut context),
+            Answer::Begun(stream) | Answer::Queued(Some(stream)) => stream.poll_reset(&mut context),
+            Answer::Queued(None) => Poll::Pending,
+        };
+        match polled {
+            Poll::Ready(Ok(reason)) => Some(reason),
+            _ => None,
+        }
+    }
+
     fn reset(&mut self, reason: Reason) {
         match &mut self.answer {
             Answer::Awaited(answer) => answer.send_reset(reason),
@@ -585,6 +600,13 @@ impl<B: Body, R: Routes> ServerSession<B, R> {
             }
             return;
         };
+        if call.half.recv.is_none() {
+            if let Some(reason) = call.poll_reset() {
+                let text = format!("the peer has broken the stream: {reason:?}");
+                self.failed(number, reason.into(), text);
+            }
+            return;
+        }
         if self.core.calls_left == 0 && matches!(call.requests, Requests::One { .. }) {
             return self.core.unread.push(number);
         }
@@ -611,7 +633,10 @@ impl<B: Body, R: Routes> ServerSession<B, R> {
                 }
                 Step::Full => return self.core.unread.push(number),
                 Step::Refused(refusal) => return self.refuse(number, refusal),
-                Step::Failed(error) => return self.failed(number, &error),
+                Step::Failed(error) => {
+                    let code = error.reason().map_or(super::INTERNAL_ERROR, u32::from);
+                    return self.failed(number, code, error.to_string());
+                }
             }
         }
     }
@@ -668,15 +693,13 @@ impl<B: Body, R: Routes> ServerSession<B, R> {
     }
 
     /// h2 has reset a stream because of the peer.
-    fn failed(&mut self, number: u32, error: &h2::Error) {
+    fn failed(&mut self, number: u32, code: u32, reason: String) {
         if let Some(mut call) = self.streams.remove(&number) {
             self.core.resets += 1;
             call.half.stop(&mut self.core);
             self.core.is_dirty = true;
             if call.is_reported() {
-                let code = error.reason().map_or(super::INTERNAL_ERROR, u32::from);
-                self.core
-                    .event(Event::Reset(number, code, error.to_string()));
+                self.core.event(Event::Reset(number, code, reason));
             }
         }
     }
@@ -706,15 +729,19 @@ fn advance<B: Body>(link: &mut Link<B>, accepted: &mut Vec<Accepted<B>>) -> Resu
     loop {
         match connection.poll_accept(&mut context) {
             Poll::Ready(Some(Ok(stream))) => accepted.push(stream),
-            Poll::Ready(Some(Err(error))) => return Err(End::of(&error)),
-            // The client has sent GOAWAY, and no call is left.
-            Poll::Ready(None) => {
-                return Err(End::Broken(
-                    super::NO_ERROR,
-                    "the client leaves".to_string(),
-                ))
+            Poll::Ready(Some(Err(error))) => {
+                return Err(match End::of(&error) {
+                    End::Over => client_leaves(),
+                    end => end,
+                })
             }
+            Poll::Ready(None) => return Err(client_leaves()),
             Poll::Pending => return Ok(is_new),
         }
     }
+}
+
+/// The client has sent GOAWAY, with an error or without, and no call is left.
+fn client_leaves() -> End {
+    End::Broken(super::NO_ERROR, "the client leaves".to_string())
 }
