@@ -96,6 +96,9 @@ class Connection(asyncio.BufferedProtocol):
         # Reading is paused; the connection waits in the line or for a timer.
         self._is_paused = self._is_in_line = False
         self._has_flush = False
+        # Calls of `wrote` since the last turn, and between the last two turns that had any between
+        # them.
+        self._writes = self._writes_before = 0
         # Until the next turn, if the peer has sent much without effect.
         self._pause_seconds = 0.0
         # Called before the next flush.
@@ -168,6 +171,8 @@ class Connection(asyncio.BufferedProtocol):
     # Turns.
 
     def _take_turn(self, data: memoryview | bytes) -> None:
+        if self._writes:
+            self._writes_before, self._writes = self._writes, 0
         self._is_in_turn = True
         try:
             self._handle(self.session.receive(data))
@@ -238,8 +243,18 @@ class Connection(asyncio.BufferedProtocol):
     # Output.
 
     def wrote(self) -> None:
-        """Something was queued in the session; it leaves with the end of the turn, or soon."""
-        if not (self._is_in_turn or self._has_flush or self.is_lost):
+        """Something was queued in the session. It leaves at the end of the turn. Outside a turn it
+        leaves in the next iteration of the loop, with what is queued until then; or at once, if
+        one message was queued between two turns the last time."""
+        if self._is_in_turn:
+            return
+        self._writes += 1
+        if self._has_flush or self.is_lost:
+            return
+        if self._writes == 1 == self._writes_before:
+            # The peer gets one message after another: to wait for others costs an iteration.
+            self.flush()
+        else:
             self._has_flush = True
             self._loop.call_soon(self._flush_soon)
 
@@ -247,6 +262,8 @@ class Connection(asyncio.BufferedProtocol):
         """Call `callback` once, before the output of this turn, or of this iteration of the loop,
         is written: what it queues leaves in the same write."""
         self._before_flush.append(callback)
+        # What else is queued in this iteration leaves with it.
+        self._writes += 1
         self.wrote()
 
     def _flush_soon(self) -> None:

@@ -311,6 +311,33 @@ async def test_calls_of_one_iteration_of_the_loop_leave_together() -> None:
             call.cancel()
 
 
+async def test_a_call_behind_another_leaves_at_once_and_calls_behind_several_together() -> None:
+    async with raw_server() as (address, came), Channel(address) as channel:
+        await channel.channel_ready()
+        server = await came.get()
+        flushes = 0
+
+        def flush(real: Any = channel._connection.flush) -> None:  # type: ignore[union-attr]
+            nonlocal flushes
+            flushes += 1
+            real()
+
+        async def round_trip(count: int) -> int:
+            """Returns how many writes there are before the caller waits."""
+            nonlocal flushes
+            flushes = 0
+            calls = [unary(channel) for _ in range(count)]
+            at_once = flushes
+            for number in [await server.next_call() for _ in calls]:
+                await server.answer(number, b"y")
+            assert [await call for call in calls] == [b"y"] * count
+            return at_once
+
+        connection: Any = channel._connection
+        connection.flush = flush
+        assert [await round_trip(count) for count in (1, 1, 1, 3, 3, 1, 1)] == [0, 1, 1, 1, 0, 0, 1]
+
+
 async def test_an_answer_that_cannot_be_parsed_fails_its_call_alone() -> None:
     def fails(_answer: bytes) -> bytes:
         raise ValueError("no message")

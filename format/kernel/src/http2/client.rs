@@ -255,7 +255,7 @@ impl<B: Body> ClientSession<B> {
 
     /// Let h2 read its input and write its output.
     fn poll(&mut self) {
-        self.core.is_dirty = false;
+        self.core.polled();
         let Some(link) = &mut self.link else {
             return;
         };

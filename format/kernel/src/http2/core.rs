@@ -22,6 +22,10 @@ const IDLE_FRAMES_REPORTED_MIN: u32 = 16;
 /// The connection's window grows and shrinks in such steps for streams that are held.
 const WINDOW_STEP: usize = 1 << 20;
 const WINDOW_MAX: usize = 64 << 20;
+/// So many bytes that were read wait for other output until h2 is polled for a WINDOW_UPDATE, if
+/// they are a small share of each window: a poll for each short message costs more.
+const READ_BYTES_MAX: usize = 16 << 10;
+const READ_SHARE: usize = 4;
 const DEBUG_TEXT_BYTES_MAX: usize = 256;
 const GOAWAY: u8 = 7;
 
@@ -102,6 +106,9 @@ pub struct Core<B: Body> {
     is_ready: bool,
     sent_bytes: u64,
     idle_frames: u32,
+    /// Bytes that were read since h2 was polled.
+    read_bytes: usize,
+    read_bytes_max: usize,
     withheld: usize,
     window: usize,
     pings: Option<PingPong>,
@@ -112,6 +119,9 @@ pub struct Core<B: Body> {
 impl<B: Body> Core<B> {
     pub fn new(limits: Limits, is_server: bool) -> Self {
         let limits = limits.permitted();
+        let least_window = limits
+            .stream_window_bytes
+            .min(limits.connection_window_bytes) as usize;
         Core {
             pipe: Pipe::new(),
             notes: Notes::default(),
@@ -131,6 +141,8 @@ impl<B: Body> Core<B> {
             is_ready: false,
             sent_bytes: 0,
             idle_frames: 0,
+            read_bytes: 0,
+            read_bytes_max: READ_BYTES_MAX.min(least_window / READ_SHARE),
             withheld: 0,
             window: limits.connection_window_bytes as usize,
             pings: None,
@@ -228,6 +240,18 @@ impl<B: Body> Core<B> {
     }
 
     // Windows.
+
+    /// Count bytes whose window h2 gives back.
+    pub fn read(&mut self, bytes: usize) {
+        self.read_bytes += bytes;
+        self.is_dirty |= self.read_bytes > self.read_bytes_max;
+    }
+
+    /// h2 is polled.
+    pub fn polled(&mut self) {
+        self.is_dirty = false;
+        self.read_bytes = 0;
+    }
 
     /// Count bytes for which a held stream gets no window. Returns the connection's window if it
     /// has to change.

@@ -352,7 +352,7 @@ impl<B: Body, R: Routes> ServerSession<B, R> {
 
     /// Let h2 read its input and write its output.
     fn poll(&mut self) {
-        self.core.is_dirty = false;
+        self.core.polled();
         let (link, accepted) = (&mut self.link, &mut self.accepted);
         let polled = catch_unwind(AssertUnwindSafe(|| advance(link, accepted)));
         match polled {

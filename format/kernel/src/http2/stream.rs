@@ -99,8 +99,7 @@ impl<M: Assembled> Half<M> {
                     } else {
                         // It fails for no more than was received.
                         let _ = recv.flow_control().release_capacity(bytes.len());
-                        // A WINDOW_UPDATE may be due.
-                        core.is_dirty = true;
+                        core.read(bytes.len());
                     }
                     self.rest = bytes;
                 }
