@@ -31,14 +31,16 @@ class Share:
     Attributes:
         connections: open ones.
         calls: in progress.
+        is_internal: a service of the cluster has, or had, one of the connections.
     """
 
-    __slots__ = ("address", "calls", "connections")
+    __slots__ = ("address", "calls", "connections", "is_internal")
 
     def __init__(self, address: str) -> None:
         self.address = address
         self.connections = 0
         self.calls = 0
+        self.is_internal = False
 
 
 class Addresses:
@@ -102,21 +104,24 @@ class Addresses:
         return 0 if share is None else share.connections
 
     def calm(self, address: str, reason: str) -> None:
-        """A connection of an address has used up a budget: the address has a pause."""
+        """A connection of an address has used up a budget: the address has a pause, unless a
+        service of the cluster has the same address."""
         now = self._clock()
         self.calmed += 1
-        if self._calm_seconds:
+        share = self._shares.get(address)
+        seconds = 0.0 if share is not None and share.is_internal else self._calm_seconds
+        if seconds:
             self._calm_until.pop(address, None)
             if len(self._calm_until) >= CALM_ADDRESSES_MAX:
                 del self._calm_until[next(iter(self._calm_until))]
-            self._calm_until[address] = now + self._calm_seconds
+            self._calm_until[address] = now + seconds
         if now >= self._log_calm_after:
             self._log_calm_after = now + CALM_LOG_SECONDS
             log.warning(
                 "closed a connection of %s: %s; its new connections are closed for %g s",
                 address,
                 reason,
-                self._calm_seconds,
+                seconds,
             )
 
     def _is_calm(self, address: str) -> bool:

@@ -81,6 +81,10 @@ class ServerConnection(Connection):
         self.server.connected(self)
         self._timer = self.loop.call_later(self.server.handshake_seconds_max, transport.abort)
 
+    def mark_internal(self) -> None:
+        """The peer is a service of the cluster."""
+        self.is_internal = self.share.is_internal = True
+
     def connection_lost(self, failure: BaseException | None) -> None:
         super().connection_lost(failure)
         for timer in (self._timer, self._request_timer):

@@ -31,7 +31,8 @@ class Callee:
         return request
 
     async def parks(self, request: bytes, context: Any) -> bytes:
-        context.connection.is_internal = request == b"internal"
+        if request == b"internal":
+            context.connection.mark_internal()
         self.parked += 1
         await self.may_answer.wait()
         return request
@@ -117,6 +118,21 @@ def test_the_log_names_one_flood_in_a_second(caplog: pytest.LogCaptureFixture) -
     assert addresses.enter("192.0.2.50") is None
     now += 6
     assert addresses.enter("192.0.2.50") is not None
+
+
+def test_an_address_with_a_service_of_the_cluster_has_no_pause() -> None:
+    addresses = Addresses()
+    share = addresses.enter("192.0.2.1")
+    assert share is not None
+    share.is_internal = True
+    addresses.calm("192.0.2.1", "resets")
+    assert addresses.enter("192.0.2.1") is share
+    for _ in range(2):
+        addresses.leave(share)
+    # The service has left the address.
+    assert addresses.enter("192.0.2.1") is not None
+    addresses.calm("192.0.2.1", "resets")
+    assert addresses.enter("192.0.2.1") is None
 
 
 def test_no_flood_of_addresses_takes_memory(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -176,7 +176,7 @@ class ErrorTableGuard:
                 break
         self._may_answer()
         if path in self._internal:
-            context.connection.is_internal = True
+            context.connection.mark_internal()
 
     def _guarded(
         self, path: str, behaviour: Handler, parse: Callable[[bytes], Any] | None = None
