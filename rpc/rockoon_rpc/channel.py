@@ -31,8 +31,9 @@ CLOSE_SECONDS_MAX = 1.0
 # Upper bounds of the first pause between tries to connect, and of later ones.
 PAUSE_SECONDS_FIRST, PAUSE_SECONDS_MAX = 0.1, 1.0
 LIVENESS = Liveness(ping_seconds=10.0, answer_seconds=5.0)
-# Batches are of megabytes: with shorter turns a batch costs up to twice the CPU.
-LIMITS = Limits(turn_bytes=256 << 10)
+# Batches are of megabytes: with shorter turns and frames a batch costs up to a third more CPU. A
+# client has chosen its server, and may ask it for many batches at a time.
+LIMITS = Limits(turn_bytes=256 << 10, frame_bytes_max=256 << 10, unfinished_bytes_max=1 << 30)
 UNAVAILABLE = grpc.StatusCode.UNAVAILABLE
 
 

@@ -26,7 +26,6 @@ from rockoon_rpc.fallback_messages import (
     UNAVAILABLE,
     UNIMPLEMENTED,
     UNKNOWN,
-    MessageRefused,
 )
 from rockoon_rpc.fallback_session import STREAM_ID_MAX, LibrarySession, SessionStream, remember
 from rockoon_rpc.limits import Limits
@@ -183,20 +182,7 @@ class FallbackServerSession(LibrarySession):
         if is_known:
             self._events.append((events.RESET, stream_id, int(ErrorCode.NO_ERROR), str(refusal)))
 
-    def _read(self, stream: SessionStream, data: bytes) -> None:
-        try:
-            for message in stream.reader.read(data):
-                if not stream.is_one:
-                    self._events.append((events.MESSAGE, stream.id, message))
-                elif stream.message is None:
-                    stream.message = message
-                else:
-                    self._refuse_requests(stream, INTERNAL, "the method has one request, not two")
-                    return
-        except MessageRefused as refusal:
-            self._refuse_requests(stream, refusal.status, str(refusal))
-
-    def _refuse_requests(self, stream: SessionStream, status: int, reason: str) -> None:
+    def _refuse_messages(self, stream: SessionStream, status: int, reason: str) -> None:
         self._refuse(stream.id, stream.has_ended, _CallRefused(status, reason))
 
     def _request_trailers(self, event: received.TrailersReceived) -> None:
@@ -210,14 +196,15 @@ class FallbackServerSession(LibrarySession):
             return
         stream.has_ended = True
         if stream.reader.is_within_message:
-            self._refuse_requests(stream, INTERNAL, "the requests end within a message")
+            self._refuse_messages(stream, INTERNAL, "the requests end within a message")
         elif not stream.is_one:
             self._events.append((events.ENDED, stream.id))
         elif stream.message is None:
-            self._refuse_requests(stream, INTERNAL, "the call has no request")
+            self._refuse_messages(stream, INTERNAL, "the call has no request")
         else:
             call = (stream.id, stream.route, stream.metadata, stream.timeout, stream.message)
             stream.message = None
+            self._count_unfinished(stream)
             self._events.append((events.CALL, *call))
             if stream.id not in self._new_calls:
                 self._completed += 1
@@ -419,18 +406,8 @@ class FallbackClientSession(LibrarySession):
             stream.has_ended = True
             self._finish(stream, INTERNAL, "the answer has no trailers")
 
-    def _read(self, stream: SessionStream, data: bytes) -> None:
-        try:
-            for message in stream.reader.read(data):
-                if not stream.is_one:
-                    self._events.append((events.MESSAGE, stream.id, message))
-                elif stream.message is None:
-                    stream.message = message
-                else:
-                    self._finish(stream, INTERNAL, "the server sent more than one answer")
-                    return
-        except MessageRefused as refusal:
-            self._finish(stream, refusal.status, str(refusal))
+    def _refuse_messages(self, stream: SessionStream, status: int, reason: str) -> None:
+        self._finish(stream, status, reason)
 
     def _finish(
         self, stream: SessionStream, status: int, details: str, trailing: Metadata = ()

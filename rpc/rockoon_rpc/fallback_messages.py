@@ -45,6 +45,11 @@ class MessageReader:
     def is_within_message(self) -> bool:
         return self._length >= 0 or bool(self._partial)
 
+    @property
+    def held_bytes(self) -> int:
+        """Of a message that has arrived in part."""
+        return len(self._partial) if self._length >= 0 else 0
+
     def read(self, data: bytes) -> Iterator[bytes]:
         """Add bytes of DATA; yield the messages that are complete with them.
 

@@ -23,7 +23,13 @@ from hyperframe.frame import GoAwayFrame, RstStreamFrame
 
 from rockoon_rpc import session as events
 from rockoon_rpc.fallback_headers import BlockDecoder, Headers
-from rockoon_rpc.fallback_messages import PREFIX, MessageReader
+from rockoon_rpc.fallback_messages import (
+    INTERNAL,
+    PREFIX,
+    RESOURCE_EXHAUSTED,
+    MessageReader,
+    MessageRefused,
+)
 from rockoon_rpc.limits import Limits
 from rockoon_rpc.session import Buffer, ErrorCode, Event
 
@@ -96,6 +102,7 @@ class SessionStream:
     Attributes:
         is_one: one message is expected from the peer.
         message: the one message.
+        unfinished_bytes: of a message that has arrived in part, and of `message`.
         owed_bytes: DATA that has arrived, and is not given back to the stream's window.
         queue: pieces of DATA that are not in the output.
         ending: headers that end the stream behind the queue; empty ends it with DATA.
@@ -106,7 +113,8 @@ class SessionStream:
 
     __slots__ = (
         "ending", "has_begun", "has_ended", "id", "is_held", "is_one", "is_waiting", "message",
-        "metadata", "owed_bytes", "queue", "reader", "route", "sent_last", "timeout", "wants_room",
+        "metadata", "owed_bytes", "queue", "reader", "route", "sent_last", "timeout",
+        "unfinished_bytes", "wants_room",
     )  # fmt: skip
 
     def __init__(self, stream_id: int, is_one: bool, message_bytes_max: int) -> None:
@@ -114,7 +122,7 @@ class SessionStream:
         self.is_one = is_one
         self.message: bytes | None = None
         self.reader = MessageReader(message_bytes_max)
-        self.owed_bytes = 0
+        self.unfinished_bytes = self.owed_bytes = 0
         self.queue: deque[memoryview] = deque()
         self.ending: Headers | None = None
         self.is_held = self.is_waiting = self.wants_room = False
@@ -161,7 +169,7 @@ class LibrarySession:
         self._is_ready = self._is_over = self._is_behind = False
         # The highest number of a stream that the client has opened.
         self._last_stream = 0
-        self._owed_bytes = self._data_bytes = self._queued_bytes = 0
+        self._owed_bytes = self._data_bytes = self._queued_bytes = self._unfinished_bytes = 0
         # New calls of the turn, and earlier ones whose requests became complete in it.
         self._calls = self._completed = 0
         self._frames = self._idle_frames = self._resets = 0
@@ -362,12 +370,36 @@ class LibrarySession:
             return
         stream.owed_bytes += length
         stream.has_ended = event.stream_ended is not None
-        self._read(stream, event.data)
+        try:
+            self._read(stream, event.data)
+            self._count_unfinished(stream)
+        except MessageRefused as refusal:
+            self._refuse_messages(stream, refusal.status, str(refusal))
         if stream.id in self._streams:
             self._give_back(stream)
 
     def _read(self, stream: SessionStream, data: bytes) -> None:
-        """Handle bytes of a stream's messages; overridden."""
+        """Handle bytes of a stream's messages. Raises MessageRefused."""
+        for message in stream.reader.read(data):
+            if not stream.is_one:
+                self._events.append((events.MESSAGE, stream.id, message))
+            elif stream.message is None:
+                stream.message = message
+            else:
+                raise MessageRefused(INTERNAL, "the method has one message, not two")
+
+    def _count_unfinished(self, stream: SessionStream) -> None:
+        """Count the unfinished bytes of a stream. Raises MessageRefused."""
+        held = stream.reader.held_bytes + len(stream.message or b"")
+        self._unfinished_bytes += held - stream.unfinished_bytes
+        stream.unfinished_bytes = held
+        most = self._limits.unfinished_bytes_max
+        if self._unfinished_bytes > most and not stream.has_ended:
+            reason = f"unfinished messages of the connection are longer than {most} bytes"
+            raise MessageRefused(RESOURCE_EXHAUSTED, reason)
+
+    def _refuse_messages(self, stream: SessionStream, status: int, reason: str) -> None:
+        """End a call because of a message; overridden."""
         raise NotImplementedError
 
     def _give_back(self, stream: SessionStream) -> None:
@@ -573,7 +605,7 @@ class LibrarySession:
         self._kept.clear()
         self._streams.clear()
         self._waiting.clear()
-        self._queued_bytes = 0
+        self._queued_bytes = self._unfinished_bytes = 0
         self._write_goaway(self._last_stream, code, reason)
         self._events.append((events.BROKEN, code, reason))
 
@@ -593,6 +625,8 @@ class LibrarySession:
             self._waiting.remove(stream)
         stream.is_waiting = stream.wants_room = False
         self._queued_bytes -= sum(map(len, stream.queue))
+        self._unfinished_bytes -= stream.unfinished_bytes
+        stream.unfinished_bytes = 0
         stream.queue.clear()
 
     @property

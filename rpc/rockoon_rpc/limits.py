@@ -11,6 +11,9 @@ class Limits:
 
     Attributes:
         message_bytes_max: of one message; a longer one ends its call with RESOURCE_EXHAUSTED.
+        unfinished_bytes_max: of all messages of the connection that have arrived in part, and of
+            the only messages of calls that are not complete. The message that exceeds it ends its
+            call with RESOURCE_EXHAUSTED.
         header_list_bytes_max: of the headers of one call, decoded, 32 bytes added for each
             (RFC 9113, section 10.5.1).
         streams_max: open streams of a server's connection.
@@ -34,6 +37,7 @@ class Limits:
     """
 
     message_bytes_max: int = MESSAGE_BYTES_MAX
+    unfinished_bytes_max: int = 128 << 20
     header_list_bytes_max: int = 16 << 10
     streams_max: int = 1_000
     frame_bytes_max: int = 64 << 10

@@ -182,7 +182,8 @@ class ServerSession(Session, Protocol):
     A session ends itself, with trailers only: calls of unknown methods (UNIMPLEMENTED), calls with
     a malformed grpc-timeout, metadata that is not base64, no request, or several requests for a
     method that has one (INTERNAL), compressed messages (UNIMPLEMENTED), messages and headers that
-    are too long (RESOURCE_EXHAUSTED; much longer headers are BROKEN). A request
+    are too long (RESOURCE_EXHAUSTED; much longer headers are BROKEN), and the message with which
+    unfinished messages exceed `unfinished_bytes_max` (RESOURCE_EXHAUSTED). A request
     that is not gRPC's is answered with HTTP status 415. A stream beyond `streams_max`, and one
     behind `leave`, is reset with REFUSED_STREAM.
     """
@@ -229,10 +230,10 @@ class ClientSession(Session, Protocol):
     A session ends calls itself, by ANSWER or FINISHED, and resets their streams if they are open:
     an answer with an HTTP status other than 200 (gRPC's status for it), one without a status
     (INTERNAL), one whose headers cannot be read (INTERNAL), compressed messages (UNIMPLEMENTED),
-    messages that are too long (RESOURCE_EXHAUSTED), and a stream that the peer resets with
-    REFUSED_STREAM behind the headers of its answer (UNAVAILABLE). If a call is over before its
-    requests, the session resets the stream with NO_ERROR. So RESET with REFUSED_STREAM means that
-    the peer has not handled the call.
+    messages that are too long or exceed `unfinished_bytes_max` (RESOURCE_EXHAUSTED), and a stream
+    that the peer resets with REFUSED_STREAM behind the headers of its answer (UNAVAILABLE). If a
+    call is over before its requests, the session resets the stream with NO_ERROR. So RESET with
+    REFUSED_STREAM means that the peer has not handled the call.
     """
 
     def request(

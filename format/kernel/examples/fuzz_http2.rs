@@ -9,7 +9,6 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use _native::http2::client::ClientSession;
-use _native::http2::incoming::Message;
 use _native::http2::metadata::{Headers, RequestHead};
 use _native::http2::pipe::Piece;
 use _native::http2::server::{Routes, ServerSession};
@@ -52,11 +51,20 @@ fn limits(chance: &mut Chance) -> Limits {
         connection_window_bytes: chance.of(&[64 << 10, 2 << 20, u32::MAX]),
         turn_bytes: chance.of(&[100, 64 << 10]),
         turn_calls: chance.of(&[1, 64]),
+        unfinished_bytes_max: 128 << 20,
     }
 }
 
-fn client(chance: &mut Chance) -> Client {
-    Client::new(limits(chance)).unwrap_or_else(|| unreachable!())
+/// Limits that messages of a hostile peer exceed.
+fn strict_limits(chance: &mut Chance) -> Limits {
+    Limits {
+        unfinished_bytes_max: chance.of(&[0, 5_000, 100_000]),
+        ..limits(chance)
+    }
+}
+
+fn client(limits: Limits) -> Client {
+    Client::new(limits).unwrap_or_else(|| unreachable!())
 }
 
 fn head(path: &str) -> RequestHead {
@@ -77,10 +85,6 @@ fn pieces(chance: &mut Chance, bytes: &Bytes) -> Pieces<Bytes> {
     }
     let (front, back) = bytes.split_at(chance.below(bytes.len() + 1));
     Pieces::Many(vec![front.to_vec(), Vec::new(), back.to_vec()])
-}
-
-fn bytes_of(message: &Message) -> Bytes {
-    message.pieces().concat()
 }
 
 fn add_piece(bytes: &mut Bytes, piece: Piece<Bytes>) {
@@ -123,7 +127,7 @@ struct Pair {
 impl Pair {
     fn new(chance: &mut Chance) -> Self {
         let mut pair = Pair {
-            client: client(chance),
+            client: client(limits(chance)),
             server: Server::new(Paths, limits(chance)),
             to_server: Vec::new(),
             to_client: Vec::new(),
@@ -183,17 +187,17 @@ impl Pair {
             .unwrap_or_else(|| unreachable!())
     }
 
-    fn at_server(&mut self, events: Vec<Event>) {
+    fn at_server(&mut self, events: Vec<Event<Bytes>>) {
         for event in events {
             match event {
                 Event::Call(stream, _, _, _, message) => {
                     let call = self.call(stream);
-                    call.heard.push(bytes_of(&message));
+                    call.heard.push(message);
                     call.is_open_at_server = true;
                 }
                 Event::Opened(stream, ..) => self.call(stream).is_open_at_server = true,
                 Event::Message(stream, message) => {
-                    self.call(stream).heard.push(bytes_of(&message));
+                    self.call(stream).heard.push(message);
                 }
                 Event::Ended(stream) => {
                     let call = self.call(stream);
@@ -210,15 +214,15 @@ impl Pair {
         }
     }
 
-    fn at_client(&mut self, events: Vec<Event>) {
+    fn at_client(&mut self, events: Vec<Event<Bytes>>) {
         for event in events {
             match event {
                 Event::Message(stream, message) => {
-                    self.call(stream).received.push(bytes_of(&message));
+                    self.call(stream).received.push(message);
                 }
                 Event::Answer(stream, status, _, _, message) => {
                     let call = self.call(stream);
-                    call.received.extend(message.as_ref().map(bytes_of));
+                    call.received.extend(message);
                     assert!(status != 0 || call.received == call.answered);
                     call.is_over_at_client = true;
                 }
@@ -408,7 +412,7 @@ fn hostile(chance: &mut Chance, honest: &[u8]) -> Bytes {
 }
 
 /// Check the events of a hostile peer; returns streams that can be answered.
-fn check(events: &[Event], is_broken: &mut bool) -> Vec<u32> {
+fn check(events: &[Event<Bytes>], is_broken: &mut bool) -> Vec<u32> {
     let mut streams = Vec::new();
     for event in events {
         let kind = std::mem::discriminant(event);
@@ -426,7 +430,7 @@ fn check(events: &[Event], is_broken: &mut bool) -> Vec<u32> {
 }
 
 fn attack_server(chance: &mut Chance, honest: &[u8]) {
-    let mut server = Server::new(Paths, limits(chance));
+    let mut server = Server::new(Paths, strict_limits(chance));
     let mut is_broken = false;
     let bytes = hostile(chance, honest);
     let mut rest = bytes.as_slice();
@@ -455,7 +459,7 @@ fn attack_server(chance: &mut Chance, honest: &[u8]) {
 }
 
 fn attack_client(chance: &mut Chance, honest: &[u8]) {
-    let mut client = client(chance);
+    let mut client = client(strict_limits(chance));
     let mut is_broken = false;
     let bytes = hostile(chance, honest);
     let mut rest = bytes.as_slice();

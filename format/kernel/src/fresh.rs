@@ -41,29 +41,64 @@ impl Out for Fresh<'_> {
     }
 }
 
+impl Fresh<'_> {
+    fn zero_rest(&mut self) {
+        for byte in self.bytes.iter_mut().skip(self.used) {
+            byte.write(0);
+        }
+    }
+}
+
+/// New bytes that are filled step by step.
+pub struct Filling {
+    made: Py<PyBytes>,
+    len: usize,
+    used: usize,
+}
+
+impl Filling {
+    pub fn new(py: Python<'_>, len: usize) -> PyResult<Self> {
+        let size = isize::try_from(len).map_err(|_| PyMemoryError::new_err("too many bytes"))?;
+        // SAFETY: a new object that is ours, or none and an error.
+        let made = unsafe {
+            let made = ffi::PyBytes_FromStringAndSize(std::ptr::null(), size);
+            Bound::from_owned_ptr_or_err(py, made)?
+        };
+        let made = made.cast_into::<PyBytes>()?.unbind();
+        Ok(Filling { made, len, used: 0 })
+    }
+
+    /// Fill bytes behind those that are filled.
+    pub fn fill<T>(&mut self, _py: Python<'_>, fill: impl FnOnce(&mut Fresh) -> T) -> T {
+        // SAFETY: the object has `len` bytes behind its address, and no other code knows it before
+        // it is returned. The bytes are written to as uninitialized ones.
+        let bytes = unsafe {
+            let start = ffi::PyBytes_AsString(self.made.as_ptr());
+            from_raw_parts_mut(start.cast::<MaybeUninit<u8>>(), self.len)
+        };
+        let mut fresh = Fresh {
+            bytes,
+            used: self.used,
+        };
+        let found = fill(&mut fresh);
+        self.used = fresh.used;
+        found
+    }
+
+    /// The bytes; those that are not filled are zeros.
+    pub fn filled(mut self, py: Python<'_>) -> Bound<'_, PyBytes> {
+        self.fill(py, |fresh| fresh.zero_rest());
+        self.made.into_bound(py)
+    }
+}
+
 /// New bytes, filled from their beginning on; what is left is zeros. And what filling returns.
 pub fn filled<'py, T>(
     py: Python<'py>,
     len: usize,
     fill: impl FnOnce(&mut Fresh) -> T,
 ) -> PyResult<(Bound<'py, PyBytes>, T)> {
-    let size = isize::try_from(len).map_err(|_| PyMemoryError::new_err("too many bytes"))?;
-    // SAFETY: a new object that is ours, or none and an error. It has `len` bytes behind its address,
-    // which nobody else knows before this returns; they are written to as what may hold anything.
-    let (made, bytes) = unsafe {
-        let made = ffi::PyBytes_FromStringAndSize(std::ptr::null(), size);
-        let made = Bound::from_owned_ptr_or_err(py, made)?;
-        let start = ffi::PyBytes_AsString(made.as_ptr());
-        (
-            made,
-            from_raw_parts_mut(start.cast::<MaybeUninit<u8>>(), len),
-        )
-    };
-    let mut fresh = Fresh { bytes, used: 0 };
-    let found = fill(&mut fresh);
-    let used = fresh.used;
-    for byte in fresh.bytes.iter_mut().skip(used) {
-        byte.write(0);
-    }
-    Ok((made.cast_into::<PyBytes>()?, found))
+    let mut filling = Filling::new(py, len)?;
+    let found = filling.fill(py, fill);
+    Ok((filling.filled(py), found))
 }

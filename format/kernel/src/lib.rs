@@ -3,7 +3,7 @@
 //!
 //! 1. What NumPy decides it decides alike, or says that it does not know: then NumPy does it.
 //!    Nothing here names a reason for a refusal.
-//! 2. No module but the binding has unsafe code: what PyO3's macros make, `fresh` and `shared`, which are
+//! 2. Unsafe code: what PyO3's macros make, `fresh`, `shared` and `http2::input`, which are
 //!    short; and one line each of `ahead` and `python_http2`.
 //! 3. A position that comes from bytes is asked for (`get`), never indexed with: there is no
 //!    panic, which would be no `Exception` in Python.
@@ -48,4 +48,4 @@ pub mod window;
 pub mod wire;
 
 /// Raised with every change of what Python calls; `rockoon_format.kernel` takes only its own.
-pub const INTERFACE: u32 = 19;
+pub const INTERFACE: u32 = 20;

@@ -1,6 +1,7 @@
 //! `rockoon_kernel.http2`: sessions of HTTP/2, as `rpc/rockoon_rpc/session.py` states them.
 
 use std::collections::HashMap;
+use std::hint::black_box;
 
 use fnv::FnvHashMap;
 use http::HeaderName;
@@ -11,10 +12,12 @@ use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::{PyBytes, PyList, PyMemoryView, PySlice, PyString, PyTuple};
 
+use crate::batch::Out;
+use crate::fresh::Filling;
 use crate::http2::client::ClientSession as Client;
-use crate::http2::incoming::Message;
+use crate::http2::incoming::Assembled;
 use crate::http2::metadata::{self, Headers, Metadata, RequestHead as Head, Value};
-use crate::http2::pipe::Piece;
+use crate::http2::pipe::{Body, Piece};
 use crate::http2::server::{Routes, ServerSession as Server};
 use crate::http2::{Event, Limits, Pieces};
 
@@ -46,6 +49,7 @@ fn limits_of(object: &Bound<'_, PyAny>) -> PyResult<Limits> {
         connection_window_bytes: object.getattr("connection_window_bytes")?.extract()?,
         turn_bytes: object.getattr("turn_bytes")?.extract()?,
         turn_calls: object.getattr("turn_calls")?.extract()?,
+        unfinished_bytes_max: object.getattr("unfinished_bytes_max")?.extract()?,
     })
 }
 
@@ -58,7 +62,7 @@ fn with_bytes<T>(data: &Bound<'_, PyAny>, work: impl FnOnce(&[u8]) -> T) -> PyRe
     let bytes = buffer
         .as_slice_ptr()
         .ok_or_else(|| PyTypeError::new_err("the bytes are not contiguous"))?;
-    // SAFETY: the buffer keeps the bytes where they are. The session copies them before it calls
+    // SAFETY: the buffer keeps the bytes where they are. The session reads them before it calls
     // Python, so nothing writes to them meanwhile.
     let bytes = unsafe { bytes.as_ref() };
     Ok(work(bytes))
@@ -121,17 +125,17 @@ fn text_of<'py>(py: Python<'py>, bytes: &[u8]) -> Bound<'py, PyString> {
     PyString::new(py, &text)
 }
 
-fn message_of<'py>(py: Python<'py>, message: &Message) -> PyResult<Bound<'py, PyBytes>> {
-    match message {
-        Message::Whole(bytes) => Ok(PyBytes::new(py, bytes)),
-        Message::Pieces(pieces) => {
-            let (bytes, ()) = crate::fresh::filled(py, message.len(), |out| {
-                for piece in pieces {
-                    crate::batch::Out::copy(out, piece);
-                }
-            })?;
-            Ok(bytes)
-        }
+impl Body for PyBackedBytes {
+    type Message = Filling;
+}
+
+impl Assembled for Filling {
+    fn with_room(length: usize) -> Option<Self> {
+        Python::attach(|py| Filling::new(py, length).ok())
+    }
+
+    fn append(&mut self, part: &[u8]) {
+        Python::attach(|py| self.fill(py, |out| out.copy(part).is_some()));
     }
 }
 
@@ -173,7 +177,7 @@ impl Names {
 
 fn events_of<'py>(
     py: Python<'py>,
-    events: Vec<Event>,
+    events: Vec<Event<Filling>>,
     names: &mut Names,
     routes: &[Py<PyAny>],
 ) -> PyResult<Bound<'py, PyList>> {
@@ -187,7 +191,7 @@ fn events_of<'py>(
         let object = match event {
             Event::Ready => (READY,).into_pyobject(py),
             Event::Message(stream, message) => {
-                (MESSAGE, stream, message_of(py, &message)?).into_pyobject(py)
+                (MESSAGE, stream, message.filled(py)).into_pyobject(py)
             }
             Event::Reset(stream, code, reason) => (RESET, stream, code, reason).into_pyobject(py),
             Event::Room(stream) => (ROOM, stream).into_pyobject(py),
@@ -201,7 +205,7 @@ fn events_of<'py>(
                 route_of(route),
                 names.metadata(py, metadata)?,
                 timeout,
-                message_of(py, &message)?,
+                message.filled(py),
             )
                 .into_pyobject(py),
             Event::Opened(stream, route, metadata, timeout) => (
@@ -216,9 +220,7 @@ fn events_of<'py>(
             Event::LateReset(stream) => (LATE_RESET, stream).into_pyobject(py),
             Event::Awaited(stream) => (AWAITED, stream).into_pyobject(py),
             Event::Answer(stream, status, details, trailing, message) => {
-                let message = message
-                    .map(|message| message_of(py, &message))
-                    .transpose()?;
+                let message = message.map(|message| message.filled(py));
                 let trailing = names.metadata(py, trailing)?;
                 (ANSWER, stream, status, details, trailing, message).into_pyobject(py)
             }
@@ -579,7 +581,13 @@ fn request_head(
     Ok(RequestHead(head))
 }
 
+/// A block of memory that is freed at the start. glibc then keeps up to twice as much free memory
+/// (mallopt(3), M_MMAP_THRESHOLD). Otherwise it may return a message's memory to the system each
+/// time, and the page faults of 1 MiB cost five times as much as receiving it.
+const FIRST_FREED_BYTES: usize = 4 << 20;
+
 pub fn add_to(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    drop(black_box(Vec::<u8>::with_capacity(FIRST_FREED_BYTES)));
     let http2 = PyModule::new(module.py(), "http2")?;
     http2.add_class::<ServerSession>()?;
     http2.add_class::<ClientSession>()?;

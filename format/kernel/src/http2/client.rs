@@ -13,7 +13,7 @@ use h2::{Reason, SendStream};
 use http::{HeaderMap, StatusCode};
 
 use super::core::{Core, End, Limits};
-use super::incoming::{Message, Refusal};
+use super::incoming::Refusal;
 use super::metadata::{self, Headers, Metadata, RequestHead};
 use super::pipe::{Body, Outgoing, Piece, Wire};
 use super::stream::{Half, Step};
@@ -30,12 +30,12 @@ struct Link<B: Body> {
 }
 
 struct Call<B: Body> {
-    half: Half,
+    half: Half<B::Message>,
     answer: Option<ResponseFuture>,
     out: SendStream<Outgoing<B>>,
     has_sent_all: bool,
     one_answer: bool,
-    message: Option<Message>,
+    message: Option<B::Message>,
     /// Headers with a status, of an answer that is nothing else.
     status: Option<HeaderMap>,
 }
@@ -87,23 +87,24 @@ impl<B: Body> ClientSession<B> {
 
     // Input.
 
-    pub fn receive(&mut self, data: &[u8]) -> Vec<Event> {
+    pub fn receive(&mut self, data: &[u8]) -> Vec<Event<B::Message>> {
         if self.core.is_dirty {
             self.flush();
         }
         if !self.core.is_over {
-            self.core.begin_turn(data, self.streams.len());
+            let turn = self.core.begin_turn(data, self.streams.len());
             if self.core.notes.begins_wrong {
                 self.close(super::PROTOCOL_ERROR, "the first frame is not SETTINGS");
             } else {
-                self.poll();
+                let pipe = self.core.pipe.clone();
+                pipe.with_input(&turn, || self.poll());
                 self.handle_turn();
             }
         }
         self.core.take_events()
     }
 
-    pub fn events(&mut self) -> Vec<Event> {
+    pub fn events(&mut self) -> Vec<Event<B::Message>> {
         self.core.take_events()
     }
 
@@ -161,7 +162,7 @@ impl<B: Body> ClientSession<B> {
         };
         let number = out.stream_id().as_u32();
         let mut call = Call {
-            half: Half::default(),
+            half: Half::new(None, one_answer),
             answer: Some(answer),
             out,
             has_sent_all: message.is_some(),
@@ -182,7 +183,7 @@ impl<B: Body> ClientSession<B> {
         let Some(call) = self.streams.get_mut(&stream) else {
             return true;
         };
-        let fits = Half::fits(&self.core, &mut call.out, &message);
+        let fits = Half::<B::Message>::fits(&self.core, &mut call.out, &message);
         call.half
             .send(&mut self.core, &mut call.out, message, is_framed, false);
         if fits {

@@ -1,10 +1,12 @@
 //! What a server's session and a client's have in common, but their streams.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use h2::{Ping, PingPong};
 
+use super::incoming::Unfinished;
 use super::pipe::{Body, Pipe};
 use super::scanner::{Notes, Scanner, TurnLimits};
 use super::Event;
@@ -34,6 +36,7 @@ pub struct Limits {
     pub connection_window_bytes: u32,
     pub turn_bytes: usize,
     pub turn_calls: usize,
+    pub unfinished_bytes_max: usize,
 }
 
 /// What HTTP/2 permits (RFC 9113, section 6.5.2); h2 panics beyond it.
@@ -79,6 +82,7 @@ pub struct Core<B: Body> {
     pub pipe: Arc<Pipe<B>>,
     pub limits: Limits,
     pub notes: Notes,
+    pub unfinished: Unfinished,
     /// Streams that had more messages than a turn.
     pub unread: Vec<u32>,
     pub messages_left: usize,
@@ -91,7 +95,7 @@ pub struct Core<B: Body> {
     pub is_dirty: bool,
     pub is_over: bool,
     is_broken: bool,
-    events: Vec<Event>,
+    events: Vec<Event<B::Message>>,
     scanner: Scanner,
     own_frames: Vec<u8>,
     kept: Vec<u8>,
@@ -111,6 +115,7 @@ impl<B: Body> Core<B> {
         Core {
             pipe: Pipe::new(),
             notes: Notes::default(),
+            unfinished: Unfinished::new(limits.unfinished_bytes_max),
             unread: Vec::new(),
             messages_left: 0,
             calls_left: 0,
@@ -136,21 +141,21 @@ impl<B: Body> Core<B> {
     }
 
     /// Report an event, unless the connection is broken.
-    pub fn event(&mut self, event: Event) {
+    pub fn event(&mut self, event: Event<B::Message>) {
         if !self.is_broken {
             self.is_broken = matches!(event, Event::Broken(..));
             self.events.push(event);
         }
     }
 
-    pub fn take_events(&mut self) -> Vec<Event> {
+    pub fn take_events(&mut self) -> Vec<Event<B::Message>> {
         std::mem::take(&mut self.events)
     }
 
     // Input.
 
-    /// Give h2 the bytes of one turn; keep the rest.
-    pub fn begin_turn(&mut self, data: &[u8], open_streams: usize) {
+    /// Return the bytes of one turn; keep the rest.
+    pub fn begin_turn<'a>(&mut self, data: &'a [u8], open_streams: usize) -> Cow<'a, [u8]> {
         self.messages_left = TURN_MESSAGES;
         let limits = self.limits.turn();
         self.calls_left = limits.calls;
@@ -159,17 +164,16 @@ impl<B: Body> Core<B> {
                 .scanner
                 .scan(data, limits, open_streams, &mut self.notes);
             let (turn, rest) = data.split_at_checked(count).unwrap_or((data, &[]));
-            self.pipe.add_input(turn);
             self.kept.extend_from_slice(rest);
+            Cow::Borrowed(turn)
         } else {
             self.kept.extend_from_slice(data);
-            let kept = std::mem::take(&mut self.kept);
+            let mut kept = std::mem::take(&mut self.kept);
             let count = self
                 .scanner
                 .scan(&kept, limits, open_streams, &mut self.notes);
-            let (turn, rest) = kept.split_at_checked(count).unwrap_or((&kept, &[]));
-            self.pipe.add_input(turn);
-            self.kept = rest.to_vec();
+            self.kept = kept.split_off(count.min(kept.len()));
+            Cow::Owned(kept)
         }
     }
 

@@ -1,31 +1,31 @@
 //! Messages of a stream, assembled from the payloads of DATA frames.
+//!
+//! Each part is copied into the message as soon as it arrives. Then h2's buffer is free for the next
+//! frames, and is still in the processor's cache.
 
-use bytes::{Buf, Bytes, BytesMut};
+use bytes::Bytes;
 
 pub const PREFIX_BYTES: usize = 5;
-/// Shorter payloads are copied, so that a few bytes do not keep h2's whole buffer.
-const SHARED_BYTES_MIN: usize = 2 << 10;
+/// Memory of messages of a connection that is allocated when they begin. Beyond it a message has
+/// memory for its whole length when a quarter has arrived: a peer can announce any length.
+const EARLY_BYTES_MAX: usize = 16 << 20;
 
-/// The bytes of a message, in pieces.
-pub enum Message {
-    Whole(Bytes),
-    Pieces(Vec<Bytes>),
+/// A message that is filled from its beginning on.
+pub trait Assembled: Sized {
+    /// None if there is no memory.
+    fn with_room(length: usize) -> Option<Self>;
+    /// Add a part, which is no longer than the missing rest.
+    fn append(&mut self, part: &[u8]);
 }
 
-impl Message {
-    pub fn len(&self) -> usize {
-        self.pieces().iter().map(Bytes::len).sum()
+impl Assembled for Vec<u8> {
+    fn with_room(length: usize) -> Option<Self> {
+        let mut bytes = Vec::new();
+        bytes.try_reserve_exact(length).ok().map(|()| bytes)
     }
 
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
-    pub fn pieces(&self) -> &[Bytes] {
-        match self {
-            Message::Whole(bytes) => std::slice::from_ref(bytes),
-            Message::Pieces(pieces) => pieces,
-        }
+    fn append(&mut self, part: &[u8]) {
+        self.extend_from_slice(part);
     }
 }
 
@@ -44,29 +44,79 @@ impl Refusal {
     }
 }
 
-/// A message of which a part has arrived.
-#[derive(Default)]
-pub struct Incoming {
-    prefix: [u8; PREFIX_BYTES],
-    prefix_bytes: usize,
-    /// Of the message; behind its prefix.
-    left: usize,
-    pieces: Vec<Bytes>,
-    tail: BytesMut,
+/// Bytes of a connection's messages that have arrived in part, or whose call is not complete.
+pub struct Unfinished {
+    bytes: usize,
+    bytes_max: usize,
+    /// The sum of the lengths of messages that had memory when they began.
+    early: usize,
 }
 
-impl Incoming {
+impl Unfinished {
+    pub fn new(bytes_max: usize) -> Self {
+        Unfinished {
+            bytes: 0,
+            bytes_max,
+            early: 0,
+        }
+    }
+
+    /// The refusal of the message that has exceeded the bound.
+    pub fn refusal(&self) -> Option<Refusal> {
+        (self.bytes > self.bytes_max).then(|| {
+            let text = format!(
+                "unfinished messages of the connection are longer than {} bytes",
+                self.bytes_max
+            );
+            Refusal::new(super::RESOURCE_EXHAUSTED, text)
+        })
+    }
+}
+
+/// A message of which a part has arrived.
+pub struct Incoming<M> {
+    prefix: [u8; PREFIX_BYTES],
+    prefix_bytes: usize,
+    /// Of the message.
+    length: usize,
+    /// Bytes of the message that have not arrived.
+    left: usize,
+    message: Option<M>,
+    /// Parts that arrived before there was memory for the whole message.
+    first: Vec<u8>,
+    /// The share of this stream in `Unfinished`.
+    counted: usize,
+    early: usize,
+}
+
+impl<M> Default for Incoming<M> {
+    fn default() -> Self {
+        Incoming {
+            prefix: [0; PREFIX_BYTES],
+            prefix_bytes: 0,
+            length: 0,
+            left: 0,
+            message: None,
+            first: Vec::new(),
+            counted: 0,
+            early: 0,
+        }
+    }
+}
+
+impl<M: Assembled> Incoming<M> {
     /// Whether no part of a message has arrived.
     pub fn is_empty(&self) -> bool {
         self.prefix_bytes == 0
     }
 
-    /// Read bytes up to the end of a message.
+    /// Read bytes up to the end of a message. They are counted until `release`.
     pub fn read(
         &mut self,
         bytes: &mut Bytes,
         bytes_max: usize,
-    ) -> Result<Option<Message>, Refusal> {
+        unfinished: &mut Unfinished,
+    ) -> Result<Option<M>, Refusal> {
         if self.prefix_bytes < PREFIX_BYTES {
             let took = (PREFIX_BYTES - self.prefix_bytes).min(bytes.len());
             let part = bytes.split_to(took);
@@ -86,41 +136,71 @@ impl Incoming {
                 ));
             }
             if length > bytes_max {
-                return Err(Refusal::new(
-                    super::RESOURCE_EXHAUSTED,
-                    format!("a message of {length} bytes is longer than {bytes_max}"),
-                ));
+                let text = format!("a message of {length} bytes is longer than {bytes_max}");
+                return Err(Refusal::new(super::RESOURCE_EXHAUSTED, text));
             }
             if bytes.len() >= length {
                 self.prefix_bytes = 0;
-                return Ok(Some(Message::Whole(bytes.split_to(length))));
+                self.count(length, unfinished);
+                let mut message: M = with_room(length)?;
+                message.append(&bytes.split_to(length));
+                return Ok(Some(message));
             }
-            self.left = length;
+            (self.length, self.left) = (length, length);
         }
         let part = bytes.split_to(self.left.min(bytes.len()));
+        self.count(part.len(), unfinished);
         self.left -= part.len();
-        self.keep(part);
+        self.keep(&part, unfinished)?;
         if self.left > 0 {
             return Ok(None);
         }
         self.prefix_bytes = 0;
-        self.end_tail();
-        Ok(Some(Message::Pieces(std::mem::take(&mut self.pieces))))
+        Ok(self.message.take())
     }
 
-    fn keep(&mut self, part: Bytes) {
-        if part.len() >= SHARED_BYTES_MIN {
-            self.end_tail();
-            self.pieces.push(part);
-        } else {
-            self.tail.extend_from_slice(part.chunk());
-        }
+    fn count(&mut self, bytes: usize, unfinished: &mut Unfinished) {
+        unfinished.bytes += bytes;
+        self.counted += bytes;
     }
 
-    fn end_tail(&mut self) {
-        if !self.tail.is_empty() {
-            self.pieces.push(self.tail.split().freeze());
-            self.tail = BytesMut::new();
+    fn keep(&mut self, part: &[u8], unfinished: &mut Unfinished) -> Result<(), Refusal> {
+        if self.message.is_none() {
+            let has_arrived = self.length - self.left;
+            if unfinished.early + self.length <= EARLY_BYTES_MAX {
+                unfinished.early += self.length;
+                self.early += self.length;
+            } else if has_arrived < self.length / 4 {
+                self.first.extend_from_slice(part);
+                return Ok(());
+            }
+            let mut message: M = with_room(self.length)?;
+            message.append(&std::mem::take(&mut self.first));
+            self.message = Some(message);
         }
+        if let Some(message) = &mut self.message {
+            message.append(part);
+        }
+        Ok(())
     }
+
+    /// Count nothing of the stream any more.
+    pub fn release(&mut self, unfinished: &mut Unfinished) {
+        unfinished.bytes -= std::mem::take(&mut self.counted);
+        unfinished.early -= std::mem::take(&mut self.early);
+    }
+
+    /// Discard a message that has arrived in part.
+    pub fn discard(&mut self, unfinished: &mut Unfinished) {
+        self.message = None;
+        self.first = Vec::new();
+        self.release(unfinished);
+    }
+}
+
+fn with_room<M: Assembled>(length: usize) -> Result<M, Refusal> {
+    M::with_room(length).ok_or_else(|| {
+        let text = format!("there is no memory for a message of {length} bytes");
+        Refusal::new(super::RESOURCE_EXHAUSTED, text)
+    })
 }

@@ -1,14 +1,15 @@
 //! Sessions of HTTP/2 that carry gRPC calls, without I/O: the h2 crate, polled by hand.
 //!
 //! `rpc/rockoon_rpc/session.py` states their interface. Received bytes go through `scanner`, which
-//! cuts them into turns, to h2; `incoming` assembles messages from what h2 returns; `pipe` is the
-//! transport that h2 writes to.
+//! cuts them into turns, to h2, which reads them from `input`; `incoming` assembles messages from what
+//! h2 returns; `pipe` is the transport that h2 writes to.
 //!
 //! h2 is asked for the events of those streams that had frames in the turn, so it needs no wakers.
 
 pub mod client;
 mod core;
 pub mod incoming;
+mod input;
 mod late;
 pub mod metadata;
 pub mod pipe;
@@ -17,7 +18,6 @@ pub mod server;
 mod stream;
 
 pub use self::core::Limits;
-use self::incoming::Message;
 use self::metadata::Metadata;
 
 // Statuses of gRPC.
@@ -38,21 +38,21 @@ pub const REFUSED_STREAM: u32 = 7;
 pub const CANCEL: u32 = 8;
 
 /// What has happened; see `rockoon_rpc.session`. The first number is the stream.
-pub enum Event {
+pub enum Event<M> {
     Ready,
-    Message(u32, Message),
+    Message(u32, M),
     Reset(u32, u32, String),
     Room(u32),
     Pong,
     GoAway(u32, u32, String),
     Waste(u32, u32),
     Broken(u32, String),
-    Call(u32, u32, Metadata, Option<f64>, Message),
+    Call(u32, u32, Metadata, Option<f64>, M),
     Opened(u32, u32, Metadata, Option<f64>),
     Ended(u32),
     LateReset(u32),
     Awaited(u32),
-    Answer(u32, u32, String, Metadata, Option<Message>),
+    Answer(u32, u32, String, Metadata, Option<M>),
     Finished(u32, u32, String, Metadata),
 }
 

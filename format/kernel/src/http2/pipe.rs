@@ -13,9 +13,18 @@ use std::task::{Context, Poll};
 use bytes::Buf;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
+use super::incoming::Assembled;
+use super::input::Input;
+
 /// Bytes of a message that the session's owner holds as one object.
-pub trait Body: AsRef<[u8]> + Send + Sync + Unpin + 'static {}
-impl<T: AsRef<[u8]> + Send + Sync + Unpin + 'static> Body for T {}
+pub trait Body: AsRef<[u8]> + Send + Sync + Unpin + 'static {
+    /// A message that is received.
+    type Message: Assembled;
+}
+
+impl Body for Vec<u8> {
+    type Message = Vec<u8>;
+}
 
 /// Shorter bodies are copied.
 pub const LONG_BODY_BYTES_MIN: usize = 16 << 10;
@@ -25,8 +34,6 @@ const SLICE_BYTES_MIN: usize = 4 << 10;
 const OUTPUT_BYTES_MAX: usize = 1 << 20;
 /// What a turn of input may add to an output that is full: it has at most so many answers.
 const ANSWERS_BYTES_MAX: usize = 256 << 10;
-/// Of buffers that are kept while they are empty.
-const KEPT_CAPACITY_MAX: usize = 4 << 10;
 
 /// A piece of the output.
 pub enum Piece<B> {
@@ -36,8 +43,6 @@ pub enum Piece<B> {
 }
 
 struct State<B> {
-    input: Vec<u8>,
-    read: usize,
     pieces: Vec<Piece<B>>,
     tail: Vec<u8>,
     output_bytes: usize,
@@ -51,6 +56,7 @@ struct State<B> {
 /// Shared by a session, the transport that h2 owns, and messages on their way out.
 pub struct Pipe<B> {
     state: Mutex<State<B>>,
+    input: Input,
     unsent: AtomicUsize,
 }
 
@@ -58,8 +64,6 @@ impl<B: Body> Pipe<B> {
     pub fn new() -> Arc<Self> {
         Arc::new(Pipe {
             state: Mutex::new(State {
-                input: Vec::new(),
-                read: 0,
                 pieces: Vec::new(),
                 tail: Vec::new(),
                 output_bytes: 0,
@@ -68,6 +72,7 @@ impl<B: Body> Pipe<B> {
                 long: BTreeMap::new(),
                 drained: Vec::new(),
             }),
+            input: Input::default(),
             unsent: AtomicUsize::new(0),
         })
     }
@@ -76,11 +81,13 @@ impl<B: Body> Pipe<B> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Give h2 bytes to read. Their answers may be put out even if the output is full.
-    pub fn add_input(&self, bytes: &[u8]) {
+    /// Let h2 read bytes while `work` polls it. Their answers may be put out even if the output is
+    /// full.
+    pub fn with_input<T>(&self, bytes: &[u8], work: impl FnOnce() -> T) -> T {
         let mut state = self.lock();
-        state.input.extend_from_slice(bytes);
         state.output_max = OUTPUT_BYTES_MAX.max(state.output_bytes + ANSWERS_BYTES_MAX);
+        drop(state);
+        self.input.lend(bytes, work)
     }
 
     /// A frame that h2 has begun may be put out even if the output is full.
@@ -180,20 +187,11 @@ impl<B: Body> AsyncRead for Wire<B> {
         _context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        let mut state = self.0.lock();
-        let rest = state.input.get(state.read..).unwrap_or_default();
-        if rest.is_empty() {
-            return Poll::Pending;
+        if self.0.input.read(buffer) {
+            Poll::Ready(Ok(()))
+        } else {
+            Poll::Pending
         }
-        let count = rest.len().min(buffer.remaining());
-        buffer.put_slice(rest.get(..count).unwrap_or_default());
-        state.read += count;
-        if state.read == state.input.len() {
-            state.read = 0;
-            state.input.clear();
-            state.input.shrink_to(KEPT_CAPACITY_MAX);
-        }
-        Poll::Ready(Ok(()))
     }
 }
 

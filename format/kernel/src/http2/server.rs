@@ -13,7 +13,7 @@ use h2::{Reason, RecvStream, SendStream};
 use http::{HeaderMap, Method, Request, Response, StatusCode};
 
 use super::core::{Core, End, Limits};
-use super::incoming::{Message, Refusal};
+use super::incoming::Refusal;
 use super::late::EndedCalls;
 use super::metadata::{self, Headers, Metadata};
 use super::pipe::{Body, Outgoing, Piece, Wire};
@@ -48,13 +48,13 @@ enum Answer<B: Body> {
     Queued(Option<SendStream<Outgoing<B>>>),
 }
 
-enum Requests {
+enum Requests<M> {
     /// Of a method with one request: what CALL reports with it.
     One {
         route: u32,
         metadata: Metadata,
         timeout: Option<f64>,
-        message: Option<Message>,
+        message: Option<M>,
         is_reported: bool,
     },
     Many,
@@ -64,9 +64,9 @@ enum Requests {
 }
 
 struct Call<B: Body> {
-    half: Half,
+    half: Half<B::Message>,
     answer: Answer<B>,
-    requests: Requests,
+    requests: Requests<B::Message>,
 }
 
 impl<B: Body> Call<B> {
@@ -98,7 +98,7 @@ impl<B: Body> Call<B> {
         let Answer::Begun(stream) = &mut self.answer else {
             return false;
         };
-        let fits = Half::fits(core, stream, &message);
+        let fits = Half::<B::Message>::fits(core, stream, &message);
         self.half.send(core, stream, message, is_framed, false);
         fits
     }
@@ -185,23 +185,24 @@ impl<B: Body, R: Routes> ServerSession<B, R> {
 
     // Input.
 
-    pub fn receive(&mut self, data: &[u8]) -> Vec<Event> {
+    pub fn receive(&mut self, data: &[u8]) -> Vec<Event<B::Message>> {
         if self.core.is_dirty {
             self.flush();
         }
         if !self.core.is_over {
-            self.core.begin_turn(data, self.streams.len());
+            let turn = self.core.begin_turn(data, self.streams.len());
             if self.core.notes.begins_wrong {
                 self.close(super::PROTOCOL_ERROR, "the first frame is not SETTINGS");
             } else {
-                self.poll();
+                let pipe = self.core.pipe.clone();
+                pipe.with_input(&turn, || self.poll());
                 self.handle_turn();
             }
         }
         self.core.take_events()
     }
 
-    pub fn events(&mut self) -> Vec<Event> {
+    pub fn events(&mut self) -> Vec<Event<B::Message>> {
         self.core.take_events()
     }
 
@@ -545,7 +546,7 @@ impl<B: Body, R: Routes> ServerSession<B, R> {
                     }
                 };
                 let call = Call {
-                    half: Half::new(Some(recv)),
+                    half: Half::new(Some(recv), !is_stream),
                     answer: Answer::Awaited(answer),
                     requests,
                 };

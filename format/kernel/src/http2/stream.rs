@@ -8,13 +8,13 @@ use h2::{RecvStream, SendStream};
 use http::HeaderMap;
 
 use super::core::Core;
-use super::incoming::{Incoming, Message, Refusal, PREFIX_BYTES};
+use super::incoming::{Assembled, Incoming, Refusal, PREFIX_BYTES};
 use super::pipe::{Body, Outgoing, Pipe, LONG_BODY_BYTES_MIN};
 use super::Pieces;
 
 /// What a stream has next.
-pub enum Step {
-    Message(Message),
+pub enum Step<M> {
+    Message(M),
     /// The peer sends no further messages. Trailers, if there are any.
     Ended(Option<HeaderMap>),
     Pending,
@@ -25,10 +25,11 @@ pub enum Step {
 }
 
 /// The receiving half, and what is known of the sending one.
-#[derive(Default)]
-pub struct Half {
+pub struct Half<M> {
     pub recv: Option<RecvStream>,
-    incoming: Incoming,
+    incoming: Incoming<M>,
+    /// Its message is not reported before the call is complete.
+    is_one: bool,
     /// Received, and not read.
     rest: Bytes,
     is_held: bool,
@@ -38,11 +39,17 @@ pub struct Half {
     pub wants_room: bool,
 }
 
-impl Half {
-    pub fn new(recv: Option<RecvStream>) -> Self {
+impl<M: Assembled> Half<M> {
+    pub fn new(recv: Option<RecvStream>, is_one: bool) -> Self {
         Half {
             recv,
-            ..Default::default()
+            incoming: Incoming::default(),
+            is_one,
+            rest: Bytes::new(),
+            is_held: false,
+            withheld: 0,
+            queued: 0,
+            wants_room: false,
         }
     }
 
@@ -52,22 +59,31 @@ impl Half {
     }
 
     /// Read what h2 has for the stream.
-    pub fn next<B: Body>(&mut self, core: &mut Core<B>) -> Step {
+    pub fn next<B: Body>(&mut self, core: &mut Core<B>) -> Step<M> {
         let mut context = Context::from_waker(Waker::noop());
         loop {
             if !self.rest.is_empty() {
                 if core.messages_left == 0 {
                     return Step::Full;
                 }
-                let read = self
-                    .incoming
-                    .read(&mut self.rest, core.limits.message_bytes_max);
-                match read {
-                    Ok(Some(message)) => {
+                let bytes_max = core.limits.message_bytes_max;
+                let (rest, unfinished) = (&mut self.rest, &mut core.unfinished);
+                match self.incoming.read(rest, bytes_max, unfinished) {
+                    Ok(Some(message)) if !self.is_one => {
+                        self.incoming.release(unfinished);
                         core.messages_left -= 1;
                         return Step::Message(message);
                     }
-                    Ok(None) => {}
+                    Ok(found) => {
+                        let ends = self.recv.as_ref().is_some_and(RecvStream::is_end_stream);
+                        if let (Some(refusal), false) = (unfinished.refusal(), ends) {
+                            return Step::Refused(refusal);
+                        }
+                        if let Some(message) = found {
+                            core.messages_left -= 1;
+                            return Step::Message(message);
+                        }
+                    }
                     Err(refusal) => return Step::Refused(refusal),
                 }
                 continue;
@@ -119,6 +135,7 @@ impl Half {
     pub fn stop<B: Body>(&mut self, core: &mut Core<B>) {
         self.recv = None;
         self.rest = Bytes::new();
+        self.incoming.discard(&mut core.unfinished);
         core.release(std::mem::take(&mut self.withheld));
     }
 
