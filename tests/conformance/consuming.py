@@ -163,7 +163,7 @@ def restart(scene: Scene) -> None:
     found = receiver.take(3, acknowledged=False)
     for message in found[1:]:
         receiver.acknowledge(message)
-    scene.target.restart()
+    scene.restart()
     until_done(lambda: sender.send("after"))
     seen = set[str]()
     deadline = time.monotonic() + ARRIVAL_SECONDS_MAX
@@ -245,6 +245,6 @@ def push_restart(scene: Scene) -> None:
     listener = scene.listener(topic, group)
     sender.send("before")
     listener.wait(1)
-    scene.target.restart()
+    scene.restart()
     until_done(lambda: sender.send("after"))
     expect(set(bodies(listener.wait(2))), {"before", "after"}, "listened to")

@@ -3,7 +3,7 @@
 import json
 import time
 import traceback
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -13,6 +13,7 @@ from conformance.languages import Prepared
 from conformance.progress import Progress
 from conformance.scenarios import Scenario
 from conformance.scene import Differs, Scene
+from conformance.shared_restart import SharedRestart
 from conformance.target import Target
 
 OK, FAILED, NOT_OFFERED = "ok", "failed", "not offered"
@@ -43,12 +44,14 @@ def play(
     folder: Path,
     others: Sequence[Prepared] = (),
     progress: Progress | None = None,
+    restart: Callable[[], None] | None = None,
 ) -> Outcome:
     """Play one scenario with clients of one language.
 
     Args:
         others: clients of every language, for scenarios between them.
         progress: kills the clients if the run is interrupted.
+        restart: restarts the target; None: `target.restart`.
     """
     if scenario.is_guarded:
         target = target.guarded()
@@ -56,9 +59,8 @@ def play(
     # Topics outlive a run of scenarios on the same target; their names have no "+".
     short = "".join(filter(str.isalnum, language.language))[:2].lower()
     prefix = f"{short}{time.monotonic_ns() % 10**9}-{slug[:20]}".strip("-")
-    scene = Scene(
-        target, language, prefix, folder / f"{language.language}-{slug}", others, progress
-    )
+    folder = folder / f"{language.language}-{slug}"
+    scene = Scene(target, language, prefix, folder, others, progress, restart)
     began = time.monotonic()
     kind, said = OK, ""
     try:
@@ -94,11 +96,13 @@ def play_all(
     """
     outcomes: Outcomes = {language.language: {} for language in languages}
 
-    def turn(language: Prepared, mine: Iterable[Scenario]) -> None:
+    def turn(
+        language: Prepared, mine: Iterable[Scenario], restart: Callable[[], None] | None = None
+    ) -> None:
         for scenario in mine:
             what = f"{target.name:18} {language.language:8} {scenario.name}"
             progress.begins(what)
-            outcome = play(target, scenario, language, folder, languages, progress)
+            outcome = play(target, scenario, language, folder, languages, progress, restart)
             outcomes[language.language][scenario.name] = outcome
             said = f"  {outcome.said}" if outcome.said else ""
             progress.ended(outcome.kind, outcome.seconds, what + said)
@@ -107,9 +111,25 @@ def play_all(
     with ThreadPoolExecutor(beside) as pool:
         for done in [pool.submit(turn, language, shared) for language in languages]:
             done.result()
-    # A restart disturbs whatever else is played.
-    for language in languages:
-        turn(language, [scenario for scenario in scenarios if scenario.is_alone])
+    # A restart disturbs whatever else is played; scenarios with one share it.
+    restarting = [
+        (language, scenario)
+        for scenario in scenarios
+        if scenario.is_alone
+        for language in languages
+    ]
+    if restarting:
+        restart = SharedRestart(target.restart, len(restarting))
+
+        def restarted(language: Prepared, scenario: Scenario) -> None:
+            try:
+                turn(language, [scenario], restart.ask)
+            finally:
+                restart.leave()
+
+        with ThreadPoolExecutor(len(restarting)) as pool:
+            for done in [pool.submit(restarted, *each) for each in restarting]:
+                done.result()
     return outcomes
 
 

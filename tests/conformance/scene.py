@@ -164,6 +164,7 @@ class Scene:
         folder: for what its clients log.
         others: clients of every language that is here.
         progress: kills the clients if the run is interrupted; None if nothing interrupts it.
+        restart: restarts the target; None: `target.restart`.
     """
 
     def __init__(
@@ -174,8 +175,10 @@ class Scene:
         folder: Path,
         others: Sequence[Prepared] = (),
         progress: Progress | None = None,
+        restart: Callable[[], None] | None = None,
     ) -> None:
         self._progress = progress
+        self.restart = restart or target.restart
         self.target = target
         self.others = others
         self._language = language
