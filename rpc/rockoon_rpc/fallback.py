@@ -11,6 +11,7 @@ from h2 import events as received
 from rockoon_rpc import session as events
 from rockoon_rpc.fallback_headers import (
     Headers,
+    list_bytes,
     metadata,
     percent_decoded,
     percent_encoded,
@@ -127,6 +128,10 @@ class FallbackServerSession(LibrarySession):
             except _CallRefused as refusal:
                 self._refuse(stream_id, event.stream_ended is not None, refusal)
                 return
+            held = sum(each.metadata_bytes for each in self._streams.values())
+            if held + stream.metadata_bytes > self._limits.metadata_bytes_max:
+                self._refuse_stream(stream_id, ErrorCode.REFUSED_STREAM, "")
+                return
             self._streams[stream_id] = stream
             if stream.is_one:
                 self._new_calls[stream_id] = stream
@@ -161,6 +166,7 @@ class FallbackServerSession(LibrarySession):
             stream.metadata = metadata(headers, self._kept_headers)
         except ValueError as failure:
             raise _CallRefused(INTERNAL, str(failure)) from failure
+        stream.metadata_bytes = list_bytes(stream.metadata)
         return stream
 
     def _refuse(self, stream_id: int, has_ended: bool, refusal: _CallRefused) -> None:

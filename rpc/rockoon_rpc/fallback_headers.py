@@ -98,6 +98,11 @@ def _from_base64(name: str, value: bytes) -> bytes:
         raise ValueError(f"the value of {name} is not base64") from failure
 
 
+def list_bytes(metadata: Metadata) -> int:
+    """Return the length of metadata, counted like a list of headers."""
+    return sum(len(name) + len(value) + HEADER_BYTES for name, value in metadata)
+
+
 def to_headers(metadata: Iterable[tuple[str, str | bytes]]) -> Headers:
     """Return headers that carry metadata.
 

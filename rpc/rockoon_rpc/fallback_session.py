@@ -113,8 +113,8 @@ class SessionStream:
 
     __slots__ = (
         "ending", "has_begun", "has_ended", "id", "is_held", "is_one", "is_waiting", "message",
-        "metadata", "owed_bytes", "queue", "reader", "route", "sent_last", "timeout",
-        "unfinished_bytes", "wants_room",
+        "metadata", "metadata_bytes", "owed_bytes", "queue", "reader", "route", "sent_last",
+        "timeout", "unfinished_bytes", "wants_room",
     )  # fmt: skip
 
     def __init__(self, stream_id: int, is_one: bool, message_bytes_max: int) -> None:
@@ -131,6 +131,7 @@ class SessionStream:
         self.route: Any = None
         self.timeout: float | None = None
         self.metadata: events.Metadata = ()
+        self.metadata_bytes = 0
 
 
 class LibrarySession:

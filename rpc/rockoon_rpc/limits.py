@@ -16,6 +16,8 @@ class Limits:
             call with RESOURCE_EXHAUSTED.
         header_list_bytes_max: of the headers of one call, decoded, 32 bytes added for each
             (RFC 9113, section 10.5.1).
+        metadata_bytes_max: of the metadata of all open calls of a server's connection, counted like
+            headers. A further call is refused with REFUSED_STREAM.
         streams_max: open streams of a server's connection.
         frame_bytes_max: of one frame that the peer sends.
         stream_window_bytes, connection_window_bytes: DATA that the peer may send before it
@@ -39,6 +41,7 @@ class Limits:
     message_bytes_max: int = MESSAGE_BYTES_MAX
     unfinished_bytes_max: int = 128 << 20
     header_list_bytes_max: int = 16 << 10
+    metadata_bytes_max: int = 2 << 20
     streams_max: int = 1_000
     frame_bytes_max: int = 64 << 10
     stream_window_bytes: int = 4 << 20

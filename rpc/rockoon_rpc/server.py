@@ -25,6 +25,11 @@ from rockoon_rpc.server_connection import ServerConnection
 from rockoon_rpc.session import Implementation, Route, ServerSession
 
 LISTEN_BACKLOG = 4096
+# `on_many_ended` is called so long after this many calls of ended connections; an ended connection
+# counts like some calls.
+ENDED_CALLS_MIN = 500
+CALLS_OF_A_CONNECTION = 5
+ENDED_SECONDS = 2.0
 # How long callers may take to end their side of connections when a server has stopped.
 STOP_SECONDS_MAX = 1.0
 
@@ -66,6 +71,8 @@ class Server:
         kept: names of the headers that are metadata of calls; None keeps all.
         reuse_port: other processes may listen on the same port, and share its callers.
         sessions: the implementation; None chooses one.
+        on_many_ended: called when connections with many open calls, or many connections, have
+            ended: their memory is free.
 
     Attributes:
         connections: those that are open, without those in a TLS handshake.
@@ -86,6 +93,7 @@ class Server:
         kept: Sequence[str] | None = None,
         reuse_port: bool = False,
         sessions: Implementation | None = None,
+        on_many_ended: Callable[[], None] | None = None,
     ) -> None:
         self.limits = limits or Limits()
         self.liveness = Liveness()
@@ -99,6 +107,10 @@ class Server:
         self._kept = kept
         self._reuse_port = reuse_port
         self._sessions = sessions or implementation.implementation()
+        self._on_many_ended = on_many_ended
+        # Open calls of ended connections since the last call of it.
+        self._ended_calls = 0
+        self._ended_timer: asyncio.TimerHandle | None = None
         self._generic: list[grpc.GenericRpcHandler] = []
         self._handlers: dict[str, Any] = {}
         self._routes: dict[str, Route] = {}
@@ -191,6 +203,8 @@ class Server:
                 await self._deserted.wait()
         for connection in list(self.connections):
             connection.transport.abort()
+        if self._ended_timer is not None:
+            self._ended_timer.cancel()
         self._ended.set()
 
     async def wait_for_termination(self) -> None:
@@ -256,6 +270,28 @@ class Server:
             self._deserted.set()
         if self.is_stopping:
             self.look_quiet()
+
+    def calls_ended(self, calls: int) -> None:
+        """A connection has ended.
+
+        Args:
+            calls: that were open.
+        """
+        self._ended_calls += calls + CALLS_OF_A_CONNECTION
+        if (
+            self._ended_calls >= ENDED_CALLS_MIN
+            and self._on_many_ended is not None
+            and self._ended_timer is None
+            and not self.is_stopping
+        ):
+            loop = asyncio.get_running_loop()
+            self._ended_timer = loop.call_later(ENDED_SECONDS, self._many_ended)
+
+    def _many_ended(self) -> None:
+        self._ended_timer = None
+        self._ended_calls = 0
+        assert self._on_many_ended is not None
+        self._on_many_ended()
 
     def calm(self, connection: ServerConnection, reason: str) -> None:
         """A connection has used up a budget."""

@@ -86,7 +86,9 @@ class ServerConnection(Connection):
         self.is_internal = self.share.is_internal = True
 
     def connection_lost(self, failure: BaseException | None) -> None:
+        open_streams = self.session.open_streams
         super().connection_lost(failure)
+        self.server.calls_ended(open_streams)
         for timer in (self._timer, self._request_timer):
             if timer is not None:
                 timer.cancel()

@@ -184,8 +184,8 @@ class ServerSession(Session, Protocol):
     method that has one (INTERNAL), compressed messages (UNIMPLEMENTED), messages and headers that
     are too long (RESOURCE_EXHAUSTED; much longer headers are BROKEN), and the message with which
     unfinished messages exceed `unfinished_bytes_max` (RESOURCE_EXHAUSTED). A request
-    that is not gRPC's is answered with HTTP status 415. A stream beyond `streams_max`, and one
-    behind `leave`, is reset with REFUSED_STREAM.
+    that is not gRPC's is answered with HTTP status 415. A stream beyond `streams_max` or
+    `metadata_bytes_max`, and one behind `leave`, is reset with REFUSED_STREAM.
     """
 
     def respond(

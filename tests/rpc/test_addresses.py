@@ -15,7 +15,8 @@ from rockoon_rpc.server import Server
 from support import http2_frames as frames
 from support.eventually import eventually
 from support.http2_frames import ErrorCode
-from support.raw_http2 import call, raw_peer
+from support.raw_http2 import call, head, raw_peer
+from support.waiting import DEADLINE_SECONDS
 
 PING = frames.frame(frames.PING, 0, 0, b"pingping")
 
@@ -133,6 +134,23 @@ def test_an_address_with_a_service_of_the_cluster_has_no_pause() -> None:
     assert addresses.enter("192.0.2.1") is not None
     addresses.calm("192.0.2.1", "resets")
     assert addresses.enter("192.0.2.1") is None
+
+
+async def test_a_server_reports_when_many_calls_have_ended_with_their_connections(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("rockoon_rpc.server.ENDED_SECONDS", 0.01)
+    reported = asyncio.Event()
+    async with served(Callee(), on_many_ended=reported.set) as port:
+        for calls in (10, 600):
+            assert not reported.is_set()
+            async with raw_peer(port) as peer:
+                # Their requests are not complete.
+                heads = [head(stream, "/test.Echo/Unary") for stream in range(1, 2 * calls, 2)]
+                await peer.send(b"".join(heads) + PING)
+                assert await peer.until(lambda each: each.kind == frames.PING)
+        async with asyncio.timeout(DEADLINE_SECONDS):
+            await reported.wait()
 
 
 def test_no_flood_of_addresses_takes_memory(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -52,6 +52,7 @@ fn limits(chance: &mut Chance) -> Limits {
         turn_bytes: chance.of(&[100, 64 << 10]),
         turn_calls: chance.of(&[1, 64]),
         unfinished_bytes_max: 128 << 20,
+        metadata_bytes_max: 2 << 20,
     }
 }
 
@@ -59,6 +60,7 @@ fn limits(chance: &mut Chance) -> Limits {
 fn strict_limits(chance: &mut Chance) -> Limits {
     Limits {
         unfinished_bytes_max: chance.of(&[0, 5_000, 100_000]),
+        metadata_bytes_max: chance.of(&[0, 500, 2 << 20]),
         ..limits(chance)
     }
 }

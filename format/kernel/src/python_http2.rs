@@ -50,6 +50,7 @@ fn limits_of(object: &Bound<'_, PyAny>) -> PyResult<Limits> {
         turn_bytes: object.getattr("turn_bytes")?.extract()?,
         turn_calls: object.getattr("turn_calls")?.extract()?,
         unfinished_bytes_max: object.getattr("unfinished_bytes_max")?.extract()?,
+        metadata_bytes_max: object.getattr("metadata_bytes_max")?.extract()?,
     })
 }
 

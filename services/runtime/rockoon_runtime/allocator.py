@@ -45,6 +45,14 @@ def return_freed_memory() -> None:
     Needs milliseconds, and more if the process has many objects.
     """
     gc.collect()
+    return_free_pages()
+
+
+def return_free_pages() -> None:
+    """Return free pages of the C library to the system, also pages between used ones.
+
+    Needs some milliseconds for each 100 MiB.
+    """
     try:
         malloc_trim = ctypes.CDLL(None).malloc_trim
     except (AttributeError, OSError):

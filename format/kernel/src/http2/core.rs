@@ -41,6 +41,7 @@ pub struct Limits {
     pub turn_bytes: usize,
     pub turn_calls: usize,
     pub unfinished_bytes_max: usize,
+    pub metadata_bytes_max: usize,
 }
 
 /// What HTTP/2 permits (RFC 9113, section 6.5.2); h2 panics beyond it.

@@ -32,6 +32,21 @@ pub enum Value {
 /// Custom metadata, in the order of the headers.
 pub type Metadata = Vec<(HeaderName, Value)>;
 
+/// Bytes that RFC 9113, section 10.5.1 adds for each header.
+const HEADER_BYTES: usize = 32;
+
+/// The length of metadata, counted like a list of headers.
+pub fn list_bytes(metadata: &Metadata) -> usize {
+    let length = |value: &Value| match value {
+        Value::Text(text) => text.len(),
+        Value::Binary(bytes) => bytes.len(),
+    };
+    metadata
+        .iter()
+        .map(|(name, value)| name.as_str().len() + length(value) + HEADER_BYTES)
+        .sum()
+}
+
 /// Names that are HTTP/2's or gRPC's own.
 fn is_own(name: &HeaderName) -> bool {
     let name = name.as_str();
@@ -53,7 +68,9 @@ pub fn metadata(
             continue;
         }
         if !name.as_str().ends_with("-bin") {
-            found.push((name.clone(), Value::Text(value.clone())));
+            // A copy: a value is a part of the frame that brought it, and would keep all of it.
+            let copy = HeaderValue::from_bytes(value.as_bytes()).unwrap_or_else(|_| value.clone());
+            found.push((name.clone(), Value::Text(copy)));
             continue;
         }
         // Values of one name may be joined by commas.

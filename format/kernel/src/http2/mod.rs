@@ -6,6 +6,7 @@
 //!
 //! h2 is asked for the events of those streams that had frames in the turn, so it needs no wakers.
 
+mod charge;
 pub mod client;
 mod core;
 pub mod incoming;

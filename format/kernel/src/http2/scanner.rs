@@ -204,10 +204,10 @@ impl Scanner {
             notes.opened += u32::from(std::mem::take(&mut self.is_opening));
         }
         match kind {
-            HEADERS | CONTINUATION | PRIORITY | WINDOW_UPDATE => {
-                if notes.headed.last() != Some(&stream) || kind == HEADERS {
-                    notes.headed.push(stream);
-                }
+            HEADERS | CONTINUATION | PRIORITY | WINDOW_UPDATE
+                if notes.headed.last() != Some(&stream) || kind == HEADERS =>
+            {
+                notes.headed.push(stream);
             }
             DATA => match notes.touched.last_mut() {
                 Some((last, count)) if *last == stream => *count += 1,

@@ -4,6 +4,8 @@ use std::future::Future;
 use std::mem::forget;
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::pin::Pin;
+use std::sync::atomic::AtomicUsize;
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
@@ -12,6 +14,7 @@ use h2::server::{Builder, Connection, Handshake, SendResponse};
 use h2::{Reason, RecvStream, SendStream};
 use http::{HeaderMap, Method, Request, Response, StatusCode};
 
+use super::charge::Charge;
 use super::core::{Core, End, Limits};
 use super::incoming::Refusal;
 use super::late::EndedCalls;
@@ -67,6 +70,7 @@ struct Call<B: Body> {
     half: Half<B::Message>,
     answer: Answer<B>,
     requests: Requests<B::Message>,
+    _metadata: Charge,
 }
 
 impl<B: Body> Call<B> {
@@ -166,6 +170,7 @@ pub struct ServerSession<B: Body, R: Routes> {
     accepted: Vec<Accepted<B>>,
     ended: EndedCalls,
     refuses: bool,
+    metadata_bytes: Arc<AtomicUsize>,
 }
 
 impl<B: Body, R: Routes> ServerSession<B, R> {
@@ -193,6 +198,7 @@ impl<B: Body, R: Routes> ServerSession<B, R> {
             accepted: Vec::new(),
             ended: EndedCalls::default(),
             refuses: false,
+            metadata_bytes: Arc::default(),
         };
         session.poll();
         session
@@ -547,6 +553,13 @@ impl<B: Body, R: Routes> ServerSession<B, R> {
         }
         match self.call_of(&head) {
             Ok((is_stream, route, metadata, timeout)) => {
+                let bytes = metadata::list_bytes(&metadata);
+                let bytes_max = self.core.limits.metadata_bytes_max;
+                let Some(charge) = Charge::within(&self.metadata_bytes, bytes, bytes_max) else {
+                    self.core.resets += 1;
+                    answer.send_reset(Reason::REFUSED_STREAM);
+                    return;
+                };
                 let requests = if is_stream {
                     self.core
                         .event(Event::Opened(number, route, metadata, timeout));
@@ -564,6 +577,7 @@ impl<B: Body, R: Routes> ServerSession<B, R> {
                     half: Half::new(Some(recv), !is_stream),
                     answer: Answer::Awaited(answer),
                     requests,
+                    _metadata: charge,
                 };
                 self.streams.insert(number, call);
             }
