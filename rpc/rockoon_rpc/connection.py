@@ -1,7 +1,7 @@
 """One side of a connection as an asyncio protocol: passes bytes between a transport and a session.
 
 Received bytes go into one buffer that all connections of a loop share, so that an idle connection
-costs no buffer; the session copies what it keeps.
+costs no buffer; the session copies the bytes that it keeps.
 
 Invariants
 - Events of a turn are handled before further bytes are read; what their handlers write leaves in
@@ -149,7 +149,7 @@ class Connection(asyncio.BufferedProtocol):
             if self.is_choked and not stream.is_closed:
                 self._wanting.append(stream)
             elif stream.is_closed or not stream.is_pending:
-                # ROOM notifies the others.
+                # ROOM notifies streams that are pending.
                 stream.notify_room()
 
     def get_buffer(self, _sizehint: int) -> memoryview:
@@ -260,9 +260,9 @@ class Connection(asyncio.BufferedProtocol):
 
     def before_flush(self, callback: Callable[[], None]) -> None:
         """Call `callback` once, before the output of this turn, or of this iteration of the loop,
-        is written: what it queues leaves in the same write."""
+        is written: messages that it queues leave in the same write."""
         self._before_flush.append(callback)
-        # What else is queued in this iteration leaves with it.
+        # Other messages of this iteration leave in the same write.
         self._writes += 1
         self.wrote()
 
@@ -271,9 +271,9 @@ class Connection(asyncio.BufferedProtocol):
         self.flush()
 
     def flush(self) -> None:
-        """Write what the session has put out, as far as the transport has room."""
+        """Write the session's output, as far as the transport has room."""
         if self._before_flush:
-            # What the callbacks queue needs no other flush.
+            # Messages that the callbacks queue need no other flush.
             had_flush, self._has_flush = self._has_flush, True
             try:
                 while self._before_flush:

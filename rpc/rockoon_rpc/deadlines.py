@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from heapq import heapify, heappop, heappush
 from typing import Any
 
-# Deadlines of ended calls are removed when there are more of them than this and the open calls.
+# Deadlines of ended calls are removed if there are more than this number and the open calls.
 ENDED_MAX = 256
 
 

@@ -1,4 +1,4 @@
-"""Bounds on what one peer may cost; the same for each connection of a server or channel."""
+"""Bounds on the cost of one peer; the same for each connection of a server or channel."""
 
 from dataclasses import dataclass
 
@@ -35,7 +35,7 @@ class Limits:
         resets_burst, resets_per_second: streams that the peer resets, or that a server resets
             because of the peer, before the connection ends.
         calm_seconds: for which a server closes new connections of an address after a connection of
-            that address has used up one of these budgets.
+            that address has used up a budget.
     """
 
     message_bytes_max: int = MESSAGE_BYTES_MAX

@@ -18,11 +18,11 @@ from typing import Generic, Protocol, TypeVar
 
 log = logging.getLogger(__name__)
 
-# At most one line in so many seconds: anybody may fail, as often as he likes.
+# At most one line in this time: a peer can fail as often as it wants.
 SAY_SECONDS = 1.0
 # While no further file can be opened.
 PAUSE_SECONDS = 1.0
-# Accepted before the loop has its turn.
+# Connections accepted in one iteration of the loop.
 ACCEPTED_MAX = 100
 # The first byte of a TLS record with a handshake message (RFC 8446, section 5.1).
 TLS_FIRST_BYTE = b"\x16"
@@ -33,14 +33,14 @@ Connection = TypeVar("Connection", bound=asyncio.BaseProtocol)
 
 
 class Admission(Protocol[Connection]):
-    """Who decides about connections."""
+    """Decides about connections."""
 
     def admitted(self, address: str) -> Connection | None:
         """A protocol for a connection from an address; None to close it."""
         ...
 
     def disconnected(self, connection: Connection) -> None:
-        """One that was admitted has ended, or never came about."""
+        """An admitted connection has ended, or its handshake has failed."""
         ...
 
 
@@ -79,7 +79,7 @@ class Listener(Generic[Connection]):
         self._begin()
 
     def close(self) -> None:
-        """Take no further connections; those that shake hands are ended."""
+        """Accept no further connections; handshakes in progress are ended."""
         if self._pause is not None:
             self._pause.cancel()
         elif self._listening.fileno() >= 0:
@@ -89,7 +89,7 @@ class Listener(Generic[Connection]):
             task.cancel()
 
     async def wait_closed(self) -> None:
-        """After `close`: wait for the end of those that shook hands."""
+        """After `close`: wait for the end of handshakes in progress."""
         if self._beginning:
             await asyncio.wait(self._beginning)
 
@@ -104,7 +104,9 @@ class Listener(Generic[Connection]):
             except (BlockingIOError, ConnectionError):
                 return
             except OSError as failure:
-                log.warning("no connection can be taken: %s", failure)
+                log.warning(
+                    "accept failed: %s; the listener tries again in %g s", failure, PAUSE_SECONDS
+                )
                 self._loop.remove_reader(self._listening)
                 self._pause = self._loop.call_later(PAUSE_SECONDS, self._begin)
                 return
@@ -122,7 +124,7 @@ class Listener(Generic[Connection]):
     ) -> None:
         self._beginning.discard(task)
         if task.cancelled():
-            # Here: a task that is cancelled before its first step runs none of its own.
+            # A task that is cancelled before its first step runs no code of `_connect`.
             accepted.close()
             self._admission.disconnected(connection)
 

@@ -46,7 +46,7 @@ class Method:
             or handler.stream_stream
         )
         self._behaviour = behaviour
-        # Given a request, or a stream of them, and the call, makes the coroutine that answers.
+        # Makes the coroutine that answers, from the request (or a stream of requests) and the call.
         self.start: Callable[[Any, Any], Steps] = behaviour
         if inspect.iscoroutinefunction(behaviour):
             pass

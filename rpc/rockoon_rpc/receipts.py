@@ -16,7 +16,7 @@ class Receipts:
     One PING is on its way at a time; it confirms all answers that were queued before it.
 
     Args:
-        ping: queues a PING behind what was queued.
+        ping: queues a PING behind the queued frames.
     """
 
     __slots__ = ("_asked", "_is_on_its_way", "_ping", "_waiting")

@@ -1,6 +1,6 @@
 """A gRPC server for the servicers of `grpc.aio.server`.
 
-    complete request, or head of a stream  →  the method's coroutine, at once  →  answer
+    complete request, or head of a stream  →  first step of the method's coroutine  →  answer
 
 It leaves out compression, reflection of channels, and interceptors.
 """
@@ -114,10 +114,10 @@ class Server:
         self._generic: list[grpc.GenericRpcHandler] = []
         self._handlers: dict[str, Any] = {}
         self._routes: dict[str, Route] = {}
-        # Those in a TLS handshake among them.
+        # Also those in a TLS handshake.
         self._admitted: set[ServerConnection] = set()
         self.connections: set[ServerConnection] = set()
-        # Those that wait for something.
+        # Calls that wait for something.
         self._calls: set[ServerCall] = set()
         self._listeners: list[Listener[ServerConnection]] = []
         self.is_stopping = False
@@ -177,7 +177,7 @@ class Server:
         """Accept no further calls, and wait for those in progress; then end them.
 
         Args:
-            grace: seconds; None ends them at once.
+            grace: seconds until calls in progress are ended; None is zero.
         """
         self.is_stopping = True
         for listener in self._listeners:

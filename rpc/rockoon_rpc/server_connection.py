@@ -21,7 +21,7 @@ from rockoon_rpc.session import ErrorCode, Metadata, ServerSession
 if TYPE_CHECKING:
     from rockoon_rpc.server import Server
 
-# Between the two GOAWAYs of a connection that ends by itself.
+# Between the two GOAWAYs of a connection that the server ends.
 LEAVE_SECONDS = 0.5
 # A connection without calls is looked at so often before its time is over.
 IDLE_LOOKS = 4
@@ -279,8 +279,8 @@ class ServerConnection(Connection):
         """Accept no further calls; the connection ends with its last one.
 
         Args:
-            at_once: False sends GOAWAY twice, half a second apart: calls that the peer has opened
-                meanwhile are answered.
+            at_once: False sends GOAWAY twice, half a second apart: calls that the peer opens
+                in between are answered.
         """
         if self.is_leaving or self.is_lost or self.is_closing or self.transport is None:
             return

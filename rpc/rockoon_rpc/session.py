@@ -2,7 +2,7 @@
 
 The owner of a session passes it received bytes, handles the events that it returns, and writes
 the bytes that it puts out. A session parses frames and headers, checks the rules of RFC 9113 and
-of gRPC over HTTP/2, assembles messages, keeps the windows, and counts what the peer costs. It
+of gRPC over HTTP/2, assembles messages, keeps the windows, and counts the peer's costs. It
 knows no socket, no event loop and no clock.
 
 Two implementations have this interface: `rockoon_kernel.http2` (compiled, with the h2 crate) and
@@ -205,7 +205,7 @@ class ServerSession(Session, Protocol):
         ...
 
     def finish(self, stream: int, status: int, details: str, trailing: Metadata = ()) -> bool:
-        """Send a call's status behind what was queued; return as `send` does. A request that is
+        """Send a call's status behind its queued messages; return as `send` does. A request that is
         not complete is given up (RST_STREAM with NO_ERROR)."""
         ...
 
@@ -259,7 +259,7 @@ class ClientSession(Session, Protocol):
         ...
 
     def end(self, stream: int) -> None:
-        """Send no further requests, behind what was queued."""
+        """Send no further requests after the queued ones."""
         ...
 
     @property

@@ -3,7 +3,7 @@
 import re
 
 TEXT_CHARACTERS_MAX = 64 << 10
-# An object without a text of its own is written with its place in memory, which helps an attacker:
+# Python writes an object that has no text with its memory address, which helps an attacker:
 # "<object object at 0x7f0123456789>", by uvloop "<TCPTransport closed=True 0x55d012345678>".
 _ADDRESS = re.compile(r" at 0x[0-9A-Fa-f]{6,16}\b| 0x[0-9A-Fa-f]{6,16}(?=>)")
 

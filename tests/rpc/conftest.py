@@ -1,4 +1,4 @@
-"""Sessions of both implementations, for tests of what is built on them."""
+"""Sessions of both implementations, for tests of servers and channels."""
 
 from types import ModuleType
 

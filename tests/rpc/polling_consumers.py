@@ -1,4 +1,4 @@
-"""Consumers by the hundred that open long polls and cancel many of them, by gRPC's Python client.
+"""Hundreds of consumers that open long polls and cancel many, by gRPC's Python client.
 
 python -m rpc.polling_consumers KIND ADDRESS CONSUMERS CONNECTIONS SECONDS PATIENCE SEED
 

@@ -29,7 +29,7 @@ CROWDS = ((500, 1), (500, 10))
 
 
 async def polled(kind: str, address: str, seconds: float, patience: float, seed: int) -> None:
-    """Run consumers of all crowds beside each other, and check what they report."""
+    """Run all groups of consumers at the same time, and check their reports."""
     async with asyncio.TaskGroup() as tasks:
         running = [
             tasks.create_task(

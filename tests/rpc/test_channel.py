@@ -144,7 +144,7 @@ async def test_a_taker_gets_what_it_wants_and_the_reader_the_rest_in_its_order(k
             assert (await call.read()).value == b"read 3"
             for value in sent[3:]:
                 assert call.write_now(BytesValue(value=value))
-            # What comes while nobody reads is not offered.
+            # Messages that arrive while the caller does not read are not offered.
             read = [(await call.read()).value]
             while read[-1] != b"read 5":
                 read.append((await call.read()).value)

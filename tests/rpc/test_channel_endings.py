@@ -30,7 +30,7 @@ LEAVES = frames.goaway(1, ErrorCode.NO_ERROR)
 
 @pytest.fixture(autouse=True)
 def no_questions(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The server's end answers no pings: what does not end by itself would end by that."""
+    """Switch liveness off: raw servers answer no PING, which would end connections."""
     monkeypatch.setattr(channel_module, "LIVENESS", Liveness(NEVER_SECONDS, NEVER_SECONDS))
 
 
@@ -91,7 +91,7 @@ async def test_a_connection_without_calls_ends_when_its_server_leaves() -> None:
         known = weakref.ref(channel._connection)
         await leaving.send(LEAVES)
         assert await leaving.has_ended()
-        # It is looked for anew: what ended is in nobody's way, and is not kept.
+        # The channel connects again, and keeps no connection that has ended.
         further = unary(channel)
         server = await came.get()
         await server.answer(await server.next_call(), b"z")
@@ -216,7 +216,7 @@ async def test_a_channel_that_is_closed_while_it_connects_keeps_nobody(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(channel_module, "CONNECT_SECONDS_MAX", NEVER_SECONDS)
-    # It is connected, and never told any settings.
+    # The server accepts the connection, and sends no SETTINGS.
     async with raw_server(b"") as (address, came), asyncio.timeout(DEADLINE_SECONDS):
         channel = Channel(address)
         call = unary(channel, wait_for_ready=True)

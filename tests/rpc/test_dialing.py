@@ -78,7 +78,7 @@ async def test_a_name_is_looked_up_again_with_each_connection() -> None:
 
 
 def silent_address(stack: ExitStack, host: str, port: int) -> None:
-    """Nobody is refused here, and nobody is taken: the queue of connections is full."""
+    """An address that neither refuses nor accepts connections: its queue is full."""
     listening = stack.enter_context(socket.create_server((host, port), backlog=0))
     for _ in range(2):
         waiting = stack.enter_context(socket.socket())
@@ -93,7 +93,7 @@ async def test_a_silent_address_hides_none_behind_it() -> None:
             names["pod.test"] = ["127.0.0.2", "127.0.0.4", "127.0.0.3"]
             channel = Channel(f"pod.test:{port}")
             call: Any = channel.unary_unary("/test.Echo/Echo")
-            # One attempt: a call that does not wait is told of the first that fails.
+            # One attempt: a call that does not wait fails with the first failed attempt.
             assert await call(b"one", timeout=DEADLINE_SECONDS) == b"one"
             await channel.close()
 
@@ -112,7 +112,7 @@ async def test_one_that_is_not_wanted_any_more_leaves_no_socket() -> None:
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(dialing.STAGGER_SECONDS):
                 await dialing.dialed("127.0.0.2", port, asyncio.Protocol)
-    # The suite fails on a socket that nobody closed: ResourceWarning is an error.
+    # A socket that is not closed fails the suite: ResourceWarning is an error.
 
 
 async def test_of_two_addresses_that_answer_at_once_one_is_kept(

@@ -1,4 +1,4 @@
-"""Calls that begin without a task: what they begin in their first step goes on in their task."""
+"""Calls that begin without a task: a timeout or task group of the first step works in the task."""
 
 import asyncio
 import contextvars
@@ -140,7 +140,7 @@ def test_a_coroutine_ends_as_in_a_task(
         found = await End().of(steps())
         text = repr(found) if isinstance(found, Exception) else str(found)
         assert text == end == await in_task()
-        # Each has a context of its own.
+        # Each call has its own context.
         assert VARIABLE.get() == "outside"
 
     with asyncio.Runner(loop_factory=new_loop) as runner:

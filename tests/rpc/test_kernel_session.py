@@ -132,7 +132,7 @@ def test_a_reset_answer_that_waits_for_windows_frees_its_stream() -> None:
     pair.client.hold(stream)
     assert not pair.server.respond(stream, bytes(MIB))
     pair.to_client()
-    # The client has not ended its requests, so h2 has a reset of its own in mind.
+    # The client has not ended its requests, so h2 will reset the stream itself.
     pair.client.reset(stream, events.ErrorCode.CANCEL)
     pair.move()
     assert pair.server.open_streams == pair.server.unsent_bytes == 0

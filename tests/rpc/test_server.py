@@ -1,6 +1,6 @@
-"""Rockoon's own HTTP/2 server: gRPC's client is answered, who breaks the protocol is not served.
+"""The server: it answers gRPC's client, and refuses a peer that breaks the protocol.
 
-What a peer may not do, and with which error it ends, is RFC 9113's; see also `test_h2spec`.
+RFC 9113 states the errors of such peers; see also `test_rfc9113`.
 """
 
 import asyncio
@@ -176,7 +176,7 @@ async def test_a_method_that_fails_to_write_holds_up_nobody() -> None:
 
 async def test_who_goes_while_answers_are_written_ends_the_method() -> None:
     echo = Echo()
-    # Windows that grow by themselves would take all answers before the caller goes.
+    # If the client's windows grew, they would hold all answers before the client cancels.
     options = [("grpc.http2.bdp_probe", 0)]
     async with (
         served(echo) as (_, port),
@@ -379,7 +379,7 @@ async def test_windows_are_given_back_in_large_pieces_and_not_with_each_message(
     async with served(Echo()) as (_, port), raw_peer(port) as peer:
         await peer.send(head(1, "/test.Echo/Streams"))
         message = BytesValue(value=bytes(10_000)).SerializeToString()
-        # More than a window has room for, but for what is given back.
+        # More bytes than the window has without WINDOW_UPDATE frames.
         wide = frames.window_update(0, 1 << 24) + frames.window_update(1, 1 << 24)
         await peer.send(wide)
         for _ in range(500):
@@ -475,7 +475,7 @@ async def test_a_stream_that_is_given_up_while_it_waits_ends() -> None:
             await pauses.read()
         pauses.cancel()
         await eventually(lambda: all(not each.streams for each in server.connections))
-        # What was held for it keeps nobody else's answer.
+        # Answers of the ended call do not block answers of other calls.
         assert (await method(channel, "unary_unary", "Unary")(BytesValue(value=b"y"))).value == b"y"
 
 

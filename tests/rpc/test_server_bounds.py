@@ -1,4 +1,4 @@
-"""How much Rockoon's HTTP/2 server takes at once, and how it leaves those whom it serves."""
+"""Bounds of the server, and how it ends connections with calls in progress."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -152,7 +152,7 @@ async def test_a_server_that_leaves_refuses_new_calls_and_answers_those_it_has()
             leaves = await peer.until(lambda each: each.kind == frames.GOAWAY)
             assert leaves is not None
             assert frames.TWO_NUMBERS.unpack(leaves.payload) == (1, ErrorCode.NO_ERROR)
-            # It was on its way already: its caller may take it elsewhere.
+            # The call was on its way before GOAWAY: the client may send it to another server.
             await peer.send(waits(3))
             assert (await end_of(peer, 3)).error is ErrorCode.REFUSED_STREAM
             callee.may_answer.set()
@@ -269,7 +269,7 @@ async def test_a_stream_of_answers_goes_on_as_far_as_its_caller_takes_them() -> 
             assert taken is not None
             received += len(taken.payload)
         begun = callee.begun
-        # What was said and not taken is one message.
+        # One message more was produced than the window has room for.
         assert begun == frames.WINDOW_DEFAULT // 16_005 + 1
         await peer.send(WIDE)
         await eventually(lambda: callee.begun > begun)

@@ -286,7 +286,7 @@ async def test_streams_that_a_server_is_made_to_reset_end_the_connection(broken:
             for stream_id in range(1, 2_001, 2)
         ]
         await peer.send(b"".join(made))
-        # A library may end the connection for the first of them.
+        # A library may end the connection after the first frame.
         assert await calm_end(peer) not in (None, ErrorCode.NO_ERROR)
 
 

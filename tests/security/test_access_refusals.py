@@ -244,7 +244,7 @@ async def test_what_was_overheard_at_one_server_is_of_no_use_at_another() -> Non
 
 
 async def test_a_caller_who_reads_no_answers_does_not_go_on_after_his_key_has_ended() -> None:
-    """The call ends where it waits next; what it does until then is refused."""
+    """The call ends at its next wait; requests before that are refused."""
     async with Gated().serving() as gated:
         gated.gate.update([known(SHOP, READER)])
         signing = Credentials(SHOP, gated.clock).signer(gated.address)

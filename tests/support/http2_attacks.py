@@ -190,7 +190,7 @@ def claimed(stream_id: int) -> bytes:
 
 
 def long_request(stream_id: int) -> bytes:
-    """A valid request of 60 KiB in frames of 15 KiB, all of it a field that no service knows."""
+    """A valid request of 60 KiB in frames of 15 KiB, which is one field that no service knows."""
     size = 60 << 10
     unknown = b"\x7a" + bytes((size & 0x7F | 0x80, size >> 7 & 0x7F | 0x80, size >> 14))
     message = framed(unknown + bytes(size))

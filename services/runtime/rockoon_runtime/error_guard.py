@@ -83,8 +83,8 @@ class ErrorTableGuard:
         calls: the times of calls with one request and one answer are added to it.
         gate: refuses calls; None lets every call pass.
         may_answer: called before a call begins and before each answer; raises the refusal.
-        internal: paths of the methods that only the cluster's own services call. A connection that
-            has called one of them does not wait behind those of clients.
+        internal: paths of the methods that only the cluster's own services call. A connection with
+            such a call does not wait behind connections of clients.
 
     Attributes:
         last_call: when a call came last, monotonic seconds.

@@ -53,7 +53,7 @@ CERTIFICATE_LOOK_SECONDS = 3600.0
 HEALTH_CALLS_MAX = 100
 HEALTH_CONNECTIONS_MAX = 100
 
-# The headers that the guard and the gate read. No others are kept.
+# The headers that the guard and the gate read; only these are kept.
 KEPT = (CLUSTER_METADATA_KEY, ACCESS_METADATA_KEY, TRACEPARENT_METADATA_KEY)
 
 
@@ -78,7 +78,7 @@ class GrpcServer:
         service_names: full proto service names, for health and reflection.
         drain: how long the end may take; by default as long as it is by the settings' defaults.
         calls_max: calls in progress at once, streams included; further ones are refused.
-        calls_per_address_max: of them, those of one address; None for half of them.
+        calls_per_address_max: calls of one address in progress; None for half of `calls_max`.
         connections_max: open connections; further ones are closed at once.
         addresses: shares of addresses, which several servers may have together; None bounds none.
         limits: of each connection; None has the defaults.
