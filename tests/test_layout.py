@@ -246,6 +246,17 @@ def test_every_link_and_every_path_in_the_documents_leads_somewhere() -> None:
         assert (ROOT / path).is_file(), path
 
 
+def test_each_decision_has_a_status_a_date_a_subject_and_a_line_in_the_index() -> None:
+    index = (ROOT / "docs" / "adr" / "README.md").read_text()
+    for page in (ROOT / "docs" / "adr").glob("0*.md"):
+        heading, _, status = page.read_text().split("\n")[:3]
+        number, title = heading.removeprefix("# ").split(". ", 1)
+        found = re.fullmatch(r"Status: .+\. Date: \d{4}-\d\d-\d\d\. Subject: (.+)\.", status)
+        assert found is not None, f"{shown(page)}: no status, date and subject in line 3"
+        section = index.partition(f"\n## {found[1]}\n")[2].partition("\n## ")[0]
+        assert f"| {number} | [{title}]({page.name}) |" in section, f"{shown(page)}: not in README"
+
+
 def test_the_table_of_folders_names_folders_and_files_that_there_are() -> None:
     page = (ROOT / "docs" / "architecture.md").read_text()
     table = page.partition("## Folders")[2].partition("## Flows")[0]

@@ -42,7 +42,7 @@ Options of both:
     splitBytes: bytes of log that one task reads.
 
 What options leave out is not decoded. Conditions of a query (`where`) are Spark's alone: it reads
-rows to check them (`docs/adr/0029-options-narrow-a-read-conditions-do-not.md`).
+rows to check them (`docs/adr/0029-narrow-spark-reads-by-options-not-by-conditions.md`).
 
 Streams are described in `rockoon_spark.stream.reader`, writing in `rockoon_spark.sink`.
 """
