@@ -105,21 +105,21 @@ rocketmq: cluster  ## stores back and forth between Rockoon and a real RocketMQ 
 # Clients come from their registries into .conformance, RocketMQ from Maven; what cannot be had here is skipped by name.
 # C++'s is in no registry: ROCKETMQ_CPP=where it is installed, with include/rocketmq and lib/librocketmq.so (a link to librocketmq.so.VERSION).
 # A quarter of an hour on two quiet cores; Ctrl-C ends clients and servers.
-conformance: cluster  ## RocketMQ's official clients, unmodified, against the gateway and RocketMQ's own proxy: TARGET=rockoon LANGUAGE=Java ONLY=delay TLS=1; writes docs/gateway-matrix.md
+conformance: cluster  ## RocketMQ's official clients, unmodified, against the gateway and RocketMQ's own proxy: TARGET=rockoon LANGUAGE=Java ONLY=delay TLS=1; writes docs/measurements/gateway-matrix.md
 	@PYTHONPATH=tests $(BIN)/python -m conformance $(if $(TARGET),--target $(TARGET)) $(if $(LANGUAGE),--language $(LANGUAGE)) $(if $(ONLY),--only "$(ONLY)") $(if $(TLS),--tls)
 
 # Clients come from their registries into .conformance/grpc; a language that the machine does not have is skipped by name.
-grpc-peers: cluster  ## gRPC's clients in Python, Go, Java and Node.js against Rockoon's server, Rockoon's channel against grpcio and grpc-go: LANGUAGE=Go ONLY=leaves; WRITE=1 fills docs/grpc-peers.md
+grpc-peers: cluster  ## gRPC's clients in Python, Go, Java and Node.js against Rockoon's server, Rockoon's channel against grpcio and grpc-go: LANGUAGE=Go ONLY=leaves; WRITE=1 fills docs/measurements/grpc-peers.md
 	@PYTHONPATH=tests $(BIN)/python -m rpc.peers $(if $(LANGUAGE),--language $(LANGUAGE)) $(if $(ONLY),--only "$(ONLY)") $(if $(WRITE),--write)
 
 # Spring and its starter come from Maven Central. Two minutes.
-spring: cluster  ## the Spring application of docs/gateway-spring.md sends and consumes through a gateway, with TLS
+spring: cluster  ## the Spring application of docs/use/gateway-spring.md sends and consumes through a gateway, with TLS
 	@PYTHONPATH=tests $(BIN)/python -m conformance.spring
 
 # Ten minutes: with one copy of each log, then with three of which the leader is killed.
-gateway-faults: cluster  ## the same clients go on while gateway, broker and offset service are killed: LANGUAGE=Java COPIES=3 KILLS=2 SEED=7; fills docs/faults.md
+gateway-faults: cluster  ## the same clients go on while gateway, broker and offset service are killed: LANGUAGE=Java COPIES=3 KILLS=2 SEED=7; fills docs/measurements/faults.md
 	@PYTHONPATH=tests $(BIN)/python -m conformance.killing $(if $(LANGUAGE),--language $(LANGUAGE)) $(if $(COPIES),--copies $(COPIES)) \
-		$(if $(KILLS),--kills $(KILLS)) $(if $(SEED),--seed $(SEED)) $(if $(LANGUAGE)$(COPIES),,--out docs/faults.md)
+		$(if $(KILLS),--kills $(KILLS)) $(if $(SEED),--seed $(SEED)) $(if $(LANGUAGE)$(COPIES),,--out docs/measurements/faults.md)
 
 # Ten minutes. SEED, printed by each run, decides cuts, faults and how long listeners work.
 several-gateways: cluster  ## official clients before five gateways that are killed, drained and rolled, by balancers that cut and spread: LANGUAGE=Go MESSAGES=10000 SECONDS=240 SEED=7
@@ -129,14 +129,14 @@ several-gateways: cluster  ## official clients before five gateways that are kil
 demo: cluster  ## a real cluster carries real messages, survives a kill, and explains where consumers start
 	@$(BIN)/python -m tools.demo $(if $(FILE),--file "$(FILE)")
 
-expansion: cluster  ## every way a topic can grow under a group, and what the group misses; writes docs/expansion.md
+expansion: cluster  ## every way a topic can grow under a group, and what the group misses; writes docs/measurements/expansion.md
 	@$(BIN)/python -m tools.expansion
 
 # A quarter of an hour on two quiet cores, and ten minutes more with LINK=600.
-hosts: cluster  ## packets vanish between each pair of hosts, processes are killed, stopped, lose disks: COPIES=3 OFFSETS=3 CUT=NAME SECONDS=11 LINK=0; fills docs/availability.md
+hosts: cluster  ## packets vanish between each pair of hosts, processes are killed, stopped, lose disks: COPIES=3 OFFSETS=3 CUT=NAME SECONDS=11 LINK=0; fills docs/measurements/availability.md
 	@PYTHONPATH=tests $(BIN)/python -m hosts $(if $(COPIES),--copies $(COPIES)) $(if $(OFFSETS),--offsets $(OFFSETS)) \
 		$(if $(SECONDS),--cut-seconds $(SECONDS)) $(if $(LINK),--link-seconds $(LINK)) \
-		$(if $(CUT),--cut "$(CUT)",--out docs/availability.md)
+		$(if $(CUT),--cut "$(CUT)",--out docs/measurements/availability.md)
 
 rolling: cluster  ## each service is restarted in turn under all kinds of clients, three copies of each log: what failed, what was twice, how long they waited
 	$(BIN)/python -m pytest -m soak -n 0 -q -s -p no:logging tests/cluster/test_rolling_restart.py -k three_copies
@@ -146,20 +146,20 @@ failover: cluster  ## the leader of a log goes, TRIALS=20 times in each way: how
 	@$(BIN)/python -m bench.failover $(if $(TRIALS),--trials $(TRIALS)) $(if $(KIND),--only "$(KIND)")
 
 # SCALE=0.1 is a glance, SCALE=5 half an hour. BREAK=all shows that it can fail. ONLY=http2 takes about 100 minutes.
-faults: cluster  ## kills, power cuts, failing disks, flipped bits, any call: ONLY='NAME,copies-*' SEED=7 SCALE=6 BREAK=NAME; fills docs/faults.md; with ONLY=http2 also ATTACKS='ping,*reset*' SERVICES=broker,gateway TLS=off|on CONNECTIONS=1,20 SECONDS=3, WRITE=1 fills docs/security.md
-	@PYTHONPATH=tests $(BIN)/python -m faults $(if $(ONLY),--only '$(ONLY)',--out docs/faults.md) $(if $(SEED),--seed $(SEED)) $(if $(SCALE),--scale $(SCALE)) $(if $(BREAK),--break $(BREAK)) \
+faults: cluster  ## kills, power cuts, failing disks, flipped bits, any call: ONLY='NAME,copies-*' SEED=7 SCALE=6 BREAK=NAME; fills docs/measurements/faults.md; with ONLY=http2 also ATTACKS='ping,*reset*' SERVICES=broker,gateway TLS=off|on CONNECTIONS=1,20 SECONDS=3, WRITE=1 fills docs/operate/security.md
+	@PYTHONPATH=tests $(BIN)/python -m faults $(if $(ONLY),--only '$(ONLY)',--out docs/measurements/faults.md) $(if $(SEED),--seed $(SEED)) $(if $(SCALE),--scale $(SCALE)) $(if $(BREAK),--break $(BREAK)) \
 		$(if $(ATTACKS),--attacks '$(ATTACKS)') $(if $(SERVICES),--services $(SERVICES)) $(if $(TLS),--tls $(TLS)) $(if $(CONNECTIONS),--connections $(CONNECTIONS)) \
-		$(if $(SECONDS),--seconds $(SECONDS)) $(if $(WRITE),--floods-out docs/security.md)
+		$(if $(SECONDS),--seconds $(SECONDS)) $(if $(WRITE),--floods-out docs/operate/security.md)
 
 bench: cluster  ## throughput, latency, recovery time and memory, as ratios of one run
 	@$(BIN)/python -m bench.cluster
 
 # Kafka and RocketMQ come from Maven, nats-server from Go, their Python clients from pip: once, into .compare and .rocketmq.
 # What a machine cannot have is skipped by name. A quarter of an hour on two quiet cores; with AWAITED=1 ten minutes.
-compare: cluster  ## Rockoon beside Kafka, RocketMQ and NATS, in turns: ROUNDS=3 SECONDS=1 ONLY=Kafka AWAITED=1 (awaited sends, beside their goals); fills docs/compare.md
+compare: cluster  ## Rockoon beside Kafka, RocketMQ and NATS, in turns: ROUNDS=3 SECONDS=1 ONLY=Kafka AWAITED=1 (awaited sends, beside their goals); fills docs/measurements/compare.md
 	@$(BIN)/python -m bench.compare $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(SECONDS),--seconds $(SECONDS)) $(if $(ONLY),--only $(ONLY)) $(if $(AWAITED),--awaited)
 
-capacity: cluster  ## what a cluster carries and where each service saturates, by axis; fills docs/capacity.md
+capacity: cluster  ## what a cluster carries and where each service saturates, by axis; fills docs/measurements/capacity.md
 	@$(BIN)/python -m bench.capacity
 
 demo-spark: setup  ## what Spark does with a log, on 66,481 real records: compaction, queries, export, a stream
@@ -179,12 +179,12 @@ load-compare: cluster  ## two load tests, as ratios: A=DIR B=DIR; fails where B 
 	@PYTHONPATH=tests $(BIN)/python -m load compare "$(A)" "$(B)"
 
 # Ten minutes on two quiet cores.
-bench-goals: setup  ## what Rockoon is to reach, measured in one run: ONLY=messages|many|logs|still WRITE=1 fills docs/benchmarks.md
+bench-goals: setup  ## what Rockoon is to reach, measured in one run: ONLY=messages|many|logs|still WRITE=1 fills docs/measurements/benchmarks.md
 	@$(BIN)/python -m bench.goals $(if $(ONLY),--only $(ONLY)) $(if $(WRITE),--write)
 
 # RocketMQ comes from Maven, once, into .conformance; h2load is Debian's nghttp2-client. Twelve minutes on two quiet cores, and six
 # more for ONLY=floors: HTTP/2 layers (commit 8e2a733, this checkout, grpc.aio, grpc-go), whose table of the page WRITE=1 fills alone.
-bench-gateway: cluster  ## the gateway beside RocketMQ's own proxy and the Python SDK, in turns, hot: ROUNDS=3 SECONDS=3 ONLY=floors|sends|levels|receive|processes|clients|still SIDE=gateway|proxy WRITE=1 fills docs/gateway-bench.md
+bench-gateway: cluster  ## the gateway beside RocketMQ's own proxy and the Python SDK, in turns, hot: ROUNDS=3 SECONDS=3 ONLY=floors|sends|levels|receive|processes|clients|still SIDE=gateway|proxy WRITE=1 fills docs/measurements/gateway-bench.md
 	@PYTHONPATH=tests $(BIN)/python -m bench.gateway $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(SECONDS),--seconds $(SECONDS)) \
 		$(if $(WARM_CALLS),--warm-calls $(WARM_CALLS)) $(if $(ONLY),--only $(ONLY)) $(if $(SIDE),--side $(SIDE)) $(if $(WRITE),--write)
 

@@ -239,7 +239,11 @@ def test_every_link_and_every_path_in_the_documents_leads_somewhere() -> None:
     for page in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]:
         for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text()):
             assert (page.parent / target).exists(), f"{shown(page)}: {target}"
-    reading = (ROOT / "docs" / "architecture.md").read_text().partition("## Reading the source")[2]
+    reading = (
+        (ROOT / "docs" / "understand" / "architecture.md")
+        .read_text()
+        .partition("## Reading the source")[2]
+    )
     paths = re.findall(r"^\d\. `([^`]+)`", reading, re.MULTILINE)
     assert len(paths) == 5
     for path in paths:
@@ -258,7 +262,7 @@ def test_each_decision_has_a_status_a_date_a_subject_and_a_line_in_the_index() -
 
 
 def test_the_table_of_folders_names_folders_and_files_that_there_are() -> None:
-    page = (ROOT / "docs" / "architecture.md").read_text()
+    page = (ROOT / "docs" / "understand" / "architecture.md").read_text()
     table = page.partition("## Folders")[2].partition("## Flows")[0]
     named = re.findall(r"`([\w/]+(?:\.py|/))`", table)
     assert len(named) > 30

@@ -1,7 +1,8 @@
 """`make capacity`: what a cluster carries, where each service saturates, and what that foretells.
 
-Every part starts a cluster of real processes and takes one axis as far as it goes. Results are kept
-in .bench/capacity, one file for each part, and docs/capacity.md is made from all that are there.
+Every part starts a cluster of real processes and increases one axis until the cluster saturates.
+Results are kept in .bench/capacity, one file for each part; docs/measurements/capacity.md is
+written from all of them.
 """
 
 import argparse
@@ -35,7 +36,7 @@ PARTS: dict[str, Measure] = {
     "groups": many_groups.groups,
     "heartbeats": many_groups.heartbeats,
 }
-PAGE = Path("docs/capacity.md")
+PAGE = Path("docs/measurements/capacity.md")
 REASON_CHARACTERS_MAX = 200
 console = Console()
 

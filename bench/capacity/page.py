@@ -1,4 +1,4 @@
-"""Fills docs/capacity.md: what stands between two markers is made here, the prose around it is not.
+"""Writes the text between markers of docs/measurements/capacity.md; other text is by hand.
 
 <!-- begin NAME -->
 (made)

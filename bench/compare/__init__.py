@@ -1,1 +1,1 @@
-"""Rockoon beside its peers, in one run: `make compare`, and docs/compare.md says how to read it."""
+"""Rockoon and its peers in one run (`make compare`); see docs/measurements/compare.md."""

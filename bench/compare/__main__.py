@@ -1,8 +1,9 @@
 """`make compare`: Rockoon, Kafka, RocketMQ and NATS beside each other, in turns, on this machine.
 
 Each round starts each peer on an empty store, without and with a sync before the answer, has its
-clients do the same work one after another, and stops it. What cannot be had here is skipped by
-name. A run of all peers in at least three rounds fills docs/compare.md; any other only prints.
+clients do the same work one after another, and stops it. A peer that this machine cannot run is
+skipped by name. A run of all peers in at least three rounds fills docs/measurements/compare.md; any
+other run only prints.
 `--awaited` measures only awaited sends, of the clients that have goals for them (`awaited.py`), and
 in three rounds fills that part of the page.
 """
@@ -53,7 +54,7 @@ from bench.compare.programs import (
 from rockoon.local.ports import PortBlock
 from rockoon.local.process import LocalClusterError
 
-PAGE = ROOT / "docs" / "compare.md"
+PAGE = ROOT / "docs" / "measurements" / "compare.md"
 PEERS: tuple[type[Peer], ...] = (RockoonPeer, KafkaPeer, RocketMqPeer, NatsPeer)
 ROUNDS_OF_A_PAGE_MIN = 3
 # Unmeasured work before the first measure ends when it gets less than so much faster.

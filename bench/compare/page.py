@@ -1,4 +1,4 @@
-"""Fills docs/compare.md: the tables between its markers; the words around them stay.
+"""Fills docs/measurements/compare.md: the tables between its markers; the words around them stay.
 
 A table for answers without a sync and one with; a line for each measure and unit, a column for each
 client. A cell is a range over the rounds, a figure, or a dash.

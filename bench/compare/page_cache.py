@@ -1,9 +1,9 @@
 """Pages for what a turn is about to write, found before it begins.
 
-In a virtual machine a page that the page cache takes may be one that the host has taken back
-meanwhile: on the machine of docs/benchmarks.md a MiB of such pages costs 1,500 to 2,700
-microseconds of system time, of pages just freed 170 to 230, and freed ones are gone again within
-five seconds. A turn that writes would measure the host.
+In a virtual machine, the host may have reclaimed a page that the page cache allocates: on the
+machine of docs/measurements/benchmarks.md a MiB of reclaimed pages costs 1,500 to 2,700
+microseconds of system time, a MiB of pages just freed 170 to 230. The host reclaims freed pages
+within five seconds. A turn that writes would measure the host.
 """
 
 import os

@@ -2,8 +2,9 @@
 layers beside each other, as servers that only answer and as clients (`--only floors`).
 
 Both are started on empty stores, first with a sync before each answer and then without, make the
-same unmeasured calls, and have their turns one after the other. What cannot be had here is skipped
-by name. `--write` fills docs/gateway-bench.md with a run of all parts, or with the layers' figures.
+same unmeasured calls, and have their turns one after the other. A part that this machine cannot run
+is skipped by name. `--write` fills docs/measurements/gateway-bench.md with a run of all parts, or
+with the layers' figures.
 """
 
 import argparse
@@ -25,7 +26,7 @@ from bench.gateway.servers import GatewaySide, ProxySide, Side
 from bench.layers.comparison import LayerComparison
 from rockoon_format import kernel
 
-PAGE = ROOT / "docs" / "gateway-bench.md"
+PAGE = ROOT / "docs" / "measurements" / "gateway-bench.md"
 FLOORS = "floors"
 SIDES: dict[str, type[Side]] = {"gateway": GatewaySide, "proxy": ProxySide}
 

@@ -1,4 +1,4 @@
-"""Figures of a run, and the table that docs/gateway-bench.md has of them."""
+"""Figures of a run, and the table that docs/measurements/gateway-bench.md has of them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

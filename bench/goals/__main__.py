@@ -24,7 +24,7 @@ from bench.compare.page import write
 from bench.goals import alone, goal, logs, many, messages, still
 from rockoon_format import kernel
 
-PAGE = ROOT / "docs" / "benchmarks.md"
+PAGE = ROOT / "docs" / "measurements" / "benchmarks.md"
 GOALS = {
     "messages": messages.GOALS,
     "many": many.GOALS,

@@ -1,6 +1,7 @@
 """Rules of a log with several copies. Pure: no clock, no network, no disk.
 
-Nameservers and replicas decide by the same functions; `docs/replication.md` gives the reasons.
+Nameservers and replicas decide by the same functions; `docs/understand/replication.md` has the
+reasons.
 
 Why it is safe, in one sentence: every set of replicas that commits meets every set that elects
 (`election_size`), a replica that takes part in an election takes nothing from earlier leaders any

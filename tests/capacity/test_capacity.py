@@ -16,7 +16,7 @@ from bench.capacity.processes import LOAD, Meter
 from rockoon.local import LocalCluster
 
 TINY = replace(QUICK, seconds=0.1, groups=(3, 6, 9), body_bytes=(100, 5 << 20))
-DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "capacity.md"
+DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "measurements" / "capacity.md"
 ONE_MIB = 1 << 20
 
 

@@ -58,7 +58,7 @@ from bench.compare.programs import (
 from rockoon.local.ports import PortBlock
 from support.waiting import wait_until
 
-DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "compare.md"
+DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "measurements" / "compare.md"
 COLUMNS = [column for peer in PEERS for column in peer.columns]
 
 
@@ -483,7 +483,7 @@ except KeyboardInterrupt:
 
 
 def test_a_ctrl_c_counts_once_and_waits_until_servers_are_stopped() -> None:
-    root = DOCUMENT.parents[1]
+    root = DOCUMENT.parents[2]
     done = subprocess.run(
         [sys.executable, "-c", CTRL_C], cwd=root, capture_output=True, text=True, check=False
     )

@@ -1,10 +1,10 @@
 """`make conformance`: RocketMQ's official clients, unmodified, against the gateway and its judge.
 
 The judge is RocketMQ's own proxy. Each scenario is written once and played by clients of each
-language; docs/gateway-matrix.md shows the last whole run of each language and target. What a
-machine cannot have is skipped by name. Exit status 1 when something fails on the gateway that is no
-known fault of a client (`known_faults.py`), or when one of those fails no more. With --tls no page
-is changed.
+language; docs/measurements/gateway-matrix.md shows the last whole run of each language and target.
+A client that this machine cannot run is skipped by name. Exit status 1 when something fails on the
+gateway that is no known fault of a client (`known_faults.py`), or when one of those fails no more.
+With --tls no page is changed.
 """
 
 import argparse

@@ -1,6 +1,6 @@
 """Commands of consoles to push consumers of each language, by the Admin service of the server.
 
-docs/gateway-consumers.md has the same table of codes.
+docs/use/gateway-consumers.md has the same table of codes.
 """
 
 from collections.abc import Mapping

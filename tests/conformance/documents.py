@@ -1,4 +1,4 @@
-"""The programs of docs/gateway-clients.md, run as they stand there, by the scenarios' clients."""
+"""Runs the programs of docs/use/gateway-clients.md, unchanged, by the scenarios' clients."""
 
 import re
 import shutil
@@ -11,7 +11,7 @@ from conformance.languages import CACHE, Prepared
 from conformance.running import FAILED, OK, Outcome
 from conformance.target import Target
 
-PAGE = ROOT / "docs" / "gateway-clients.md"
+PAGE = ROOT / "docs" / "use" / "gateway-clients.md"
 # What the page says, and what each run replaces by what there is.
 ENDPOINT = "127.0.0.1:8081"
 TOPIC, GROUPS = "orders", ("billing", "shipping")

@@ -1,4 +1,4 @@
-"""docs/gateway-matrix.md: what a whole run of both targets has found."""
+"""docs/measurements/gateway-matrix.md: what a whole run of both targets has found."""
 
 from collections.abc import Mapping
 
@@ -7,7 +7,7 @@ from conformance.known_faults import KNOWN_FAULTS
 from conformance.running import NOT_OFFERED, OK, Outcome, Outcomes
 from conformance.scenarios import SCENARIOS
 
-PAGE = ROOT / "docs" / "gateway-matrix.md"
+PAGE = ROOT / "docs" / "measurements" / "gateway-matrix.md"
 HEAD = """# RocketMQ's clients and the gateway
 
 Written by `make conformance`: RocketMQ's official clients, unmodified, play the same scenarios

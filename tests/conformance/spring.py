@@ -1,4 +1,4 @@
-"""`make spring`: the application of docs/gateway-spring.md on a local cluster with a gateway.
+"""`make spring`: the application of docs/use/gateway-spring.md on a local cluster with a gateway.
 
 The application is built from the page's code, and runs twice. The first run sends each kind of
 message, and its consumers receive them. The second run consumes a backlog that was sent while the
@@ -23,7 +23,7 @@ from conformance.scene import LOOK_SECONDS, Differs, expect
 from rockoon.local import LocalCluster
 from rockoon_proto.v1.nameserver_pb2 import CONSUME_FROM_FIRST, GroupConfig, StartPolicy
 
-PAGE = ROOT / "docs" / "gateway-spring.md"
+PAGE = ROOT / "docs" / "use" / "gateway-spring.md"
 # The page's address, which each run replaces.
 ENDPOINT = "127.0.0.1:8081"
 TOPICS = ("orders", "steps")

@@ -21,7 +21,7 @@ RULES = FOLDER / "rockoon-alerts.yml"
 TESTS = FOLDER / "rockoon-alerts-test.yml"
 # Both sides of each limit.
 LIMITS = FOLDER / "rockoon-alerts-limits-test.yml"
-PAGE = REPOSITORY / "docs/alerts.md"
+PAGE = REPOSITORY / "docs/operate/alerts.md"
 KNOWN = labels_by_name()
 SECONDS_MAX = 300
 # Metrics that have no values between whole numbers.

@@ -20,7 +20,7 @@ from rockoon_gateway.signatures import signature_of
 from rockoon_proto.apache.rocketmq.v2.definition_pb2 import Code
 from support.eventually import answered
 
-SCALING = ROOT.parents[1] / "docs/scaling.md"
+SCALING = ROOT.parents[1] / "docs/operate/scaling.md"
 DATE = "20261120T154601Z"
 
 

@@ -28,7 +28,7 @@ RESTRICTED_VOLUMES = {
     "projected", "secret",
 }  # fmt: skip
 LEAST_KUBERNETES = "1.30"
-DEPLOY = ROOT.parents[1] / "docs/deploy.md"
+DEPLOY = ROOT.parents[1] / "docs/operate/deploy.md"
 
 
 @pytest.fixture(params=overlays())

@@ -1,4 +1,4 @@
-"""The tables of docs/security.md: attacks by HTTP/2 frames, between two marks.
+"""The tables of docs/operate/security.md: attacks by HTTP/2 frames, between two marks.
 
 There is one table for plain connections and one for TLS, each for one connection and for many.
 """

@@ -124,8 +124,8 @@ async def canary(cluster: rockoon.Cluster, outcome: Outcome) -> list[str]:
     return [] if [each.body for each in found.messages] == [b"alive"] else ["a message is gone"]
 
 
-# Who may call what, by docs/security.md: written down here, and not taken from the services. The
-# requests are about the topic and the group MINE.
+# Permissions by docs/operate/security.md, independent of the services' own tables. The requests are
+# about the topic and the group MINE.
 MINE = "mine"
 ROLES: Mapping[str, tuple[str, ...] | None] = {
     "unsigned": None,

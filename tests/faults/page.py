@@ -1,4 +1,4 @@
-"""The table of docs/faults.md, between its marks."""
+"""The table of docs/measurements/faults.md, between its marks."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -19,7 +19,7 @@ from rockoon.errors import TopicNotFound
 from rockoon.local.cluster import LocalCluster
 from rockoon_proto.v1.nameserver_pb2 import CONSUME_FROM_FIRST, GroupConfig, StartPolicy
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "gateway-bench.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "measurements" / "gateway-bench.md"
 
 
 def test_a_cell_is_the_range_of_the_rounds_and_a_sum_says_what_it_is_of() -> None:

@@ -1,4 +1,4 @@
-"""docs/gateway-limits.md: its figures are those of the code, and each error has its row."""
+"""docs/use/gateway-limits.md: its figures are those of the code, and each error has its row."""
 
 import re
 from pathlib import Path
@@ -20,7 +20,7 @@ from rockoon_gateway.times import DURATION_SECONDS_MAX
 from rockoon_proto.apache.rocketmq.v2.definition_pb2 import Code
 from rockoon_proto.v1.errors_pb2 import Error
 
-PAGE = (Path(__file__).parents[2] / "docs" / "gateway-limits.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs" / "use" / "gateway-limits.md").read_text()
 LIMITS, CODES = PAGE.split("## Codes for errors of the cluster")
 FIGURES = {
     "topic": [TOPIC_BYTES_MAX],

@@ -1,8 +1,8 @@
 """What the pages about gateways tell people to type is taken by what they type it into.
 
-The programs of docs/gateway-clients.md are run by `make conformance`, and its Python one in
-tests/conformance; the application of docs/gateway-spring.md by `make spring`; the trigger of
-docs/scaling.md meets the manifests in tests/deploy.
+The programs of docs/use/gateway-clients.md are run by `make conformance`, and its Python one in
+tests/conformance; the application of docs/use/gateway-spring.md by `make spring`; the trigger of
+docs/operate/scaling.md meets the manifests in tests/deploy.
 """
 
 import ast
@@ -25,7 +25,7 @@ from rockoon_proto.apache.rocketmq.v2.definition_pb2 import Code
 from rockoon_runtime.settings import load
 from support.up_process import run, up
 
-DOCS = Path(__file__).parents[2] / "docs"
+DOCS = Path(__file__).parents[2] / "docs" / "use"
 MENTIONED = {
     "rockoon group create GROUP",
     "rockoon group describe",
@@ -41,7 +41,7 @@ PAGES = (
     "gateway-clients.md",
     "gateway-namespaces.md",
     "gateway-spring.md",
-    "scaling.md",
+    "../operate/scaling.md",
 )
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 

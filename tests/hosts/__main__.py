@@ -1,7 +1,6 @@
 """`make hosts`: cut each pair of hosts apart, hurt each kind of process, and see what stopped and
-for how long.
-Fills docs/availability.md and its picture, or says, with exit status 1, what was lost, went back or
-did not heal.
+for how long. Fills docs/measurements/availability.md and its picture, or reports, with exit status
+1, what was lost, went back or did not heal.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""What a key needs for each call, as the table of docs/security.md says it."""
+"""What a key needs for each call, as the table of docs/operate/security.md says it."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What docs/spark.md shows runs; and Spark is still as docs/spark-filter-pushdown.md has it."""
+"""Runs the examples of docs/use/spark.md and docs/use/spark-filter-pushdown.md."""
 
 import re
 import shlex
@@ -15,7 +15,7 @@ from rockoon.cli.app import run_command_line
 from rockoon.testing.disposable import DisposableCluster
 from support.spark_processes import patiently
 
-DOCS = Path(__file__).parent.parent.parent / "docs"
+DOCS = Path(__file__).parent.parent.parent / "docs" / "use"
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 

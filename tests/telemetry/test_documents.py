@@ -16,7 +16,7 @@ from rockoon_runtime.telemetry.metrics import Metric
 from rockoon_runtime.telemetry.settings import TelemetrySettings
 from rockoon_runtime.tls import CERTIFICATE_LEFT
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "observability.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "operate" / "observability.md"
 TABLES = (
     rockoon_broker.metrics.TABLE,
     rockoon_offset.metrics.TABLE,

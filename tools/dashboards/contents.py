@@ -1,4 +1,4 @@
-"""All dashboards. Every metric on them is one of docs/observability.md."""
+"""All dashboards. Every metric on them is one of docs/operate/observability.md."""
 
 from tools.dashboards.broker_page import BROKERS
 from tools.dashboards.cluster_page import ALL_OF_IT

@@ -4,7 +4,7 @@ Reads the same JSON, asks a Prometheus for the same expressions, draws each pane
 without a window (Debian's package chromium) make a PNG of the page. What it does not know of
 Grafana: colours by threshold in lines, tables, links.
 
-    python -m tools.dashboards.pictures docs/pictures
+    python -m tools.dashboards.pictures docs/operate/pictures
 """
 
 import asyncio

@@ -1,6 +1,6 @@
 """`make expansion`: every way in which a topic can grow under a group, and what the group misses.
 
-Writes docs/expansion.md; exit status 1 if rule EXACT skipped or replayed a single message.
+Writes docs/measurements/expansion.md; exit status 1 if rule EXACT skipped or replayed a message.
 """
 
 import argparse
@@ -14,7 +14,7 @@ import uvloop
 from tools.expansion import matrix, report
 from tools.expansion.cell import Growth, Policy
 
-PAGE = Path("docs/expansion.md")
+PAGE = Path("docs/measurements/expansion.md")
 
 
 def main() -> int:

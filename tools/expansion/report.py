@@ -19,7 +19,7 @@ HEADINGS = (
 
 
 def page(cells: Sequence[Cell]) -> str:
-    """All of `docs/expansion.md`."""
+    """All of `docs/measurements/expansion.md`."""
     parts = [
         "# Where groups read on when a topic grows",
         "Made by `make expansion` (`.venv/bin/python -m tools.expansion`), with real processes: "

@@ -73,7 +73,7 @@ def registered(
 def entry_of(known: Replica, node: Node, facts: ReplicaFacts) -> Replica:
     """A replica's entry as it registers. The start that is known stays unless this is a later one:
     a store that has counted no more than etcd is an older snapshot, and its replica notices that by
-    the entry (rule 13 in docs/replication.md)."""
+    the entry (rule 13 in docs/understand/replication.md)."""
     is_later = facts.starts > known.starts
     return Replica(
         replica_id=node.store_id,

@@ -1,4 +1,4 @@
-"""Permissions that calls to the offset service need; docs/security.md has them for people."""
+"""Permissions that calls to the offset service need (documented in docs/operate/security.md)."""
 
 from collections.abc import Iterable
 from typing import Any

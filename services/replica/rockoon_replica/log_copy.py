@@ -235,7 +235,9 @@ class LogCopy(Generic[Around]):
             f"the copy of log {self.log_name} is halted, and its store is left as it is: "
             f"{self.halted}"
         )
-        log.error("%s. Rescue its records, then start it with an empty store (docs/logs.md)", what)
+        log.error(
+            "%s. Rescue its records, then start it with an empty store (docs/operate/logs.md)", what
+        )
         self.service.refuse(self.not_leader())
         self.opened.set()
         # Nameservers may know this process as one that participates.

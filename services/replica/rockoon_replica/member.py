@@ -1,6 +1,7 @@
 """Member: one replica's decisions about one log. Pure: events in, actions out.
 
-No clock, network or disk is in it. `docs/replication.md` numbers the rules that comments name.
+It has no clock, network or disk. `docs/understand/replication.md` numbers the rules that comments
+name.
 
 Invariants
 - `facts` are what the last `Persist` says: actions behind it in the same list may rely on it.

@@ -1,4 +1,4 @@
-"""The table of docs/faults.md about RocketMQ's clients, between its marks."""
+"""The table of docs/measurements/faults.md about RocketMQ's clients, between its marks."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -3,7 +3,7 @@ servers of grpcio and grpc-go.
 
 Each case is played with a client of each language; a language that the machine does not have is
 skipped by name. Exit status 1 if a case fails that is no known fault of a peer (`KNOWN_FAULTS`).
-With --write, docs/grpc-peers.md gets the table.
+With --write, docs/measurements/grpc-peers.md gets the table.
 """
 
 import argparse
@@ -28,7 +28,9 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="make grpc-peers", description=__doc__)
     parser.add_argument("--language", action="append", choices=list(LANGUAGES))
     parser.add_argument("--only", default="", help="cases whose names contain this")
-    parser.add_argument("--write", action="store_true", help="write docs/grpc-peers.md")
+    parser.add_argument(
+        "--write", action="store_true", help="write docs/measurements/grpc-peers.md"
+    )
     parser.add_argument("--log", type=Path, help="append what client programs say about failures")
     return parser.parse_args()
 

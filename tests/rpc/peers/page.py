@@ -1,11 +1,11 @@
-"""The page `docs/grpc-peers.md`: a table of clients, servers and cases."""
+"""The page `docs/measurements/grpc-peers.md`: a table of clients, servers and cases."""
 
 from collections.abc import Mapping
 
 from bench.compare.fetching import ROOT
 from rpc.peers.cases import CASES, KNOWN_FAULTS, NOT_OFFERED
 
-PAGE = ROOT / "docs" / "grpc-peers.md"
+PAGE = ROOT / "docs" / "measurements" / "grpc-peers.md"
 HEAD = """# gRPC's own clients and servers
 
 `make grpc-peers WRITE=1` writes this page: clients of gRPC in four languages call Rockoon's server,

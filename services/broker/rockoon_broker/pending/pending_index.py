@@ -278,7 +278,7 @@ class PendingIndex:
     def take_durable(self) -> Captured | None:
         """The noted state, once, when the log is durable as far as it covers: `write` it now."""
         waiting = self._waiting
-        # See "a snapshot never knows more than the disk" in docs/architecture.md.
+        # See "a snapshot never knows more than the disk" in docs/understand/architecture.md.
         if waiting is None or waiting.snapshot.covered_end > self._store.settled_end:
             return None
         self._waiting = None

@@ -1,8 +1,8 @@
-"""Generations of compacted topics on followers: each gets the one that its leader has in force.
+"""Generations of compacted topics on followers: a follower copies its leader's current generation.
 
-Until then it keeps in its log what the leader has deleted (rule 12 of docs/replication.md), so how
-long that takes costs room and nothing else. Files come by the calls that a compaction job reads
-them with, and are verified as those of an upload.
+Until then the follower keeps the messages that the leader has deleted (rule 12 of
+docs/understand/replication.md), so a slow copy costs only disk space. The follower reads the files
+with the calls of a compaction job, and verifies them like an upload.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""Permissions that calls to a broker need; docs/security.md has them for people."""
+"""Permissions that calls to a broker need; docs/operate/security.md has them for people."""
 
 from collections.abc import Iterable
 from typing import Any

@@ -60,7 +60,7 @@ class ProgressStore(Protocol):
 
     async def still_decides(self) -> None:
         """Wait until this is known to be, after the call, the one ledger that decides: for answers
-        that are none of a change. See rule 11 of docs/replication.md.
+        that are none of a change. See rule 11 of docs/understand/replication.md.
 
         Raises:
             NotLeader: it is not, or it is not known.
