@@ -250,6 +250,18 @@ def test_every_link_and_every_path_in_the_documents_leads_somewhere() -> None:
         assert (ROOT / path).is_file(), path
 
 
+def test_each_file_that_starts_threads_or_has_locks_is_in_the_page_of_threads() -> None:
+    page = (ROOT / "docs" / "understand" / "threads.md").read_text()
+    made = re.compile(
+        r"ThreadPoolExecutor\(|threading\.(?:Thread|Timer|R?Lock|Condition)\(|to_thread\("
+    )
+    for path in sources("core", "rpc", "services", "client/rockoon"):
+        if made.search(path.read_text()):
+            assert path.name in page or f"`{path.parent.name}/`" in page, (
+                f"{shown(path)} is missing"
+            )
+
+
 def test_each_decision_has_a_status_a_date_a_subject_and_a_line_in_the_index() -> None:
     index = (ROOT / "docs" / "adr" / "README.md").read_text()
     for page in (ROOT / "docs" / "adr").glob("0*.md"):
