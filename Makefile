@@ -61,7 +61,6 @@ check: setup  ## formatting, lint, types, layering, generated code
 	$(BIN)/lint-imports
 	$(BIN)/python tools/generate_protos.py --check
 	$(BIN)/python tools/generate_settings.py --check
-	$(BIN)/python -m tools.dashboards --check
 	$(BIN)/python tools/prose.py --check
 
 # Up to three that fail run once more, alone: see tools/once_more.py.

@@ -2,8 +2,6 @@
 
 import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -40,18 +38,11 @@ def panels(page: dict[str, Any]) -> list[dict[str, Any]]:
     return [panel for panel in page["panels"] if panel["type"] != "row"]
 
 
-def test_there_is_a_page_for_each_part_and_its_files_are_current() -> None:
+def test_there_is_a_page_for_each_part() -> None:
     assert [path.stem for path in FILES] == [
         f"rockoon-{part}" for part in ("broker", "cluster", "gateway", "groups", "offset", "spark")
     ]
-    done = subprocess.run(
-        (sys.executable, "-m", "tools.dashboards", "--check"),
-        cwd=REPOSITORY,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert (done.returncode, done.stderr) == (0, "")
+    assert [dashboard(path)["uid"] for path in FILES] == [path.stem for path in FILES]
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)

@@ -1,1 +1,1 @@
-"""Grafana's dashboards: what is on them (`contents`), their JSON (`panels`), and pictures."""
+"""Pictures of the dashboards in deploy/grafana, drawn from a sample cluster."""

@@ -22,9 +22,9 @@ from typing import Any, NamedTuple
 
 from PIL import Image
 
-from tools.dashboards.__main__ import FOLDER
 from tools.dashboards.sample import SCRAPE_SECONDS, sampled_cluster, wait_ready
 
+FOLDER = Path(__file__).parents[2] / "deploy" / "grafana"
 WORK_SECONDS = 150.0
 RATE_SECONDS = 12
 COLUMN, ROW, GAP = 54, 26, 6
