@@ -144,7 +144,7 @@ def files(folder: Path) -> Iterator[Path]:
     if folder.is_file():
         yield folder
         return
-    suffix = ".md" if folder.name == "docs" else ".py"
+    suffix = ".md" if "docs" in folder.parts else ".py"
     for path in sorted(folder.rglob(f"*{suffix}")):
         if not LEFT_OUT.search(str(path)):
             yield path
