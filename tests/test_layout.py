@@ -250,6 +250,16 @@ def test_every_link_and_every_path_in_the_documents_leads_somewhere() -> None:
         assert (ROOT / path).is_file(), path
 
 
+def test_files_that_the_pages_of_flows_name_exist() -> None:
+    for page in (ROOT / "docs" / "understand").glob("*.md"):
+        folder = ROOT
+        for row in page.read_text().partition("## Where to read")[2].splitlines():
+            for name in re.findall(r"`([\w/]+(?:\.py|/))`", row):
+                path = ROOT / name if (ROOT / name).exists() else folder / name
+                assert path.exists(), f"{shown(page)}: {name}"
+                folder = path.parent
+
+
 def test_each_file_that_starts_threads_or_has_locks_is_in_the_page_of_threads() -> None:
     page = (ROOT / "docs" / "understand" / "threads.md").read_text()
     made = re.compile(
