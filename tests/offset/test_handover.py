@@ -79,11 +79,11 @@ def test_the_time_does_not_run_before_the_owner_has_found_a_restarted_service_ag
 def test_a_member_that_stopped_asking_starts_anew() -> None:
     handovers, held = Handovers(BOUND), owned(Ledger(), "a")
     assert handovers.must_wait(held, "b", 0)
-    handovers.forget_silent(SILENT_NS_MAX)
+    handovers.expire_silent(SILENT_NS_MAX)
     assert not handovers.must_wait(held, "b", SILENT_NS_MAX)
     later = 2 * SILENT_NS_MAX + 1
     assert handovers.must_wait(held, "b", later)
-    handovers.forget_silent(later + SILENT_NS_MAX + 1)
+    handovers.expire_silent(later + SILENT_NS_MAX + 1)
     assert len(handovers) == 0
 
 

@@ -19,4 +19,4 @@ async def test_nobody_looks_for_members_that_fall_silent_while_there_are_none(
     await asyncio.sleep(WINDOW_SECONDS)
     counter.stop()
     calls = counter.calls("rockoon_offset")
-    assert calls.get("groups.Groups.pass_time", 0) <= LOOKS_MAX, calls
+    assert calls.get("groups.Groups.expire_due", 0) <= LOOKS_MAX, calls

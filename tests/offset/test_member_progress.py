@@ -287,7 +287,7 @@ class Days:
             if alive:
                 member = Member(alive, "i1", BROADCASTING, ((TOPIC, "*"),), "", 0)
                 self.membership.heartbeat(GROUP, member, self.now_ns, self.now_ms)
-            self.absences.pass_time()
+            self.absences.expire_due()
 
     @property
     def known(self) -> list[str]:

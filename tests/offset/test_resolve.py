@@ -262,7 +262,7 @@ async def test_an_etcd_that_lost_everything_costs_nobody_its_place(
     await cluster.nameserver.lose_everything()
     if seen == "missed":
         await cluster.start_service()
-    await cluster.until(lambda: "All of it is kept" in caplog.text)
+    await cluster.until(lambda: "All progress is kept" in caplog.text)
     assert [entry.offset for entry in await cluster.progress()] == [10]
 
 

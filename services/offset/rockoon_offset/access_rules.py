@@ -1,4 +1,4 @@
-"""Permissions that calls to the offset service need (documented in docs/operate/security.md)."""
+"""Permissions that calls to the offset service need; docs/operate/security.md lists them."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -12,7 +12,7 @@ def of_group(action: Action) -> Rule:
 
 
 def if_named(request: Any) -> Iterable[Need]:
-    """A listing of all groups has those that the caller may see."""
+    """Without a group nothing is required: the reply lists the groups that the caller may see."""
     if request.group:
         yield "see", group_resource(request.group)
 
@@ -30,7 +30,7 @@ def resolved(request: Any) -> Iterable[Need]:
 
 
 def committed(request: Any) -> Iterable[Need]:
-    """A forced commit can go back, as a reset does."""
+    """A forced commit needs `write`: like a reset, it can move an offset backwards."""
     yield "write" if request.force else "read", group_resource(request.group)
     if not request.force:
         for topic in {entry.queue.topic for entry in request.entries}:
@@ -47,7 +47,7 @@ def acquired(request: Any) -> Iterable[Need]:
 
 
 def reported(request: Any) -> Iterable[Need]:
-    """Reports of a group's clients need what their receiving needs."""
+    """A report of a group's clients needs the same permissions as an acquisition."""
     changes = [each.subscription for each in request.lite_changes]
     for group in {each.name.group for each in (*request.clients, *changes)}:
         yield "read", group_resource(group)
@@ -56,7 +56,7 @@ def reported(request: Any) -> Iterable[Need]:
 
 
 def settled(entries: Iterable[Any]) -> Iterable[Need]:
-    """What a group's messages become needs what its acquisition needed."""
+    """Acknowledgements and visibility changes need the same permissions as the acquisition."""
     for group, topic in {(each.group, each.delivered.queue.topic) for each in entries}:
         yield "read", group_resource(group)
         yield topic_need("read", topic)
@@ -73,7 +73,7 @@ RULES: Rules = {
         "Commit": Rule(committed),
         "PlanReset": of_group("write"),
         "Reset": Rule(lambda request: (("write", group_resource(request.wanted.group)),)),
-        # Whose reset it is, the service knows.
+        # The request names only the reset; the service looks up its group and checks `write`.
         "ApplyReset": ANY_KEY,
         "UndoReset": ANY_KEY,
         "ListProgress": Rule(if_named),

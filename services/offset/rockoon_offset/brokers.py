@@ -22,7 +22,7 @@ from rockoon_runtime.wire import CLUSTER_METADATA_KEY
 if TYPE_CHECKING:
     from rockoon_proto.v1.broker_pb2_grpc import BrokerAsyncStub
 
-# No queue ends there.
+# Larger than any queue offset: asks a broker about no message.
 OFFSET_MAX = 1 << 62
 RETIRED_CHANNELS_MAX = 16
 
@@ -32,14 +32,14 @@ Answers = dict[MessageQueue, Answer | RockoonError]
 
 
 class Brokers:
-    """Asks brokers; answers each queue with a fact or with the reason why there is none.
+    """Client of the brokers. Each queue of a call gets a result or the error of its broker.
 
     Args:
-        table: where brokers are; read again for every call.
-        cluster: sent along, so that a broker of another cluster refuses.
+        table: broker addresses; read for every call.
+        cluster: sent with each call, so that a broker of another cluster refuses it.
         timeout_seconds: for each call.
-        tls: how they are called; None means plainly.
-        access: signs the calls; None means that they are not signed.
+        tls: None: plain connections.
+        access: signs the calls; None: calls are not signed.
 
     Raises:
         PemError: a file of `tls` cannot be used.
@@ -57,26 +57,26 @@ class Brokers:
         self._metadata = ((CLUSTER_METADATA_KEY, cluster),)
         self._timeout_seconds = timeout_seconds
         self._dialer = Dialer(tls, access)
-        # Broker name → the address its channel leads to, and the channel.
+        # Broker name → (address, channel to that address).
         self._channels: dict[str, tuple[str, aio.Channel]] = {}
-        # Channels to addresses that brokers have left. Closing one cancels the calls on it, and a
-        # cancelled call is not one that failed; so they are kept until those are long over.
+        # Channels to former addresses of brokers. Closing a channel cancels its calls, and callers
+        # do not handle a cancelled call like a failed one. So the newest few stay open.
         self._retired: list[aio.Channel] = []
-        # What each broker said last of its disk, and its clock then, epoch milliseconds.
+        # Broker name → (last reported disk state, broker clock of that report in epoch ms).
         self.disks: dict[str, tuple[pb.DiskState, int]] = {}
 
     async def queue_states(self, queues: Iterable[MessageQueue]) -> Answers[QueueState]:
-        """Ends, times and residency of queues, each broker's from one moment."""
+        """Ends, store times and residency of queues. All queues of a broker are read together."""
         states = await self.states_with_fate({(queue, None) for queue in queues})
         return {queue: state for (queue, _), state in states.items()}
 
     async def states_with_fate(
         self, asked: Iterable[tuple[MessageQueue, int | None]]
     ) -> dict[tuple[MessageQueue, int | None], QueueState | RockoonError]:
-        """Likewise, and when the message at a queue offset was stored and can be lost.
+        """Queue states, each with the store time and the expected deletion of one message.
 
         Args:
-            asked: queues and offsets; None asks for no message of the queue.
+            asked: queues and offsets of the messages; None: no message of the queue.
         """
 
         async def ask(
@@ -106,8 +106,10 @@ class Brokers:
     async def deletion_reasons(
         self, offsets: Mapping[MessageQueue, int]
     ) -> dict[MessageQueue, int]:
-        """Why brokers deleted the messages at some offsets, as DeletionReason on the wire; queues
-        whose broker does not say are missing."""
+        """DeletionReason (wire value) of the message at each offset.
+
+        The result has no entry for a queue whose broker did not answer.
+        """
         states = await self.states_with_fate(offsets.items())
         return {
             queue: state.asked_deletion
@@ -116,7 +118,7 @@ class Brokers:
         }
 
     async def search(self, times_ms: Mapping[MessageQueue, int]) -> Answers[int]:
-        """For each queue the first offset stored at or after its time; the end when none is."""
+        """First offset of each queue that was stored at or after its time, else the queue's end."""
         by_time: dict[int, list[MessageQueue]] = {}
         for queue, time_ms in times_ms.items():
             by_time.setdefault(time_ms, []).append(queue)
@@ -169,8 +171,8 @@ class Brokers:
 
         async with asyncio.TaskGroup() as tasks:
             for broker, whole in by_broker.items():
-                # Where the call is cancelled, because this service leads no longer and closes its
-                # channels, no other answer comes.
+                # If this service loses leadership, it closes its channels and the calls are
+                # cancelled. Then this result remains.
                 answers.update(dict.fromkeys(whole, BrokerUnavailable(broker=broker)))
                 for part in in_calls(whole):
                     tasks.create_task(ask_one(broker, part), name=f"ask {broker}")
@@ -190,7 +192,7 @@ class Brokers:
         return BrokerStub(self._channels[broker][1])
 
     def _route_revision(self, queues: list[MessageQueue]) -> int:
-        """The newest change of any topic among them: a broker waits until it has seen it."""
+        """Newest change of the queues' topics. A broker answers once it knows this revision."""
         topics = {queue.topic for queue in queues}
         return max(
             (

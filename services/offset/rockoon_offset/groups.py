@@ -28,15 +28,16 @@ class Groups:
     """Applies changes to store, membership and watchers.
 
     Args:
-        store: progress, and the members that a restart has to know.
+        store: progress, and the members that must survive a restart.
         table: the routes.
-        ends: forgets ends of queues that are gone.
-        watch: who is told.
-        handovers: members that wait for queues of others.
-        lease_seconds: how long a silent member stays.
+        ends: cache of queue ends; entries of deleted queues are dropped.
+        watch: open WatchGroup streams.
+        handovers: members that wait for a queue that another member holds.
+        lease_seconds: time after which a silent member is removed.
         now_ns: monotonic.
-        now_ms: wall clock; for people.
-        member_days_max: how long progress of an absent member's own is kept; 0: for ever.
+        now_ms: wall clock; only for display.
+        member_days_max: how long a member's own progress is kept while it is absent, days; 0: no
+            limit.
     """
 
     def __init__(
@@ -63,22 +64,24 @@ class Groups:
         starts = store.ledger.counters.starts
         self.membership = Membership(round(lease_seconds * 1e9), starts)
         self.membership.restore(store.ledger.members(), now_ms())
-        # Groups with members from before a restart: what became of them meanwhile is not known.
+        # Groups with members from before a restart. They may have been deleted while the service
+        # was down; the first routes show it.
         self._restored = set(self.membership.groups())
         self._absences = Absences(store, self.membership, member_days_max, now_ns, now_ms)
-        # Groups whose members have changed since they were last written down. Each write holds all
-        # members of a group, so many that join together share one.
-        self._to_remember: set[str] = set()
+        # Groups whose members changed since the last write. A write contains all members of a
+        # group, so members that join together share one write.
+        self._unwritten_groups: set[str] = set()
         interval_seconds = min(lease_seconds / EXPIRY_CHECKS_PER_LEASE, EXPIRY_CHECK_SECONDS_MAX)
         self._turns = Turns(interval_seconds)
-        # Whether it is: since when leases count.
+        # True once the service is registered; leases run from then.
         self.is_open = False
         self._owners = Owners()
-        # Topics with progress on queues that are missing and were not deleted: they may come again.
+        # Topics with progress on queues that are not in the routes and were not deleted: the
+        # queues may appear again.
         self._lost_topics: set[str] = set()
 
     def open(self) -> None:
-        """The service is where members look for it."""
+        """Start the leases: the service is registered, so members can reach it."""
         self.is_open = True
         self.membership.open(self._now_ns())
         self._turns.ring()
@@ -86,22 +89,22 @@ class Groups:
     def heartbeat(
         self, group: str, member: Member, positions: Mapping[MessageQueue, Position] | None = None
     ) -> bool:
-        """A member joins, changes or stays.
+        """Add a member, update it, or renew its lease.
 
-        Returns whether there is something new to be remembered; then it must be durable before
-        the member hears of it. Otherwise a crash would forget that it is alive, and its queues go
-        to whoever asks first.
+        Returns True if the member is new or changed. The caller must then wait until the change
+        is durable before it replies. Otherwise a crash loses the member, and its queues are
+        granted to the first other member that asks.
 
         Raises:
-            GroupNotFound, MemberIdTaken, Busy: as Membership says.
-            StoreNotWritable: there is no room to remember another member.
+            GroupNotFound, MemberIdTaken, Busy: see Membership.
+            StoreNotWritable: the journal has no room for a new member.
         """
         if self.membership.find(group, member.member_id) is None:
             self._store.admit()
         if not self.membership.heartbeat(group, member, self._now_ns(), self._now_ms(), positions):
             return False
         joined = self.membership.find(group, member.member_id)
-        assert joined is not None, "it has just been heard"
+        assert joined is not None, "the heartbeat was accepted above"
         self._store.write(self._store.ledger.members_changed(MemberJoined(group, joined)))
         self._members_changed(group)
         return True
@@ -113,16 +116,14 @@ class Groups:
     def require_free(
         self, group: str, queue: MessageQueue, incarnation: int, member_id: str
     ) -> None:
-        """Whether a member may have a queue now.
+        """Raise QueueHeld if a member must wait for a queue that another live member holds.
 
         Args:
-            group: whose progress.
-            queue: what it wants to read.
-            incarnation: create revision of the queue in the routes now.
-            member_id: who asks; empty for a reader outside membership, which takes nothing over.
-
-        Raises:
-            QueueHeld: another live member reads it, and may keep it for a while longer.
+            group: the group, or `group@member`.
+            queue: the queue that the member wants to read.
+            incarnation: create revision of the queue in the current routes.
+            member_id: the member; empty for a reader without membership, which never becomes the
+                owner.
         """
         progress = self._store.ledger.holder(group, queue)
         if progress is None or not member_id or progress.owner in ("", member_id):
@@ -130,7 +131,7 @@ class Groups:
         now_ns = self._now_ns()
         owner = self.membership.reader(group, progress.owner, queue.topic, now_ns)
         if (
-            # An owner of a deleted queue of this name has nothing left to commit.
+            # The owner of a deleted queue of the same name has nothing left to commit.
             progress.incarnation == incarnation
             and owner is not None
             and self._handovers.must_wait(progress, member_id, now_ns, is_heard=owner.is_heard)
@@ -138,15 +139,14 @@ class Groups:
             raise QueueHeld(queue=queue, owner=progress.owner)
 
     def require_unheld(self, group: str, queue: MessageQueue, incarnation: int | None) -> None:
-        """Whether receivers may have messages of a queue now.
+        """Raise QueueHeld if a live member pulls a queue, so receivers may not acquire from it.
+
+        The member is not asked to release the queue for receivers.
 
         Args:
-            group: whose progress.
-            queue: of which.
-            incarnation: create revision of the queue in the routes now; None: not known there.
-
-        Raises:
-            QueueHeld: a live member reads it, and is not asked to let go for receivers.
+            group: the group.
+            queue: the queue that the receiver wants to acquire from.
+            incarnation: create revision of the queue in the current routes; None: not in them.
         """
         progress = self._store.ledger.holder(group, queue)
         if progress is None or not progress.owner or progress.incarnation != incarnation:
@@ -156,17 +156,18 @@ class Groups:
             text = f"queue {queue} is read by member {owner}, which pulls it"
             raise QueueHeld(text, queue=queue, owner=owner)
 
-    def taken(self, group: str, queue: MessageQueue) -> None:
-        """A queue has a new owner: whoever still wants it has to ask that one."""
+    def owner_changed(self, group: str, queue: MessageQueue) -> None:
+        """Drop the waits for a queue with a new owner: members must request it from that owner."""
         self._handovers.released(group, queue)
 
     def held_by(self, group: str, queue: MessageQueue, owner: str) -> None:
-        """A queue was resolved by its owner of now; "" when that was no member."""
+        """Record since when a member owns a queue. An empty `owner` is a reader without membership
+        and changes nothing."""
         if owner:
             self._owners.held_by(group, queue, owner, self._now_ms())
 
     def owners(self, group: str) -> OwnersThen:
-        """Who held what when the group's members last changed."""
+        """Owners of the queues at the last change of the group's members."""
         version = self.membership.version(group)
         return self._owners.as_of(group, version, self._store.ledger.holders(group).values())
 
@@ -192,9 +193,10 @@ class Groups:
         return locks
 
     def release(self, group: str, queue: MessageQueue, member_id: str) -> None:
-        """Take a member off its queue, and tell those who wait for it.
+        """Remove a member as owner of its queue, and notify the members that wait for the queue.
 
-        They are told before it is on disk: where they then start is not answered before that.
+        They are notified before the release is durable. That is safe, because the reply to their
+        Resolve waits until it is.
         """
         records = self._store.ledger.release(group, queue, member_id)
         if records:
@@ -204,41 +206,43 @@ class Groups:
             self._watch.queue_released(group, queue, waiting)
 
     async def run(self) -> None:
-        """Let silent members expire, and write members down, until cancelled."""
+        """Expire silent members and write changed members to the journal, until cancelled."""
         try:
             while True:
                 self._turns.begin()
-                self.pass_time()
+                self.expire_due()
                 await self._turns.wait_next(self._seconds_until_due())
         finally:
-            self.remember()
+            self.write_members()
 
     def _seconds_until_due(self) -> float | None:
-        """How long nothing is to be done unless members change; None for ever.
+        """Seconds until the next expiry; None: nothing expires until members change.
 
-        Who waits for a queue has a lease, so time for waits passes when it does for leases.
+        Waits for queues need no timer of their own: each waiting member has a lease.
         """
         due_ns = (self.membership.next_end_ns(), self._absences.next_check_ns)
         first_ns = min((each for each in due_ns if each is not None), default=None)
         return None if first_ns is None else max(first_ns - self._now_ns(), 0) / 1e9
 
-    def pass_time(self) -> None:
-        """Do what is due by now."""
+    def expire_due(self) -> None:
+        """Remove members, waits and absent members' progress whose time is over."""
         for group in self.membership.expire(self._now_ns()):
-            log.info("a member of group %s fell silent", group)
+            log.info("group %s: removed a member that sent no heartbeat", group)
             self._members_changed(group)
-        self._handovers.forget_silent(self._now_ns())
-        self._absences.pass_time()
-        self.remember()
+        self._handovers.expire_silent(self._now_ns())
+        self._absences.expire_due()
+        self.write_members()
 
     def routes_changed(self, change: Change) -> None:
-        """Drop what was deleted, and tell the groups that read what changed."""
+        """Drop the progress of deleted topics and groups, and notify the affected groups."""
         ledger, revision = self._store.ledger, self._table.revision
         self._ends.forget_topics(change.topics | change.removed_topics)
         if revision < ledger.counters.route_revision and not change.went_back:
-            # A nameserver that lags, for all that is known yet: it says so when etcd went back.
+            # Probably a nameserver that lags. If etcd was restored to an older state, the
+            # nameserver sets `went_back`.
             log.error(
-                "routes are at revision %d, progress has seen %d: nothing of it is dropped",
+                "routes are at revision %d, but progress was stored with revision %d; no progress "
+                "is dropped until the routes reach it",
                 revision,
                 ledger.counters.route_revision,
             )
@@ -250,9 +254,12 @@ class Groups:
         self._watch.routes_changed(change.readers | members | change.groups)
 
     def _is_contradicted(self, change: Change, revision: int) -> bool:
-        """Whether the routes cannot follow from those before; looked for where it can show."""
-        is_telling = change.snapshot or change.recreated or change.topics & self._lost_topics
-        if not is_telling and not any(map(self._is_another, change.groups)):
+        """Whether the routes cannot be a continuation of the former ones.
+
+        Only changes that can show a contradiction are checked.
+        """
+        can_contradict = change.snapshot or change.recreated or change.topics & self._lost_topics
+        if not can_contradict and not any(map(self._is_another, change.groups)):
             return False
         table = self._table
         return self._reconciliation.is_contradicted(
@@ -260,12 +267,12 @@ class Groups:
         )
 
     def _keep_all(self, revision: int) -> None:
-        """etcd was restored from a backup: what has the name of what was read is the same."""
+        """After a restore of etcd: keep all progress, and match topics and groups by name."""
         ledger, table = self._store.ledger, self._table
         log.error(
-            "etcd was restored from a backup: routes of revision %d do not continue those that "
-            "progress belongs to. All of it is kept, and groups go on where they were, also in "
-            "topics that are created again",
+            "etcd was restored from a backup: routes of revision %d do not continue the routes "
+            "that progress was stored with. All progress is kept, and groups resume at their "
+            "offsets, also in topics that are created again",
             revision,
         )
         create_revisions = {
@@ -274,8 +281,8 @@ class Groups:
             for queue, create_revision in topic.create_revisions.items()
         }
         etcd, groups = ledger.counters.etcd_cluster_id, table.group_incarnations()
-        # A queue on which a member has no progress may have been born at any revision: nothing of
-        # it is skipped.
+        # A queue on which a member has no progress may have been created at any revision. With
+        # `since=0` the member reads it from the beginning.
         self._store.write(
             self._reconciliation.accept_etcd(
                 etcd, revision, create_revisions, groups, table.deletions, since=0
@@ -284,7 +291,7 @@ class Groups:
 
     def _drop_deleted(self, change: Change, revision: int) -> None:
         ledger, deletions = self._store.ledger, self._table.deletions
-        # By what they have stored, which is dropped next.
+        # Computed first: it compares with the stored progress that is dropped below.
         replaced = {name for name in change.groups if self._is_another(name)}
         if change.snapshot:
             groups = self._table.group_incarnations()
@@ -294,14 +301,14 @@ class Groups:
             )
         if change.removed_topics:
             self._store.write(self._reconciliation.forget_deleted(change.removed_topics, deletions))
-        # Not one that was created so recently that these routes do not know it yet.
-        deleted_meanwhile = {
+        # A group that was created after these routes is not deleted.
+        deleted_before_start = {
             name
             for name in self._restored - self._table.groups.keys()
             if not self._reconciliation.is_later(name, revision)
         }
         self._restored.clear()
-        for group in sorted(change.removed_groups | replaced | deleted_meanwhile):
+        for group in sorted(change.removed_groups | replaced | deleted_before_start):
             known = self._table.groups.get(group)
             incarnation = None if known is None else known.incarnation
             at = self._reconciliation.group_deleted_at(group, revision, incarnation, deletions)
@@ -327,7 +334,7 @@ class Groups:
         ) or any(known.group_incarnation < incarnation for known in ledger.known.of(group).values())
 
     def _members_changed(self, group: str) -> None:
-        self._to_remember.add(group)
+        self._unwritten_groups.add(group)
         self._turns.ring()
         alive = {lease.member.member_id for lease in self.membership.leases(group)}
         self._handovers.members_changed(group, alive)
@@ -335,10 +342,13 @@ class Groups:
             self._owners.forget(group)
         self._watch.members_changed(group)
 
-    def remember(self) -> None:
-        """Write down who has come and gone. Nobody waits for it: a crash may bring those back who
-        left in the last moment."""
-        for group in sorted(self._to_remember):
-            members = self.membership.to_remember(group)
+    def write_members(self) -> None:
+        """Write the members of changed groups to the journal.
+
+        No caller waits until this is durable: after a crash, members that left just before it may
+        be listed again until their leases end.
+        """
+        for group in sorted(self._unwritten_groups):
+            members = self.membership.members_record(group)
             self._store.write(self._store.ledger.members_changed(members))
-        self._to_remember.clear()
+        self._unwritten_groups.clear()

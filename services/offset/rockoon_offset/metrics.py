@@ -1,7 +1,7 @@
-"""Metrics of the offset service: lag above all, under RocketMQ's names.
+"""Metrics of the offset service, above all consumer lag under RocketMQ's metric names.
 
-Lag is asked for as `Lag` asks: the brokers once per group, at the moment of an export and not
-otherwise. Groups beyond a bound and brokers that do not answer leave gaps, which are counted.
+Each export computes lag like the call `Lag`, with calls to the brokers for each group. Groups
+beyond a bound and queues of brokers that do not answer have no values; other metrics count them.
 """
 
 import time
@@ -40,18 +40,18 @@ LAG_LATENCY = gauge(
 )
 IN_FLIGHT = gauge(
     "rocketmq_consumer_inflight_messages",
-    "Messages that consumers have and have not finished",
+    "Messages that consumers have received and not finished",
     *OF_GROUP,
 )
 READY_MESSAGES = gauge(
     "rocketmq_consumer_ready_messages",
-    "Messages that exist and that no consumer has got yet",
+    "Messages stored and not yet received by a consumer",
     *OF_GROUP,
 )
 QUEUEING = gauge(
     "rocketmq_consumer_queueing_latency",
-    "Age of the oldest message that the group has not pulled, milliseconds; no value while a queue "
-    "has a member that has not told how far it has pulled",
+    "Age of the oldest message that the group has not pulled, milliseconds; no value while the "
+    "member of a queue has not reported its pulled position",
     *OF_GROUP,
     unit="milliseconds",
 )
@@ -62,8 +62,8 @@ GROUPS = gauge("rocketmq_consumer_group_number", "Consumer groups in the routes"
 
 TIME_TO_LOSS = gauge(
     "rockoon_consumer_time_to_loss_seconds",
-    "When retention may delete the first message that the group has not committed, seconds; no "
-    "value while nothing can be lost",
+    "Time until retention may delete the first message that the group has not committed, seconds; "
+    "no value while no message can be lost",
     *OF_GROUP,
 )
 LOST = gauge(
@@ -71,46 +71,44 @@ LOST = gauge(
 )
 LAG_UNKNOWN = gauge(
     "rockoon_consumer_lag_unknown_queues",
-    "Queues whose lag could not be had; the group's other values are without them",
+    "Queues whose lag is unknown; the group's other metrics do not include them",
     *OF_GROUP,
 )
 LAG_SKIPPED = gauge(
-    "rockoon_lag_skipped_groups", "Groups without any values of lag: there are too many at once"
+    "rockoon_lag_skipped_groups",
+    "Groups without lag metrics, because of the number of groups, the time limit or an error",
 )
-STARTS = counter(
-    "rockoon_starts_total", "Queues on which readers were told where to start, by why", "reason"
-)
-COMMITS = counter("rockoon_commits_total", "Commits of one queue that were taken")
+STARTS = counter("rockoon_starts_total", "Start positions decided, by reason; per queue", "reason")
+COMMITS = counter("rockoon_commits_total", "Accepted commits of one queue")
 COMMITS_REFUSED = counter(
-    "rockoon_commits_refused_total", "Commits of one queue that were refused, by error", "error"
+    "rockoon_commits_refused_total", "Refused commits of one queue, by error", "error"
 )
 FENCED = counter(
-    "rockoon_commits_fenced_total", "Commits refused because another reader has the queue now"
+    "rockoon_commits_fenced_total", "Commits refused because another reader owns the queue"
 )
 ACQUIRED = counter("rockoon_acquired_messages_total", "Messages that receivers acquired")
 REDELIVERED = counter(
     "rockoon_redelivered_messages_total", "Messages acquired that were acquired before"
 )
 DEAD = counter(
-    "rockoon_dead_deliveries_total", "Messages acquired as dead: their attempts were used up"
+    "rockoon_dead_deliveries_total", "Messages acquired as dead letters, after the last attempt"
 )
 ACKNOWLEDGED = counter(
     "rockoon_acknowledged_messages_total", "Messages that receivers acknowledged"
 )
 PUT_OFF = counter(
-    "rockoon_visibility_changes_total", "Messages that receivers gave back, put off or kept longer"
+    "rockoon_visibility_changes_total",
+    "Messages whose visibility receivers changed: released, delayed or extended",
 )
 SETTLING_REFUSED = counter(
     "rockoon_acknowledgements_refused_total",
-    "Messages of which an acknowledgement or a change was refused: another receiver has them, or "
-    "the queue was begun anew",
+    "Messages whose acknowledgement or visibility change was refused, because another receiver "
+    "has them or the queue was started again",
 )
-JOURNAL_BYTES = gauge(
-    "rockoon_journal_bytes", "Size of the journal since it last began with the whole state"
-)
+JOURNAL_BYTES = gauge("rockoon_journal_bytes", "Size of the journal since its last snapshot")
 JOURNAL_SYNCS = counter("rockoon_journal_syncs_total", "Syncs of the journal")
 JOURNAL_SYNC_SECONDS = counter(
-    "rockoon_journal_sync_seconds_total", "Seconds that they took, writing included"
+    "rockoon_journal_sync_seconds_total", "Time of writing and syncing the journal, seconds"
 )
 JOURNAL_SHORTAGE = gauge(
     "rockoon_journal_shortage",
@@ -119,14 +117,14 @@ JOURNAL_SHORTAGE = gauge(
 PROGRESS = counter("rockoon_journal_batches_total", "Changes of progress written")
 READY = gauge(
     "rockoon_ready",
-    "1 when the offset service takes calls, or its copy is level with who does, otherwise 0",
+    "1 if the offset service accepts calls, or its copy is level with the leader, otherwise 0",
 )
 DISK_USED = gauge("rockoon_disk_used_ratio", "Share of the store's partition in use, 0 to 1")
-ROUTE_REVISION = gauge("rockoon_route_revision", "Revision of the routes that are in force")
+ROUTE_REVISION = gauge("rockoon_route_revision", "Revision of the applied routes")
 
 TABLE = tuple(each for each in list(globals().values()) if isinstance(each, Metric))
 
-# Metric → what `Receivers.messages` calls it.
+# Metric → its key in `Receivers.messages`.
 OF_RECEIVERS = {
     ACQUIRED: "acquired",
     REDELIVERED: "redelivered",
@@ -151,7 +149,7 @@ class OffsetMetrics:
     now_seconds: Callable[[], float] = time.monotonic
 
     async def measure(self) -> Iterable[Measurement]:
-        """Values of `TABLE`. Asks the brokers."""
+        """Return the values of `TABLE`. Calls the brokers."""
         return [*self._of_service(), *self._of_members(), *await self._of_groups()]
 
     def _of_service(self) -> Iterator[Measurement]:
@@ -162,8 +160,8 @@ class OffsetMetrics:
         for error, count in self.commits.refused.items():
             yield COMMITS_REFUSED.at(count, error.lower())
         messages = self.receivers.messages
-        for metric, what in OF_RECEIVERS.items():
-            yield metric.at(messages[what])
+        for metric, key in OF_RECEIVERS.items():
+            yield metric.at(messages[key])
         journal = self.store.journal_counts()
         yield JOURNAL_BYTES.at(journal.bytes)
         yield JOURNAL_SYNCS.at(journal.syncs)
@@ -191,20 +189,20 @@ class OffsetMetrics:
             try:
                 found += of_lag(group, await self.lags.lags(group, ""))
             except RockoonError:
-                # Deleted meanwhile, or more queues than one answer has.
+                # The group was deleted, or has more queues than one reply may have.
                 skipped += 1
         return [*found, LAG_SKIPPED.at(skipped)]
 
 
 def of_process(root: Path, *, is_ready: bool) -> Iterator[Measurement]:
-    """What every process has, also one that follows another. Asks the system about the disk.
+    """Metrics of every process, leader or follower. Reads the disk's usage.
 
     Args:
         root: the store's directory.
-        is_ready: whether it takes calls, or is level with who does.
+        is_ready: the process accepts calls, or its copy is level with the leader's.
     """
     yield READY.at(is_ready)
-    # Unknown is better than wrong.
+    # No value is better than a wrong value.
     with suppress(OSError):
         yield DISK_USED.at(Disk().usage(root).used_ratio)
 
@@ -214,7 +212,7 @@ def of_lag(group: str, lags: Iterable[QueueLag]) -> Iterator[Measurement]:
 
     Args:
         group: its name.
-        lags: of its queues; what members that are away have not read is left out.
+        lags: lag of each of its queues; rows of absent members are ignored.
     """
     topics: dict[str, list[QueueLag]] = {}
     for lag in lags:

@@ -1,4 +1,4 @@
-"""Parts of a running offset service, and how they are put together over a store of progress."""
+"""Assembly of an offset service from its parts and a store of progress."""
 
 import re
 import time
@@ -39,15 +39,16 @@ ETCD_CLUSTER_ID = re.compile(r"[0-9a-fA-F]{16}")
 
 
 def now_ms() -> int:
-    """Wall clock, epoch milliseconds: for people. Nothing is decided by it."""
+    """Wall clock, epoch milliseconds. Only for display: no decision depends on it."""
     return time.time_ns() // 1_000_000
 
 
 def steady_clock() -> Callable[[], int]:
-    """Epoch milliseconds that never jump: the wall clock of now, and what passes from now on.
+    """Return a clock of epoch milliseconds that never jumps: wall clock at the start, plus the
+    monotonic time since then.
 
-    By it acquired messages become visible again. Were it to follow a clock that is set, all of them
-    would at once, or none for long.
+    It decides when acquired messages become visible again. With the wall clock, a clock change
+    would make all messages visible immediately, or no message for a long time.
     """
     began_ms = time.time_ns() // 1_000_000 - time.monotonic_ns() // 1_000_000
     return lambda: began_ms + time.monotonic_ns() // 1_000_000
@@ -55,7 +56,7 @@ def steady_clock() -> Callable[[], int]:
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What a running service is made of."""
+    """Components that the program runs, serves or closes."""
 
     routes: Routes
     brokers: Brokers
@@ -68,7 +69,7 @@ class Parts:
 
 
 def assembled(settings: OffsetSettings, store: ProgressStore, nameservers: Nameservers) -> Parts:
-    """Put a service together. The start is written down at once."""
+    """Assemble a service. Its start is written to the store immediately."""
 
     def routes_changed(change: Change) -> None:
         groups.routes_changed(change)
@@ -140,7 +141,7 @@ def assembled(settings: OffsetSettings, store: ProgressStore, nameservers: Names
 
 
 def etcd_cluster_id(written: str) -> int:
-    """The number that a setting names in hexadecimal; 0 for none. Raises SettingsError."""
+    """Parse the setting accept_etcd_cluster_id; 0 if it is empty. Raises SettingsError."""
     if not written:
         return 0
     if not ETCD_CLUSTER_ID.fullmatch(written):

@@ -1,4 +1,4 @@
-"""Checks of requests, before anything is stored or told to others."""
+"""Checks of requests, made before a request changes anything."""
 
 from collections.abc import Iterable, Sequence
 
@@ -12,9 +12,10 @@ NAME_BYTES_MAX = 255
 OPERATOR_BYTES_MAX = 4096
 SUBSCRIPTIONS_MAX = 1024
 EXPRESSION_BYTES_MAX = 64 << 10
-# Below the size of message that clients take, by enough for what is around it.
+# Less than LIMITS.message_bytes_max, which clients accept. The rest is for other reply fields.
 REPLY_BYTES_MAX = 60 << 20
-# All of a member's: they go into the journal and to every other member with each change.
+# Sum over a member's subscriptions: each change writes them to the journal and sends them to every
+# other member.
 SUBSCRIPTIONS_BYTES_MAX = 256 << 10
 
 
@@ -25,7 +26,7 @@ def check_group(group: str) -> None:
 
 
 def check_member(member: str) -> None:
-    """Raises InvalidArgument for what cannot name a member with progress of its own."""
+    """Raises InvalidArgument for an invalid id of a member with its own progress."""
     if fault := member_fault(member):
         raise InvalidArgument(reason=f"member {fault}")
 
@@ -37,7 +38,7 @@ def check_topic(topic: str) -> None:
 
 
 def require(**names: str) -> None:
-    """Raises InvalidArgument for a name that is empty or too long to be one."""
+    """Raises InvalidArgument for a name that is empty or too long."""
     for field, value in names.items():
         if not value:
             raise InvalidArgument(reason=f"{field} is empty")
@@ -45,13 +46,13 @@ def require(**names: str) -> None:
 
 
 def bounded_names(**names: str) -> None:
-    """Raises InvalidArgument for a name that is too long; an empty one is good."""
+    """Raises InvalidArgument for a name that is too long; an empty name is valid."""
     for field, value in names.items():
         check_bytes(field, value, NAME_BYTES_MAX)
 
 
 def check_operator(operator: str) -> None:
-    """Raises InvalidArgument for more than a few words on who and why: they are kept."""
+    """Raises InvalidArgument for a too long operator text: it is stored with the reset."""
     check_bytes("operator", operator, OPERATOR_BYTES_MAX)
 
 
@@ -67,7 +68,13 @@ def bounded(entries: Sequence[object]) -> None:
 
 
 def check_reply_entries(entries: int, entries_max: int, narrower: str) -> None:
-    """Raises InvalidArgument for a question whose answer is too long; `narrower` is what to ask."""
+    """Raises InvalidArgument if a reply would have too many entries.
+
+    Args:
+        entries: number of offsets in the reply.
+        entries_max: the bound.
+        narrower: parameters that would make the reply smaller; for the error text.
+    """
     if entries > entries_max:
         raise InvalidArgument(
             reason=f"there are more than {entries_max} offsets, too many for one reply: "
@@ -76,10 +83,10 @@ def check_reply_entries(entries: int, entries_max: int, narrower: str) -> None:
 
 
 def check_reply_bytes(size: int, narrower: str) -> None:
-    """Raises InvalidArgument for an answer that would not fit a message."""
+    """Raises InvalidArgument if a reply is too large for one message."""
     if size > REPLY_BYTES_MAX:
         raise InvalidArgument(
-            reason=f"that is {size} bytes, too many for one reply: name {narrower}"
+            reason=f"the reply would have {size} bytes, too many for one message: name {narrower}"
         )
 
 

@@ -1,4 +1,4 @@
-"""The routes as the nameservers tell them: what exists, since when, and who may read it. Pure."""
+"""Route table: topics, queues, groups, subscriptions and brokers, with their revisions. Pure."""
 
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -11,20 +11,20 @@ from rockoon_proto.v1.nameserver_pb2 import Topic as WireTopic
 
 
 class Change(NamedTuple):
-    """What an update changed, as far as progress and members care."""
+    """Effect of a route update on progress and members."""
 
     snapshot: bool
-    # Topics that appeared or changed, and topics that are gone.
+    # New or changed topics, and deleted topics.
     topics: frozenset[str]
     removed_topics: frozenset[str]
-    # Groups that appeared or changed, and groups that are gone.
+    # New or changed groups, and deleted groups.
     groups: frozenset[str]
     removed_groups: frozenset[str]
-    # Groups that read one of those topics, before or after.
+    # Groups that read one of those topics before or after the update.
     readers: frozenset[str]
-    # etcd was restored from a backup: the routes do not continue those before.
+    # etcd was restored from a backup: the routes do not continue the former routes.
     went_back: bool = False
-    # Topics of which a queue is missing, or was created again.
+    # Topics that lost a queue, or with a queue that was created again.
     recreated: frozenset[str] = frozenset()
 
 
@@ -42,7 +42,7 @@ def topic_from_wire(topic: WireTopic) -> Topic:
 
 
 def create_revisions_in(update: RouteUpdate) -> dict[MessageQueue, int]:
-    """Queue → create revision of every queue that an update tells of."""
+    """Queue → create revision, for every queue in an update."""
     return {
         queue: create_revision
         for topic in update.topics
@@ -52,7 +52,7 @@ def create_revisions_in(update: RouteUpdate) -> dict[MessageQueue, int]:
 
 @dataclass(slots=True)
 class RouteTable:
-    """Everything true at `revision`. Written by `apply` alone."""
+    """The routes at `revision`. Only `apply` changes them."""
 
     revision: int = 0
     topics: dict[str, Topic] = field(default_factory=dict)
@@ -61,12 +61,12 @@ class RouteTable:
     subscriptions: dict[tuple[str, str], int] = field(default_factory=dict)
     # Live brokers: name → address.
     brokers: dict[str, str] = field(default_factory=dict)
-    # topic → groups that read it; the same facts as `subscriptions`, the other way round.
+    # topic → groups that read it: the inverse of `subscriptions`.
     readers: dict[str, set[str]] = field(default_factory=dict)
     deletions: Deletions = field(default_factory=Deletions)
 
     def apply(self, update: RouteUpdate) -> Change:
-        """Put an update into force and say what it changed."""
+        """Apply an update and return its effect."""
         topics = {topic.config.name: topic_from_wire(topic) for topic in update.topics}
         groups = {group.config.name: group for group in update.groups}
         if update.snapshot:
@@ -79,7 +79,7 @@ class RouteTable:
         changed_groups = {name for name, group in groups.items() if self.groups.get(name) != group}
         recreated = {name for name in changed_topics if self._is_recreated(name, topics[name])}
         touched = changed_topics | removed_topics
-        # A deleted topic takes its subscriptions along.
+        # Before the update: it removes the subscriptions of deleted topics.
         readers = self._readers_of(touched)
         if update.snapshot:
             self.subscriptions, self.readers, self.brokers = {}, {}, {}
@@ -105,11 +105,7 @@ class RouteTable:
         )
 
     def create_revision(self, queue: MessageQueue) -> int:
-        """When a queue was born: its incarnation.
-
-        Raises:
-            TopicNotFound, QueueNotFound: it does not exist.
-        """
+        """Create revision of a queue, its incarnation. Raises TopicNotFound, QueueNotFound."""
         topic = self.topics.get(queue.topic)
         if topic is None:
             raise TopicNotFound(topic=queue.topic)
@@ -127,10 +123,10 @@ class RouteTable:
         return known is not None and known.config.consume_disabled
 
     def is_over(self, group: str, incarnation: int) -> bool:
-        """Whether an incarnation of a group is known to be deleted; not of one yet unheard of."""
+        """Whether an incarnation of a group was deleted. False if the table is older than it."""
         known = self.groups.get(group)
-        is_it = known is not None and known.incarnation == incarnation
-        return not is_it and self.revision >= incarnation
+        exists = known is not None and known.incarnation == incarnation
+        return not exists and self.revision >= incarnation
 
     def group_incarnations(self) -> dict[str, int]:
         return {name: group.incarnation for name, group in self.groups.items()}

@@ -1,4 +1,4 @@
-"""The routes as this service knows them: a table in step with what the nameservers tell."""
+"""Routes of the offset service: a route table that follows the nameservers."""
 
 import logging
 from collections.abc import Callable
@@ -14,27 +14,28 @@ from rockoon_runtime.process import Stop
 
 log = logging.getLogger(__name__)
 
-# Topics and groups that a refusal names.
+# Missing topics and groups that the error text of a refused etcd lists.
 MISSING_NAMED_MAX = 10
 
 
 class Routes:
     """The routes, kept up to date by `run`.
 
-    Incarnations are revisions of one etcd. The routes of another one, be it a replacement or a
-    wrong address, say nothing about progress: the table stays as it was, as if no nameserver
-    answered, until the etcd is the old one again or an operator accepts the new one. A service that
-    comes to the nameservers of another cluster when it starts takes nobody's place there: it ends.
+    Incarnations are revisions of one etcd. Revisions of another etcd (a replacement, or a wrong
+    address) cannot be compared with them. Routes of another etcd are therefore refused, and the
+    table stays as if no nameserver answered, until the nameservers use the former etcd again or an
+    operator accepts the new one. If the nameservers belong to another cluster when the service
+    starts, the service ends.
 
     Args:
-        nameservers: whom to ask.
-        on_change: called after each update, before anybody waiting for it goes on.
-        store: knows whose incarnations progress has.
-        accepted_etcd_cluster_id: another etcd that may take over; 0 for none.
+        nameservers: the source of the routes.
+        on_change: called after each update, before callers of `wait_revision` resume.
+        store: knows the etcd that the incarnations of progress belong to.
+        accepted_etcd_cluster_id: another etcd whose routes may be accepted; 0 for none.
 
     Attributes:
-        table: what is known; empty at first.
-        loaded: set when a nameserver has told routes, whether they were taken or not.
+        table: the accepted routes; empty at first.
+        loaded: set once a nameserver has sent routes, accepted or refused.
     """
 
     def __init__(
@@ -48,12 +49,12 @@ class Routes:
         self._store = store
         self._reconciliation = Reconciliation(store.ledger)
         self._accepted = accepted_etcd_cluster_id
-        # The other etcd whose routes are told now; 0 for none.
+        # Cluster id of the etcd whose routes are refused at present; 0 for none.
         self._refused = 0
         self._refusal = ""
         self._follower = RouteFollower(
             nameservers,
-            self._take,
+            self._apply,
             self._refuse_cluster,
             lambda: store.ledger.counters.route_revision,
         )
@@ -61,62 +62,60 @@ class Routes:
         self.loaded = self._follower.loaded
 
     async def run(self, stop: Stop) -> None:
-        """Follow until cancelled; `stop` is failed if the nameservers are another cluster's."""
+        """Follow the nameservers until cancelled. Fails `stop` if they serve another cluster."""
         await self._follower.run(stop)
 
     async def wait_revision(self, revision: int, seconds: float) -> bool:
-        """Wait until the routes up to a revision are known; False when they are not in time."""
+        """Wait until the table has reached a revision. Returns False after `seconds`."""
         return await self._follower.wait_revision(revision, seconds)
 
     def require(self) -> None:
-        """Whether the table may decide what exists.
-
-        Raises:
-            NotReady: no routes have arrived, or they are those of another etcd.
-        """
+        """Raise NotReady if no routes have arrived, or if the routes of another etcd arrive."""
         if not self.loaded.is_set():
             raise NotReady(service="the offset service", reason="no nameserver has answered yet")
         if self._refused:
             raise NotReady(service="the offset service", reason=self._refusal)
 
     def _refuse_cluster(self, update: RouteUpdate) -> str:
-        """Why the service is not to join this cluster; empty when it may."""
+        """Reason why the service must not join this cluster; empty if it may."""
         if self._is_of_our_etcd(update) or self._may_take_over(update):
             try:
                 self._store.cluster.go_over(update.cluster_id)
             except OSError as failure:
-                log.warning("which cluster progress belongs to is not written down: %s", failure)
+                log.warning(
+                    "could not write the cluster id file: %s; retried with the next routes", failure
+                )
         elif self._store.cluster.is_foreign(update.cluster_id):
             self._refuse(update.etcd_cluster_id, self._missing_in(update))
             return self._refusal
         return ""
 
     def _may_take_over(self, update: RouteUpdate) -> bool:
-        """Whether a new etcd is the accepted one, and has what was read."""
+        """Whether a new etcd is the accepted one and has all topics and groups with progress."""
         accepted = self._accepted != 0 and update.etcd_cluster_id == self._accepted
         return accepted and update.snapshot and not self._missing_in(update)
 
-    async def _take(self, update: RouteUpdate) -> None:
-        told = update.etcd_cluster_id
+    async def _apply(self, update: RouteUpdate) -> None:
+        etcd = update.etcd_cluster_id
         if self._is_of_our_etcd(update):
             if self._refused:
-                log.info("the nameservers follow etcd %016x again", told)
+                log.info("the nameservers use etcd %016x again; their routes are applied", etcd)
                 self._refused, self._refusal = 0, ""
             if update.snapshot:
-                self._store.write(self._reconciliation.etcd_told(told))
+                self._store.write(self._reconciliation.etcd_seen(etcd))
             self._on_change(self.table.apply(update))
-        elif told not in (0, self._refused):
+        elif etcd not in (0, self._refused):
             if self._may_take_over(update):
                 self._accept(update)
             else:
-                self._refuse(told, self._missing_in(update))
+                self._refuse(etcd, self._missing_in(update))
 
     def _is_of_our_etcd(self, update: RouteUpdate) -> bool:
-        ledger, told = self._store.ledger, update.etcd_cluster_id
+        ledger, etcd = self._store.ledger, update.etcd_cluster_id
         known = ledger.counters.etcd_cluster_id
-        if known and told:
-            return known == told
-        if told and update.snapshot:
+        if known and etcd:
+            return known == etcd
+        if etcd and update.snapshot:
             return self._reconciliation.vouched_for(create_revisions_in(update))
         return not self._refused
 
@@ -127,7 +126,10 @@ class Routes:
         )
 
     def _accept(self, update: RouteUpdate) -> None:
-        log.warning("progress is moved to etcd %016x, as the settings say", update.etcd_cluster_id)
+        log.warning(
+            "progress is moved to etcd %016x, as accept_etcd_cluster_id requires",
+            update.etcd_cluster_id,
+        )
         change = self.table.apply(update)
         self._store.write(
             self._reconciliation.accept_etcd(
@@ -139,17 +141,20 @@ class Routes:
         )
         self._on_change(change)
 
-    def _refuse(self, told: int, missing: list[str]) -> None:
+    def _refuse(self, etcd: int, missing: list[str]) -> None:
         known = self._store.ledger.counters.etcd_cluster_id
-        before = f"etcd {known:016x}" if known else "another one"
-        self._refused = told
+        before = f"etcd {known:016x}" if known else "another etcd"
+        self._refused = etcd
         self._refusal = (
-            f"the nameservers follow etcd {told:016x}, and progress belongs to {before}. It is "
+            f"the nameservers use etcd {etcd:016x}, but progress belongs to {before}. Progress is "
             "kept, and no reader starts: point the nameservers at the old etcd, or restart this "
-            f"service with accept_etcd_cluster_id = {told:016x}"
+            f"service with accept_etcd_cluster_id = {etcd:016x}"
         )
         if missing:
             named = ", ".join(missing[:MISSING_NAMED_MAX])
             more = ", ..." if len(missing) > MISSING_NAMED_MAX else ""
-            self._refusal += f" when the new one has what was read: it lacks {named}{more}"
+            self._refusal += (
+                " once the new etcd has all topics and groups with progress: "
+                f"it lacks {named}{more}"
+            )
         log.error("%s", self._refusal)

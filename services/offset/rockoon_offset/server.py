@@ -1,4 +1,4 @@
-"""The service's life: store, routes, registration, the gRPC server; put away in reverse order."""
+"""Start and shutdown of the offset service: store, routes, registration, gRPC server."""
 
 import asyncio
 from collections.abc import Callable, Iterable
@@ -43,21 +43,21 @@ async def serve(
 ) -> None:
     """Run the offset service until `stop` is requested.
 
-    It is announced when it has read the routes and is in them. From then on it goes on with what
-    it knows while nameservers or brokers are away.
+    The service is announced once it has read the routes and is listed in them. From then on it
+    continues with the routes that it has while nameservers or brokers are unreachable.
 
     Args:
-        settings: see there.
-        stop: ends it.
+        settings: see OffsetSettings.
+        stop: its request ends the service.
         disk: the file system of the journal.
-        announce: told kind, name and address when it serves.
-        quiet_seconds: how long nobody must have called before calls are refused at the end.
+        announce: called with kind, name and address once the service serves.
+        quiet_seconds: at shutdown, calls are refused after this long without a call.
 
     Raises:
-        SettingsError: no nameserver, a lease that heartbeats cannot keep, no etcd cluster id, or a
-            certificate or cluster secret that cannot be used.
-        ListenError: the address cannot be had.
-        Fatal: the store cannot be used, or another offset service has the cluster.
+        SettingsError: no nameserver, a lease not longer than the heartbeat interval, an invalid
+            etcd cluster id, or an unusable certificate or cluster secret.
+        ListenError: the service cannot listen on the address.
+        Fatal: the store cannot be used, or the cluster has another offset service.
     """
     if settings.heartbeat_seconds >= settings.lease_seconds:
         raise SettingsError("heartbeat_seconds must be less than lease_seconds")
@@ -155,7 +155,7 @@ async def run_parts(
                     await stop.wait()
             server.begin_drain()
             await registration.leave()
-            # Members learn from the routes when to come again.
+            # Members connect again once the routes list an offset service.
             parts.watch.close()
             if stop.fatal is None:
                 await server.wait_quiet(quiet_seconds)

@@ -1,5 +1,5 @@
-"""The OffsetService on the wire: translates, calls, translates back."""
-# ruff: noqa: ARG002 - gRPC hands every method a request and a context
+"""gRPC servicer of OffsetService: converts requests, calls the components, converts results."""
+# ruff: noqa: ARG002 - gRPC calls every method with a request and a context
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -60,12 +60,12 @@ from rockoon_proto.v1 import offset_pb2 as pb
 from rockoon_proto.v1.offset_pb2_grpc import OffsetServiceServicer
 from rockoon_runtime.access.callers import current_caller, sees
 
-# A broker that is refused asks again with its next pass.
+# A broker whose call is refused asks again in its next retention pass.
 UNREAD_WAIT_SECONDS_MAX = 1.0
 
 
 class OffsetService(OffsetServiceServicer):
-    """See offset.proto for what each call promises."""
+    """offset.proto documents the calls."""
 
     def __init__(
         self,
@@ -345,7 +345,7 @@ class OffsetService(OffsetServiceServicer):
                     group=name,
                     membership_version=self._groups.membership.version(name),
                     members=self._members(name),
-                    # Of all groups they could be too many for one reply.
+                    # Receivers of all groups could be too many for one reply.
                     receivers=map(receiver_to_wire, self._receivers.filters.of_receivers(name))
                     if request.group
                     else (),
@@ -384,7 +384,7 @@ class OffsetService(OffsetServiceServicer):
     async def Import(self, request: pb.ImportRequest, context: Any) -> pb.ImportReply:
         self._routes.require()
         check_operator(request.operator)
-        # In a thread: to read a file of megabytes would keep other calls waiting.
+        # In a thread: parsing a file of megabytes would block other calls.
         if request.format == pb.ROCKETMQ:
             bounded_names(broker=request.broker)
             entries = await asyncio.to_thread(from_rocketmq, request.content, request.broker)
@@ -406,7 +406,7 @@ class OffsetService(OffsetServiceServicer):
         )
 
     def _problems(self) -> Iterator[str]:
-        """What makes calls fail that are right."""
+        """Conditions of the service that make valid calls fail."""
         try:
             self._routes.require()
         except RockoonError as refusal:
@@ -417,7 +417,8 @@ class OffsetService(OffsetServiceServicer):
     def _bounded_progress(
         self, narrower: str, group: str, *, topic: str = "", broker: str = ""
     ) -> list[Progress]:
-        """What is asked for, when it fits a reply. Raises InvalidArgument."""
+        """Selected progress that the caller may see. Raises InvalidArgument if it is too much for
+        a reply."""
         found = self._store.ledger.each_progress(group, topic, broker)
         if current_caller() is not None and not group:
             found = (each for each in found if sees(group_resource(group_of(each.group))))
@@ -426,14 +427,16 @@ class OffsetService(OffsetServiceServicer):
         return progress
 
     def _check_may_reset(self, reset_id: str) -> None:
-        """Raises NotPermitted to who may not move the group's progress, ResetNotFound."""
+        """Raises ResetNotFound, and NotPermitted if the caller may not reset the group."""
         caller = current_caller()
         if caller is not None:
             caller.require("write", group_resource(self._plans.group_of(reset_id)))
 
     def _check_topic(self, group: str, topic: str) -> None:
-        """Raises NotPermitted to who may see a group, and asks in its name about a topic that it
-        does not read and that he may not see: whether that exists is not for him to know."""
+        """Raises NotPermitted if the caller may not see a topic that the group does not read.
+
+        Otherwise a caller with access to one group could learn which topics exist.
+        """
         caller = current_caller()
         if (
             caller is not None

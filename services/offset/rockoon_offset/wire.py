@@ -1,4 +1,4 @@
-"""Between the wire's messages and this package's own types."""
+"""Conversion between wire messages and the types of this package."""
 
 import json
 from collections.abc import Iterable
@@ -40,7 +40,7 @@ def progress_to_wire(progress: Progress) -> pb.Progress:
 
 
 def progress_to_json(progress: Progress) -> bytes:
-    """One line of the JSON Lines export; the names are those of the wire's Progress."""
+    """One line of the JSON Lines export; the field names are those of the wire's Progress."""
     fields: dict[str, Any] = {
         "group": group_of(progress.group),
         "member": member_of(progress.group),
@@ -156,7 +156,7 @@ def owner_to_wire(queue: MessageQueue, owner: str) -> pb.QueueOwner:
 
 
 def target_from_wire(target: pb.ResetTarget) -> Target:
-    """Raises InvalidArgument when it says nothing."""
+    """Raises InvalidArgument if the target is missing."""
     name = target.WhichOneof("to")
     if name is None or (name in ("earliest", "latest") and not getattr(target, name)):
         raise InvalidArgument(reason="a reset needs a target")

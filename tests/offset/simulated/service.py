@@ -255,7 +255,7 @@ class Service:
             now_ms,
             lambda: world.now_ns / 1e9,
         )
-        self.store.write(Reconciliation(self.store.ledger).etcd_told(ETCD_CLUSTER_ID))
+        self.store.write(Reconciliation(self.store.ledger).etcd_seen(ETCD_CLUSTER_ID))
         self.follow(view, from_nothing=True)
         self.groups.open()
         # It registers and serves only after that, long enough for a disk.

@@ -84,7 +84,7 @@ class Simulation(MemberDoings):
     # The service's life.
 
     def _do_pass_time(self) -> None:
-        self.service.groups.pass_time()
+        self.service.groups.expire_due()
 
     def _do_routes(self) -> None:
         history, told = self.world.history, self.witness.told_view.revision
@@ -101,7 +101,7 @@ class Simulation(MemberDoings):
         seconds = self.chance.choice((0.001, 0.05, 0.3, 1.0, 3.0))
         self.world.advance(round(seconds * SECOND_NS))
         if self.chance.random() < 0.3:
-            self.service.groups.pass_time()
+            self.service.groups.expire_due()
 
     def _do_long_pause(self) -> None:
         """The whole machine slept: every lease is over, and nobody was there to see it."""
@@ -225,7 +225,7 @@ class Simulation(MemberDoings):
         seconds = 2 * LEASE_SECONDS + 2 * HANDOVER_SECONDS + 4 * HEARTBEAT_SECONDS
         for _ in range(round(seconds / HEARTBEAT_SECONDS)):
             world.advance(round(HEARTBEAT_SECONDS * SECOND_NS))
-            self.service.groups.pass_time()
+            self.service.groups.expire_due()
             for member in self.witness.members.values():
                 if member.running:
                     self._heartbeat(member)

@@ -58,10 +58,10 @@ class Absences:
 
     @property
     def next_check_ns(self) -> int | None:
-        """When `pass_time` has something to do, monotonic; None while no member is known."""
+        """When `expire_due` has something to do, monotonic; None while no member is known."""
         return self._check_due_ns if self._store.ledger.known else None
 
-    def pass_time(self) -> None:
+    def expire_due(self) -> None:
         """Note who is alive, and forget who has been away for too long; now and then."""
         now_ns, now_ms = self._now_ns(), self._now_ms()
         if now_ns < self._check_due_ns:

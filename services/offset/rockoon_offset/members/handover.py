@@ -90,7 +90,7 @@ class Handovers:
         self._count -= len(waits)
         return frozenset(waits)
 
-    def forget_silent(self, now_ns: int) -> None:
+    def expire_silent(self, now_ns: int) -> None:
         """Drop the waits of members that no longer ask."""
         silent_ns_max = max(SILENT_NS_MAX, self._bound_ns)
         for key in list(self._waits):

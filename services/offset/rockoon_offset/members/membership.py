@@ -220,7 +220,7 @@ class Membership:
             if any(topic in topics for topic, _ in lease.member.subscriptions)
         }
 
-    def to_remember(self, group: str) -> MembersChanged:
+    def members_record(self, group: str) -> MembersChanged:
         """What a restart has to know of a group."""
         return MembersChanged(group, tuple(lease.member for lease in self.leases(group)))
 

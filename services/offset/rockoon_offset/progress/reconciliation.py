@@ -195,7 +195,7 @@ class Reconciliation:
             ),
         ]
 
-    def etcd_told(self, etcd_cluster_id: int) -> list[Record]:
+    def etcd_seen(self, etcd_cluster_id: int) -> list[Record]:
         """Remember which etcd counts the incarnations."""
         if not etcd_cluster_id or etcd_cluster_id == self._state.counters.etcd_cluster_id:
             return []

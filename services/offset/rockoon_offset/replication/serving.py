@@ -161,7 +161,7 @@ class OffsetCopy:
     async def _remember(self, parts: "Parts") -> None:
         """Before an orderly end hands over: who has left is not to come back with the next one."""
         await self._stop.wait()
-        parts.groups.remember()
+        parts.groups.write_members()
 
     def _failed(self, failure: OSError) -> None:
         reason = f"the journal in {self._settings.store_path} cannot be written: {failure}"

@@ -1,4 +1,4 @@
-"""Resolver of start positions: collects the facts, decides, and has the decision stored."""
+"""Resolver of start positions: collects the facts, decides, and stores the decision."""
 
 import logging
 from collections import Counter
@@ -41,7 +41,8 @@ from rockoon_proto.v1.nameserver_pb2 import BROADCAST_SERVER, GroupConfig
 
 log = logging.getLogger(__name__)
 
-# Rounds of asking brokers for one call, when progress or routes move while they answer.
+# Rounds of broker calls for one Resolve. If progress or routes change during a round, the affected
+# queues get another round.
 ROUNDS_MAX = 4
 OUT_OF_RANGE = (StartReason.BELOW_MIN, StartReason.ABOVE_MAX, StartReason.OTHER_INCARNATION)
 
@@ -54,7 +55,7 @@ class Start(NamedTuple):
 
 
 class Found(NamedTuple):
-    """What Query finds: a decision, or no offset and why."""
+    """Result of Query: a decision, or None and the reason."""
 
     decision: Decision | None
     explanation: str
@@ -62,7 +63,7 @@ class Found(NamedTuple):
 
 
 class Asked(NamedTuple):
-    """What was true of a queue before its broker was asked."""
+    """Progress and incarnation of a queue before its broker was called."""
 
     stored: Stored | None
     create_revision: int
@@ -74,11 +75,11 @@ class Resolver:
     Args:
         store: progress; decisions are durable before they are returned.
         routes: create revisions and groups.
-        subscriptions: since when groups read topics.
-        groups: who holds the queues.
-        brokers: the queues' ends.
-        cluster_rule: for groups that do not say.
-        route_wait_seconds: how long to wait for routes that the reader has seen.
+        subscriptions: revisions at which groups subscribed.
+        groups: owners of the queues.
+        brokers: ends of the queues.
+        cluster_rule: new-queue rule of groups without their own.
+        route_wait_seconds: how long to wait for the route revision of the reader.
         now_ms: wall clock.
     """
 
@@ -114,40 +115,40 @@ class Resolver:
         *,
         own: bool = False,
     ) -> dict[MessageQueue, Start | RockoonError]:
-        """Where a reader starts on each queue; every answer is durable.
+        """Return the start position of a reader on each queue. Every result is durable.
 
         Args:
-            group: whose member asks.
-            member_id: its name; empty for a reader outside membership.
-            queues: which.
-            reader: its own start policy.
-            route_revision: that of the routes it acts on.
-            own: the member has progress of its own.
+            group: name of the group.
+            member_id: id of the member; empty for a reader without membership.
+            queues: the queues to start on.
+            reader: start policy of the reader.
+            route_revision: revision of the routes that the reader uses.
+            own: the member has its own progress.
 
         Raises:
             Busy, StoreFailed: nothing was decided.
-            NotReady: the routes became those of another etcd; ask again.
+            NotReady: the nameservers changed to another etcd; the reader must retry.
         """
-        # Before anything is decided: what is decided below is applied at once and must get written.
+        # Before any decision: a decision is applied immediately and must then be written.
         self._store.admit()
-        # A client that has just created a topic knows more than this service's watch has brought.
+        # A client that has just created a topic can know a newer revision than this service.
         reached = await self._routes.wait_revision(route_revision, self._route_wait_seconds)
         answers: dict[MessageQueue, Start | RockoonError] = {}
         whose = reader_of(group, member_id) if own else group
-        # Optimistic: nothing is locked while a broker answers, and what moved meanwhile is asked
-        # again.
+        # Optimistic: no queue is locked during a broker call. A queue whose progress or routes
+        # changed during the call gets another round.
         for _ in range(ROUNDS_MAX):
             waiting = [queue for queue in queues if queue not in answers]
             if not waiting:
                 break
-            # Each time: while a broker answered, the group may have been deleted and created again.
+            # In each round: the group may have been deleted and created again.
             subscribed = await self._subscribed(group, waiting, answers)
             if own:
                 self._subscribe_member(group, member_id, waiting, subscribed, answers)
             waiting = [queue for queue in waiting if queue not in answers]
             await self._round(whose, member_id, waiting, reader, subscribed, answers)
         if not reached:
-            # What is not known may exist all the same.
+            # The routes are older than the reader's, so the topic or queue may exist.
             for queue, answer in answers.items():
                 if isinstance(answer, TopicNotFound | QueueNotFound):
                     answers[queue] = RouteNotReached(
@@ -159,16 +160,16 @@ class Resolver:
         return answers
 
     async def query(self, group: str, queue: MessageQueue, member: str = "") -> Found:
-        """The offset of a queue as RocketMQ's QUERY_CONSUMER_OFFSET answers it.
+        """Return the offset of a queue like RocketMQ's QUERY_CONSUMER_OFFSET.
 
         Args:
-            group: whose.
-            queue: which.
-            member: with progress of its own; empty for the group's.
+            group: name of the group.
+            queue: the queue.
+            member: id of a member with its own progress; empty for the group's progress.
 
         Raises:
-            TopicNotFound, QueueNotFound: as the text says.
-            BrokerUnavailable: the rule needs the queue's ends and cannot have them.
+            TopicNotFound, QueueNotFound: the topic or queue is not in the routes.
+            BrokerUnavailable: the rule needs the queue's ends, and the broker did not answer.
         """
         create_revision = self._routes.table.create_revision(queue)
         subscription = self._subscriptions.find(group, queue.topic)
@@ -187,9 +188,9 @@ class Resolver:
             text = f"the stored offset is {stored.offset}"
             return Found(Decision(stored.offset, StartReason.COMMITTED, text), text, rules.rule)
         if stored is not None:
-            text = "what is stored belongs to a deleted queue of this name"
+            text = "the stored offset belongs to a deleted queue of the same name"
             return Found(None, text, rules.rule)
-        # A group that has not subscribed did so after every queue that exists.
+        # A group without a subscription counts as subscribed after all existing queues.
         revision = create_revision if subscription is None else subscription.revision
         state: QueueState | RockoonError = QueueState(0, 0)
         facts = Facts(queue, QueueState(0, 0), create_revision, revision, rules)
@@ -212,7 +213,7 @@ class Resolver:
         queues: Sequence[MessageQueue],
         answers: dict[MessageQueue, Start | RockoonError],
     ) -> dict[str, Subscription]:
-        """Subscriptions by topic; queues that cannot be decided get their answer."""
+        """Return the subscriptions by topic. Queues without one get their error in `answers`."""
         subscribed: dict[str, Subscription] = {}
         refused: dict[str, RockoonError] = {}
         for queue in queues:
@@ -244,10 +245,10 @@ class Resolver:
         subscribed: dict[str, Subscription],
         answers: dict[MessageQueue, Start | RockoonError],
     ) -> None:
-        """Put the member's own subscriptions in the place of the group's.
+        """Replace the group's subscription revisions by those of a member with its own progress.
 
-        What a member names when it first asks is what there was when it came. Queues born later
-        are new to it, also those that exist already and that it has not heard of yet.
+        The queues of a member's first request count as older than the member. Queues with a higher
+        create revision are new to it, even if they existed and the member did not know them yet.
         """
         for topic, found in list(subscribed.items()):
             asked = [queue for queue in queues if queue.topic == topic]
@@ -257,8 +258,8 @@ class Resolver:
             try:
                 if found.group.config.broadcast_progress != BROADCAST_SERVER:
                     raise InvalidArgument(
-                        reason=f"group {group!r} does not have its members' progress kept here "
-                        "(broadcast_progress)"
+                        reason=f"group {group!r} does not keep its members' progress on the offset "
+                        "service (broadcast_progress)"
                     )
                 known = self._store.ledger.known.reads(
                     group,
@@ -286,16 +287,17 @@ class Resolver:
         subscribed: dict[str, Subscription],
         answers: dict[MessageQueue, Start | RockoonError],
     ) -> None:
-        """Ask the brokers once and decide every queue that did not move meanwhile.
+        """Call the brokers once, and decide every queue whose progress and routes did not change.
 
-        From here on `group` is whosever progress it is (see `readers`).
+        `group` is the owner of the progress: the group or `group@member` (see `readers`).
         """
         asked: dict[MessageQueue, Asked] = {}
         for queue in queues:
             try:
                 create_revision = self._routes.table.create_revision(queue)
                 self._store.ledger.require_reached(group, queue, self._routes.table.revision)
-                # Before its broker is asked: the wait begins, whether that one answers or not.
+                # Before the broker call: the member's wait for the queue starts even if the broker
+                # does not answer.
                 self._groups.require_free(group, queue, create_revision, member_id)
             except RockoonError as reason:
                 answers[queue] = reason
@@ -320,7 +322,7 @@ class Resolver:
         found = await self._brokers.search(
             {queue: time for queue, time in times.items() if time is not None}
         )
-        # No waiting from here on: what is looked at is what is written.
+        # No await from here on: progress cannot change between the decision and the write.
         for queue, known in facts.items():
             offset = found.get(queue)
             if isinstance(offset, RockoonError):
@@ -335,7 +337,7 @@ class Resolver:
     async def _states(
         self, asked: Mapping[MessageQueue, Asked]
     ) -> dict[MessageQueue, QueueState | RockoonError]:
-        """The queues' ends, and where a reader has lost messages why they were deleted."""
+        """Return the queues' ends, with the deletion reason where unread messages are missing."""
         states = await self._brokers.queue_states(asked)
         lost: dict[MessageQueue, int] = {}
         for queue, state in states.items():
@@ -361,17 +363,17 @@ class Resolver:
         facts: Facts,
         offset_at_time: int | None,
     ) -> Start | RockoonError | None:
-        """Decide and write down; None when the broker has to be asked again."""
+        """Decide a start position and write it. None: the queue needs another round."""
         decision = self._judge(group, group_incarnation, queue, facts, offset_at_time)
         if decision is None or isinstance(decision, RockoonError):
             return decision
         try:
-            # Another member may have been quicker while the broker was asked.
+            # Another member may have become the owner during the broker call.
             self._groups.require_free(group, queue, facts.create_revision, member_id)
         except QueueHeld as reason:
             return reason
         ledger = self._store.ledger
-        # Before the write, after which the owner of then is not known any more.
+        # Before the write, which replaces the owner.
         before = ledger.holder(group, queue)
         if decision.reason in OUT_OF_RANGE:
             log.warning("group %s, queue %s: %s", group, queue, decision.explanation)
@@ -390,7 +392,7 @@ class Resolver:
         progress = ledger.find(group, queue)
         assert progress is not None
         if before is not None and before.owner != progress.owner:
-            self._groups.taken(group, queue)
+            self._groups.owner_changed(group, queue)
         self._groups.held_by(group, queue, progress.owner)
         return Start(decision, progress.epoch)
 
@@ -402,21 +404,22 @@ class Resolver:
         facts: Facts,
         offset_at_time: int | None,
     ) -> Decision | RockoonError | None:
-        """The decision by what is true now; None when the broker has to be asked again.
+        """Decide with the current progress. None: the queue needs another round.
 
-        Progress may have moved past the end that the broker named, or come into being, while the
-        broker was asked. That is no reason to call the log shortened or the queue unread.
+        During the broker call, progress may have been created, or have moved past the end that the
+        broker reported. Then the log is not truncated and the queue is not unread.
         """
         ledger = self._store.ledger
-        # Another etcd may have been told of meanwhile, and the subscription be one of its.
+        # During the call, the nameservers may have changed to another etcd, and the subscription
+        # may come from it.
         self._routes.require()
         table = self._routes.table
-        # The facts are of another queue of the name, deleted and made again while they were
-        # fetched.
+        # The facts belong to a deleted queue: it was created again during the call.
         if table.create_revision_or_none(queue) != facts.create_revision:
             return None
         if table.is_over(group_of(group), group_incarnation):
-            # What it wrote would pass for its successor's, until a snapshot of the routes drops it.
+            # Progress of the deleted group would pass for that of a new group of the same name,
+            # until a snapshot of the routes drops it.
             return None
         stored = ledger.stored(group, queue)
         moved = stored != facts.stored
@@ -429,14 +432,15 @@ class Resolver:
             stored,
             facts.who,
         )
-        # Progress went meanwhile. A start by policy may need an offset that was not asked for.
+        # Progress was removed during the call. A start by policy may need an offset for a time,
+        # which was not requested.
         if moved and stored is None:
             return None
         try:
             decision = decide(now, offset_at_time)
         except RockoonError as reason:
             return None if moved else reason
-        # The queue's ends are older than this progress: out of range by them means nothing.
+        # The queue's ends are older than this progress, so it may only seem out of range.
         if moved and decision.reason is not StartReason.COMMITTED:
             return None
         return decision

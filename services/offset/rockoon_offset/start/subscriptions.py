@@ -1,4 +1,4 @@
-"""Since when a group reads a topic: known from the routes, or recorded by a nameserver now."""
+"""Subscriptions of groups to topics, with the revision since which a group reads a topic."""
 
 from typing import NamedTuple
 
@@ -17,11 +17,11 @@ class Subscription(NamedTuple):
 
 
 class Subscriptions:
-    """Looks subscriptions up, and has them recorded.
+    """Finds subscriptions in the routes; a nameserver records missing ones.
 
     Args:
         table: the routes.
-        nameservers: record them.
+        nameservers: record new subscriptions.
     """
 
     def __init__(self, table: RouteTable, nameservers: Nameservers) -> None:
@@ -38,15 +38,15 @@ class Subscriptions:
     async def find_or_record(
         self, group: str, topic: str, *, create_group: bool = False
     ) -> Subscription:
-        """The subscription, recorded if it is not known.
+        """Return a subscription; if it is not in the routes, a nameserver records it.
 
         Args:
-            group: its name.
-            topic: what it reads.
-            create_group: make the group, too, when it does not exist.
+            group: name of the group.
+            topic: the topic that the group reads.
+            create_group: create the group if it does not exist.
 
         Raises:
-            RockoonError: no nameserver could record it, or it refused to.
+            RockoonError: no nameserver could record the subscription, or a nameserver refused it.
         """
         found = self.find(group, topic)
         if found is not None:
