@@ -19,7 +19,7 @@ from rockoon_offset.in_flight.deliveries import (
     VisibilityChange,
 )
 from rockoon_offset.in_flight.holders import ENTRIES_MIN, ClientName
-from rockoon_offset.in_flight.receivers import Delivered, Heard, PutOff, Receivers
+from rockoon_offset.in_flight.receivers import Delivered, Heard, Receivers, VisibilityEntry
 from rockoon_offset.in_flight.window import IN_FLIGHT_MAX, WINDOW_OFFSETS_MAX
 from rockoon_offset.journal import frames
 from rockoon_offset.progress.commit_check import OFFSET_MAX, Commit
@@ -634,7 +634,7 @@ async def test_what_was_settled_is_written_whatever_fails_behind_it() -> None:
         await receivers.acknowledge(entries(0))
     with pytest.raises(RuntimeError):
         await receivers.change_visibility(
-            PutOff(each, 10, counted=True, extend=True) for each in entries(2)
+            VisibilityEntry(each, 10, counted=True, extend=True) for each in entries(2)
         )
     assert [type(each) for each in store.records] == [Settled, Extended]
 

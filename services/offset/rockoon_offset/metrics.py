@@ -130,7 +130,7 @@ OF_RECEIVERS = {
     REDELIVERED: "redelivered",
     DEAD: "dead",
     ACKNOWLEDGED: "settled",
-    PUT_OFF: "put_off",
+    PUT_OFF: "visibility_changed",
     SETTLING_REFUSED: "refused",
 }
 

@@ -20,6 +20,6 @@ class FakeInFlight(InFlightServiceServicer):
 
     async def Acquire(self, request: Any, _: Any) -> wire.AcquireReply:
         if len(request.wanted) > WISHES_PER_CALL_MAX:
-            raise InvalidArgument(reason=f"more than {WISHES_PER_CALL_MAX} wishes in one call")
+            raise InvalidArgument(reason=f"more than {WISHES_PER_CALL_MAX} entries in one call")
         self.wished.append([each.group for each in request.wanted])
         return wire.AcquireReply(granted=[wire.Granted() for _ in request.wanted])

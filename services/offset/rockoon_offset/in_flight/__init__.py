@@ -1,1 +1,1 @@
-"""Consumption message by message: what receivers have acquired, until it is settled."""
+"""Consumption message by message: messages that receivers have acquired, until settled."""

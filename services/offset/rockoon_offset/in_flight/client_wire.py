@@ -1,4 +1,4 @@
-"""Reports of clients on the wire: read with their bounds, and answered."""
+"""Client reports on the wire: checks and conversion of requests and replies."""
 
 import logging
 from collections.abc import Callable, Iterable
@@ -36,7 +36,7 @@ Result = TypeVar("Result")
 
 
 def key_of(stated: str) -> str:
-    """The access key of a client: as a gateway states it, or that of any other caller."""
+    """Access key of a client: `stated` if a gateway reports it, otherwise the caller's own key."""
     caller = current_caller()
     return stated if caller is None or caller.key_id == CLUSTER_KEY_ID else caller.key_id
 
@@ -44,11 +44,13 @@ def key_of(stated: str) -> str:
 def reported(
     request: pb.ReportClientsRequest, now_ms: int
 ) -> tuple[Gateway, list[ReportedClient], list[LiteChange | None]]:
-    """Read a report. Clients choose their names, so one bad entry must not refuse the whole report:
-    a bad client is left out, and a bad change is None.
+    """Convert a report of a gateway.
+
+    Clients choose their names, so one invalid entry must not fail the whole report: an invalid
+    client is skipped, and an invalid change becomes None.
 
     Raises:
-        InvalidArgument: as a whole it is too long, or names no gateway.
+        InvalidArgument: the report is too long, or names no gateway.
     """
     require(gateway=request.gateway, gateway_id=request.gateway_id)
     if len(request.clients) > CLIENTS_PER_CALL_MAX:
@@ -65,7 +67,7 @@ def _or_none(read: Callable[[Entry, int], Result], entry: Entry, now_ms: int) ->
     try:
         return read(entry, now_ms)
     except RockoonError as fault:
-        log.warning("an entry of a gateway's report is ignored: %s", fault)
+        log.warning("ignored an invalid entry of a gateway's report: %s", fault)
         return None
 
 
@@ -80,7 +82,7 @@ def _report(report: pb.ClientReport, now_ms: int) -> ReportedClient:
     if report.heard_ms_ago < 0 or report.lite_version < 0:
         raise InvalidArgument(reason="heard_ms_ago and lite_version are 0 or more")
     heard = Heard(name_of(report.name), now_ms - report.heard_ms_ago, report.goodbye)
-    # A copy: the one of the request keeps the whole request in memory.
+    # A copy: the original would keep the whole request in memory.
     details = pb.ClientDetails.FromString(report.details.SerializeToString())
     if details.ByteSize() > DETAILS_BYTES_MAX:
         details = pb.ClientDetails()
@@ -93,7 +95,7 @@ def _change(change: pb.LiteChange, now_ms: int) -> LiteChange:
     _check_lite_topics(subscription.lite_topics)
     _check_lite_topics(change.claimed)
     if not 0 <= subscription.version <= now_ms + VERSION_AHEAD_MAX:
-        raise InvalidArgument(reason=f"version {subscription.version} was given by no service")
+        raise InvalidArgument(reason=f"version {subscription.version} is out of range")
     wanted = LiteSet(
         name_of(subscription.name),
         subscription.parent,

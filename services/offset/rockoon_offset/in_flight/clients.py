@@ -1,7 +1,8 @@
-"""Clients that gateways hear, so that each gateway can say which clients a group has. Pure.
+"""Table of the clients that gateways report, so that each gateway can list a group's clients. Pure.
 
 No decision depends on this table: a report extends messages even if the table has no room for its
-client. It is kept in memory. After a start of the service, gateways report all clients again.
+client. The table is kept in memory; after a restart of the service, gateways report all clients
+again.
 """
 
 import secrets
@@ -15,41 +16,41 @@ from rockoon_offset.in_flight.lite_sets import LiteChange, LiteSet, LiteSets
 from rockoon_offset.in_flight.receivers import Heard
 from rockoon_proto.v1.in_flight_pb2 import ClientDetails
 
-# Of all groups, of one group, of gateways that are remembered for one client: the ones that were
-# reported least recently are forgotten.
+# Bounds on clients of all groups, clients of one group, and gateways of one client. Beyond a bound,
+# the entry that was reported least recently is removed.
 CLIENTS_MAX = 100_000
 GROUP_CLIENTS_MAX = 20_000
 GATEWAYS_MAX = 8
-# Of all clients; beyond it a client is listed without details.
+# Sum over all clients; beyond it a client is listed without details.
 DETAILS_BYTES_MAX = 64 << 20
-# Names of lite topics in one answer; the rest comes with the next one.
+# Lite topic names in one reply; the next reply has the rest.
 ANSWER_NAMES_MAX = 50_000
 
 
 class Gateway(NamedTuple):
-    """A reporting gateway: its name for people, and a random name of its process."""
+    """A reporting gateway: its display name, and a random name of its process."""
 
     name: str
     process: str
 
 
 class ReportedClient(NamedTuple):
-    """A client that a gateway has heard."""
+    """A client that a gateway reports."""
 
     heard: Heard
-    # For people: kept and repeated as it came.
+    # Only for display, returned unchanged.
     details: ClientDetails
     lite_version: int = 0
 
 
 @dataclass(slots=True)
 class KnownClient:
-    """A client that was heard within the lease.
+    """A client that called a gateway within the lease.
 
     Attributes:
-        gateways: processes that have reported it, the last one last, with epoch milliseconds.
-        is_gone: it said goodbye. Remembered, since another gateway may report later that it heard
-            the client before.
+        gateways: gateway process → epoch ms of its last report, the latest report last.
+        is_gone: the client said goodbye. The entry stays, because another gateway may still report
+            an earlier call of the client.
     """
 
     name: ClientName
@@ -63,7 +64,7 @@ class KnownClient:
 
 @dataclass(slots=True)
 class Answer:
-    """The answer to a report; see ReportClientsReply."""
+    """Content of a ReportClientsReply."""
 
     service_id: str
     lite_to: int
@@ -76,9 +77,9 @@ class KnownClients:
     """See the module.
 
     Args:
-        lease_ms: how long a client is known that is not heard.
-        now_ms: epoch milliseconds of the start; states of lite topics have higher versions.
-        details_bytes_max: limit of the details of all clients.
+        lease_ms: how long a client stays after its last call to a gateway.
+        now_ms: start of the service, epoch milliseconds; versions of lite sets are higher.
+        details_bytes_max: bound on the details of all clients together.
     """
 
     def __init__(
@@ -96,7 +97,7 @@ class KnownClients:
         return len(self._clients)
 
     def of_group(self, group: str, now_ms: int) -> Iterator[KnownClient]:
-        """Clients of a group that were heard within the lease, by their names."""
+        """Clients of a group that called a gateway within the lease, sorted by name."""
         for name in sorted(self._of_group.get(group, ())):
             client = self._clients[name]
             if not client.is_gone and now_ms - client.heard_at_ms <= self._lease_ms:
@@ -111,18 +112,18 @@ class KnownClients:
         lite_since: int,
         now_ms: int,
     ) -> Answer:
-        """Note a gateway's report; see ReportClients.
+        """Apply a gateway's report; see ReportClients.
 
         Args:
-            gateway: the sender.
-            reports: clients that it has heard.
-            changes: new states of lite topics; None for one that makes no sense.
-            lite_since: of its last answer.
-            now_ms: what time it is.
+            gateway: the reporting gateway.
+            reports: clients that called it.
+            changes: new lite sets; None for an invalid change.
+            lite_since: `lite_to` of the last reply to this gateway.
+            now_ms: current time, epoch milliseconds.
         """
         answer = Answer(self._service_id, 0)
         for report in reports:
-            self._note(gateway, report, now_ms)
+            self._update(gateway, report, now_ms)
         self._expire(now_ms)
         for change in changes:
             self._change(change, answer)
@@ -131,7 +132,7 @@ class KnownClients:
         self._later(gateway, lite_since, answer)
         return answer
 
-    def _note(self, gateway: Gateway, report: ReportedClient, now_ms: int) -> None:
+    def _update(self, gateway: Gateway, report: ReportedClient, now_ms: int) -> None:
         name = report.heard.client
         client = self._clients.get(name)
         if client is None:
@@ -141,21 +142,21 @@ class KnownClients:
         of_group[name] = None
         of_group.move_to_end(name)
         if len(of_group) > GROUP_CLIENTS_MAX:
-            self._forget(next(iter(of_group)))
+            self._remove(next(iter(of_group)))
         if report.heard.heard_at_ms >= client.heard_at_ms:
             client.heard_at_ms = report.heard.heard_at_ms
             client.is_gone = report.heard.goodbye
             client.gateway = gateway.name
-            self._keep(client, ClientDetails() if client.is_gone else report.details)
+            self._set_details(client, ClientDetails() if client.is_gone else report.details)
         client.gateways.pop(gateway.process, None)
         client.gateways[gateway.process] = now_ms
         if len(client.gateways) > GATEWAYS_MAX:
             del client.gateways[next(iter(client.gateways))]
         if client.is_gone:
-            self._lite.forget(name)
+            self._lite.remove(name)
 
-    def _keep(self, client: KnownClient, details: ClientDetails) -> None:
-        """Replace the details of a client, or remove them if there is no room for them."""
+    def _set_details(self, client: KnownClient, details: ClientDetails) -> None:
+        """Replace the details of a client; without room for them, remove the details."""
         room = self._details_bytes_left + client.details.ByteSize()
         client.details = details if details.ByteSize() <= room else ClientDetails()
         self._details_bytes_left = room - client.details.ByteSize()
@@ -164,7 +165,7 @@ class KnownClients:
         name = change.wanted.client if change is not None else None
         client = self._clients.get(name) if name is not None else None
         if change is None or name is None or client is None or client.is_gone:
-            # A change comes with a report of its client, or behind one.
+            # A valid change comes with a report of its client, or after one.
             answer.lite_versions.append(0)
             return
         is_made = self._lite.change(change)
@@ -188,7 +189,7 @@ class KnownClients:
             answer.lite[name] = present
 
     def _later(self, gateway: Gateway, since: int, answer: Answer) -> None:
-        """Add states that another gateway has changed, of clients that this one hears."""
+        """Add lite sets that other gateways changed and whose clients call this gateway."""
         answer.lite_to = self._lite.version
         later = [
             each
@@ -205,17 +206,17 @@ class KnownClients:
             answer.lite[each.client] = each
 
     def _expire(self, now_ms: int) -> None:
-        """Forget clients that no gateway has reported for a lease, and those beyond the bound."""
+        """Remove clients that no gateway has reported for a lease, and clients beyond the bound."""
         while self._clients:
             name, client = next(iter(self._clients.items()))
             reported_ms = next(reversed(client.gateways.values()))
             if len(self._clients) <= CLIENTS_MAX and now_ms - reported_ms <= self._lease_ms:
                 return
-            self._forget(name)
+            self._remove(name)
 
-    def _forget(self, name: ClientName) -> None:
+    def _remove(self, name: ClientName) -> None:
         self._details_bytes_left += self._clients.pop(name).details.ByteSize()
-        self._lite.forget(name)
+        self._lite.remove(name)
         of_group = self._of_group[name.group]
         del of_group[name]
         if not of_group:

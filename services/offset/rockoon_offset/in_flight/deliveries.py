@@ -1,6 +1,6 @@
 """Deliveries to receivers: the rules by which messages are acquired and settled. Pure.
 
-As of the ledger's operations, each returns the records that make its change, and has applied them.
+Like the operations of the ledger, each operation applies its change and returns its records.
 """
 
 from collections.abc import Iterable, Sequence
@@ -13,31 +13,32 @@ from rockoon_offset.in_flight.window import Acquisition, Grant, Window, first_bi
 from rockoon_offset.progress.ledger_state import LedgerState
 from rockoon_offset.progress.records import Acquired, Extended, Put, Record, Settled, WindowPut
 
-# How long receivers may keep messages to themselves.
+# Bound on the time for which a receiver may hold messages.
 INVISIBLE_MS_MAX = 12 * 3_600_000
 LEASE_MS = 60_000
-# If this share of a lease is left, a report does not extend it: not each report writes records.
+# While more than this share of a lease is left, a report does not extend it. So most reports write
+# no records.
 FRESH_SHARE = 3 / 4
-# Entries of settled acquisitions are removed when their number has doubled since the last removal.
-# Below this number, none is removed.
+# Entries of settled acquisitions are removed when the number of entries has doubled since the last
+# removal, and not below this number.
 UNDELIVERED_MIN = 4096
 
 
 class Candidates(NamedTuple):
-    """Message groups of a queue's messages, as a receiver has read them."""
+    """Message groups of consecutive messages of a queue, as a receiver has read them."""
 
     first: int
     groups: Sequence[int]
 
 
 class Holder(NamedTuple):
-    """A receiver that gets messages, and for how long they are its own.
+    """A receiver that acquires messages.
 
     Attributes:
-        name, key_id: the client's id and access key.
-        held_until_ms: its reports extend the messages until then, epoch milliseconds; 0: they do
-            not.
-        call_id: name of the call that acquires them.
+        name, key_id: client id and access key.
+        held_until_ms: reports of the client extend its messages until then at most, epoch
+            milliseconds; 0: reports do not extend them.
+        call_id: id of the acquiring call.
     """
 
     name: str = ""
@@ -50,26 +51,26 @@ NOBODY = Holder()
 
 
 class VisibilityChange(NamedTuple):
-    """A wish to have messages visible at another time."""
+    """New visibility time of acquired messages."""
 
     visible_at_ms: int
     # The delivery that ends counts as an attempt.
     counted: bool
-    # The holder keeps them, and its number.
+    # The holder keeps the messages, under the same acquisition number.
     extend: bool
     # Why the delivery failed; empty: the former reason stays.
     reason: str = ""
-    # The receiver that has them from now on, by the same delivery; None: as before.
+    # Receiver that holds the messages from now on, in the same delivery; None: no change.
     to: Holder | None = None
 
 
 class ChangedVisibility(NamedTuple):
-    """What became of it."""
+    """Result of a VisibilityChange."""
 
     records: list[Record]
-    # Its messages that were refused.
+    # Set of the messages that were refused.
     refused: int
-    # Of the others; 0: there are none.
+    # Acquisition of the changed messages; 0: no message was changed.
     number: int
 
 
@@ -77,24 +78,24 @@ class Deliveries:
     """Operations on the windows of a ledger.
 
     Args:
-        state: of the ledger, which it changes.
-        lease_ms: how long a client holds messages without being heard.
+        state: state of the ledger; changed by the operations.
+        lease_ms: how long a client holds messages after its last call to a gateway.
     """
 
     def __init__(self, state: LedgerState, lease_ms: int = LEASE_MS) -> None:
         self._state = state
         self.lease_ms = lease_ms
-        # Held acquisitions whose gateway has not reported that it delivered them, with group and
-        # queue. They are not journaled: after a start, all acquisitions count as delivered.
+        # Number → (group, queue) of held acquisitions that no gateway has reported as delivered.
+        # Not in the journal: after a start, all acquisitions count as delivered.
         self._undelivered: dict[int, tuple[str, MessageQueue]] = {}
         self._undelivered_max = UNDELIVERED_MIN
 
     def service_started(self, now_ms: int) -> list[Record]:
-        """Correct the times at which messages become visible, after the service was away.
+        """Correct visibility times after a start of the service.
 
-        Held messages are extended to one lease from now: their holders may have called gateways all
-        the time. Messages that would be visible later than any receiver may ask for become visible
-        now: they were acquired by a wrong clock.
+        Held messages are extended to one lease from now, because their holders may have called
+        gateways while the service was down. Messages with a visibility time beyond the maximum
+        become visible now: they were acquired with a wrong clock.
         """
         latest_ms, until_ms = now_ms + INVISIBLE_MS_MAX, now_ms + self.lease_ms
         records: list[Record] = []
@@ -109,14 +110,17 @@ class Deliveries:
         return self._state.apply_all(records)
 
     def delivered(self, numbers: Iterable[int]) -> None:
-        """Let reports extend acquisitions that were delivered to their holders."""
+        """Record that acquisitions reached their holders. From now on, reports extend them."""
         for number in numbers:
             self._undelivered.pop(number, None)
 
     def extend_held(self, client: ClientName, heard_at_ms: int) -> list[Record]:
-        """Extend a client's messages to one lease after it was heard, if `FRESH_SHARE` of the lease
-        is not left. This includes messages that are visible already and not acquired again, and
-        excludes acquisitions that were not delivered: the client may not have them."""
+        """Extend a client's messages to one lease after its last call, unless more than
+        `FRESH_SHARE` of the lease is left.
+
+        Messages that are visible again and not acquired again are extended too. Acquisitions that
+        were not delivered are not extended, because the client may not have them.
+        """
         fresh_ms = heard_at_ms + round(FRESH_SHARE * self.lease_ms)
         records: list[Record] = []
         for queue, each in self._state.held.of(client):
@@ -127,7 +131,7 @@ class Deliveries:
         return self._state.apply_all(records)
 
     def release_held(self, client: ClientName, now_ms: int) -> list[Record]:
-        """Make the messages of a client visible that ends; the deliveries count as attempts."""
+        """Make all messages of a closing client visible. The deliveries count as attempts."""
         return [
             self._acquired(
                 client.group,
@@ -140,8 +144,8 @@ class Deliveries:
         ]
 
     def release_lost(self, client: ClientName, call_id: str, now_ms: int) -> list[Record]:
-        """Make the messages visible that a client was to get by the answer of a call, which was
-        lost; the deliveries do not count as attempts."""
+        """Make the messages visible that a client acquired by a call whose reply was lost. The
+        deliveries do not count as attempts."""
         return [
             self._acquired(
                 client.group,
@@ -158,7 +162,8 @@ class Deliveries:
     def _extended(
         group: str, queue: MessageQueue, acquisition: Acquisition, before_ms: int, until_ms: int
     ) -> list[Record]:
-        """Parts of an acquisition that are visible before a time, extended as far as may be."""
+        """Extend the parts of an acquisition that become visible before `before_ms`, to `until_ms`
+        but not beyond `held_until_ms`."""
         until_ms = min(until_ms, acquisition.held_until_ms)
         messages = 0
         for at_ms, part in acquisition.parts.items():
@@ -170,10 +175,10 @@ class Deliveries:
         return [Extended(group, queue, acquisition.number, *where, until_ms)]
 
     def open(self, group: str, queue: MessageQueue) -> list[Record]:
-        """Let receivers have a queue that the group has progress on, and no live member holds.
+        """Open a queue for receivers. The group has progress on it, and no live member owns it.
 
-        A member that held it and was not heard any more must not commit below what receivers
-        settle, nor go on without asking: it is fenced, as by a member that takes over.
+        A former owner without a lease must not commit below the offsets that receivers settle, nor
+        resume without Resolve. So a new epoch fences it, as at a takeover by another member.
         """
         progress = self._state.table.of(group)[queue]
         records: list[Record] = []
@@ -183,8 +188,8 @@ class Deliveries:
         self._state.windows.open(group, queue, progress.offset)
         return records
 
-    def begin_anew(self, group: str, queue: MessageQueue) -> list[Record]:
-        """Forget what receivers have of a queue, and what they have settled above the floor."""
+    def restart(self, group: str, queue: MessageQueue) -> list[Record]:
+        """End a queue's window: its acquisitions and the messages settled above the floor."""
         progress = self._state.table.find(group, queue)
         if progress is None:
             return []
@@ -201,14 +206,14 @@ class Deliveries:
         visible_at_ms: int,
         holder: Holder = NOBODY,
     ) -> list[Acquired]:
-        """Acquire messages of an open queue: those that are visible again, then new ones.
+        """Acquire messages of an open queue: first messages that are visible again, then new ones.
 
         Args:
-            group, queue: whose, of what.
-            count: messages at most, 1 or more.
-            end: of the queue.
-            now_ms: what time it is.
-            visible_at_ms: when they are visible to others, later than now.
+            group, queue: the group and the queue.
+            count: maximum number of messages, 1 or more.
+            end: end offset of the queue.
+            now_ms: current time, epoch milliseconds.
+            visible_at_ms: when the messages become visible again, later than now.
             holder: the receiver.
         """
         window = self._state.windows.of(group, queue)
@@ -231,13 +236,13 @@ class Deliveries:
         attempt_id: str,
         holder: Holder = NOBODY,
     ) -> list[WindowPut | Acquired]:
-        """As `acquire`, the next messages of each message group, in their order.
+        """Acquire the next messages of each message group, in order; see also `acquire`.
 
-        What was settled behind a message that comes again is settled no more.
+        Settled messages after a redelivered message of the same message group become unsettled.
 
         Args:
-            group_count: messages of one message group at most.
-            redeliveries_max: if a message is delivered more often, it becomes a dead letter.
+            group_count: maximum number of messages of one message group.
+            redeliveries_max: a message with more redeliveries becomes a dead letter.
         """
         window = self._state.windows.of(group, queue)
         found = next_in_order(window, *candidates, count, group_count, redeliveries_max, now_ms)
@@ -264,8 +269,10 @@ class Deliveries:
         attempt_id: str,
         holder: Holder,
     ) -> list[Acquired]:
-        """Acquire messages of a former acquisition by the same delivery, up to a count; the rest
-        becomes visible, and its delivery does not count as an attempt."""
+        """Acquire up to `count` messages of a former acquisition, as the same delivery.
+
+        The other messages become visible, and their delivery does not count as an attempt.
+        """
         own = lowest(grant.messages, count) if count > 0 else 0
         rest = grant.messages & ~own
         records = []
@@ -288,12 +295,12 @@ class Deliveries:
         now_ms: int,
         receiver: str = "",
     ) -> tuple[list[Record], int]:
-        """Settle messages of an acquisition; returns those that were refused beside the records.
+        """Settle messages of an acquisition. Returns the records and the set of refused messages.
 
-        Its time may be over: what nobody else has acquired is still its own.
+        Messages that are visible again are accepted as long as no other receiver acquired them.
 
         Args:
-            receiver: acknowledges them; empty: the holder of the acquisition.
+            receiver: receiver that acknowledges; empty: the holder of the acquisition.
         """
         window = self._state.windows.find(group, queue)
         if window is None or not self._is_of(window, number):
@@ -303,8 +310,8 @@ class Deliveries:
         if not own:
             return [], refused
         acquisition = window.find(number)
-        assert acquisition is not None, "messages are its own"
-        # The holder is in the record of the acquisition.
+        assert acquisition is not None, "`own` is not empty"
+        # The record of the acquisition names the holder.
         other = receiver if receiver != acquisition.holder else ""
         settled = Settled(group, queue, number, *trimmed(first, own), now_ms, other)
         return self._state.apply_all([settled]), refused
@@ -318,7 +325,7 @@ class Deliveries:
         messages: int,
         change: VisibilityChange,
     ) -> ChangedVisibility:
-        """Have messages of an acquisition visible at another time."""
+        """Change when messages of an acquisition become visible."""
         window = self._state.windows.find(group, queue)
         own = 0
         if window is not None and self._is_of(window, number):
@@ -330,17 +337,17 @@ class Deliveries:
             extended = Extended(group, queue, number, *trimmed(first, own), change.visible_at_ms)
             return ChangedVisibility(self._state.apply_all([extended]), refused, number)
         acquisition = window.find(number)
-        assert acquisition is not None, "messages are its own"
+        assert acquisition is not None, "`own` is not empty"
         attempt = acquisition.attempt - (0 if change.counted or change.to is not None else 1)
         grant = Grant(number, first, own, attempt, change.reason or acquisition.reason)
-        # If it stays the receiver's, its time is that one's own choice: reports do not extend it.
+        # Without `to`, the receiver has chosen the time itself, so reports do not extend it.
         holder = change.to or Holder(acquisition.holder, acquisition.holder_key)
         acquired = self._acquired(group, queue, grant, change.visible_at_ms, holder)
         return ChangedVisibility([acquired], refused, acquired.number)
 
     @staticmethod
     def _is_of(window: Window, number: int) -> bool:
-        """Whether an acquisition may be of this window, and not of one before it."""
+        """Whether an acquisition belongs to this window, and not to a former one of the queue."""
         return 0 < window.since <= number
 
     def _acquired(
@@ -387,15 +394,15 @@ class Deliveries:
 
 
 def owned(window: Window, number: int, first: int, messages: int) -> int:
-    """Which of some messages an acquisition has."""
+    """The subset of `messages` that an acquisition has."""
     acquisition = window.find(number)
-    # As in `Window.settled_of`, the distance is bounded first.
+    # As in `Window.settled_of`, check the distance before the shift.
     if acquisition is None or acquisition.first - first >= messages.bit_length():
         return 0
     return messages & shifted(acquisition.messages, acquisition.first - first)
 
 
 def trimmed(first: int, messages: int) -> tuple[int, int]:
-    """The same set from its lowest offset on."""
+    """The same set, starting at its lowest offset."""
     zeros = first_bit(messages)
     return first + zeros, messages >> zeros

@@ -1,8 +1,8 @@
-"""Index of the acquisitions that reports of their holders extend. Pure.
+"""Index: holder → acquisitions that reports of the holder extend. Pure.
 
-It is made by the records of acquisitions, and so again when a journal is read. Settling a message
-does not touch it: entries without an acquisition are removed when their holder is looked up, and
-all together when the index has doubled. So it has at most twice as many entries as acquisitions.
+Records of acquisitions fill the index, also when a journal is replayed. Settling a message does not
+change it: stale entries are removed when their holder is looked up, and all stale entries when the
+index has doubled. So the index has at most twice as many entries as there are acquisitions.
 """
 
 from typing import NamedTuple
@@ -16,8 +16,8 @@ ENTRIES_MIN = 1024
 
 
 class ClientName(NamedTuple):
-    """A client of a group. Its access key belongs to its name: the key of another client that uses
-    the same id neither extends nor frees anything of this one."""
+    """A client of a group. The access key is part of the name: a client with the same id and
+    another key neither extends nor releases messages of this client."""
 
     group: str
     client_id: str
@@ -28,7 +28,7 @@ class Holders:
     """See the module.
 
     Args:
-        windows: have the acquisitions.
+        windows: hold the acquisitions.
     """
 
     def __init__(self, windows: Windows) -> None:
@@ -41,7 +41,7 @@ class Holders:
         return self._entries
 
     def add(self, record: Acquired) -> None:
-        """Note an acquisition."""
+        """Add an acquisition."""
         name = ClientName(record.group, record.holder, record.holder_key)
         entries = self._by_client.setdefault(name, {})
         before = len(entries)

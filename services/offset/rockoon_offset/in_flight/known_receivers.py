@@ -1,4 +1,4 @@
-"""Receivers of a group: clients that gateways hear, and all holders of messages."""
+"""Receivers of a group: clients that gateways report, and all holders of messages."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -12,10 +12,10 @@ from rockoon_offset.progress.progress_store import ProgressStore
 
 @dataclass(slots=True)
 class Holding:
-    """What one receiver of a group has: messages that are invisible now."""
+    """Messages in flight of one receiver of a group."""
 
     receiver: str
-    # Of its access key.
+    # Id of the receiver's access key.
     key_id: str
     messages: int = 0
     queues: set[MessageQueue] = field(default_factory=set)
@@ -24,7 +24,7 @@ class Holding:
     next_visible_at_ms: int = 0
 
     def add(self, queue: MessageQueue, acquisition: Acquisition, now_ms: int) -> None:
-        """Count an acquisition."""
+        """Add the messages of an acquisition that are in flight."""
         for at_ms, part in acquisition.parts.items():
             if at_ms > now_ms:
                 self.messages += part.bit_count()
@@ -34,7 +34,7 @@ class Holding:
 
 
 def holdings(windows: Iterable[tuple[MessageQueue, Window]], now_ms: int) -> list[Holding]:
-    """What each receiver has of a group's queues, sorted by name."""
+    """Messages in flight of each receiver, sorted by name."""
     found: dict[tuple[str, str], Holding] = {}
     for queue, window in windows:
         for acquisition in window:
@@ -48,13 +48,10 @@ class GroupReceivers:
     """Receivers of all groups.
 
     Args:
-        store: has the windows of the groups' queues.
-        clients: that gateways hear.
-        filters: that receivers reported lately.
-        now_ms: the clock by which messages become visible, epoch milliseconds.
-
-    Attributes:
-        filters: as given.
+        store: windows of the groups' queues.
+        clients: clients that gateways report.
+        filters: filters that receivers report.
+        now_ms: clock of visibility times, epoch milliseconds.
     """
 
     def __init__(
@@ -77,6 +74,6 @@ class GroupReceivers:
         names = {(each.name.client_id, each.name.key_id) for each in clients}
         names |= {(each.receiver, each.key_id) for each in holdings(windows.items(), now_ms)}
         named = {receiver for receiver, _ in names}
-        # A report of filters does not name the access key.
+        # Reports of filters have no access key.
         reported = {each.receiver for each in self.filters.of_receivers(group)}
         return len(names) + len(reported - named)

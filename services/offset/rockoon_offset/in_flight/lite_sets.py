@@ -1,8 +1,8 @@
-"""Lite topics that clients of gateways read, so that each gateway receives for each client. Pure.
+"""Lite topics of gateway clients, shared so that any gateway can receive for any client. Pure.
 
-They are kept in memory: clients repeat them every half minute, and gateways know the lite topics of
-their clients. A change replaces the whole state, and names the version that it was made to. If two
-gateways change the same state, the second change is refused, and its gateway gets the new state.
+Lite sets are kept in memory: clients repeat them every half minute, and gateways know those of
+their clients. A change replaces the whole set and names the version that it is based on. If two
+gateways change the same set, the second change is refused, and its gateway gets the new set.
 """
 
 from collections import OrderedDict
@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from rockoon_offset.in_flight.holders import ClientName
 
-# Names of all clients together: about 100 MB.
+# Sum over all clients; about 100 MB.
 NAMES_MAX = 500_000
 
 
@@ -19,9 +19,9 @@ class LiteSet(NamedTuple):
     """The lite topics of one client.
 
     Attributes:
-        version: of the state, unique in the service.
+        version: version of this set, unique in the service.
         client_version: see `LiteSubscription` on the wire.
-        lost: lite topics that this state lost to another client.
+        lost: lite topics that moved to another client by this version.
     """
 
     client: ClientName
@@ -33,11 +33,11 @@ class LiteSet(NamedTuple):
 
 
 class LiteChange(NamedTuple):
-    """A state that a gateway has, or wants.
+    """A lite set that a gateway has or requests.
 
     Attributes:
-        wanted: its version is that of the state which the gateway had before.
-        is_known, is_exclusive, claimed: as on the wire.
+        wanted: the set; its version is that of the set that the gateway had before.
+        is_known, is_exclusive, claimed: see `LiteChange` on the wire.
     """
 
     wanted: LiteSet
@@ -47,36 +47,36 @@ class LiteChange(NamedTuple):
 
 
 class LiteSets:
-    """Those of all clients.
+    """Lite sets of all clients.
 
     Args:
-        version: every new state has a higher one than this.
+        version: every new set gets a higher version.
     """
 
     def __init__(self, version: int) -> None:
         self._version = version
         self._sets: dict[ClientName, LiteSet] = {}
-        # Clients whose state is of after the start, in the order of the versions.
+        # Clients whose set was changed after the start, in the order of the versions.
         self._changed: OrderedDict[ClientName, None] = OrderedDict()
         self._of_group: dict[str, dict[ClientName, None]] = {}
         self._names = 0
 
     @property
     def version(self) -> int:
-        """The highest one that was given."""
+        """The highest version in use."""
         return self._version
 
     def find(self, client: ClientName) -> LiteSet | None:
         return self._sets.get(client)
 
     def change(self, change: LiteChange) -> bool:
-        """Make a change; False if the state is another one than its gateway knows."""
+        """Apply a change. Returns False if the set has a newer version than the gateway knows."""
         wanted = change.wanted
         present = self._sets.get(wanted.client)
         if present is not None and present.version > wanted.version:
             return False
         if change.is_known:
-            # The clock of the process that gave it may be ahead.
+            # Versions start from the clock of the service, and a former process's may be ahead.
             self._version = max(self._version, wanted.version)
             self._put(wanted)
             return True
@@ -86,7 +86,8 @@ class LiteSets:
         return True
 
     def _divided(self, change: LiteChange, present: LiteSet | None) -> LiteSet:
-        """Remove lite topics of other clients from a state; other clients lose claimed ones."""
+        """Make a set exclusive: claimed lite topics move from other clients to this set; other lite
+        topics of other clients are removed from it."""
         wanted = change.wanted
         own = set(present.lite_topics) if present is not None else set()
         others = [
@@ -106,28 +107,27 @@ class LiteSets:
         )
 
     def later_than(self, version: int) -> Iterator[LiteSet]:
-        """States that were made after the start and are later than a version, the latest first."""
+        """Sets changed after the start with a version above `version`, the latest first."""
         for name in reversed(self._changed):
             state = self._sets[name]
             if state.version <= version:
                 return
             yield state
 
-    def forget(self, client: ClientName) -> None:
-        """A client has gone."""
-        gone = self._sets.pop(client, None)
+    def remove(self, client: ClientName) -> None:
+        removed = self._sets.pop(client, None)
         self._changed.pop(client, None)
-        if gone is not None:
-            self._names -= len(gone.lite_topics)
+        if removed is not None:
+            self._names -= len(removed.lite_topics)
             of_group = self._of_group[client.group]
             del of_group[client]
             if not of_group:
                 del self._of_group[client.group]
 
     def _put(self, state: LiteSet) -> None:
-        self.forget(state.client)
+        self.remove(state.client)
         if self._names + len(state.lite_topics) > NAMES_MAX:
-            # Its gateway has it all the same.
+            # The client's gateway still has the set.
             return
         self._names += len(state.lite_topics)
         self._sets[state.client] = state

@@ -1,4 +1,4 @@
-"""Order of a FIFO group: the messages of a queue that a receiver may acquire next. Pure.
+"""Order in a FIFO group: selects the messages of a queue that a receiver may acquire next. Pure.
 
 `window` states the invariants. A position is an offset minus the window's floor.
 """
@@ -14,8 +14,8 @@ class InOrder(NamedTuple):
 
     # The order of the grants, and of the offsets in each grant, is the order of each message group.
     grants: list[Grant]
-    # Settled messages behind a message that is granted again: they come again with it. A set, whose
-    # bit 0 is the floor.
+    # Settled messages after a message that is granted again: they are delivered again with it. A
+    # set whose bit 0 is the floor.
     reopened: int
 
 
@@ -32,11 +32,12 @@ def next_in_order(
 
     Args:
         window: the window of the queue.
-        candidates_from: offset of the first candidate. Above the floor, nothing is granted.
-        candidates: message groups of the messages from there on.
-        count: messages at most.
-        group_count: messages of one message group at most.
-        redeliveries_max: if a message is delivered more often, it becomes a dead letter.
+        candidates_from: offset of the first candidate. If it is above the floor, nothing is
+            granted.
+        candidates: message groups of the messages from `candidates_from` on.
+        count: maximum number of messages.
+        group_count: maximum number of messages of one message group.
+        redeliveries_max: a message with more redeliveries becomes a dead letter.
         now_ms: the current time, epoch milliseconds.
     """
     if candidates_from > window.floor:
@@ -49,8 +50,9 @@ def next_in_order(
     )
     chosen = sorted((position, turn == 0) for turn, position in turns[:count])
     grants: list[Grant] = []
-    # By former acquisition and attempt, the newest grant; by message group, the grant of its last
-    # message. A set has no order but that of offsets, so one that would go back is a new grant.
+    # (former acquisition, attempt) → index of the newest grant; message group → index of the grant
+    # with its last message. A grant is ordered by offset only, so a message that must follow a
+    # later grant starts a new grant.
     newest: dict[tuple[int, int], int] = {}
     last: dict[int, int] = {}
     for position, is_first in chosen:
@@ -73,13 +75,13 @@ class _Runs:
     """The messages of each message group that may be acquired together.
 
     Args:
-        groups: message groups by position.
-        length_max: of a run.
+        groups: message group of each position.
+        length_max: bound on the length of a run.
         window, redeliveries_max, now_ms: see `next_in_order`.
 
     Attributes:
-        of: positions by message group, ascending.
-        settled_behind: by message group whose first message failed, settled messages behind it.
+        of: message group → positions, ascending.
+        settled_behind: message group whose first message failed → settled messages after it.
     """
 
     def __init__(
@@ -93,7 +95,7 @@ class _Runs:
         self.of: dict[int, list[int]] = {}
         self.settled_behind: dict[int, int] = {}
         self._redeliveries_max = redeliveries_max
-        told = (1 << len(groups)) - 1
+        known = (1 << len(groups)) - 1
         self._visible: dict[int, Acquisition] = {}
         in_flight = 0
         for acquisition in window:
@@ -102,15 +104,15 @@ class _Runs:
                 if visible_at_ms > now_ms:
                     in_flight |= messages
                 else:
-                    positions = _positions(messages & told)
+                    positions = _positions(messages & known)
                     self._visible.update(dict.fromkeys(positions, acquisition))
-        # The message group of a message in flight behind the candidates is not known. A message
-        # above `acquired_to` has none of its message group behind it; one below may have been
-        # acknowledged and come again.
-        self._is_cut = in_flight > told
+        # The message group of a message in flight after the candidates is unknown. A message above
+        # `acquired_to` has no message in flight after it. A message below it may have been
+        # acknowledged and be delivered again, while a later message of its group is in flight.
+        self._is_cut = in_flight > known
         self._acquired = window.acquired_to - window.floor
-        self._ended = {groups[position] for position in _positions(in_flight & told)}
-        settled = window.settled & told
+        self._ended = {groups[position] for position in _positions(in_flight & known)}
+        settled = window.settled & known
         for position, group in enumerate(groups):
             if settled >> position & 1:
                 if group not in self.settled_behind:
@@ -123,8 +125,8 @@ class _Runs:
         """Return the former acquisition of a message, and its next attempt.
 
         Args:
-            position: of the message.
-            is_first: it is the first unsettled message of its message group.
+            position: position of the message.
+            is_first: the message is the first unsettled one of its message group.
         """
         former = self._visible.get(position)
         if former is None:
@@ -132,7 +134,7 @@ class _Runs:
         return former, former.attempt + 1 if is_first else max(former.attempt, 1)
 
     def _add(self, position: int, group: int, length_max: int) -> None:
-        """Add the next message of a message group, unless its run ends before."""
+        """Append a message to the run of its message group, unless the run ends before it."""
         run = self.of.setdefault(group, [])
         former, attempt = self.next_delivery(position, is_first=not run)
         is_dead = attempt - 1 > self._redeliveries_max

@@ -1,4 +1,4 @@
-"""Receivers: what they ask for is granted, settled and put off; durable when answered."""
+"""Acquire, acknowledge and change of visibility for receivers. Results are durable."""
 
 import asyncio
 import logging
@@ -33,64 +33,65 @@ from rockoon_proto.v1.nameserver_pb2 import GroupConfig
 
 log = logging.getLogger(__name__)
 
-# Of one queue: further from the floor nothing is granted in a FIFO group.
+# Candidates of one queue. In a FIFO group no message further above the floor is granted.
 CANDIDATES_MAX = 1024
 ENDS_ASKED_MS = 1_000
 ENDS_ASKED_MAX = 100_000
 
 
-class Reach(NamedTuple):
-    """How far a queue reaches, as a receiver has read."""
+class ReportedQueue(NamedTuple):
+    """A queue and its bounds as the receiver knows them."""
 
     queue: MessageQueue
     min_offset: int
     end_offset: int
-    # In a FIFO group.
+    # Used in a FIFO group.
     candidates: Candidates
-    # Of the queue that was read; 0 when that is not told.
+    # Of the queue that the receiver has read; 0: not reported.
     create_revision: int = 0
 
 
-class Share(NamedTuple):
-    """What one of the receivers of a wish gets at most."""
+class ReceiverShare(NamedTuple):
+    """Maximum number of messages for one of the receivers of an acquire entry."""
 
     receiver: str
     key_id: str
     messages_max: int
 
 
-class Wish(NamedTuple):
-    """What receivers want."""
+class AcquireEntry(NamedTuple):
+    """One entry of an Acquire call: receivers of one group request messages."""
 
     group: str
     # In the order of preference.
-    reaches: Sequence[Reach]
+    queues: Sequence[ReportedQueue]
     messages_max: int
     visible_after_ms: int
     attempt_id: str
     policy: StartPolicy
-    # One or more; the first ones get messages first.
-    shares: Sequence[Share]
+    # One or more; filled in this order.
+    shares: Sequence[ReceiverShare]
     receiver: str = ""
-    # How long they hold messages at most while they are heard; 0: `visible_after_ms` counts.
+    # Maximum time that reports of the receivers extend the messages; 0: reports do not extend
+    # them, and `visible_after_ms` applies.
     held_ms_max: int = 0
-    # Those that the receiver reports now.
+    # Filters that the receiver reports with this call.
     filters: Sequence[TopicFilter] = ()
-    # In a FIFO group, messages of one message group at most; 0: `messages_max`.
+    # In a FIFO group, maximum messages of one message group; 0: `messages_max`.
     message_group_max: int = 0
-    # Name of its call.
+    # Id of the call.
     call_id: str = ""
 
 
 class LostCall(NamedTuple):
-    """A call whose answer did not reach one of its receivers."""
+    """A call whose reply did not reach one of its receivers."""
 
     client: ClientName
     call_id: str
 
 
 class Delivered(NamedTuple):
-    """Messages of an acquisition, as their holder names them."""
+    """Messages of an acquisition, named by a receiver."""
 
     group: str
     queue: MessageQueue
@@ -98,27 +99,27 @@ class Delivered(NamedTuple):
     first: int
     # Bit i is offset `first` + i.
     messages: int
-    # The receiver that acknowledges them; empty: their holder.
+    # Receiver that acknowledges the messages; empty: the holder.
     receiver: str = ""
 
 
-class PutOff(NamedTuple):
-    """A wish to have messages visible at another time."""
+class VisibilityEntry(NamedTuple):
+    """One entry of a ChangeVisibility call; see `VisibilityChange`."""
 
     delivered: Delivered
     visible_after_ms: int
     counted: bool
     extend: bool
-    # Why the delivery failed, for people.
+    # Why the delivery failed; only for display.
     reason: str = ""
-    # The receiver that they pass to; empty: none.
+    # Receiver that the messages pass to; empty: none.
     to: str = ""
     to_key: str = ""
     held_ms_max: int = 0
 
 
-class Delivery(NamedTuple):
-    """An acquisition, whether its messages are dead, and whose they are of a wish's shares."""
+class GrantedMessages(NamedTuple):
+    """An acquisition, whether its messages are dead letters, and the index of its share."""
 
     acquired: Acquired
     is_dead: bool
@@ -127,24 +128,24 @@ class Delivery(NamedTuple):
 
 @dataclass(slots=True)
 class Granted:
-    """What one receiver got."""
+    """Result of one acquire entry."""
 
-    deliveries: list[Delivery] = field(default_factory=list)
-    # Epoch milliseconds; None: nothing is in flight.
+    deliveries: list[GrantedMessages] = field(default_factory=list)
+    # Epoch milliseconds; None: no message is in flight.
     next_visible_at_ms: int | None = None
     refused: dict[MessageQueue, RockoonError] = field(default_factory=dict)
-    # Queues whose candidates are wanted, from where.
+    # Queue → first offset of the candidates that the receiver must send.
     wanted: dict[MessageQueue, int] = field(default_factory=dict)
     error: RockoonError | None = None
-    # A sentence about readers with different filters.
+    # Warning about readers with different filters.
     filter_conflict: str = ""
-    # Index of the share that gets the next message; messages of this share, and of all shares.
+    # Index of the share that gets the next message; its messages, and the messages of all shares.
     share: int = 0
     messages_of_share: int = 0
     messages: int = 0
 
-    def add(self, delivery: Delivery) -> None:
-        """Note a delivery to the present share."""
+    def add(self, delivery: GrantedMessages) -> None:
+        """Add messages to the current share."""
         count = delivery.acquired.messages.bit_count()
         self.deliveries.append(delivery)
         self.messages += count
@@ -152,7 +153,7 @@ class Granted:
 
 
 class Heard(NamedTuple):
-    """A client that a gateway has heard, or that said goodbye."""
+    """Time of a client's last call to a gateway, or of its goodbye."""
 
     client: ClientName
     heard_at_ms: int
@@ -160,7 +161,7 @@ class Heard(NamedTuple):
 
 
 class Settlement(NamedTuple):
-    """What became of messages that were acknowledged or put off."""
+    """Result of an acknowledgement or a change of visibility."""
 
     refused: int
     number: int = 0
@@ -169,18 +170,18 @@ class Settlement(NamedTuple):
 
 
 class Receivers:
-    """Serves those who read message by message.
+    """Serves receivers: consumers that acquire and acknowledge single messages.
 
     Args:
         store: progress.
         routes: groups, and the queues' incarnations.
-        resolver: where reading of a queue begins.
-        groups: who holds the queues.
+        resolver: decides the start position of a queue.
+        groups: owners of the queues.
         ends: the queues' ends.
-        filters: readers' filters.
-        now_ms: epoch milliseconds; by it messages become visible again. It must not jump.
-        route_wait_seconds: how long to wait for routes that receivers have seen.
-        lease_ms: how long a client holds messages without being heard.
+        filters: filters of the readers.
+        now_ms: clock of visibility times, epoch milliseconds. It must not jump.
+        route_wait_seconds: how long to wait for the route revision of the receivers.
+        lease_ms: how long a client holds messages after its last call to a gateway.
     """
 
     def __init__(
@@ -205,54 +206,54 @@ class Receivers:
         self._deliveries = Deliveries(store.ledger, lease_ms)
         store.write(self._deliveries.service_started(now_ms()))
         self._ends = ends
-        # When the ends of queues were last asked for that a receiver called shorter.
+        # Queue → when its end was last read because a receiver reported a lower end.
         self._ends_asked_ms: dict[MessageQueue, int] = {}
-        # Messages since the start: acquired, and of these redelivered and dead; settled; put_off;
-        # refused where they were to be one of these two. Of a settlement that is repeated, too.
+        # Messages since the start. "acquired" includes "redelivered" and "dead". "settled" and
+        # "visibility_changed" include repeated calls; "refused" counts refusals of both.
         self.messages: Counter[str] = Counter()
 
     async def acquire(
-        self, wishes: Sequence[Wish], route_revision: int, lost: Iterable[LostCall] = ()
+        self, entries: Sequence[AcquireEntry], route_revision: int, lost: Iterable[LostCall] = ()
     ) -> list[Granted]:
-        """Grant each wish for itself; what is returned is durable.
+        """Grant messages for each entry separately. The result is durable.
 
         Args:
-            wishes: of receivers.
-            route_revision: of the routes that the receivers acted on.
-            lost: former calls. Their messages are released before wishes are granted.
+            entries: requests of receivers.
+            route_revision: revision of the routes that the receivers use.
+            lost: former calls. Their messages are released first.
 
         Raises:
-            NotReady: there are no routes to go by.
+            NotReady: there are no valid routes.
             Busy, StoreNotWritable, StoreFailed: nothing was granted.
             NotLeader, NotEnoughReplicas: of a journal with copies.
         """
         self._routes.require()
         self._store.admit()
         await self._routes.wait_revision(route_revision, self._route_wait_seconds)
-        refused = await self._begun(wishes, route_revision)
+        refused = await self._start_queues(entries, route_revision)
         self._store.admit()
-        # No waiting from here on: what is looked at is what is written.
+        # No await from here on: state cannot change between the decisions and the write.
         now_ms = self.now_ms()
         records: list[Record] = []
         try:
             for each in lost:
                 records += self._deliveries.release_lost(each.client, each.call_id, now_ms)
             is_released = bool(records)
-            outcomes = [self._granted(wish, refused, now_ms, records) for wish in wishes]
+            outcomes = [self._granted(entry, refused, now_ms, records) for entry in entries]
         finally:
-            # What was applied must be written, whatever fails behind it.
+            # Applied changes must be written even if a later entry fails.
             self._store.write(records)
-        for wish, outcome in zip(wishes, outcomes, strict=True):
-            if wish.filters and outcome.error is None:
+        for entry, outcome in zip(entries, outcomes, strict=True):
+            if entry.filters and outcome.error is None:
                 outcome.filter_conflict = self._filters.report(
-                    wish.group, wish.receiver, wish.filters, wish.visible_after_ms
+                    entry.group, entry.receiver, entry.filters, entry.visible_after_ms
                 )
         if is_released or any(outcome.deliveries for outcome in outcomes):
             await self._store.durable()
         return outcomes
 
     async def acknowledge(self, entries: Iterable[Delivered]) -> list[Settlement]:
-        """Settle messages. Raises as `acquire`, but for routes."""
+        """Settle messages. Raises the errors of `acquire` except NotReady."""
         self._store.admit()
         now_ms = self.now_ms()
         records: list[Record] = []
@@ -261,14 +262,14 @@ class Receivers:
             for each in entries:
                 made, refused = self._deliveries.acknowledge(*each[:5], now_ms, each.receiver)
                 records += made
-                settlements.append(self._settled("settled", each, refused))
+                settlements.append(self._settlement("settled", each, refused))
         finally:
             self._store.write(records)
         await self._store.durable()
         return settlements
 
-    async def change_visibility(self, changes: Iterable[PutOff]) -> list[Settlement]:
-        """Have messages visible at another time. Raises as `acknowledge`."""
+    async def change_visibility(self, changes: Iterable[VisibilityEntry]) -> list[Settlement]:
+        """Change when messages become visible. Raises the errors of `acknowledge`."""
         self._store.admit()
         now_ms = self.now_ms()
         records: list[Record] = []
@@ -280,7 +281,7 @@ class Receivers:
                 change = VisibilityChange(at_ms, each.counted, each.extend, each.reason, to)
                 changed = self._deliveries.change_visibility(*each.delivered[:5], change)
                 records += changed.records
-                settlement = self._settled("put_off", each.delivered, changed.refused)
+                settlement = self._settlement("visibility_changed", each.delivered, changed.refused)
                 if changed.number:
                     settlement = settlement._replace(number=changed.number, visible_at_ms=at_ms)
                 settlements.append(settlement)
@@ -294,44 +295,40 @@ class Receivers:
         self._deliveries.delivered(numbers)
 
     async def heard(self, reports: Iterable[Heard]) -> None:
-        """Extend the messages of clients that were heard, and make the messages of clients visible
-        that said goodbye. A long report blocks no other call. Raises as `acknowledge`."""
+        """Extend the messages of reported clients; release the messages of clients that said
+        goodbye. Yields to other calls during a long report. Raises the errors of `acknowledge`."""
         self._store.admit()
         share, is_changed = LoopShare(), False
         for each in reports:
             if each.goodbye:
                 records = self._deliveries.release_held(each.client, self.now_ms())
-                self._filters.forget(each.client.group, each.client.client_id)
+                self._filters.remove(each.client.group, each.client.client_id)
             else:
                 records = self._deliveries.extend_held(each.client, each.heard_at_ms)
             if records:
                 is_changed = True
                 self._store.write(records)
             await share.pause_when_used()
-            # Another process may have become the leader.
+            # During the pause another process may have become the leader.
             self._store.admit()
         if is_changed:
             await self._store.durable()
 
     async def durable(self) -> None:
-        """Wait until what can be seen now is durable."""
+        """Wait until all changes made so far are durable."""
         await self._store.durable()
 
     async def still_decides(self) -> None:
-        """As `ProgressStore.still_decides`."""
+        """See `ProgressStore.still_decides`."""
         await self._store.still_decides()
 
     @property
     def lease_ms(self) -> int:
-        """How long a client holds messages without being heard."""
+        """How long a client holds messages after its last call to a gateway."""
         return self._deliveries.lease_ms
 
     def windows(self, group: str, topic: str) -> list[tuple[MessageQueue, Window]]:
-        """Queues that a group's receivers have acquired from, sorted.
-
-        Raises:
-            GroupNotFound: as the name says.
-        """
+        """Queues that a group's receivers have acquired from, sorted. Raises GroupNotFound."""
         self._routes.require()
         if group not in self._routes.table.groups:
             raise GroupNotFound(group=group)
@@ -342,8 +339,8 @@ class Receivers:
             if window.since and topic in ("", queue.topic)
         )
 
-    def _settled(self, what: str, delivered: Delivered, refused: int) -> Settlement:
-        self.messages[what] += (delivered.messages & ~refused).bit_count()
+    def _settlement(self, counter: str, delivered: Delivered, refused: int) -> Settlement:
+        self.messages[counter] += (delivered.messages & ~refused).bit_count()
         self.messages["refused"] += refused.bit_count()
         if refused and self._routes.table.revision:
             group = delivered.group
@@ -351,21 +348,24 @@ class Receivers:
                 return Settlement(refused, error=GroupNotFound(group=group))
         return Settlement(refused)
 
-    # Where reading begins.
+    # Start positions.
 
-    async def _begun(
-        self, wishes: Sequence[Wish], route_revision: int
+    async def _start_queues(
+        self, entries: Sequence[AcquireEntry], route_revision: int
     ) -> dict[tuple[str, MessageQueue], RockoonError]:
-        """Have progress on every queue that has none to go on by; returns where that failed."""
+        """Resolve the start position of every queue without a valid window.
+
+        Returns the error of each queue that could not be resolved.
+        """
         refused: dict[tuple[str, MessageQueue], RockoonError] = {}
-        await self._lose_tails(wishes)
+        await self._restart_truncated(entries)
         asked: dict[tuple[str, StartPolicy], dict[MessageQueue, None]] = {}
-        for wish in wishes:
-            if wish.group in self._routes.table.groups:
-                for reach in wish.reaches:
-                    if not self._goes_on(wish.group, reach):
-                        asked.setdefault((wish.group, wish.policy), {})[reach.queue] = None
-        # At once: a broker that hangs has each of them wait for its time limit.
+        for entry in entries:
+            if entry.group in self._routes.table.groups:
+                for reported in entry.queues:
+                    if not self._has_window(entry.group, reported):
+                        asked.setdefault((entry.group, entry.policy), {})[reported.queue] = None
+        # Concurrently: a broker that hangs costs each group the time limit of a call.
         async with asyncio.TaskGroup() as tasks:
             for (group, policy), queues in asked.items():
                 starting = self._start(group, policy, list(queues), route_revision, refused)
@@ -397,21 +397,22 @@ class Receivers:
             if isinstance(answer, RockoonError):
                 refused[group, queue] = answer
 
-    async def _lose_tails(self, wishes: Sequence[Wish]) -> None:
-        """Begin queues anew whose log is shorter than what was acquired, as after a power cut.
+    async def _restart_truncated(self, entries: Sequence[AcquireEntry]) -> None:
+        """Restart windows of queues whose log ends below `acquired_to`, as after a power cut.
 
-        What is written there next would pass for acquired. A receiver that knows of a shorter queue
-        may only lag, so the brokers say what holds; now and then, as it may lag for long.
+        Otherwise the next messages at these offsets would count as acquired. A receiver that
+        reports a lower end may only lag, so the brokers are asked for the end, at most once per
+        `ENDS_ASKED_MS` and queue.
         """
         now_ms = self.now_ms()
         acquired_to = {
-            (wish.group, reach.queue): window.acquired_to
-            for wish in wishes
-            for reach in wish.reaches
-            if reach.end_offset
-            and (window := self._store.ledger.windows.find(wish.group, reach.queue)) is not None
-            and reach.end_offset < window.acquired_to
-            and now_ms - self._ends_asked_ms.get(reach.queue, 0) >= ENDS_ASKED_MS
+            (entry.group, each.queue): window.acquired_to
+            for entry in entries
+            for each in entry.queues
+            if each.end_offset
+            and (window := self._store.ledger.windows.find(entry.group, each.queue)) is not None
+            and each.end_offset < window.acquired_to
+            and now_ms - self._ends_asked_ms.get(each.queue, 0) >= ENDS_ASKED_MS
         }
         if not acquired_to:
             return
@@ -420,30 +421,31 @@ class Receivers:
         self._ends_asked_ms |= dict.fromkeys((queue for _, queue in acquired_to), now_ms)
         await self._ends.refresh({queue for _, queue in acquired_to})
         self._store.admit()
-        for (group, queue), reached in acquired_to.items():
-            if not self._ends.is_unknown(queue) and self._ends.known(queue) < reached:
+        for (group, queue), end in acquired_to.items():
+            if not self._ends.is_unknown(queue) and self._ends.known(queue) < end:
                 log.warning(
-                    "queue %s ends at %d, and receivers of group %s have acquired up to %d: the "
-                    "log lost its tail; from the committed offset on, all comes again",
+                    "queue %s ends at %d, but receivers of group %s have acquired up to %d: the "
+                    "broker lost the end of its log; all messages from the committed offset on are "
+                    "delivered again",
                     queue,
                     self._ends.known(queue),
                     group,
-                    reached,
+                    end,
                 )
-                self._store.write(self._deliveries.begin_anew(group, queue))
+                self._store.write(self._deliveries.restart(group, queue))
 
-    def _goes_on(self, group: str, reach: Reach) -> bool:
-        """Whether a queue is open, and still the one that it was."""
-        window = self._store.ledger.windows.find(group, reach.queue)
-        # What retention deleted before anybody had it is the group's policy's affair.
+    def _has_window(self, group: str, reported: ReportedQueue) -> bool:
+        """Whether a queue has a window that belongs to the current queue of its name."""
+        window = self._store.ledger.windows.find(group, reported.queue)
+        # If retention deleted messages above `acquired_to`, Resolve applies the group's policy.
         return (
             window is not None
-            and reach.min_offset <= window.acquired_to
-            and self._is_current(group, reach.queue)
+            and reported.min_offset <= window.acquired_to
+            and self._is_current(group, reported.queue)
         )
 
     def _is_current(self, group: str, queue: MessageQueue) -> bool:
-        """Whether the group's progress is on this queue, and not on another of the name."""
+        """Whether the group's progress belongs to the current queue of this name."""
         table, progress = self._routes.table, self._store.ledger.find(group, queue)
         known = table.groups.get(group)
         return (
@@ -457,77 +459,80 @@ class Receivers:
         incarnation = self._routes.table.create_revision_or_none(queue)
         self._groups.require_unheld(group, queue, incarnation)
 
-    # What is granted.
+    # Grants.
 
     def _granted(
         self,
-        wish: Wish,
+        entry: AcquireEntry,
         refused: dict[tuple[str, MessageQueue], RockoonError],
         now_ms: int,
         records: list[Record],
     ) -> Granted:
-        known = self._routes.table.groups.get(wish.group)
+        known = self._routes.table.groups.get(entry.group)
         if known is None:
-            return Granted(error=GroupNotFound(group=wish.group))
+            return Granted(error=GroupNotFound(group=entry.group))
         if known.config.consume_disabled:
-            return Granted(error=ConsumeDisabled(group=wish.group))
+            return Granted(error=ConsumeDisabled(group=entry.group))
         outcome = Granted()
         if (
             known.config.fifo
-            and wish.attempt_id
-            and self._granted_before(wish, now_ms, outcome, records)
+            and entry.attempt_id
+            and self._grant_again(entry, now_ms, outcome, records)
         ):
             return outcome
-        for reach in wish.reaches:
-            if outcome.messages >= wish.messages_max and not known.config.fifo:
-                # Who has all asks again for more; of a FIFO group each queue says its candidates.
+        for reported in entry.queues:
+            if outcome.messages >= entry.messages_max and not known.config.fifo:
+                # In a FIFO group the other queues still report which candidates they need.
                 break
             try:
-                error = refused.get((wish.group, reach.queue))
+                error = refused.get((entry.group, reported.queue))
                 if error is not None:
                     raise error
-                window = self._open(wish.group, reach, records)
-                self._grant(wish, known.config, reach, window, now_ms, outcome, records)
+                window = self._open(entry.group, reported, records)
+                self._grant(entry, known.config, reported, window, now_ms, outcome, records)
             except RockoonError as reason:
-                outcome.refused[reach.queue] = reason
+                outcome.refused[reported.queue] = reason
         return outcome
 
-    def _granted_before(
-        self, wish: Wish, now_ms: int, outcome: Granted, records: list[Record]
+    def _grant_again(
+        self, entry: AcquireEntry, now_ms: int, outcome: Granted, records: list[Record]
     ) -> bool:
-        """Whether a try has messages that are in flight, which then are its answer again.
+        """Grant the messages that a former call with the same attempt id acquired, if in flight.
 
-        They are acquired once more by the same delivery, for the time that the receiver asks for.
-        What becomes of the former answer, which its receiver did not get, has no effect on them.
+        They are acquired again as the same delivery, for the requested time. Acknowledgements by
+        the former reply, which did not reach the receiver, have no effect. Returns whether messages
+        were granted.
         """
-        config = self._routes.table.groups[wish.group].config
-        visible_at_ms, held_until_ms = self._times(wish.visible_after_ms, wish.held_ms_max, now_ms)
-        (share, *_) = wish.shares
-        holder = Holder(share.receiver, share.key_id, held_until_ms, wish.call_id)
-        for reach in wish.reaches:
-            window = self._store.ledger.windows.find(wish.group, reach.queue)
-            for grant in held_by_try(window, wish.attempt_id, holder, now_ms):
+        config = self._routes.table.groups[entry.group].config
+        visible_at_ms, held_until_ms = self._times(
+            entry.visible_after_ms, entry.held_ms_max, now_ms
+        )
+        (share, *_) = entry.shares
+        holder = Holder(share.receiver, share.key_id, held_until_ms, entry.call_id)
+        for reported in entry.queues:
+            window = self._store.ledger.windows.find(entry.group, reported.queue)
+            for grant in held_by_attempt(window, entry.attempt_id, holder, now_ms):
                 made = self._deliveries.acquire_again(
-                    wish.group,
-                    reach.queue,
+                    entry.group,
+                    reported.queue,
                     grant,
-                    wish.messages_max - outcome.messages,
+                    entry.messages_max - outcome.messages,
                     now_ms,
                     visible_at_ms,
-                    wish.attempt_id,
+                    entry.attempt_id,
                     holder,
                 )
                 records += made
-                if outcome.messages < wish.messages_max:
-                    outcome.add(Delivery(made[0], is_dead(config, made[0])))
+                if outcome.messages < entry.messages_max:
+                    outcome.add(GrantedMessages(made[0], is_dead(config, made[0])))
         return bool(outcome.deliveries)
 
-    def _open(self, group: str, reach: Reach, records: list[Record]) -> Window:
+    def _open(self, group: str, reported: ReportedQueue, records: list[Record]) -> Window:
         """Raises QueueHeld, Busy."""
-        queue = reach.queue
+        queue = reported.queue
         known = self._routes.table.create_revision_or_none(queue)
-        if reach.create_revision and reach.create_revision != known:
-            raise Busy(reason=f"queue {queue} was made again under its name")
+        if reported.create_revision and reported.create_revision != known:
+            raise Busy(reason=f"queue {queue} was deleted and created again")
         window = self._store.ledger.windows.find(group, queue)
         if not self._is_current(group, queue):
             raise Busy(reason=f"progress of queue {queue} keeps moving")
@@ -539,91 +544,95 @@ class Receivers:
 
     def _grant(
         self,
-        wish: Wish,
+        entry: AcquireEntry,
         config: GroupConfig,
-        reach: Reach,
+        reported: ReportedQueue,
         window: Window,
         now_ms: int,
         outcome: Granted,
         records: list[Record],
     ) -> None:
-        """Raises Busy: there is something, and receivers have too much of the queue."""
-        left = wish.messages_max - outcome.messages
-        acquired = self._acquire(wish, config, reach, now_ms, outcome, records)
+        """Raises Busy if the queue has new messages and too many messages in flight."""
+        left = entry.messages_max - outcome.messages
+        acquired = self._acquire(entry, config, reported, now_ms, outcome, records)
         # In a FIFO group, a visible message may wait for one in flight.
         at_ms = window.next_visible_after(now_ms) if config.fifo else window.next_visible_at_ms()
         next_ms = outcome.next_visible_at_ms
         if at_ms is not None:
             outcome.next_visible_at_ms = at_ms if next_ms is None else min(next_ms, at_ms)
-        if left <= 0 or reach.end_offset <= window.floor:
+        if left <= 0 or reported.end_offset <= window.floor:
             return
+        candidates = reported.candidates
         if config.fifo:
-            told_to = reach.candidates.first + len(reach.candidates.groups)
-            is_all = reach.candidates.first == window.floor and (
-                told_to >= reach.end_offset or len(reach.candidates.groups) == CANDIDATES_MAX
+            candidates_end = candidates.first + len(candidates.groups)
+            is_complete = candidates.first == window.floor and (
+                candidates_end >= reported.end_offset or len(candidates.groups) == CANDIDATES_MAX
             )
-            if not is_all:
-                outcome.wanted[reach.queue] = window.floor
-        elif not acquired and reach.end_offset > window.acquired_to:
-            raise Busy(reason=f"{window.unsettled} messages of queue {reach.queue} are in flight")
+            if not is_complete:
+                outcome.wanted[reported.queue] = window.floor
+        elif not acquired and reported.end_offset > window.acquired_to:
+            raise Busy(
+                reason=f"{window.unsettled} messages of queue {reported.queue} are in flight"
+            )
 
     def _acquire(
         self,
-        wish: Wish,
+        entry: AcquireEntry,
         config: GroupConfig,
-        reach: Reach,
+        reported: ReportedQueue,
         now_ms: int,
         outcome: Granted,
         records: list[Record],
     ) -> bool:
-        """Acquire messages of one queue for one share of a wish after the other; returns whether
-        there were any."""
-        where = wish.group, reach.queue
+        """Acquire messages of one queue, share by share. Returns whether messages were acquired."""
+        where = entry.group, reported.queue
         before = outcome.messages
-        visible_at_ms, held_until_ms = self._times(wish.visible_after_ms, wish.held_ms_max, now_ms)
-        while outcome.messages < wish.messages_max and outcome.share < len(wish.shares):
-            share = wish.shares[outcome.share]
+        visible_at_ms, held_until_ms = self._times(
+            entry.visible_after_ms, entry.held_ms_max, now_ms
+        )
+        while outcome.messages < entry.messages_max and outcome.share < len(entry.shares):
+            share = entry.shares[outcome.share]
             left = share.messages_max - outcome.messages_of_share
-            left = min(left, wish.messages_max - outcome.messages)
-            holder = Holder(share.receiver, share.key_id, held_until_ms, wish.call_id)
+            left = min(left, entry.messages_max - outcome.messages)
+            holder = Holder(share.receiver, share.key_id, held_until_ms, entry.call_id)
             made: Sequence[Record]
             if config.fifo:
                 made = self._deliveries.acquire_in_order(
                     *where,
                     left,
-                    wish.message_group_max or left,
-                    reach.candidates,
+                    entry.message_group_max or left,
+                    reported.candidates,
                     redeliveries_max(config),
                     now_ms,
                     visible_at_ms,
-                    wish.attempt_id,
+                    entry.attempt_id,
                     holder,
                 )
             else:
                 made = self._deliveries.acquire(
-                    *where, left, reach.end_offset, now_ms, visible_at_ms, holder
+                    *where, left, reported.end_offset, now_ms, visible_at_ms, holder
                 )
             records += made
             for each in made:
                 if isinstance(each, Acquired):
-                    outcome.add(Delivery(each, is_dead(config, each), outcome.share))
+                    outcome.add(GrantedMessages(each, is_dead(config, each), outcome.share))
                     self._count(outcome.deliveries[-1])
             if outcome.messages_of_share < share.messages_max:
-                # The queue has no more.
+                # The queue has no further message to grant.
                 break
             outcome.share += 1
             outcome.messages_of_share = 0
         return outcome.messages > before
 
     def _times(self, visible_after_ms: int, held_ms_max: int, now_ms: int) -> tuple[int, int]:
-        """When messages are visible that a receiver gets now, and until when its reports extend
-        them; 0: they do not."""
+        """Visibility time of messages acquired now, and the latest time to which reports extend
+        it (0: reports do not extend it)."""
         if not held_ms_max:
             return now_ms + visible_after_ms, 0
         held_until_ms = now_ms + held_ms_max
         return min(now_ms + self._deliveries.lease_ms, held_until_ms), held_until_ms
 
-    def _count(self, delivery: Delivery) -> None:
+    def _count(self, delivery: GrantedMessages) -> None:
         count = delivery.acquired.messages.bit_count()
         self.messages["acquired"] += count
         if delivery.acquired.former:
@@ -633,21 +642,23 @@ class Receivers:
 
 
 def redeliveries_max(config: GroupConfig) -> int:
-    """How often a message of a group is delivered again before it is a dead letter."""
-    is_said = config.HasField("retry_attempts_max")
-    return config.retry_attempts_max if is_said else RETRY_ATTEMPTS_DEFAULT
+    """Redeliveries of a message of a group before it becomes a dead letter."""
+    is_set = config.HasField("retry_attempts_max")
+    return config.retry_attempts_max if is_set else RETRY_ATTEMPTS_DEFAULT
 
 
 def is_dead(config: GroupConfig, acquired: Acquired) -> bool:
-    """Whether a delivery is one more than the group wants of a message."""
+    """Whether a delivery exceeds the group's maximum, so the messages are dead letters."""
     return acquired.attempt - 1 > redeliveries_max(config)
 
 
-def held_by_try(window: Window | None, attempt_id: str, holder: Holder, now_ms: int) -> list[Grant]:
-    """What a FIFO group's receiver got of a queue when it tried before, if it is in flight."""
+def held_by_attempt(
+    window: Window | None, attempt_id: str, holder: Holder, now_ms: int
+) -> list[Grant]:
+    """Messages in flight that a receiver of a FIFO group acquired with the same attempt id."""
     grants = []
     tried = [each for each in window or () if each.attempt_id == attempt_id]
-    # By number: that is the order in which they were granted.
+    # Acquisition numbers are in the order of the grants.
     for each in sorted(tried, key=attrgetter("number")):
         # Records of former versions name no holder.
         is_own = (each.holder, each.holder_key) in (("", ""), (holder.name, holder.key_id))

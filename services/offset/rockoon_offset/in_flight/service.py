@@ -1,5 +1,5 @@
-"""The InFlightService on the wire: translates, calls, translates back."""
-# ruff: noqa: ARG002 - gRPC hands every method a request and a context
+"""gRPC servicer of InFlightService: converts requests, calls `Receivers`, converts results."""
+# ruff: noqa: ARG002 - gRPC calls every method with a request and a context
 
 from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
@@ -15,16 +15,16 @@ from rockoon_offset.in_flight.filters import TopicFilter
 from rockoon_offset.in_flight.known_receivers import holdings
 from rockoon_offset.in_flight.receivers import (
     CANDIDATES_MAX,
+    AcquireEntry,
     Delivered,
-    Delivery,
     Granted,
+    GrantedMessages,
     LostCall,
-    PutOff,
-    Reach,
     Receivers,
+    ReceiverShare,
+    ReportedQueue,
     Settlement,
-    Share,
-    Wish,
+    VisibilityEntry,
 )
 from rockoon_offset.progress.commit_check import OFFSET_MAX
 from rockoon_offset.request_checks import (
@@ -42,9 +42,9 @@ from rockoon_proto.v1.in_flight_pb2_grpc import InFlightServiceServicer
 MESSAGES_MAX = 1024
 SHARES_MAX = 64
 INVISIBLE_MS_MIN = 1
-# Stored for each acquisition; a queue may have as many acquisitions as messages in flight.
+# Stored for each acquisition. A queue may have an acquisition for each message in flight.
 REASON_BYTES_MAX = 256
-# Of a set of offsets: as far as a window reaches.
+# Size of a set of offsets that covers a whole window.
 OFFSETS_BYTES_MAX = 128 << 10
 
 P = ParamSpec("P")
@@ -52,7 +52,7 @@ T = TypeVar("T")
 
 
 class InFlightService(InFlightServiceServicer):
-    """See in_flight.proto for what each call promises."""
+    """in_flight.proto documents the calls."""
 
     def __init__(self, receivers: Receivers, clients: KnownClients) -> None:
         self._receivers = receivers
@@ -60,12 +60,12 @@ class InFlightService(InFlightServiceServicer):
 
     async def Acquire(self, request: pb.AcquireRequest, context: Any) -> pb.AcquireReply:
         if len(request.wanted) > WISHES_PER_CALL_MAX:
-            raise InvalidArgument(reason=f"more than {WISHES_PER_CALL_MAX} wishes in one call")
+            raise InvalidArgument(reason=f"more than {WISHES_PER_CALL_MAX} entries in one call")
         bounded(request.lost)
         bounded_names(call_id=request.call_id)
         lost = [or_error(lost_call, each) for each in request.lost]
-        wishes = [or_error(wish, wanted, request.call_id) for wanted in request.wanted]
-        good = [each for each in wishes if isinstance(each, Wish)]
+        entries = [or_error(acquire_entry, each, request.call_id) for each in request.wanted]
+        good = [each for each in entries if isinstance(each, AcquireEntry)]
         outcomes = iter(
             await self._receivers.acquire(
                 good, request.route_revision, [each for each in lost if isinstance(each, LostCall)]
@@ -73,8 +73,8 @@ class InFlightService(InFlightServiceServicer):
         )
         return pb.AcquireReply(
             granted=[
-                granted(next(outcomes) if isinstance(each, Wish) else Granted(error=each))
-                for each in wishes
+                granted(next(outcomes) if isinstance(each, AcquireEntry) else Granted(error=each))
+                for each in entries
             ],
             as_of_ms=self._receivers.now_ms(),
         )
@@ -85,9 +85,9 @@ class InFlightService(InFlightServiceServicer):
         bounded(request.entries)
         entries = [or_error(acknowledged, each) for each in request.entries]
         good = [each for each in entries if isinstance(each, Delivered)]
-        taken = iter(await self._receivers.acknowledge(good) if good else ())
+        outcomes = iter(await self._receivers.acknowledge(good) if good else ())
         settlements = [
-            next(taken) if isinstance(each, Delivered) else Settlement(0, error=each)
+            next(outcomes) if isinstance(each, Delivered) else Settlement(0, error=each)
             for each in entries
         ]
         reply = pb.AcknowledgeReply()
@@ -101,11 +101,11 @@ class InFlightService(InFlightServiceServicer):
         self, request: pb.ChangeVisibilityRequest, context: Any
     ) -> pb.ChangeVisibilityReply:
         bounded(request.changes)
-        changes = [or_error(put_off, change) for change in request.changes]
-        good = [each for each in changes if isinstance(each, PutOff)]
-        taken = iter(await self._receivers.change_visibility(good) if good else ())
+        changes = [or_error(visibility_entry, change) for change in request.changes]
+        good = [each for each in changes if isinstance(each, VisibilityEntry)]
+        outcomes = iter(await self._receivers.change_visibility(good) if good else ())
         settlements = [
-            next(taken) if isinstance(each, PutOff) else Settlement(0, error=each)
+            next(outcomes) if isinstance(each, VisibilityEntry) else Settlement(0, error=each)
             for each in changes
         ]
         reply = pb.ChangeVisibilityReply()
@@ -169,15 +169,14 @@ class InFlightService(InFlightServiceServicer):
 
 
 def or_error(read: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | RockoonError:
-    """An entry of a call, or what is wrong with it: others that share its call are no worse for
-    it."""
+    """Convert an entry of a call, or return its error: an invalid entry must not fail the call."""
     try:
         return read(*args, **kwargs)
     except RockoonError as reason:
         return reason
 
 
-def wish(wanted: pb.Wanted, call_id: str) -> Wish:
+def acquire_entry(wanted: pb.Wanted, call_id: str) -> AcquireEntry:
     check_group(wanted.group)
     require(receiver=wanted.receiver)
     bounded(wanted.queues)
@@ -191,9 +190,9 @@ def wish(wanted: pb.Wanted, call_id: str) -> Wish:
     for each in wanted.filters:
         check_topic(each.topic)
         check_bytes("a filter", each.expression, REPORTED_FILTER_BYTES_MAX)
-    return Wish(
+    return AcquireEntry(
         wanted.group,
-        list(map(reach_of, wanted.queues)),
+        list(map(reported_queue, wanted.queues)),
         wanted.messages_max,
         wanted.visible_after_ms,
         wanted.attempt_id,
@@ -203,7 +202,7 @@ def wish(wanted: pb.Wanted, call_id: str) -> Wish:
         wanted.held_ms_max,
         [TopicFilter(each.topic, each.expression) for each in wanted.filters],
         wanted.message_group_max,
-        # Stored with each acquisition.
+        # Stored with each acquisition, and only needed if reports extend it.
         call_id if wanted.held_ms_max else "",
     )
 
@@ -213,30 +212,32 @@ def lost_call(lost: pb.LostCall) -> LostCall:
     return LostCall(client_wire.name_of(lost.receiver), lost.call_id)
 
 
-def shares_of(wanted: pb.Wanted) -> list[Share]:
+def shares_of(wanted: pb.Wanted) -> list[ReceiverShare]:
     if not wanted.shares:
         key_id = client_wire.key_of(wanted.key_id)
-        return [Share(wanted.receiver, key_id, wanted.messages_max)]
+        return [ReceiverShare(wanted.receiver, key_id, wanted.messages_max)]
     if len(wanted.shares) > SHARES_MAX:
-        raise InvalidArgument(reason=f"more than {SHARES_MAX} shares of a wish")
+        raise InvalidArgument(reason=f"more than {SHARES_MAX} shares in one entry")
     for each in wanted.shares:
         require(receiver=each.receiver)
         bounded_names(key_id=each.key_id)
         check_between("messages_max", each.messages_max, 1, MESSAGES_MAX)
     return [
-        Share(each.receiver, client_wire.key_of(each.key_id), each.messages_max)
+        ReceiverShare(each.receiver, client_wire.key_of(each.key_id), each.messages_max)
         for each in wanted.shares
     ]
 
 
-def reach_of(reach: pb.QueueReach) -> Reach:
+def reported_queue(reach: pb.QueueReach) -> ReportedQueue:
     if len(reach.candidates) > CANDIDATES_MAX:
         raise InvalidArgument(reason=f"more than {CANDIDATES_MAX} candidates of a queue")
     for offset in (reach.min_offset, reach.end_offset, reach.candidates_from):
         check_offset(offset)
     candidates = Candidates(reach.candidates_from, reach.candidates)
     queue = queue_from_wire(reach.queue)
-    return Reach(queue, reach.min_offset, reach.end_offset, candidates, reach.create_revision)
+    return ReportedQueue(
+        queue, reach.min_offset, reach.end_offset, candidates, reach.create_revision
+    )
 
 
 def acknowledged(entry: pb.GroupDelivered) -> Delivered:
@@ -253,11 +254,11 @@ def delivered(group: str, of: pb.Delivered) -> Delivered:
     return Delivered(group, queue_from_wire(of.queue), of.acquisition, of.first_offset, messages)
 
 
-def put_off(change: pb.VisibilityChange) -> PutOff:
+def visibility_entry(change: pb.VisibilityChange) -> VisibilityEntry:
     bounded_names(receiver=change.receiver, key_id=change.key_id)
     check_between("held_ms_max", change.held_ms_max, 0, INVISIBLE_MS_MAX)
     check_between("visible_after_ms", change.visible_after_ms, 0, INVISIBLE_MS_MAX)
-    return PutOff(
+    return VisibilityEntry(
         delivered(change.group, change.delivered),
         change.visible_after_ms,
         not change.uncounted,
@@ -287,7 +288,7 @@ def granted(outcome: Granted) -> pb.Granted:
     )
 
 
-def acquired(delivery: Delivery) -> pb.Acquired:
+def acquired(delivery: GrantedMessages) -> pb.Acquired:
     of = delivery.acquired
     return pb.Acquired(
         queue=queue_to_wire(of.queue),
@@ -303,14 +304,14 @@ def acquired(delivery: Delivery) -> pb.Acquired:
 
 
 def to_bytes(messages: int) -> bytes:
-    """A set of offsets; nothing for an empty one."""
+    """Wire form of a set of offsets; empty for an empty set."""
     return messages.to_bytes((messages.bit_length() + 7) // 8, "little")
 
 
 def check_between(name: str, value: int, least: int, most: int) -> None:
     """Raises InvalidArgument."""
     if not least <= value <= most:
-        raise InvalidArgument(reason=f"{name} {value}: {least} to {most}")
+        raise InvalidArgument(reason=f"{name} is {value}, expected {least} to {most}")
 
 
 def check_offset(offset: int) -> None:

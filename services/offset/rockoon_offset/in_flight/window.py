@@ -1,36 +1,38 @@
-"""Window of a queue: what a group's receivers have of it, message by message. Pure.
+"""Window of a queue: state of each message that a group's receivers have acquired. Pure.
 
     floor                    acquired_to
       |  settled, acquired,       |
       |  or skipped               |  never acquired
 
 Invariants
-- Below `floor` everything is settled, and `floor` itself is not.
-- From `floor` to `acquired_to` each offset is settled, skipped, or of exactly one acquisition.
-- Only FIFO groups skip: a message whose message group is in flight stays behind others.
-- In a FIFO group (`message_order`), a grant has of each message group the first unsettled messages
-  in order, without a hole: a message that failed comes again before those behind it.
-- If a message of a message group is delivered again, all messages behind it that were settled above
-  the floor are delivered again: an acknowledgement is final once all earlier messages are settled.
-  A message that becomes a dead letter does not undo the acknowledgements behind it.
-- While a message of a message group is in flight, the message group gives nothing. Only the same
-  attempt id gets the same messages again.
+- All offsets below `floor` are settled; `floor` itself is not.
+- Each offset from `floor` to `acquired_to` is settled, skipped, or in exactly one acquisition.
+- Only FIFO groups skip: a message is skipped while its message group is in flight.
+- In a FIFO group (`message_order`), a grant contains the first unsettled messages of each message
+  group in order, without a gap: a failed message is delivered again before later ones.
+- If a message of a message group is delivered again, all later messages of the message group that
+  were settled above the floor are delivered again: an acknowledgement is final once all earlier
+  messages are settled. A message that becomes a dead letter does not undo acknowledgements of
+  later messages.
+- While a message of a message group is in flight, no message of that message group is granted. Only
+  the same attempt id gets the same messages again.
 - A delivery counts as an attempt if its message is the first unsettled one of its message group
-  when it is delivered again. Messages behind it fail with it, and not by themselves.
-- A message whose attempts are used up is granted alone: those behind it wait until it is settled.
-- No time is kept but that at which messages are visible again; who looks says what time it is.
+  at the redelivery. Later messages are redelivered with it and do not count an attempt.
+- A message without attempts left is granted alone: later messages of its message group wait until
+  it is settled.
+- The only stored times are visibility times; the current time is an argument.
 
-A set of offsets is an int: bit i stands for a first offset plus i. So an acquisition of many
-messages costs as much as one of a single message.
+A set of offsets is an int: bit i represents the first offset plus i. So an acquisition of many
+messages costs as much as an acquisition of one message.
 
-Its methods make changes that were checked; `deliveries` decides them.
+The methods apply changes without checks; `deliveries` decides them.
 """
 
 import heapq
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-# Messages of a queue that a group's receivers may have at once.
+# Bound on the messages of a queue that a group's receivers have in flight.
 IN_FLIGHT_MAX = 1 << 16
 # How far acquired messages may lie above the floor.
 WINDOW_OFFSETS_MAX = 1 << 20
@@ -40,16 +42,16 @@ class Acquisition(NamedTuple):
     """Messages that were delivered together."""
 
     number: int
-    # Offset of bit 0 of its sets.
+    # Offset of bit 0 of the sets in `parts`.
     first: int
-    # Of this delivery, from 1; 0 where the first one was not counted.
+    # Number of this delivery, from 1; 0 if the first delivery was not counted.
     attempt: int
     attempt_id: str
-    # When they are visible again, epoch milliseconds → which. Never changed: snapshots share it.
+    # Visibility time, epoch milliseconds → set of messages. Never mutated: snapshots share it.
     parts: dict[int, int]
-    # Why the last delivery failed whose receiver gave a reason; empty: none did.
+    # Last reason that a receiver gave for a failed delivery; empty: none.
     reason: str = ""
-    # As of a record `Acquired`.
+    # See the record `Acquired`.
     holder: str = ""
     holder_key: str = ""
     held_until_ms: int = 0
@@ -57,7 +59,7 @@ class Acquisition(NamedTuple):
 
     @property
     def messages(self) -> int:
-        """Those that are left of it."""
+        """Set of the messages that the acquisition still has."""
         found = 0
         for part in self.parts.values():
             found |= part
@@ -67,17 +69,17 @@ class Acquisition(NamedTuple):
 class Grant(NamedTuple):
     """Messages that may be acquired."""
 
-    # Whose messages they were; 0: nobody's.
+    # Number of the acquisition that has the messages now; 0: none.
     former: int
     first: int
     messages: int
     attempt: int
-    # As of an Acquisition.
+    # See `Acquisition`.
     reason: str = ""
 
 
 class Counts(NamedTuple):
-    """How many messages are where."""
+    """Number of messages in each state."""
 
     in_flight: int
     visible_again: int
@@ -88,13 +90,14 @@ class Counts(NamedTuple):
 
 
 class WindowCopy(NamedTuple):
-    """A window as it was at one moment, for looking at it later."""
+    """Copy of a window at one time, for later reads."""
 
     floor: int
     # Bit 0 is `floor`.
     settled: int
     acquisitions: Sequence[Acquisition]
-    # Epoch milliseconds: acquired messages that are visible later were in flight.
+    # Time of the copy, epoch milliseconds. Acquired messages that become visible later were in
+    # flight then.
     now_ms: int
 
     def kept_below(self, offset: int) -> int:
@@ -129,15 +132,16 @@ class Window:
         self.floor = self.acquired_to = floor
         # Bit 0 is `floor`.
         self.settled = self.skipped = 0
-        # Number of its first acquisition; 0: there was none yet. Older ones are of another window.
+        # Number of the first acquisition; 0: there was none yet. Lower numbers belong to former
+        # windows of the queue.
         self.since = 0
         self._acquisitions: dict[int, Acquisition] = {}
-        # A heap of when parts are visible and whose they are. What is not true any more is left
-        # out when it comes up, or when there is too much of it.
+        # Heap of (visibility time, acquisition number). Stale entries are removed when they reach
+        # the top, or when the heap has grown too large.
         self._due: list[tuple[int, int]] = []
         self._due_max = 64
 
-    # Looking.
+    # Reads.
 
     def __iter__(self) -> Iterator[Acquisition]:
         return iter(self._acquisitions.values())
@@ -147,32 +151,32 @@ class Window:
 
     @property
     def unsettled(self) -> int:
-        """Messages that acquisitions have."""
+        """Number of messages in acquisitions."""
         inside = self.acquired_to - self.floor
         return inside - self.settled.bit_count() - self.skipped.bit_count()
 
     @property
     def room(self) -> int:
-        """How many more messages may be acquired."""
+        """Number of new messages that may still be acquired."""
         return max(0, IN_FLIGHT_MAX - self.unsettled)
 
     def next_visible_at_ms(self) -> int | None:
-        """When something acquired becomes visible, or became; None: nothing is acquired."""
+        """Earliest visibility time of an acquired message, past or future; None: none acquired."""
         first = self._first_due()
         return None if first is None else first[0]
 
     def next_visible_after(self, now_ms: int) -> int | None:
-        """The earliest time after now at which something becomes visible; None: there is none."""
+        """Earliest visibility time after `now_ms`; None: there is none."""
         times = (at_ms for each in self for at_ms in each.parts if at_ms > now_ms)
         return min(times, default=None)
 
     def next_grant(self, count: int, end: int, now_ms: int) -> Grant | None:
-        """What may be acquired next: what is visible again, then what nobody had.
+        """Next messages to acquire: messages that are visible again, then new ones.
 
         Args:
-            count: messages at most, 1 or more.
-            end: of the queue.
-            now_ms: what time it is.
+            count: maximum number of messages, 1 or more.
+            end: end offset of the queue.
+            now_ms: current time, epoch milliseconds.
         """
         due = self._first_due()
         if due is not None and due[0] <= now_ms:
@@ -191,9 +195,9 @@ class Window:
         return Grant(0, self.acquired_to, (1 << count) - 1, 1) if count > 0 else None
 
     def settled_of(self, first: int, messages: int) -> int:
-        """Which of some offsets are settled; bits as in `messages`."""
+        """Subset of `messages` that is settled; bit 0 is `first`."""
         if self.floor - first >= messages.bit_length():
-            # The first offset is its caller's word: to shift by any distance could take all memory.
+            # `first` comes from the request: a shift by an unchecked distance could use all memory.
             return messages
         below = (1 << max(0, self.floor - first)) - 1
         return messages & (below | shifted(self.settled, self.floor - first))
@@ -215,7 +219,7 @@ class Window:
         return WindowCopy(self.floor, self.settled, list(self), now_ms)
 
     def first_ready(self, now_ms: int) -> int:
-        """The smallest offset that a receiver may get."""
+        """Smallest offset that a receiver may acquire."""
         ready = self.acquired_to
         if self.skipped:
             ready = min(ready, self.floor + first_bit(self.skipped))
@@ -225,10 +229,10 @@ class Window:
                     ready = min(ready, acquisition.first + first_bit(part))
         return ready
 
-    # Changing.
+    # Changes.
 
     def put(self, acquired_to: int, since: int, settled: int, skipped: int) -> None:
-        """Be as a snapshot says; acquisitions follow."""
+        """Restore the state from a snapshot, without acquisitions: their records follow."""
         self.acquired_to, self.since = acquired_to, since
         self.settled, self.skipped = settled, skipped
 
@@ -247,12 +251,12 @@ class Window:
         held_until_ms: int = 0,
         call_id: str = "",
     ) -> None:
-        """Messages are a new acquisition's; of an acquisition before, or nobody's (0)."""
+        """Move messages to a new acquisition, from the acquisition `former` or from none (0)."""
         self.since = self.since or number
         if former:
-            self._take(former, first, messages)
+            self._remove(former, first, messages)
         else:
-            self._reach(first, messages)
+            self._add_new(first, messages)
         acquisition = self._acquisitions.get(number)
         if acquisition is None:
             held = holder, holder_key, held_until_ms, call_id
@@ -260,19 +264,19 @@ class Window:
         self._add(acquisition, first, messages, visible_at_ms)
 
     def extend(self, number: int, first: int, messages: int, visible_at_ms: int) -> None:
-        """Messages of an acquisition are visible at another time."""
-        acquisition = self._take(number, first, messages)
+        """Change the visibility time of messages of an acquisition."""
+        acquisition = self._remove(number, first, messages)
         self._add(acquisition, first, messages, visible_at_ms)
 
     def settle(self, number: int, first: int, messages: int) -> Acquisition:
-        """Settle messages of an acquisition; returns the acquisition with the messages left."""
-        acquisition = self._take(number, first, messages)
+        """Settle messages of an acquisition. Returns the acquisition without them."""
+        acquisition = self._remove(number, first, messages)
         self.settled |= shifted(messages, first - self.floor)
         self._raise_floor()
         return acquisition
 
     def commit(self, offset: int) -> None:
-        """Everything below an offset is done; it is `floor` or more."""
+        """Settle all messages below an offset; it is not below `floor`."""
         cut = offset - self.floor
         self.settled >>= cut
         self.skipped >>= cut
@@ -284,14 +288,14 @@ class Window:
                 self._keep(acquisition, ~below)
         self._raise_floor()
 
-    def _reach(self, first: int, messages: int) -> None:
-        """Messages are acquired that nobody had; what lies between stays behind."""
+    def _add_new(self, first: int, messages: int) -> None:
+        """Acquire new messages; new messages between them become skipped."""
         end = first + messages.bit_length()
         if first != self.acquired_to or messages & (messages + 1):
-            taken = shifted(messages, first - self.floor)
+            acquired = shifted(messages, first - self.floor)
             between = max(0, end - self.acquired_to)
             self.skipped |= ((1 << between) - 1) << (self.acquired_to - self.floor)
-            self.skipped &= ~taken
+            self.skipped &= ~acquired
         self.acquired_to = max(self.acquired_to, end)
 
     def _raise_floor(self) -> None:
@@ -312,8 +316,8 @@ class Window:
             heapq.heapify(self._due)
             self._due_max = 2 * len(self._due) + 64
 
-    def _take(self, number: int, first: int, messages: int) -> Acquisition:
-        """Take messages out of an acquisition; returns what is left, maybe without any."""
+    def _remove(self, number: int, first: int, messages: int) -> Acquisition:
+        """Remove messages from an acquisition. Returns the rest, which may be empty."""
         acquisition = self._acquisitions[number]
         return self._keep(acquisition, ~shifted(messages, first - acquisition.first))
 
@@ -337,7 +341,7 @@ class Window:
 
 
 def shifted(messages: int, by: int) -> int:
-    """A set whose first offset was, and now is `by` less; what would lie before it is left out."""
+    """The same offsets as a set whose first offset is `by` less; offsets before it are dropped."""
     return messages << by if by >= 0 else messages >> -by
 
 
@@ -345,19 +349,19 @@ def mask(count: int, messages: int) -> int:
     """Return a mask of the first offsets of a set.
 
     Args:
-        count: of offsets; 0 or less gives an empty mask.
-        messages: the set, whose length bounds that of the mask.
+        count: number of offsets; 0 or less gives an empty mask.
+        messages: the set; bounds the length of the mask.
     """
     return (1 << min(max(0, count), messages.bit_length())) - 1
 
 
 def first_bit(messages: int) -> int:
-    """Which is the lowest; there is one."""
+    """Index of the lowest bit of a set that is not empty."""
     return (messages & -messages).bit_length() - 1
 
 
 def lowest(messages: int, count: int) -> int:
-    """The first so many of a set."""
+    """The `count` lowest elements of a set."""
     if messages.bit_count() <= count:
         return messages
     left = messages

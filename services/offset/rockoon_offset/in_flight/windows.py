@@ -1,7 +1,7 @@
-"""Windows of all groups and queues, where receivers have acquired anything. Pure.
+"""Windows of all queues that receivers have acquired messages from. Pure.
 
-A window belongs to progress under one epoch: whatever raises the epoch (a reset, a member that
-pulls, a start elsewhere) or takes the progress away ends it, and with it all its acquisitions.
+A window belongs to progress under one epoch. A higher epoch (after a reset, a member that pulls, or
+a new start) or the removal of the progress ends the window with all its acquisitions.
 """
 
 from collections.abc import Iterator, Mapping
@@ -28,26 +28,26 @@ class Windows:
         return self._groups.get(group, NONE).get(queue)
 
     def of(self, group: str, queue: MessageQueue) -> Window:
-        """A window that is there. Raises KeyError."""
+        """An existing window. Raises KeyError."""
         return self._groups[group][queue]
 
     def of_group(self, group: str) -> Mapping[MessageQueue, Window]:
         return self._groups.get(group, NONE)
 
     def open(self, group: str, queue: MessageQueue, offset: int) -> Window:
-        """The window, or a new one that begins at the committed offset."""
+        """Return the window of a queue; a new one starts at the committed offset."""
         windows = self._groups.setdefault(group, {})
         if (found := windows.get(queue)) is None:
             found = windows[queue] = Window(offset)
         return found
 
     def committed(self, group: str, queue: MessageQueue, offset: int) -> int:
-        """Progress has moved to an offset; returns the one that is not settled from there on."""
+        """Apply a commit to the window. Returns the first unsettled offset from `offset` on."""
         window = self.find(group, queue)
         if window is None:
             return offset
         if offset < window.floor:
-            # Forced back: all is read again.
+            # A forced commit: all messages from the offset on are delivered again.
             self.drop(group, queue)
             return offset
         window.commit(offset)
@@ -62,8 +62,8 @@ class Windows:
         self._groups.pop(group, None)
 
     def snapshot(self) -> Iterator[Record]:
-        """Records that make this; the copy is taken now, gone through whenever."""
-        taken = [
+        """Records that restore all windows. The state is copied now; the iterator may run later."""
+        copied = [
             (
                 WindowPut(
                     group,
@@ -81,7 +81,7 @@ class Windows:
         ]
 
         def records() -> Iterator[Record]:
-            for put, acquisitions in taken:
+            for put, acquisitions in copied:
                 yield put
                 for each in acquisitions:
                     for at_ms, messages in each.parts.items():
