@@ -95,7 +95,7 @@ def check(crash: Crash) -> int:
         log.commit(log.end)
         replay = Replay()
         for frame in whole_frames(content(log), log.min_offset):
-            replay.take(frame)
+            replay.apply(frame)
         assert state_of(log) == ledger_state(replay.ledger)
         append(log, "after", 1)
         log.sync_nowait()
@@ -118,8 +118,8 @@ def lead(log: JournalLog, seen: Seen) -> None:
         seen.look(log)
         append(log, f"g{number % 3}", number)
         if log.wants_generation:
-            log.begin_generation()
-        log.carry_state()
+            log.start_generation()
+        log.append_state()
 
 
 @SEEDS
@@ -160,7 +160,7 @@ def test_a_cut_leaves_the_old_end_or_the_new_one(seed: int, tmp_path: Path) -> N
     point = append(log, "kept", 1)
     for number in range(4):
         append(log, "cut", number)
-    log.begin_generation()
+    log.start_generation()
     append(log, "cut", 10)
     before.look(log)
     log.close()

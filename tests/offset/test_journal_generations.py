@@ -58,7 +58,7 @@ def test_a_damaged_snapshot_costs_nothing_while_the_generation_before_is_there(
         assert read_contents(tmp_path).records == records
     path.write_bytes(whole[:-1])
     assert read_contents(tmp_path).records == records
-    assert "going back to the generation before" in caplog.text
+    assert "reading the former generation instead" in caplog.text
 
 
 def test_a_damaged_first_snapshot_costs_nothing_either(tmp_path: Path) -> None:

@@ -76,7 +76,7 @@ async def test_replicas_whose_logs_went_apart_come_together(tmp_path: Path) -> N
         lead(b, 2)
         append(b, "kept", 2)
         assert rank_of(b.boundaries(), b.end) > rank_of(a.boundaries(), a.end)
-        with pytest.raises(ValueError, match="made of what is behind"):
+        with pytest.raises(ValueError, match="already contains frames after"):
             a.truncate(committed)
     # A leader is opened again before it follows.
     with opened(tmp_path / "a") as a, opened(tmp_path / "b") as b:
@@ -131,7 +131,7 @@ async def test_what_a_start_finds_is_durable_and_committed_as_far_as_was_known(
         assert [each.offset for each in log.ledger.all_progress()] == [1]
         log.commit(last)
         assert [each.offset for each in log.ledger.all_progress()] == [3]
-        with pytest.raises(ValueError, match="epoch 1 cannot begin"):
+        with pytest.raises(ValueError, match="epoch 1 cannot follow"):
             log.open_epoch(1)
 
 
@@ -149,7 +149,7 @@ def test_an_older_journal_becomes_one_with_copies(tmp_path: Path) -> None:
             assert state_of(other) == before
     assert generations(tmp_path, "snapshot") == []
     # Who does not know of copies does not begin from nothing.
-    with pytest.raises(StoreCorrupt, match="of a journal with copies"):
+    with pytest.raises(StoreCorrupt, match="belongs to a replicated journal"):
         read_contents(tmp_path)
 
 
@@ -175,10 +175,10 @@ def test_a_copy_begins_with_the_oldest_file_and_has_everything(tmp_path: Path) -
         for number in range(200):
             append(a, f"g{number % 7}", number)
             if a.wants_generation:
-                a.begin_generation()
+                a.start_generation()
                 # A change comes between the parts.
                 append(a, "between", number)
-                while a.carry_state():
+                while a.append_state():
                     append(a, "between", number + 1)
             a.commit(a.end)
         assert a.min_offset > 0
@@ -202,13 +202,13 @@ def test_a_state_whose_leader_ended_is_begun_anew_by_the_next_one(tmp_path: Path
             append(a, f"g{number}", number)
         a.retain_from = b.retain_from = 1 << 40
         assert a.wants_generation
-        a.begin_generation()
+        a.start_generation()
         copy(a, b)
         lead(b, 2)
         assert b.wants_generation
         assert b.min_offset == 0
-        b.begin_generation()
-        while b.carry_state():
+        b.start_generation()
+        while b.append_state():
             append(b, "between", 1)
         assert not b.wants_generation
         assert b.min_offset == 0, "not before it is committed"
@@ -228,8 +228,8 @@ def test_what_is_not_committed_makes_nothing_and_deletes_nothing(tmp_path: Path)
         later = append(log, "h", 2)
         log.retain_from = 1 << 40
         for number in range(3):
-            log.begin_generation()
-            while log.carry_state():
+            log.start_generation()
+            while log.append_state():
                 append(log, "h", number)
         # Below all those states.
         log.commit(later)
@@ -289,9 +289,9 @@ def test_a_file_is_kept_as_long_as_others_need_it(tmp_path: Path) -> None:
         for number in range(3):
             append(log, "g", number)
             append(log, "h", number)
-            log.begin_generation()
-            assert log.carry_state(), "its end is missing"
-            assert not log.carry_state()
+            log.start_generation()
+            assert log.append_state(), "its end is missing"
+            assert not log.append_state()
             log.commit(log.end)
             ends.append(log.end)
         assert log.min_offset == 0
@@ -315,7 +315,7 @@ def test_what_is_sent_is_whole_frames_that_go_on_where_the_log_ends(tmp_path: Pa
         append(a, "g", 1)
         data = content(a)
         for wrong in (data[:-1], data[1:], data[first:], data + b"x", data[:50] + b"?" + data[51:]):
-            with pytest.raises(ValueError, match=r"no valid frame|no file begins"):
+            with pytest.raises(ValueError, match=r"no valid frame|no file can start"):
                 b.write(0, wrong)
         with pytest.raises(ValueError, match="is not the end"):
             b.write(first, data[first:])
@@ -364,7 +364,7 @@ def test_a_leader_without_room_writes_what_it_has_taken_and_takes_no_more(tmp_pa
         disk.fail_allocate = lambda _: errno.ENOSPC
         log.admit()
         append(log, "g", 1)
-        with pytest.raises(Exception, match="not stored now"):
+        with pytest.raises(Exception, match="cannot be stored now"):
             log.admit()
         assert log.shortage
         disk.fail_write = lambda *_: errno.ENOSPC
@@ -452,12 +452,10 @@ def test_a_damaged_record_is_told_from_an_unfinished_write(tmp_path: Path) -> No
     assert lost == []
     # Another one behind it may have been acknowledged, and with it this one.
     assert start(ends[0]) == synced
-    assert lost == [
-        (f"whole records behind {synced}, where {path} cannot be read, are cut", len(whole))
-    ]
+    assert lost == [(f"cut valid records after {synced}, where {path} cannot be read", len(whole))]
     # It was on the disk.
     with pytest.raises(
-        StoreCorrupt, match=f"nothing valid at .*, and it was synced up to {synced}"
+        StoreCorrupt, match=f"no valid frame at .*, although it was synced up to {synced}"
     ):
         start(synced)
 
@@ -466,7 +464,7 @@ def test_a_file_whose_beginning_never_reached_the_disk_is_no_file(tmp_path: Path
     with opened(tmp_path) as log:
         lead(log, 1)
         end = append(log, "g", 1)
-        log.begin_generation()
+        log.start_generation()
     path = journal_path(tmp_path, 2)
     data = path.read_bytes()
     for left in (b"", data[:20], bytes(len(data)), data[:-1], data[:45]):
@@ -476,8 +474,8 @@ def test_a_file_whose_beginning_never_reached_the_disk_is_no_file(tmp_path: Path
             assert generations(tmp_path, "journal") == [1]
     with opened(tmp_path) as log:
         lead(log, 2)
-        log.begin_generation()
-        while log.carry_state():
+        log.start_generation()
+        while log.append_state():
             append(log, "g", 2)
         log.commit(log.end)
         before = state_of(log)

@@ -47,12 +47,12 @@ def test_word_of_a_group_s_deletion_that_comes_late_leaves_what_its_successor_ha
     # Created again at 12; a reader was quicker than the routes.
     records += ledger.start("g", 12, OTHER, 3, FIRST, "m2", 2)
     kept = ledger.find("g", OTHER)
-    records += Reconciliation(ledger).forget_group("g", 12, incarnation=12)
+    records += Reconciliation(ledger).delete_group("g", 12, incarnation=12)
     assert ledger.find("g", QUEUE) is None
     assert ledger.find("g", OTHER) == kept
     assert replayed(records).list_progress() == ledger.list_progress() == [kept]
-    assert Reconciliation(ledger).forget_group("g", 13, incarnation=12) == []
-    Reconciliation(ledger).forget_group("g", 14)
+    assert Reconciliation(ledger).delete_group("g", 13, incarnation=12) == []
+    Reconciliation(ledger).delete_group("g", 14)
     assert ledger.list_progress() == []
 
 
@@ -65,7 +65,7 @@ def test_routes_from_before_a_queue_s_create_revision_do_not_say_what_became_of_
     assert refused.value.retriable
     ledger.require_reached("g", QUEUE, 30)
     ledger.require_reached("g", OTHER, 1)
-    Reconciliation(ledger).forget_topics(["orders"])
+    Reconciliation(ledger).delete_topics(["orders"])
     with pytest.raises(RouteNotReached):
         ledger.require_reached("g", QUEUE, 29)
 

@@ -21,7 +21,7 @@ from rockoon_core.start_position import Decision, QueueState, StartReason
 from rockoon_offset.progress.applied_resets import RESETS_MAX
 from rockoon_offset.progress.commit_check import OFFSET_MAX, Commit
 from rockoon_offset.progress.ledger import Ledger
-from rockoon_offset.progress.progress_table import GONE_QUEUES_MAX
+from rockoon_offset.progress.progress_table import DELETED_QUEUES_MAX
 from rockoon_offset.progress.reconciliation import Reconciliation
 from rockoon_offset.progress.records import Member, MembersChanged, Progress, Record, decode, encode
 from rockoon_offset.progress.resets import Target, TargetKind, step
@@ -176,19 +176,19 @@ def test_moving_progress_takes_a_new_epoch_also_for_the_same_owner() -> None:
 def test_an_epoch_from_before_a_deletion_never_fits_the_successor() -> None:
     ledger = Ledger()
     epoch = started(ledger).epoch
-    Reconciliation(ledger).forget_group("g", 100)
+    Reconciliation(ledger).delete_group("g", 100)
     assert ledger.find("g", QUEUE) is None
     assert started(ledger).epoch > epoch
     again = replayed(list(ledger.snapshot()))
-    Reconciliation(ledger).forget_group("g", 100)
-    Reconciliation(again).forget_group("g", 100)
+    Reconciliation(ledger).delete_group("g", 100)
+    Reconciliation(again).delete_group("g", 100)
     assert started(again).epoch == started(ledger).epoch
 
 
 def test_a_deleted_topic_leaves_no_offset_but_the_fact_that_it_was_read() -> None:
     ledger = Ledger()
     started(ledger)
-    Reconciliation(ledger).forget_topics(["orders"])
+    Reconciliation(ledger).delete_topics(["orders"])
     assert ledger.find("g", QUEUE) is None
     assert ledger.list_progress() == []
     stored = ledger.stored("g", QUEUE)
@@ -225,10 +225,10 @@ def test_routes_older_than_those_seen_before_cost_nobody_its_place() -> None:
 def test_a_late_word_of_a_deletion_does_not_touch_the_group_s_successor() -> None:
     ledger = Ledger()
     ledger.start("g", 12, QUEUE, 7, last(10), "m1", 1000)
-    assert Reconciliation(ledger).forget_group("g", 10) == []
+    assert Reconciliation(ledger).delete_group("g", 10) == []
     assert Reconciliation(ledger).compare_with_routes(11, frozenset({"orders"}), {}) != []
     assert found(ledger).offset == 10
-    Reconciliation(ledger).forget_group("g", 12)
+    Reconciliation(ledger).delete_group("g", 12)
     assert ledger.find("g", QUEUE) is None
 
 
@@ -315,13 +315,13 @@ def test_who_holds_a_queue_without_progress_is_forgotten_like_progress() -> None
     assert ledger.release("g", QUEUE, "m1")
     assert ledger.holder("g", QUEUE) is None
     ledger = reverted()
-    Reconciliation(ledger).forget_topics(["orders"])
+    Reconciliation(ledger).delete_topics(["orders"])
     assert ledger.holder("g", QUEUE) is None
     assert ledger.stored("g", QUEUE) is None
     ledger = reverted()
-    assert Reconciliation(ledger).forget_group("g", 4) == []
-    assert Reconciliation(ledger).forget_group("g", 9, incarnation=5) == []
-    Reconciliation(ledger).forget_group("g", 9)
+    assert Reconciliation(ledger).delete_group("g", 4) == []
+    assert Reconciliation(ledger).delete_group("g", 9, incarnation=5) == []
+    Reconciliation(ledger).delete_group("g", 9)
     assert ledger.holder("g", QUEUE) is None
     ledger = reverted()
     Reconciliation(ledger).compare_with_routes(9, frozenset(), {"g": 5})
@@ -342,7 +342,7 @@ def test_undoing_a_reset_gives_a_queue_no_offset_of_its_predecessor(deletion: st
     ledger = Ledger()
     ledger.start("g", 5, QUEUE, 6, last(50), "m1", 1000)
     if deletion == "seen":
-        Reconciliation(ledger).forget_topics(["orders"])
+        Reconciliation(ledger).delete_topics(["orders"])
     ledger.apply_reset("r1", "g", 5, "orders", [plan(ledger, 80)], "ops", 5)
     assert found(ledger).incarnation == 7
     ledger.undo_reset("r1", 5, "ops", 6)
@@ -361,11 +361,11 @@ def test_applied_resets_are_remembered_up_to_a_bound() -> None:
 
 def test_memory_of_deleted_queues_is_bounded() -> None:
     ledger = Ledger()
-    for number in range(GONE_QUEUES_MAX // 1000 + 1):
+    for number in range(DELETED_QUEUES_MAX // 1000 + 1):
         for queue_id in range(1000):
             ledger.start("g", 5, MessageQueue(f"t{number}", "b", queue_id), 7, last(0), "", 0)
-    Reconciliation(ledger).forget_topics(
-        {f"t{number}" for number in range(GONE_QUEUES_MAX // 1000 + 1)}
+    Reconciliation(ledger).delete_topics(
+        {f"t{number}" for number in range(DELETED_QUEUES_MAX // 1000 + 1)}
     )
     assert ledger.stored("g", MessageQueue("t0", "b", 0)) is None
     assert ledger.stored("g", MessageQueue("t1", "b", 0)) is not None
@@ -414,9 +414,9 @@ def perform(ledger: Ledger, operation: tuple[Any, ...], number: int) -> list[Rec
             decision = Decision(offset, StartReason.IMPORTED, "why")
             return ledger.import_offset(group, 5, queue, 7, decision, number)
         case ("forget group", group):
-            return Reconciliation(ledger).forget_group(group, 100)
+            return Reconciliation(ledger).delete_group(group, 100)
         case ("forget topic", topic):
-            return Reconciliation(ledger).forget_topics([topic])
+            return Reconciliation(ledger).delete_topics([topic])
         case (_, group, names):
             members = tuple(Member(name, "i", 1, (("t", "*"),), "", number) for name in names)
             return ledger.members_changed(MembersChanged(group, members))

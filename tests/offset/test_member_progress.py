@@ -306,7 +306,7 @@ async def test_who_is_away_for_a_month_is_forgotten_loudly_and_who_is_there_neve
     with caplog.at_level(logging.WARNING):
         days.pass_days(1, alive="pod-0")
     assert days.known == ["pod-0"]
-    assert "MEMBER pod-1 OF GROUP billing IS FORGOTTEN with its progress on 1 queues" in caplog.text
+    assert "REMOVED MEMBER pod-1 OF GROUP billing with its progress on 1 queues" in caplog.text
     days.pass_days(31)
     assert days.known == []
     days.store.close()
@@ -389,7 +389,7 @@ def test_what_is_known_of_members_survives_journal_and_snapshot() -> None:
     do(live.undo_reset("r2", 3, "ada", 3000))
     assert [(p.group, p.offset) for p in live.list_progress()] == [("billing@pod-2", 9)]
     assert replayed.list_progress() == live.list_progress()
-    do(Reconciliation(live).forget_group(GROUP, 100))
+    do(Reconciliation(live).delete_group(GROUP, 100))
     assert list(live.known) == list(replayed.known) == live.list_progress() == []
 
 

@@ -139,7 +139,7 @@ async def test_a_plan_for_a_topic_that_was_created_again_is_refused(cluster: Clu
     await cluster.delete_topic()
     await cluster.create_topic(queues=2)
     await cluster.until_revision()
-    with pytest.raises(Exception, match="plan it again"):
+    with pytest.raises(Exception, match="plan the reset again"):
         await apply(cluster, planned.reset_id)
 
 
@@ -237,7 +237,7 @@ async def test_nothing_is_imported_into_a_queue_created_again_while_its_broker_a
         await cluster.create_topic()
         await cluster.until_revision()
         release.set()
-    assert "created again meanwhile" in importing.result().skipped[0]
+    assert "created again during the import" in importing.result().skipped[0]
     assert await cluster.progress("g") == []
 
 

@@ -120,7 +120,7 @@ async def test_after_a_failed_sync_nobody_is_told_anything(tmp_path: Path) -> No
     await store.durable()
     disk.broken = True
     start_at(store, 7)
-    store.write(Reconciliation(store.ledger).forget_group("g", 9))
+    store.write(Reconciliation(store.ledger).delete_group("g", 9))
     with pytest.raises(StoreFailed):
         await store.durable()
     assert len(failures) == 1

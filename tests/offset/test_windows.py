@@ -386,12 +386,12 @@ class World:
                 self.end = max(self.end, floor + 2)
                 self.anew(floor + 2)
             case "topic":
-                self.write(Reconciliation(self.ledger).forget_topics([QUEUE.topic]))
+                self.write(Reconciliation(self.ledger).delete_topics([QUEUE.topic]))
                 assert self.ledger.windows.find(GROUP, QUEUE) is None
                 self.write(self.started("", 0))
                 self.anew(0)
             case "group":
-                self.write(Reconciliation(self.ledger).forget_group(GROUP, 100))
+                self.write(Reconciliation(self.ledger).delete_group(GROUP, 100))
                 assert self.ledger.windows.find(GROUP, QUEUE) is None
                 self.write(self.started("", 1))
                 self.anew(1)

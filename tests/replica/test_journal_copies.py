@@ -33,8 +33,8 @@ class JournalCopy(JournalLog):
 
     def append(self, payload: bytes) -> int:
         if self.wants_generation:
-            self.begin_generation()
-        self.carry_state()
+            self.start_generation()
+        self.append_state()
         return append(self, f"g{len(payload) % 5}", len(payload))
 
     def content(self) -> bytes:

@@ -236,7 +236,7 @@ class Groups:
     def routes_changed(self, change: Change) -> None:
         """Drop the progress of deleted topics and groups, and notify the affected groups."""
         ledger, revision = self._store.ledger, self._table.revision
-        self._ends.forget_topics(change.topics | change.removed_topics)
+        self._ends.drop_topics(change.topics | change.removed_topics)
         if revision < ledger.counters.route_revision and not change.went_back:
             # Probably a nameserver that lags. If etcd was restored to an older state, the
             # nameserver sets `went_back`.
@@ -300,7 +300,9 @@ class Groups:
                 self._reconciliation.compare_with_routes(revision, topics, groups, deletions)
             )
         if change.removed_topics:
-            self._store.write(self._reconciliation.forget_deleted(change.removed_topics, deletions))
+            self._store.write(
+                self._reconciliation.delete_missing_topics(change.removed_topics, deletions)
+            )
         # A group that was created after these routes is not deleted.
         deleted_before_start = {
             name
@@ -315,7 +317,7 @@ class Groups:
             if at is None:
                 continue
             stays = partial(is_of_later_group, at, incarnation)
-            self._store.write(self._reconciliation.forget_group(group, at, incarnation))
+            self._store.write(self._reconciliation.delete_group(group, at, incarnation))
             self.membership.end_group(group, stays, self._now_ns())
             self._watch.group_deleted(group, stays)
         if change.snapshot or change.recreated or change.removed_topics:
@@ -339,7 +341,7 @@ class Groups:
         alive = {lease.member.member_id for lease in self.membership.leases(group)}
         self._handovers.members_changed(group, alive)
         if not alive:
-            self._owners.forget(group)
+            self._owners.remove(group)
         self._watch.members_changed(group)
 
     def write_members(self) -> None:

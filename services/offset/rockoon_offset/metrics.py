@@ -155,7 +155,7 @@ class OffsetMetrics:
     def _of_service(self) -> Iterator[Measurement]:
         for reason, count in self.resolver.starts.items():
             yield STARTS.at(count, reason.name.lower())
-        yield COMMITS.at(self.commits.taken)
+        yield COMMITS.at(self.commits.accepted)
         yield FENCED.at(self.commits.refused["FENCED"])
         for error, count in self.commits.refused.items():
             yield COMMITS_REFUSED.at(count, error.lower())

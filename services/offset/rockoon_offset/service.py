@@ -26,8 +26,8 @@ from rockoon_offset.progress.progress_files import (
 from rockoon_offset.progress.progress_store import ProgressStore
 from rockoon_offset.progress.readers import group_of, reader_of
 from rockoon_offset.progress.records import Progress, ResetApplied
-from rockoon_offset.progress.reset_plans import Plan, ResetPlans, WantedReset
-from rockoon_offset.progress.unread import Span, unread_in
+from rockoon_offset.progress.reset_plans import Plan, ResetOrder, ResetPlans
+from rockoon_offset.progress.unread import OffsetRange, unread_in
 from rockoon_offset.request_checks import (
     bounded,
     bounded_names,
@@ -248,7 +248,7 @@ class OffsetService(OffsetServiceServicer):
         applied = await self._plans.reset(wanted, request.reset_id, request.operator)
         return self._reset_to_wire(applied)
 
-    def _wanted(self, request: pb.PlanResetRequest) -> WantedReset:
+    def _wanted(self, request: pb.PlanResetRequest) -> ResetOrder:
         self._routes.require()
         check_group(request.group)
         check_topic(request.topic)
@@ -257,7 +257,7 @@ class OffsetService(OffsetServiceServicer):
         self._check_topic(request.group, request.topic)
         if request.member:
             check_member(request.member)
-        return WantedReset(
+        return ResetOrder(
             request.group,
             request.topic,
             [queue_from_wire(queue) for queue in request.queues],
@@ -313,12 +313,14 @@ class OffsetService(OffsetServiceServicer):
         if not await self._routes.wait_revision(request.route_revision, wait_seconds):
             revision = self._routes.table.revision
             raise RouteNotReached(wanted=request.route_revision, revision=revision)
-        spans = {
-            MessageQueue(span.topic, request.broker, span.queue_id): Span(span.begin, span.end)
-            for span in request.spans
+        ranges = {
+            MessageQueue(each.topic, request.broker, each.queue_id): OffsetRange(
+                each.begin, each.end
+            )
+            for each in request.spans
         }
         found = await unread_in(
-            spans,
+            ranges,
             self._store.ledger,
             self._routes.table,
             frozenset(request.waited_groups),

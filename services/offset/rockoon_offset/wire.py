@@ -13,7 +13,7 @@ from rockoon_offset.progress.lag_rows import QueueLag
 from rockoon_offset.progress.readers import group_of, member_of
 from rockoon_offset.progress.records import Member, Progress, ResetStep
 from rockoon_offset.progress.resets import Target, TargetKind
-from rockoon_offset.progress.unread import Unread
+from rockoon_offset.progress.unread import UnreadQueue
 from rockoon_proto.v1 import offset_pb2 as pb
 
 
@@ -181,7 +181,7 @@ def step_to_wire(step: ResetStep, *, creates_queue: bool = False) -> pb.ResetSte
     )
 
 
-def unread_to_wire(unread: Unread) -> pb.UnreadMessages:
+def unread_to_wire(unread: UnreadQueue) -> pb.UnreadMessages:
     return pb.UnreadMessages(
         group=group_of(unread.reader),
         member=member_of(unread.reader),

@@ -28,7 +28,7 @@ from rockoon_core.errors import (
 )
 from rockoon_core.message_queue import MessageQueue
 from rockoon_core.start_position import StartPolicy
-from rockoon_offset.progress.reset_plans import WantedReset
+from rockoon_offset.progress.reset_plans import ResetOrder
 from rockoon_offset.progress.resets import Target, TargetKind
 
 CALM_EVERY = 4000
@@ -153,13 +153,13 @@ class Simulation(MemberDoings):
 
     # Operators.
 
-    def _wanted(self) -> WantedReset:
+    def _wanted(self) -> ResetOrder:
         group, topic = self.chance.choice(tuple(GROUPS)), self.chance.choice(TOPICS)
         kinds = (TargetKind.EARLIEST, TargetKind.LATEST, TargetKind.OFFSET, TargetKind.SHIFT)
         kind = self.chance.choice(kinds)
         value = self.chance.randrange(200)
         target = Target(kind, -value if kind is TargetKind.SHIFT else value)
-        return WantedReset(group, topic, [], target)
+        return ResetOrder(group, topic, [], target)
 
     def _do_plan(self) -> None:
         wanted = self._wanted()

@@ -322,7 +322,7 @@ class SimulatedEnds:
     def is_unknown(self, queue: MessageQueue) -> bool:
         return queue in self._unknown
 
-    def forget_topics(self, topics: Iterable[str]) -> None:
+    def drop_topics(self, topics: Iterable[str]) -> None:
         names = frozenset(topics)
         self._ends = {queue: end for queue, end in self._ends.items() if queue.topic not in names}
         self._unknown = {queue for queue in self._unknown if queue.topic not in names}

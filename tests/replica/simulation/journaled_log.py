@@ -10,7 +10,7 @@ from rockoon_core.errors import StoreCorrupt
 from rockoon_core.replication_rules import Boundary
 from rockoon_offset.journal.generation_files import generations, journal_path
 from rockoon_offset.progress.records import decode, encode
-from rockoon_offset.replication.frames import Kind, LogFrame, unpack, whole_frames
+from rockoon_offset.replication.frames import FrameKind, LogFrame, unpack, whole_frames
 from rockoon_offset.replication.journal_log import JournalLog
 from rockoon_offset.replication.replay import Replay
 from rockoon_replica.log import Generation
@@ -144,9 +144,9 @@ class JournaledLog:
         self._has_appended = True
         log = self._log
         if log.wants_generation:
-            log.begin_generation()
+            log.start_generation()
         elif self._choose.random() < 0.5:
-            log.carry_state()
+            log.append_state()
         first = self.end
         records = change(log.ledger, f"g{self._choose.randrange(5)}", int(body))
         log.append([encode(record) for record in records])
@@ -162,7 +162,7 @@ class JournaledLog:
         return [
             LogRecord(frame.position, frame.end, VALUE, b"%d" % _value(frame), 0)
             for frame in self._frames
-            if frame.kind is Kind.RECORDS and frame.position >= self.min_offset
+            if frame.kind is FrameKind.RECORDS and frame.position >= self.min_offset
         ]
 
     def _learn(self) -> None:
@@ -179,7 +179,7 @@ class JournaledLog:
         for frame in self._frames[self._followed_frames :]:
             if frame.end > end:
                 break
-            self._followed.take(frame)
+            self._followed.apply(frame)
             self._followed_frames += 1
         if ledger_state(self._log.ledger) != ledger_state(self._followed.ledger):
             raise Violation(f"{self._root.name}: the ledger is not what was committed")
@@ -195,7 +195,7 @@ class JournaledLog:
                 continue
             if frame.position == self.committed_end:
                 states.append(ledger_state(replay.ledger))
-            replay.take(frame)
+            replay.apply(frame)
         states.append(ledger_state(replay.ledger))
         if known != states[-1 if self._has_appended else 0]:
             raise Violation(f"{self._root.name}: the ledger is not what the log makes")

@@ -1,1 +1,1 @@
-"""The journal: how progress survives any end of the process."""
+"""Single-copy journal of progress."""

@@ -1,7 +1,7 @@
-"""Writes config/<broker>/consumerOffset.json, for RocketMQ's tools and for people.
+"""Export of progress to config/<broker>/consumerOffset.json, for operators and RocketMQ's tools.
 
-The files are an export: they are never read back. Each is replaced in one step, and the one before
-stays as `.bak`, as RocketMQ leaves it.
+The service never reads the files. Each file is replaced atomically, and the former file is kept as
+`.bak`, like in RocketMQ.
 """
 
 import asyncio
@@ -20,19 +20,19 @@ from rockoon_offset.progress.records import Progress
 
 log = logging.getLogger(__name__)
 
-# Rest after a round, in times of the CPU that it took: much progress is exported less often, as
-# the thread that writes keeps the event loop waiting for the interpreter.
+# Minimum pause after an export, as a multiple of its CPU time. The export thread competes with the
+# event loop for the interpreter, so large progress is exported less often.
 REST_RATIO = 20
 
 FILE_NAME = "consumerOffset.json"
 
 
 class ExportFiles:
-    """Exports when something has changed, every few seconds.
+    """Exports changed progress periodically.
 
     Args:
-        store: progress, and the directory to write in.
-        interval_seconds: 0 exports nothing.
+        store: progress, and the directory of the files.
+        interval_seconds: interval of exports; 0: no export.
         now_ms: wall clock.
     """
 
@@ -43,13 +43,12 @@ class ExportFiles:
         self._interval_seconds = interval_seconds
         self._now_ms = now_ms
         self._exported_changes = -1
-        # Brokers that a file was written for: one whose progress is all gone gets an empty table.
-        # Guarded by `_writing`.
+        # Brokers with a file: without progress, a broker gets an empty table. Guarded by
+        # `_writing`.
         self._brokers: set[str] = set()
-        # Of the last round's thread.
+        # CPU time of the last export.
         self._cpu_seconds = 0.0
-        # Guards the files too: a round that was cancelled goes on writing in its thread for a
-        # moment.
+        # Guards the files too: a cancelled export continues in its thread for a moment.
         self._writing = threading.Lock()
 
     async def run(self) -> None:
@@ -59,16 +58,16 @@ class ExportFiles:
             await asyncio.sleep(max(self._interval_seconds, REST_RATIO * self._cpu_seconds))
 
     async def export(self) -> None:
-        """Export now, unless nothing has changed."""
+        """Export now if progress has changed."""
         changes = self._store.changes
         if changes == self._exported_changes or not self._interval_seconds:
             return
         try:
             await self._store.durable()
         except (StoreNotWritable, NotEnoughReplicas, NotLeader):
-            # The disk is full, or copies are away: the next round tries again.
+            # The disk is full, or replicas are missing: the next round retries.
             return
-        # A copy; sorted and divided by the thread, as a million entries take seconds.
+        # A copy. The thread sorts and groups it, which takes seconds for a million entries.
         progress = self._store.ledger.all_progress()
         try:
             await asyncio.to_thread(
@@ -79,14 +78,14 @@ class ExportFiles:
                 self._now_ms(),
             )
         except OSError as failure:
-            # The journal is what counts; the next round tries again.
-            log.warning("%s was not exported: %s", FILE_NAME, failure)
+            # Progress is safe in the journal.
+            log.warning("could not export %s: %s; retrying in the next round", FILE_NAME, failure)
         else:
             self._exported_changes = changes
 
     def _write(self, config: Path, progress: list[Progress], changes: int, now_ms: int) -> None:
-        """Write one file per broker; in a thread of its own. Raises OSError."""
-        began = time.thread_time()
+        """Write one file per broker; runs in a worker thread. Raises OSError."""
+        start_seconds = time.thread_time()
         disk = Disk()
         progress.sort(key=lambda entry: (in_order(entry.group), entry.queue))
         by_broker: dict[str, list[Progress]] = {}
@@ -103,4 +102,4 @@ class ExportFiles:
                     disk.replace_file(backup, path.read_bytes())
                 content = to_rocketmq(by_broker.get(broker, []), broker, changes, now_ms)
                 disk.replace_file(path, content)
-            self._cpu_seconds = time.thread_time() - began
+            self._cpu_seconds = time.thread_time() - start_seconds

@@ -1,4 +1,4 @@
-"""The bytes of journal and snapshot files. Pure.
+"""Format of the files of a single-copy journal. Pure.
 
     file    = header frame*
     header  = magic 8s | generation u64 | first sequence u64 | CRC-32 u32        28 bytes
@@ -6,17 +6,17 @@
                                                                                  24 bytes + payload
     payload = (bytes u32 | record)*
 
-All numbers are little-endian. A checksum covers its header without itself, and the payload. A
-frame is what one sync made durable: the writer begins the next frame only when the sync of the one
-before has returned. A frame without records is a mark: all in front of it was synced. A journal
-has one behind its newest frame, written after the sync and before anybody is told, and the next
-frame takes its place. It is not synced itself before the journal ends, so a power cut may take it.
+All numbers are little-endian. A checksum covers the header before it, and the payload. Each frame
+has its own sync: the writer starts the next frame after the sync of the former frame has returned.
+A frame without records is a mark: all bytes before it were synced. The newest frame of a journal is
+followed by a mark, which is written after the sync and before callers are notified. The next frame
+overwrites the mark. The mark is synced only when the journal is closed, so a power cut may lose it.
 
-So a bad frame with a valid one behind it is damage to what was promised. A bad frame behind a mark
-is a write that never finished. A bad frame with nothing valid around it is that too, or the newest
-frame, damaged after a power cut took its mark: the two cannot be told apart.
+So an invalid frame before a valid one is damage to acknowledged data. An invalid frame after a mark
+is an unfinished write. An invalid frame without a valid frame or mark around it is either an
+unfinished write, or the newest frame, damaged after a power cut lost its mark.
 
-`sequence` counts records over all files; a hole in it means that a part is missing.
+`sequence` counts records over all files; a gap means that records are missing.
 """
 
 import struct
@@ -29,7 +29,7 @@ FRAME_HEADER = struct.Struct("<IIQI")
 U32 = struct.Struct("<I")
 JOURNAL_MAGIC = b"RKOJRNL1"
 SNAPSHOT_MAGIC = b"RKOSNAP1"
-# Of a journal that has copies, see replication/frames.py.
+# Magic of a replicated journal, see replication/frames.py.
 COPIED_MAGIC = b"RKOJRNL2"
 FRAME_MAGIC = 0x464F4B52
 FRAME_MAGIC_BYTES = U32.pack(FRAME_MAGIC)
@@ -41,7 +41,7 @@ assert FRAME_HEADER_BYTES == 24
 
 
 class Frame(NamedTuple):
-    """Where a frame lies in its file, and what it holds."""
+    """A frame, with its byte range in the file."""
 
     start: int
     end: int
@@ -50,19 +50,19 @@ class Frame(NamedTuple):
 
 
 class FileHeader(NamedTuple):
-    """What a file says of itself."""
+    """Header of a journal or snapshot file."""
 
     generation: int
-    # Of the first record behind it; for a snapshot, of the first record that it does not include.
+    # Sequence of the first record of the journal; for a snapshot, of the first record after it.
     first_sequence: int
 
 
-class Damage(NamedTuple):
-    """The first place in a file that is not what was written."""
+class FrameDamage(NamedTuple):
+    """The first invalid position in a file."""
 
     position: int
     reason: str
-    # True when something valid lies behind it: then it is no unfinished write.
+    # A valid frame follows, so it is no unfinished write.
     followed: bool
 
 
@@ -72,7 +72,7 @@ def file_header(magic: bytes, header: FileHeader) -> bytes:
 
 
 def read_file_header(data: bytes, magic: bytes) -> FileHeader | None:
-    """The header at the start of a file, or None when it is damaged or another kind's."""
+    """Header of a file; None if it is damaged or belongs to another kind of file."""
     if len(data) < FILE_HEADER_BYTES:
         return None
     found, generation, first_sequence = FILE_HEADER.unpack_from(data)
@@ -83,7 +83,7 @@ def read_file_header(data: bytes, magic: bytes) -> FileHeader | None:
 
 
 def frame(sequence: int, records: Iterable[bytes]) -> bytes:
-    """One frame of records; `sequence` is that of the first."""
+    """Encode a frame; `sequence` is that of its first record."""
     parts: list[bytes] = []
     for record in records:
         parts += (U32.pack(len(record)), record)
@@ -93,12 +93,12 @@ def frame(sequence: int, records: Iterable[bytes]) -> bytes:
 
 
 def mark(sequence: int) -> bytes:
-    """Says that all in front of it was synced; `sequence` is that of the next record."""
+    """Encode a mark; `sequence` is that of the next record."""
     return frame(sequence, ())
 
 
 def read_frame(data: bytes, start: int) -> Frame | None:
-    """The frame at `start`, or None when there is no valid one."""
+    """The frame at `start`; None if it is invalid."""
     if len(data) - start < FRAME_HEADER_BYTES:
         return None
     magic, payload_bytes, sequence, count = FRAME_HEADER.unpack_from(data, start)
@@ -121,25 +121,25 @@ def read_frame(data: bytes, start: int) -> Frame | None:
     return Frame(start, end, sequence, records)
 
 
-def read_frames(data: bytes, expected_sequence: int) -> Iterator[Frame | Damage]:
-    """The frames of a file from behind its header; the last item may be a Damage."""
+def read_frames(data: bytes, expected_sequence: int) -> Iterator[Frame | FrameDamage]:
+    """The frames of a file after its header; the last item may be a FrameDamage."""
     position = FILE_HEADER_BYTES
     while position < len(data):
         found = read_frame(data, position)
         if found is None:
-            followed = valid_frame_behind(data, position)
-            yield Damage(position, "a frame fails its checksum", followed)
+            followed = has_valid_frame_after(data, position)
+            yield FrameDamage(position, "a frame fails its checksum", followed)
             return
         if found.sequence != expected_sequence:
             reason = f"records {expected_sequence} to {found.sequence - 1} are missing"
-            yield Damage(position, reason, followed=True)
+            yield FrameDamage(position, reason, followed=True)
             return
         yield found
         position, expected_sequence = found.end, found.sequence + len(found.records)
 
 
-def valid_frame_behind(data: bytes, position: int) -> bool:
-    """Whether a valid frame begins anywhere behind `position`."""
+def has_valid_frame_after(data: bytes, position: int) -> bool:
+    """Whether a valid frame starts anywhere after `position`."""
     found = data.find(FRAME_MAGIC_BYTES, position + 1)
     while found >= 0:
         if read_frame(data, found) is not None:

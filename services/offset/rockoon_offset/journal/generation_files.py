@@ -1,6 +1,6 @@
-"""Files of the journal's generations: their names, what they hold, and how a snapshot is written.
+"""Files of a single-copy journal: names, reading, and writing of snapshots.
 
-Reading changes nothing: what a directory holds may be looked at by anybody.
+Reading never changes the directory.
 """
 
 import errno
@@ -22,20 +22,20 @@ SNAPSHOT_END = b'["end"]'
 
 
 class SyncFailed(OSError):
-    """A sync failed, for whatever reason: unlike after a failed write, nothing can be retried."""
+    """A sync failed. Unlike a failed write, it cannot be retried."""
 
 
 class Contents(NamedTuple):
-    """What opening a directory found."""
+    """Contents of a directory."""
 
     generation: int
-    # Snapshot first, then what came after it.
+    # Records of the snapshot, then of the journals after it.
     records: list[bytes]
     next_sequence: int
-    # Where the newest journal goes on; what lies behind, but for a mark, was never finished.
+    # End of the newest journal. Bytes after it are a mark, or an unfinished write.
     end: int
     torn_bytes: int
-    # Whether that is sure: a mark says that nothing behind `end` was promised.
+    # A mark proves that no bytes after `end` were acknowledged.
     marked: bool
 
 
@@ -48,16 +48,16 @@ def snapshot_path(directory: Path, generation: int) -> Path:
 
 
 def generations(directory: Path, kind: str) -> list[int]:
-    """Generations of which a file of this kind exists, oldest first."""
+    """Generations with a file of this kind, oldest first."""
     matches = (FILE_NAME.fullmatch(path.name) for path in directory.iterdir())
     return sorted(int(match[1]) for match in matches if match and match[2] == kind)
 
 
 def read_snapshot(directory: Path, generation: int) -> tuple[list[bytes], int]:
-    """Records of a snapshot and the sequence at which its journal begins.
+    """Records of a snapshot, and the first sequence of its journal.
 
     Raises:
-        StoreCorrupt: it is damaged.
+        StoreCorrupt: the snapshot is damaged.
     """
     path = snapshot_path(directory, generation)
     data = path.read_bytes()
@@ -66,7 +66,7 @@ def read_snapshot(directory: Path, generation: int) -> tuple[list[bytes], int]:
         raise StoreCorrupt(path=path, reason="its header is not valid")
     records: list[bytes] = []
     for item in frames.read_frames(data, 0):
-        if isinstance(item, frames.Damage):
+        if isinstance(item, frames.FrameDamage):
             raise StoreCorrupt(path=path, reason=f"{item.reason} at byte {item.position}")
         records += item.records
     if not records or records.pop() != SNAPSHOT_END:
@@ -75,35 +75,35 @@ def read_snapshot(directory: Path, generation: int) -> tuple[list[bytes], int]:
 
 
 def read_contents(directory: Path) -> Contents:
-    """Read a directory without changing it.
+    """Read a directory.
 
     Raises:
-        StoreCorrupt: something that was promised cannot be read; names the file and the position.
+        StoreCorrupt: acknowledged records cannot be read; the text has file and position.
     """
     journals, snapshots = generations(directory, "journal"), generations(directory, "snapshot")
     if is_of_copies(directory):
         path = journal_path(directory, journals[-1])
-        raise StoreCorrupt(path=path, reason="it is of a journal with copies")
+        raise StoreCorrupt(path=path, reason="it belongs to a replicated journal")
     records: list[bytes] = []
     sequence, generation, damaged = 0, 1, None
-    # The generation before is kept until the next snapshot is whole: a damaged one costs time,
-    # since more journals are read, and nothing else.
+    # The former generation is kept until the next snapshot is complete. So a damaged snapshot only
+    # costs time: more journals are read.
     for candidate in reversed(snapshots):
         try:
             records, sequence = read_snapshot(directory, candidate)
         except StoreCorrupt as failure:
             damaged = failure
-            log.error("%s; going back to the generation before", failure)  # noqa: TRY400
+            log.error("%s; reading the former generation instead", failure)  # noqa: TRY400
             continue
         generation = candidate
         break
     else:
-        # Without a snapshot only the very first journal starts from nothing.
+        # Without a snapshot, only the first journal starts with an empty state.
         if damaged is not None and 1 not in journals:
             raise damaged
     if not journals and not snapshots:
         return Contents(1, [], 0, 0, 0, marked=True)
-    # A snapshot, also a damaged one, tells that the journal of its generation existed.
+    # A snapshot, even a damaged one, proves that the journal of its generation existed.
     wanted = range(generation, max([*journals, *snapshots]) + 1)
     for number in wanted:
         contents = read_journal(directory, number, sequence, newest=number == wanted[-1])
@@ -113,28 +113,28 @@ def read_contents(directory: Path) -> Contents:
 
 
 def is_copied(path: Path) -> bool:
-    """Whether a file is of a journal that has copies."""
+    """Whether a file belongs to a replicated journal."""
     with path.open("rb") as file:
         return file.read(len(frames.COPIED_MAGIC)) == frames.COPIED_MAGIC
 
 
 def is_of_copies(directory: Path) -> bool:
-    """Whether the newest journal of a directory has copies."""
+    """Whether the newest journal of a directory is a replicated one."""
     journals = generations(directory, "journal")
     return bool(journals) and is_copied(journal_path(directory, journals[-1]))
 
 
 def read_journal(directory: Path, generation: int, sequence: int, *, newest: bool) -> Contents:
-    """What one journal holds; `sequence` is that of its first record. Raises StoreCorrupt."""
+    """Read one journal; `sequence` is that of its first record. Raises StoreCorrupt."""
     path = journal_path(directory, generation)
     try:
         data = path.read_bytes()
     except FileNotFoundError:
-        # A snapshot is renamed into place only after its journal exists.
+        # A snapshot gets its name only after its journal exists.
         raise StoreCorrupt(path=path, reason="the file is missing") from None
     header = frames.read_file_header(data, frames.JOURNAL_MAGIC)
     if header is None:
-        # A journal whose very first write did not finish holds nothing.
+        # The first write of the newest journal did not finish: it has no records.
         if newest and len(data) <= frames.FILE_HEADER_BYTES:
             return Contents(generation, [], sequence, 0, len(data), marked=True)
         raise StoreCorrupt(path=path, reason="its header is not valid")
@@ -148,7 +148,7 @@ def read_journal(directory: Path, generation: int, sequence: int, *, newest: boo
     end = behind = frames.FILE_HEADER_BYTES
     marked = False
     for item in frames.read_frames(data, sequence):
-        if isinstance(item, frames.Damage):
+        if isinstance(item, frames.FrameDamage):
             if item.followed or not newest:
                 raise StoreCorrupt(path=path, reason=f"{item.reason} at byte {item.position}")
             break
@@ -160,7 +160,7 @@ def read_journal(directory: Path, generation: int, sequence: int, *, newest: boo
 
 
 def drop_clean(directory: Path, disk: Disk) -> None:
-    """Have the newest journal read from the disk, where the system does so."""
+    """Drop the cached pages of the newest journal, so that it is read from the disk."""
     for generation in generations(directory, "journal")[-1:]:
         fd = disk.open_or_create(journal_path(directory, generation))
         try:
@@ -173,8 +173,8 @@ def sync_directory(directory: Path, disk: Disk) -> None:
     """Make the names in a directory durable.
 
     Raises:
-        SyncFailed: they may be or not.
-        OSError: there was no descriptor for it: nothing was tried.
+        SyncFailed: it is unknown whether the names are durable.
+        OSError: no free file descriptor; nothing was synced.
     """
     try:
         disk.sync_directory(directory)
@@ -185,16 +185,16 @@ def sync_directory(directory: Path, disk: Disk) -> None:
 
 
 def unfinished(path: Path) -> Path:
-    """Where a snapshot is written before it gets its name."""
+    """Temporary path of a snapshot that is being written."""
     return path.with_name(path.name + ".new")
 
 
 def write_snapshot(
     disk: Disk, path: Path, generation: int, sequence: int, records: Iterable[bytes]
 ) -> None:
-    """Write a snapshot file so that it is there whole or not at all."""
+    """Write a snapshot file that appears completely or not at all."""
     new = unfinished(path)
-    # A file of its own at every try: one whose sync failed holds what only seems written.
+    # A new file for each attempt: after a failed sync, the old file may have unwritten pages.
     disk.unlink(new)
     fd = disk.open_or_create(new)
     try:

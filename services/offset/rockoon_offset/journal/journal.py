@@ -1,26 +1,26 @@
-"""The one durable truth of the service: records appended in order, made durable together.
+"""Single-copy journal: appends records in order and syncs them in groups.
 
     <generation>.journal    records since the snapshot of that generation
-    <generation>.snapshot   everything up to the start of that journal; generation 1 has none
+    <generation>.snapshot   state at the start of that journal; generation 1 has none
 
-    reserve                 holds room on the disk, and nothing else
+    reserve                 reserves room on the disk; has no content
 
-One thread writes. Records that arrive while it syncs share the next frame, and the next sync: the
-more there are at once, the more share. Behind what was synced stands a mark (see frames.py).
+One thread writes. Records that arrive during a sync share the next frame and its sync, so more
+concurrent changes share more. A mark follows the synced frames (see frames.py).
 
-When a journal has grown past its bound the next generation begins, and its snapshot is written
-beside it by a second thread: to a temporary name, synced, renamed, directory synced. The generation
-before stays until the next change, so that one damaged snapshot loses nothing.
+When a journal exceeds its bound, the next generation starts, and a second thread writes its
+snapshot: to a temporary name, sync, rename, sync of the directory. The former generation stays
+until the next change of generation, so that one damaged snapshot loses no records.
 
-A failed sync, or a write that failed for another reason than a shortage, ends the journal for
-good: what the disk holds is then unknown, and asking it again is no remedy (the kernel may have
-dropped the pages and call the next sync a success). The owner has to end the process. What memory
-still shows of such pages the next start writes again, before anybody is told of it.
+A failed sync, or a write that failed for another reason than a full disk, ends the journal: the
+contents of the disk are then unknown, and a retry does not help (the kernel may have dropped the
+pages and report success for the next sync). The owner must end the process. The next start writes
+cached pages again before it uses them.
 
-A disk without room ends nothing. The first write that finds none gives up the reserve, so that what
-was taken already is stored; changes are refused from there on, until the reserve can be had again.
-Should even that not suffice, what waits goes on waiting, and nobody is told of it meanwhile. A
-generation that cannot be begun, or a snapshot that cannot be written, is tried again later.
+A full disk does not end the journal. The first write without room deletes the reserve file, so that
+accepted changes can be stored. Changes are refused until the reserve can be allocated again. If
+even the reserve is too small, accepted changes wait, and their callers are not notified. A new
+generation or a snapshot that finds no room is retried later.
 """
 
 import contextlib
@@ -56,44 +56,44 @@ RETRY_SECONDS = 1.0
 ROTATION_RETRY_SECONDS = 30.0
 
 
-class GivenUp(Exception):
-    """The journal was closed while there was no room: it ends before what found none."""
+class WriteAbandoned(Exception):
+    """The journal was closed while a write found no room: the write is not done."""
 
 
-class Batch(NamedTuple):
-    """Records of one caller; they reach the disk together or not at all."""
+class JournalBatch(NamedTuple):
+    """Records of one change; they reach the disk together or not at all."""
 
     records: Sequence[bytes]
     bytes: int
 
 
 class Rotation(NamedTuple):
-    """The wish for a new generation; `snapshot` holds what all records before it made."""
+    """A request for a new generation; `snapshot` is the state after all records before it."""
 
     snapshot: Iterator[bytes]
 
 
 class JournalCounts(NamedTuple):
-    """Of the journal being written, and of this process."""
+    """Size of the journal, and counts since the start of the process."""
 
     bytes: int
     syncs: int
-    # Writing included.
+    # Including the writes.
     sync_seconds: float
-    # Why changes are refused; empty while they are not.
+    # Reason why changes are refused; empty: they are accepted.
     shortage: str
 
 
 class Journal:
-    """The journal of one directory. Call `start`, then `append`; `close` writes what waits.
+    """The journal of one directory. Call `start`, then `append`; `close` writes waiting batches.
 
     Args:
-        directory: holds the files; must exist.
-        on_synced: called by the writer thread with the number of batches that are durable.
+        directory: directory of the files; must exist.
+        on_synced: called by the writer thread with the number of durable batches.
         on_failed: called once by the writer thread when the disk failed.
-        on_held: called by the writer thread when what waits cannot be written for now.
+        on_held: called by the writer thread when waiting batches find no room.
         disk: the file system.
-        bytes_max: a journal larger than this asks for a new generation.
+        bytes_max: above this size a new generation is requested.
         waiting_bytes_max: `admit` refuses while more than this many bytes wait for the disk.
 
     Raises:
@@ -120,39 +120,39 @@ class Journal:
         self._waiting_bytes_max = waiting_bytes_max
         for leftover in directory.glob("*.new"):
             leftover.unlink()
-        # Before reading: after a failed sync memory may show frames that never reached the disk.
+        # Before reading: after a failed sync, cached frames may never have reached the disk.
         drop_clean(directory, self._disk)
         contents = read_contents(directory)
         self.torn_bytes, self.torn_at = contents.torn_bytes, contents.end
         self.torn_for_sure = contents.marked
-        # Taken by the owner once, then let go: it is as large as the state.
+        # The owner reads and then clears it: it is as large as the state.
         self.records: list[bytes] = contents.records
         # Written by the writer thread only.
         self._generation = contents.generation
         self._sequence = contents.next_sequence
-        # What lies behind was promised to nobody; `_open_newest` cuts it off.
+        # Later bytes were not acknowledged; `_open_newest` cuts them.
         self._end = contents.end or frames.FILE_HEADER_BYTES
         self._fd = self._open_newest(contents)
         self._synced_batches = 0
         self._syncs = 0
         self._sync_seconds = 0.0
         self._snapshot_thread: threading.Thread | None = None
-        # Written by the writer thread, read by the caller's without the lock.
+        # Written by the writer thread; the caller's thread reads it without the lock.
         self._shortage = ""
-        # On the monotonic clock. Written by both threads that may fail at a generation.
+        # Monotonic. Written by the writer and the snapshot thread.
         self._rotate_after = 0.0
         self._lacks_snapshot = False
         self._reserve()
-        # Guarded by `_lock`: what waits for the writer, and whether it may go on.
+        # Guards the next four attributes.
         self._lock = threading.Condition()
-        self._waiting: deque[Batch | Rotation] = deque()
+        self._waiting: deque[JournalBatch | Rotation] = deque()
         self._waiting_bytes = 0
         self._closing = False
         self._failure: StoreFailed | None = None
         # Written by the caller's thread only.
         self.appended_batches = 0
         self._closed = False
-        # Set by the caller's thread at a rotation, cleared by the snapshot thread at its end.
+        # Set by the caller's thread at a rotation, cleared when the rotation ends.
         self._rotating = False
         self._thread = threading.Thread(target=self._run, name="journal", daemon=True)
 
@@ -160,12 +160,12 @@ class Journal:
         self._thread.start()
 
     def admit(self) -> None:
-        """Whether a change may be made now.
+        """Raise an error if no change may be made now.
 
         Raises:
-            Busy: too much waits for the disk.
+            Busy: too many bytes wait for the disk.
             StoreNotWritable: the disk has no room.
-            StoreFailed: the disk failed before.
+            StoreFailed: the disk failed.
         """
         if self._failure is not None:
             raise self._failure
@@ -175,13 +175,13 @@ class Journal:
             raise Busy(reason=f"{self._waiting_bytes} bytes of progress wait for the disk")
 
     def append(self, records: Sequence[bytes]) -> int:
-        """Queue records that belong together; returns the count of batches to wait for.
+        """Queue the records of a change. Returns the number of batches so far, to wait for.
 
-        Never refuses: the change is made already. `admit` comes before the change.
+        Never refuses, because the change is already applied: call `admit` before the change.
         """
         size = sum(map(len, records))
         with self._lock:
-            self._waiting.append(Batch(records, size))
+            self._waiting.append(JournalBatch(records, size))
             self._waiting_bytes += size
             self._lock.notify()
         self.appended_batches += 1
@@ -192,7 +192,7 @@ class Journal:
 
     @property
     def wants_rotation(self) -> bool:
-        """Whether the journal is past its bound and no snapshot is under way."""
+        """Whether the journal exceeds its bound and no snapshot is being written."""
         return (
             (self._end > self._bytes_max or self._lacks_snapshot)
             and not (self._rotating or self._shortage)
@@ -200,10 +200,10 @@ class Journal:
         )
 
     def rotate(self, snapshot: Iterator[bytes]) -> None:
-        """Begin a new generation behind all records appended so far.
+        """Start a new generation after all records appended so far.
 
         Args:
-            snapshot: records equal to all of those; consumed by another thread, later.
+            snapshot: records of the state after them; another thread consumes it later.
         """
         self._rotating = True
         with self._lock:
@@ -211,10 +211,10 @@ class Journal:
             self._lock.notify()
 
     def close(self) -> None:
-        """Write and sync what waits, and stop the threads. Raises StoreFailed if the disk did.
+        """Write and sync waiting batches, and stop the threads. Raises StoreFailed.
 
-        What a disk without room does not take is left out, with all behind it: nobody was told of
-        it.
+        On a full disk, a batch without room and all later batches are dropped. They were not
+        acknowledged.
         """
         with self._lock:
             self._closing = True
@@ -238,65 +238,64 @@ class Journal:
                 self._write(work)
                 if self._shortage:
                     self._reserve()
-            except GivenUp:
-                # Nor is anything stored that came behind: it may make no sense without.
+            except WriteAbandoned:
+                # Later batches are dropped too: they may depend on the abandoned one.
                 return
             except OSError as failure:
                 self._fail(f"{failure.strerror or failure} on {self._directory}")
                 return
 
-    def _next_work(self) -> list[Batch | Rotation] | None:
-        """What waits, nothing where it is time to look for room again; None: it is over."""
+    def _next_work(self) -> list[JournalBatch | Rotation] | None:
+        """All waiting work; empty: check for room again; None: the journal is closed."""
         with self._lock:
             if not (self._waiting or self._closing):
                 self._lock.wait(RETRY_SECONDS if self._shortage else None)
             if self._failure is not None or (self._closing and not self._waiting):
                 return None
-            # All that waits, in one frame and one sync: under load a sync carries hundreds of
-            # commits.
+            # All waiting batches share a frame and a sync: under load hundreds of commits.
             work = list(self._waiting)
             self._waiting.clear()
             self._waiting_bytes = 0
         return work
 
-    def _write(self, work: list[Batch | Rotation]) -> None:
-        batches: list[Batch] = []
+    def _write(self, work: list[JournalBatch | Rotation]) -> None:
+        batches: list[JournalBatch] = []
         for item in work:
-            if isinstance(item, Batch):
+            if isinstance(item, JournalBatch):
                 batches.append(item)
                 continue
             self._write_batches(batches)
             batches = []
-            self._begin_generation(item.snapshot)
+            self._start_generation(item.snapshot)
         self._write_batches(batches)
 
-    def _write_batches(self, batches: list[Batch]) -> None:
+    def _write_batches(self, batches: list[JournalBatch]) -> None:
         if not batches:
             return
         records = [record for batch in batches for record in batch.records]
         data = frames.frame(self._sequence, records)
-        began = time.perf_counter()
+        start_seconds = time.perf_counter()
         self._write_frame(data)
         self._sync(self._fd)
-        self._sync_seconds += time.perf_counter() - began
+        self._sync_seconds += time.perf_counter() - start_seconds
         self._syncs += 1
         self._end += len(data)
         self._sequence += len(records)
-        # After the sync, so that a mark never vouches for a frame that is not on the disk.
+        # After the sync: a mark must never follow a frame that is not on the disk.
         self._mark(self._fd, self._end)
         self._synced_batches += len(batches)
-        # Only now may anybody hear of the change.
+        # Callers are notified only after the sync.
         self._on_synced(self._synced_batches)
 
     def _write_frame(self, data: bytes) -> None:
-        """Write at the end, as soon as there is room. Raises GivenUp when it ends before."""
+        """Write at the end, as soon as there is room. Raises WriteAbandoned if closed before."""
         while True:
             try:
                 self._disk.write_all(self._fd, data, self._end)
             except OSError as failure:
                 if not is_shortage(failure):
                     raise
-                self._fall_short(failure)
+                self._set_shortage(failure)
             else:
                 return
             reserve = self._directory / RESERVE_FILE
@@ -307,15 +306,15 @@ class Journal:
             with self._lock:
                 if self._closing:
                     log.error(
-                        "%d bytes of progress, acknowledged to nobody, are not stored: %s",
+                        "dropped %d bytes of progress that were not acknowledged: %s",
                         len(data),
                         self._shortage,
                     )
-                    raise GivenUp
+                    raise WriteAbandoned
                 self._lock.wait(RETRY_SECONDS)
 
     def _reserve(self) -> None:
-        """Take room aside; with that, changes are taken again."""
+        """Allocate the reserve file. With it, changes are accepted again."""
         path = self._directory / RESERVE_FILE
         try:
             fd = self._disk.open_or_create(path)
@@ -326,26 +325,26 @@ class Journal:
         except OSError as failure:
             with contextlib.suppress(OSError):
                 self._disk.unlink(path)
-            # Some file systems cannot reserve, which is no reason to refuse anything.
+            # Other errors: some file systems cannot allocate, and changes are still accepted.
             if is_shortage(failure):
-                self._fall_short(failure)
+                self._set_shortage(failure)
                 return
         if self._shortage:
             log.warning("progress is stored again: %s has room", self._directory)
             self._shortage = ""
 
-    def _fall_short(self, failure: OSError) -> None:
+    def _set_shortage(self, failure: OSError) -> None:
         if not self._shortage:
             log.error(
                 "progress is not stored until there is room in %s: %s", self._directory, failure
             )
         self._shortage = f"{failure.strerror or failure} on {self._directory}"
 
-    def _begin_generation(self, snapshot: Iterator[bytes]) -> None:
+    def _start_generation(self, snapshot: Iterator[bytes]) -> None:
         generation = self._generation + 1
         try:
-            # Of a journal that is not the newest any more, no end may be torn: its mark is whole,
-            # where there was no room for it before, and no power cut takes it.
+            # Only the newest journal may end with an unfinished write. So write the mark again, as
+            # it may have found no room before, and sync it.
             if self._end > frames.FILE_HEADER_BYTES:
                 self._disk.write_all(self._fd, frames.mark(self._sequence), self._end)
             self._sync(self._fd)
@@ -354,7 +353,8 @@ class Journal:
             if not is_shortage(failure):
                 raise
             if (path := journal_path(self._directory, generation)).exists():
-                # Durably gone before the old one goes on: it says at which record it begins.
+                # Deleted durably before the old journal grows: its header names its first record,
+                # which would become wrong.
                 self._disk.unlink(path)
                 self._sync_directory()
             self._rotation_failed(failure)
@@ -379,7 +379,7 @@ class Journal:
             return self._open_journal(contents.generation, contents.end)
 
     def _open_journal(self, generation: int, end: int) -> int:
-        """Open a journal for writing at `end`, cutting what lies behind; 0 makes a new one."""
+        """Open a journal for writing at `end`, and cut it there; 0 creates a new one."""
         fd = self._disk.open_or_create(journal_path(self._directory, generation))
         try:
             self._disk.set_size(fd, end)
@@ -398,24 +398,24 @@ class Journal:
         return fd
 
     def _mark(self, fd: int, end: int) -> None:
-        """Say behind what was synced that it was; see frames.py. Without a sync of its own."""
+        """Write a mark after the synced frames, without a sync; see frames.py."""
         try:
             self._disk.write_all(fd, frames.mark(self._sequence), end)
         except OSError as failure:
-            # Only the next change has to wait for room.
+            # Without room only the next change must wait; the frames are safe.
             if not is_shortage(failure):
                 raise
 
     def _sync_mark(self) -> None:
-        """At an orderly end: no power cut takes the mark any more."""
+        """Sync the mark when the journal is closed, so that a power cut cannot lose it."""
         if self._failure is not None or self._end == frames.FILE_HEADER_BYTES:
             return
         try:
-            # Once more: a frame that found no room has been written over it.
+            # Written again: a frame without room may have overwritten it.
             self._mark(self._fd, self._end)
             self._disk.fdatasync(self._fd)
         except OSError as failure:
-            log.warning("the end of the journal of %s is not marked: %s", self._directory, failure)
+            log.warning("could not mark the end of the journal in %s: %s", self._directory, failure)
 
     def _sync(self, fd: int) -> None:
         try:
@@ -428,7 +428,9 @@ class Journal:
 
     def _rotation_failed(self, failure: OSError) -> None:
         log.warning(
-            "the journal of %s grows on, and is made again later: %s", self._directory, failure
+            "could not start a new generation of the journal in %s: %s; it grows until a retry",
+            self._directory,
+            failure,
         )
         self._rotate_after = time.monotonic() + ROTATION_RETRY_SECONDS
         self._rotating = False
@@ -454,8 +456,8 @@ class Journal:
                     if old < generation - 1:
                         self._disk.unlink(path_of(self._directory, old))
         except OSError as failure:
-            # The old generations are whole, and nothing was promised. A disk that fails is one
-            # that the journal must not trust either.
+            # The old generations are complete, so no record is lost. But after a failure other than
+            # a full disk, the journal must not use the disk either.
             if not is_shortage(failure):
                 self._fail(f"{failure.strerror or failure} while writing a snapshot")
                 return
@@ -469,9 +471,9 @@ class Journal:
 
 
 def is_shortage(failure: OSError) -> bool:
-    """Whether something was refused that may be asked for again, once there is room."""
+    """Whether an operation failed because the disk is full, so that it may be retried."""
     return failure.errno in SHORTAGES and not isinstance(failure, SyncFailed)
 
 
 def not_stored(shortage: str) -> StoreNotWritable:
-    return StoreNotWritable(f"progress is not stored now: {shortage}")
+    return StoreNotWritable(f"progress cannot be stored now: {shortage}")

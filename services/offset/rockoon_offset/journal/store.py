@@ -1,16 +1,15 @@
-"""The ledger on its disk: nothing is told to anybody before it is durable.
+"""`ProgressStore` on a single-copy journal: a ledger, its journal, and its directory.
 
     store directory/
         lock              held by the one process that may write here
-        store_id          made once: by it a nameserver knows a restarted service
-        cluster_id        of the cluster that progress belongs to
-        journal/          the truth, see journal.py
-        config/<broker>/consumerOffset.json    an export in RocketMQ's format, never read back
+        store_id          created once; identifies a restarted service to the nameservers
+        cluster_id        cluster that progress belongs to
+        journal/          the durable records, see journal.py
+        config/<broker>/consumerOffset.json    an export in RocketMQ's format, never read
 
-The ledger is changed in memory first, in the event loop's thread, and its records are queued in
-the same step, so the order in the journal is the order of the changes. Every answer, also one that
-only looks, then waits until all that was queued before it is on disk: what one caller has seen can
-not be taken back by a crash.
+The event loop's thread changes the ledger in memory and queues the records without an await in
+between, so the journal has the order of the changes. Every reply, also one without a change, waits
+until all records queued before it are on disk. So a crash never undoes a state that a caller saw.
 """
 
 import asyncio
@@ -43,13 +42,13 @@ class Store:
     """A locked, recovered store. Use from one event loop; `close` it.
 
     Args:
-        root: the directory; made when it does not exist.
+        root: the directory; created if missing.
         on_failed: called in the loop's thread when the disk failed; the process must then end.
         disk: the file system.
         journal_bytes_max: see Journal.
 
     Raises:
-        StoreLocked: another process has it.
+        StoreLocked: another process has locked the directory.
         StoreCorrupt: see Journal.
     """
 
@@ -65,11 +64,11 @@ class Store:
         self.root = root
         self._loop = asyncio.get_running_loop()
         self._on_failed = on_failed
-        # Loop thread only: who waits for which batch, in order.
+        # Loop thread only: (batch to wait for, waiting future), ascending.
         self._waiters: deque[tuple[int, asyncio.Future[None]]] = deque()
         self._synced = 0
         self._failure: StoreFailed | None = None
-        # Why what is written is not on disk and cannot be for now.
+        # Error for waiting callers while queued records cannot be written.
         self._held: StoreNotWritable | None = None
         self.ledger = Ledger()
         directory = root / "journal"
@@ -103,11 +102,11 @@ class Store:
         records, self._journal.records = self._journal.records, []
         if self._journal.torn_bytes:
             log.warning(
-                "cut %d bytes off the journal in %s at byte %d: a write that never finished; %s",
+                "cut %d bytes off the journal in %s at byte %d: an unfinished write; %s",
                 self._journal.torn_bytes,
                 directory,
                 self._journal.torn_at,
-                "nothing in it had been acknowledged"
+                "its changes were not acknowledged"
                 if self._journal.torn_for_sure
                 else "or the newest progress, damaged after a power cut: then the commits of the "
                 "last write are lost, and groups get those messages again",
@@ -117,50 +116,39 @@ class Store:
                 self.ledger.apply(decode(data))
             except (ValueError, TypeError, KeyError) as failure:
                 raise StoreCorrupt(
-                    path=directory, reason=f"record {number} makes no sense: {failure!r}"
+                    path=directory, reason=f"record {number} is invalid: {failure!r}"
                 ) from failure
 
     def admit(self) -> None:
-        """To be called before the ledger is changed. Raises Busy, StoreNotWritable, StoreFailed."""
+        """See `ProgressStore`. Raises Busy, StoreNotWritable, StoreFailed."""
         self._journal.admit()
 
     def write(self, records: list[Record]) -> None:
-        """Queue the records of a change that the ledger has made; `durable` waits for them."""
         if not records:
             return
         self._journal.append([encode(record) for record in records])
         if self._journal.wants_rotation:
-            # In the step that appends: replay begins with the snapshot, so a change between the two
-            # would be lost with the former journal, or be made twice.
+            # Immediately after the append: replay starts with the snapshot, so a change between the
+            # two would be lost with the former journal, or applied twice.
             snapshot = self.ledger.snapshot()
             self._journal.rotate(encoded(snapshot))
 
     @property
     def is_held(self) -> bool:
-        """Whether changes that somebody asked for wait until there is room for them."""
         return self._held is not None
 
     @property
     def changes(self) -> int:
-        """Grows with every change written since the start."""
         return self._journal.appended_batches
 
     def journal_counts(self) -> JournalCounts:
         return self._journal.counts()
 
     async def durable(self) -> None:
-        """Wait until everything written so far is on disk.
-
-        Cancelling it is safe: the records stay queued.
-
-        Raises:
-            StoreNotWritable: there is no room for it; it is written as soon as there is.
-            StoreFailed: it never will be.
-        """
+        """See `ProgressStore`. Raises StoreNotWritable, StoreFailed."""
         if self._failure is not None:
             raise self._failure
-        # All of it, not only what the caller has written: what it saw of others' changes must not
-        # be taken back either.
+        # All records, not only the caller's: a crash must not undo other changes that it saw.
         wanted = self._journal.appended_batches
         if self._synced >= wanted:
             return
@@ -171,10 +159,10 @@ class Store:
         await future
 
     async def still_decides(self) -> None:
-        """Return: a journal of one copy has one ledger; see `ProgressStore`."""
+        """Return immediately: a single-copy journal has no other leader; see `ProgressStore`."""
 
     def close(self) -> None:
-        """Write what waits, and let go of the directory. Raises StoreFailed."""
+        """Write waiting records, and unlock the directory. Raises StoreFailed."""
         try:
             self._journal.close()
         finally:
@@ -191,7 +179,7 @@ class Store:
     def _failed_from_thread(self, failure: StoreFailed) -> None:
         self._loop.call_soon_threadsafe(self._fail, failure)
 
-    # The loop's thread again.
+    # Called in the loop's thread.
 
     def _wake(self, batches: int) -> None:
         self._synced, self._held = batches, None

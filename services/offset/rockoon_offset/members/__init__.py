@@ -1,1 +1,1 @@
-"""Members of consumer groups: who is alive, who owns which queue."""
+"""Members of consumer groups: leases, and ownership of queues."""

@@ -1,9 +1,9 @@
-"""Expiry of broadcasting members: how long they have been away, and when they are forgotten.
+"""Expiry of absent broadcasting members: removes a member with its own progress.
 
-Days are counted by the wall clock, over restarts. Lest a clock that is set, or a service that was
-itself away, forget members that are on their way back, nobody is forgotten before the service has
-waited for a day, by its own reckoning, for that very member, nor before the wall clock has called
-its absence too long for ten minutes.
+Absence is measured by the wall clock, over restarts. A wrong clock or a long downtime of the
+service must not remove members that would return. So a member is removed only after the service has
+waited for it for a day of monotonic time, and after the wall clock has shown the absence as too
+long for ten minutes.
 """
 
 import logging
@@ -18,20 +18,21 @@ log = logging.getLogger(__name__)
 
 CHECK_NS = 60 * 10**9
 DAY_NS = 86_400 * 10**9
-# A reading of the wall clock may be wrong, and what is forgotten is gone.
+# The wall clock may be wrong for a moment, and a removal cannot be undone.
 BELIEVED_AFTER_NS = 600 * 10**9
 DAY_MS = 86_400_000
-# While a member is alive: not more often, as each time is a record in the journal.
-NOTE_MS = 3_600_000
+# Minimum age of `seen_at_ms` of a live member before it is written again: each write is a record in
+# the journal.
+SEEN_MS = 3_600_000
 
 
 class Absences:
-    """Looks after the known members of all groups.
+    """Removes known members of all groups that are absent for too long.
 
     Args:
-        store: where they are known.
-        membership: who is alive.
-        days_max: how long an absent one is remembered; 0: for ever.
+        store: ledger with the known members.
+        membership: live members.
+        days_max: how long an absent member is kept, days; 0: no limit.
         now_ns: monotonic.
         now_ms: wall clock.
     """
@@ -51,18 +52,18 @@ class Absences:
         self._now_ms = now_ms
         self._check_due_ns = 0
         self._patience_ns = min(DAY_NS, round(days_max * DAY_NS))
-        # Group and member → the first look that did not find it alive, monotonic.
+        # (group, member) → first of the consecutive checks without a live member, monotonic.
         self._missed_since_ns: dict[tuple[str, str], int] = {}
-        # Likewise → the first look since which the wall clock calls it away for too long.
+        # (group, member) → first of the consecutive checks with a too long absence, monotonic.
         self._overdue_since_ns: dict[tuple[str, str], int] = {}
 
     @property
     def next_check_ns(self) -> int | None:
-        """When `expire_due` has something to do, monotonic; None while no member is known."""
+        """Time of the next check, monotonic; None while no member is known."""
         return self._check_due_ns if self._store.ledger.known else None
 
     def expire_due(self) -> None:
-        """Note who is alive, and forget who has been away for too long; now and then."""
+        """Once per `CHECK_NS`: update live members, remove members absent for too long."""
         now_ns, now_ms = self._now_ns(), self._now_ms()
         if now_ns < self._check_due_ns:
             return
@@ -73,7 +74,7 @@ class Absences:
             silent_ms = now_ms - known.seen_at_ms
             name = known.group, known.member
             if self._membership.live(known.group, known.member, now_ns) is not None:
-                if not 0 <= silent_ms < NOTE_MS:
+                if not 0 <= silent_ms < SEEN_MS:
                     self._store.write(
                         self._store.ledger.members_changed(known._replace(seen_at_ms=now_ms))
                     )
@@ -86,14 +87,14 @@ class Absences:
             is_sure = now_ns - overdue_since_ns >= min(BELIEVED_AFTER_NS, self._patience_ns)
             if is_sure and now_ns - missed_since_ns >= self._patience_ns:
                 del self._missed_since_ns[name], self._overdue_since_ns[name]
-                self._forget(known, silent_ms)
+                self._remove(known, silent_ms)
 
-    def _forget(self, known: KnownMember, silent_ms: int) -> None:
+    def _remove(self, known: KnownMember, silent_ms: int) -> None:
         ledger = self._store.ledger
         queues = len(ledger.progress_of(reader_of(known.group, known.member)))
         log.warning(
-            "MEMBER %s OF GROUP %s IS FORGOTTEN with its progress on %d queues: it has been away "
-            "for %.1f days",
+            "REMOVED MEMBER %s OF GROUP %s with its progress on %d queues: it was absent for %.1f "
+            "days",
             known.member,
             known.group,
             queues,

@@ -1,7 +1,7 @@
-"""Members with progress of their own, as the ledger remembers them. Pure.
+"""Known members: members with their own progress, live or absent. Pure.
 
-A member is known from its first question on, whether it is alive or not, until it is forgotten: for
-so long its progress stays, and queues born meanwhile are new to it.
+A member is known from its first Resolve until it is removed for a long absence. For this time its
+progress is kept, and queues that were created since its first Resolve are new to it.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -14,14 +14,14 @@ KNOWN_MEMBERS_MAX = 10_000
 
 
 class KnownMembers:
-    """Of all groups. Its methods say what would change; `apply` makes it so."""
+    """Known members of all groups. Methods return the changed entries; only `apply` changes."""
 
     def __init__(self) -> None:
-        # Group, then member.
+        # Group → member id → entry.
         self._groups: dict[str, dict[str, KnownMember]] = {}
 
     def of(self, group: str) -> Mapping[str, KnownMember]:
-        """By name."""
+        """Member id → entry."""
         return self._groups.get(group, {})
 
     def groups(self) -> Collection[str]:
@@ -40,17 +40,17 @@ class KnownMembers:
         revision: int,
         now_ms: int,
     ) -> list[KnownMember]:
-        """A member asks for a topic; only the first time counts.
+        """Return the entry of a member after it reads a topic; empty if it read the topic before.
 
         Args:
-            group, group_incarnation: whose member.
-            member: its name.
-            topic: what it asks for.
-            revision: queues born later are new to it.
+            group, group_incarnation: the group.
+            member: id of the member.
+            topic: the topic.
+            revision: queues with a higher create revision are new to the member.
             now_ms: for `KnownMember.seen_at_ms`.
 
         Raises:
-            Busy: the group knows too many.
+            Busy: the group has too many known members.
         """
         members = self.of(group)
         known = members.get(member)
@@ -65,7 +65,10 @@ class KnownMembers:
         return [known._replace(since=tuple(sorted(since.items())))]
 
     def without_topics(self, topics: Collection[str]) -> list[KnownMember]:
-        """Topics were deleted: who asks for one of their names again asks for the first time."""
+        """Return the changed entries without deleted topics.
+
+        A member that reads a new topic of the same name reads it for the first time.
+        """
         return [
             known._replace(since=tuple(each for each in known.since if each[0] not in topics))
             for known in self
@@ -73,11 +76,13 @@ class KnownMembers:
         ]
 
     def in_other_etcd(self, revision: int, groups: Mapping[str, int]) -> list[KnownMember]:
-        """Another etcd counts now: what it has at `revision` was there before, as far as is known.
+        """Return the entries with revisions of another etcd.
+
+        All queues that exist at `revision` count as known to the members.
 
         Args:
-            revision: of it; what is born later is new to members.
-            groups: name → incarnation there.
+            revision: revision of the new etcd; queues created later are new to members.
+            groups: name → incarnation in the new etcd.
         """
         return [
             known._replace(

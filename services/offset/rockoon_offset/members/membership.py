@@ -1,9 +1,9 @@
 """Membership: live members of each group. Pure: monotonic nanoseconds are an argument.
 
-A member is in while it repeats its heartbeat within the lease; it goes at once when it says so. The
-version of a group's membership grows with every change, also when the group was empty in between,
-and over a restart of the service: it is drawn from one counter for all groups, whose upper half is
-the number of the start.
+A member stays while it repeats its heartbeat within the lease, or until it leaves. The version of a
+group's membership grows with every change, also if the group was empty in between, and over
+restarts of the service: one counter gives the versions of all groups, and its upper half is the
+number of the start.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -14,23 +14,23 @@ from rockoon_core.errors import Busy, GroupNotFound, MemberIdTaken
 from rockoon_core.message_queue import MessageQueue
 from rockoon_offset.progress.records import Member, MembersChanged
 
-# Members of other modes share no queues. As ConsumeMode in offset.proto.
+# Values of ConsumeMode in offset.proto. Only clustering members share queues.
 CLUSTERING = 1
 BROADCASTING = 2
 MEMBERS_PER_GROUP_MAX = 10_000
-# Beyond a lease, for a member that lives to find a restarted service: it tries to connect once a
-# second, and more may go wrong at that moment.
+# After a restart, leases are longer by this time, so that live members find the service: a member
+# tries to connect once a second, and a few attempts may fail.
 FIND_AGAIN_NS_MAX = 2 * 10**9
 _UNTIL_OPEN = 1 << 63
 VERSION_BITS_PER_START = 32
 
 
 class Position(NamedTuple):
-    """How far a member has taken a queue's messages, by its own word."""
+    """Pulled position of a member on a queue, as the member reports it."""
 
-    # Queue offset of the next message it will take.
+    # Queue offset of the next message to pull.
     next_offset: int
-    # Of the Resolve that it reads after.
+    # Epoch of the Resolve that the member's reading started with.
     epoch: int
     # Messages pulled and not finished; None: not reported.
     unfinished: int | None = None
@@ -38,16 +38,16 @@ class Position(NamedTuple):
 
 @dataclass(slots=True)
 class Lease:
-    """A member and when its place ends."""
+    """A member and the end of its lease."""
 
     member: Member
     # Monotonic.
     ends_ns: int
-    # Wall clock, epoch milliseconds; for people.
+    # Last heartbeat by the wall clock, epoch milliseconds; only for display.
     heard_at_ms: int
-    # As of then.
+    # Positions in the last heartbeat.
     positions: Mapping[MessageQueue, Position] = field(default_factory=dict)
-    # Since the service has started.
+    # The member has sent a heartbeat since the service started.
     is_heard: bool = True
 
 
@@ -55,36 +55,36 @@ class Membership:
     """Members of all groups.
 
     Args:
-        lease_ns: how long a silent member stays.
+        lease_ns: time without a heartbeat after which a member is removed.
         starts: number of this start of the service, 1 or more.
     """
 
     def __init__(self, lease_ns: int, starts: int) -> None:
         self._lease_ns = lease_ns
-        # Versions go on rising over restarts without being written down: a member that compares
-        # must never take a list of members of this process for one of the process before.
+        # Versions grow over restarts without a write to the journal. Otherwise a member could
+        # accept members of this process as an old version of the former process.
         self._last_version = starts << VERSION_BITS_PER_START
-        # Groups without members are not in it.
+        # Without groups that have no members.
         self._groups: dict[str, dict[str, Lease]] = {}
         self._versions: dict[str, int] = {}
-        # Members of deleted groups that may not have heard yet: (group, member id, instance) →
-        # monotonic time at which they have either called or fallen silent.
+        # Members of deleted groups that may not know of the deletion: (group, member id, instance)
+        # → monotonic time at which each has either called or is silent.
         self._ended: dict[tuple[str, str, str], int] = {}
 
-    def restore(self, remembered: Iterable[MembersChanged], now_ms: int) -> None:
-        """Take over the members from before a restart; their leases begin with `open`.
+    def restore(self, stored: Iterable[MembersChanged], now_ms: int) -> None:
+        """Restore the members from before a restart; their leases start with `open`.
 
-        Otherwise the first member to call would find itself alone and take every queue.
+        Otherwise the first member that calls would be the only member and get every queue.
         """
-        for group, members in remembered:
+        for group, members in stored:
             for member in members:
-                # Nobody can call before `open`, which may be more than a lease away.
+                # Members cannot call before `open`, which may be more than a lease away.
                 lease = Lease(member, _UNTIL_OPEN, now_ms, is_heard=False)
                 self._groups.setdefault(group, {})[member.member_id] = lease
             self._changed(group)
 
     def open(self, now_ns: int) -> None:
-        """Members can call from now on: those from before a restart that do not are gone."""
+        """Start the leases of restored members: members can call from now on."""
         ends_ns = now_ns + self._lease_ns + FIND_AGAIN_NS_MAX
         for leases in self._groups.values():
             for lease in leases.values():
@@ -98,29 +98,30 @@ class Membership:
         now_ms: int,
         positions: Mapping[MessageQueue, Position] | None = None,
     ) -> bool:
-        """Join, or stay. Returns whether the members changed, which positions do not count for.
+        """Add a member or renew its lease. Returns whether the members changed; changed positions
+        do not count.
 
         Raises:
-            GroupNotFound: the group that this process was a member of was deleted. Another process,
-                or the same one joining again, is a member of the group that has the name now.
-            MemberIdTaken: the id belongs to another live process.
+            GroupNotFound: the group was deleted while this instance was its member. A new instance
+                joins the new group of the name.
+            MemberIdTaken: the id belongs to another live instance.
             Busy: the group is full.
         """
         if self._ended.get((group, member.member_id, member.instance), 0) > now_ns:
             raise GroupNotFound(group=group)
         leases = self._groups.get(group, {})
         lease = leases.get(member.member_id)
-        # Its time is over, though `expire` has not come by yet: its name is free.
+        # The lease is over, and `expire` has not run yet: the id is free.
         if lease is not None and lease.ends_ns <= now_ns:
             lease = None
-        # Two processes with one id would each believe that they own what the other reads.
+        # Two instances with one id would both act as the owner of the same queues.
         if lease is not None and lease.member.instance != member.instance:
             raise MemberIdTaken(member=member.member_id, group=group)
         if lease is None and len(leases) >= MEMBERS_PER_GROUP_MAX:
             raise Busy(reason=f"group {group!r} has {MEMBERS_PER_GROUP_MAX} members")
         joined_at_ms = now_ms if lease is None else lease.member.joined_at_ms
         member = member._replace(joined_at_ms=joined_at_ms)
-        # The subscriptions are part of it: others allocate by who reads which topic.
+        # Subscriptions count: the other members allocate queues by the readers of each topic.
         changed = lease is None or lease.member != member
         lease = Lease(member, now_ns + self._lease_ns, now_ms, positions or {})
         self._groups.setdefault(group, {})[member.member_id] = lease
@@ -129,9 +130,9 @@ class Membership:
         return changed
 
     def leave(self, group: str, member_id: str, instance: str) -> bool:
-        """Go at once. Returns whether the members changed; somebody else's instance is left in."""
+        """Remove a member. Returns False if it is no member, or if another instance has the id."""
         lease = self._groups.get(group, {}).get(member_id)
-        # A process that was replaced under its id may say good-bye late.
+        # An instance that was replaced under its id may leave late.
         if lease is None or lease.member.instance != instance:
             return False
         del self._groups[group][member_id]
@@ -139,7 +140,7 @@ class Membership:
         return True
 
     def reader(self, group: str, member_id: str, topic: str, now_ns: int) -> Lease | None:
-        """A member's lease, if it runs and the member takes part in sharing a topic's queues."""
+        """Lease of a live clustering member that subscribes to a topic, else None."""
         lease = self.live(group, member_id, now_ns)
         if (
             lease is not None
@@ -150,39 +151,43 @@ class Membership:
         return None
 
     def next_end_ns(self) -> int | None:
-        """When somebody falls silent who is not heard before, monotonic; None while nobody can."""
+        """End of the next lease, monotonic; None without leases."""
         ends = [lease.ends_ns for leases in self._groups.values() for lease in leases.values()]
         return min((*ends, *self._ended.values()), default=None)
 
     def expire(self, now_ns: int) -> list[str]:
-        """Drop members whose lease is over; returns the groups that changed."""
-        self._ended = {who: ends for who, ends in self._ended.items() if ends > now_ns}
+        """Remove members whose lease is over. Returns the changed groups."""
+        self._ended = {key: ends for key, ends in self._ended.items() if ends > now_ns}
         changed = []
         for group, leases in list(self._groups.items()):
-            silent = [who for who, lease in leases.items() if lease.ends_ns <= now_ns]
-            for who in silent:
-                del leases[who]
+            silent = [member_id for member_id, each in leases.items() if each.ends_ns <= now_ns]
+            for member_id in silent:
+                del leases[member_id]
             if silent:
                 self._changed(group)
                 changed.append(group)
         return changed
 
     def end_group(self, group: str, stays: Callable[[int], bool], now_ns: int) -> None:
-        """The group was deleted: its members are out, and hear of it when they next call.
+        """Remove the members of a deleted group. Their next heartbeat raises GroupNotFound.
 
         Args:
-            group: its name.
-            stays: says of an incarnation whether it is that of a later group of the name.
+            group: name of the group.
+            stays: whether an incarnation belongs to a later group of the same name.
             now_ns: monotonic.
         """
         leases = self._groups.get(group, {})
-        over = [who for who, each in leases.items() if not stays(each.member.group_incarnation)]
-        for who in over:
-            lease = leases.pop(who)
-            # By instance: the same process may not slip into a new group of the name, in which it
-            # would commit offsets of the old one's queues. One that joins again has another
-            # instance.
-            self._ended[group, who, lease.member.instance] = now_ns + self._lease_ns
+        over = [
+            member_id
+            for member_id, each in leases.items()
+            if not stays(each.member.group_incarnation)
+        ]
+        for member_id in over:
+            lease = leases.pop(member_id)
+            # By instance: the same instance must not become a member of a new group of the name,
+            # where it would commit offsets of the old group's queues. A member that joins again
+            # has a new instance.
+            self._ended[group, member_id, lease.member.instance] = now_ns + self._lease_ns
         if over:
             self._changed(group)
 
@@ -191,27 +196,27 @@ class Membership:
         return None if lease is None else lease.member
 
     def version(self, group: str) -> int:
-        """For a group without members, one that no later change will have."""
+        """Version of a group's members. The version of a group without members is not reused."""
         return self._versions.get(group, self._last_version)
 
     def live(self, group: str, member_id: str, now_ns: int) -> Lease | None:
-        """A member's lease, unless it is over."""
+        """Lease of a live member, else None."""
         lease = self._groups.get(group, {}).get(member_id)
         return None if lease is None or lease.ends_ns <= now_ns else lease
 
     def leases(self, group: str) -> list[Lease]:
-        """Sorted by member id."""
+        """Leases of a group, sorted by member id."""
         leases = self._groups.get(group, {})
-        return [leases[who] for who in sorted(leases)]
+        return [leases[member_id] for member_id in sorted(leases)]
 
     def groups(self) -> list[str]:
-        """Groups that have members, sorted."""
+        """Groups with members, sorted."""
         return sorted(self._groups)
 
     def readers(self, topics: frozenset[str]) -> set[str]:
-        """Groups of which a member reads one of some topics."""
+        """Groups with a member that subscribes to one of the topics."""
         if not topics:
-            # Most changes of the routes are of groups; all members need not be looked at for those.
+            # Most route changes concern groups only. This avoids a search through all members.
             return set()
         return {
             name
@@ -221,7 +226,7 @@ class Membership:
         }
 
     def members_record(self, group: str) -> MembersChanged:
-        """What a restart has to know of a group."""
+        """Record with the members of a group, for a restart."""
         return MembersChanged(group, tuple(lease.member for lease in self.leases(group)))
 
     def _changed(self, group: str) -> None:

@@ -1,10 +1,10 @@
-"""Ownership of queues: who holds each, since when, and who did before the last change. Pure.
+"""Ownership of queues: since when each owner has its queue, and owners by membership version. Pure.
 
 Invariants:
-- The owners of one membership version are the same for everybody who asks for them, however late:
-  members that share queues by them agree, as they do on the members themselves.
-- Nothing here is worth keeping. After a restart every group has a new version, and since when an
-  owner holds its queue is not known.
+- All members get the same owners for one membership version, however late they ask. So members
+  that allocate queues by these owners agree, as they agree on the members.
+- Nothing here is stored. After a restart every group has a new version, and it is unknown since
+  when owners have their queues.
 """
 
 from collections.abc import Iterable, Mapping
@@ -13,22 +13,22 @@ from dataclasses import dataclass
 from rockoon_core.message_queue import MessageQueue
 from rockoon_offset.progress.records import Progress
 
-# Of one group: more than that are not told with heartbeats.
+# Of one group: with more owned queues, replies to heartbeats have no owners.
 OWNED_QUEUES_MAX = 4096
-# Of all groups: of more than that it is not known since when they are held.
+# Of all groups: beyond it, the start of the oldest ownerships is dropped.
 SINCE_MAX = 200_000
 
 
 @dataclass(frozen=True, slots=True)
 class Lock:
-    """A queue that a member holds."""
+    """A queue that a member owns."""
 
     queue: MessageQueue
     owner: str
     epoch: int
-    # Wall clock, epoch milliseconds; 0: not known.
+    # Wall clock, epoch milliseconds; 0: unknown.
     since_ms: int
-    # 0: the owner is no member any more.
+    # 0: the owner is no longer a member.
     lease_left_ms: int
     # Members that wait for the queue, sorted.
     waiting: tuple[str, ...]
@@ -36,22 +36,22 @@ class Lock:
 
 @dataclass(frozen=True, slots=True)
 class OwnersThen:
-    """Who held what when a version of a group's membership was first asked for."""
+    """Owners when a version of a group's membership was first requested."""
 
     version: int
-    # None when there were too many.
+    # None: too many.
     owners: Mapping[MessageQueue, str] | None
 
 
 class Owners:
-    """Holders of the queues of all groups."""
+    """Owners of the queues of all groups."""
 
     def __init__(self) -> None:
         self._since: dict[tuple[str, MessageQueue], tuple[str, int]] = {}
         self._then: dict[str, OwnersThen] = {}
 
     def held_by(self, group: str, queue: MessageQueue, owner: str, now_ms: int) -> None:
-        """A queue was resolved, by an owner that may have held it before."""
+        """Record that a member owns a queue from now on, unless it already did."""
         key = (group, queue)
         known = self._since.get(key)
         if known is not None and known[0] == owner:
@@ -64,17 +64,17 @@ class Owners:
         self._since.pop((group, queue), None)
 
     def since_ms(self, group: str, queue: MessageQueue, owner: str) -> int:
-        """When an owner got a queue, 0 if that is not known."""
+        """When an owner got a queue, epoch milliseconds; 0: unknown."""
         known = self._since.get((group, queue))
         return known[1] if known is not None and known[0] == owner else 0
 
     def as_of(self, group: str, version: int, progress: Iterable[Progress]) -> OwnersThen:
-        """Who held what in a version of the group's membership.
+        """Owners of a group's queues for the current version of its membership.
 
         Args:
-            group: whose queues.
-            version: the present one.
-            progress: that of the group now; looked at only when the version is new.
+            group: name of the group.
+            version: current version.
+            progress: current progress of the group; only read if the version is new.
         """
         then = self._then.get(group)
         if then is None or then.version != version:
@@ -83,6 +83,6 @@ class Owners:
             self._then[group] = then
         return then
 
-    def forget(self, group: str) -> None:
-        """The group has no members any more."""
+    def remove(self, group: str) -> None:
+        """Remove the owners of a group without members."""
         self._then.pop(group, None)

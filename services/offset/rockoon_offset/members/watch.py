@@ -1,4 +1,4 @@
-"""Group watchers: one pending event for each, however slow it reads."""
+"""Watchers of groups. Each has at most one pending event, even if its client reads slowly."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable
@@ -10,7 +10,7 @@ from rockoon_core.message_queue import MessageQueue
 
 
 class Event(NamedTuple):
-    """What changed since a watcher last looked; the members are to be looked up now."""
+    """Changes since a watcher's last event. The reply takes the members from the membership."""
 
     reset_queues: frozenset[MessageQueue]
     released_queues: frozenset[MessageQueue]
@@ -20,11 +20,11 @@ class Event(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Watcher:
-    """What one stream has not been told yet. Changes add up; they never queue."""
+    """Changes that one stream has not sent yet. Changes are merged, never queued."""
 
-    # Empty for an onlooker.
+    # Empty for a watcher that is no member.
     member_id: str
-    # Of the group that it is a member of; 0: not known.
+    # Incarnation of the member's group; 0: unknown.
     group_incarnation: int
     wake: asyncio.Event = field(default_factory=asyncio.Event)
     reset_queues: set[MessageQueue] = field(default_factory=set)
@@ -37,7 +37,7 @@ class GroupWatch:
     """The streams of all groups.
 
     Args:
-        watchers_max: streams at once.
+        watchers_max: maximum open streams.
     """
 
     def __init__(self, watchers_max: int) -> None:
@@ -49,12 +49,12 @@ class GroupWatch:
     async def events(
         self, group: str, member_id: str = "", group_incarnation: int = 0
     ) -> AsyncIterator[Event]:
-        """One event at once, then one after every change; ends with the group, or at `close`.
+        """Yield an event now and after every change, until the group is deleted or `close`.
 
         Args:
-            group: whose changes.
-            member_id: who looks; empty for an onlooker.
-            group_incarnation: of the group that it joined; 0: not known.
+            group: name of the group.
+            member_id: the watching member; empty for a watcher that is no member.
+            group_incarnation: incarnation of the group that the member joined; 0: unknown.
 
         Raises:
             Busy: there are too many streams.
@@ -95,12 +95,12 @@ class GroupWatch:
             watcher.wake.set()
 
     def progress_reset(self, group: str, queues: Iterable[MessageQueue], member: str = "") -> None:
-        """Tell whoever reads by it, and onlookers.
+        """Notify the readers of progress that was reset, and watchers that are no members.
 
         Args:
-            group: whose progress was reset.
-            queues: on these.
-            member: that of this member only.
+            group: name of the group.
+            queues: the reset queues.
+            member: member whose own progress was reset; empty: the group's progress.
         """
         changed = frozenset(queues)
         for watcher in self._groups.get(group, ()):
@@ -109,7 +109,7 @@ class GroupWatch:
                 watcher.wake.set()
 
     def queue_released(self, group: str, queue: MessageQueue, waiting: frozenset[str]) -> None:
-        """Tell those who wait for a queue, and onlookers, that it is free."""
+        """Notify the waiting members, and watchers that are no members, of a released queue."""
         for watcher in self._groups.get(group, ()):
             if not watcher.member_id or watcher.member_id in waiting:
                 watcher.released_queues.add(queue)
@@ -122,11 +122,11 @@ class GroupWatch:
                 watcher.wake.set()
 
     def group_deleted(self, group: str, stays: Callable[[int], bool]) -> None:
-        """Tell those who watch it, but not those of a later group of the name.
+        """Notify the watchers of a deleted group, but not those of a later group of the name.
 
         Args:
-            group: its name.
-            stays: says of an incarnation whether it is a later one.
+            group: name of the group.
+            stays: whether an incarnation belongs to a later group of the same name.
         """
         for watcher in self._groups.get(group, ()):
             if not stays(watcher.group_incarnation):

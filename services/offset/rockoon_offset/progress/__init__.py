@@ -1,1 +1,1 @@
-"""Progress: committed offsets by reader and queue, and every way they change."""
+"""Progress: committed offsets by reader and queue, and all operations that change them."""

@@ -1,4 +1,4 @@
-"""Resets that were applied, kept so that they can be undone; a bounded number of them. Pure."""
+"""Applied resets, kept in a bounded number so that they can be undone. Pure."""
 
 from collections.abc import Iterator
 
@@ -6,20 +6,20 @@ from rockoon_core.errors import ResetNotFound
 from rockoon_offset.progress.records import ResetApplied
 
 RESETS_MAX = 1000
-# Queues in all of them.
+# Sum of the steps of all kept resets.
 RESET_STEPS_MAX = 100_000
 
 
 class AppliedResets:
-    """Of all groups."""
+    """Applied resets of all groups."""
 
     def __init__(self) -> None:
-        # Insertion order is age.
+        # The oldest first.
         self._resets: dict[str, ResetApplied] = {}
         self._steps = 0
 
     def find(self, reset_id: str) -> ResetApplied:
-        """Raises ResetNotFound: there was none, or it is too long ago."""
+        """Raises ResetNotFound: the reset was never applied, or is too old."""
         found = self.get(reset_id)
         if found is None:
             raise ResetNotFound(reset=reset_id)
@@ -35,7 +35,7 @@ class AppliedResets:
         return iter(tuple(self._resets.values()))
 
     def apply(self, reset: ResetApplied) -> None:
-        """A reset is now this; the oldest go when there are too many."""
+        """Add or replace a reset; beyond a bound, the oldest resets are removed."""
         before = self._resets.get(reset.reset_id)
         self._resets[reset.reset_id] = reset
         self._steps += len(reset.steps) - (len(before.steps) if before else 0)

@@ -1,4 +1,4 @@
-"""Calls to nameservers for many groups or topics, a limited number at a time."""
+"""Concurrent calls to nameservers for many groups or topics, with a bound."""
 
 import asyncio
 from collections.abc import Coroutine, Iterable, Iterator
@@ -10,11 +10,11 @@ CALLS_MAX = 16
 
 
 async def run_calls(calls: Iterable[Coroutine[Any, Any, None]]) -> None:
-    """Run calls, at most `CALLS_MAX` at a time; a call is created when it starts.
+    """Run calls, at most `CALLS_MAX` at a time. The iterable is advanced when a call starts.
 
     Raises:
-        NameserverUnavailable: of a call. Calls that were not started are skipped: each would wait
-            for its time limit.
+        NameserverUnavailable: a call failed. Calls that were not started are skipped, because each
+            would wait until its time limit.
     """
     waiting = iter(calls)
     failures: list[NameserverUnavailable] = []

@@ -1,4 +1,4 @@
-"""Commit rules: when a commit is accepted, and the error otherwise. Pure."""
+"""Commit rules: decides whether a commit is accepted. Pure."""
 
 from typing import NamedTuple
 
@@ -17,7 +17,7 @@ METADATA_BYTES_MAX = 4096
 
 
 class Commit(NamedTuple):
-    """A reader's wish to move its offset."""
+    """A reader's request to move its offset."""
 
     group: str
     queue: MessageQueue
@@ -31,13 +31,13 @@ class Commit(NamedTuple):
 def check_commit(
     commit: Commit, progress: Progress | None, incarnation: int | None, end: int | None
 ) -> None:
-    """Whether a commit is taken.
+    """Raise an error if a commit must be refused.
 
     Args:
-        commit: the wish.
-        progress: what is stored.
-        incarnation: create revision of the queue in the routes now; None when it is unknown.
-        end: a recent end of the queue; None when nobody can tell.
+        commit: the commit.
+        progress: the stored progress.
+        incarnation: create revision of the queue in the current routes; None: unknown.
+        end: a recent end of the queue; None: unknown.
 
     Raises:
         InvalidOffset, InvalidArgument, Fenced, CommitBehind, OffsetBeyondEnd.

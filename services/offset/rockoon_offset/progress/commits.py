@@ -1,4 +1,4 @@
-"""Commits and releases: checked, taken by the ledger, durable when answered."""
+"""Commits and releases of queues: check, apply to the ledger, wait until durable."""
 
 import asyncio
 from collections import Counter
@@ -15,19 +15,19 @@ from rockoon_offset.progress.readers import group_of
 from rockoon_offset.progress.records import Record
 from rockoon_offset.route_table import RouteTable
 
-# After a broker failed to answer, commits do not wait for it again for so long.
+# For this time after a failed call to a broker, commits do not call the broker again.
 AWAY_SECONDS = 1.0
 
 
 class Outcome(NamedTuple):
-    """What became of one commit: the offset that is stored now, and why not if it was refused."""
+    """Result of one commit: the offset that is stored now, and the error if it was refused."""
 
     offset: int
     error: RockoonError | None
 
 
 class Release(NamedTuple):
-    """A member's wish to give up a queue."""
+    """A member's request to release a queue."""
 
     group: str
     queue: MessageQueue
@@ -35,13 +35,13 @@ class Release(NamedTuple):
 
 
 class QueueEnds:
-    """The last known end of queues; asked for again only when a commit goes beyond it.
+    """Cache of queue ends. An end is read again only if a commit is beyond the cached end.
 
-    Commits that need the same broker at once share a call: while one is out, the others wait, and
-    the next call asks for all their queues together.
+    Concurrent commits on queues of one broker share calls: while a call is in progress, later
+    requests wait, and the next call contains all their queues.
 
     Args:
-        brokers: whom to ask.
+        brokers: client of the brokers.
         now_seconds: monotonic.
     """
 
@@ -50,10 +50,10 @@ class QueueEnds:
         self._now_seconds = now_seconds
         self._ends: dict[MessageQueue, int] = {}
         self._wanted: dict[str, set[MessageQueue]] = {}
-        # Guards, per broker, the one call that is out.
+        # Broker name → held during a call to it.
         self._asking: dict[str, asyncio.Lock] = {}
         self._away_until: dict[str, float] = {}
-        # Queues whose end could not be had when it was last wanted.
+        # Queues whose end could not be read at the last attempt.
         self._unknown: set[MessageQueue] = set()
 
     def known(self, queue: MessageQueue) -> int:
@@ -61,16 +61,16 @@ class QueueEnds:
         return self._ends.get(queue, 0)
 
     def is_unknown(self, queue: MessageQueue) -> bool:
-        """Whether the queue's broker could not be asked when it was last wanted."""
+        """Whether the last attempt to read the queue's end failed."""
         return queue in self._unknown
 
-    def forget_topics(self, topics: Iterable[str]) -> None:
+    def drop_topics(self, topics: Iterable[str]) -> None:
         names = frozenset(topics)
         self._ends = {queue: end for queue, end in self._ends.items() if queue.topic not in names}
         self._unknown = {queue for queue in self._unknown if queue.topic not in names}
 
     async def refresh(self, queues: Iterable[MessageQueue]) -> None:
-        """Ask for the ends of some queues; brokers that do not answer are away for a moment."""
+        """Read the ends of queues. A broker that does not answer is skipped for `AWAY_SECONDS`."""
         by_broker: dict[str, set[MessageQueue]] = {}
         for queue in queues:
             by_broker.setdefault(queue.broker, set()).add(queue)
@@ -106,13 +106,13 @@ class QueueEnds:
 
 
 class Commits:
-    """Takes commits.
+    """Applies commits and releases.
 
     Args:
         store: progress.
         table: the queues' incarnations.
         ends: the queues' ends.
-        release: takes a member (last) off a queue of a group.
+        release: called with group, queue and member id; removes the member as owner of the queue.
         now_ms: wall clock.
     """
 
@@ -129,20 +129,20 @@ class Commits:
         self._ends = ends
         self._release = release
         self._now_ms = now_ms
-        # Since the start, of one queue each; what was refused by the error's name.
-        self.taken = 0
+        # Commits of one queue since the start; refused ones by the error's name.
+        self.accepted = 0
         self.refused: Counter[str] = Counter()
 
     async def commit(
         self, commits: Sequence[Commit], releases: Sequence[Release] = ()
     ) -> list[Outcome]:
-        """Take each commit or refuse it, for itself; then release; what is returned is durable.
+        """Apply or refuse each commit separately, then release queues. The result is durable.
 
-        Whatever becomes of its commit, a queue is released: who lets go of it does not read it any
-        more. Cancelling it is safe: what was taken stays taken.
+        A queue is released even if its commit is refused, because the member no longer reads it.
+        Cancelling is safe: accepted commits stay accepted.
 
         Raises:
-            Busy, StoreFailed: none was taken.
+            Busy, StoreFailed: no commit was accepted.
         """
         self._store.admit()
         beyond = {commit.queue for commit in commits if self._goes_beyond(commit)}
@@ -165,7 +165,7 @@ class Commits:
                 error = self._explained(commit, reason)
                 self.refused[error.name] += 1
             else:
-                self.taken += 1
+                self.accepted += 1
             progress = self._store.ledger.find(commit.group, commit.queue)
             outcomes.append(Outcome(0 if progress is None else progress.offset, error))
         self._store.write(records)
@@ -184,20 +184,20 @@ class Commits:
         )
 
     def _end(self, commit: Commit) -> int | None:
-        """The end to check against; None when the broker cannot be asked.
+        """End of the queue for the check of a commit; None: unknown, the broker did not answer.
 
-        Then the commit is taken: a reader can only have got there by reading, refusing it would
-        have messages read twice because of a check, and Resolve compares with the real end anyway.
+        Then the commit is accepted: the reader has read these messages, a refusal would only cause
+        redelivery, and Resolve compares with the real end later.
         """
         known = self._ends.known(commit.queue)
         return None if commit.offset > known and self._ends.is_unknown(commit.queue) else known
 
     def _explained(self, commit: Commit, reason: RockoonError) -> RockoonError:
-        """A name that does not exist at all is a better reason than that nothing is stored."""
+        """Without progress, return a better error if the topic, queue or group does not exist."""
         if self._store.ledger.find(commit.group, commit.queue) is not None:
             return reason
         if not self._table.revision:
-            # Without routes nothing is known not to exist.
+            # Without routes it is unknown what exists.
             return reason
         try:
             self._table.create_revision(commit.queue)

@@ -1,8 +1,8 @@
-"""Queues of groups' own topics, %RETRY%GROUP and %DLQ%GROUP, that imported progress is on.
+"""Creation of queues of %RETRY%GROUP and %DLQ%GROUP for imported progress.
 
-Nameservers make these topics when they are first needed, so they do not exist yet when progress
-comes from another cluster. An import that skipped their offsets would have the group handle every
-message of its retry topic again.
+Nameservers create these topics at their first use, so they may not exist when progress is imported
+from another cluster. If an import skipped their offsets, the group would handle every message of
+its retry topic again.
 """
 
 from collections.abc import Mapping, Sequence
@@ -37,44 +37,44 @@ from rockoon_proto.v1.nameserver_pb2 import (
     ProvideGroupTopicRequest,
 )
 
-# On one broker, as nameservers bound it.
+# Queues of a topic on one broker: the bound of the nameservers.
 QUEUES_MAX = 4_096
 CALL_SECONDS_MAX = 3.0
 
 
-class Place(NamedTuple):
-    """A group's own topic on one broker."""
+class BrokerTopic(NamedTuple):
+    """A retry or dead-letter topic on one broker."""
 
     topic: str
     broker: str
 
 
 class GroupQueuesMade(NamedTuple):
-    """Which queues of groups' own topics an import lacked.
+    """Missing retry and dead-letter queues that an import created, or would create.
 
     Attributes:
-        queues: how many queues each topic has or would have on a broker.
-        refused: why they could not be made.
+        queues: number of queues that each topic has after the import on a broker.
+        refused: errors of topics that could not be created.
     """
 
-    queues: Mapping[Place, int]
-    refused: Mapping[Place, RockoonError]
+    queues: Mapping[BrokerTopic, int]
+    refused: Mapping[BrokerTopic, RockoonError]
 
     def refusal(self, queue: MessageQueue) -> RockoonError | None:
-        return self.refused.get(Place(queue.topic, queue.broker))
+        return self.refused.get(BrokerTopic(queue.topic, queue.broker))
 
     def includes(self, queue: MessageQueue) -> bool:
-        place = Place(queue.topic, queue.broker)
-        return place not in self.refused and queue.queue_id < self.queues.get(place, 0)
+        topic = BrokerTopic(queue.topic, queue.broker)
+        return topic not in self.refused and queue.queue_id < self.queues.get(topic, 0)
 
 
 class GroupQueues:
-    """Makes the queues that an import lacks.
+    """Creates missing retry and dead-letter queues of an import.
 
     Args:
-        routes: groups and queues that exist.
-        nameservers: make groups and topics.
-        route_wait_seconds: how long to wait for the routes of a topic that was made.
+        routes: existing groups and queues.
+        nameservers: create groups and topics.
+        route_wait_seconds: how long to wait for the routes of a created topic.
     """
 
     def __init__(self, routes: Routes, nameservers: Nameservers, route_wait_seconds: float) -> None:
@@ -85,46 +85,46 @@ class GroupQueues:
     async def make(
         self, entries: Sequence[Entry], share: LoopShare, *, dry_run: bool
     ) -> GroupQueuesMade:
-        """Make the queues that entries are on and that do not exist; groups, too.
+        """Create the missing queues of import entries, and their groups.
 
         Args:
-            entries: names and numbers that were checked.
-            share: of the event loop.
-            dry_run: only find out which queues are missing.
+            entries: entries with checked names and numbers.
+            share: yields to the event loop.
+            dry_run: only compute which queues are missing.
 
         Raises:
             NameserverUnavailable: no nameserver answers.
         """
         table = self._routes.table
-        lacking: dict[Place, int] = {}
+        lacking: dict[BrokerTopic, int] = {}
         groups: set[str] = set()
         for entry in entries:
             await share.pause_when_used()
             groups.add(group_of(entry.group))
             queue = entry.queue
             if is_of_a_group(queue) and table.create_revision_or_none(queue) is None:
-                place = Place(queue.topic, queue.broker)
-                lacking[place] = max(lacking.get(place, 0), queue.queue_id + 1)
-        refused: dict[Place, RockoonError] = {}
+                topic = BrokerTopic(queue.topic, queue.broker)
+                lacking[topic] = max(lacking.get(topic, 0), queue.queue_id + 1)
+        refused: dict[BrokerTopic, RockoonError] = {}
 
-        async def make_one(place: Place, queues: int) -> None:
+        async def make_one(wanted: BrokerTopic, queues: int) -> None:
             try:
-                await self._make_place(place, queues, groups, dry_run=dry_run)
+                await self._make_one(wanted, queues, groups, dry_run=dry_run)
             except NameserverUnavailable:
                 raise
             except RockoonError as reason:
-                refused[place] = reason
+                refused[wanted] = reason
 
-        await run_calls(make_one(place, queues) for place, queues in lacking.items())
+        await run_calls(make_one(wanted, queues) for wanted, queues in lacking.items())
         return GroupQueuesMade(lacking, refused)
 
-    async def _make_place(
-        self, place: Place, queues: int, groups: set[str], *, dry_run: bool
+    async def _make_one(
+        self, wanted: BrokerTopic, queues: int, groups: set[str], *, dry_run: bool
     ) -> None:
-        table, group = self._routes.table, owner_of(place.topic)
-        if place.broker not in table.brokers:
-            # A nameserver would make the queues, and a misspelt broker would have them for ever.
-            raise BrokerUnavailable(broker=place.broker)
+        table, group = self._routes.table, owner_of(wanted.topic)
+        if wanted.broker not in table.brokers:
+            # A nameserver would create the queues, and a misspelt broker name would keep them.
+            raise BrokerUnavailable(broker=wanted.broker)
         if group not in table.groups and group not in groups:
             raise GroupNotFound(group=group)
         if dry_run:
@@ -138,20 +138,21 @@ class GroupQueues:
             )
         request = ProvideGroupTopicRequest(
             group=group,
-            topic=GROUP_RETRY if is_retry_topic(place.topic) else GROUP_DEAD_LETTERS,
-            broker=place.broker,
+            topic=GROUP_RETRY if is_retry_topic(wanted.topic) else GROUP_DEAD_LETTERS,
+            broker=wanted.broker,
             queues=queues,
         )
         reply = await nameservers.call(
             lambda stub: stub.ProvideGroupTopic(request, timeout=timeout, metadata=metadata)
         )
         if not await self._routes.wait_revision(reply.revision, self._route_wait_seconds):
-            reason = f"the routes of the new topic {place.topic} did not arrive; import again"
+            reason = f"the routes of the new topic {wanted.topic} did not arrive; import again"
             raise NotReady(service="the offset service", reason=reason)
 
 
 def is_of_a_group(queue: MessageQueue) -> bool:
-    """Whether nameservers can make a queue: of a retry or dead-letter topic, with a possible id."""
+    """Whether nameservers can create a queue: its topic is a retry or dead-letter topic, and its id
+    is in range."""
     is_own = is_retry_topic(queue.topic) or is_dlq_topic(queue.topic)
     return is_own and queue.queue_id < QUEUES_MAX and not group_fault(owner_of(queue.topic))
 

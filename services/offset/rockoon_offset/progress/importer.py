@@ -1,8 +1,8 @@
-"""Imports of progress: entries of a file become progress, each for itself.
+"""Imports of progress: stores the entries of a file, each separately.
 
-An import may have tens of thousands of entries. It works in slices. Each slice is durable before
-the next one begins. If an import fails, the slices before stay imported, and the next import of the
-same file skips their entries.
+An import may have tens of thousands of entries and works in slices. Each slice is durable before
+the next slice starts. If an import fails, the former slices stay imported, and the next import of
+the same file skips their entries.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -28,23 +28,23 @@ from rockoon_offset.start.subscriptions import Subscription, Subscriptions
 
 ENTRIES_MAX = 100_000
 SLICE_ENTRIES = 1_000
-# Of steps, and of sentences, in one report.
+# Steps, and skipped entries, in one report.
 REPORTED_MAX = 1_000
 BROKER_BYTES_MAX = 255
 QUEUE_ID_END = 1 << 31
-CREATED_AGAIN = "the queue was deleted or created again meanwhile"
+CREATED_AGAIN = "the queue was deleted or created again during the import"
 
 
 class ImportedStep(NamedTuple):
-    """What an import did, or would do, to one queue."""
+    """Change of one queue's progress by an import or a dry run."""
 
     step: ResetStep
-    # The queue is of a group's own topic, and the import makes it.
+    # The import creates the queue; its topic is a retry or dead-letter topic.
     creates_queue: bool
 
 
-class Wanted(NamedTuple):
-    """What one import is asked for."""
+class ImportOptions(NamedTuple):
+    """Options of one import, and the queues that it created."""
 
     operator: str
     dry_run: bool
@@ -54,11 +54,11 @@ class Wanted(NamedTuple):
 
 @dataclass(slots=True)
 class Imported:
-    """What an import did, or would do: counts, and the first `REPORTED_MAX` of each kind."""
+    """Report of an import or a dry run: counts, and the first `REPORTED_MAX` of each kind."""
 
     steps: list[ImportedStep] = field(default_factory=list)
     steps_count: int = 0
-    # One sentence for each entry that was not imported.
+    # Place and reason of each skipped entry.
     skipped: list[str] = field(default_factory=list)
     skipped_count: int = 0
 
@@ -74,15 +74,15 @@ class Imported:
 
 
 class Importer:
-    """Stores offsets that came from elsewhere.
+    """Imports offsets from files.
 
     Args:
         store: progress.
-        table: the queues that exist.
-        subscriptions: are recorded, with groups that do not exist.
-        group_queues: are made where progress is on them.
-        brokers: their queues' ends bound the offsets.
-        watch: is notified of changed progress.
+        table: existing queues.
+        subscriptions: records missing subscriptions and groups.
+        group_queues: creates missing retry and dead-letter queues.
+        brokers: ends of the queues, which bound the offsets.
+        watch: notified of changed progress.
         now_ms: wall clock, epoch milliseconds.
     """
 
@@ -107,25 +107,24 @@ class Importer:
     async def import_entries(
         self, entries: ReadEntries, operator: str, *, dry_run: bool, overwrite: bool
     ) -> Imported:
-        """Import entries, each for itself.
+        """Import entries, each separately. After an error, completed slices stay imported.
 
         Args:
             entries: at most `ENTRIES_MAX`.
-            operator: person and reason, for the record.
+            operator: person and reason; stored with the progress.
             dry_run: only report the changes.
             overwrite: replace stored progress, also by smaller offsets.
 
         Raises:
             InvalidArgument: too many entries.
-            NameserverUnavailable: a group or topic cannot be made.
-            Busy, StoreNotWritable, StoreFailed, NotLeader, NotEnoughReplicas: as the names say.
-            Whatever is raised, slices before stay imported.
+            NameserverUnavailable: a group or topic cannot be created.
+            Busy, StoreNotWritable, StoreFailed, NotLeader, NotEnoughReplicas: see `ProgressStore`.
         """
         if len(entries) > ENTRIES_MAX:
             raise InvalidArgument(reason=f"more than {ENTRIES_MAX} entries at once")
         self._store.admit()
         report, share = Imported(), LoopShare()
-        sound: list[Entry] = []
+        valid: list[Entry] = []
         for entry in entries:
             await share.pause_when_used()
             if not isinstance(entry, Entry):
@@ -133,17 +132,17 @@ class Importer:
             elif fault := entry_fault(entry):
                 report.add_skipped(place_of(entry), fault)
             else:
-                sound.append(entry)
-        made = await self._group_queues.make(sound, share, dry_run=dry_run)
-        wanted = Wanted(operator, dry_run, overwrite, made)
-        for first in range(0, len(sound), SLICE_ENTRIES):
+                valid.append(entry)
+        made = await self._group_queues.make(valid, share, dry_run=dry_run)
+        options = ImportOptions(operator, dry_run, overwrite, made)
+        for first in range(0, len(valid), SLICE_ENTRIES):
             self._store.admit()
-            await self._import_slice(sound[first : first + SLICE_ENTRIES], wanted, report, share)
+            await self._import_slice(valid[first : first + SLICE_ENTRIES], options, report, share)
             await self._store.durable()
         return report
 
     async def _import_slice(
-        self, entries: Sequence[Entry], wanted: Wanted, report: Imported, share: LoopShare
+        self, entries: Sequence[Entry], options: ImportOptions, report: Imported, share: LoopShare
     ) -> None:
         create_revisions = {
             entry.queue: revision
@@ -152,49 +151,49 @@ class Importer:
         }
         states = await self._brokers.queue_states(create_revisions)
         subscriptions: Mapping[tuple[str, str], Subscription | RockoonError] = {}
-        if not wanted.dry_run:
+        if not options.dry_run:
             subscriptions = await self._subscribed(
                 {
                     (group_of(entry.group), entry.queue.topic)
                     for entry in entries
-                    if not isinstance(self._step(entry, create_revisions, states, wanted), str)
+                    if not isinstance(self._step(entry, create_revisions, states, options), str)
                 }
             )
         for entry in entries:
             await share.pause_when_used()
-            # Again: progress and routes may have changed since, and from here on nothing waits.
-            step = self._step(entry, create_revisions, states, wanted)
+            # Again: progress and routes may have changed. No await follows for this entry.
+            step = self._step(entry, create_revisions, states, options)
             if isinstance(step, str):
                 report.add_skipped(place_of(entry), step)
                 continue
-            if not wanted.dry_run:
+            if not options.dry_run:
                 subscription = subscriptions.get((group_of(entry.group), entry.queue.topic))
                 if not isinstance(subscription, Subscription):
                     report.add_skipped(place_of(entry), subscription or CREATED_AGAIN)
                     continue
-                self._store_step(entry.group, subscription, step, wanted.operator)
-            report.add_step(ImportedStep(step, wanted.made.includes(entry.queue)))
+                self._store_step(entry.group, subscription, step, options.operator)
+            report.add_step(ImportedStep(step, options.made.includes(entry.queue)))
 
     def _step(
         self,
         entry: Entry,
         asked: Mapping[MessageQueue, int],
         states: Answers[QueueState],
-        wanted: Wanted,
+        options: ImportOptions,
     ) -> ResetStep | str:
-        """What an entry would change, or why it is skipped.
+        """Return the change that an entry makes, or the reason why it is skipped.
 
         Args:
-            entry: which.
-            asked: create revisions of the queues that the brokers were asked about.
-            states: the brokers' answers.
-            wanted: see `Wanted`.
+            entry: the entry.
+            asked: create revisions of the queues at the time of the broker calls.
+            states: results of the broker calls.
+            options: options of the import.
         """
         queue = entry.queue
-        if refusal := wanted.made.refusal(queue):
+        if refusal := options.made.refusal(queue):
             return str(refusal)
-        if wanted.dry_run and wanted.made.includes(queue):
-            # Its ends are known once its broker knows the topic.
+        if options.dry_run and options.made.includes(queue):
+            # The queue does not exist yet, so its ends are unknown.
             return ResetStep(queue, None, entry.offset, 0, 0, clamped=False, incarnation=0, epoch=0)
         try:
             create_revision = self._table.create_revision(queue)
@@ -206,7 +205,7 @@ class Importer:
         if isinstance(state, RockoonError):
             return str(state)
         stored = self._store.ledger.find(entry.group, queue)
-        if stored is not None and not wanted.overwrite:
+        if stored is not None and not options.overwrite:
             return f"offset {stored.offset} is stored already"
         offset = min(max(entry.offset, state.min_offset), state.max_offset)
         return ResetStep(
@@ -223,10 +222,10 @@ class Importer:
     async def _subscribed(
         self, readers: Iterable[tuple[str, str]]
     ) -> dict[tuple[str, str], Subscription | RockoonError]:
-        """Subscriptions of groups to topics. Missing ones are recorded, with their groups.
+        """Return subscriptions of groups to topics. Missing subscriptions and groups are created.
 
         Args:
-            readers: group and topic.
+            readers: pairs of group and topic.
 
         Raises:
             NameserverUnavailable: no nameserver answers.
@@ -267,7 +266,7 @@ class Importer:
         self._watch.progress_reset(group, [step.queue], member)
 
     def _make_known(self, group: str, incarnation: int, member: str, topic: str) -> None:
-        """A member that has progress has come; queues that are there now are not new to it."""
+        """Make a member with imported progress known; existing queues are not new to it."""
         found = self._table.topics.get(topic)
         revision = max(found.create_revisions.values(), default=0) if found else 0
         known = self._store.ledger.known.reads(
@@ -281,7 +280,7 @@ def place_of(entry: Entry) -> str:
 
 
 def entry_fault(entry: Entry) -> str:
-    """Why an entry can be no progress; empty when it can be."""
+    """Reason why an entry is invalid; empty if it is valid."""
     group, separator, member = entry.group.partition(SEPARATOR)
     queue = entry.queue
     name_fault: str | None = group_fault(group) or (separator and member_fault(member))

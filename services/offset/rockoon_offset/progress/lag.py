@@ -1,7 +1,7 @@
-"""Lag of a group: which services are asked for what, in which order.
+"""Lag of a group: collects committed offsets, members' positions and the brokers' queue ends.
 
-Committed offsets are taken first, the queues' ends after them, each broker's in one call. What is
-not known is said to be unknown.
+Committed offsets are read before the queues' ends, and each broker is called once. A value that is
+not known is reported as unknown.
 """
 
 from collections.abc import Callable, Iterable
@@ -24,17 +24,17 @@ EVERYTHING = "*"
 
 
 class Lags:
-    """Looks at lags.
+    """Computes lags.
 
     Args:
         store: progress.
         table: queues and groups.
-        brokers: the queues' ends.
-        membership: how far members have pulled.
-        filters: of the readers.
+        brokers: ends of the queues.
+        membership: pulled positions of the members.
+        filters: filters of the readers.
         now_ns: monotonic.
-        rows_max: lags in one answer.
-        visibility_ms: epoch milliseconds, by which acquired messages become visible again.
+        rows_max: maximum rows of one reply.
+        visibility_ms: clock of visibility times, epoch milliseconds.
     """
 
     def __init__(
@@ -58,15 +58,15 @@ class Lags:
         self._visibility_ms = visibility_ms
 
     async def lags(self, group: str, topic: str) -> list[QueueLag]:
-        """Lags of a group, sorted by queue, then by member.
+        """Return the lags of a group, sorted by queue, then by member.
 
         Args:
-            group: its name.
-            topic: empty means every topic that the group reads or has progress on.
+            group: name of the group.
+            topic: empty: every topic that the group reads or has progress on.
 
         Raises:
-            GroupNotFound, TopicNotFound: as the text says.
-            InvalidArgument: there are too many.
+            GroupNotFound, TopicNotFound: the group or topic is not in the routes.
+            InvalidArgument: more than `rows_max` rows.
         """
         if group not in self._table.groups:
             raise GroupNotFound(group=group)
@@ -124,7 +124,7 @@ class Lags:
         ]
 
     def disks(self, lags: Iterable[QueueLag]) -> list[BrokerDisk]:
-        """What brokers of some queues said of their disks when the lags were looked at."""
+        """Disk states of the brokers in a result of `lags`, as last reported."""
         brokers = sorted({lag.queue.broker for lag in lags if not lag.unknown_because})
         known = self._brokers.disks
         return [
@@ -134,7 +134,7 @@ class Lags:
         ]
 
     def _received(self, group: str, queue: MessageQueue) -> Received | None:
-        """What receivers have of a queue; None: nothing, since it was last begun."""
+        """State of a queue's window; None: receivers have acquired nothing from it."""
         window = self._store.ledger.windows.find(group, queue)
         if window is None or not window.since:
             return None
@@ -146,7 +146,8 @@ class Lags:
         )
 
     def _rows(self, group: str, shared: QueueLag) -> list[QueueLag]:
-        """Whose lags of a queue there are, without figures: the group's, and those of members."""
+        """Rows of a queue without values: one for the group, and one for each member with its own
+        progress."""
         queue = shared.queue
         ledger = self._store.ledger
         if self._table.groups[group].config.broadcast_progress != BROADCAST_SERVER:
@@ -165,7 +166,7 @@ class Lags:
         return lease is None or lease.member.mode != BROADCASTING
 
     def topics_of(self, group: str) -> set[str]:
-        """Those that a group reads or has progress on."""
+        """Topics that a group reads or has progress on."""
         subscribed = {topic for name, topic in self._table.subscriptions if name == group}
         return subscribed | {each.queue.topic for each in self._store.ledger.each_progress(group)}
 
@@ -189,9 +190,9 @@ class Lags:
 
 
 class Filter(NamedTuple):
-    """Filters by which a group reads a topic."""
+    """Filters of a group's readers on a topic."""
 
-    # Empty: all readers read everything.
+    # Empty: all readers read all messages.
     text: str
-    # Readers that share the queues differ.
+    # Readers that share the queues have different filters.
     differ: bool

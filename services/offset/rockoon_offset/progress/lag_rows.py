@@ -1,14 +1,14 @@
 """Lag of one reader on one queue, from progress, positions and queue ends. Pure.
 
-The ledger has the committed offset, the broker the queue's ends and what retention may do, the
-owner how far it has pulled. What one of them did not say is unknown here, never guessed.
+The ledger has the committed offset, the broker has the queue's ends and the expected deletion, and
+the owner has its pulled position. A value that was not reported is unknown, never guessed.
 
 Every message from the committed offset to the end of the queue counts once:
 
     lag = lost + settled_above + in_flight + ready
 
-A lost message was deleted by retention before a reader settled it. For an owner, which reports
-numbers and not offsets, all deleted messages count as lost: it may have passed over them.
+Retention deleted a lost message before a reader settled it. An owner reports the number of
+unfinished messages, not their offsets. So for an owner all deleted messages count as lost.
 """
 
 from typing import NamedTuple
@@ -22,7 +22,7 @@ from rockoon_offset.progress.records import Progress
 
 
 class QueueLag(NamedTuple):
-    """As QueueLag in offset.proto; None is unknown, or without meaning there."""
+    """See QueueLag in offset.proto. None: unknown, or not applicable."""
 
     queue: MessageQueue
     owner: str = ""
@@ -51,17 +51,17 @@ class QueueLag(NamedTuple):
 
 
 class Received(NamedTuple):
-    """What receivers have of a queue, message by message."""
+    """State of a queue that receivers read."""
 
     in_flight: int
     settled_above: int
-    # The smallest offset that one may get.
+    # Smallest offset that a receiver may acquire.
     first_ready: int
     as_of_ms: int
     window: WindowCopy
 
     def kept_below(self, offset: int) -> int:
-        """Count the messages below an offset that receivers have settled or in flight."""
+        """Number of messages below an offset that are settled or in flight."""
         return self.window.kept_below(offset)
 
 
@@ -82,15 +82,15 @@ def filled(
     unpulled: QueueState | RockoonError | None = None,
     received: Received | None = None,
 ) -> QueueLag:
-    """Fill in a row.
+    """Return a row with values.
 
     Args:
-        row: what is known of queue and reader.
-        progress: taken before `state`: an end only grows, so no difference is negative.
-        state: of the queue, asked about the message at the committed offset; or why it is not told.
-        owner: of the progress; None when no live member has the queue.
-        unpulled: of the queue, asked about the message at `pulled_offset`, if there is one.
-        received: by receivers; None: there are none, or a member reads the queue.
+        row: row with queue and reader.
+        progress: read before `state`; ends only grow, so no difference is negative.
+        state: state of the queue with the message at the committed offset, or the broker's error.
+        owner: lease of the owner; None: no live member owns the queue.
+        unpulled: state of the queue with the message at `pulled_offset`, if there is one.
+        received: state by receivers; None: no receivers, or a member reads the queue.
     """
     row = row._replace(owner="" if progress is None else progress.owner)
     if isinstance(state, RockoonError):
@@ -100,7 +100,7 @@ def filled(
     )
     if progress is None:
         return row
-    # Below zero only when the log has lost its tail: then nothing is left to read.
+    # Negative only if the broker lost the end of its log: then there is no message to read.
     lag = max(0, state.max_offset - progress.offset)
     deleted = min(lag, max(0, state.min_offset - progress.offset))
     row = row._replace(
@@ -139,13 +139,13 @@ def filled(
 
 
 def received_parts(lag: int, deleted: int, progress: Progress, received: Received) -> LagParts:
-    """Parts of the lag where receivers read message by message.
+    """Parts of the lag of a queue that receivers read.
 
     Args:
-        lag: messages from the committed offset on.
-        deleted: number of the first messages, deleted by retention.
+        lag: number of messages from the committed offset on.
+        deleted: how many of them, the first ones, retention has deleted.
         progress: has the committed offset.
-        received: what receivers have.
+        received: state by receivers.
     """
     kept = received.kept_below(progress.offset + deleted) if deleted else 0
     lost = max(0, deleted - kept)
@@ -155,11 +155,11 @@ def received_parts(lag: int, deleted: int, progress: Progress, received: Receive
 
 
 def pulled_parts(lag: int, deleted: int, progress: Progress, position: Position) -> LagParts:
-    """Parts of the lag where an owner pulls.
+    """Parts of the lag of a queue that an owner pulls.
 
     Args:
         lag, deleted, progress: see `received_parts`.
-        position: how far the owner has pulled.
+        position: pulled position of the owner.
     """
     pulled = min(lag, max(deleted, position.next_offset - progress.offset)) - deleted
     in_flight = pulled if position.unfinished is None else min(pulled, position.unfinished)
@@ -172,7 +172,7 @@ def pulled_offset(
     owner: Lease | None,
     received: Received | None = None,
 ) -> int | None:
-    """Up to where all is taken, when that is beyond what is committed; None otherwise."""
+    """First offset that no reader has pulled or acquired, if above the committed offset."""
     if progress is not None and received is not None:
         ready = received.first_ready
         return ready if ready > progress.offset else None
@@ -185,13 +185,13 @@ def pulled_offset(
 
 
 def _position(queue: MessageQueue, progress: Progress, owner: Lease) -> Position | None:
-    """How far an owner has pulled, unless it is of a reading before this one."""
+    """Pulled position of an owner; None: not reported, or of a former epoch."""
     position = owner.positions.get(queue)
     return None if position is None or position.epoch != progress.epoch else position
 
 
 def _lag_ms(committed: int, state: QueueState) -> int | None:
-    """Age of the oldest unread message that is kept, by the broker's clock."""
+    """Age of the oldest unread message that is not deleted, by the broker's clock."""
     if committed >= state.max_offset or state.min_offset == state.max_offset:
         return 0
     if state.asked_store_ms is None:

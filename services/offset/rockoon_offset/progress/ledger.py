@@ -1,20 +1,21 @@
-"""Progress of all groups, and the rules it changes by. Pure: no disk, no clock, no wire.
+"""Ledger: progress of all groups, and the operations that change it. Pure: no disk, clock or wire.
 
-Every operation checks, returns the records that make the change, and has applied them already; who
-calls makes them durable before anybody hears of them. Replaying the records of all operations over
-an empty ledger gives the same ledger.
+Every operation checks its arguments, applies its change and returns the records of the change. The
+caller makes the records durable before it replies. Replaying the records of all operations on an
+empty ledger gives the same ledger.
 
 Invariants
-- An epoch is given out once: numbers come from one counter that survives deletion, so a commit from
-  before a deletion can never pass for one of the successor.
-- Progress moves back only by `force`, a reset or an import; the two latter take a new epoch.
-- Only the bearer of the current epoch commits.
-- A queue has at most one owner; only the owner itself releases it, and no operator takes it away.
-- Whoever has progress of its own is a known member; both are forgotten together.
+- An epoch is used once: one counter, which survives deletions, gives all epochs. So a commit from
+  before a deletion is never accepted for the new queue or group.
+- Progress moves back only by a forced commit, a reset or an import; a reset and an import start a
+  new epoch.
+- Only a commit with the current epoch is accepted.
+- A queue has at most one owner; only the owner releases it, never an operator.
+- A member with its own progress is a known member; both are removed together.
 
-What routes ask for beside that is in `reconciliation`, what records make in `ledger_state`.
+`reconciliation` has the changes by routes, `ledger_state` has the effect of each record.
 
-A "group" here is any reader (see `readers`), unless members are spoken of beside it.
+Here "group" means any reader (see `readers`), unless a member is an argument beside it.
 """
 
 from collections.abc import Sequence
@@ -42,7 +43,7 @@ from rockoon_offset.progress.records import (
 
 
 class Ledger(LedgerState):
-    """The operations of readers, members and operators on progress."""
+    """Operations of readers, members and operators on progress."""
 
     def service_started(self) -> list[Record]:
         return self.apply_all([self.counters._replace(starts=self.counters.starts + 1)])
@@ -62,10 +63,10 @@ class Ledger(LedgerState):
         member_id: str,
         now_ms: int,
     ) -> list[Record]:
-        """Write down where a reader starts, and who reads.
+        """Store the start position of a reader, and its owner.
 
-        A member that is not the owner becomes it and gets a new epoch; the owner keeps its epoch. A
-        reader without a member id changes no owner.
+        A member that is not the owner becomes the owner with a new epoch; the owner keeps its
+        epoch. A reader without a member id does not change the owner.
         """
         before = self.find(group, queue)
         if before is None:
@@ -74,8 +75,8 @@ class Ledger(LedgerState):
                 group=group,
                 queue=queue,
                 offset=decision.offset,
-                # From one counter for all: the queue's last epoch went with its progress, and would
-                # come again.
+                # The counter of all queues: the queue's last epoch was removed with its progress,
+                # so a counter per queue would repeat it.
                 epoch=self.counters.epoch + 1,
                 incarnation=incarnation,
                 group_incarnation=group_incarnation,
@@ -94,7 +95,7 @@ class Ledger(LedgerState):
         if member_id and member_id != before.owner:
             after = after._replace(owner=member_id, epoch=self.counters.epoch + 1)
         if decision.reason is not StartReason.COMMITTED:
-            # Whoever read by the old number must not commit on top of the new one.
+            # A reader with the old epoch must not commit after this change.
             epoch = self.counters.epoch + 1
             after = _with_start(after, decision, now_ms)._replace(
                 epoch=epoch, incarnation=incarnation, group_incarnation=group_incarnation
@@ -102,16 +103,17 @@ class Ledger(LedgerState):
         return [] if after == before else self.apply_all([Put(after)])
 
     def check_commit(self, commit: Commit, incarnation: int | None, end: int | None) -> None:
-        """Whether a commit would be taken. Arguments and errors as of `commit_check`."""
+        """Raise an error if a commit must be refused; see `commit_check`."""
         check_commit(commit, self.find(commit.group, commit.queue), incarnation, end)
 
     def commit(
         self, commit: Commit, incarnation: int | None, end: int | None, now_ms: int
     ) -> list[Record]:
-        """Move an offset; nothing to write when it is there already. Raises as `check_commit`."""
+        """Move an offset. Without a change there are no records. Raises the errors of
+        `check_commit`."""
         self.check_commit(commit, incarnation, end)
         progress = self.table.of(commit.group)[commit.queue]
-        # Members commit every few seconds, read or not: the journal must not grow by that.
+        # Members commit every few seconds, also without new messages. The journal must not grow.
         if commit.offset == progress.offset and commit.metadata == progress.metadata:
             return []
         return self.apply_all(
@@ -128,10 +130,10 @@ class Ledger(LedgerState):
         )
 
     def release(self, group: str, queue: MessageQueue, member_id: str) -> list[Record]:
-        """Take the owner off a queue; nothing to write when `member_id` is not the owner.
+        """Remove the owner of a queue. Without records if `member_id` is not the owner.
 
-        The epoch stays: a commit that was on its way still counts, as nobody reads yet. Whoever
-        resolves the queue next is another owner and gets a new one.
+        The epoch stays, so a commit that arrives after the release is still accepted: no other
+        member reads yet. The next member that resolves the queue gets a new epoch.
         """
         progress = self.holder(group, queue)
         if progress is None or not member_id or progress.owner != member_id:
@@ -150,15 +152,15 @@ class Ledger(LedgerState):
         operator: str,
         now_ms: int,
     ) -> list[Record]:
-        """Do a planned reset, all steps or none.
+        """Apply all steps of a planned reset, or none.
 
         Raises:
-            PlanStale: an offset or epoch is not what the plan saw.
+            PlanStale: an offset or epoch has changed since the plan.
         """
-        # All before the first change: what was applied for one step would have to be taken back.
+        # All checks come before the first change, so that no step must be undone.
         for step in steps:
             progress = self.find(reader_of(group, step.member), step.queue)
-            # The epoch too: at the same offset another owner may be reading on.
+            # The epoch too: the offset may be the same although the owner has changed.
             seen = (step.from_offset, step.epoch)
             now = (None, 0) if progress is None else (progress.offset, progress.epoch)
             if seen != now:
@@ -167,8 +169,8 @@ class Ledger(LedgerState):
         for position, step in enumerate(steps):
             text = f"reset {reset_id} by {operator or 'an operator'}: to {step.to_offset}"
             decision = Decision(step.to_offset, StartReason.RESET, text)
-            # The counter moves when records are applied, all of them below: two steps that shared
-            # a number would let the owner of one queue commit on the other.
+            # The counter only grows when the records are applied below. Two steps with the same
+            # epoch would let the owner of one queue commit on the other queue.
             epoch = self.counters.epoch + 1 + position
             reader = reader_of(group, step.member)
             records.append(
@@ -176,14 +178,17 @@ class Ledger(LedgerState):
                     reader, group_incarnation, step.queue, step.incarnation, epoch, decision, now_ms
                 )
             )
-        # Before the records are applied, after which the offsets to go back to are gone.
+        # Before the records are applied: they overwrite the former offsets.
         undoable = tuple(self._undoable(group, step) for step in steps)
         done = ResetApplied(reset_id, group, topic, operator, now_ms, undoable, undone=False)
         return self.apply_all([*records, done])
 
     def _undoable(self, group: str, step: ResetStep) -> ResetStep:
-        """What undoing goes back to: not an offset of a deleted queue of the name, but where its
-        reader would have begun on this one."""
+        """Return a step with the offset that an undo restores.
+
+        If the former offset belongs to a deleted queue of the same name, an undo goes to the start
+        of the current queue.
+        """
         stored = self.stored(reader_of(group, step.member), step.queue)
         is_other = stored is not None and stored.incarnation != step.incarnation
         return step._replace(from_offset=step.min_offset) if is_other else step
@@ -191,11 +196,11 @@ class Ledger(LedgerState):
     def undo_reset(
         self, reset_id: str, group_incarnation: int, operator: str, now_ms: int
     ) -> list[Record]:
-        """Put back what a reset replaced; nothing to write when it was undone already.
+        """Restore the progress that a reset replaced. Without records if it was undone before.
 
         Raises:
-            ResetNotFound: no such reset was applied, or it is too long ago.
-            PlanStale: a queue of it was deleted, or is another one by now.
+            ResetNotFound: the reset was never applied, or is too old.
+            PlanStale: a queue of the reset was deleted or created again.
         """
         reset = self.reset(reset_id)
         if reset.undone:
@@ -205,18 +210,18 @@ class Ledger(LedgerState):
             reader = reader_of(reset.group, step.member)
             progress = self.find(reader, step.queue)
             if progress is None and step.member and step.member not in self.known.of(reset.group):
-                # The member was forgotten with its progress.
+                # The member was removed with its progress.
                 continue
             if progress is None or progress.incarnation != step.incarnation:
                 raise PlanStale(
                     f"reset {reset_id!r} cannot be undone: queue {step.queue} was deleted or "
-                    "created again since, and the former offsets are not its own; reset the group "
-                    "to where it has to be",
+                    "created again, so its former offsets are not valid; reset the group to the "
+                    "offsets that it needs",
                     reset=reset_id,
                 )
             epoch = self.counters.epoch + 1 + position
             if step.from_offset is None:
-                # Its owner reads until it hears of this, or wants to commit.
+                # The owner stays, and reads until it is notified or its next commit is refused.
                 records.append(Reverted(progress._replace(epoch=epoch)))
                 continue
             text = f"reset {reset_id} undone by {operator or 'an operator'}: to {step.from_offset}"
@@ -243,7 +248,7 @@ class Ledger(LedgerState):
         decision: Decision,
         now_ms: int,
     ) -> list[Record]:
-        """Store an offset that came from elsewhere, under a new epoch."""
+        """Store an imported offset with a new epoch."""
         epoch = self.counters.epoch + 1
         return self.apply_all(
             [self._moved(group, group_incarnation, queue, incarnation, epoch, decision, now_ms)]

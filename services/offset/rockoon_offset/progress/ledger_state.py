@@ -1,7 +1,7 @@
-"""State of the ledger: what its records make, and what can be looked up in it. Pure.
+"""State of the ledger: effect of each record, and queries. Pure.
 
-Replaying the records of all operations over an empty state gives the same state, and so does
-replaying a snapshot's. No rule is looked at here: a record was checked when it was made.
+Replaying the records of all operations on an empty state gives the same state, and so does
+replaying the records of a snapshot. Records are not checked here: the operations checked them.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -39,7 +39,7 @@ from rockoon_offset.progress.records import (
 
 
 class LedgerState:
-    """Progress per group and queue, applied resets, and the members a restart has to remember."""
+    """Progress by reader and queue, windows, applied resets, and members."""
 
     def __init__(self) -> None:
         self.table = ProgressTable()
@@ -50,43 +50,41 @@ class LedgerState:
         self.known = KnownMembers()
         self.counters = Counters(epoch=0, starts=0, route_revision=0)
 
-    # Looking.
+    # Queries.
 
     def find(self, group: str, queue: MessageQueue) -> Progress | None:
         return self.table.find(group, queue)
 
     def holder(self, group: str, queue: MessageQueue) -> Progress | None:
-        """Whose owner holds a queue: progress, or what it was before it was taken back."""
+        """Progress with the owner of a queue: current progress, or progress removed by an undo."""
         return self.table.holder(group, queue)
 
     def holders(self, group: str) -> Mapping[MessageQueue, Progress]:
-        """As `holder`, of all queues."""
+        """`holder` of all queues."""
         return self.table.holders(group)
 
     def stored(self, group: str, queue: MessageQueue) -> Stored | None:
-        """Progress, or the memory of progress on a deleted queue of the same name."""
+        """Progress, or the incarnation of a deleted queue of the same name with progress."""
         progress = self.find(group, queue)
         if progress is not None:
             return Stored(progress.offset, progress.incarnation)
-        incarnation = self.table.gone(group, queue)
+        incarnation = self.table.deleted(group, queue)
         return None if incarnation is None else Stored(None, incarnation)
 
     def require_reached(self, group: str, queue: MessageQueue, revision: int) -> None:
-        """Whether routes are recent enough to say what became of a queue that a group has read.
+        """Raise RouteNotReached if progress is on a newer queue than the routes can know.
 
-        A nameserver that lags may be the first to answer after a restart: its routes then still
-        have the predecessor of a queue that was deleted and created again.
+        After a restart, a nameserver that lags may answer first. Its routes may still have the
+        former queue of a name that was deleted and created again.
 
         Args:
-            group: whose progress.
-            queue: which.
-            revision: of the routes.
-
-        Raises:
-            RouteNotReached: progress is on a later queue of the name than the routes can know.
+            group: the reader.
+            queue: the queue.
+            revision: revision of the routes.
         """
         stored = self.stored(group, queue)
-        # The routes of an etcd that was accepted instead of another count again.
+        # `route_revision` can be lower than the incarnation after a change of the etcd, whose
+        # revisions start again.
         if stored and revision < min(stored.incarnation, self.counters.route_revision):
             raise RouteNotReached(wanted=stored.incarnation, revision=revision)
 
@@ -97,27 +95,26 @@ class LedgerState:
         return self.table.readers()
 
     def readers(self, group: str) -> list[str]:
-        """A group and its members with progress of their own, in order."""
+        """A group and its known members, in order."""
         return [group, *(reader_of(group, name) for name in sorted(self.known.of(group)))]
 
     def all_progress(self) -> list[Progress]:
-        """Progress of all groups and members, in no order: a copy that costs little."""
+        """Progress of all readers, in no order: a cheap copy."""
         return list(self.table)
 
     def list_progress(self, group: str = "", topic: str = "", broker: str = "") -> list[Progress]:
-        """Progress of one group or all; sorted by group and queue. See `each_progress`."""
+        """List of `each_progress`."""
         return list(self.each_progress(group, topic, broker))
 
     def each_progress(
         self, group: str = "", topic: str = "", broker: str = ""
     ) -> Iterator[Progress]:
-        """Progress in the order of groups, members and queues; to be gone through before anything
-        changes.
+        """Progress, sorted by group, member and queue. Consume it before any change.
 
         Args:
-            group: with its members; empty means all.
-            topic: empty means all.
-            broker: empty means all.
+            group: a group with its members; empty: all groups.
+            topic: empty: all topics.
+            broker: empty: all brokers.
         """
         for name in self.readers(group) if group else sorted(self.groups(), key=in_order):
             for queue, progress in sorted(self.progress_of(name).items()):
@@ -129,7 +126,7 @@ class LedgerState:
         return self.resets.find(reset_id)
 
     def members(self) -> Iterable[MembersChanged]:
-        """Of each group that has any."""
+        """Members of each group that has members."""
         return self._members.values()
 
     def members_of(self, group: str) -> tuple[Member, ...]:
@@ -139,19 +136,19 @@ class LedgerState:
     # Records.
 
     def snapshot(self) -> Iterator[Record]:
-        """Records that make this ledger out of an empty one, from one moment.
+        """Records that restore the current ledger from an empty one.
 
-        The copy is taken when the method is called; going through it may happen later and in
-        another thread, as what it holds never changes.
+        The call copies the state, whose entries are immutable. So the iterator may run later and in
+        another thread.
         """
-        places, resets = self.table.snapshot(), tuple(self.resets)
+        progress, resets = self.table.snapshot(), tuple(self.resets)
         members, counters = self._members.copy(), self.counters
         known = list(self.known)
         windows = self.windows.snapshot()
 
         def records() -> Iterator[Record]:
-            yield from places
-            # Behind the progress that they belong to.
+            yield from progress
+            # After the progress that they belong to.
             yield from windows
             yield from resets
             yield from members.values()
@@ -161,7 +158,7 @@ class LedgerState:
         return records()
 
     def apply(self, record: Record) -> None:
-        """Make a record's change; it was checked when it was made."""
+        """Apply the change of a record, without checks."""
         match record:
             case Acquired():
                 self._acquired(record)
@@ -180,31 +177,31 @@ class LedgerState:
             case Put(progress):
                 before = self.table.find(progress.group, progress.queue)
                 if before is None or before.epoch != progress.epoch:
-                    # Whoever has the epoch reads from the offset on, and what is settled above is
-                    # not told to it.
+                    # The reader of the new epoch reads from the offset on, and does not know of
+                    # settled messages above it.
                     self.windows.drop(progress.group, progress.queue)
                 self.table.put(progress)
-                # Not left to Counters, which is not written with every epoch: after a restart the
-                # same number would be given out once more, and a commit of before pass.
-                self._epoch_given(progress.epoch)
+                # Counters is not written with every epoch. Without this line, a restart could use
+                # an epoch twice, and a commit of its first use would be accepted.
+                self._epoch_used(progress.epoch)
             case Removed(group, queue):
                 self.windows.drop(group, queue)
                 self.table.remove(group, queue)
             case Reverted(progress):
                 self.windows.drop(progress.group, progress.queue)
-                self.table.vacate(progress)
-                self._epoch_given(progress.epoch)
+                self.table.revert(progress)
+                self._epoch_used(progress.epoch)
             case QueueDeleted(group, queue, incarnation):
                 self.windows.drop(group, queue)
-                self.table.queue_gone(group, queue, incarnation)
+                self.table.queue_deleted(group, queue, incarnation)
             case KnownMember():
                 self.known.apply(record)
             case MemberForgotten(group, member):
                 self.known.apply(record)
-                self.table.forget({reader_of(group, member)})
+                self.table.remove_readers({reader_of(group, member)})
             case GroupDeleted(group):
-                remembered = self.table.remembered()
-                self.table.forget({name for name in remembered if group_of(name) == group})
+                known = self.table.known_readers()
+                self.table.remove_readers({name for name in known if group_of(name) == group})
                 self.windows.drop_group(group)
                 self.known.drop_group(group)
                 self._members.pop(group, None)
@@ -237,6 +234,6 @@ class LedgerState:
             self.apply(record)
         return records
 
-    def _epoch_given(self, epoch: int) -> None:
+    def _epoch_used(self, epoch: int) -> None:
         if epoch > self.counters.epoch:
             self.counters = self.counters._replace(epoch=epoch)

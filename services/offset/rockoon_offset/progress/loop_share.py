@@ -1,4 +1,4 @@
-"""Long work on the event loop, in slices between which other calls are answered."""
+"""Long work on the event loop, in slices of time that let other calls run."""
 
 import asyncio
 import time
@@ -7,13 +7,13 @@ SLICE_SECONDS = 0.01
 
 
 class LoopShare:
-    """Gives the event loop back when a slice of time is used up."""
+    """Yields to the event loop when a slice of time is used up."""
 
     def __init__(self) -> None:
         self._end_seconds = time.monotonic() + SLICE_SECONDS
 
     async def pause_when_used(self) -> None:
-        """To be called between two steps of the work."""
+        """Yield if the slice is used up. Call it between steps of the work."""
         if time.monotonic() >= self._end_seconds:
             await asyncio.sleep(0)
             self._end_seconds = time.monotonic() + SLICE_SECONDS

@@ -1,7 +1,7 @@
 """Files of progress: JSON Lines, and RocketMQ's consumerOffset.json. Pure.
 
-Readers return one result for each entry, so that an entry that cannot be read does not cost another
-one.
+The read functions return one result for each entry, so an invalid entry does not affect the other
+entries.
 """
 
 import json
@@ -22,21 +22,21 @@ from rockoon_offset.progress.readers import reader_of
 from rockoon_offset.progress.records import Progress
 from rockoon_offset.wire import progress_to_json
 
-# Of a sentence about an entry.
+# Length of a text about one entry.
 TEXT_CHARACTERS_MAX = 400
 
 
 class Entry(NamedTuple):
-    """An offset from a file. Names and numbers are as the file has them, and not checked yet."""
+    """An offset from a file. Names and numbers are not checked yet."""
 
-    # A reader's name, as in the ledger.
+    # Name of the reader, as in the ledger.
     group: str
     queue: MessageQueue
     offset: int
 
 
 class Unreadable(NamedTuple):
-    """An entry of a file that is not an offset: where it is, and why."""
+    """An invalid entry of a file, with its place and the reason."""
 
     place: str
     reason: str
@@ -54,15 +54,16 @@ def to_rocketmq(progress: Iterable[Progress], broker: str, changes: int, now_ms:
     """Return the consumerOffset.json of one broker.
 
     Args:
-        progress: of any brokers.
+        progress: progress on queues of any broker.
         broker: name of the broker whose queues are written.
-        changes: a number that grows when anything changes.
+        changes: number that grows with each change of progress.
         now_ms: time of the file's version, epoch milliseconds.
     """
     offsets: dict[GroupTopic, dict[int, int]] = {}
     for entry in progress:
         if entry.queue.broker == broker:
-            # A member's own becomes topic@group@member, which no group of RocketMQ's answers to.
+            # A member's own progress gets the key topic@group@member, which matches no group of
+            # RocketMQ.
             key = GroupTopic(entry.group, entry.queue.topic)
             offsets.setdefault(key, {})[entry.queue.queue_id] = entry.offset
     return write_consumer_offsets(ConsumerOffsets(offsets, DataVersion(changes, 0, now_ms)))
@@ -72,7 +73,8 @@ def from_json_lines(content: bytes) -> ReadEntries:
     """Read the lines of an export.
 
     Raises:
-        InvalidArgument: no line can be read, so this is a file of another kind. Names the first.
+        InvalidArgument: no line is valid, so the file is probably no export. The text has the fault
+            of the first line.
     """
     found: list[Entry | Unreadable] = []
     for number, line in enumerate(content.splitlines(), start=1):
@@ -89,7 +91,7 @@ def from_json_lines(content: bytes) -> ReadEntries:
 
 
 def _entry_of(line: bytes) -> Entry:
-    """Raises ValueError with a sentence about the line."""
+    """Raises ValueError with a text about the line."""
     try:
         fields = json.loads(line)
     except (ValueError, RecursionError) as fault:
@@ -114,7 +116,7 @@ def _name_in(fields: dict[str, Any], field: str) -> str:
 
 
 def _number_in(fields: dict[str, Any], field: str) -> int:
-    """Return a number, also one written as text, as JSON made from Protobuf has it."""
+    """Return a number; text is accepted too, as in JSON made from Protobuf."""
     value = fields[field]
     if isinstance(value, str) and value.removeprefix("-").isdecimal():
         return int(value)
@@ -127,10 +129,10 @@ def from_rocketmq(content: bytes, broker: str) -> ReadEntries:
     """Read a consumerOffset.json as RocketMQ or Rockoon wrote it.
 
     Raises:
-        InvalidArgument: it is not one, or `broker` is empty.
+        InvalidArgument: the content is no consumerOffset.json, or `broker` is empty.
     """
     if not broker:
-        raise InvalidArgument(reason="consumerOffset.json does not say whose it is: name a broker")
+        raise InvalidArgument(reason="consumerOffset.json does not name its broker: name a broker")
     try:
         table = read_consumer_offsets(content)
     except ConfigError as failure:
@@ -146,8 +148,8 @@ def from_rocketmq(content: bytes, broker: str) -> ReadEntries:
 
 
 def printable(text: str) -> str:
-    """Return text from a file as a reply can have it: without lone surrogates, and not longer than
-    `TEXT_CHARACTERS_MAX` characters."""
+    """Make text from a file valid for a reply: without lone surrogates, and at most
+    `TEXT_CHARACTERS_MAX` characters long."""
     if len(text) > TEXT_CHARACTERS_MAX:
         text = f"{text[:TEXT_CHARACTERS_MAX]}..."
     return text.encode(errors="backslashreplace").decode()

@@ -1,4 +1,4 @@
-"""Store of progress, as those know it who change it: of one copy, or led by one of several."""
+"""Interface of the store of progress, with a journal of one copy or of several replicas."""
 
 from pathlib import Path
 from typing import Protocol
@@ -10,14 +10,14 @@ from rockoon_offset.progress.records import Record
 
 
 class ProgressStore(Protocol):
-    """A ledger, and the journal that keeps it. Used from one event loop."""
+    """A ledger and its journal. Use it from one event loop."""
 
     @property
     def ledger(self) -> Ledger: ...
 
     @property
     def root(self) -> Path:
-        """The directory."""
+        """Directory of the store."""
         ...
 
     @property
@@ -25,44 +25,50 @@ class ProgressStore(Protocol):
 
     @property
     def is_held(self) -> bool:
-        """Whether changes wait that cannot be written now."""
+        """True while queued changes cannot be written."""
         ...
 
     @property
     def changes(self) -> int:
-        """Grows with every change written since the start."""
+        """Number of changes written since the start."""
         ...
 
     def journal_counts(self) -> JournalCounts: ...
 
     def admit(self) -> None:
-        """To be called before the ledger is changed.
+        """Raise an error if no change may be made now. Call it before each change of the ledger.
 
         Raises:
-            Busy, StoreNotWritable, StoreFailed: as the names say.
+            Busy: too many records wait for the disk.
+            StoreNotWritable: the disk has no room.
+            StoreFailed: the disk failed.
             NotLeader, NotEnoughReplicas: of a journal with copies.
         """
         ...
 
     def write(self, records: list[Record]) -> None:
-        """Queue the records of a change that the ledger has made; `durable` waits for them."""
+        """Queue the records of an applied change; `durable` waits for them."""
         ...
 
     async def durable(self) -> None:
-        """Wait until nothing can take back what was written so far, by anybody, and this is known
-        to be still the one ledger that decides. Cancelling it is safe: the records stay queued.
+        """Wait until all changes written so far, by any caller, are durable.
+
+        With copies, also wait until the leadership of this process is confirmed. Cancelling is
+        safe: the records stay queued.
 
         Raises:
-            StoreNotWritable, StoreFailed: as the names say.
+            StoreNotWritable: the disk has no room; the records are written when there is room.
+            StoreFailed: the disk failed.
             NotLeader, NotEnoughReplicas: of a journal with copies.
         """
         ...
 
     async def still_decides(self) -> None:
-        """Wait until this is known to be, after the call, the one ledger that decides: for answers
-        that are none of a change. See rule 11 of docs/understand/replication.md.
+        """Wait until the leadership of this process is confirmed, for replies without a change.
+
+        See rule 11 of docs/understand/replication.md.
 
         Raises:
-            NotLeader: it is not, or it is not known.
+            NotLeader: another process leads, or leadership cannot be confirmed.
         """
         ...

@@ -1,7 +1,7 @@
-"""Reconciliation of progress with the routes: deletions, and an etcd that is another one. Pure.
+"""Reconciliation of progress with the routes: deletions, and changes of the etcd. Pure.
 
-Routes are hearsay: a nameserver may lag, and etcd may have been restored from a backup. What they
-lack is dropped only where it was deleted; see `rockoon_node.deletions`.
+Routes may be wrong: a nameserver may lag, and etcd may have been restored from a backup. Progress
+of a missing topic or group is dropped only if it was deleted; see `rockoon_node.deletions`.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -22,34 +22,34 @@ from rockoon_offset.progress.records import (
     Reverted,
 )
 
-# Of nameservers that note no deletions: what is missing was deleted.
-NOT_NOTED = Deletions()
-# None: what is missing was lost.
+# For nameservers that record no deletions: a missing topic or group counts as deleted.
+NOT_RECORDED = Deletions()
+# Nothing was deleted: a missing topic or group counts as lost.
 NONE_DELETED = Deletions(since=1)
 
 
 class Reconciliation:
-    """Changes that routes ask for; as of the ledger's operations, each returns its records.
+    """Changes by routes. Like the operations of the ledger, each applies and returns its records.
 
     Args:
-        state: of the ledger, which it changes.
+        state: state of the ledger; changed by the operations.
     """
 
     def __init__(self, state: LedgerState) -> None:
         self._state = state
 
-    def forget_group(
+    def delete_group(
         self, group: str, revision: int, incarnation: int | None = None
     ) -> list[Record]:
-        """Delete all that a group had when it was deleted, at `revision` or before.
+        """Delete progress and members of a group that was deleted at `revision` or before.
 
-        What a later group of the same name has stays: its readers may have been quicker than the
-        routes.
+        Progress of a later group of the same name stays: its readers may have started before the
+        routes arrived here.
 
         Args:
-            group: its name.
-            revision: of the routes that tell of the deletion.
-            incarnation: of the group that has the name in those routes; None for none.
+            group: name of the group.
+            revision: revision of the routes with the deletion.
+            incarnation: incarnation of the group of this name in those routes; None: no group.
         """
         stays = partial(is_of_later_group, revision, incarnation)
         progress = list(self._state.each_progress(group))
@@ -67,71 +67,71 @@ class Reconciliation:
             kept.append(MembersChanged(group, staying))
         known = bool(members) or group in self._state.known.groups()
         known = known or self._state.resets.has_any(group)
-        known = known or any(group_of(name) == group for name in self._state.table.remembered())
+        known = known or any(group_of(name) == group for name in self._state.table.known_readers())
         return self._state.apply_all([GroupDeleted(group), *kept]) if known else []
 
     def group_deleted_at(
         self, group: str, revision: int, incarnation: int | None, deletions: Deletions
     ) -> int | None:
-        """When a group that routes lack, or have as another one, was deleted; None: it was lost.
+        """Revision at which a missing or replaced group was deleted; None: it was not deleted.
 
         Args:
-            group: its name.
-            revision: of the routes.
-            incarnation: of the group that has the name in them; None for none.
-            deletions: as those routes tell.
+            group: name of the group.
+            revision: revision of the routes.
+            incarnation: incarnation of the group of this name in the routes; None: no group.
+            deletions: deletions in the routes.
         """
         seen = self._state.counters.route_revision
         former = self._incarnations_of(group) - {incarnation}
         over = [each for each in former or {0} if deletions.group_is_over(group, each, seen)]
         if not over:
             return None
-        noted = deletions.groups.get(group, 0)
-        return noted if noted > max(over) else revision
+        deleted_at = deletions.groups.get(group, 0)
+        return deleted_at if deleted_at > max(over) else revision
 
     def _incarnations_of(self, group: str) -> set[int]:
-        """Those of a group in which anything was read."""
+        """Incarnations of a group with progress or known members."""
         known = {each.group_incarnation for each in self._state.known.of(group).values()}
-        places = (*self._state.each_progress(group), *self._state.table.reverted(group))
-        return known | {each.group_incarnation for each in places}
+        progress = (*self._state.each_progress(group), *self._state.table.reverted(group))
+        return known | {each.group_incarnation for each in progress}
 
     def is_later(self, group: str, revision: int) -> bool:
-        """Whether a group has read something that shows that it was created after a revision."""
+        """Whether progress shows that a group was created after a revision."""
         return any(
             progress.group_incarnation > revision for progress in self._state.each_progress(group)
         )
 
-    def forget_topics(self, topics: Iterable[str]) -> list[Record]:
-        """Delete progress on topics. What stays is that there was some, by queue.
+    def delete_topics(self, topics: Iterable[str]) -> list[Record]:
+        """Delete progress on topics. The incarnations of the queues stay known.
 
-        A reader of a topic that was deleted and created again must be treated alike whether this
-        service saw the deletion or was away: as a reader of another incarnation.
+        If a topic is deleted and created again, its readers must be treated the same whether this
+        service was up or down at the deletion: as readers of another incarnation.
         """
         names = frozenset(topics)
         if not names:
             return []
-        gone: list[Record] = [
+        records: list[Record] = [
             QueueDeleted(progress.group, progress.queue, progress.incarnation)
             for progress in self._state.table
             if progress.queue.topic in names
         ]
-        gone += [
+        records += [
             Removed(reverted.group, reverted.queue)
             for reverted in self._state.table.reverted()
             if reverted.queue.topic in names
         ]
-        gone += self._state.known.without_topics(names)
-        return self._state.apply_all(gone)
+        records += self._state.known.without_topics(names)
+        return self._state.apply_all(records)
 
-    def forget_deleted(self, topics: Iterable[str], deletions: Deletions) -> list[Record]:
-        """As `forget_topics`, of those among topics that routes lack that were deleted."""
+    def delete_missing_topics(self, topics: Iterable[str], deletions: Deletions) -> list[Record]:
+        """Delete progress on those of the missing topics that were deleted."""
         seen = self._state.counters.route_revision
         read = dict.fromkeys(topics, 0)
         for progress in (*self._state.table, *self._state.table.reverted()):
             if progress.queue.topic in read:
                 topic = progress.queue.topic
                 read[topic] = max(read[topic], progress.incarnation)
-        return self.forget_topics(
+        return self.delete_topics(
             topic for topic, was in read.items() if deletions.topic_is_over(topic, was, seen)
         )
 
@@ -140,44 +140,45 @@ class Reconciliation:
         revision: int,
         topics: frozenset[str],
         groups: Mapping[str, int],
-        deletions: Deletions = NOT_NOTED,
+        deletions: Deletions = NOT_RECORDED,
     ) -> list[Record]:
-        """Drop what was deleted by the word of a snapshot of the routes, whoever missed it.
+        """Delete progress of topics and groups that are deleted according to a route snapshot.
 
         Args:
-            revision: etcd revision of the snapshot. Nothing is dropped for a snapshot older than
-                one seen before, which a lagging nameserver tells.
+            revision: etcd revision of the snapshot. A snapshot older than a former one, from a
+                lagging nameserver, changes nothing.
             topics: names of all topics.
             groups: name → incarnation of all groups.
-            deletions: what is missing without having been deleted stays.
+            deletions: progress of a missing topic or group that was not deleted stays.
         """
-        # What a nameserver that lags does not have may have been created since.
+        # Topics missing on a nameserver that lags may have been created since.
         if revision < self._state.counters.route_revision:
             return []
         records: list[Record] = []
-        readers = {*self._state.table.remembered(), *self._state.known.groups()}
+        readers = {*self._state.table.known_readers(), *self._state.known.groups()}
         readers |= {each.group for each in self._state.members()}
         for group in sorted(set(map(group_of, readers))):
             if group not in groups or self._incarnations_of(group) - {groups[group]}:
                 at = self.group_deleted_at(group, revision, groups.get(group), deletions)
                 if at is not None:
-                    records += self.forget_group(group, at, groups.get(group))
+                    records += self.delete_group(group, at, groups.get(group))
         read = {progress.queue.topic for progress in self._state.table}
         read |= {reverted.queue.topic for reverted in self._state.table.reverted()}
-        records += self.forget_deleted(read - topics, deletions)
-        # Last: a crash that cuts off the end of these records has the snapshot compared once more.
+        records += self.delete_missing_topics(read - topics, deletions)
+        # Last: if a crash loses the end of these records, the snapshot is compared again.
         return records + self.routes_seen(revision)
 
     def routes_seen(self, revision: int) -> list[Record]:
-        """Remember that progress agrees with the routes up to a revision."""
+        """Store the revision of the routes that progress agrees with."""
         if revision <= self._state.counters.route_revision:
             return []
         return self._state.apply_all([self._state.counters._replace(route_revision=revision)])
 
     def vouched_for(self, create_revisions: Mapping[MessageQueue, int]) -> bool:
-        """Whether routes are of the etcd that counted the incarnations here, as far as they show.
+        """Whether routes can belong to the etcd that gave the incarnations of progress.
 
-        For a ledger that was never told which etcd that is: one queue that both know is proof.
+        Used while the ledger does not know the id of its etcd: one queue with the same incarnation
+        in both is enough.
         """
         return not self._state.groups() or any(
             create_revisions.get(progress.queue) == progress.incarnation
@@ -185,7 +186,7 @@ class Reconciliation:
         )
 
     def missing_in(self, topics: Collection[str], groups: Collection[str]) -> list[str]:
-        """Topics and groups with progress that routes lack, named for people."""
+        """Topics and groups with progress that are missing in routes, as texts for an operator."""
         read = {progress.queue.topic for progress in self._state.table}
         return [
             *(f"topic {name}" for name in sorted(read.difference(topics))),
@@ -196,7 +197,7 @@ class Reconciliation:
         ]
 
     def etcd_seen(self, etcd_cluster_id: int) -> list[Record]:
-        """Remember which etcd counts the incarnations."""
+        """Store the id of the etcd that gives the incarnations."""
         if not etcd_cluster_id or etcd_cluster_id == self._state.counters.etcd_cluster_id:
             return []
         return self._state.apply_all(
@@ -210,15 +211,15 @@ class Reconciliation:
         groups: Mapping[str, int],
         deletions: Deletions,
     ) -> bool:
-        """Whether routes have what was read as another incarnation, though nothing was deleted.
+        """Whether a queue or group with progress has another incarnation without a deletion.
 
-        Then etcd was restored from a backup, and has counted past what was seen here.
+        Then etcd was restored from a backup, and its revision has grown past the one stored here.
 
         Args:
-            revision: of the routes; what is later is not known to them.
-            create_revision: of a queue in them; None when it is not there.
-            groups: name → incarnation in them.
-            deletions: as they tell.
+            revision: revision of the routes; they do not know later incarnations.
+            create_revision: create revision of a queue in the routes; None: missing.
+            groups: name → incarnation in the routes.
+            deletions: deletions in the routes.
         """
         seen = self._state.counters.route_revision
 
@@ -245,25 +246,26 @@ class Reconciliation:
         deletions: Deletions = NONE_DELETED,
         since: int | None = None,
     ) -> list[Record]:
-        """Take queues and groups of another etcd for those of the same name that were read so far.
+        """Move progress to another etcd: match queues and groups by name.
 
-        Another one is also one that was restored from a backup: what came after the backup is gone,
-        and its revisions are counted once more.
+        An etcd restored from a backup counts as another etcd: changes after the backup are lost,
+        and their revisions are used again.
 
-        Epochs stay, so readers go on. A queue that is not there keeps its old incarnation.
+        Epochs stay, so readers continue. A queue that is missing in the new etcd keeps its old
+        incarnation.
 
         Args:
-            etcd_cluster_id: its identity.
-            revision: its revision; revisions seen before mean nothing any more.
-            create_revisions: queue → create revision there.
-            groups: name → incarnation there.
-            deletions: what was deleted since it was read is another one.
-            since: queues born later are new to members that have no progress on them; None: those
-                later than `revision`.
+            etcd_cluster_id: cluster id of the new etcd.
+            revision: its revision; former revisions become invalid.
+            create_revisions: queue → create revision in the new etcd.
+            groups: name → incarnation in the new etcd.
+            deletions: queues and groups that were deleted since they were read do not match.
+            since: queues with a higher create revision are new to members without progress on
+                them; None: `revision`.
         """
         seen = self._state.counters.route_revision
 
-        def there(progress: Progress) -> Progress:
+        def moved(progress: Progress) -> Progress:
             was, queue = progress.incarnation, progress.queue
             is_over = deletions.topic_is_over(queue.topic, was, seen)
             group, group_was = group_of(progress.group), progress.group_incarnation
@@ -273,10 +275,10 @@ class Reconciliation:
                 group_incarnation=group_was if group_is_over else groups.get(group, group_was),
             )
 
-        records: list[Record] = [Put(there(progress)) for progress in self._state.table]
-        records += [Reverted(there(reverted)) for reverted in self._state.table.reverted()]
+        records: list[Record] = [Put(moved(progress)) for progress in self._state.table]
+        records += [Reverted(moved(reverted)) for reverted in self._state.table.reverted()]
         records += self._state.known.in_other_etcd(revision if since is None else since, groups)
-        # Last: what a crash cuts off is accepted once more.
+        # Last: if a crash loses the end of these records, the etcd is accepted again.
         accepted = self._state.counters._replace(
             route_revision=revision, etcd_cluster_id=etcd_cluster_id
         )
@@ -284,11 +286,11 @@ class Reconciliation:
 
 
 def is_of_later_group(revision: int, current: int | None, incarnation: int) -> bool:
-    """Whether what is of one incarnation of a group outlives the deletion of an earlier one.
+    """Whether an incarnation belongs to a later group than the deleted one.
 
     Args:
-        revision: of the routes that tell of the deletion.
-        current: incarnation of the group that has the name in those routes; None for none.
-        incarnation: in question; 0: not known.
+        revision: revision of the routes with the deletion.
+        current: incarnation of the group of this name in those routes; None: no group.
+        incarnation: the incarnation; 0: unknown.
     """
     return incarnation > revision or incarnation == current

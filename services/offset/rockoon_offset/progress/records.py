@@ -1,8 +1,8 @@
-"""Records of the journal, one JSON array each.
+"""Records of the journal, each one JSON array.
 
-A record says what *is* after it, never what to work out again, so replay needs no rule, no clock
-and no broker, and gives the state that was live. The first element names the kind; kinds and the
-order of their fields are stable, fields are only ever added at the end, with a default.
+A record contains the result of a change, not its inputs. So a replay needs no rules, clock or
+broker, and gives the same state. The first element is the kind. Kinds and the order of their fields
+never change; new fields are added at the end, with a default.
 """
 
 import json
@@ -14,49 +14,49 @@ from rockoon_core.start_position import StartReason
 
 
 class Progress(NamedTuple):
-    """How far a reader has read a queue."""
+    """Progress of a reader on a queue."""
 
-    # A reader's name (see `readers`), here and in the records that follow: the group's, or that of
-    # one member with progress of its own.
+    # Name of the reader (see `readers`), here and in the records below: a group, or `group@member`
+    # for a member with its own progress.
     group: str
     queue: MessageQueue
     # Next offset to consume.
     offset: int
-    # Who may commit: only the bearer of this number. Drawn from one counter for all queues.
+    # A commit must have this number. One counter gives the epochs of all queues.
     epoch: int
-    # Create revision revision of the queue the offset belongs to.
+    # Create revision of the queue that the offset belongs to.
     incarnation: int
-    # Create revision of the group: a re-created group of the same name is another one.
+    # Create revision of the group that the progress belongs to.
     group_incarnation: int
-    # Member that resolved last and holds the epoch; empty when it was released, and for a reader
-    # outside membership.
+    # Member that resolved the queue last and has the epoch; empty after a release, and for a reader
+    # without membership.
     owner: str
     # Member that committed last.
     committer: str
     stored_at_ms: int
     metadata: str
-    # The last decision that was not simply COMMITTED.
+    # Last decision with another reason than COMMITTED.
     start_offset: int
     start_reason: StartReason
     start_explanation: str
     started_at_ms: int
-    # Messages that could not be read any more, over all decisions.
+    # Messages that were deleted before the reader reached them, summed over all decisions.
     gap_total: int
-    # Receiver that acknowledged messages last; empty: it is not known, or a commit or a decision
-    # came later.
+    # Receiver of the last acknowledgement; empty: unknown, or a commit or a decision was later.
     acknowledged_by: str = ""
-    # When that was, epoch milliseconds; 0: no receiver has acknowledged a message since.
+    # Time of the last acknowledgement, epoch milliseconds; 0: none since the last commit or
+    # decision.
     acknowledged_at_ms: int = 0
 
 
 class Put(NamedTuple):
-    """Progress is now this."""
+    """Sets progress."""
 
     progress: Progress
 
 
 class Committed(NamedTuple):
-    """The holder of the epoch moved the offset."""
+    """Moves the offset by a commit."""
 
     group: str
     queue: MessageQueue
@@ -67,21 +67,21 @@ class Committed(NamedTuple):
 
 
 class Removed(NamedTuple):
-    """Progress is gone; a reader of the queue is a new one."""
+    """Removes progress; the next reader of the queue starts as a new reader."""
 
     group: str
     queue: MessageQueue
 
 
 class Reverted(NamedTuple):
-    """Progress is gone, and who holds the queue is not: a reader of it is a new one."""
+    """Removes progress but keeps the owner; the next reader of the queue starts as a new reader."""
 
-    # What it was, under its last epoch.
+    # The removed progress, with its last epoch.
     progress: Progress
 
 
 class QueueDeleted(NamedTuple):
-    """The topic was deleted: progress is gone, the fact that there was some stays."""
+    """Removes progress on a deleted queue, and keeps the incarnation that it belonged to."""
 
     group: str
     queue: MessageQueue
@@ -89,28 +89,28 @@ class QueueDeleted(NamedTuple):
 
 
 class KnownMember(NamedTuple):
-    """A member with progress of its own is now this."""
+    """Sets the entry of a member with its own progress."""
 
     group: str
     member: str
     # Create revision of the group.
     group_incarnation: int
-    # (topic, revision), sorted: what it reads, and the create revision of the youngest queue
-    # that it named when it first asked for the topic.
+    # (topic, revision), sorted. Revision: highest create revision of the queues in the member's
+    # first Resolve for the topic.
     since: tuple[tuple[str, int], ...]
-    # When it was last known to be alive, epoch milliseconds; not exact while it is.
+    # When the member was last alive, epoch milliseconds; rarely updated while it is alive.
     seen_at_ms: int
 
 
 class MemberForgotten(NamedTuple):
-    """A member's own progress is gone; who comes under its name is a new one."""
+    """Removes a member's entry and its own progress."""
 
     group: str
     member: str
 
 
 class GroupDeleted(NamedTuple):
-    """The group was deleted with everything it and its members had."""
+    """Removes a group with its progress, members and resets."""
 
     group: str
 
@@ -119,22 +119,22 @@ class ResetStep(NamedTuple):
     """One queue of a reset."""
 
     queue: MessageQueue
-    # None when nothing was stored.
+    # None: there was no progress.
     from_offset: int | None
     to_offset: int
     min_offset: int
     max_offset: int
     clamped: bool
-    # Incarnation of the queue that the plan was made for.
+    # Incarnation of the queue at the time of the plan.
     incarnation: int
-    # Epoch that the plan saw, 0 for none.
+    # Epoch at the time of the plan; 0: none.
     epoch: int
-    # Whose progress; empty for the group's.
+    # Member whose own progress is reset; empty: the group's progress.
     member: str = ""
 
 
 class ResetApplied(NamedTuple):
-    """An operator's reset, kept so that it can be undone. The progress itself is in Put records."""
+    """Stores a reset so that it can be undone. Put records have the progress."""
 
     reset_id: str
     group: str
@@ -146,7 +146,7 @@ class ResetApplied(NamedTuple):
 
 
 class Member(NamedTuple):
-    """A member of a group, as far as a restart of the service has to remember it."""
+    """A member of a group, with the fields that must survive a restart of the service."""
 
     member_id: str
     instance: str
@@ -155,54 +155,54 @@ class Member(NamedTuple):
     subscriptions: tuple[tuple[str, str], ...]
     peer: str
     joined_at_ms: int
-    # How it shares queues with the others, for people.
+    # Name of its allocation strategy; only for display.
     allocation: str = ""
-    # Of the group that it joined; 0: not known.
+    # Incarnation of the group that it joined; 0: unknown.
     group_incarnation: int = 0
 
 
 class MembersChanged(NamedTuple):
-    """The members of a group are now these."""
+    """Sets the members of a group."""
 
     group: str
     members: tuple[Member, ...]
 
 
 class MemberJoined(NamedTuple):
-    """A group has this member, beside the others; one of the same id is replaced."""
+    """Adds a member to a group, or replaces the member with the same id."""
 
     group: str
     member: Member
 
 
 class Acquired(NamedTuple):
-    """Receivers' messages of one queue are now this acquisition's; see `in_flight.window`."""
+    """Moves messages of one queue to a new acquisition; see `in_flight.window`."""
 
     group: str
     queue: MessageQueue
     number: int
-    # Whose they were; 0: nobody's.
+    # Acquisition that had the messages before; 0: none.
     former: int
     # Queue offset of bit 0 of `messages`, a set of offsets.
     first: int
     messages: int
     attempt: int
     visible_at_ms: int
-    # Of a FIFO group's receiver.
+    # Attempt id of the call, in a FIFO group.
     attempt_id: str = ""
-    # Why the last delivery failed whose receiver gave a reason; empty: none did.
+    # Last reason that a receiver gave for a failed delivery; empty: none.
     reason: str = ""
     # The receiver, and its access key.
     holder: str = ""
     holder_key: str = ""
-    # Reports of the holder extend the messages until then, epoch milliseconds; 0: none does.
+    # Reports of the holder extend the messages until then, epoch milliseconds; 0: they do not.
     held_until_ms: int = 0
-    # Name of the call that acquired them, which its caller may report as lost.
+    # Id of the acquiring call. Its caller may report it as lost.
     call_id: str = ""
 
 
 class Settled(NamedTuple):
-    """Messages of an acquisition are done."""
+    """Settles messages of an acquisition."""
 
     group: str
     queue: MessageQueue
@@ -210,12 +210,12 @@ class Settled(NamedTuple):
     first: int
     messages: int
     stored_at_ms: int
-    # The receiver that acknowledged them; empty: their holder.
+    # Receiver that acknowledged the messages; empty: the holder.
     receiver: str = ""
 
 
 class Extended(NamedTuple):
-    """Messages of an acquisition are visible at another time."""
+    """Changes the visibility time of messages of an acquisition."""
 
     group: str
     queue: MessageQueue
@@ -226,13 +226,13 @@ class Extended(NamedTuple):
 
 
 class WindowPut(NamedTuple):
-    """What receivers have of a queue, without the acquisitions, whose records follow."""
+    """Sets the window of a queue without its acquisitions, whose records follow."""
 
     group: str
     queue: MessageQueue
     acquired_to: int
     since: int
-    # Sets of offsets, the first of which is the committed offset.
+    # Sets of offsets; bit 0 is the committed offset.
     settled: int
     skipped: int
 
@@ -240,15 +240,15 @@ class WindowPut(NamedTuple):
 class Counters(NamedTuple):
     """Numbers that only grow."""
 
-    # The last epoch given out.
+    # Last used epoch.
     epoch: int
-    # How often the service has started on this store.
+    # Number of starts of the service on this store.
     starts: int
-    # The latest etcd revision that progress was compared with.
+    # Latest etcd revision that progress was compared with.
     route_revision: int
-    # Identity of the etcd that counts revisions and incarnations; 0 while it was never told.
+    # Cluster id of the etcd that gives revisions and incarnations; 0: unknown.
     etcd_cluster_id: int = 0
-    # The last number of an acquisition given out.
+    # Last used number of an acquisition.
     acquisition: int = 0
 
 
@@ -271,8 +271,8 @@ Record = (
     | Counters
 )
 
-# Of the last fields, the last one first: without them a service of an earlier version reads the
-# record, too.
+# Defaults of the last fields, the last field first. Fields with defaults are not written, so former
+# versions of the service can read the record.
 _ACQUIRED_DEFAULTS = ("", 0, "", "", "")
 _PROGRESS_DEFAULTS = (0, "")
 
@@ -280,7 +280,7 @@ _to_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
 def encode(record: Record) -> bytes:
-    """A record as the journal stores it."""
+    """Return the journal form of a record."""
     match record:
         case Committed():
             fields: list[Any] = ["commit", record.group, *record.queue, *record[2:]]
@@ -306,7 +306,7 @@ def encode(record: Record) -> bytes:
             fields = ["members", *record]
         case MemberJoined(group, member):
             fields = ["member", group, member]
-        # JSON readers have limits for numbers, and sets have thousands of bits: hexadecimal.
+        # Sets have thousands of bits and JSON readers limit numbers, so sets are hexadecimal text.
         case Acquired():
             set_of = f"{record.messages:x}"
             fields = ["acquired", record.group, *record.queue, *record[2:5], set_of, *record[6:]]
@@ -325,7 +325,7 @@ def encode(record: Record) -> bytes:
 
 
 def _remove_defaults(fields: list[Any], defaults: Iterable[Any]) -> None:
-    """Remove the last fields that have their defaults, the last one first."""
+    """Remove the last fields as long as they have their defaults."""
     for default in defaults:
         if fields[-1] != default:
             return
@@ -333,11 +333,7 @@ def _remove_defaults(fields: list[Any], defaults: Iterable[Any]) -> None:
 
 
 def decode(data: bytes) -> Record:
-    """The record that `encode` wrote.
-
-    Raises:
-        ValueError: not a record of this version.
-    """
+    """Return the record of a journal form. Raises ValueError for an unknown kind."""
     kind, *rest = json.loads(data)
     match kind:
         case "commit":

@@ -1,4 +1,4 @@
-"""Operators' resets: planned with the brokers' figures, kept for a while, applied and undone."""
+"""Resets by operators: plan with the brokers' queue ends, apply, undo."""
 
 import secrets
 from collections.abc import Callable, Sequence
@@ -28,18 +28,18 @@ from rockoon_proto.v1.nameserver_pb2 import BROADCAST_SERVER
 Answer = TypeVar("Answer")
 
 PLANS_MAX = 1000
-# Queues times members of one plan.
+# Bound on queues times members of one plan.
 STEPS_MAX = 100_000
 
 
-class WantedReset(NamedTuple):
-    """A reset that an operator asks for.
+class ResetOrder(NamedTuple):
+    """A reset as requested by an operator.
 
     Attributes:
-        group, topic: the progress of this group on this topic.
-        queues: only these; none means all of the topic.
-        target: where to.
-        member: only this member's own progress; empty means that of all members.
+        group, topic: reset the progress of this group on this topic.
+        queues: only these queues; empty: all queues of the topic.
+        target: the new position.
+        member: only this member's own progress; empty: the progress of all members.
     """
 
     group: str
@@ -50,7 +50,7 @@ class WantedReset(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """What a reset would do."""
+    """Steps of a reset that is not applied yet."""
 
     reset_id: str
     group: str
@@ -62,14 +62,14 @@ class Plan(NamedTuple):
 
 
 class ResetPlans:
-    """Plans resets and carries them out.
+    """Plans, applies and undoes resets.
 
     Args:
         store: progress.
         table: queues and groups.
-        brokers: the queues' ends.
-        watch: who is told that progress was reset.
-        plan_seconds: how long a plan is kept.
+        brokers: ends of the queues.
+        watch: notified of resets.
+        plan_seconds: how long a plan can be applied.
         now_ms: wall clock.
         now_seconds: monotonic.
     """
@@ -91,11 +91,11 @@ class ResetPlans:
         self._plan_seconds = plan_seconds
         self._now_ms = now_ms
         self._now_seconds = now_seconds
-        # Insertion order is age.
+        # The oldest first.
         self._plans: dict[str, Plan] = {}
 
-    async def plan(self, wanted: WantedReset) -> Plan:
-        """Work out a reset; changes nothing. Raises as `_steps`."""
+    async def plan(self, wanted: ResetOrder) -> Plan:
+        """Compute the steps of a reset without a change. Raises the errors of `_steps`."""
         steps = await self._steps(wanted)
         now_seconds = self._now_seconds()
         plan = Plan(
@@ -106,40 +106,40 @@ class ResetPlans:
             as_of_ms=self._now_ms(),
             kept_until_seconds=now_seconds + self._plan_seconds,
         )
-        self._forget_old(now_seconds)
+        self._remove_expired(now_seconds)
         self._plans[plan.reset_id] = plan
         await self._store.durable()
         return plan
 
-    async def reset(self, wanted: WantedReset, reset_id: str, operator: str) -> ResetApplied:
-        """Reset the current progress without a plan; doing it twice is doing it once.
+    async def reset(self, wanted: ResetOrder, reset_id: str, operator: str) -> ResetApplied:
+        """Reset the current progress without a plan. A call with an applied id has no effect.
 
         Args:
-            wanted: which progress, and where to.
-            reset_id: of the reset; empty means a new one.
-            operator: person and reason, for the record.
+            wanted: the progress and its new position.
+            reset_id: id of the reset; empty: a new id.
+            operator: person and reason; stored with the reset.
 
         Raises:
             InvalidArgument: `reset_id` names a plan or another reset.
-            PlanStale: its queues were deleted or created again during the call.
-            Busy, StoreNotWritable, StoreFailed, NotLeader, NotEnoughReplicas: as the names say.
-            Further as `_steps`.
+            PlanStale: a queue was deleted or created again during the call.
+            Busy, StoreNotWritable, StoreFailed, NotLeader, NotEnoughReplicas: see `ProgressStore`.
+            The errors of `_steps`.
         """
         self._store.admit()
         reset_id = reset_id or secrets.token_hex(8)
         if not self._was_applied(reset_id, wanted):
             steps = await self._steps(wanted)
-            # The brokers were asked: the store may refuse changes by now, and the same call of an
-            # impatient caller may have applied the reset.
+            # Again after the broker calls: the store may refuse changes now, or a repeated call
+            # with the same id may have applied the reset.
             self._store.admit()
             if not self._was_applied(reset_id, wanted):
-                # Nothing may be awaited since `_steps`: progress would move.
+                # No await between `_steps` and this write: progress could change.
                 self._write(reset_id, wanted.group, wanted.topic, steps, operator)
         await self._store.durable()
         return self._store.ledger.reset(reset_id)
 
-    def _was_applied(self, reset_id: str, wanted: WantedReset) -> bool:
-        """Raises InvalidArgument: the id names a plan, or a reset of another group or topic."""
+    def _was_applied(self, reset_id: str, wanted: ResetOrder) -> bool:
+        """Raises InvalidArgument if the id names a plan, or a reset of another group or topic."""
         applied = self._store.ledger.resets.get(reset_id)
         if reset_id in self._plans or (
             applied and (applied.group, applied.topic) != (wanted.group, wanted.topic)
@@ -148,19 +148,19 @@ class ResetPlans:
         return applied is not None
 
     def group_of(self, reset_id: str) -> str:
-        """Whose progress a plan or a reset moves. Raises ResetNotFound."""
+        """Group of a plan or an applied reset. Raises ResetNotFound."""
         plan = self._plans.get(reset_id)
         return self._store.ledger.reset(reset_id).group if plan is None else plan.group
 
     async def apply(self, reset_id: str, operator: str) -> ResetApplied:
-        """Do what a plan says; doing it twice is doing it once.
+        """Apply a plan. A repeated call has no effect.
 
         Raises:
-            ResetNotFound: no such plan, or it is too old.
-            PlanStale: progress or queues are not what the plan saw.
+            ResetNotFound: the plan does not exist, or is too old.
+            PlanStale: progress or queues have changed since the plan.
         """
         self._store.admit()
-        self._forget_old(self._now_seconds())
+        self._remove_expired(self._now_seconds())
         plan = self._plans.get(reset_id)
         if plan is not None:
             self._write(reset_id, plan.group, plan.topic, plan.steps, operator)
@@ -171,13 +171,13 @@ class ResetPlans:
     def _write(
         self, reset_id: str, group: str, topic: str, steps: Sequence[ResetStep], operator: str
     ) -> None:
-        """Apply steps to progress that is as they saw it. Raises PlanStale: it is not."""
+        """Apply steps. Raises PlanStale if progress or queues have changed since the plan."""
         of_group = self._table.groups.get(group)
         for step in steps:
             if self._table.create_revision_or_none(step.queue) != step.incarnation:
                 raise PlanStale(
                     f"queue {step.queue} was deleted or created again since reset {reset_id!r} "
-                    "was worked out: plan it again, or repeat a reset without a plan",
+                    "was planned: plan the reset again, or repeat it without a plan",
                     reset=reset_id,
                 )
         if of_group is None:
@@ -190,11 +190,11 @@ class ResetPlans:
         self._notify(group, steps)
 
     async def undo(self, reset_id: str, operator: str) -> ResetApplied:
-        """Put back what a reset replaced; undoing it twice is undoing it once.
+        """Restore the progress that a reset replaced. A repeated call has no effect.
 
         Raises:
-            ResetNotFound: it was not applied, or too long ago.
-            PlanStale: its queues were deleted or created again since.
+            ResetNotFound: the reset was not applied, or is too old.
+            PlanStale: a queue was deleted or created again since the reset.
         """
         self._store.admit()
         if reset_id in self._plans:
@@ -220,7 +220,7 @@ class ResetPlans:
             self._watch.progress_reset(group, reset, member)
 
     def _members(self, group: str, topic: str, member: str) -> list[str]:
-        """Whose progress is meant; the group's own is that of no member, ""."""
+        """Members whose own progress is reset; "" stands for the group's progress."""
         ledger = self._store.ledger
         known = ledger.known.of(group)
         if member:
@@ -238,7 +238,7 @@ class ResetPlans:
     def _queues(
         self, topic: str, queues: Sequence[MessageQueue], target: resets.Target
     ) -> list[MessageQueue]:
-        """The queues meant, sorted; all of the topic when none are named."""
+        """Queues of a reset, sorted; all queues of the topic if none are named."""
         named = set(queues) or set(target.offsets)
         if any(queue.topic != topic for queue in named):
             raise InvalidArgument(reason=f"a queue does not belong to topic {topic!r}")
@@ -246,14 +246,14 @@ class ResetPlans:
             self._table.create_revision(queue)
         return sorted(named or self._table.topics[topic].create_revisions)
 
-    async def _steps(self, wanted: WantedReset) -> tuple[ResetStep, ...]:
-        """Changes of the progress that is stored when this returns, at least one.
+    async def _steps(self, wanted: ResetOrder) -> tuple[ResetStep, ...]:
+        """Steps from the progress that is stored when this returns, at least one.
 
         Raises:
-            GroupNotFound, MemberNotFound, TopicNotFound, QueueNotFound, InvalidArgument: as the
-                names say.
-            BrokerUnavailable: the ends of a queue are not known.
-            RouteNotReached: progress is on a later queue of the name than the routes know.
+            GroupNotFound, MemberNotFound, TopicNotFound, QueueNotFound: not in the routes.
+            InvalidArgument: an invalid target, too many steps, or no step.
+            BrokerUnavailable: a broker did not report the ends of a queue.
+            RouteNotReached: progress is on a newer queue of the name than the routes know.
         """
         resets.check(wanted.target)
         members, queues = self._chosen(wanted)
@@ -264,7 +264,7 @@ class ResetPlans:
             for queue, state in (await self._brokers.queue_states(queues)).items()
         }
         found = await self._offsets_at_time(wanted.target, states)
-        # While the brokers were asked, progress may have moved and members may have changed.
+        # During the broker calls, progress and members may have changed.
         members, _ = self._chosen(wanted)
         stored = self._progress(wanted.group, members, queues)
         steps = tuple(
@@ -287,8 +287,8 @@ class ResetPlans:
             )
         return steps
 
-    def _chosen(self, wanted: WantedReset) -> tuple[list[str], list[MessageQueue]]:
-        """Members and queues, both sorted. Raises as `_steps`."""
+    def _chosen(self, wanted: ResetOrder) -> tuple[list[str], list[MessageQueue]]:
+        """Members and queues of a reset, both sorted. Raises the errors of `_steps`."""
         if wanted.group not in self._table.groups:
             raise GroupNotFound(group=wanted.group)
         if wanted.topic not in self._table.topics:
@@ -322,17 +322,17 @@ class ResetPlans:
         )
         return {queue: raised(offset) for queue, offset in found.items()}
 
-    def _forget_old(self, now_seconds: float) -> None:
+    def _remove_expired(self, now_seconds: float) -> None:
         for reset_id, plan in list(self._plans.items()):
             if plan.kept_until_seconds <= now_seconds or len(self._plans) >= PLANS_MAX:
                 del self._plans[reset_id]
 
 
 def end_of(state: QueueState, before: Progress | None, now: Progress | None) -> QueueState:
-    """Ends of a queue, with the progress that was committed since the broker was asked.
+    """Ends of a queue, raised to an offset that was committed during the broker call.
 
-    Such progress proves a later end. Progress that was beyond the end before does not, as the log
-    may have lost messages.
+    This commit proves a later end. Progress that was beyond the end before the call does not,
+    because the broker may have lost the end of its log.
     """
     moved = now is not None and now != before and now.offset > state.max_offset
     return replace(state, max_offset=now.offset) if now and moved else state

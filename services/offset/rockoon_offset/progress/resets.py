@@ -1,4 +1,4 @@
-"""Reset plans, queue by queue. Pure."""
+"""Steps of a reset, one for each queue. Pure."""
 
 import enum
 from collections.abc import Mapping
@@ -23,7 +23,7 @@ class TargetKind(enum.Enum):
 
 
 class Target(NamedTuple):
-    """Where to. `value` is an offset, a time, a duration or a shift, as the kind says."""
+    """New position. `value` is an offset, a time, a duration or a shift, depending on the kind."""
 
     kind: TargetKind
     value: int = 0
@@ -31,7 +31,7 @@ class Target(NamedTuple):
 
 
 def search_timestamp_ms(target: Target, as_of_ms: int) -> int | None:
-    """The store time whose offset `step` will need; durations count back from `as_of_ms`."""
+    """Store time whose offset `step` needs; None: none. Durations count back from `as_of_ms`."""
     if target.kind is TargetKind.TIMESTAMP:
         return target.value
     if target.kind is TargetKind.DURATION:
@@ -40,7 +40,7 @@ def search_timestamp_ms(target: Target, as_of_ms: int) -> int | None:
 
 
 def check(target: Target) -> None:
-    """Refuse a target that can mean nothing. Raises InvalidArgument."""
+    """Raises InvalidArgument for an invalid target."""
     negative = target.value < 0 and target.kind is not TargetKind.SHIFT
     if negative or any(offset < 0 for offset in target.offsets.values()):
         raise InvalidArgument(reason="a reset's target must not be negative")
@@ -56,15 +56,15 @@ def step(
     state: QueueState,
     offset_at_time: int | None,
 ) -> ResetStep | None:
-    """One queue of a plan, or None when the target says nothing about the queue.
+    """Return the step of one queue; None if the target does not apply to the queue.
 
     Args:
-        queue: which.
-        target: where to.
-        stored: progress now.
-        incarnation: create revision of the queue now.
-        state: its ends.
-        offset_at_time: first offset at or after `search_timestamp_ms`, when that is not None.
+        queue: the queue.
+        target: the new position.
+        stored: current progress.
+        incarnation: current create revision of the queue.
+        state: ends of the queue.
+        offset_at_time: first offset at or after `search_timestamp_ms`, if that is not None.
     """
     here = stored is not None and stored.incarnation == incarnation
     match target.kind:

@@ -1,11 +1,11 @@
-"""Unread messages of a part of a broker's log, by consumer group. No I/O; it pauses in long loops.
+"""Unread messages in a range of a broker's log, by consumer group. No I/O; yields in long loops.
 
 A broker asks before it deletes a file. For a group with progress on a queue, messages from its
 committed offset on are unread. If a group has subscribed to the topic and has no progress on the
 queue, the whole queue is unread, provided that this service keeps the group's progress: it has
 progress on another queue, or the group has a start policy. Broadcasting groups and groups with a
 custom offset store subscribe too, but never have progress here. A group reads its retry topic from
-the beginning. If its policy is LAST, it reads nothing of a queue older than its subscription.
+the beginning. With the policy LAST it reads no old message of a queue older than its subscription.
 """
 
 import asyncio
@@ -23,19 +23,19 @@ from rockoon_proto.v1.nameserver_pb2 import BROADCAST_SERVER, CONSUME_FROM_UNSPE
 
 EVERY_GROUP = "*"
 NAMED_MAX = 64
-# Entries of progress looked at before other calls have their turn.
+# Entries of progress to read before other calls may run.
 TURN_ENTRIES = 20_000
 
 
-class Span(NamedTuple):
-    """Queue offsets of the messages asked about: [begin, end)."""
+class OffsetRange(NamedTuple):
+    """A range of queue offsets: [begin, end)."""
 
     begin: int
     end: int
 
 
-class Unread(NamedTuple):
-    """Messages of one queue that one reader has not read; `reader` as in the ledger."""
+class UnreadQueue(NamedTuple):
+    """Number of messages of one queue that one reader (see `readers`) has not read."""
 
     reader: str
     queue: MessageQueue
@@ -43,38 +43,38 @@ class Unread(NamedTuple):
 
 
 class UnreadParts(NamedTuple):
-    """Unread messages of all spans together."""
+    """Unread messages of all ranges together."""
 
-    named: list[Unread]
-    """Those with most messages, most first."""
+    named: list[UnreadQueue]
+    """The entries with most messages, most first."""
     messages: int
     is_waited_for: bool
 
 
 async def unread_in(
-    spans: Mapping[MessageQueue, Span],
+    ranges: Mapping[MessageQueue, OffsetRange],
     ledger: Ledger,
     table: RouteTable,
     waited_groups: Collection[str],
     cluster_rule: NewQueueRule,
 ) -> UnreadParts:
-    """Messages of some spans that known groups have not read.
+    """Count the messages in ranges of queues that known groups have not read.
 
     Args:
-        spans: queue offsets of the messages in question.
+        ranges: the ranges.
         ledger: progress.
         table: groups, subscriptions and queues.
-        waited_groups: whose unread messages set `is_waited_for`; `*` means every group's.
-        cluster_rule: for groups that do not say which queues are new to them.
+        waited_groups: groups whose unread messages set `is_waited_for`; `*`: every group.
+        cluster_rule: new-queue rule of groups without their own.
     """
-    # A heap: those with most messages.
+    # A heap of the entries with most messages.
     found: list[tuple[int, str, MessageQueue]] = []
     messages, seen, is_waited_for = 0, 0, False
     incarnation = table.create_revision_or_none
 
     def read(reader: str, queue: MessageQueue, offset: int) -> None:
         nonlocal messages, is_waited_for
-        begin, end = spans[queue]
+        begin, end = ranges[queue]
         missing = end - max(begin, offset)
         if missing <= 0:
             return
@@ -88,27 +88,29 @@ async def unread_in(
         if group_of(reader) not in table.groups:
             continue
         for queue, progress in list(ledger.progress_of(reader).items()):
-            # What is stored for a deleted queue of the name means nothing on this one.
-            if queue in spans and progress.incarnation == incarnation(queue):
+            # Progress on a deleted queue of the same name does not count.
+            if queue in ranges and progress.incarnation == incarnation(queue):
                 read(reader, queue, progress.offset)
             seen += 1
             if seen % TURN_ENTRIES == 0:
                 await asyncio.sleep(0)
-    for reader, queue in _not_begun(spans, ledger, table, cluster_rule):
+    for reader, queue in _not_started(ranges, ledger, table, cluster_rule):
         read(reader, queue, 0)
-    named = [Unread(reader, queue, count) for count, reader, queue in sorted(found, reverse=True)]
+    named = [
+        UnreadQueue(reader, queue, count) for count, reader, queue in sorted(found, reverse=True)
+    ]
     return UnreadParts(named, messages, is_waited_for)
 
 
-def _not_begun(
-    spans: Mapping[MessageQueue, Span],
+def _not_started(
+    ranges: Mapping[MessageQueue, OffsetRange],
     ledger: Ledger,
     table: RouteTable,
     cluster_rule: NewQueueRule,
 ) -> Iterator[tuple[str, MessageQueue]]:
     """Readers without progress on a queue that will read its messages."""
     by_topic: dict[str, list[MessageQueue]] = {}
-    for queue in spans:
+    for queue in ranges:
         by_topic.setdefault(queue.topic, []).append(queue)
     for topic, queues in by_topic.items():
         for group in sorted(table.readers.get(topic, set()) | retrying(topic)):
@@ -126,16 +128,16 @@ def _not_begun(
 
 
 def retrying(topic: str) -> set[str]:
-    """The group whose retry topic this is; it may never have subscribed to it."""
+    """Group of a retry topic, which reads the topic without a subscription; else empty."""
     return {topic.removeprefix(RETRY_TOPIC_PREFIX)} if is_retry_topic(topic) else set()
 
 
 def _keeps_progress(group: str, table: RouteTable, ledger: Ledger) -> bool:
-    """Whether the progress of a group is kept by this service, as far as that can be known."""
+    """Whether this service keeps the progress of a group, as far as it can know."""
     policy = table.groups[group].config.start_policy.consume_from
     return bool(
         ledger.progress_of(group)
-        # Members with progress of their own.
+        # Members with their own progress.
         or ledger.known.of(group)
         or policy != CONSUME_FROM_UNSPECIFIED
     )
@@ -155,16 +157,16 @@ def _readers(group: str, topic: str, table: RouteTable, ledger: Ledger) -> list[
 def _reads_old(
     group: str, topic: str, table: RouteTable, cluster_rule: NewQueueRule
 ) -> Callable[[MessageQueue, int], bool]:
-    """Whether a group without progress on a queue, which was created at a revision, may begin
-    before its end."""
+    """Return a function of a queue and its create revision: whether a group without progress may
+    start before the end of the queue."""
     config = table.groups[group].config
     rule = NewQueueRule(config.new_queue_rule) or cluster_rule
     subscribed = table.subscriptions.get((group, topic), 0)
-    begins_at_end = ConsumeFrom(config.start_policy.consume_from) is ConsumeFrom.LAST
+    starts_at_end = ConsumeFrom(config.start_policy.consume_from) is ConsumeFrom.LAST
 
     def reads(queue: MessageQueue, created: int) -> bool:
         # The rule CLASSIC depends on the broker's memory, so messages count as unread.
         is_new = rule is NewQueueRule.CLASSIC or created > subscribed
-        return queue.is_retry or is_new or not begins_at_end
+        return queue.is_retry or is_new or not starts_at_end
 
     return reads

@@ -1,1 +1,1 @@
-"""The journal as a log with copies."""
+"""Replicated journal of the offset service."""

@@ -1,4 +1,4 @@
-"""The bytes of a journal that has copies. Pure.
+"""Format of the files of a replicated journal. Pure.
 
     file    = header synced frame*
     header  = magic 8s | generation u64 | position u64 | CRC-32 u32                  28 bytes
@@ -6,20 +6,20 @@
     frame   = magic u32 | kind u32 | payload bytes u32 | position u64 | committed u64 |
               CRC-32 u32 | payload                                         32 bytes + payload
 
-    EPOCH     payload is JSON, see `Epochs`
-    STATE     (bytes u32 | record)*, a part of what all before the file's first frame has made
-    STATE_END nothing: the state is whole
-    RECORDS   (bytes u32 | record)*, one caller's change
+    EPOCH     payload is JSON, see `EpochPayload`
+    STATE     (bytes u32 | record)*, a part of the state before the file's first frame
+    STATE_END no payload: end of the state
+    RECORDS   (bytes u32 | record)*, one change
 
-All numbers are little-endian. A checksum covers its header without itself, and the payload.
+All numbers are little-endian. A checksum covers the header before it, and the payload.
 
-A position counts the bytes of frames since the log's first one, over all files; the file's says
-where its first frame lies. Frames are the same in all copies. A file's header and `synced` are its
-own: below that position everything was on this disk once, so what cannot be read there is damage,
-and not a write that never finished.
+A position counts the bytes of frames since the first frame of the log, over all files. The position
+in a file's header is the position of its first frame. Frames are the same in all replicas. The file
+header and `synced` belong to one replica: all bytes below `synced` were once synced to this disk,
+so an unreadable frame below it is damage, and not an unfinished write.
 
-`committed` is what the leader knew to be committed when it wrote the frame. That stays true
-whatever becomes of the frame, so a start knows it at once.
+`committed` is the committed position that the leader knew when it wrote the frame. It stays valid
+even if the frame itself is cut later, so a start can use it immediately.
 """
 
 import json
@@ -44,14 +44,14 @@ FRAME_HEADER_BYTES = FRAME_HEADER.size + U32.size
 assert FILE_HEADER_BYTES == 40
 assert FRAME_HEADER_BYTES == 32
 
-# A larger change is several frames: each goes to other copies in one message.
+# A larger change is split into frames: a frame is sent to other replicas in one message.
 PART_BYTES_MAX = 16 << 20
-# How many epochs a record names: the newest.
+# An EPOCH frame names the newest epochs, at most this many.
 EPOCHS_MAX = 64
 
 
-class Kind(IntEnum):
-    """What a frame holds."""
+class FrameKind(IntEnum):
+    """Content of a frame."""
 
     EPOCH = 1
     STATE = 2
@@ -59,27 +59,27 @@ class Kind(IntEnum):
     RECORDS = 4
 
 
-KINDS = frozenset(Kind)
+KINDS = frozenset(FrameKind)
 
 
 class LogFrame(NamedTuple):
-    """A frame and where it lies in the log."""
+    """A frame and its position in the log."""
 
-    kind: Kind
+    kind: FrameKind
     position: int
     end: int
     committed: int
     payload: bytes
 
 
-class Epochs(NamedTuple):
-    """The payload of an EPOCH frame.
+class EpochPayload(NamedTuple):
+    """Payload of an EPOCH frame.
 
     Attributes:
-        is_first: it is the first frame of its file: the state follows.
-        is_empty: there is no state: it is the first frame of the log.
-        leader: the replica that wrote it.
-        known: (epoch, first position), up to the one that the frame is of.
+        is_first: the frame is the first of its file, and the state follows.
+        is_empty: the frame is the first of the log, and there is no state.
+        leader: the replica that wrote the frame.
+        known: (epoch, first position), up to the epoch of the frame.
     """
 
     is_first: bool
@@ -89,7 +89,7 @@ class Epochs(NamedTuple):
 
 
 class LogFileHeader(NamedTuple):
-    """What a file says of itself; `synced` is about the whole log."""
+    """Header of a file; `synced` applies to the whole log."""
 
     generation: int
     position: int
@@ -102,16 +102,16 @@ def encode_header(header: LogFileHeader) -> bytes:
 
 
 def encode_synced(position: int) -> bytes:
-    """What is written at SYNCED_AT."""
+    """Bytes at SYNCED_AT."""
     head = SYNCED.pack(position)
     return head + U32.pack(zlib.crc32(head))
 
 
 def decode_header(data: bytes) -> LogFileHeader | None:
-    """The header at the beginning of a file; None where its writing has never finished.
+    """Return the header of a file; None if it was never completely written.
 
     Raises:
-        ValueError: it is damaged, or another kind of file.
+        ValueError: the header is damaged, or the file is no replicated journal.
     """
     if not any(data[FILE_HEADER.size : SYNCED_AT]):
         return None
@@ -121,30 +121,30 @@ def decode_header(data: bytes) -> LogFileHeader | None:
         raise ValueError("its header is not valid")
     magic, generation, position = FILE_HEADER.unpack_from(data)
     if magic != MAGIC:
-        raise ValueError("it is no journal")
+        raise ValueError("the file is no replicated journal")
     return LogFileHeader(generation, position, decode_synced(data[SYNCED_AT:FILE_HEADER_BYTES]))
 
 
 def decode_synced(data: bytes) -> int:
-    """What `encode_synced` was given; 0 where it is not whole: nothing is known then."""
+    """Return the position of `encode_synced`; 0 if it is damaged and therefore unknown."""
     if len(data) < SYNCED.size:
         return 0
     (position,) = SYNCED.unpack_from(data)
     return position if encode_synced(position) == data else 0
 
 
-def encode(kind: Kind, position: int, committed: int, payload: bytes = b"") -> bytes:
+def encode(kind: FrameKind, position: int, committed: int, payload: bytes = b"") -> bytes:
     head = FRAME_HEADER.pack(FRAME_MAGIC, kind, len(payload), position, committed)
     return head + U32.pack(zlib.crc32(payload, zlib.crc32(head))) + payload
 
 
 def pack(records: Iterable[bytes]) -> bytes:
-    """The payload of records."""
+    """Payload of records."""
     return b"".join(part for record in records for part in (U32.pack(len(record)), record))
 
 
 def parts(records: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
-    """A change's records, divided where they are too many for one frame."""
+    """Split the records of a change so that each part fits one frame."""
     begin = size = 0
     for at, record in enumerate(records):
         size += len(record) + U32.size
@@ -155,7 +155,7 @@ def parts(records: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
 
 
 def unpack(payload: bytes) -> Iterator[bytes]:
-    """The records of a payload."""
+    """Records of a payload."""
     at = 0
     while at < len(payload):
         (size,) = U32.unpack_from(payload, at)
@@ -164,30 +164,30 @@ def unpack(payload: bytes) -> Iterator[bytes]:
         at += size
 
 
-def encode_epochs(epochs: Epochs) -> bytes:
-    told = {
+def encode_epochs(epochs: EpochPayload) -> bytes:
+    fields = {
         "first": epochs.is_first,
         "empty": epochs.is_empty,
         "leader": epochs.leader,
         "epochs": epochs.known[-EPOCHS_MAX:],
     }
-    return json.dumps(told, separators=(",", ":")).encode()
+    return json.dumps(fields, separators=(",", ":")).encode()
 
 
-def decode_epochs(payload: bytes) -> Epochs:
+def decode_epochs(payload: bytes) -> EpochPayload:
     """Raises ValueError."""
     try:
-        told = json.loads(payload)
-        known = tuple((int(epoch), int(first)) for epoch, first in told["epochs"])
+        fields = json.loads(payload)
+        known = tuple((int(epoch), int(first)) for epoch, first in fields["epochs"])
         if not known:
-            raise ValueError("it names no epoch")
-        return Epochs(told["first"], told["empty"], told["leader"], known)
+            raise ValueError("the EPOCH frame names no epoch")
+        return EpochPayload(fields["first"], fields["empty"], fields["leader"], known)
     except (KeyError, TypeError) as failure:
-        raise ValueError(f"no record of an epoch: {failure!r}") from failure
+        raise ValueError(f"invalid payload of an EPOCH frame: {failure!r}") from failure
 
 
 def frame_bytes(data: bytes, at: int, position: int) -> int:
-    """How long the frame at a place is, by its header; 0 where no frame of this position begins."""
+    """Length of the frame at `data[at]`, from its header; 0 without a frame of this position."""
     if len(data) - at < FRAME_HEADER_BYTES:
         return 0
     magic, _, payload_bytes, found, _ = FRAME_HEADER.unpack_from(data, at)
@@ -196,7 +196,7 @@ def frame_bytes(data: bytes, at: int, position: int) -> int:
 
 
 def decode(data: bytes, at: int, position: int) -> LogFrame | None:
-    """The frame at a place, None where there is no whole and valid one of this position."""
+    """Return the frame at `data[at]`; None without a complete and valid frame of this position."""
     size = frame_bytes(data, at, position)
     if size == 0 or at + size > len(data):
         return None
@@ -206,14 +206,14 @@ def decode(data: bytes, at: int, position: int) -> LogFrame | None:
     crc = zlib.crc32(payload, zlib.crc32(data[at : at + FRAME_HEADER.size]))
     if U32.unpack_from(data, at + FRAME_HEADER.size)[0] != crc or kind not in KINDS:
         return None
-    return LogFrame(Kind(kind), position, position + size, committed, payload)
+    return LogFrame(FrameKind(kind), position, position + size, committed, payload)
 
 
 def whole_frames(data: bytes, position: int) -> list[LogFrame]:
-    """The frames of which data consists.
+    """Return the frames in `data`.
 
     Raises:
-        ValueError: it is not whole frames that begin at this position.
+        ValueError: the bytes are not complete frames starting at this position.
     """
     found: list[LogFrame] = []
     at = 0
@@ -227,7 +227,7 @@ def whole_frames(data: bytes, position: int) -> list[LogFrame]:
 
 
 def whole_bytes(data: bytes, position: int) -> int:
-    """How many bytes of data are whole frames, by their headers."""
+    """Length of the complete frames at the start of `data`, from their headers."""
     at = 0
     while (size := frame_bytes(data, at, position + at)) and at + size <= len(data):
         at += size
@@ -235,7 +235,7 @@ def whole_bytes(data: bytes, position: int) -> int:
 
 
 def has_whole_frame(data: bytes) -> bool:
-    """Whether a whole and valid frame begins anywhere in data, of whatever position."""
+    """Whether `data` contains a complete and valid frame of any position."""
     at = data.find(FRAME_MAGIC_BYTES)
     while at >= 0:
         if len(data) - at >= FRAME_HEADER_BYTES:
@@ -247,8 +247,8 @@ def has_whole_frame(data: bytes) -> bool:
 
 
 def joined(
-    known: Sequence[tuple[int, int]], told: Sequence[tuple[int, int]]
+    known: Sequence[tuple[int, int]], newer: Sequence[tuple[int, int]]
 ) -> list[tuple[int, int]]:
-    """Epochs that are known, and those of a record behind them."""
-    older = [each for each in known if each[0] < told[0][0]]
-    return [*older, *told]
+    """Known epochs, replaced from the first epoch of `newer` on."""
+    older = [each for each in known if each[0] < newer[0][0]]
+    return [*older, *newer]

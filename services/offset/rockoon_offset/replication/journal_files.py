@@ -1,13 +1,13 @@
-"""Files of a journal with copies: where the bytes of its positions lie, on one disk.
+"""Files of a replicated journal on one disk.
 
-    <generation>.journal    see frames.py; a file begins where its leader began a new generation
-    truncation              where the log is to be cut; there only until that is done
-    lost/                   what was cut, the newest CUTS_KEPT_MAX times
+    <generation>.journal    see frames.py; a new file starts with each generation of the leader
+    truncation              position at which the log is being cut; removed afterwards
+    lost/                   bytes of the newest CUTS_KEPT_MAX cuts
 
-Generations number the files of one directory; copies number theirs otherwise.
+Generations number the files of one directory; other replicas may use other numbers.
 
-Opening cuts what never finished being written, and refuses what is damaged: see `synced` in
-frames.py. All that is found is synced again before anybody hears of it.
+Opening cuts an unfinished write at the end, and fails if a frame is damaged: see `synced` in
+frames.py. All frames are synced again before they are used.
 """
 
 import logging
@@ -28,9 +28,9 @@ log = logging.getLogger(__name__)
 
 TRUNCATION = "truncation"
 LOST = "lost"
-# Nobody needs one once the copies are level again; a few, for people who look for what is gone.
+# Cuts are only kept so that an operator can search them for lost changes.
 CUTS_KEPT_MAX = 8
-# How often the files themselves say how far they are synced.
+# `synced` is written again after this many bytes.
 SYNCED_BYTES = 64 << 10
 
 
@@ -45,7 +45,7 @@ class JournalFile:
     end: int
 
     def at(self, position: int) -> int:
-        """Where a position lies in the file."""
+        """Byte offset of a position in the file."""
         return FILE_HEADER_BYTES + position - self.begin
 
 
@@ -53,14 +53,14 @@ class JournalFiles:
     """The files of one directory.
 
     Args:
-        directory: exists.
+        directory: an existing directory.
         disk: the file system.
-        found: called with each frame that is there, in order.
-        lost: called, with the reason, before records are cut that may have been synced.
+        found: called with each existing frame, in order.
+        lost: called with the reason before frames are cut that may have been synced.
 
     Raises:
-        StoreCorrupt: something that was on this disk cannot be read.
-        OSError: the disk.
+        StoreCorrupt: a frame below `synced` cannot be read.
+        OSError: the disk failed.
     """
 
     def __init__(
@@ -74,11 +74,12 @@ class JournalFiles:
         self._disk = disk
         self._lost = lost
         self.files: list[JournalFile] = []
-        # Files that were written since they were synced, and whether names were.
+        # Files with unsynced bytes, and whether the directory has unsynced names.
         self._dirty: list[JournalFile] = []
         self._names_changed = False
-        self._noted = 0
-        # Guards `_syncs` and `_retired`: what is synced by another thread is not closed yet.
+        # Last written value of `synced`.
+        self._synced = 0
+        # Guards `_syncs` and `_retired`: a descriptor is not closed while another thread syncs it.
         self._guard = threading.Lock()
         self._syncs = 0
         self._retired: list[int] = []
@@ -104,7 +105,8 @@ class JournalFiles:
         for generation in generations(self._directory, "journal"):
             path = journal_path(self._directory, generation)
             fd = self._disk.open(path)
-            # Before reading: after a failed sync memory may show what never reached the disk.
+            # Before reading: after a failed sync, the page cache may have bytes that never reached
+            # the disk.
             self._disk.drop_clean(fd)
             begin = -1
             try:
@@ -114,17 +116,17 @@ class JournalFiles:
                 raise StoreCorrupt(path=path, reason=str(failure)) from failure
             if header is not None:
                 begin = header.position
-                self._noted = max(self._noted, header.synced)
+                self._synced = max(self._synced, header.synced)
             size = self._disk.facts(path).bytes
             end = begin + max(0, size - FILE_HEADER_BYTES)
             self.files.append(JournalFile(path, generation, fd, begin, end))
 
     def _read(self, found: Callable[[LogFrame], None]) -> None:
-        """Tell the frames, and cut what was never synced behind the last good one."""
-        known_synced = self._noted
+        """Report the frames, and cut unsynced bytes after the last valid frame."""
+        known_synced = self._synced
         end = 0
         for number, file in enumerate(self.files):
-            # One of which nothing was ever synced begins nowhere.
+            # A file whose header was never completely written has no position.
             if file.begin >= 0 and (file.begin == end or number == 0):
                 end = self._read_file(file, found)
                 if end == file.end and (end > file.begin or number == 0):
@@ -138,8 +140,8 @@ class JournalFiles:
                 self._disk.rewrite(file.fd, file.at(kept), file.at(file.end))
                 self._disk.fdatasync(file.fd)
         self._disk.sync_directory(self._directory)
-        self._noted = 0
-        self.note_synced(self.end)
+        self._synced = 0
+        self.write_synced(self.end)
 
     def _read_file(self, file: JournalFile, found: Callable[[LogFrame], None]) -> int:
         data = self._disk.pread(file.fd, file.at(file.end), 0)
@@ -150,23 +152,23 @@ class JournalFiles:
         return position
 
     def _cut_tail(self, number: int, end: int, known_synced: int) -> None:
-        """End the log before it should: in the file of this number, or where that was to begin."""
+        """Cut the log at `end`, which is in the file of this number or at its start."""
         file = self.files[number]
         if end < known_synced:
-            reason = f"nothing valid at {end}, and it was synced up to {known_synced}"
+            reason = f"no valid frame at {end}, although it was synced up to {known_synced}"
             raise StoreCorrupt(path=file.path, reason=reason)
-        behind = any(each.end > each.begin for each in self.files[number + 1 :])
-        if behind or self._has_frames_behind(file, end):
-            # Other frames were synced together with what cannot be read, or after it.
-            self._lost(f"whole records behind {end}, where {file.path} cannot be read, are cut")
-        log.warning("%s ends at %d: what follows was never written whole", file.path, end)
-        begins = 0 <= file.begin <= end and (file.begin < end or number == 0)
-        while len(self.files) > number + begins:
+        has_later = any(each.end > each.begin for each in self.files[number + 1 :])
+        if has_later or self._has_frames_after(file, end):
+            # Later frames may have been synced together with the unreadable frame, or after it.
+            self._lost(f"cut valid records after {end}, where {file.path} cannot be read")
+        log.warning("cut %s at %d: the bytes after it are an unfinished write", file.path, end)
+        keeps_file = 0 <= file.begin <= end and (file.begin < end or number == 0)
+        while len(self.files) > number + keeps_file:
             self._remove(self.files.pop())
         for last in self.files[-1:]:
             last.end = end
 
-    def _has_frames_behind(self, file: JournalFile, end: int) -> bool:
+    def _has_frames_after(self, file: JournalFile, end: int) -> bool:
         size = self._disk.facts(file.path).bytes
         begin = file.at(end) if 0 <= file.begin <= end else FILE_HEADER_BYTES
         return frames.has_whole_frame(self._disk.pread(file.fd, max(0, size - begin), begin))
@@ -174,7 +176,7 @@ class JournalFiles:
     # Reading and writing.
 
     def read(self, position: int, count: int) -> bytes:
-        """Bytes of one file from a position on, at most so many; empty at the end."""
+        """Read at most `count` bytes of one file from a position on; empty at the end."""
         for file in reversed(self.files):
             if file.begin <= position:
                 count = min(count, file.end - position)
@@ -182,7 +184,7 @@ class JournalFiles:
         raise ValueError(f"{position} is below {self.begin}")
 
     def begin_of(self, position: int) -> int:
-        """Where the file begins that has a position."""
+        """First position of the file that contains a position."""
         begins = [file.begin for file in self.files if file.begin <= position]
         return begins[-1] if begins else self.begin
 
@@ -199,7 +201,7 @@ class JournalFiles:
         raise ValueError(f"{position} is below {self.begin}")
 
     def crc(self, begin: int, end: int) -> int:
-        """CRC-32 of a range."""
+        """CRC-32 of a range of positions."""
         crc = 0
         while begin < end:
             data = self.read(begin, min(end - begin, 1 << 20))
@@ -210,31 +212,32 @@ class JournalFiles:
         return crc
 
     def append(self, data: bytes, *, new_file: bool) -> None:
-        """Write at the end, in a file of its own where asked; whole, or nothing.
+        """Append bytes completely or not at all. Raises OSError.
 
-        Raises:
-            OSError: the disk.
+        Args:
+            data: frames.
+            new_file: start a new file.
         """
-        place = self.place()
+        before = self.length()
         try:
             if new_file and not (self.files and self.files[-1].end == self.files[-1].begin):
-                self._begin_file(place[1])
+                self._start_file(before[1])
             file = self.files[-1]
             if file not in self._dirty:
                 self._dirty.append(file)
             self._disk.write_all(file.fd, data, file.at(file.end))
             file.end += len(data)
         except OSError:
-            self.take_back(place)
+            self.undo_appends(before)
             raise
 
-    def place(self) -> tuple[int, int]:
-        """Where the log ends, for `take_back`."""
+    def length(self) -> tuple[int, int]:
+        """Number of files and end position, for `undo_appends`."""
         return len(self.files), self.end
 
-    def take_back(self, place: tuple[int, int]) -> None:
-        """Forget what was written since, and was told to nobody."""
-        count, end = place
+    def undo_appends(self, length: tuple[int, int]) -> None:
+        """Remove appended frames that were not used yet."""
+        count, end = length
         while len(self.files) > count:
             self._remove(self.files.pop())
         for file in self.files[-1:]:
@@ -242,7 +245,7 @@ class JournalFiles:
             with suppress(OSError):
                 self._disk.set_size(file.fd, file.at(end))
 
-    def _begin_file(self, position: int) -> None:
+    def _start_file(self, position: int) -> None:
         generation = max([0, *generations(self._directory, "journal")]) + 1
         path = journal_path(self._directory, generation)
         fd = self._disk.open(path, create=True)
@@ -250,11 +253,11 @@ class JournalFiles:
         self.files.append(file)
         self._names_changed = True
         self._dirty.append(file)
-        header = LogFileHeader(generation, position, self._noted)
+        header = LogFileHeader(generation, position, self._synced)
         self._disk.write_all(fd, frames.encode_header(header), 0)
 
     def delete_first(self) -> None:
-        """Take the oldest file away."""
+        """Delete the oldest file."""
         self._remove(self.files.pop(0))
         self._names_changed = True
 
@@ -267,10 +270,9 @@ class JournalFiles:
     # Syncing.
 
     def sync(self) -> Callable[[], None]:
-        """What has to be done for all that is written to be durable; another thread may do it.
+        """Return a function that syncs all written bytes; another thread may call it.
 
-        The files are synced in their order: one that goes on where another ends is never there
-        without that one.
+        Files are synced in order, so a file is never on the disk without the file before it.
         """
         files, names = self._dirty, self._names_changed
         self._dirty, self._names_changed = [], False
@@ -294,14 +296,14 @@ class JournalFiles:
 
         return do
 
-    def note_synced(self, position: int) -> None:
-        """Have the newest file say how far everything is synced; by and by, and without a sync."""
+    def write_synced(self, position: int) -> None:
+        """Write `synced` to the newest file, at most every `SYNCED_BYTES` and without a sync."""
         file = self.files[-1] if self.files else None
         if file is None or position < file.begin:
             return
-        if self._noted and position < self._noted + SYNCED_BYTES:
+        if self._synced and position < self._synced + SYNCED_BYTES:
             return
-        self._noted = position
+        self._synced = position
         self._disk.write_all(file.fd, frames.encode_synced(position), frames.SYNCED_AT)
         if file not in self._dirty:
             self._dirty.append(file)
@@ -309,7 +311,7 @@ class JournalFiles:
     # Cutting.
 
     def truncate(self, position: int) -> None:
-        """Make a position the end; durable when it returns, and done by the next start if not."""
+        """Cut the log at a position, durably. After a crash the next start completes the cut."""
         kept = self._directory / LOST
         for changed in self._disk.make_directory(kept):
             self._disk.sync_directory(changed)
@@ -321,7 +323,7 @@ class JournalFiles:
         target = kept / f"{position}-{position + len(cut)}.frames"
         number = 0
         while target.exists():
-            # Of another leader, as long as this one.
+            # A former cut of the same range, by another leader.
             number += 1
             target = target.with_suffix(f".frames-{number}")
         self._disk.replace_file(target, cut)
@@ -340,11 +342,11 @@ class JournalFiles:
         (position,) = frames.SYNCED.unpack_from(content)
         while len(self.files) > 1 and not 0 <= self.files[-1].begin < position:
             self._remove(self.files.pop())
-        self._noted = min(self._noted, position)
+        self._synced = min(self._synced, position)
         for file in self.files[-1:]:
             file.end = min(file.end, position)
-            # What it says of itself must not be beyond.
-            self._disk.write_all(file.fd, frames.encode_synced(self._noted), frames.SYNCED_AT)
+            # `synced` in the file must not be beyond the end.
+            self._disk.write_all(file.fd, frames.encode_synced(self._synced), frames.SYNCED_AT)
             self._disk.set_size(file.fd, file.at(file.end))
         for file in self.files:
             self._disk.fdatasync(file.fd)
@@ -352,15 +354,14 @@ class JournalFiles:
         self._disk.unlink(path)
         self._disk.sync_directory(self._directory)
 
-    def begin_at(self, position: int) -> None:
-        """Begin at a position, durably, in a directory that holds no frame."""
+    def start_at(self, position: int) -> None:
+        """Start the log at a position, durably. The directory has no frames."""
         while self.files:
             self._remove(self.files.pop())
-        self._begin_file(position)
+        self._start_file(position)
         self.sync()()
 
     def close(self) -> None:
-        """Let go of the files."""
         while self.files:
             self._retire(self.files.pop().fd)
 

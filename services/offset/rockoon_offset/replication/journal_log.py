@@ -1,11 +1,13 @@
-"""The journal as a log with copies: what `rockoon_replica.log.ReplicatedLog` asks for.
+"""Replicated journal: implements `rockoon_replica.log.ReplicatedLog`.
 
 Invariants:
-- The ledger is made of what is committed, and on a leader of its own appended records too. A leader
-  that leads no more is opened again, as another object: nothing is undone in memory.
-- A file is deleted only when the state at the head of a later one is committed, so the log is
-  complete from `min_offset` on. The file before that one stays, as long as others may need it.
-- Where a file begins, and what state it begins with, is in the log: copies have the same files.
+- The ledger contains the committed records, and on a leader also its own appended records. After
+  the end of a leadership the journal is opened as a new object: changes in memory are not undone.
+- A file is deleted only after the state at the start of a later file is committed, so the log is
+  complete from `min_offset` on. The file before that later file stays as long as a follower may
+  need it.
+- The log contains the start and the initial state of each file, so all replicas have the same
+  files.
 
 Positions are bytes, see frames.py.
 """
@@ -24,7 +26,7 @@ from rockoon_offset.journal.journal import ROTATION_RETRY_SECONDS, is_shortage, 
 from rockoon_offset.progress.ledger import Ledger
 from rockoon_offset.progress.records import encode
 from rockoon_offset.replication import frames
-from rockoon_offset.replication.frames import Epochs, Kind, LogFrame
+from rockoon_offset.replication.frames import EpochPayload, FrameKind, LogFrame
 from rockoon_offset.replication.journal_files import JournalFiles
 from rockoon_offset.replication.outline import Outline, is_first
 from rockoon_offset.replication.replay import Replay
@@ -36,27 +38,27 @@ ROOM_SECONDS = 1.0
 PROBE_BYTES = 64 << 10
 WAITING_BYTES_MAX = 64 << 20
 FILES_HELD_MAX = 8
-"""A copy that lacks more files than the newest two and these gives its vote up."""
+"""A follower that lacks more files than the newest two and these loses its vote."""
 
 
 class JournalLog:
-    """One replica's journal. Used by the event loop's thread alone.
+    """The journal of one replica. Use it only from the event loop's thread.
 
     Args:
-        directory: holds the files, and nobody else writes there; it exists.
-        replica: this replica's id.
-        failed: called when the disk failed; the process has to end.
-        lost: called by a start, with the reason, before it cuts records that this copy may have
+        directory: an existing directory that only this object writes to.
+        replica: id of this replica.
+        failed: called when the disk failed; the process must end.
+        lost: called at the start with the reason, before records are cut that this replica may have
             acknowledged.
         disk: the file system.
-        bytes_max: a leader begins a new file when so much was appended behind a state.
+        bytes_max: a leader starts a new file after this many bytes since the last state.
 
     Attributes:
-        retain_from: files that reach beyond this position are kept, whatever else is there.
+        retain_from: files with bytes beyond this position are kept.
 
     Raises:
-        StoreCorrupt: something that was on this disk cannot be read.
-        OSError: the disk.
+        StoreCorrupt: synced bytes cannot be read.
+        OSError: the disk failed.
     """
 
     def __init__(
@@ -77,23 +79,23 @@ class JournalLog:
         self._failure: OSError | None = None
         self.retain_from = 0
         self._replay = Replay()
-        # Behind what the ledger is made of.
+        # Frames that the ledger does not contain yet.
         self._pending: deque[LogFrame] = deque()
         self._outline = Outline()
         self._committed = 0
-        # A leader's, while a state is being written.
+        # Rest of the state that a leader is writing to a new file.
         self._state: Iterator[bytes] | None = None
         self._state_after = 0.0
-        # Grows when the log is cut: a sync that was on its way then says nothing.
+        # Number of cuts. A sync that started before a cut does not count.
         self._cuts = 0
-        # Of this process.
+        # Since the start of the process.
         self.appended_batches = self.syncs = 0
         self.sync_seconds = 0.0
         take_over(directory, replica, self._disk)
         self._files = JournalFiles(directory, self._disk, self._found, lost)
         try:
             self._committed = max(self._committed, self.min_offset)
-            self._leave_out_old()
+            self._skip_old()
             self._apply(self._committed)
             self._durable = self._files.end
             self._reserve = Reserve(directory, self._disk)
@@ -102,11 +104,11 @@ class JournalLog:
             self.close()
             raise
 
-    # What replication may ask.
+    # Queries of `ReplicatedLog`.
 
     @property
     def ledger(self) -> Ledger:
-        """What is committed, and what this replica has appended as a leader."""
+        """Ledger of the committed records, and of records that this replica appended as leader."""
         return self._replay.ledger
 
     @property
@@ -127,17 +129,17 @@ class JournalLog:
 
     @property
     def dropped(self) -> Mapping[str, int]:
-        """Nothing ever is left out."""
+        """Always empty: a journal has no topics."""
         return {}
 
     @property
     def generation(self) -> Generation:
-        """Each file begins with all that those before it have made: nothing lies beside it."""
+        """None: a journal has no compacted generations; each file starts with the whole state."""
         return NO_GENERATION
 
     @property
     def held_end(self) -> int:
-        """Up to where files wait for copies that lack them; 0 while these are no more than some."""
+        """End of the files that are only kept for followers; 0 if at most `FILES_HELD_MAX`."""
         held = max(self._outline.newest_whole(self._committed) - 1, 0)
         return self._outline.generations[held].begin if held > FILES_HELD_MAX else 0
 
@@ -148,7 +150,7 @@ class JournalLog:
         return self._files.crc(end - size, end)
 
     def blank_at(self, position: int) -> int | None:
-        """It has none."""
+        """None: a journal has no blank ranges."""
         del position
         return None
 
@@ -168,13 +170,13 @@ class JournalLog:
         return self._files.begin_of(position)
 
     async def repair(self, offset: int, data: bytes) -> None:
-        """See `ReplicatedLog`; a journal's file is small enough to be synced on the loop."""
+        """See `ReplicatedLog`. A journal file is small enough to be synced on the event loop."""
         if not self.min_offset <= offset <= offset + len(data) <= self.end:
             raise ValueError(f"the log does not have {offset} to {offset + len(data)}")
         self._files.rewrite(offset, data)
 
     def read(self, offset: int, bytes_max: int) -> bytes:
-        """Whole frames, of one file; see `ReplicatedLog`."""
+        """Return complete frames of one file; see `ReplicatedLog`."""
         if not self.min_offset <= offset <= self.end:
             raise ValueError(f"{offset} is not between {self.min_offset} and {self.end}")
         if offset == self.end:
@@ -190,81 +192,82 @@ class JournalLog:
         return data
 
     async def fetch(self, offset: int, bytes_max: int) -> bytes:
-        """As `read`: a journal is small enough to be in the page cache."""
+        """See `read`. A journal is small enough to be in the page cache."""
         return self.read(offset, bytes_max)
 
-    # What replication does.
+    # Changes by replication.
 
     def write(self, offset: int, data: bytes) -> None:
-        """Append what a leader has sent.
+        """Append frames of the leader.
 
         Raises:
-            ValueError: it does not go on where the log ends, or is not whole; nothing was written.
+            ValueError: `offset` is not the end, or a frame is incomplete; nothing was written.
             LogFull: the disk has no room; nothing was written.
-            OSError: the disk; `failed` was called.
+            OSError: the disk failed; `failed` was called.
         """
         if offset != self.end:
             raise ValueError(f"{offset} is not the end, {self.end}")
         found = frames.whole_frames(data, offset)
         self._outline.check(found)
         starts = [offset, *(each.position for each in found if is_first(each)), offset + len(data)]
-        place = self._files.place()
+        before = self._files.length()
         try:
             for begin, end in pairwise(starts):
                 if begin < end:
                     new_file = begin in starts[1:-1]
                     self._files.append(data[begin - offset : end - offset], new_file=new_file)
         except OSError as failure:
-            self._files.take_back(place)
+            self._files.undo_appends(before)
             if is_shortage(failure):
-                self._reserve.note(failure)
+                self._reserve.set_shortage(failure)
                 raise LogFull(str(failure)) from failure
             self._fail(failure)
             raise
         for frame in found:
-            self._outline.learn(frame)
+            self._outline.add(frame)
             self._pending.append(frame)
 
     def check_writes(self, *, probe: bool = False) -> WriteCheck:
-        """See `ReplicatedLog.check_writes`. Without room even for the reserve, writes fail."""
+        """See `ReplicatedLog.check_writes`. Writes fail if there is no room for the reserve."""
         if probe:
             self._reserve.check(PROBE_BYTES)
         else:
-            self._look_for_room()
+            self._check_room()
         return WriteCheck(failure=self._reserve.shortage)
 
     async def sync(self) -> None:
-        """Return when all that was written before is durable; OSError when it never will be."""
+        """Wait until all bytes written before are durable. Raises OSError if the disk failed."""
         wanted = self.end
         while self._durable < min(wanted, self.end):
             cuts, end, began = self._cuts, self.end, time.perf_counter()
-            doing = asyncio.get_running_loop().run_in_executor(None, self._files.sync())
+            syncing = asyncio.get_running_loop().run_in_executor(None, self._files.sync())
             try:
-                # Not cancelled before it has begun: it closes what it has synced.
-                await asyncio.shield(doing)
+                # Shielded: the sync must run even if this call is cancelled, as it also closes
+                # removed files.
+                await asyncio.shield(syncing)
             except OSError as failure:
                 self._fail(failure)
                 raise
             self._synced(cuts, end, began)
 
     def sync_nowait(self) -> None:
-        """As `sync`, in the time that the disk takes."""
+        """Sync in this thread, which blocks the event loop."""
         cuts, end, began = self._cuts, self.end, time.perf_counter()
         self._files.sync()()
         self._synced(cuts, end, began)
 
     def truncate(self, offset: int) -> None:
-        """Make `offset` the end, durably; see `ReplicatedLog`.
+        """Cut the log at `offset`, durably; see `ReplicatedLog`.
 
         Raises:
-            ValueError: no frame ends there, or it is committed.
-            OSError: the disk; `failed` was called.
+            ValueError: no frame ends at `offset`, or later frames are committed.
+            OSError: the disk failed; `failed` was called.
         """
         if offset == self.end:
             return
         try:
             if self.end == self.min_offset and offset >= self.end:
-                self._files.begin_at(offset)
+                self._files.start_at(offset)
                 self._committed = offset
             else:
                 self._check_cut(offset)
@@ -279,76 +282,76 @@ class JournalLog:
         self._outline.cut(offset, self.min_offset)
 
     def drop(self, dropped: Mapping[str, int]) -> None:
-        """Nothing: nothing is left out of a journal beside it."""
+        """Does nothing: a journal has no topics."""
 
     def need_generation(self, end: int) -> None:
-        """Never asked for: no leader has one."""
+        """Never called: a leader of a journal has no compacted generation."""
 
     def commit(self, offset: int) -> None:
-        """Have the ledger follow, and delete what no start needs any more.
+        """Apply frames up to `offset` to the ledger, and delete files that no start needs.
 
         Raises:
-            StoreCorrupt: a record makes no sense.
+            StoreCorrupt: a record is invalid.
         """
         if offset <= self._committed:
             return
         if offset > self.end:
-            raise ValueError(f"{offset} is behind the end, {self.end}")
+            raise ValueError(f"{offset} is beyond the end, {self.end}")
         self._committed = offset
         self._apply(offset)
         self._delete_old()
 
     def open_epoch(self, epoch: int) -> None:
-        """Append the frame that opens an epoch; ValueError: there is one already."""
+        """Append the frame that starts an epoch. Raises ValueError if the epoch is not newer."""
         if self._outline.epochs and self._outline.epochs[-1][0] >= epoch:
-            raise ValueError(f"epoch {epoch} cannot begin behind {self._outline.epochs[-1][0]}")
+            raise ValueError(f"epoch {epoch} cannot follow epoch {self._outline.epochs[-1][0]}")
         is_empty = self.end == self.min_offset
         known = (*self._outline.epochs, (epoch, self.end))
-        # In one frame: with it committed a leader leads, and its ledger is whole.
-        epochs = Epochs(is_empty, is_empty, self._replica, known)
-        self._append(Kind.EPOCH, frames.encode_epochs(epochs))
+        # One frame for both: once it is committed, the leader leads with a complete ledger.
+        payload = EpochPayload(is_empty, is_empty, self._replica, known)
+        self._append(FrameKind.EPOCH, frames.encode_epochs(payload))
 
-    # A leader.
+    # Changes by a leader.
 
     def admit(self) -> None:
-        """Whether a change may be made now.
+        """Raise an error if no change may be made now.
 
         Raises:
-            Busy: too much waits for other copies.
+            Busy: too many bytes wait for a quorum.
             StoreNotWritable: the disk has no room.
-            StoreFailed: the disk failed before.
+            StoreFailed: the disk failed.
         """
         if self.end - self._committed > WAITING_BYTES_MAX:
             raise Busy(reason=f"{self.end - self._committed} bytes of progress wait for a quorum")
         if self._failure is not None:
             raise StoreFailed(reason=str(self._failure))
-        self._look_for_room()
+        self._check_room()
         if self._reserve.shortage:
             raise not_stored(self._reserve.shortage)
 
     def append(self, records: Sequence[bytes]) -> int:
-        """Append a change's records, which the ledger has applied already.
+        """Append the records of a change that the ledger has applied already.
 
-        They are committed together, or not at all, up to `frames.PART_BYTES_MAX`.
+        Records of up to `frames.PART_BYTES_MAX` are committed together or not at all.
 
         Returns:
-            The position up to which the log is to be committed before anybody hears of them.
+            End position of the records. They are durable once it is committed.
 
         Raises:
-            LogFull: there was no room, not even what was taken aside. The ledger is ahead of the
-                log then: it has to be opened again.
-            OSError: the disk; `failed` was called.
+            LogFull: the disk has no room, even without the reserve. The ledger is then ahead of
+                the log, so the log must be opened again.
+            OSError: the disk failed; `failed` was called.
         """
-        assert not self._pending, "a leader has committed all that it did not append"
+        assert not self._pending, "the ledger of a leader contains all frames"
         for part in frames.parts(records):
-            data = frames.encode(Kind.RECORDS, self.end, self._committed, frames.pack(part))
+            data = frames.encode(FrameKind.RECORDS, self.end, self._committed, frames.pack(part))
             self._write_own(data)
         self.appended_batches += 1
         return self.end
 
     @property
     def wants_generation(self) -> bool:
-        """Whether a leader should begin a new file, and is not about to."""
+        """Whether a leader should start a new file, and none is being started."""
         if (
             self._state is not None
             or self._pending
@@ -360,22 +363,22 @@ class JournalLog:
         is_due = whole_at is None or self.end - whole_at > self._bytes_max
         return is_due and time.monotonic() >= self._state_after
 
-    def begin_generation(self) -> None:
-        """Begin a new file, with the ledger as it is; `carry_state` writes that bit by bit."""
-        epochs = Epochs(True, False, self._replica, tuple(self._outline.epochs))
-        # Until the state is whole, or is given up.
+    def start_generation(self) -> None:
+        """Start a new file. `append_state` writes the current ledger to it in parts."""
+        epochs = EpochPayload(True, False, self._replica, tuple(self._outline.epochs))
+        # Set until the state is complete or abandoned.
         self._state = state_payloads(map(encode, self.ledger.snapshot()), STATE_RECORDS)
-        self._append_state(Kind.EPOCH, frames.encode_epochs(epochs))
+        self._append_state(FrameKind.EPOCH, frames.encode_epochs(epochs))
 
-    def carry_state(self) -> bool:
-        """Append the next part of the state; returns whether there is more."""
+    def append_state(self) -> bool:
+        """Append the next part of the state. Returns whether parts are left."""
         if self._state is not None:
             payload = next(self._state, None)
             if payload is None:
-                self._append_state(Kind.STATE_END, b"")
+                self._append_state(FrameKind.STATE_END, b"")
                 self._state = None
             else:
-                self._append_state(Kind.STATE, payload)
+                self._append_state(FrameKind.STATE, payload)
         return self._state is not None
 
     @property
@@ -384,23 +387,23 @@ class JournalLog:
         return self._reserve.shortage
 
     def close(self) -> None:
-        """Let go of the files. What is not synced may be lost."""
+        """Close the files without a sync."""
         self._files.close()
 
-    # Its parts.
+    # Internals.
 
     def _found(self, frame: LogFrame) -> None:
-        """A frame that the start found."""
+        """Add a frame that was read at the start."""
         try:
             self._outline.check([frame])
         except ValueError as failure:
             raise StoreCorrupt(path=self._directory, reason=str(failure)) from failure
-        self._outline.learn(frame)
+        self._outline.add(frame)
         self._committed = max(self._committed, frame.committed)
         self._pending.append(frame)
 
-    def _leave_out_old(self) -> None:
-        """A ledger begins with the newest state that is whole, if that will never be cut."""
+    def _skip_old(self) -> None:
+        """Start the ledger with the newest complete state that is committed."""
         begin = (
             self._outline.generations[self._outline.newest_whole(self._committed)].begin
             if self._outline.generations
@@ -413,37 +416,38 @@ class JournalLog:
         while self._pending and self._pending[0].end <= offset:
             frame = self._pending.popleft()
             try:
-                self._replay.take(frame)
+                self._replay.apply(frame)
             except (ValueError, TypeError, KeyError) as failure:
                 raise StoreCorrupt(
                     path=self._directory,
-                    reason=f"the frame at {frame.position} makes no sense: {failure!r}",
+                    reason=f"the frame at {frame.position} has an invalid record: {failure!r}",
                 ) from failure
 
     def _delete_old(self) -> None:
-        # The one before it stays: a copy that is not far behind need not be made anew.
+        # The file before the newest complete state stays, so a follower with a small lag need not
+        # copy the whole state.
         for _ in range(self._outline.newest_whole(self._committed) - 1):
             if self._outline.generations[1].begin > self.retain_from:
                 return
             del self._outline.generations[0]
             self._files.delete_first()
 
-    def _append(self, kind: Kind, payload: bytes) -> None:
-        """Append a frame of the log's own, which the ledger is not changed by."""
+    def _append(self, kind: FrameKind, payload: bytes) -> None:
+        """Append a frame that does not change the ledger."""
         data = frames.encode(kind, self.end, self._committed, payload)
         frame = frames.whole_frames(data, self.end)[0]
         self._write_own(data, new_file=is_first(frame))
-        self._outline.learn(frame)
+        self._outline.add(frame)
         self._pending.append(frame)
         if len(self._pending) == 1 and self._replay.is_whole:
-            # A leader's: nothing waits for this to be committed.
+            # The ledger of a leader contains all frames, also uncommitted ones.
             self._pending.clear()
 
-    def _append_state(self, kind: Kind, payload: bytes) -> None:
+    def _append_state(self, kind: FrameKind, payload: bytes) -> None:
         try:
             self._append(kind, payload)
         except LogFull:
-            # The file has no whole state then: another one is begun later.
+            # The state of this file stays incomplete; another file is started later.
             self._state = None
             self._state_after = time.monotonic() + ROTATION_RETRY_SECONDS
 
@@ -455,13 +459,13 @@ class JournalLog:
                 if not is_shortage(failure):
                     self._fail(failure)
                     raise
-                if not self._reserve.give_up(failure):
+                if not self._reserve.release(failure):
                     raise LogFull(str(failure)) from failure
             else:
                 return
 
-    def _look_for_room(self) -> None:
-        """Repeat what found no room, at most once a second."""
+    def _check_room(self) -> None:
+        """After a shortage: check for room, at most once per `ROOM_SECONDS`."""
         if self._reserve.shortage and time.monotonic() >= self._room_after:
             self._room_after = time.monotonic() + ROOM_SECONDS
             self._reserve.check(PROBE_BYTES)
@@ -472,7 +476,7 @@ class JournalLog:
         if cuts == self._cuts:
             self._durable = max(self._durable, end)
             try:
-                self._files.note_synced(self._durable)
+                self._files.write_synced(self._durable)
             except OSError as failure:
                 self._fail(failure)
                 raise
@@ -481,8 +485,8 @@ class JournalLog:
         try:
             self._files.truncate(offset)
         except OSError as failure:
-            # What is cut is written elsewhere first: on a full disk there is room for that.
-            if not (is_shortage(failure) and self._reserve.give_up(failure)):
+            # The cut bytes are copied first. On a full disk the reserve has room for them.
+            if not (is_shortage(failure) and self._reserve.release(failure)):
                 raise
             self._files.truncate(offset)
 
@@ -493,7 +497,7 @@ class JournalLog:
         if not frames.frame_bytes(data, 0, offset):
             raise ValueError(f"no frame ends at {offset}")
         if not self._pending or self._pending[0].position > offset:
-            raise ValueError(f"the ledger is made of what is behind {offset}")
+            raise ValueError(f"the ledger already contains frames after {offset}")
 
     def _fail(self, failure: OSError) -> None:
         if self._failure is None:

@@ -1,4 +1,4 @@
-"""Process of an offset service whose journal has copies, from its settings to its end."""
+"""Start and shutdown of an offset service with a replicated journal."""
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -17,7 +17,7 @@ from rockoon_offset.journal.generation_files import is_of_copies
 from rockoon_offset.metrics import TABLE, of_process
 from rockoon_offset.parts import SERVICE_NAMES, Parts, assembled, now_ms
 from rockoon_offset.progress.progress_store import ProgressStore
-from rockoon_offset.replication.leader_door import LeaderDoor
+from rockoon_offset.replication.leader_endpoint import LeaderEndpoint
 from rockoon_offset.replication.serving import JOURNAL, OffsetCopy
 from rockoon_offset.settings import OffsetSettings
 from rockoon_proto.v1.in_flight_pb2_grpc import (
@@ -45,10 +45,10 @@ STORE_ID_FILE = "store_id"
 
 
 class CopyMetrics:
-    """Measures a copy, and the service around it while it leads.
+    """Metrics of a replica, and of its service while it leads.
 
     Args:
-        root: the store's directory.
+        root: directory of the store.
     """
 
     def __init__(self, root: Path) -> None:
@@ -56,11 +56,11 @@ class CopyMetrics:
         self._copy: LogCopy[OffsetCopy] | None = None
 
     def follow(self, copy: LogCopy[OffsetCopy]) -> None:
-        """Measure this one from now on."""
+        """Set the replica to measure."""
         self._copy = copy
 
     async def measure(self) -> Iterable[Measurement]:
-        """Values of the tables of metrics."""
+        """Values of the metrics of both tables."""
         if self._copy is None:
             return of_process(self._root, is_ready=False)
         parts = self._copy.service.parts
@@ -70,7 +70,7 @@ class CopyMetrics:
 
 
 def has_been_copy(root: Path) -> bool:
-    """Whether a store is that of a replica, or was: its journal is one with copies from then on."""
+    """Whether a store belongs or belonged to a replica, so its journal is a replicated one."""
     directory = root / JOURNAL
     return (
         (root / FILE).exists()
@@ -86,22 +86,23 @@ async def serve_copy(
     disk: Disk,
     announce: Callable[[str, str, str], None],
 ) -> None:
-    """Be a replica of the offset service's journal until `stop` is requested.
+    """Run a replica of the offset service's journal until `stop` is requested.
 
-    With one copy it is the only one, and leads. It takes no followers: they would have what a crash
-    takes from it, and the next process could not go on in its epoch.
+    With `copies` = 1 it is the only replica, and leads. It accepts no followers: a follower could
+    have records that a crash of this process loses, and the next process would reuse its epoch.
 
     Raises:
         SettingsError, ListenError: a setting cannot be used.
-        Fatal: the store cannot be used, or others count.
+        Fatal: the store cannot be used, or the log has other voting replicas.
     """
     replication = ReplicationService(replica_identities(settings))
-    door, metrics, root = LeaderDoor(), CopyMetrics(settings.store_path), settings.store_path
+    metrics, root = CopyMetrics(settings.store_path), settings.store_path
+    endpoint = LeaderEndpoint()
 
     def register(server: aio.Server) -> None:
-        # Its methods are the wire's, made from the description of the service.
-        add_OffsetServiceServicer_to_server(cast(OffsetServiceServicer, door), server)
-        add_InFlightServiceServicer_to_server(cast(InFlightServiceServicer, door), server)
+        # LeaderEndpoint creates its methods from the service descriptors.
+        add_OffsetServiceServicer_to_server(cast(OffsetServiceServicer, endpoint), server)
+        add_InFlightServiceServicer_to_server(cast(InFlightServiceServicer, endpoint), server)
         if settings.copies > 1:
             add_replication(replication, server)
 
@@ -110,7 +111,7 @@ async def serve_copy(
 
     with locked(root):
         if settings.copies == 1:
-            await be_only_copy(settings, frontend, stop, disk)
+            await become_only_copy(settings, frontend, stop, disk)
         if stop.requested:
             return
         async with (
@@ -132,17 +133,17 @@ async def serve_copy(
                 now_ms=now_ms,
                 config=root,
                 id_file=STORE_ID_FILE,
-                # An id without what was promised in its name may have forgotten a promise.
+                # These files last: an id without its promises could break a promise.
                 moved_last=(JOURNAL, STORE_ID_FILE, MARKER, FILE),
                 announce=announce,
                 follow=metrics.follow,
-            ).run(lambda store_id: OffsetCopy(settings, store_id, door, stop, disk, parts_over))
+            ).run(lambda store_id: OffsetCopy(settings, store_id, endpoint, stop, disk, parts_over))
 
 
-async def be_only_copy(
+async def become_only_copy(
     settings: OffsetSettings, frontend: NodeFrontend, stop: Stop, disk: Disk
 ) -> None:
-    """Have this store be the log's only copy, or end. Raises Fatal."""
+    """Make this store the only replica of the log. Raises Fatal if the nameservers refuse."""
     root = settings.store_path
     try:
         replica_id = read_or_make_store_id(root / STORE_ID_FILE, disk.replace_file)
@@ -156,7 +157,7 @@ async def be_only_copy(
 
 @contextmanager
 def locked(root: Path) -> Iterator[None]:
-    """Have a store's directory for this process alone. Raises Fatal."""
+    """Lock the directory of a store for this process. Raises Fatal."""
     try:
         root.mkdir(mode=0o700, parents=True, exist_ok=True)
         lock = DirectoryLock(root)

@@ -1,21 +1,21 @@
-"""Replay: a ledger out of a journal's frames. Pure.
+"""Replay: builds a ledger from the frames of a replicated journal. Pure.
 
-A file begins with the state that all before it has made, and changes may come between the parts of
-that. Who has the ledger already leaves the state out; who begins with this file applies the state
-first, and then the changes that came meanwhile.
+A file starts with the state before its first frame, and changes may come between the parts of the
+state. A replica that has the ledger already skips the state. A replica that starts with this file
+applies the state first, and then the changes between its parts.
 """
 
 from rockoon_offset.progress.ledger import Ledger
 from rockoon_offset.progress.records import decode
-from rockoon_offset.replication.frames import Kind, LogFrame, decode_epochs, unpack
+from rockoon_offset.replication.frames import FrameKind, LogFrame, decode_epochs, unpack
 
 
 class Replay:
-    """Applies frames in their order.
+    """Applies frames in order.
 
     Attributes:
-        ledger: what they have made; another object where a state begins anew.
-        is_whole: whether the ledger is that of all frames so far.
+        ledger: the ledger; a new object if a state starts again.
+        is_whole: the ledger contains all frames so far.
     """
 
     def __init__(self) -> None:
@@ -23,30 +23,30 @@ class Replay:
         self.is_whole = False
         self._changes: list[bytes] = []
 
-    def take(self, frame: LogFrame) -> None:
+    def apply(self, frame: LogFrame) -> None:
         """Apply one frame.
 
         Raises:
-            ValueError, TypeError, KeyError: it holds what no version has written.
+            ValueError, TypeError, KeyError: a record is invalid.
         """
         match frame.kind:
-            case Kind.EPOCH:
+            case FrameKind.EPOCH:
                 epochs = decode_epochs(frame.payload)
                 if not self.is_whole and epochs.is_first:
-                    # The leader of the state that was being read has ended before its end.
+                    # The former leader ended before it had written its whole state.
                     self.ledger = Ledger()
                     self._changes.clear()
                     self.is_whole = epochs.is_empty
-            case Kind.STATE:
+            case FrameKind.STATE:
                 if not self.is_whole:
                     self._apply(frame.payload)
-            case Kind.STATE_END:
+            case FrameKind.STATE_END:
                 if not self.is_whole:
                     self.is_whole = True
                     for payload in self._changes:
                         self._apply(payload)
                     self._changes.clear()
-            case Kind.RECORDS:
+            case FrameKind.RECORDS:
                 if self.is_whole:
                     self._apply(frame.payload)
                 else:

@@ -1,4 +1,4 @@
-"""Room on the disk that is taken aside, so that what was taken already can still be written."""
+"""Reserved room on the disk, so that accepted changes can still be written to a full disk."""
 
 import contextlib
 from pathlib import Path
@@ -11,7 +11,7 @@ class Reserve:
     """A file of RESERVE_BYTES in a directory.
 
     Attributes:
-        shortage: why there is no room for it; empty while there is.
+        shortage: reason why the disk has no room; empty while it has.
     """
 
     def __init__(self, directory: Path, disk: Disk) -> None:
@@ -19,10 +19,10 @@ class Reserve:
         self._directory = directory
         self._disk = disk
         self.shortage = ""
-        self.take()
+        self.allocate()
 
-    def take(self) -> None:
-        """Take room aside, as much as is to be had."""
+    def allocate(self) -> None:
+        """Create the reserve file, and set `shortage` if the disk has no room for it."""
         try:
             fd = self._disk.open_or_create(self._path)
             try:
@@ -32,20 +32,20 @@ class Reserve:
         except OSError as failure:
             with contextlib.suppress(OSError):
                 self._disk.unlink(self._path)
-            # Some file systems cannot reserve, which is no reason to refuse anything.
+            # Other errors: some file systems cannot allocate, and changes are still accepted.
             if is_shortage(failure):
                 self.shortage = f"{failure.strerror or failure} on {self._directory}"
                 return
         self.shortage = ""
 
     def check(self, count: int) -> None:
-        """After a shortage: have `shortage` say whether there is room beside the reserve.
+        """After a shortage: update `shortage`.
 
         Args:
-            count: bytes that are to fit.
+            count: bytes that must be free besides the reserve.
         """
         if not self._path.exists():
-            self.take()
+            self.allocate()
             return
         try:
             fd = self._disk.open_or_create(self._path)
@@ -56,17 +56,17 @@ class Reserve:
                 self._disk.close(fd)
         except OSError as failure:
             if is_shortage(failure):
-                self.note(failure)
+                self.set_shortage(failure)
                 return
         self.shortage = ""
 
-    def note(self, failure: OSError) -> None:
-        """A write found no room."""
+    def set_shortage(self, failure: OSError) -> None:
+        """Set `shortage` after a write without room."""
         self.shortage = f"{failure.strerror or failure} on {self._directory}"
 
-    def give_up(self, failure: OSError) -> bool:
-        """After a shortage: whether there is more room now."""
-        self.note(failure)
+    def release(self, failure: OSError) -> bool:
+        """Delete the reserve file after a shortage. Returns False if it was deleted before."""
+        self.set_shortage(failure)
         if not self._path.exists():
             return False
         self._disk.unlink(self._path)

@@ -1,7 +1,6 @@
-"""Offset service whose journal has copies: what is around the journal while it copies, and while it
-leads.
+"""Offset service on a replicated journal: opens the journal, and serves clients while it leads.
 
-See `rockoon_replica.log_copy` for its lives.
+See `rockoon_replica.log_copy` for the life cycle.
 """
 
 import asyncio
@@ -12,7 +11,7 @@ from rockoon_core.errors import NotLeader, StoreCorrupt
 from rockoon_format.checksums import crc32
 from rockoon_node.store_cluster import StoreCluster
 from rockoon_offset.replication.journal_log import JournalLog
-from rockoon_offset.replication.led_store import LedStore
+from rockoon_offset.replication.leader_store import LeaderStore
 from rockoon_replica.replica import Replica
 from rockoon_runtime.process import ExitStatus, Fatal, Stop
 
@@ -20,26 +19,26 @@ if TYPE_CHECKING:
     from rockoon_core.disk import Disk
     from rockoon_offset.parts import Parts
     from rockoon_offset.progress.progress_store import ProgressStore
-    from rockoon_offset.replication.leader_door import LeaderDoor
+    from rockoon_offset.replication.leader_endpoint import LeaderEndpoint
     from rockoon_offset.settings import OffsetSettings
 
 JOURNAL = "journal"
-HELD_LOOK_SECONDS = 1.0
+HELD_CHECK_SECONDS = 1.0
 
 
 class OffsetCopy:
-    """What is around one replica of the journal: a `LogService`.
+    """`LogService` of a replica of the journal: serves clients while this replica leads.
 
     Args:
-        settings: as loaded; `copies` is more than one.
-        replica_id: of the store.
-        door: answers clients while this replica leads.
-        stop: the process's.
-        disk: the file layer.
-        assembled: makes the parts of a service over a store.
+        settings: settings of the service.
+        replica_id: store id of this replica.
+        endpoint: servicer for clients.
+        stop: ends the process.
+        disk: the file system.
+        assembled: creates the parts of a service over a store.
 
     Attributes:
-        parts: what serves clients; None while another replica leads.
+        parts: parts of the service; None while this replica does not lead.
     """
 
     log_failures = (StoreCorrupt,)
@@ -49,14 +48,14 @@ class OffsetCopy:
         self,
         settings: "OffsetSettings",
         replica_id: str,
-        door: "LeaderDoor",
+        endpoint: "LeaderEndpoint",
         stop: Stop,
         disk: "Disk",
         assembled: "Callable[[ProgressStore], Parts]",
     ) -> None:
         self._settings = settings
         self._replica_id = replica_id
-        self._door = door
+        self._endpoint = endpoint
         self._stop = stop
         self._disk = disk
         self._assembled = assembled
@@ -64,7 +63,7 @@ class OffsetCopy:
         self._replica: Replica | None = None
         self.parts: Parts | None = None
 
-    # A `LogService`.
+    # Methods of `LogService`.
 
     def open_log(self, lost: Callable[[str], None]) -> JournalLog:
         directory = self._settings.store_path / JOURNAL
@@ -81,17 +80,17 @@ class OffsetCopy:
         return self._journal
 
     def damage_of(self, failure: Exception) -> int | None:
-        """None: a frame that a start cannot read may not be committed."""
+        """None: a frame that cannot be read at a start may be uncommitted."""
         del failure
         return None
 
     def rewrite(self, position: int, data: bytes) -> None:
-        """Never asked for."""
+        """Never called, because `damage_of` returns None."""
         raise NotImplementedError
 
     async def live(self, replica: Replica, leads: asyncio.Event) -> None:
         journal = self._journal
-        assert journal is not None, "it was opened before"
+        assert journal is not None, "`open_log` was called before"
         self._replica = replica
         try:
             await leads.wait()
@@ -100,10 +99,10 @@ class OffsetCopy:
             self._journal = self._replica = None
 
     def expect(self) -> None:
-        self._door.expect()
+        self._endpoint.expect()
 
     def refuse(self, refusal: NotLeader) -> None:
-        self._door.refuse(refusal)
+        self._endpoint.refuse(refusal)
 
     def committed(self, end: int) -> None:
         del end
@@ -115,21 +114,22 @@ class OffsetCopy:
             self._journal.retain_from = min_offset
 
     async def _hold(self, journal: JournalLog, replica: Replica) -> None:
-        """Let no copy that is away fill this disk: it votes no longer, as of a broker's log."""
-        told = 0
+        """Report files that are kept for absent replicas. An absent replica loses its vote, as with
+        a broker's log, so that the kept files do not fill this disk."""
+        reported = 0
         while True:
-            await asyncio.sleep(HELD_LOOK_SECONDS)
+            await asyncio.sleep(HELD_CHECK_SECONDS)
             journal.retain_from = replica.retention_end
-            if (held := journal.held_end) != told:
+            if (held := journal.held_end) != reported:
                 replica.retention_held(held)
-                told = held
+                reported = held
 
     async def _lead(self, journal: JournalLog, replica: Replica) -> None:
-        """Be the offset service until cancelled."""
+        """Serve clients until cancelled."""
         settings = self._settings
         root = settings.store_path
         cluster = StoreCluster(root / "cluster_id", self._disk.replace_file)
-        store = LedStore(journal, replica, root, cluster, settings.name)
+        store = LeaderStore(journal, replica, root, cluster, settings.name)
         refusal = NotLeader(replica=settings.replica or settings.name, log=settings.name)
         parts = self._assembled(store)
         try:
@@ -139,27 +139,30 @@ class OffsetCopy:
                     ("follow the routes", parts.routes.run(self._stop)),
                     ("expire members", parts.groups.run()),
                     ("export files", parts.export_files.run()),
-                    ("members at the end", self._remember(parts)),
+                    ("members at the end", self._write_members(parts)),
                     ("files kept for copies", self._hold(journal, replica)),
                 ):
                     tasks.create_task(loop, name=name)
                 await parts.routes.loaded.wait()
-                await store.written_down()
-                # Members' leases begin now: no former leader answers any more.
+                await store.durable_unbounded()
+                # Leases start now: no former leader can answer members any more.
                 parts.groups.open()
                 self.parts = parts
-                self._door.serve(parts.servicer, parts.in_flight)
+                self._endpoint.serve(parts.servicer, parts.in_flight)
                 await asyncio.Event().wait()
         finally:
             self.parts = None
             store.end(refusal)
-            self._door.refuse(refusal)
-            # Members learn from the routes where to come again.
+            self._endpoint.refuse(refusal)
+            # Members find the next leader in the routes.
             parts.watch.close()
             await parts.brokers.close()
 
-    async def _remember(self, parts: "Parts") -> None:
-        """Before an orderly end hands over: who has left is not to come back with the next one."""
+    async def _write_members(self, parts: "Parts") -> None:
+        """Write changed members when the process stops, before the next leader takes over.
+
+        Otherwise members that have left would be listed again by the next leader.
+        """
         await self._stop.wait()
         parts.groups.write_members()
 

@@ -1,7 +1,7 @@
-"""An older journal, of one copy, becomes the first generation of one with copies.
+"""Conversion of a single-copy journal to a replicated journal.
 
-Its state becomes the records of epoch 0, from position 0 on. The file is there whole or not at all,
-and with it the former files are nothing but leftovers.
+The state of the single-copy journal becomes epoch 0 of the new one, from position 0 on. The new
+file appears completely or not at all; after that the old files are deleted.
 """
 
 import logging
@@ -22,21 +22,21 @@ from rockoon_offset.journal.generation_files import (
 from rockoon_offset.progress.ledger import Ledger
 from rockoon_offset.progress.records import decode, encode
 from rockoon_offset.replication import frames
-from rockoon_offset.replication.frames import Epochs, Kind, LogFileHeader
+from rockoon_offset.replication.frames import EpochPayload, FrameKind, LogFileHeader
 
 log = logging.getLogger(__name__)
 
-# Records of a state that share a frame.
+# Bounds on one frame of a state.
 STATE_RECORDS = 1000
 STATE_BYTES_MAX = 1 << 20
 
 
 def take_over(directory: Path, replica: str, disk: Disk) -> None:
-    """Make a directory one of a journal with copies.
+    """Convert the journal in a directory if it is a single-copy journal.
 
     Raises:
-        StoreCorrupt: the former journal cannot be read.
-        OSError: the disk.
+        StoreCorrupt: the single-copy journal cannot be read.
+        OSError: the disk failed.
     """
     for leftover in directory.glob("*.new"):
         disk.unlink(leftover)
@@ -53,7 +53,7 @@ def take_over(directory: Path, replica: str, disk: Disk) -> None:
             generation = max([*journals, *snapshots]) + 1
             content = _first_file(generation, replica, _ledger(records, directory))
             disk.replace_file(journal_path(directory, generation), content)
-            log.info("the journal in %s is one with copies from now on", directory)
+            log.info("converted the journal in %s to a replicated journal", directory)
         former = journals
     for number in snapshots:
         disk.unlink(snapshot_path(directory, number))
@@ -63,7 +63,7 @@ def take_over(directory: Path, replica: str, disk: Disk) -> None:
 
 
 def is_former(path: Path) -> bool:
-    """Whether a file is of a journal of one copy."""
+    """Whether a file belongs to a single-copy journal."""
     with path.open("rb") as file:
         return file.read(len(JOURNAL_MAGIC)) == JOURNAL_MAGIC
 
@@ -75,33 +75,33 @@ def _ledger(records: list[bytes], directory: Path) -> Ledger:
             ledger.apply(decode(data))
         except (ValueError, TypeError, KeyError) as failure:
             raise StoreCorrupt(
-                path=directory, reason=f"record {number} makes no sense: {failure!r}"
+                path=directory, reason=f"record {number} is invalid: {failure!r}"
             ) from failure
     return ledger
 
 
 def _first_file(generation: int, replica: str, ledger: Ledger) -> bytes:
     content = bytearray(frames.encode_header(LogFileHeader(generation, 0, 0)))
-    first = frames.encode_epochs(Epochs(True, False, replica, ((0, 0),)))
+    first = frames.encode_epochs(EpochPayload(True, False, replica, ((0, 0),)))
 
-    def add(kind: Kind, payload: bytes) -> None:
+    def add(kind: FrameKind, payload: bytes) -> None:
         content.extend(frames.encode(kind, len(content) - frames.FILE_HEADER_BYTES, 0, payload))
 
-    add(Kind.EPOCH, first)
+    add(FrameKind.EPOCH, first)
     for payload in state_payloads(map(encode, ledger.snapshot()), STATE_RECORDS):
-        add(Kind.STATE, payload)
-    add(Kind.STATE_END, b"")
+        add(FrameKind.STATE, payload)
+    add(FrameKind.STATE_END, b"")
     return bytes(content)
 
 
 def state_payloads(records: Iterator[bytes], records_max: int) -> Iterator[bytes]:
-    """The payloads of a state's frames: each has what fits, and is sent as a whole."""
+    """Payloads of the STATE frames of a state, each within the bounds of a frame."""
     part: list[bytes] = []
     size = 0
     for record in records:
         part.append(record)
         size += len(record)
-        # What receivers have of one queue may be half a megabyte.
+        # The window of one queue may have half a megabyte.
         if len(part) == records_max or size >= STATE_BYTES_MAX:
             yield frames.pack(part)
             part, size = [], 0

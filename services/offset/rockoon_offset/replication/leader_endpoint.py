@@ -1,6 +1,4 @@
-"""The services on the wire while their journal has copies: answered by those of the life in which
-this replica leads, and refused in between.
-"""
+"""gRPC servicer of a replicated offset service: forwards calls while this replica leads."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -12,7 +10,7 @@ from rockoon_offset.in_flight.service import InFlightService
 from rockoon_offset.service import OffsetService
 from rockoon_proto.v1 import in_flight_pb2, offset_pb2
 
-# A new leader reads the routes before it answers.
+# How long calls wait for a new leader, which reads the routes before it serves.
 EXPECTED_SECONDS_MAX = 0.5
 SERVICES = (
     offset_pb2.DESCRIPTOR.services_by_name["OffsetService"],
@@ -20,14 +18,16 @@ SERVICES = (
 )
 
 
-class LeaderDoor:
-    """The servicer. Refuses everything until `serve`, and after `refuse`."""
+class LeaderEndpoint:
+    """Servicer of both services. Refuses all calls before `serve` and after `refuse`."""
 
     def __init__(self) -> None:
-        # Methods by their names, which are different in all services; none while nobody serves.
+        # Method name → method; names are unique over both services. Empty while calls are refused.
         self._methods: dict[str, Callable[[Any, Any], Any]] = {}
-        self._refusal: RockoonError = NotReady(service="the offset service", reason="it starts")
-        # Set once it is known whether the service that is expected answers.
+        self._refusal: RockoonError = NotReady(
+            service="the offset service", reason="it is starting"
+        )
+        # While `serve` is expected: set when it was called or will not be.
         self._expected: asyncio.Event | None = None
         for method in (each for service in SERVICES for each in service.methods):
             forward = self._stream if method.server_streaming else self._unary
@@ -38,31 +38,34 @@ class LeaderDoor:
         return bool(self._methods)
 
     def serve(self, service: OffsetService, in_flight: InFlightService) -> None:
-        """Answer calls from now on."""
+        """Forward calls from now on."""
         self._methods = {
             method.name: getattr(servicer, method.name)
             for servicer, of in zip((service, in_flight), SERVICES, strict=True)
             for method in of.methods
         }
-        self._decide()
+        self._end_wait()
 
     def expect(self) -> None:
-        """Let calls wait a moment for `serve`: the routes lead here already, and who was refused
-        now would come back only after a pause."""
+        """Let calls wait for `serve`, at most `EXPECTED_SECONDS_MAX`.
+
+        The routes already name this replica as leader, and a refused client would retry only after
+        a pause.
+        """
         if not self._methods and self._expected is None:
             self._expected = asyncio.Event()
 
     def refuse(self, refusal: RockoonError) -> None:
-        """Take no new calls."""
+        """Refuse calls from now on."""
         self._methods, self._refusal = {}, refusal
-        self._decide()
+        self._end_wait()
 
-    def _decide(self) -> None:
+    def _end_wait(self) -> None:
         if self._expected is not None:
             self._expected.set()
             self._expected = None
 
-    async def _open(self, name: str) -> Callable[[Any, Any], Any]:
+    async def _method(self, name: str) -> Callable[[Any, Any], Any]:
         if self._expected is not None:
             with suppress(TimeoutError):
                 async with asyncio.timeout(EXPECTED_SECONDS_MAX):
@@ -73,13 +76,13 @@ class LeaderDoor:
 
     def _unary(self, name: str) -> Callable[[Any, Any], Any]:
         async def call(request: Any, context: Any) -> Any:
-            return await (await self._open(name))(request, context)
+            return await (await self._method(name))(request, context)
 
         return call
 
     def _stream(self, name: str) -> Callable[[Any, Any], Any]:
         async def call(request: Any, context: Any) -> AsyncIterator[Any]:
-            async for reply in (await self._open(name))(request, context):
+            async for reply in (await self._method(name))(request, context):
                 yield reply
 
         return call

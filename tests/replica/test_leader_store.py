@@ -9,7 +9,7 @@ from rockoon_core.disk import Disk
 from rockoon_core.errors import NotEnoughReplicas, NotLeader
 from rockoon_node.store_cluster import StoreCluster
 from rockoon_offset.replication.journal_log import JournalLog
-from rockoon_offset.replication.led_store import LedStore
+from rockoon_offset.replication.leader_store import LeaderStore
 from support.eventually import eventually
 from support.journal_logs import change, content, state_of
 from support.log_copies import Copy, copies
@@ -35,10 +35,10 @@ class JournalCopy(JournalLog):
         return content(self)
 
 
-def led(copy: Copy) -> LedStore:
+def led(copy: Copy) -> LeaderStore:
     root = copy.directory
     cluster = StoreCluster(root / "cluster_id", Disk().replace_file)
-    return LedStore(copy.log, copy.replica, root, cluster, "offset")
+    return LeaderStore(copy.log, copy.replica, root, cluster, "offset")
 
 
 async def test_changes_are_told_when_a_quorum_has_them_and_rounds_are_shared_and_asked_for(
@@ -83,7 +83,7 @@ async def test_changes_are_told_when_a_quorum_has_them_and_rounds_are_shared_and
             await store.durable()
         for each in others:
             await each.start()
-        await store.written_down()
+        await store.durable_unbounded()
         await logs.equal(leader.log.end)
         assert [state_of(each.log) for each in others] == [state_of(leader.log)] * 2
         running.cancel()
@@ -102,7 +102,7 @@ async def test_a_leader_that_was_deposed_unheard_decides_nothing(tmp_path: Path)
         while not first.log.wants_generation:
             first.log.append([b'["counters",1,1,1]'])
         store.write(change(store.ledger, "g", 1))
-        by_itself.append(tasks.create_task(store.written_down()))
+        by_itself.append(tasks.create_task(store.durable_unbounded()))
         # A member's heartbeat, a start where nothing is new, and one that is a change.
         asked = [asyncio.ensure_future(each) for each in (store.still_decides(), store.durable())]  # noqa: TID251
         store.write(change(store.ledger, "g", 2))

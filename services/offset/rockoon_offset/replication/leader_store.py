@@ -1,11 +1,12 @@
-"""Progress on a journal with copies, as its leader keeps it: a `ProgressStore`.
+"""`ProgressStore` of the leader of a replicated journal.
 
 Invariants:
-- What was written is told to nobody before a quorum has it; nor is anything that was only looked
-  at before a quorum has said, after the question came, that this replica leads.
-- The order of the journal is the order in which the ledger changed. While appends are barred,
-  changes wait here; who asks for one is refused before it is made.
-- It lives as long as the leadership. What the ledger has beyond the journal goes with it.
+- A reply with a change waits until a quorum has the change. A reply without a change waits until a
+  quorum has confirmed, after the request arrived, that this replica leads.
+- Changes are in the journal in the order in which the ledger made them. While appends are not
+  allowed, changes of the service itself wait here, and requests are refused before their change.
+- An object exists for one leadership. At its end, changes that are not in the journal are lost
+  with the ledger.
 """
 
 import asyncio
@@ -30,19 +31,19 @@ from rockoon_replica.replica import Replica
 
 log = logging.getLogger(__name__)
 
-# Changes that nobody asked for may wait so long; then this replica leads no more.
+# Bound on waiting changes of the service itself. Beyond it this replica resigns.
 WAITING_BYTES_MAX = 16 << 20
 
 
-class LedStore:
+class LeaderStore:
     """See the module.
 
     Args:
-        journal: open, of a replica that leads.
-        replica: it.
-        root: the store's directory.
-        cluster: whose it is.
-        name: the log's.
+        journal: open journal of a replica that leads.
+        replica: the replica.
+        root: directory of the store.
+        cluster: the cluster that the store belongs to.
+        name: name of the log.
     """
 
     def __init__(
@@ -54,16 +55,16 @@ class LedStore:
         self._replica = replica
         self._name = name
         self._loop = asyncio.get_running_loop()
-        # In their order, while appends are barred.
+        # Changes in order, while appends are not allowed.
         self._waiting: list[list[bytes]] = []
         self._waiting_bytes = 0
-        # Whether something was appended in this turn of the loop, and so sent to nobody yet.
+        # A change was appended in this loop iteration, and is not sent to followers yet.
         self._has_unsent = False
-        # Set while something waits, and while nothing does.
+        # Set while changes wait; set while no change waits.
         self._is_waiting, self._is_written = asyncio.Event(), asyncio.Event()
         self._is_written.set()
-        # Rung when a new file is begun, whose state has to be carried on.
-        self._begun = asyncio.Event()
+        # Set when a new file was started, whose state must be appended.
+        self._started_file = asyncio.Event()
         self._refusal: RockoonError | None = None
 
     @property
@@ -88,7 +89,7 @@ class LedStore:
         if self._refusal is not None:
             raise self._refusal
         if not self._replica.appends_allowed:
-            raise self._barred()
+            raise self._not_allowed()
         self._journal.admit()
 
     def write(self, records: list[Record]) -> None:
@@ -103,17 +104,17 @@ class LedStore:
         self._is_written.clear()
         self._waiting_bytes += sum(map(len, encoded))
         if self._waiting_bytes > WAITING_BYTES_MAX:
-            self._give_up("too much of it waits for other copies")
+            self._resign("too many changes wait for other replicas")
 
     async def durable(self) -> None:
         if self._refusal is not None:
             raise self._refusal
         if self._waiting:
-            raise self._barred()
+            raise self._not_allowed()
         end = self._journal.end
         if not self._has_unsent:
             await self._replica.round()
-        # What was sent to nobody before the question came proves that too, once a quorum has it.
+        # A change that was not sent before this call confirms the leadership once it is committed.
         await self._replica.wait_committed(end)
 
     async def still_decides(self) -> None:
@@ -121,9 +122,9 @@ class LedStore:
             raise self._refusal
         await self._replica.round()
 
-    async def written_down(self) -> None:
-        """Wait, for as long as it takes, until all that was written so far is committed; until
-        cancelled when this replica leads no more."""
+    async def durable_unbounded(self) -> None:
+        """Wait until all changes so far are committed, without a time limit or an error. After the
+        end of the leadership, wait until cancelled."""
         while True:
             try:
                 await self.durable()
@@ -135,18 +136,18 @@ class LedStore:
                 return
 
     def end(self, refusal: RockoonError) -> None:
-        """Refuse from now on: this replica leads no more."""
+        """Refuse calls from now on: the leadership has ended."""
         self._refusal = self._refusal or refusal
         self._waiting.clear()
 
     async def run(self) -> None:
-        """Write what waits once it may be, and the state that new files begin with; until
+        """Append waiting changes once appends are allowed, and the states of new files, until
         cancelled."""
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._write_waiting(), name="progress that waits")
-            tasks.create_task(self._carry_states(), name="states of the journal's files")
+            tasks.create_task(self._append_waiting(), name="waiting progress")
+            tasks.create_task(self._append_states(), name="states of the journal's files")
 
-    async def _write_waiting(self) -> None:
+    async def _append_waiting(self) -> None:
         while True:
             await self._is_waiting.wait()
             await self._replica.may_append.wait()
@@ -157,30 +158,30 @@ class LedStore:
                 self._is_waiting.clear()
                 self._is_written.set()
 
-    async def _carry_states(self) -> None:
+    async def _append_states(self) -> None:
         while True:
-            await self._begun.wait()
-            self._begun.clear()
+            await self._started_file.wait()
+            self._started_file.clear()
             more = True
             while more:
                 await self._replica.may_append.wait()
-                more = self._journal.carry_state()
+                more = self._journal.append_state()
                 self._replica.written()
-                # At the pace of the copies, between changes that people wait for.
+                # One part after the other, so that changes of clients come between them.
                 try:
                     await self._replica.wait_committed(self._journal.end)
                 except NotLeader:
-                    # The next leader begins another file; this is about to be cancelled.
+                    # The next leader starts another file; this task is cancelled soon.
                     return
 
     def _append(self, encoded: list[bytes]) -> None:
         try:
             self._journal.append(encoded)
         except LogFull as failure:
-            self._give_up(str(failure))
+            self._resign(str(failure))
             return
         except OSError as failure:
-            # Who opened the journal was told.
+            # The journal has called `failed`.
             self.end(StoreFailed(reason=str(failure)))
             return
         if not self._has_unsent:
@@ -188,21 +189,20 @@ class LedStore:
             self._loop.call_soon(self._sent)
         self._replica.written()
         if self._journal.wants_generation and not self._waiting:
-            # In the step that appends: what the ledger is now is the state that the file begins
-            # with.
-            self._journal.begin_generation()
-            self._begun.set()
+            # Immediately after the append: the file must start with the current ledger.
+            self._journal.start_generation()
+            self._started_file.set()
 
     def _sent(self) -> None:
         self._has_unsent = False
 
-    def _give_up(self, reason: str) -> None:
-        """The ledger is ahead of the journal for good: another replica leads, or this one anew."""
-        log.error("log %s: leadership is given up: %s", self._name, reason)
-        self.end(StoreNotWritable(f"progress is not stored now: {reason}"))
+    def _resign(self, reason: str) -> None:
+        """End the leadership, because the ledger is ahead of the journal and cannot go back."""
+        log.error("log %s: this replica resigns as leader: %s", self._name, reason)
+        self.end(StoreNotWritable(f"progress cannot be stored now: {reason}"))
         self._replica.close()
 
-    def _barred(self) -> NotEnoughReplicas | NotLeader:
+    def _not_allowed(self) -> NotEnoughReplicas | NotLeader:
         state = self._replica.state
         if state is None or self._replica.role is not Role.LEADING:
             return NotLeader(replica=self._replica.member.replica, log=self._name)
