@@ -52,9 +52,9 @@ async def cluster_that_refuses(store: Path, nameserver: Nameserver) -> str:
     first, again = refusals
     assert first == again
     said = re.fullmatch(
-        r"this store belongs to cluster ([0-9a-f]{16}) \(so says .*/config/clusterId\), and the "
-        r"nameservers to cluster ([0-9a-f]{16}): point nameservers at its own, or start with "
-        r"accept_cluster_id = \2 to take what it holds into that one",
+        r"this store belongs to cluster ([0-9a-f]{16}) \(see .*/config/clusterId\), but the "
+        r"nameservers belong to cluster ([0-9a-f]{16}): point nameservers at the store's cluster, "
+        r"or start with accept_cluster_id = \2 to move the store to the other cluster",
         first,
     )
     assert said is not None
@@ -83,7 +83,7 @@ async def test_a_broker_whose_etcd_is_set_up_anew_under_it_goes_on_until_its_nex
             etcd.kill()
             etcd.erase()
             etcd.start()
-            await eventually(lambda: "from the next start on this will be refused" in caplog.text)
+            await eventually(lambda: "the next start will be refused" in caplog.text)
             assert await broker.bodies("T") == [b"0"]
         async with running_nameserver(etcd=(etcd.endpoint,)) as nameserver:
             await cluster_that_refuses(tmp_path / "store", nameserver)

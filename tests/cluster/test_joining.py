@@ -42,6 +42,6 @@ async def test_a_broker_with_other_settings_than_the_rest_says_so(tmp_path: Path
         log = (tmp_path / "logs/broker-b.log").read_text
         first = 'flush = "async", and "sync" at \'broker-a\''
         second = 'delay_levels = "1s 2s", and "1s 5s'
-        said = [f"not as in the rest of the cluster: {each}" for each in (first, second)]
+        said = [f"setting differs from the rest of the cluster: {each}" for each in (first, second)]
         await eventually(lambda: all(each in log() for each in said))
         assert "reserved_hours" not in log()

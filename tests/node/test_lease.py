@@ -51,7 +51,7 @@ def test_who_is_awake_and_reaches_nobody_goes_on(lease: Lease, times: Times) -> 
     lease.renewed(100.0, 10.0)
     for times.now in (106.0, 110.6, 115.0, 119.5, 124.0, 130.0):
         assert answers(lease)
-        lease.nobody_told(round_seconds=2.5)
+        lease.no_answer(round_seconds=2.5)
     times.now += 30
     assert not answers(lease)
 
@@ -62,9 +62,9 @@ def test_who_slept_through_its_lease_waits_for_a_nameserver_that_knows(
     lease.renewed(100.0, 10.0)
     times.now = 110.0
     # A call that was under way meanwhile, and one made since.
-    lease.nobody_told(round_seconds=2.5)
+    lease.no_answer(round_seconds=2.5)
     assert not answers(lease)
-    lease.nobody_told(round_seconds=2.5)
+    lease.no_answer(round_seconds=2.5)
     assert not answers(lease)
     lease.renewed(111.0, 10.0)
     assert answers(lease)
@@ -74,9 +74,9 @@ def test_who_starts_while_nameservers_are_away_serves_what_it_knows(
     lease: Lease, times: Times
 ) -> None:
     assert answers(lease)
-    lease.first_asked()
+    lease.registration_started()
     assert not answers(lease)
-    lease.nobody_told(round_seconds=2.5)
+    lease.no_answer(round_seconds=2.5)
     times.now = 10_000.0
     assert answers(lease)
 
@@ -85,15 +85,15 @@ def test_who_was_told_of_another_process_with_a_copy_waits_until_that_is_known_t
     lease: Lease, times: Times
 ) -> None:
     """A nameserver or etcd that is away in between proves nothing: the other one may go on."""
-    lease.first_asked()
+    lease.registration_started()
     lease.has_predecessor(8.0)
     for times.now in (101.0, 107.0, 120.0):
-        lease.nobody_told(round_seconds=2.5)
+        lease.no_answer(round_seconds=2.5)
         assert not answers(lease)
     lease.renewed(120.0, 10.0)
     assert answers(lease)
     times.now = 128.0
-    lease.nobody_told(round_seconds=2.5)
+    lease.no_answer(round_seconds=2.5)
     times.now = 130.0
     assert answers(lease)
 

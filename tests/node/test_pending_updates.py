@@ -110,7 +110,7 @@ async def taken(pending: PendingUpdates) -> RouteUpdate | None:
     """What is there, without waiting."""
     try:
         async with asyncio.timeout(0):
-            return await pending.take()
+            return await pending.get()
     except TimeoutError:
         return None
 
@@ -120,18 +120,18 @@ async def test_a_thousand_changes_of_one_topic_wait_as_one() -> None:
     for revision in range(1, 1001):
         await pending.put(change(revision, topics=[topic("T", revision)]))
     await pending.end()
-    update = await pending.take()
+    update = await pending.get()
     assert update is not None
     assert [each.incarnation for each in update.topics] == [1000]
     assert (update.revision, update.cluster, update.etcd_reachable) == (1000, "rockoon", True)
-    assert await pending.take() is None
+    assert await pending.get() is None
 
 
 async def test_changes_that_two_etcds_count_stay_apart() -> None:
     pending = PendingUpdates()
     await pending.put(change(5, ETCD))
     await pending.put(change(6, ETCD + 1))
-    assert [(await pending.take()).etcd_cluster_id for _ in range(2)] == [ETCD, ETCD + 1]  # type: ignore[union-attr]
+    assert [(await pending.get()).etcd_cluster_id for _ in range(2)] == [ETCD, ETCD + 1]  # type: ignore[union-attr]
 
 
 async def test_what_cannot_be_added_up_has_an_end() -> None:
@@ -141,5 +141,5 @@ async def test_what_cannot_be_added_up_has_an_end() -> None:
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.05):
             await pending.put(change(99, snapshot=True))
-    await pending.take()
+    await pending.get()
     await pending.put(change(100, snapshot=True))

@@ -39,7 +39,7 @@ async def test_an_offset_services_store_is_its_owners(tmp_path: Path) -> None:
         for _ in range(2):
             store.write(store.ledger.service_started())
             await store.durable()
-        store.cluster.go_over(7)
+        store.cluster.move_to(7)
         store.close()
     assert open_to_others(tmp_path / "store") == []
 

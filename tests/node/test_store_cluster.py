@@ -46,7 +46,7 @@ def test_a_store_that_serves_goes_on_when_its_cluster_becomes_another(
     assert serving.join(OURS) == ""
     for _ in range(3):
         assert serving.join(OTHER) == ""
-    assert caplog.text.count("from the next start on this will be refused") == 1
+    assert caplog.text.count("the next start will be refused") == 1
     assert store(tmp_path).join(OTHER) != ""
 
 

@@ -1,3 +1,3 @@
-"""A service as a node of the cluster: it finds the nameservers, registers, follows the routes."""
+"""A service as a node of the cluster: calls nameservers, registers itself, follows the routes."""
 
-import rockoon_proto as rockoon_proto  # before gRPC, which it keeps quiet
+import rockoon_proto as rockoon_proto  # before gRPC: it sets gRPC's log level

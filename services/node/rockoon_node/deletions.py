@@ -1,9 +1,9 @@
-"""Deletions of topics and groups, as far as the nameservers tell. Pure.
+"""Recorded deletions of topics and groups. Pure.
 
-What is missing in the routes, or there as another incarnation, was either deleted or lost: an etcd
-restored from a backup lacks what came after it, and counts the same revisions once more. Only what
-was deleted may be dropped. Nameservers note deletions, the latest ten thousand; so what is missing
-without a note, though notes reach back far enough, was lost.
+A topic or group that is missing in the routes, or has another incarnation, was either deleted or
+lost: an etcd restored from a backup lacks later changes, and uses their revisions again. Only data
+of deleted topics and groups may be dropped. Nameservers record the latest ten thousand deletions.
+So a missing topic or group without a record was lost if the records reach back far enough.
 """
 
 from collections.abc import Mapping
@@ -14,12 +14,12 @@ from rockoon_proto.v1.nameserver_pb2 import RouteUpdate
 
 @dataclass(frozen=True, slots=True)
 class Deletions:
-    """The notes of one moment.
+    """Records of deletions at one time.
 
     Attributes:
-        topics, groups: name → revision of its last deletion.
-        since: notes from this revision on are complete; 0: nameservers of a former version, which
-            note nothing.
+        topics, groups: name → revision of the last deletion.
+        since: records from this revision on are complete; 0: nameservers of a former version, which
+            record no deletions.
     """
 
     topics: Mapping[str, int] = field(default_factory=dict)
@@ -27,7 +27,7 @@ class Deletions:
     since: int = 0
 
     def after(self, update: RouteUpdate) -> "Deletions":
-        """The notes when an update is in force."""
+        """The records after an update."""
         if not (update.snapshot or update.deletions or update.deletions_since > self.since):
             return self
         before = Deletions() if update.snapshot else self
@@ -41,17 +41,17 @@ class Deletions:
         )
 
     def topic_is_over(self, topic: str, incarnation: int, seen: int) -> bool:
-        """Whether what is of an incarnation that the routes lack is to be dropped.
+        """Whether an incarnation that is missing in the routes was deleted, not lost.
 
         Args:
-            topic: its name.
-            incarnation: etcd revision at which it, or a queue of it, was created.
-            seen: the latest revision of the routes that had it.
+            topic: name of the topic.
+            incarnation: etcd revision at which the topic or queue was created.
+            seen: latest revision of routes with the topic or queue.
         """
         return self._is_over(self.topics.get(topic, 0), incarnation, seen)
 
     def group_is_over(self, group: str, incarnation: int, seen: int) -> bool:
-        """As `topic_is_over`, of a group."""
+        """`topic_is_over` for a group."""
         return self._is_over(self.groups.get(group, 0), incarnation, seen)
 
     def _is_over(self, deleted: int, incarnation: int, seen: int) -> bool:

@@ -1,4 +1,4 @@
-"""Frontend of a node: a service that follows the nameservers and is in the routes."""
+"""Frontend of a node: server, nameservers, access keys and registration of a service."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,12 +19,12 @@ from rockoon_runtime.wire import GrpcServer
 
 @dataclass(frozen=True, kw_only=True)
 class NodeSettings(ServiceSettings):
-    """The settings that every node has.
+    """Settings of every node.
 
     Attributes:
-        advertise: "host:port" that others are told; none means where it listens.
-        advertise_external: the same for clients from another network; empty for none.
-        nameservers: "host:port" of each.
+        advertise: "host:port" in the routes; None or empty: the address listened on.
+        advertise_external: "host:port" in the routes for clients of another network; empty: none.
+        nameservers: "host:port" of each nameserver.
     """
 
     advertise: str | None
@@ -33,13 +33,13 @@ class NodeSettings(ServiceSettings):
 
 
 class AsReplica(NamedTuple):
-    """How a node that has one of several copies of a log registers.
+    """Registration data of a node that is a replica of a log.
 
     Attributes:
-        log: the log's name.
-        rack: where it runs; empty when that is not told.
-        facts: tells what it knows, with each call.
-        name: the replica's; empty when it is the node's own.
+        log: name of the log.
+        rack: rack of the node; empty: unknown.
+        facts: called for each registration; returns the replica's state.
+        name: name of the replica; empty: the node's name.
     """
 
     log: str
@@ -49,19 +49,19 @@ class AsReplica(NamedTuple):
 
 
 class NodeFrontend(Frontend):
-    """A node's frontend, with the nameservers that it was told of.
+    """Frontend of a node, with its nameservers.
 
     Args:
-        service: short name, for example "broker"; its package is `rockoon-` and that.
-        settings: the service's.
-        rules: what each of its calls needs.
-        lease: its right to answer in its name: asked before each answer.
+        service: short name, for example "broker"; the package is `rockoon-SERVICE`.
+        settings: settings of the service.
+        rules: permissions that its calls need.
+        lease: checked before each reply.
 
     Raises:
         SettingsError: a certificate or a cluster secret cannot be used, or no nameserver is named.
 
     Attributes:
-        nameservers: to be closed by the service, when all is put away.
+        nameservers: the service must close them last.
     """
 
     def __init__(self, service: str, settings: NodeSettings, rules: Rules, lease: Lease) -> None:
@@ -73,14 +73,14 @@ class NodeFrontend(Frontend):
         self._lease = lease
 
     def address(self, server: GrpcServer) -> str:
-        """ "host:port" that others are told."""
+        """ "host:port" of the service in the routes."""
         return self._node_settings.advertise or server.address
 
     def key_follower(self, address: str) -> KeyFollower | None:
-        """What keeps the gate's access keys up to date; None when access is off.
+        """Follower that updates the gate's access keys; None if access is off.
 
         Args:
-            address: as of `address`.
+            address: see `address`.
         """
         if self.gate is None:
             return None
@@ -97,13 +97,13 @@ class NodeFrontend(Frontend):
         cluster_id: Callable[[], int],
         as_replica: AsReplica | None = None,
     ) -> Registration:
-        """The node's entry in the routes, to be kept there.
+        """Registration of the node.
 
         Args:
             kind, store_id, place, started_at_ms: see `Node` in nameserver.proto.
-            address: as of `address`.
-            cluster_id: tells the cluster that the store belongs to; 0 for none.
-            as_replica: None for a node that has its log, or what it owns, for itself.
+            address: see `address`.
+            cluster_id: returns the id of the cluster that the store belongs to; 0: none.
+            as_replica: data of a replica; None: the node is no replica.
         """
         settings = self._node_settings
         node = Node(

@@ -1,4 +1,4 @@
-"""Follows the access keys: a watch on any nameserver, begun again when it breaks."""
+"""Follower of the access keys: watches them on any nameserver, and restarts a broken watch."""
 
 import asyncio
 import logging
@@ -19,19 +19,19 @@ log = logging.getLogger(__name__)
 
 
 class KeyFollower:
-    """Keeps a service's gate up to date; while no nameserver answers, keys stay as they were.
+    """Updates the access keys of a service's gate. While no nameserver answers, keys stay.
 
-    A nameserver that lags does not bring a revoked key back: older keys than those in force are
-    left aside, unless etcd itself went back: nothing newer comes from anywhere, and the nameserver
-    that tells them has etcd in reach.
+    Keys older than the current ones are ignored, so a nameserver that lags does not restore a
+    revoked key. They are accepted if etcd itself went back: all nameservers have older keys, and
+    the nameserver can reach etcd.
 
     Args:
-        nameservers: whom to ask.
-        gate: takes the keys.
-        addresses: at which the service is called; empty ones are none.
+        nameservers: the nameservers.
+        gate: receives the keys.
+        addresses: addresses at which the service is called; empty ones are ignored.
 
     Attributes:
-        attempted: set when keys are in force, or every nameserver was asked in vain.
+        attempted: set when keys have arrived, or when no nameserver has answered.
     """
 
     def __init__(self, nameservers: Nameservers, gate: Gate, *addresses: str) -> None:
@@ -40,8 +40,7 @@ class KeyFollower:
         self._gate = gate
         self._watching = Watching(nameservers, "access keys")
         self._revision = 0
-        # How many nameservers in a row, with etcd in reach, have told of older keys than are in
-        # force.
+        # Number of consecutive nameservers that can reach etcd and sent older keys.
         self._older = 0
 
     @property
@@ -52,7 +51,7 @@ class KeyFollower:
         """Follow until cancelled.
 
         Args:
-            stop: the service's; failed when the nameservers do not know its cluster secret.
+            stop: failed if the nameservers do not accept the cluster secret of the service.
         """
         await self._watching.run(self._watch, self._is_final, stop)
 
@@ -67,7 +66,7 @@ class KeyFollower:
                 all_older = self._older >= len(self._nameservers.addresses)
                 if not (update.etcd_reachable and all_older):
                     self._older += update.etcd_reachable
-                    log.info("nameserver %s is behind with the access keys", address)
+                    log.info("nameserver %s has older access keys; trying the next one", address)
                     return
             self._older = 0
             self._revision = update.revision

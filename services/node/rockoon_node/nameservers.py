@@ -1,4 +1,4 @@
-"""The nameservers a service was told of: any of them will do."""
+"""Client of the nameservers: calls any of them, with failover."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, TypeVar
@@ -25,13 +25,13 @@ Reply = TypeVar("Reply")
 
 
 class Nameservers:
-    """One channel for each address, shared by all who ask.
+    """Channels to the nameservers, one for each address, shared by all callers.
 
     Args:
         addresses: "host:port" of every nameserver.
-        cluster: sent along, so that a nameserver of another cluster refuses.
-        tls: how they are called; None means plainly.
-        access: signs the calls; None means that they are not signed.
+        cluster: sent with each call, so that a nameserver of another cluster refuses it.
+        tls: None: plain connections.
+        access: signs the calls; None: calls are not signed.
 
     Raises:
         SettingsError: there is no address, or a file of `tls` cannot be used.
@@ -45,7 +45,9 @@ class Nameservers:
         access: Credentials | None = None,
     ) -> None:
         if not addresses:
-            raise SettingsError("nameservers is empty: whom should this service tell where it is?")
+            raise SettingsError(
+                "nameservers is empty: name at least one nameserver, where this service registers"
+            )
         self.addresses = tuple(addresses)
         self.access = access
         self.metadata = ((CLUSTER_METADATA_KEY, cluster),)
@@ -69,26 +71,27 @@ class Nameservers:
             method: makes the call, with its own deadline and `metadata`.
 
         Raises:
-            RockoonError: what a nameserver answered, or NameserverUnavailable of the last.
+            RockoonError: the error of a nameserver.
+            NameserverUnavailable: no nameserver answered; names the last one.
         """
         return await self._call_at(lambda address: method(self.stub(address)))
 
     async def call_channel(self, method: Callable[["aio.Channel"], Awaitable[Reply]]) -> Reply:
-        """The same for a nameserver's other services: `method` is given the channel."""
+        """`call` for other services of a nameserver: `method` gets the channel."""
         return await self._call_at(lambda address: method(self._channels.get(address)))
 
     async def _call_at(self, method: Callable[[str], Awaitable[Reply]]) -> Reply:
-        async def ask(address: str) -> Reply:
+        async def call_one(address: str) -> Reply:
             try:
                 return await method(address)
             except grpc.RpcError as failure:
                 error = from_rpc_error(failure, NameserverUnavailable, address=address)
                 if clock_corrected(self.access, error):
-                    # Once: a clock that is right already is not corrected again.
-                    return await ask(address)
+                    # Repeated at most once: `clock_corrected` does not correct a right clock.
+                    return await call_one(address)
                 raise error from failure
 
-        return await call_any(self._order, ask)
+        return await call_any(self._order, call_one)
 
     async def close(self) -> None:
         await self._channels.close()

@@ -1,14 +1,13 @@
-"""Updates of the routes that were told while a service was putting an earlier one into force.
+"""Route updates that wait while a service applies a former update.
 
-Putting one into force can cost in proportion to all that there is (a broker writes its topics
-down), so a thousand changes told one by one would cost a thousand times that. What waits is
-therefore added up to one update, just as a nameserver adds up for a reader that comes late: what a
-later one says of a name counts, and a topic that was deleted and created again is only listed as it
-is now (see RouteUpdate in nameserver.proto).
+Applying an update can cost time in proportion to the whole state (a broker writes all its topics),
+so a thousand single updates would be slow. Waiting updates are therefore merged into one, as a
+nameserver does for a late reader: for each name the last update counts, and a topic that was
+deleted and created again is listed only as it is now (see RouteUpdate in nameserver.proto).
 
 Invariants:
-1. Taking everything out gives the same routes as taking every update by itself.
-2. Only changes counted by one etcd are added up; a snapshot stays what it is.
+1. The merged updates give the same routes as the single updates.
+2. Only changes of one etcd are merged; snapshots are never merged.
 """
 
 import asyncio
@@ -18,46 +17,46 @@ from typing import Any
 
 from rockoon_proto.v1.nameserver_pb2 import RouteUpdate
 
-# Updates that cannot be added to one another (snapshots, another etcd's); few ever come at once.
+# Bound on waiting updates that cannot be merged (snapshots, another etcd); few arrive together.
 UPDATES_MAX = 16
 
 
-class AddedUp:
-    """Changes after one another, as one.
+class MergedUpdates:
+    """Consecutive changes, merged into one update.
 
     Args:
-        first: no snapshot.
+        first: the first change, not a snapshot.
     """
 
     def __init__(self, first: RouteUpdate) -> None:
         self._last = first
-        # Name → the last word on it: what it is now; None when it is gone.
+        # Name → current value; None: removed.
         self._nodes: dict[tuple[int, str], Any] = {}
         self._topics: dict[str, Any] = {}
         self._groups: dict[str, Any] = {}
         self._subscriptions: dict[tuple[str, str], Any] = {}
-        # (topic, group) → the last deletion.
+        # (topic, group) → last deletion.
         self._deletions: dict[tuple[str, str], Any] = {}
-        # One alone is handed on as it came.
-        self._alone = True
-        self._note(first)
+        # A single update is returned unchanged.
+        self._is_single = True
+        self._merge(first)
 
-    def can_take(self, update: RouteUpdate) -> bool:
+    def can_add(self, update: RouteUpdate) -> bool:
         last = self._last
         same = (update.etcd_cluster_id, update.history) == (last.etcd_cluster_id, last.history)
         return same and not update.snapshot
 
     def add(self, update: RouteUpdate) -> None:
-        self._alone = False
+        self._is_single = False
         self._last = update
-        self._note(update)
+        self._merge(update)
 
     def update(self) -> RouteUpdate:
-        """All of them together."""
-        if self._alone:
+        """The merged update."""
+        if self._is_single:
             return self._last
         last = self._last
-        added = RouteUpdate(
+        merged = RouteUpdate(
             revision=last.revision,
             nodes=present(self._nodes.values()),
             topics=present(self._topics.values()),
@@ -75,14 +74,14 @@ class AddedUp:
         )
         for (kind, name), node in self._nodes.items():
             if node is None:
-                added.removed_nodes.add(kind=kind, name=name)
+                merged.removed_nodes.add(kind=kind, name=name)
         for (group, topic), subscription in self._subscriptions.items():
             if subscription is None:
-                added.removed_subscriptions.add(group=group, topic=topic)
-        return added
+                merged.removed_subscriptions.add(group=group, topic=topic)
+        return merged
 
-    def _note(self, update: RouteUpdate) -> None:
-        # Put first, then removed, as an update is applied.
+    def _merge(self, update: RouteUpdate) -> None:
+        # Additions first, then removals: the order in which an update is applied.
         self._nodes.update({(node.kind, node.name): node for node in update.nodes})
         self._nodes.update({(node.kind, node.name): None for node in update.removed_nodes})
         self._topics.update({topic.config.name: topic for topic in update.topics})
@@ -99,40 +98,40 @@ class AddedUp:
 
 
 class PendingUpdates:
-    """Between the task that reads a watch and the one that puts its updates into force."""
+    """Queue between the task that reads a watch and the task that applies its updates."""
 
     def __init__(self) -> None:
-        self._waiting: deque[RouteUpdate | AddedUp] = deque()
+        self._waiting: deque[RouteUpdate | MergedUpdates] = deque()
         self._ended = False
-        # Guards the two above and is notified when either changes.
+        # Guards the two attributes above; notified when one changes.
         self._changed = asyncio.Condition()
 
     async def put(self, update: RouteUpdate) -> None:
-        """Add what was told; waits while too much is there that cannot be added up."""
+        """Add an update. Waits while `UPDATES_MAX` updates wait that cannot be merged."""
         async with self._changed:
             last = self._waiting[-1] if self._waiting else None
-            if isinstance(last, AddedUp) and last.can_take(update):
+            if isinstance(last, MergedUpdates) and last.can_add(update):
                 last.add(update)
             else:
                 await self._changed.wait_for(lambda: len(self._waiting) < UPDATES_MAX)
-                self._waiting.append(update if update.snapshot else AddedUp(update))
+                self._waiting.append(update if update.snapshot else MergedUpdates(update))
             self._changed.notify_all()
 
     async def end(self) -> None:
-        """No more will come."""
+        """End the queue: no more updates follow."""
         async with self._changed:
             self._ended = True
             self._changed.notify_all()
 
-    async def take(self) -> RouteUpdate | None:
-        """What came first; None when nothing more will come. Waits for something."""
+    async def get(self) -> RouteUpdate | None:
+        """Wait for the first waiting update and remove it; None after the end."""
         async with self._changed:
             await self._changed.wait_for(lambda: self._waiting or self._ended)
             if not self._waiting:
                 return None
             first = self._waiting.popleft()
             self._changed.notify_all()
-        return first.update() if isinstance(first, AddedUp) else first
+        return first.update() if isinstance(first, MergedUpdates) else first
 
 
 def present(values: Iterable[Any]) -> list[Any]:

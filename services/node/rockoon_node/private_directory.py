@@ -1,4 +1,4 @@
-"""A store is for its owner: no other account of the machine reads messages past the broker."""
+"""Private store directories: other accounts of the machine must not read the files."""
 
 import logging
 import os
@@ -11,16 +11,16 @@ _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 
 def keep_private(root: Path) -> None:
-    """Let nobody else into a directory of this process's user.
+    """Remove the permissions of other users from a directory of this process's user.
 
-    What an earlier version left in it may be readable for everybody: behind a closed directory
-    nobody reaches that, so no file of a large store is touched. The directory of another owner,
-    such as the root of a volume that its group may use, is left as it is.
+    Files of former versions in it may be readable by all users, but a closed directory protects
+    them, so the files of a large store need no change. The directory of another owner is not
+    changed, such as the root of a volume that its group may use.
 
     Raises:
-        OSError: it cannot be looked at, or changed.
+        OSError: the directory cannot be read or changed.
     """
     status = root.stat()
     if status.st_uid == os.geteuid() and status.st_mode & _OTHERS:
         root.chmod(stat.S_IMODE(status.st_mode) & ~_OTHERS)
-        log.info("%s was open to others: from now on to its owner alone", root)
+        log.info("removed the permissions of other users from %s", root)

@@ -1,4 +1,4 @@
-"""Keeps a service in the routes: announced to any nameserver, renewed in time, taken out."""
+"""Registration of a service in the routes: registers, renews, and unregisters it."""
 
 import asyncio
 import logging
@@ -32,8 +32,8 @@ log = logging.getLogger(__name__)
 
 CALL_SECONDS_MAX = 3.0
 CALL_SECONDS_MIN = 0.5
-# While the process before may still answer.
-PREDECESSOR_LOOK_SECONDS = 0.2
+# Interval of registrations while a former process may still reply.
+PREDECESSOR_RETRY_SECONDS = 0.2
 UNREGISTER_SECONDS_MAX = 1.0
 RENEW_SECONDS_MIN = 0.05
 
@@ -42,16 +42,17 @@ class Registration:
     """A service's entry in the routes.
 
     Args:
-        nameservers: any of them is told.
+        nameservers: the nameservers.
         node: the entry.
-        lease: is told what becomes of the entry.
-        cluster_id: tells the cluster that the service's store belongs to; 0 for none.
-        replica: tells what a log's replica knows, with each call; None for a node that is none.
+        lease: updated after each registration.
+        cluster_id: returns the id of the cluster that the service's store belongs to; 0: none.
+        replica: called for each registration, returns the state of a replica; None: the node is no
+            replica.
 
     Attributes:
-        in_routes: set when a nameserver has taken the entry for the first time, and nobody else
-            answers in its name any more.
-        attempted: set then too, or when the entry was refused or every nameserver asked in vain.
+        in_routes: set when the entry was accepted for the first time, and no other process can
+            reply under its name.
+        attempted: set also when the entry was refused, or when no nameserver answered.
     """
 
     def __init__(
@@ -70,29 +71,29 @@ class Registration:
         self._differences: tuple[str, ...] = ()
         self._lease_id = 0
         self._call_seconds = CALL_SECONDS_MAX
-        # An unanswered call may have put us there as well.
+        # A call without a reply may have registered the node as well.
         self._may_be_in_routes = False
         self.in_routes = asyncio.Event()
         self.attempted = asyncio.Event()
         self._wanted = asyncio.Event()
-        # Written by `leave`. The lock is held for each call, so that none puts back what has left.
+        # Set by `leave`. The lock is held during each call, so that no call registers the node
+        # after `leave`.
         self._leaving = False
         self._calling = asyncio.Lock()
 
     async def run(self, stop: Stop) -> None:
-        """Announce and renew until cancelled, or until the service leaves.
+        """Register and renew until cancelled, or until `leave`.
 
         Args:
-            stop: the service's; failed when the entry is refused for good. Nobody is answered
-                from then on.
+            stop: failed if the entry is refused finally. The lease ends then.
         """
         failed, waits = False, False
         backoff = Backoff(ROUND_PAUSE_SECONDS)
-        self._lease.first_asked()
+        self._lease.registration_started()
         while not self._leaving:
             try:
-                # `leave` takes this too: a registration that arrived behind the goodbye would undo
-                # it.
+                # `leave` waits for this lock: a registration that arrives after the
+                # unregistration would undo it.
                 async with self._calling:
                     if self._leaving:
                         return
@@ -101,49 +102,51 @@ class Registration:
                     reply = await self._register()
             except RockoonError as reason:
                 if self._is_final(reason):
-                    # With a lease, the goodbye tells who has taken over that this process is over.
+                    # With a lease, unregistering informs the process that has the name now.
                     self._may_be_in_routes = self._lease_id != 0
                     self._lease.lost(str(reason))
                     stop.fail(Fatal(ExitStatus.CONFIGURATION, str(reason)))
                     self.attempted.set()
                     return
                 if not failed:
-                    log.warning("not registered: %s; serving what is known, and trying on", reason)
-                # Busy is an answer: somebody could tell, and did not renew.
+                    log.warning(
+                        "not registered: %s; serving with the known routes, and retrying", reason
+                    )
+                # Busy: a nameserver answered and did not renew the lease.
                 if not isinstance(reason, Busy):
-                    # A slow etcd may need longer than a renewal has.
+                    # A slow etcd may need longer than the time of a renewal.
                     self._call_seconds = CALL_SECONDS_MAX
                     nameservers = len(self._nameservers.addresses)
-                    self._lease.nobody_told(CALL_SECONDS_MAX * nameservers)
+                    self._lease.no_answer(CALL_SECONDS_MAX * nameservers)
                 self.attempted.set()
                 failed = True
                 await asyncio.sleep(backoff.next_seconds())
                 continue
             if self._lease_id != reply.lease_id or failed:
-                log.info("in the routes as %s at %s", self._node.name, self._node.address)
+                log.info("registered as %s at %s", self._node.name, self._node.address)
             failed = False
             backoff.reset()
-            self._tell(tuple(reply.differences))
+            self._log_differences(tuple(reply.differences))
             self._lease_id = reply.lease_id
             share = reply.ttl_seconds * ROUND / len(self._nameservers.addresses)
             self._call_seconds = min(max(share, CALL_SECONDS_MIN), CALL_SECONDS_MAX)
             if reply.predecessor_seconds > 0:
                 if not waits:
                     log.warning(
-                        "another process with a copy of this store has not ended: serving begins "
-                        "when its lease is over, in %.0f s at most",
+                        "another process with a copy of this store has not ended: serving starts "
+                        "when its lease is over, in at most %.0f s",
                         reply.predecessor_seconds,
                     )
                 waits = True
                 self._lease.has_predecessor(reply.predecessor_seconds)
-                await asyncio.sleep(min(reply.renew_seconds, PREDECESSOR_LOOK_SECONDS))
+                await asyncio.sleep(min(reply.renew_seconds, PREDECESSOR_RETRY_SECONDS))
                 continue
             waits = False
             self._lease.renewed(sent_seconds, reply.ttl_seconds)
             self.in_routes.set()
             self.attempted.set()
-            # A slow answer has taken some of the lease: a round that nobody answers must still end
-            # before it does.
+            # A late reply has used a part of the lease: a round without a reply must still end
+            # before the lease.
             round_seconds = self._call_seconds * len(self._nameservers.addresses)
             latest = sent_seconds + reply.ttl_seconds * (1 - MARGIN) - round_seconds
             pause = min(reply.renew_seconds, latest - self._lease.now())
@@ -160,10 +163,10 @@ class Registration:
         self._wanted.set()
 
     def _is_final(self, reason: RockoonError) -> bool:
-        """Whether asking again is no use.
+        """Whether a retry is useless.
 
-        An entry that was once accepted is not the one that is wrong: then it is a nameserver, which
-        somebody will set right, and a service that works is not ended for it.
+        If the entry was accepted before, a misconfigured nameserver is the cause. An operator can
+        repair it, so a working service does not end.
         """
         if isinstance(reason, WrongCluster | InvalidArgument | WrongIdentity | NotAuthenticated):
             return not self.in_routes.is_set()
@@ -177,7 +180,7 @@ class Registration:
             protocol=PROTOCOL,
             replica=None if self._replica is None else self._replica(),
         )
-        # Before the call, since an answer may get lost that put the node there.
+        # Before the call: its reply may be lost although the node was registered.
         self._may_be_in_routes = True
         return await self._nameservers.call(
             lambda stub: stub.RegisterNode(
@@ -185,21 +188,21 @@ class Registration:
             )
         )
 
-    def _tell(self, differences: tuple[str, ...]) -> None:
-        """Say where this node differs from others, when that has changed."""
+    def _log_differences(self, differences: tuple[str, ...]) -> None:
+        """Log settings that differ from the rest of the cluster, if they have changed."""
         if differences != self._differences:
             self._differences = differences
             for difference in differences:
-                log.warning("not as in the rest of the cluster: %s", difference)
+                log.warning("setting differs from the rest of the cluster: %s", difference)
 
     async def leave(self) -> None:
-        """Take the service out of the routes, for good: one short try at each nameserver."""
+        """Unregister the service finally, with one short attempt at each nameserver."""
         self._leaving = True
-        # First: a client that has not heard of the goodbye yet is still answered while this drains.
+        # First: clients with the old routes still get replies while the service drains.
         self._lease.left()
         if not self._may_be_in_routes:
             return
-        # A call that is under way would put the entry back when it overtakes the goodbye.
+        # A call in progress could otherwise register the node again after the unregistration.
         with suppress(TimeoutError):
             async with asyncio.timeout(UNREGISTER_SECONDS_MAX), self._calling:
                 pass
@@ -216,4 +219,6 @@ class Registration:
                 )
             )
         except RockoonError as reason:
-            log.info("not taken out of the routes: %s", reason)
+            log.info(
+                "could not unregister: %s; the routes list this node until its lease ends", reason
+            )

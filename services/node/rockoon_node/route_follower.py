@@ -1,4 +1,4 @@
-"""Follows the routes: a watch on any nameserver, taken up again by revision when it breaks."""
+"""Follower of the routes: watches them on any nameserver, and resumes a broken watch."""
 
 import asyncio
 import logging
@@ -16,51 +16,52 @@ from rockoon_runtime.process import ExitStatus, Fatal, Stop
 
 log = logging.getLogger(__name__)
 
-# So long callers may have seen newer routes, none of which is told here.
+# After callers have known newer routes for this time, another nameserver is used.
 BEHIND_SECONDS_MAX = 0.75
 
 
 class RouteFollower:
-    """Hands every change of the routes to a service, whichever nameserver tells them.
+    """Delivers every change of the routes to a service, from any nameserver.
 
-    While no nameserver answers, the routes stay as they were.
+    While no nameserver answers, the routes stay.
 
     Args:
-        nameservers: whom to ask.
-        take: puts an update into force; the next one follows when it has returned, and what was
-            told meanwhile comes as one (see `pending_updates`). A nameserver that lags sends no
-            reader into the past, so a revision lower than the last means that etcd itself went
+        nameservers: the nameservers.
+        apply: applies an update. The next update follows when it has returned; updates that arrive
+            during a call are merged (see `pending_updates`). A nameserver that lags never sends
+            older routes to a reader, so a lower revision than the last means that etcd itself went
             back: it was restored, or is a new one.
-        refuse: says why the routes cannot be this service's at all; empty when they can.
-        seen: the latest revision that was ever in force here, also before a restart.
+        refuse: returns the reason why the routes belong to another cluster; empty if they do not.
+        seen: returns the latest revision ever applied, also before a restart.
 
     Attributes:
-        revision: all of the routes up to here are in force; 0 at first.
-        following: whether a nameserver with a live etcd is telling changes as they happen.
-        accepted: set when routes have been told that can be this service's.
-        loaded: set when the first update is in force.
-        attempted: set then too, or when every nameserver was asked in vain.
+        revision: revision of the applied routes; 0 at first.
+        following: a nameserver with a reachable etcd sends changes as they happen.
+        accepted: set when routes of the right cluster have arrived.
+        loaded: set when the first update was applied.
+        attempted: set also when no nameserver has answered.
     """
 
     def __init__(
         self,
         nameservers: Nameservers,
-        take: Callable[[RouteUpdate], Awaitable[None]],
+        apply: Callable[[RouteUpdate], Awaitable[None]],
         refuse: Callable[[RouteUpdate], str] = lambda _: "",
         seen: Callable[[], int] = lambda: 0,
     ) -> None:
         self._nameservers = nameservers
-        self._take = take
+        self._apply = apply
         self._refuse = refuse
         self._seen = seen
         self._watching = Watching(nameservers, "routes")
         self._waiting: list[tuple[int, asyncio.Future[None]]] = []
         self.revision = 0
-        # Since when callers have seen newer routes, none of which came; and the watch that is on.
+        # Since when callers know newer routes that have not arrived here.
         self._behind_since: float | None = None
+        # The current watch; whether it has sent an update; whether it is ended for the next one.
         self._call: Any = None
-        self._has_told = self._moves_on = False
-        # Whose revision that is; 0 while unknown.
+        self._has_update = self._switches = False
+        # Etcd that `revision` belongs to; 0: unknown.
         self._etcd_cluster_id = 0
         self._history = 0
         self.following = False
@@ -75,8 +76,8 @@ class RouteFollower:
         """Follow until cancelled.
 
         Args:
-            stop: the service's; failed when the nameservers are another cluster's, or do not know
-                its cluster secret.
+            stop: failed if the nameservers belong to another cluster, or do not accept the cluster
+                secret of the service.
         """
         await self._watching.run(self._follow, self._is_final, stop)
 
@@ -84,12 +85,12 @@ class RouteFollower:
         return isinstance(reason, WrongCluster | NotAuthenticated) and not self.loaded.is_set()
 
     async def wait_revision(self, revision: int, seconds: float) -> bool:
-        """Wait until the routes up to a revision are in force; False when they are not in time."""
+        """Wait until the routes of a revision are applied. Returns False after `seconds`."""
         if self.revision >= revision:
             return True
         reached = asyncio.get_running_loop().create_future()
         entry = (revision, reached)
-        # Nothing awaits since the comparison above: no update can come in between unseen.
+        # No await since the comparison above, so no update is missed.
         self._waiting.append(entry)
         try:
             async with asyncio.timeout(seconds):
@@ -102,37 +103,37 @@ class RouteFollower:
         return True
 
     def doubt(self) -> None:
-        """Callers have seen newer routes: if that goes on, the next nameserver is asked.
+        """Report that a caller knows newer routes. If they do not arrive, switch to the next
+        nameserver.
 
-        A connection without a word is noticed after seconds only, and such callers wait.
+        A silent connection is detected only after seconds, and such callers wait.
         """
         now = asyncio.get_running_loop().time()
         if self._behind_since is None:
             self._behind_since = now
         is_long = now - self._behind_since >= BEHIND_SECONDS_MAX
-        # Once, until something is told again: a watch that takes long to begin must not be ended
-        # for another one.
+        # Only once until the next update: a watch that starts slowly must not be ended again.
         if not is_long or not self.following:
             return
-        if not self._has_told:
-            # The next one is as silent: nobody can tell.
+        if not self._has_update:
+            # The next nameserver is silent too: no nameserver has the newer routes.
             self.following = False
         elif len(self._nameservers.addresses) > 1:
-            self._has_told, self._moves_on, self._behind_since = False, True, now
+            self._has_update, self._switches, self._behind_since = False, True, now
             self._call.cancel()
 
     async def _follow(self, address: str) -> None:
         try:
             await self._watch(address)
         finally:
-            # Whatever ended the watch: from now on the routes may be out of date. Who only moves on
-            # is still told; callers that have seen more are not answered by what may be old.
-            self.following = self.following and self._moves_on
-            self._has_told = self._moves_on = False
+            # Without a watch the routes may be out of date. During a switch to the next nameserver,
+            # `following` stays: callers that know newer routes wait for their revision anyway.
+            self.following = self.following and self._switches
+            self._has_update = self._switches = False
 
     async def _watch(self, address: str) -> None:
-        """Raises Fatal when the routes there cannot be this service's."""
-        # A service without interest in groups needs their revisions: callers may wait for those.
+        """Raises Fatal if the routes belong to another cluster."""
+        # Services that do not use groups still need their revisions: callers may wait for them.
         request = WatchRoutesRequest(
             after_revision=self.revision,
             include_groups=True,
@@ -141,7 +142,7 @@ class RouteFollower:
         )
         stub = self._nameservers.stub(address)
         self._call = call = stub.WatchRoutes(request, metadata=self._nameservers.metadata)
-        # Read as it comes, taken in as fast as that goes: what waits is added up to one update.
+        # Reading does not wait for applying: waiting updates are merged.
         pending = PendingUpdates()
         failed: list[grpc.RpcError] = []
         refusal = ""
@@ -153,22 +154,22 @@ class RouteFollower:
             except grpc.RpcError as failure:
                 failed.append(failure)
             except asyncio.CancelledError:
-                # A call that this side has cancelled tells it so, too.
-                if not self._moves_on:
+                # `doubt` has cancelled the call, or the task was cancelled.
+                if not self._switches:
                     raise
             finally:
                 call.cancel()
             await pending.end()
 
         async with asyncio.TaskGroup() as tasks:
-            reading = tasks.create_task(read(), name=f"routes told by {address}")
-            while (update := await pending.take()) is not None:
+            reading = tasks.create_task(read(), name=f"routes from {address}")
+            while (update := await pending.get()) is not None:
                 if self._continues_another(update):
-                    # Its changes since a revision of our etcd are none since what is in force.
+                    # Changes since our revision, but of another etcd: they do not apply here.
                     log.warning(
-                        "nameserver %s follows another etcd: its routes are read again", address
+                        "nameserver %s uses another etcd: reading a snapshot of its routes", address
                     )
-                    # Asks the next watch for a whole snapshot.
+                    # Requests a snapshot with the next watch.
                     self.revision = 0
                     reading.cancel()
                     return
@@ -177,31 +178,31 @@ class RouteFollower:
                     reading.cancel()
                     break
                 self.accepted.set()
-                await self._take(update)
+                await self._apply(update)
                 self._etcd_cluster_id = update.etcd_cluster_id or self._etcd_cluster_id
                 self._history = update.history or self._history
                 self.following = update.etcd_reachable
-                # After `_take`: who waits for a revision looks at the routes at once.
-                self._reach(update.revision)
+                # After `_apply`: callers of `wait_revision` read the routes immediately.
+                self._set_revision(update.revision)
         if refusal:
             raise Fatal(ExitStatus.CONFIGURATION, refusal)
         if failed:
             raise failed[0]
-        if self._moves_on:
+        if self._switches:
             log.info(
-                "nameserver %s tells nothing that others have seen: the next is asked", address
+                "nameserver %s does not send routes that callers know: trying the next one", address
             )
         else:
             log.info("nameserver %s ended the watch", address)
 
     def _continues_another(self, update: RouteUpdate) -> bool:
-        known, told = self._etcd_cluster_id, update.etcd_cluster_id
-        return not update.snapshot and known != told and 0 not in (known, told)
+        known, new = self._etcd_cluster_id, update.etcd_cluster_id
+        return not update.snapshot and known != new and 0 not in (known, new)
 
-    def _reach(self, revision: int) -> None:
+    def _set_revision(self, revision: int) -> None:
         self.revision = revision
         self._behind_since = None
-        self._has_told = True
+        self._has_update = True
         self.loaded.set()
         self._watching.answered()
         for wanted, reached in self._waiting:

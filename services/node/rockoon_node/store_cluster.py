@@ -1,7 +1,7 @@
-"""The cluster that a store belongs to: it joins no other one by mistake.
+"""The cluster that a store belongs to, so that it is not used in another cluster by mistake.
 
-What a store holds means something in one cluster only: topics of the same name elsewhere are
-others, and so are the groups whose progress counts its messages.
+The contents of a store are valid in one cluster only: topics and groups of the same name in another
+cluster are different ones.
 """
 
 import logging
@@ -18,7 +18,7 @@ CLUSTER_ID = re.compile(r"[0-9a-fA-F]{16}")
 
 
 def cluster_id(setting: str, written: str) -> int:
-    """The number that a setting names in 16 hexadecimal digits; 0 for none, or SettingsError."""
+    """Parse a setting with 16 hexadecimal digits; 0 if it is empty. Raises SettingsError."""
     if not written:
         return 0
     if not CLUSTER_ID.fullmatch(written):
@@ -27,19 +27,19 @@ def cluster_id(setting: str, written: str) -> int:
 
 
 class StoreCluster:
-    """Knows whose a store is, by a file in it.
+    """Cluster id of a store, in a file of the store.
 
     Args:
-        path: the file, in a directory that exists once there is something to write.
-        replace_file: durably gives a file its content: all of it, or none.
-        accepted: the cluster to which a store of another one may go over; 0 for none.
+        path: the file. Its directory must exist at the first write.
+        replace_file: replaces a file atomically and durably.
+        accepted: id of a cluster that the store may move to; 0: none.
 
     Attributes:
-        known: identity of the cluster, as nameservers tell it; 0 while it belongs to none.
+        known: id of the store's cluster; 0: none yet.
 
     Raises:
-        StoreCorrupt: the file holds something else.
-        OSError: it cannot be read.
+        StoreCorrupt: the file has no cluster id.
+        OSError: the file cannot be read.
     """
 
     def __init__(
@@ -49,9 +49,10 @@ class StoreCluster:
         self._replace_file = replace_file
         self._accepted = accepted
         self.known = self._read()
-        # Whether nameservers of its own cluster have answered since the start.
+        # Nameservers of the store's cluster have answered since the start.
         self._joined = False
-        self._complained = 0
+        # Id of the other cluster that was logged last.
+        self._logged = 0
 
     def _read(self) -> int:
         if not self._path.exists():
@@ -61,57 +62,58 @@ class StoreCluster:
             raise StoreCorrupt(path=self._path, reason="it does not hold 16 hexadecimal digits")
         return int(content, 16)
 
-    def join(self, told: int) -> str:
-        """Whether the store may be used in a cluster. The first one makes it its own.
+    def join(self, cluster: int) -> str:
+        """Check that the store may be used in a cluster. A new store gets the id of the cluster.
 
         Args:
-            told: identity of the cluster whose routes a nameserver tells; 0 where it tells none.
+            cluster: id in the routes of a nameserver; 0: the nameserver does not know it.
 
         Returns:
-            Empty when it may, otherwise why not. A service that runs is not ended because its
-            cluster's etcd was set up again under it: that is said once, in the log.
+            Empty, or the reason why the store must not be used. If the etcd of the cluster was
+            replaced while the service runs, the service does not end: the reason is logged once.
 
         Raises:
-            OSError: it cannot be written down.
+            OSError: the file cannot be written.
         """
-        if told in (0, self.known):
-            self._joined = self._joined or told != 0
+        if cluster in (0, self.known):
+            self._joined = self._joined or cluster != 0
             return ""
-        if self.known and told != self._accepted:
+        if self.known and cluster != self._accepted:
             refusal = (
-                f"this store belongs to cluster {self.known:016x} (so says {self._path}), and the "
-                f"nameservers to cluster {told:016x}: point nameservers at its own, or start with "
-                f"accept_cluster_id = {told:016x} to take what it holds into that one"
+                f"this store belongs to cluster {self.known:016x} (see {self._path}), but the "
+                f"nameservers belong to cluster {cluster:016x}: point nameservers at the store's "
+                f"cluster, or start with accept_cluster_id = {cluster:016x} to move the store to "
+                "the other cluster"
             )
             if not self._joined:
                 return refusal
-            if told != self._complained:
-                self._complained = told
-                log.error("from the next start on this will be refused: %s", refusal)
+            if cluster != self._logged:
+                self._logged = cluster
+                log.error("the next start will be refused: %s", refusal)
             return ""
-        self.go_over(told)
+        self.move_to(cluster)
         return ""
 
-    def is_foreign(self, told: int) -> bool:
-        """Whether a service that has just started has come to another cluster than its own."""
-        return not self._joined and 0 not in (told, self.known) and told != self.known
+    def is_foreign(self, cluster: int) -> bool:
+        """Whether a service that has just started has reached another cluster than its own."""
+        return not self._joined and 0 not in (cluster, self.known) and cluster != self.known
 
-    def go_over(self, told: int) -> None:
-        """The store belongs to a cluster from now on, whichever it was before.
+    def move_to(self, cluster: int) -> None:
+        """Store the id of the cluster that the store belongs to from now on.
 
         Args:
-            told: as of `join`.
+            cluster: see `join`.
 
         Raises:
-            OSError: it cannot be written down.
+            OSError: the file cannot be written.
         """
-        if told not in (0, self.known):
+        if cluster not in (0, self.known):
             if self.known:
                 log.warning(
-                    "the store of cluster %016x goes over to cluster %016x, as the settings say",
+                    "the store moves from cluster %016x to cluster %016x, as the settings require",
                     self.known,
-                    told,
+                    cluster,
                 )
-            self._replace_file(self._path, f"{told:016x}\n".encode())
-            self.known = told
-        self._joined = self._joined or told != 0
+            self._replace_file(self._path, f"{cluster:016x}\n".encode())
+            self.known = cluster
+        self._joined = self._joined or cluster != 0

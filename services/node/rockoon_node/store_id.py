@@ -1,4 +1,4 @@
-"""The identity of a service's store: by it a nameserver knows a service that comes back."""
+"""Store id: identifies a restarted service to the nameservers."""
 
 import re
 import secrets
@@ -13,18 +13,18 @@ STORE_ID = re.compile(rb"[0-9a-f]{%d}" % (2 * STORE_ID_BYTES))
 
 
 def read_or_make_store_id(path: Path, replace_file: Callable[[Path, bytes], None]) -> str:
-    """Read a store's identity; it is made with the store and never changes.
+    """Read the id of a store; a new store gets a random id, which never changes.
 
     Args:
-        path: the file that holds it, in a directory that exists.
-        replace_file: durably gives a file its content: all of it, or none.
+        path: file of the id, in an existing directory.
+        replace_file: replaces a file atomically and durably.
 
     Returns:
         32 hexadecimal digits.
 
     Raises:
-        StoreCorrupt: the file holds something else.
-        OSError: it can be neither read nor written.
+        StoreCorrupt: the file has no store id.
+        OSError: the file cannot be read or written.
     """
     if path.exists():
         content = path.read_bytes().strip()
@@ -37,20 +37,20 @@ def read_or_make_store_id(path: Path, replace_file: Callable[[Path, bytes], None
 
 
 def store_place(lock_file: Path) -> str:
-    """What a service tells as `Node.place`: where its store is.
+    """Value of `Node.place`: identifies the directory of a store on a machine.
 
-    Two processes with the same place cannot both hold the lock, so one that holds it proves that
-    the other is over. A copy of the store, on this machine or another, is at another place.
+    Two processes cannot hold the same lock file, so a process with the lock proves that the other
+    process with the same value has ended. A copy of the store, on any machine, has another value.
 
     Args:
-        lock_file: of the store, held by this process.
+        lock_file: lock file of the store, held by this process.
 
     Raises:
-        OSError: the file is not there.
+        OSError: the file is missing.
     """
     found = lock_file.stat()
     try:
-        # Of the kernel: the same in all containers of a machine, another one after each boot.
+        # The boot id is the same in all containers of a machine, and changes with each boot.
         kernel = BOOT_ID.read_text().strip()
     except OSError:
         return ""

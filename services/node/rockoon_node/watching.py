@@ -1,4 +1,4 @@
-"""A watch that is always on: at one nameserver, or at the next when that one fails."""
+"""Permanent watch: at one nameserver, and at the next nameserver if it fails."""
 
 import asyncio
 import logging
@@ -16,14 +16,14 @@ log = logging.getLogger(__name__)
 
 
 class Watching:
-    """Begins a watch again whenever it ends, at the same nameserver while it answers.
+    """Restarts a watch whenever it ends, at the same nameserver as long as that one answers.
 
     Args:
-        nameservers: whom to ask.
-        name: of what is watched, for the log.
+        nameservers: the nameservers.
+        name: name of the watched data, for the log.
 
     Attributes:
-        attempted: set when a nameserver has answered, or every one was asked in vain.
+        attempted: set when a nameserver has answered, or when all have failed.
     """
 
     def __init__(self, nameservers: Nameservers, name: str) -> None:
@@ -33,7 +33,7 @@ class Watching:
         self.attempted = asyncio.Event()
 
     def answered(self) -> None:
-        """To be called by the watch for every answer that it could use."""
+        """Record a useful reply; the watch calls it."""
         self._rotation.answered()
         self.attempted.set()
 
@@ -43,12 +43,12 @@ class Watching:
         is_final: Callable[[RockoonError], bool],
         stop: Stop,
     ) -> None:
-        """Watch until cancelled, or until there is no use in trying on.
+        """Watch until cancelled, or until a final error.
 
         Args:
-            watch: watches at an address until the nameserver there ends it; may raise Fatal.
-            is_final: whether a refusal is one that no other nameserver would take back.
-            stop: the service's; failed then.
+            watch: watches at an address until the nameserver ends the watch; may raise Fatal.
+            is_final: whether all nameservers would refuse with this error.
+            stop: failed after a final error.
         """
         while True:
             address = self._rotation.address
@@ -59,17 +59,17 @@ class Watching:
                 if clock_corrected(self._nameservers.access, reason):
                     continue
                 if is_final(reason):
-                    self._give_up(stop, Fatal(ExitStatus.CONFIGURATION, f"{self._name}: {reason}"))
+                    self._fail(stop, Fatal(ExitStatus.CONFIGURATION, f"{self._name}: {reason}"))
                     return
                 log.info("%s: %s", self._name, reason)
             except Fatal as reason:
-                self._give_up(stop, reason)
+                self._fail(stop, reason)
                 return
             pause = self._rotation.failed()
             if self._rotation.round_failed:
                 self.attempted.set()
             await asyncio.sleep(pause)
 
-    def _give_up(self, stop: Stop, reason: Fatal) -> None:
+    def _fail(self, stop: Stop, reason: Fatal) -> None:
         stop.fail(reason)
         self.attempted.set()

@@ -80,7 +80,7 @@ class Routes:
         """Reason why the service must not join this cluster; empty if it may."""
         if self._is_of_our_etcd(update) or self._may_take_over(update):
             try:
-                self._store.cluster.go_over(update.cluster_id)
+                self._store.cluster.move_to(update.cluster_id)
             except OSError as failure:
                 log.warning(
                     "could not write the cluster id file: %s; retried with the next routes", failure
