@@ -9,7 +9,7 @@ from offset.receiver import Receiver
 from rockoon_offset.in_flight import filters
 from rockoon_offset.in_flight.filters import ReaderFilters, TopicFilter
 from rockoon_offset.members.membership import CLUSTERING, Membership
-from rockoon_offset.progress.records import Member
+from rockoon_offset.progress.records import GroupMember
 from rockoon_proto.v1 import in_flight_pb2 as pb
 from rockoon_proto.v1 import offset_pb2
 
@@ -32,7 +32,7 @@ class Readers:
 
     def join(self, name: str, expression: str) -> None:
         read = ((TOPIC, expression),)
-        member = Member(name, name, CLUSTERING, read, "", 0, "", 0)
+        member = GroupMember(name, name, CLUSTERING, read, "", 0, "", 0)
         self.membership.heartbeat(GROUP, member, 0, 0)
 
     def listed(self) -> list[tuple[str, str]]:

@@ -16,7 +16,7 @@ from rockoon_core.errors import (
 )
 from rockoon_core.failed_call import from_rpc_error
 from rockoon_offset.members.membership import FIND_AGAIN_NS_MAX, Membership
-from rockoon_offset.progress.records import Member, MembersChanged
+from rockoon_offset.progress.records import GroupMember, MembersChanged
 from rockoon_proto.v1 import nameserver_pb2 as ns
 from rockoon_proto.v1 import offset_pb2 as pb
 from rockoon_proto.v1.errors_pb2 import Error
@@ -24,8 +24,8 @@ from rockoon_proto.v1.errors_pb2 import Error
 SECOND = 1_000_000_000
 
 
-def member(name: str, instance: str = "i1", topics: str = "t") -> Member:
-    return Member(name, instance, 1, tuple((topic, "*") for topic in topics), "peer", 0)
+def member(name: str, instance: str = "i1", topics: str = "t") -> GroupMember:
+    return GroupMember(name, instance, 1, tuple((topic, "*") for topic in topics), "peer", 0)
 
 
 def names(membership: Membership) -> list[str]:

@@ -18,9 +18,9 @@ from rockoon_core.message_queue import MessageQueue
 from rockoon_core.start_position import Decision, StartReason
 from rockoon_offset.members.handover import SILENT_NS_MAX, WAITS_MAX, Handovers
 from rockoon_offset.members.membership import Membership
-from rockoon_offset.progress.commit_check import Commit
+from rockoon_offset.progress.commit_check import OffsetCommit
 from rockoon_offset.progress.ledger import Ledger
-from rockoon_offset.progress.records import Member, Progress, decode, encode
+from rockoon_offset.progress.records import GroupMember, Progress, decode, encode
 from rockoon_proto.v1 import offset_pb2 as pb
 from rockoon_proto.v1.errors_pb2 import Error
 from rockoon_proto.v1.nameserver_pb2 import SubscribeRequest
@@ -137,7 +137,7 @@ def test_only_the_owner_releases_and_the_next_one_gets_a_new_epoch() -> None:
 
 def test_after_a_release_the_former_owner_is_fenced_as_soon_as_there_is_another() -> None:
     ledger = Ledger()
-    late = Commit("g", QUEUE, 1, owned(ledger, "a").epoch, "a", "", force=False)
+    late = OffsetCommit("g", QUEUE, 1, owned(ledger, "a").epoch, "a", "", force=False)
     ledger.release("g", QUEUE, "a")
     owned(ledger, "b")
     with pytest.raises(Fenced):
@@ -157,7 +157,7 @@ def test_after_a_release_the_former_owner_is_fenced_as_soon_as_there_is_another(
 def test_who_counts_as_a_live_reader(mode: int, topics: str, now_ns: int, reads: bool) -> None:
     members = Membership(10 * SECOND, starts=1)
     subscriptions = tuple((topic, "*") for topic in topics)
-    members.heartbeat("g", Member("a", "i", mode, subscriptions, "peer", 0), 0, 0)
+    members.heartbeat("g", GroupMember("a", "i", mode, subscriptions, "peer", 0), 0, 0)
     assert (members.reader("g", "a", "t", now_ns) is not None) is reads
     assert members.reader("g", "b", "t", now_ns) is None
 

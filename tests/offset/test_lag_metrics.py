@@ -4,7 +4,7 @@ from rockoon_core.message_queue import MessageQueue
 from rockoon_core.start_position import QueueState, StartReason
 from rockoon_offset.in_flight.window import WindowCopy
 from rockoon_offset.metrics import of_lag
-from rockoon_offset.progress.lag_rows import QueueLag, Received, filled, pulled_offset
+from rockoon_offset.progress.lag_rows import QueueLag, ReceivedQueue, filled, pulled_offset
 from rockoon_offset.progress.records import Progress
 
 GROUP = "billing"
@@ -68,7 +68,9 @@ def test_what_receivers_have_is_as_old_as_the_first_message_that_one_may_get() -
     )
     at_floor = QueueState(0, 50, as_of_ms=9_000, asked_store_ms=1_000)
     at_ready = QueueState(0, 50, as_of_ms=9_000, asked_store_ms=8_000)
-    received = Received(in_flight=5, settled_above=15, first_ready=30, as_of_ms=7, window=NOTHING)
+    received = ReceivedQueue(
+        in_flight=5, settled_above=15, first_ready=30, as_of_ms=7, window=NOTHING
+    )
     assert pulled_offset(queue, progress, None, received) == 30
     row = filled(QueueLag(queue), progress, at_floor, None, at_ready, received)
     assert (row.lag, row.lag_ms, row.in_flight, row.ready) == (40, 8_000, 5, 20)
@@ -78,5 +80,7 @@ def test_what_receivers_have_is_as_old_as_the_first_message_that_one_may_get() -
     assert pulled_offset(queue, progress, None, received) is None
     assert filled(QueueLag(queue), progress, at_floor, None, None, received).queueing_ms == 8_000
     # All is taken.
-    received = Received(in_flight=25, settled_above=15, first_ready=50, as_of_ms=7, window=NOTHING)
+    received = ReceivedQueue(
+        in_flight=25, settled_above=15, first_ready=50, as_of_ms=7, window=NOTHING
+    )
     assert filled(QueueLag(queue), progress, at_floor, None, None, received).queueing_ms == 0

@@ -8,7 +8,7 @@ from offset.test_resets_without_plan import reset
 from offset.test_windows import GROUP, QUEUE, open_ledger, replayed
 
 from rockoon_offset.in_flight.deliveries import Holder
-from rockoon_offset.progress.records import Put, Settled, decode, encode
+from rockoon_offset.progress.records import ProgressPut, Settled, decode, encode
 from rockoon_proto.v1 import in_flight_pb2 as pb
 
 
@@ -80,6 +80,6 @@ def test_records_without_a_receiver_are_those_of_former_versions() -> None:
     assert decode(encode(other)) == other
     assert replayed(list(ledger.snapshot())).find(GROUP, QUEUE) == ledger.find(GROUP, QUEUE)
     bare, _ = open_ledger()
-    (put,) = [each for each in bare.snapshot() if isinstance(each, Put)]
+    (put,) = [each for each in bare.snapshot() if isinstance(each, ProgressPut)]
     # As many fields as before.
     assert len(json.loads(encode(put))) == 18

@@ -19,11 +19,18 @@ from rockoon_core.errors import (
 from rockoon_core.message_queue import MessageQueue
 from rockoon_core.start_position import Decision, QueueState, StartReason
 from rockoon_offset.progress.applied_resets import RESETS_MAX
-from rockoon_offset.progress.commit_check import OFFSET_MAX, Commit
+from rockoon_offset.progress.commit_check import OFFSET_MAX, OffsetCommit
 from rockoon_offset.progress.ledger import Ledger
 from rockoon_offset.progress.progress_table import DELETED_QUEUES_MAX
 from rockoon_offset.progress.reconciliation import Reconciliation
-from rockoon_offset.progress.records import Member, MembersChanged, Progress, Record, decode, encode
+from rockoon_offset.progress.records import (
+    GroupMember,
+    MembersChanged,
+    Progress,
+    Record,
+    decode,
+    encode,
+)
 from rockoon_offset.progress.resets import Target, TargetKind, step
 
 QUEUE = MessageQueue("orders", "broker-a", 0)
@@ -50,7 +57,7 @@ def found(ledger: Ledger, queue: MessageQueue = QUEUE) -> Progress:
 def commit(
     ledger: Ledger, offset: int, epoch: int, end: int | None = None, **more: Any
 ) -> list[Record]:
-    wish = Commit(
+    wish = OffsetCommit(
         "g", QUEUE, offset, epoch, "m1", more.get("metadata", ""), more.get("force", False)
     )
     return ledger.commit(wish, more.get("incarnation", 7), end, 2000)
@@ -398,7 +405,7 @@ def perform(ledger: Ledger, operation: tuple[Any, ...], number: int) -> list[Rec
         case ("commit", group, queue, offset, epoch_back, force):
             progress = ledger.find(group, queue)
             epoch = (progress.epoch if progress else 0) - epoch_back
-            wish = Commit(group, queue, offset, epoch, "m", f"meta {number}", force)
+            wish = OffsetCommit(group, queue, offset, epoch, "m", f"meta {number}", force)
             before = progress.offset if progress else 0
             records = ledger.commit(wish, 7, None, number)
             assert force or ledger.progress_of(group)[queue].offset >= before
@@ -418,7 +425,7 @@ def perform(ledger: Ledger, operation: tuple[Any, ...], number: int) -> list[Rec
         case ("forget topic", topic):
             return Reconciliation(ledger).delete_topics([topic])
         case (_, group, names):
-            members = tuple(Member(name, "i", 1, (("t", "*"),), "", number) for name in names)
+            members = tuple(GroupMember(name, "i", 1, (("t", "*"),), "", number) for name in names)
             return ledger.members_changed(MembersChanged(group, members))
     raise AssertionError(operation)
 

@@ -20,7 +20,7 @@ from rockoon_offset.progress.ledger import Ledger
 from rockoon_offset.progress.readers import reader_of
 from rockoon_offset.progress.reconciliation import Reconciliation
 from rockoon_offset.progress.records import (
-    Member,
+    GroupMember,
     MemberForgotten,
     Record,
     ResetStep,
@@ -285,7 +285,7 @@ class Days:
             self.now_ns += DAY_NS // 24
             self.now_ms += DAY_MS // 24
             if alive:
-                member = Member(alive, "i1", BROADCASTING, ((TOPIC, "*"),), "", 0)
+                member = GroupMember(alive, "i1", BROADCASTING, ((TOPIC, "*"),), "", 0)
                 self.membership.heartbeat(GROUP, member, self.now_ns, self.now_ms)
             self.absences.expire_due()
 

@@ -12,7 +12,7 @@ import pytest
 
 from rockoon_core.message_queue import MessageQueue
 from rockoon_core.start_position import Decision, StartReason
-from rockoon_offset.in_flight.deliveries import Candidates, Deliveries, VisibilityChange
+from rockoon_offset.in_flight.deliveries import Deliveries, FifoCandidates, VisibilityChange
 from rockoon_offset.progress.ledger import Ledger
 from rockoon_offset.progress.records import Acquired
 from support.seeds import seeds
@@ -72,7 +72,7 @@ class Queue:
             QUEUE,
             count,
             count,
-            Candidates(0, self.keys),
+            FifoCandidates(0, self.keys),
             NEVER_DEAD,
             self.now_ms,
             visible_at_ms,

@@ -13,8 +13,8 @@ from rockoon_offset.in_flight.deliveries import (
     INVISIBLE_MS_MAX,
     NOBODY,
     UNDELIVERED_MIN,
-    Candidates,
     Deliveries,
+    FifoCandidates,
     Holder,
     VisibilityChange,
 )
@@ -22,7 +22,7 @@ from rockoon_offset.in_flight.holders import ENTRIES_MIN, ClientName
 from rockoon_offset.in_flight.receivers import Delivered, Heard, Receivers, VisibilityEntry
 from rockoon_offset.in_flight.window import IN_FLIGHT_MAX, WINDOW_OFFSETS_MAX
 from rockoon_offset.journal import frames
-from rockoon_offset.progress.commit_check import OFFSET_MAX, Commit
+from rockoon_offset.progress.commit_check import OFFSET_MAX, OffsetCommit
 from rockoon_offset.progress.ledger import Ledger
 from rockoon_offset.progress.reconciliation import Reconciliation
 from rockoon_offset.progress.records import Acquired, Extended, Record, Settled, decode, encode
@@ -165,7 +165,7 @@ class World:
             # Some receivers have read something already, or not enough.
             first = max(0, self.model.floor - self.chance.randrange(3))
             told = self.groups[first : min(self.end, first + self.chance.randint(0, 40))]
-            candidates = Candidates(first, told)
+            candidates = FifoCandidates(first, told)
             group_count = self.chance.choice((1, 2, count))
             attempts, reopened = self.next_in_order(first + len(told), count, group_count)
             made = self.deliveries.acquire_in_order(
@@ -351,7 +351,7 @@ class World:
         offset = self.model.floor + self.chance.randint(0, 8)
         if force:
             offset = max(0, offset - 12)
-        wish = Commit(GROUP, QUEUE, offset, self.epoch, "", "", force)
+        wish = OffsetCommit(GROUP, QUEUE, offset, self.epoch, "", "", force)
         self.write(self.ledger.commit(wish, 7, None, self.now_ms))
         if offset < self.model.floor:
             self.anew(offset)
@@ -371,7 +371,7 @@ class World:
                 assert self.ledger.windows.find(GROUP, QUEUE) is None
                 epoch = self.epoch
                 # It has read and committed, and fell silent.
-                wish = Commit(GROUP, QUEUE, floor + 1, epoch, "m1", "", force=False)
+                wish = OffsetCommit(GROUP, QUEUE, floor + 1, epoch, "m1", "", force=False)
                 self.write(self.ledger.commit(wish, 7, None, self.now_ms))
                 self.end = max(self.end, floor + 1)
                 self.anew(floor + 1)
@@ -584,7 +584,7 @@ def test_what_a_wrong_clock_put_off_for_ever_is_visible_when_the_service_starts(
 
 def test_a_snapshot_knows_whose_try_an_acquisition_was() -> None:
     ledger, deliveries = open_ledger()
-    deliveries.acquire_in_order(GROUP, QUEUE, 1, 1, Candidates(0, [1]), 16, 0, 10, "a try")
+    deliveries.acquire_in_order(GROUP, QUEUE, 1, 1, FifoCandidates(0, [1]), 16, 0, 10, "a try")
     (acquisition,) = replayed(list(ledger.snapshot())).windows.of(GROUP, QUEUE)
     assert acquisition.attempt_id == "a try"
 
@@ -672,7 +672,7 @@ def test_receivers_begin_by_writing_what_a_wrong_clock_has_put_off() -> None:
 
 def test_a_group_that_keeps_no_order_any_more_gets_what_was_left_behind() -> None:
     ledger, deliveries = open_ledger()
-    candidates = Candidates(0, [1, 1, 1, 2])
+    candidates = FifoCandidates(0, [1, 1, 1, 2])
     records = deliveries.acquire_in_order(GROUP, QUEUE, 2, 2, candidates, 16, 0, 10, "")
     assert [each.messages for each in records if isinstance(each, Acquired)] == [0b1001]
     assert offsets_of(deliveries.acquire(GROUP, QUEUE, 9, 6, 0, 10)) == {1, 2, 4, 5}
@@ -685,7 +685,7 @@ def test_a_reopened_message_waits_for_one_in_flight_behind_the_candidates() -> N
     groups, late = [1] * 4, Holder("late", "", 1_000_000)
 
     def acquire(count: int, candidates: int, now_ms: int, holder: Holder = NOBODY) -> set[int]:
-        told = Candidates(0, groups[:candidates])
+        told = FifoCandidates(0, groups[:candidates])
         records = deliveries.acquire_in_order(
             GROUP, QUEUE, count, count, told, 16, now_ms, now_ms + 100, "", holder
         )

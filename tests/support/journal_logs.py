@@ -8,7 +8,7 @@ from rockoon_core.message_queue import MessageQueue
 from rockoon_core.start_position import Decision, StartReason
 from rockoon_offset.journal.journal import Journal
 from rockoon_offset.progress.ledger import Ledger
-from rockoon_offset.progress.records import Committed, Record, encode
+from rockoon_offset.progress.records import OffsetCommitted, Record, encode
 from rockoon_offset.replication.journal_log import JournalLog
 
 QUEUE = MessageQueue("T", "broker-a", 0)
@@ -20,7 +20,7 @@ def change(ledger: Ledger, group: str, offset: int) -> list[Record]:
     if ledger.find(group, QUEUE) is None:
         decision = Decision(offset, StartReason.COMMITTED, "")
         return ledger.start(group, 1, QUEUE, 1, decision, "member", NOW_MS)
-    return ledger.apply_all([Committed(group, QUEUE, offset, "member", NOW_MS, "")])
+    return ledger.apply_all([OffsetCommitted(group, QUEUE, offset, "member", NOW_MS, "")])
 
 
 def append(log: JournalLog, group: str, offset: int) -> int:

@@ -8,14 +8,14 @@ from rockoon_core.errors import QueueHeld
 from rockoon_core.message_queue import MessageQueue
 from rockoon_offset.members.expiry import Absences
 from rockoon_offset.members.handover import Handovers
-from rockoon_offset.members.membership import Membership, Position
+from rockoon_offset.members.membership import Membership, PulledPosition
 from rockoon_offset.members.ownership import Lock, Owners, OwnersThen
 from rockoon_offset.members.watch import GroupWatch
-from rockoon_offset.progress.commits import QueueEnds
+from rockoon_offset.progress.commits import QueueEndCache
 from rockoon_offset.progress.progress_store import ProgressStore
 from rockoon_offset.progress.reconciliation import Reconciliation, is_of_later_group
-from rockoon_offset.progress.records import Member, MemberJoined
-from rockoon_offset.route_table import Change, RouteTable
+from rockoon_offset.progress.records import GroupMember, MemberJoined
+from rockoon_offset.route_table import RouteChange, RouteTable
 from rockoon_runtime.waking import Turns
 
 log = logging.getLogger(__name__)
@@ -44,7 +44,7 @@ class Groups:
         self,
         store: ProgressStore,
         table: RouteTable,
-        ends: QueueEnds,
+        ends: QueueEndCache,
         watch: GroupWatch,
         handovers: Handovers,
         lease_seconds: float,
@@ -87,7 +87,10 @@ class Groups:
         self._turns.ring()
 
     def heartbeat(
-        self, group: str, member: Member, positions: Mapping[MessageQueue, Position] | None = None
+        self,
+        group: str,
+        member: GroupMember,
+        positions: Mapping[MessageQueue, PulledPosition] | None = None,
     ) -> bool:
         """Add a member, update it, or renew its lease.
 
@@ -233,7 +236,7 @@ class Groups:
         self._absences.expire_due()
         self.write_members()
 
-    def routes_changed(self, change: Change) -> None:
+    def routes_changed(self, change: RouteChange) -> None:
         """Drop the progress of deleted topics and groups, and notify the affected groups."""
         ledger, revision = self._store.ledger, self._table.revision
         self._ends.drop_topics(change.topics | change.removed_topics)
@@ -253,7 +256,7 @@ class Groups:
         members = self.membership.readers(change.topics | change.removed_topics)
         self._watch.routes_changed(change.readers | members | change.groups)
 
-    def _is_contradicted(self, change: Change, revision: int) -> bool:
+    def _is_contradicted(self, change: RouteChange, revision: int) -> bool:
         """Whether the routes cannot be a continuation of the former ones.
 
         Only changes that can show a contradiction are checked.
@@ -289,7 +292,7 @@ class Groups:
             )
         )
 
-    def _drop_deleted(self, change: Change, revision: int) -> None:
+    def _drop_deleted(self, change: RouteChange, revision: int) -> None:
         ledger, deletions = self._store.ledger, self._table.deletions
         # Computed first: it compares with the stored progress that is dropped below.
         replaced = {name for name in change.groups if self._is_another(name)}

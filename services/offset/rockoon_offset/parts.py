@@ -18,13 +18,13 @@ from rockoon_offset.journal.export_files import ExportFiles
 from rockoon_offset.members.handover import Handovers
 from rockoon_offset.members.watch import GroupWatch
 from rockoon_offset.metrics import OffsetMetrics
-from rockoon_offset.progress.commits import Commits, QueueEnds
+from rockoon_offset.progress.commits import Commits, QueueEndCache
 from rockoon_offset.progress.group_queues import GroupQueues
 from rockoon_offset.progress.importer import Importer
 from rockoon_offset.progress.lag import Lags
 from rockoon_offset.progress.progress_store import ProgressStore
 from rockoon_offset.progress.reset_plans import ResetPlans
-from rockoon_offset.route_table import Change
+from rockoon_offset.route_table import RouteChange
 from rockoon_offset.routes import Routes
 from rockoon_offset.service import OffsetService
 from rockoon_offset.settings import OffsetSettings
@@ -55,7 +55,7 @@ def steady_clock() -> Callable[[], int]:
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
+class OffsetParts:
     """Components that the program runs, serves or closes."""
 
     routes: Routes
@@ -68,10 +68,12 @@ class Parts:
     metrics: OffsetMetrics
 
 
-def assembled(settings: OffsetSettings, store: ProgressStore, nameservers: Nameservers) -> Parts:
+def assembled(
+    settings: OffsetSettings, store: ProgressStore, nameservers: Nameservers
+) -> OffsetParts:
     """Assemble a service. Its start is written to the store immediately."""
 
-    def routes_changed(change: Change) -> None:
+    def routes_changed(change: RouteChange) -> None:
         groups.routes_changed(change)
 
     routes = Routes(
@@ -86,7 +88,7 @@ def assembled(settings: OffsetSettings, store: ProgressStore, nameservers: Names
         cluster_credentials(settings),
     )
     watch = GroupWatch(settings.watchers_max)
-    ends = QueueEnds(brokers, time.monotonic)
+    ends = QueueEndCache(brokers, time.monotonic)
     groups = Groups(
         store,
         table,
@@ -137,7 +139,7 @@ def assembled(settings: OffsetSettings, store: ProgressStore, nameservers: Names
     export_files = ExportFiles(store, settings.export_seconds, now_ms)
     metrics = OffsetMetrics(store, table, groups, lags, resolver, commits, receivers)
     in_flight = InFlightService(receivers, clients)
-    return Parts(routes, brokers, watch, groups, export_files, servicer, in_flight, metrics)
+    return OffsetParts(routes, brokers, watch, groups, export_files, servicer, in_flight, metrics)
 
 
 def etcd_cluster_id(written: str) -> int:

@@ -10,7 +10,7 @@ from rockoon_proto.v1.nameserver_pb2 import BROKER, Group, RouteUpdate
 from rockoon_proto.v1.nameserver_pb2 import Topic as WireTopic
 
 
-class Change(NamedTuple):
+class RouteChange(NamedTuple):
     """Effect of a route update on progress and members."""
 
     snapshot: bool
@@ -65,7 +65,7 @@ class RouteTable:
     readers: dict[str, set[str]] = field(default_factory=dict)
     deletions: Deletions = field(default_factory=Deletions)
 
-    def apply(self, update: RouteUpdate) -> Change:
+    def apply(self, update: RouteUpdate) -> RouteChange:
         """Apply an update and return its effect."""
         topics = {topic.config.name: topic_from_wire(topic) for topic in update.topics}
         groups = {group.config.name: group for group in update.groups}
@@ -93,7 +93,7 @@ class RouteTable:
         for name in removed_groups:
             self.groups.pop(name, None)
         self.revision = update.revision
-        return Change(
+        return RouteChange(
             snapshot=update.snapshot,
             topics=frozenset(changed_topics),
             removed_topics=frozenset(removed_topics),

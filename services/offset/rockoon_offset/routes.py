@@ -8,7 +8,7 @@ from rockoon_node.nameservers import Nameservers
 from rockoon_node.route_follower import RouteFollower
 from rockoon_offset.progress.progress_store import ProgressStore
 from rockoon_offset.progress.reconciliation import Reconciliation
-from rockoon_offset.route_table import Change, RouteTable, create_revisions_in
+from rockoon_offset.route_table import RouteChange, RouteTable, create_revisions_in
 from rockoon_proto.v1.nameserver_pb2 import RouteUpdate
 from rockoon_runtime.process import Stop
 
@@ -41,7 +41,7 @@ class Routes:
     def __init__(
         self,
         nameservers: Nameservers,
-        on_change: Callable[[Change], None],
+        on_change: Callable[[RouteChange], None],
         store: ProgressStore,
         accepted_etcd_cluster_id: int,
     ) -> None:

@@ -14,7 +14,7 @@ from rockoon_node.store_id import store_place
 from rockoon_offset.access_rules import RULES
 from rockoon_offset.journal.store import Store
 from rockoon_offset.metrics import TABLE, of_process
-from rockoon_offset.parts import SERVICE_NAMES, Parts, assembled, etcd_cluster_id, now_ms
+from rockoon_offset.parts import SERVICE_NAMES, OffsetParts, assembled, etcd_cluster_id, now_ms
 from rockoon_offset.replication.process import has_been_copy, serve_copy
 from rockoon_offset.settings import OffsetSettings
 from rockoon_proto.v1.in_flight_pb2_grpc import add_InFlightServiceServicer_to_server
@@ -112,7 +112,7 @@ async def run_parts(
     frontend: NodeFrontend,
     stop: Stop,
     store: Store,
-    parts: Parts,
+    parts: OffsetParts,
     announce: Callable[[str, str, str], None],
     quiet_seconds: float,
 ) -> None:

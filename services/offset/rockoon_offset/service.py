@@ -13,7 +13,7 @@ from rockoon_format.resources import group_resource, topic_need, topic_resource
 from rockoon_offset.groups import Groups
 from rockoon_offset.in_flight.known_receivers import GroupReceivers
 from rockoon_offset.members.watch import GroupWatch
-from rockoon_offset.progress.commit_check import Commit
+from rockoon_offset.progress.commit_check import OffsetCommit
 from rockoon_offset.progress.commits import Commits, Release
 from rockoon_offset.progress.importer import Importer
 from rockoon_offset.progress.lag import Lags
@@ -215,7 +215,7 @@ class OffsetService(OffsetServiceServicer):
             reader = reader_of(request.group, request.member_id)
         outcomes = await self._commits.commit(
             [
-                Commit(
+                OffsetCommit(
                     reader,
                     queue_from_wire(entry.queue),
                     entry.offset,

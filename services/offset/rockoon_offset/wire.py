@@ -7,11 +7,11 @@ from typing import Any
 from rockoon_core.errors import InvalidArgument
 from rockoon_core.message_queue import MessageQueue, queue_from_wire, queue_to_wire
 from rockoon_offset.in_flight.filters import ReceiverFilter
-from rockoon_offset.members.membership import Lease, Position
+from rockoon_offset.members.membership import MemberLease, PulledPosition
 from rockoon_offset.members.ownership import Lock
 from rockoon_offset.progress.lag_rows import QueueLag
 from rockoon_offset.progress.readers import group_of, member_of
-from rockoon_offset.progress.records import Member, Progress, ResetStep
+from rockoon_offset.progress.records import GroupMember, Progress, ResetStep
 from rockoon_offset.progress.resets import Target, TargetKind
 from rockoon_offset.progress.unread import UnreadQueue
 from rockoon_proto.v1 import offset_pb2 as pb
@@ -63,9 +63,9 @@ def progress_to_json(progress: Progress) -> bytes:
     return json.dumps(fields, ensure_ascii=False).encode() + b"\n"
 
 
-def member_from_wire(request: pb.HeartbeatRequest, peer: str) -> Member:
+def member_from_wire(request: pb.HeartbeatRequest, peer: str) -> GroupMember:
     subscriptions = sorted((entry.topic, entry.expression) for entry in request.subscriptions)
-    return Member(
+    return GroupMember(
         member_id=request.member_id,
         instance=request.instance,
         mode=int(request.mode),
@@ -77,9 +77,11 @@ def member_from_wire(request: pb.HeartbeatRequest, peer: str) -> Member:
     )
 
 
-def positions_from_wire(positions: Iterable[pb.PulledPosition]) -> dict[MessageQueue, Position]:
+def positions_from_wire(
+    positions: Iterable[pb.PulledPosition],
+) -> dict[MessageQueue, PulledPosition]:
     return {
-        queue_from_wire(each.queue): Position(
+        queue_from_wire(each.queue): PulledPosition(
             each.next_offset,
             each.epoch,
             max(0, each.unfinished) if each.HasField("unfinished") else None,
@@ -116,7 +118,7 @@ def lag_to_wire(lag: QueueLag) -> pb.QueueLag:
     )
 
 
-def member_to_wire(lease: Lease) -> pb.Member:
+def member_to_wire(lease: MemberLease) -> pb.Member:
     member = lease.member
     return pb.Member(
         member_id=member.member_id,

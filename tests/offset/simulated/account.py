@@ -9,15 +9,15 @@ from offset.simulated.world import SECOND_NS
 
 from rockoon_core.message_queue import MessageQueue
 from rockoon_core.start_position import QueueState
-from rockoon_offset.progress.commit_check import Commit
+from rockoon_offset.progress.commit_check import OffsetCommit
 from rockoon_offset.progress.records import (
-    Committed,
     Counters,
     GroupDeleted,
     MemberJoined,
     MembersChanged,
+    OffsetCommitted,
     Progress,
-    Put,
+    ProgressPut,
     QueueDeleted,
     Record,
     Removed,
@@ -101,7 +101,7 @@ class Call:
     member_id: str = ""
     coroutine: Coroutine[Any, Any, Any] | None = None
     on_done: Any = None
-    commits: dict[MessageQueue, Commit] = field(default_factory=dict)
+    commits: dict[MessageQueue, OffsetCommit] = field(default_factory=dict)
     releases: frozenset[MessageQueue] = frozenset()
     # What brokers said in its course, and the offset that was stored at that moment.
     told: dict[MessageQueue, list[tuple[QueueState, int | None]]] = field(default_factory=dict)
@@ -149,10 +149,10 @@ class Account:
     def apply(self, records: Iterable[Record]) -> None:
         for record in records:
             match record:
-                case Committed(group, queue, offset):
+                case OffsetCommitted(group, queue, offset):
                     key = (group, queue)
                     self.progress[key] = self.progress[key]._replace(offset=offset)
-                case Put(progress):
+                case ProgressPut(progress):
                     self.progress[progress.group, progress.queue] = entry_of(progress)
                     self.reverted.pop((progress.group, progress.queue), None)
                     if progress.epoch > self.counters.epoch:

@@ -22,10 +22,10 @@ from rockoon_core.errors import (
 from rockoon_core.message_queue import MessageQueue
 from rockoon_core.start_position import StartPolicy
 from rockoon_offset.members.membership import CLUSTERING
-from rockoon_offset.progress.commit_check import Commit
-from rockoon_offset.progress.commits import Outcome, Release
-from rockoon_offset.progress.records import Member as KnownMember
-from rockoon_offset.start.resolver import Start
+from rockoon_offset.progress.commit_check import OffsetCommit
+from rockoon_offset.progress.commits import CommitResult, Release
+from rockoon_offset.progress.records import GroupMember as KnownMember
+from rockoon_offset.start.resolver import ResolvedStart
 
 MEMBERS_PER_GROUP_MAX = 6
 STRATEGY_OF = dict(
@@ -40,7 +40,7 @@ class MemberDoings(Driver):
         super().__init__(seed, directory)
         self._instances = 0
         # Commits made before, to be repeated out of turn.
-        self._old_commits: list[Commit] = []
+        self._old_commits: list[OffsetCommit] = []
         self._shares: dict[object, frozenset[MessageQueue]] = {}
 
     # Members.
@@ -175,7 +175,7 @@ class MemberDoings(Driver):
 
     def _let_go(self, member: Member, queues: list[MessageQueue]) -> None:
         commits = {
-            queue: Commit(
+            queue: OffsetCommit(
                 member.group, queue, held.offset, held.epoch, member.member_id, "", force=False
             )
             for queue in queues
@@ -198,7 +198,7 @@ class MemberDoings(Driver):
         self,
         member: Member,
         create_revisions: dict[MessageQueue, int | None],
-        answers: dict[MessageQueue, Start | RockoonError] | None,
+        answers: dict[MessageQueue, ResolvedStart | RockoonError] | None,
     ) -> None:
         member.asking.difference_update(create_revisions)
         if answers is None or not member.running or self.chance.random() < 0.02:
@@ -230,7 +230,7 @@ class MemberDoings(Driver):
     def _commit_all(self, member: Member) -> None:
         if not member.owns:
             return
-        commits: dict[MessageQueue, Commit] = {}
+        commits: dict[MessageQueue, OffsetCommit] = {}
         for queue, held in member.owns.items():
             log = self.world.log(queue)
             if log is not None and self.world.view.create_revision(queue) == held.create_revision:
@@ -238,7 +238,7 @@ class MemberDoings(Driver):
                 held.offset += self.chance.randint(0, min(20, ahead))
             force = self.chance.random() < 0.002
             back = self.chance.randrange(30) if force else 0
-            commits[queue] = Commit(
+            commits[queue] = OffsetCommit(
                 member.group,
                 queue,
                 max(0, held.offset - back),
@@ -265,7 +265,7 @@ class MemberDoings(Driver):
     def _commit(
         self,
         call: Call,
-        commits: dict[MessageQueue, Commit],
+        commits: dict[MessageQueue, OffsetCommit],
         releases: list[MessageQueue],
         member: Member | None = None,
     ) -> None:
@@ -280,7 +280,7 @@ class MemberDoings(Driver):
         self,
         call: Call,
         member: Member | None,
-        outcomes: list[Outcome] | None,
+        outcomes: list[CommitResult] | None,
     ) -> None:
         if member is not None:
             member.leaving -= call.releases

@@ -23,11 +23,11 @@ from rockoon_core.message_queue import MessageQueue
 from rockoon_core.start_position import ConsumeFrom, NewQueueRule, QueueState, StartReason
 from rockoon_offset.progress.ledger import Ledger
 from rockoon_offset.progress.records import (
-    Committed,
     Counters,
     GroupDeleted,
+    OffsetCommitted,
     Progress,
-    Put,
+    ProgressPut,
     QueueDeleted,
     Record,
     Removed,
@@ -70,7 +70,7 @@ class Witness:
                 kept[record.group] = entries
             elif isinstance(record, Reverted) and record.progress.group in kept:
                 pass
-            elif isinstance(record, Put) and record.progress.group in kept:
+            elif isinstance(record, ProgressPut) and record.progress.group in kept:
                 entry = kept[record.progress.group][record.progress.queue]
                 assert entry_of(record.progress) == entry, f"{entry} was not kept: {record}"
             else:
@@ -87,10 +87,10 @@ class Witness:
     def _check(self, record: Record) -> None:
         cause = self.cause
         match record:
-            case Committed():
+            case OffsetCommitted():
                 assert cause is not None, f"a commit that nobody made: {record}"
                 self._check_committed(cause, record)
-            case Put(progress):
+            case ProgressPut(progress):
                 assert cause is not None, f"progress that nobody asked for: {record}"
                 self._check_put(cause, progress)
             case Reverted(progress):
@@ -125,7 +125,7 @@ class Witness:
         kept = {
             record.progress.queue
             for record in behind
-            if isinstance(record, Put) and record.progress.group == group
+            if isinstance(record, ProgressPut) and record.progress.group == group
         }
         for queue, entry in entries.items():
             is_later = entry.group_incarnation > self.told_view.revision
@@ -133,7 +133,7 @@ class Witness:
             if exists or is_later:
                 assert queue in kept, f"group {group} exists, and its place on {queue} is dropped"
 
-    def _check_committed(self, call: Call, record: Committed) -> None:
+    def _check_committed(self, call: Call, record: OffsetCommitted) -> None:
         key = (record.group, record.queue)
         before = self.written.progress[key]
         commit = call.commits[record.queue]

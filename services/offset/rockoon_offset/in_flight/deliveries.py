@@ -11,7 +11,14 @@ from rockoon_offset.in_flight.holders import ClientName
 from rockoon_offset.in_flight.message_order import next_in_order
 from rockoon_offset.in_flight.window import Acquisition, Grant, Window, first_bit, lowest, shifted
 from rockoon_offset.progress.ledger_state import LedgerState
-from rockoon_offset.progress.records import Acquired, Extended, Put, Record, Settled, WindowPut
+from rockoon_offset.progress.records import (
+    Acquired,
+    Extended,
+    ProgressPut,
+    Record,
+    Settled,
+    WindowPut,
+)
 
 # Bound on the time for which a receiver may hold messages.
 INVISIBLE_MS_MAX = 12 * 3_600_000
@@ -24,7 +31,7 @@ FRESH_SHARE = 3 / 4
 UNDELIVERED_MIN = 4096
 
 
-class Candidates(NamedTuple):
+class FifoCandidates(NamedTuple):
     """Message groups of consecutive messages of a queue, as a receiver has read them."""
 
     first: int
@@ -184,7 +191,7 @@ class Deliveries:
         records: list[Record] = []
         if progress.owner:
             epoch = self._state.counters.epoch + 1
-            records = self._state.apply_all([Put(progress._replace(owner="", epoch=epoch))])
+            records = self._state.apply_all([ProgressPut(progress._replace(owner="", epoch=epoch))])
         self._state.windows.open(group, queue, progress.offset)
         return records
 
@@ -194,7 +201,7 @@ class Deliveries:
         if progress is None:
             return []
         epoch = self._state.counters.epoch + 1
-        return self._state.apply_all([Put(progress._replace(epoch=epoch))])
+        return self._state.apply_all([ProgressPut(progress._replace(epoch=epoch))])
 
     def acquire(
         self,
@@ -229,7 +236,7 @@ class Deliveries:
         queue: MessageQueue,
         count: int,
         group_count: int,
-        candidates: Candidates,
+        candidates: FifoCandidates,
         redeliveries_max: int,
         now_ms: int,
         visible_at_ms: int,

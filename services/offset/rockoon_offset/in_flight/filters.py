@@ -41,7 +41,7 @@ class TopicFilter(NamedTuple):
     expression: str
 
 
-class Report(NamedTuple):
+class FilterReport(NamedTuple):
     """When a receiver reported a filter, and how long that is valid; epoch milliseconds."""
 
     heard_at_ms: int
@@ -95,7 +95,7 @@ class ReaderFilters:
             expressions = moved_last(topics, topic, TOPICS_MAX)
             receivers = moved_last(expressions, expression, EXPRESSIONS_MAX)
             receivers.pop(receiver, None)
-            receivers[receiver] = Report(now_ms, now_ms + kept_ms)
+            receivers[receiver] = FilterReport(now_ms, now_ms + kept_ms)
             if len(receivers) > RECEIVERS_MAX:
                 del receivers[next(iter(receivers))]
             remove_expired(expressions, now_ms)
@@ -172,7 +172,7 @@ class ReaderFilters:
         return topics
 
 
-Expressions = dict[str, dict[str, Report]]
+Expressions = dict[str, dict[str, FilterReport]]
 
 
 def moved_last(known: dict[str, dict[str, Value]], key: str, keys_max: int) -> dict[str, Value]:

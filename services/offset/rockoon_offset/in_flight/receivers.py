@@ -15,15 +15,15 @@ from rockoon_core.start_position import StartPolicy
 from rockoon_offset.groups import Groups
 from rockoon_offset.in_flight.deliveries import (
     LEASE_MS,
-    Candidates,
     Deliveries,
+    FifoCandidates,
     Holder,
     VisibilityChange,
 )
 from rockoon_offset.in_flight.filters import ReaderFilters, TopicFilter
 from rockoon_offset.in_flight.holders import ClientName
 from rockoon_offset.in_flight.window import Grant, Window
-from rockoon_offset.progress.commits import QueueEnds
+from rockoon_offset.progress.commits import QueueEndCache
 from rockoon_offset.progress.loop_share import LoopShare
 from rockoon_offset.progress.progress_store import ProgressStore
 from rockoon_offset.progress.records import Acquired, Record
@@ -46,7 +46,7 @@ class ReportedQueue(NamedTuple):
     min_offset: int
     end_offset: int
     # Used in a FIFO group.
-    candidates: Candidates
+    candidates: FifoCandidates
     # Of the queue that the receiver has read; 0: not reported.
     create_revision: int = 0
 
@@ -190,7 +190,7 @@ class Receivers:
         routes: Routes,
         resolver: Resolver,
         groups: Groups,
-        ends: QueueEnds,
+        ends: QueueEndCache,
         filters: ReaderFilters,
         now_ms: Callable[[], int],
         route_wait_seconds: float,

@@ -10,7 +10,7 @@ from rockoon_core.message_queue import queue_from_wire, queue_to_wire
 from rockoon_core.start_position import policy_from_wire
 from rockoon_offset.in_flight import client_wire
 from rockoon_offset.in_flight.clients import KnownClients
-from rockoon_offset.in_flight.deliveries import INVISIBLE_MS_MAX, Candidates
+from rockoon_offset.in_flight.deliveries import INVISIBLE_MS_MAX, FifoCandidates
 from rockoon_offset.in_flight.filters import TopicFilter
 from rockoon_offset.in_flight.known_receivers import holdings
 from rockoon_offset.in_flight.receivers import (
@@ -233,7 +233,7 @@ def reported_queue(reach: pb.QueueReach) -> ReportedQueue:
         raise InvalidArgument(reason=f"more than {CANDIDATES_MAX} candidates of a queue")
     for offset in (reach.min_offset, reach.end_offset, reach.candidates_from):
         check_offset(offset)
-    candidates = Candidates(reach.candidates_from, reach.candidates)
+    candidates = FifoCandidates(reach.candidates_from, reach.candidates)
     queue = queue_from_wire(reach.queue)
     return ReportedQueue(
         queue, reach.min_offset, reach.end_offset, candidates, reach.create_revision

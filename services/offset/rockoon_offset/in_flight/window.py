@@ -78,7 +78,7 @@ class Grant(NamedTuple):
     reason: str = ""
 
 
-class Counts(NamedTuple):
+class WindowCounts(NamedTuple):
     """Number of messages in each state."""
 
     in_flight: int
@@ -202,7 +202,7 @@ class Window:
         below = (1 << max(0, self.floor - first)) - 1
         return messages & (below | shifted(self.settled, self.floor - first))
 
-    def counts(self, now_ms: int) -> Counts:
+    def counts(self, now_ms: int) -> WindowCounts:
         in_flight = visible_again = attempt_max = next_visible_at_ms = 0
         for acquisition in self._acquisitions.values():
             attempt_max = max(attempt_max, acquisition.attempt)
@@ -213,7 +213,9 @@ class Window:
                 else:
                     visible_again += part.bit_count()
         settled_above = self.settled.bit_count()
-        return Counts(in_flight, visible_again, settled_above, attempt_max, next_visible_at_ms)
+        return WindowCounts(
+            in_flight, visible_again, settled_above, attempt_max, next_visible_at_ms
+        )
 
     def copy(self, now_ms: int) -> WindowCopy:
         return WindowCopy(self.floor, self.settled, list(self), now_ms)

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from rockoon_core.errors import Busy, GroupNotFound, MemberIdTaken
 from rockoon_core.message_queue import MessageQueue
-from rockoon_offset.progress.records import Member, MembersChanged
+from rockoon_offset.progress.records import GroupMember, MembersChanged
 
 # Values of ConsumeMode in offset.proto. Only clustering members share queues.
 CLUSTERING = 1
@@ -25,7 +25,7 @@ _UNTIL_OPEN = 1 << 63
 VERSION_BITS_PER_START = 32
 
 
-class Position(NamedTuple):
+class PulledPosition(NamedTuple):
     """Pulled position of a member on a queue, as the member reports it."""
 
     # Queue offset of the next message to pull.
@@ -37,16 +37,16 @@ class Position(NamedTuple):
 
 
 @dataclass(slots=True)
-class Lease:
+class MemberLease:
     """A member and the end of its lease."""
 
-    member: Member
+    member: GroupMember
     # Monotonic.
     ends_ns: int
     # Last heartbeat by the wall clock, epoch milliseconds; only for display.
     heard_at_ms: int
     # Positions in the last heartbeat.
-    positions: Mapping[MessageQueue, Position] = field(default_factory=dict)
+    positions: Mapping[MessageQueue, PulledPosition] = field(default_factory=dict)
     # The member has sent a heartbeat since the service started.
     is_heard: bool = True
 
@@ -65,7 +65,7 @@ class Membership:
         # accept members of this process as an old version of the former process.
         self._last_version = starts << VERSION_BITS_PER_START
         # Without groups that have no members.
-        self._groups: dict[str, dict[str, Lease]] = {}
+        self._groups: dict[str, dict[str, MemberLease]] = {}
         self._versions: dict[str, int] = {}
         # Members of deleted groups that may not know of the deletion: (group, member id, instance)
         # → monotonic time at which each has either called or is silent.
@@ -79,7 +79,7 @@ class Membership:
         for group, members in stored:
             for member in members:
                 # Members cannot call before `open`, which may be more than a lease away.
-                lease = Lease(member, _UNTIL_OPEN, now_ms, is_heard=False)
+                lease = MemberLease(member, _UNTIL_OPEN, now_ms, is_heard=False)
                 self._groups.setdefault(group, {})[member.member_id] = lease
             self._changed(group)
 
@@ -93,10 +93,10 @@ class Membership:
     def heartbeat(
         self,
         group: str,
-        member: Member,
+        member: GroupMember,
         now_ns: int,
         now_ms: int,
-        positions: Mapping[MessageQueue, Position] | None = None,
+        positions: Mapping[MessageQueue, PulledPosition] | None = None,
     ) -> bool:
         """Add a member or renew its lease. Returns whether the members changed; changed positions
         do not count.
@@ -123,7 +123,7 @@ class Membership:
         member = member._replace(joined_at_ms=joined_at_ms)
         # Subscriptions count: the other members allocate queues by the readers of each topic.
         changed = lease is None or lease.member != member
-        lease = Lease(member, now_ns + self._lease_ns, now_ms, positions or {})
+        lease = MemberLease(member, now_ns + self._lease_ns, now_ms, positions or {})
         self._groups.setdefault(group, {})[member.member_id] = lease
         if changed:
             self._changed(group)
@@ -139,7 +139,7 @@ class Membership:
         self._changed(group)
         return True
 
-    def reader(self, group: str, member_id: str, topic: str, now_ns: int) -> Lease | None:
+    def reader(self, group: str, member_id: str, topic: str, now_ns: int) -> MemberLease | None:
         """Lease of a live clustering member that subscribes to a topic, else None."""
         lease = self.live(group, member_id, now_ns)
         if (
@@ -191,7 +191,7 @@ class Membership:
         if over:
             self._changed(group)
 
-    def find(self, group: str, member_id: str) -> Member | None:
+    def find(self, group: str, member_id: str) -> GroupMember | None:
         lease = self._groups.get(group, {}).get(member_id)
         return None if lease is None else lease.member
 
@@ -199,12 +199,12 @@ class Membership:
         """Version of a group's members. The version of a group without members is not reused."""
         return self._versions.get(group, self._last_version)
 
-    def live(self, group: str, member_id: str, now_ns: int) -> Lease | None:
+    def live(self, group: str, member_id: str, now_ns: int) -> MemberLease | None:
         """Lease of a live member, else None."""
         lease = self._groups.get(group, {}).get(member_id)
         return None if lease is None or lease.ends_ns <= now_ns else lease
 
-    def leases(self, group: str) -> list[Lease]:
+    def leases(self, group: str) -> list[MemberLease]:
         """Leases of a group, sorted by member id."""
         leases = self._groups.get(group, {})
         return [leases[member_id] for member_id in sorted(leases)]

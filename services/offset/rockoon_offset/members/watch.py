@@ -9,7 +9,7 @@ from rockoon_core.errors import Busy
 from rockoon_core.message_queue import MessageQueue
 
 
-class Event(NamedTuple):
+class GroupChange(NamedTuple):
     """Changes since a watcher's last event. The reply takes the members from the membership."""
 
     reset_queues: frozenset[MessageQueue]
@@ -19,7 +19,7 @@ class Event(NamedTuple):
 
 
 @dataclass(slots=True, eq=False)
-class Watcher:
+class GroupWatcher:
     """Changes that one stream has not sent yet. Changes are merged, never queued."""
 
     # Empty for a watcher that is no member.
@@ -44,11 +44,11 @@ class GroupWatch:
         self._watchers_max = watchers_max
         self._count = 0
         self._closed = False
-        self._groups: dict[str, set[Watcher]] = {}
+        self._groups: dict[str, set[GroupWatcher]] = {}
 
     async def events(
         self, group: str, member_id: str = "", group_incarnation: int = 0
-    ) -> AsyncIterator[Event]:
+    ) -> AsyncIterator[GroupChange]:
         """Yield an event now and after every change, until the group is deleted or `close`.
 
         Args:
@@ -61,7 +61,7 @@ class GroupWatch:
         """
         if self._count >= self._watchers_max:
             raise Busy(reason=f"{self._watchers_max} streams watch groups")
-        watcher = Watcher(member_id, group_incarnation)
+        watcher = GroupWatcher(member_id, group_incarnation)
         self._groups.setdefault(group, set()).add(watcher)
         self._count += 1
         try:
@@ -71,7 +71,7 @@ class GroupWatch:
                 if self._closed:
                     return
                 watcher.wake.clear()
-                event = Event(
+                event = GroupChange(
                     frozenset(watcher.reset_queues),
                     frozenset(watcher.released_queues),
                     watcher.routes_changed,

@@ -16,7 +16,7 @@ OFFSET_MAX = 1 << 62
 METADATA_BYTES_MAX = 4096
 
 
-class Commit(NamedTuple):
+class OffsetCommit(NamedTuple):
     """A reader's request to move its offset."""
 
     group: str
@@ -29,7 +29,7 @@ class Commit(NamedTuple):
 
 
 def check_commit(
-    commit: Commit, progress: Progress | None, incarnation: int | None, end: int | None
+    commit: OffsetCommit, progress: Progress | None, incarnation: int | None, end: int | None
 ) -> None:
     """Raise an error if a commit must be refused.
 

@@ -9,7 +9,7 @@ from rockoon_core.errors import GroupNotFound, RockoonError
 from rockoon_core.message_queue import MessageQueue
 from rockoon_core.start_position import QueueState
 from rockoon_offset.brokers import Brokers
-from rockoon_offset.progress.commit_check import OFFSET_MAX, Commit
+from rockoon_offset.progress.commit_check import OFFSET_MAX, OffsetCommit
 from rockoon_offset.progress.progress_store import ProgressStore
 from rockoon_offset.progress.readers import group_of
 from rockoon_offset.progress.records import Record
@@ -19,7 +19,7 @@ from rockoon_offset.route_table import RouteTable
 AWAY_SECONDS = 1.0
 
 
-class Outcome(NamedTuple):
+class CommitResult(NamedTuple):
     """Result of one commit: the offset that is stored now, and the error if it was refused."""
 
     offset: int
@@ -34,7 +34,7 @@ class Release(NamedTuple):
     member_id: str
 
 
-class QueueEnds:
+class QueueEndCache:
     """Cache of queue ends. An end is read again only if a commit is beyond the cached end.
 
     Concurrent commits on queues of one broker share calls: while a call is in progress, later
@@ -120,7 +120,7 @@ class Commits:
         self,
         store: ProgressStore,
         table: RouteTable,
-        ends: QueueEnds,
+        ends: QueueEndCache,
         release: Callable[[str, MessageQueue, str], None],
         now_ms: Callable[[], int],
     ) -> None:
@@ -134,8 +134,8 @@ class Commits:
         self.refused: Counter[str] = Counter()
 
     async def commit(
-        self, commits: Sequence[Commit], releases: Sequence[Release] = ()
-    ) -> list[Outcome]:
+        self, commits: Sequence[OffsetCommit], releases: Sequence[Release] = ()
+    ) -> list[CommitResult]:
         """Apply or refuse each commit separately, then release queues. The result is durable.
 
         A queue is released even if its commit is refused, because the member no longer reads it.
@@ -150,7 +150,7 @@ class Commits:
             await self._ends.refresh(beyond)
             self._store.admit()
         records: list[Record] = []
-        outcomes: list[Outcome] = []
+        outcomes: list[CommitResult] = []
         now_ms = self._now_ms()
         for commit in commits:
             error: RockoonError | None = None
@@ -167,14 +167,14 @@ class Commits:
             else:
                 self.accepted += 1
             progress = self._store.ledger.find(commit.group, commit.queue)
-            outcomes.append(Outcome(0 if progress is None else progress.offset, error))
+            outcomes.append(CommitResult(0 if progress is None else progress.offset, error))
         self._store.write(records)
         for release in releases:
             self._release(release.group, release.queue, release.member_id)
         await self._store.durable()
         return outcomes
 
-    def _goes_beyond(self, commit: Commit) -> bool:
+    def _goes_beyond(self, commit: OffsetCommit) -> bool:
         progress = self._store.ledger.find(commit.group, commit.queue)
         return (
             progress is not None
@@ -183,7 +183,7 @@ class Commits:
             and commit.offset > self._ends.known(commit.queue)
         )
 
-    def _end(self, commit: Commit) -> int | None:
+    def _end(self, commit: OffsetCommit) -> int | None:
         """End of the queue for the check of a commit; None: unknown, the broker did not answer.
 
         Then the commit is accepted: the reader has read these messages, a refusal would only cause
@@ -192,7 +192,7 @@ class Commits:
         known = self._ends.known(commit.queue)
         return None if commit.offset > known and self._ends.is_unknown(commit.queue) else known
 
-    def _explained(self, commit: Commit, reason: RockoonError) -> RockoonError:
+    def _explained(self, commit: OffsetCommit, reason: RockoonError) -> RockoonError:
         """Without progress, return a better error if the topic, queue or group does not exist."""
         if self._store.ledger.find(commit.group, commit.queue) is not None:
             return reason

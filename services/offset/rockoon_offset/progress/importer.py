@@ -24,7 +24,7 @@ from rockoon_offset.progress.progress_store import ProgressStore
 from rockoon_offset.progress.readers import SEPARATOR, group_of, member_fault, member_of
 from rockoon_offset.progress.records import ResetStep
 from rockoon_offset.route_table import RouteTable
-from rockoon_offset.start.subscriptions import Subscription, Subscriptions
+from rockoon_offset.start.subscriptions import GroupSubscription, Subscriptions
 
 ENTRIES_MAX = 100_000
 SLICE_ENTRIES = 1_000
@@ -150,7 +150,7 @@ class Importer:
             if (revision := self._table.create_revision_or_none(entry.queue)) is not None
         }
         states = await self._brokers.queue_states(create_revisions)
-        subscriptions: Mapping[tuple[str, str], Subscription | RockoonError] = {}
+        subscriptions: Mapping[tuple[str, str], GroupSubscription | RockoonError] = {}
         if not options.dry_run:
             subscriptions = await self._subscribed(
                 {
@@ -168,7 +168,7 @@ class Importer:
                 continue
             if not options.dry_run:
                 subscription = subscriptions.get((group_of(entry.group), entry.queue.topic))
-                if not isinstance(subscription, Subscription):
+                if not isinstance(subscription, GroupSubscription):
                     report.add_skipped(place_of(entry), subscription or CREATED_AGAIN)
                     continue
                 self._store_step(entry.group, subscription, step, options.operator)
@@ -221,7 +221,7 @@ class Importer:
 
     async def _subscribed(
         self, readers: Iterable[tuple[str, str]]
-    ) -> dict[tuple[str, str], Subscription | RockoonError]:
+    ) -> dict[tuple[str, str], GroupSubscription | RockoonError]:
         """Return subscriptions of groups to topics. Missing subscriptions and groups are created.
 
         Args:
@@ -230,7 +230,7 @@ class Importer:
         Raises:
             NameserverUnavailable: no nameserver answers.
         """
-        found: dict[tuple[str, str], Subscription | RockoonError] = {}
+        found: dict[tuple[str, str], GroupSubscription | RockoonError] = {}
 
         async def find(group: str, topic: str) -> None:
             try:
@@ -246,7 +246,7 @@ class Importer:
         return found
 
     def _store_step(
-        self, reader: str, subscription: Subscription, step: ResetStep, operator: str
+        self, reader: str, subscription: GroupSubscription, step: ResetStep, operator: str
     ) -> None:
         group, member = group_of(reader), member_of(reader)
         incarnation = subscription.group.incarnation

@@ -12,7 +12,7 @@ from rockoon_core.message_queue import MessageQueue
 from rockoon_offset.brokers import Brokers
 from rockoon_offset.in_flight.filters import ReaderFilters
 from rockoon_offset.members.membership import BROADCASTING, Membership
-from rockoon_offset.progress.lag_rows import QueueLag, Received, filled, pulled_offset
+from rockoon_offset.progress.lag_rows import QueueLag, ReceivedQueue, filled, pulled_offset
 from rockoon_offset.progress.progress_store import ProgressStore
 from rockoon_offset.progress.readers import reader_of
 from rockoon_offset.progress.records import Progress
@@ -133,7 +133,7 @@ class Lags:
             if broker in known
         ]
 
-    def _received(self, group: str, queue: MessageQueue) -> Received | None:
+    def _received(self, group: str, queue: MessageQueue) -> ReceivedQueue | None:
         """State of a queue's window; None: receivers have acquired nothing from it."""
         window = self._store.ledger.windows.find(group, queue)
         if window is None or not window.since:
@@ -141,7 +141,7 @@ class Lags:
         now_ms = self._visibility_ms()
         counts = window.counts(now_ms)
         first_ready = window.first_ready(now_ms)
-        return Received(
+        return ReceivedQueue(
             counts.in_flight, counts.settled_above, first_ready, now_ms, window.copy(now_ms)
         )
 

@@ -17,7 +17,7 @@ from rockoon_core.errors import RockoonError
 from rockoon_core.message_queue import MessageQueue
 from rockoon_core.start_position import QueueState
 from rockoon_offset.in_flight.window import WindowCopy
-from rockoon_offset.members.membership import Lease, Position
+from rockoon_offset.members.membership import MemberLease, PulledPosition
 from rockoon_offset.progress.records import Progress
 
 
@@ -50,7 +50,7 @@ class QueueLag(NamedTuple):
     settled_above: int = 0
 
 
-class Received(NamedTuple):
+class ReceivedQueue(NamedTuple):
     """State of a queue that receivers read."""
 
     in_flight: int
@@ -78,9 +78,9 @@ def filled(
     row: QueueLag,
     progress: Progress | None,
     state: QueueState | RockoonError,
-    owner: Lease | None,
+    owner: MemberLease | None,
     unpulled: QueueState | RockoonError | None = None,
-    received: Received | None = None,
+    received: ReceivedQueue | None = None,
 ) -> QueueLag:
     """Return a row with values.
 
@@ -138,7 +138,7 @@ def filled(
     return row._replace(**parts._asdict(), in_flight_as_of_ms=as_of_ms, queueing_ms=queueing_ms)
 
 
-def received_parts(lag: int, deleted: int, progress: Progress, received: Received) -> LagParts:
+def received_parts(lag: int, deleted: int, progress: Progress, received: ReceivedQueue) -> LagParts:
     """Parts of the lag of a queue that receivers read.
 
     Args:
@@ -154,7 +154,7 @@ def received_parts(lag: int, deleted: int, progress: Progress, received: Receive
     return LagParts(lost, settled_above, in_flight, lag - lost - settled_above - in_flight)
 
 
-def pulled_parts(lag: int, deleted: int, progress: Progress, position: Position) -> LagParts:
+def pulled_parts(lag: int, deleted: int, progress: Progress, position: PulledPosition) -> LagParts:
     """Parts of the lag of a queue that an owner pulls.
 
     Args:
@@ -169,8 +169,8 @@ def pulled_parts(lag: int, deleted: int, progress: Progress, position: Position)
 def pulled_offset(
     queue: MessageQueue,
     progress: Progress | None,
-    owner: Lease | None,
-    received: Received | None = None,
+    owner: MemberLease | None,
+    received: ReceivedQueue | None = None,
 ) -> int | None:
     """First offset that no reader has pulled or acquired, if above the committed offset."""
     if progress is not None and received is not None:
@@ -184,7 +184,7 @@ def pulled_offset(
     return position.next_offset
 
 
-def _position(queue: MessageQueue, progress: Progress, owner: Lease) -> Position | None:
+def _position(queue: MessageQueue, progress: Progress, owner: MemberLease) -> PulledPosition | None:
     """Pulled position of an owner; None: not reported, or of a former epoch."""
     position = owner.positions.get(queue)
     return None if position is None or position.epoch != progress.epoch else position

@@ -23,17 +23,17 @@ from collections.abc import Sequence
 from rockoon_core.errors import PlanStale
 from rockoon_core.message_queue import MessageQueue
 from rockoon_core.start_position import Decision, StartReason
-from rockoon_offset.progress.commit_check import Commit, check_commit
+from rockoon_offset.progress.commit_check import OffsetCommit, check_commit
 from rockoon_offset.progress.ledger_state import LedgerState
 from rockoon_offset.progress.readers import reader_of
 from rockoon_offset.progress.records import (
-    Committed,
     KnownMember,
     MemberForgotten,
     MemberJoined,
     MembersChanged,
+    OffsetCommitted,
     Progress,
-    Put,
+    ProgressPut,
     Record,
     Removed,
     ResetApplied,
@@ -90,7 +90,7 @@ class Ledger(LedgerState):
                 started_at_ms=0,
                 gap_total=0,
             )
-            return self.apply_all([Put(_with_start(blank, decision, now_ms))])
+            return self.apply_all([ProgressPut(_with_start(blank, decision, now_ms))])
         after = before
         if member_id and member_id != before.owner:
             after = after._replace(owner=member_id, epoch=self.counters.epoch + 1)
@@ -100,14 +100,14 @@ class Ledger(LedgerState):
             after = _with_start(after, decision, now_ms)._replace(
                 epoch=epoch, incarnation=incarnation, group_incarnation=group_incarnation
             )
-        return [] if after == before else self.apply_all([Put(after)])
+        return [] if after == before else self.apply_all([ProgressPut(after)])
 
-    def check_commit(self, commit: Commit, incarnation: int | None, end: int | None) -> None:
+    def check_commit(self, commit: OffsetCommit, incarnation: int | None, end: int | None) -> None:
         """Raise an error if a commit must be refused; see `commit_check`."""
         check_commit(commit, self.find(commit.group, commit.queue), incarnation, end)
 
     def commit(
-        self, commit: Commit, incarnation: int | None, end: int | None, now_ms: int
+        self, commit: OffsetCommit, incarnation: int | None, end: int | None, now_ms: int
     ) -> list[Record]:
         """Move an offset. Without a change there are no records. Raises the errors of
         `check_commit`."""
@@ -118,7 +118,7 @@ class Ledger(LedgerState):
             return []
         return self.apply_all(
             [
-                Committed(
+                OffsetCommitted(
                     commit.group,
                     commit.queue,
                     commit.offset,
@@ -140,7 +140,7 @@ class Ledger(LedgerState):
             return []
         if self.find(group, queue) is None:
             return self.apply_all([Removed(group, queue)])
-        return self.apply_all([Put(progress._replace(owner=""))])
+        return self.apply_all([ProgressPut(progress._replace(owner=""))])
 
     def apply_reset(
         self,
@@ -263,7 +263,7 @@ class Ledger(LedgerState):
         epoch: int,
         decision: Decision,
         now_ms: int,
-    ) -> Put:
+    ) -> ProgressPut:
         before, held = self.find(group, queue), self.holder(group, queue)
         blank = Progress(
             group=group,
@@ -282,7 +282,7 @@ class Ledger(LedgerState):
             started_at_ms=0,
             gap_total=0 if before is None else before.gap_total,
         )
-        return Put(_with_start(blank, decision, now_ms))
+        return ProgressPut(_with_start(blank, decision, now_ms))
 
 
 def _with_start(progress: Progress, decision: Decision, now_ms: int) -> Progress:

@@ -17,17 +17,17 @@ from rockoon_offset.progress.progress_table import ProgressTable
 from rockoon_offset.progress.readers import group_of, in_order, reader_of
 from rockoon_offset.progress.records import (
     Acquired,
-    Committed,
     Counters,
     Extended,
     GroupDeleted,
+    GroupMember,
     KnownMember,
-    Member,
     MemberForgotten,
     MemberJoined,
     MembersChanged,
+    OffsetCommitted,
     Progress,
-    Put,
+    ProgressPut,
     QueueDeleted,
     Record,
     Removed,
@@ -129,7 +129,7 @@ class LedgerState:
         """Members of each group that has members."""
         return self._members.values()
 
-    def members_of(self, group: str) -> tuple[Member, ...]:
+    def members_of(self, group: str) -> tuple[GroupMember, ...]:
         found = self._members.get(group)
         return () if found is None else found.members
 
@@ -168,13 +168,13 @@ class LedgerState:
                 self.table.settle(group, queue, window.floor, receiver or holder, stored_at_ms)
             case Extended(group, queue, number, first, messages, visible_at_ms):
                 self.windows.of(group, queue).extend(number, first, messages, visible_at_ms)
-            case Committed():
+            case OffsetCommitted():
                 offset = self.windows.committed(record.group, record.queue, record.offset)
                 self.table.commit(*record._replace(offset=offset))
             case WindowPut(group, queue, acquired_to, since, settled, skipped):
                 window = self.windows.open(group, queue, self.table.of(group)[queue].offset)
                 window.put(acquired_to, since, settled, skipped)
-            case Put(progress):
+            case ProgressPut(progress):
                 before = self.table.find(progress.group, progress.queue)
                 if before is None or before.epoch != progress.epoch:
                     # The reader of the new epoch reads from the offset on, and does not know of

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from rockoon_core.message_queue import MessageQueue
 from rockoon_offset.progress.readers import group_of, in_order
-from rockoon_offset.progress.records import Progress, Put, QueueDeleted, Record, Reverted
+from rockoon_offset.progress.records import Progress, ProgressPut, QueueDeleted, Record, Reverted
 
 # Bound on the kept (reader, deleted queue) entries.
 DELETED_QUEUES_MAX = 100_000
@@ -138,7 +138,7 @@ class ProgressTable:
         def records() -> Iterator[Record]:
             for queues in progress:
                 for entry in queues.values():
-                    yield Put(entry)
+                    yield ProgressPut(entry)
             for queues in reverted:
                 for entry in queues.values():
                     yield Reverted(entry)

@@ -15,7 +15,7 @@ from rockoon_offset.progress.records import (
     GroupDeleted,
     MembersChanged,
     Progress,
-    Put,
+    ProgressPut,
     QueueDeleted,
     Record,
     Removed,
@@ -57,7 +57,9 @@ class Reconciliation:
         known_members = self._state.known.of(group).values()
         members = self._state.members_of(group)
         staying = tuple(each for each in members if stays(each.group_incarnation))
-        kept: list[Record] = [Put(each) for each in progress if stays(each.group_incarnation)]
+        kept: list[Record] = [
+            ProgressPut(each) for each in progress if stays(each.group_incarnation)
+        ]
         kept += [Reverted(each) for each in reverted if stays(each.group_incarnation)]
         kept += [each for each in known_members if stays(each.group_incarnation)]
         entries = len(progress) + len(reverted) + len(known_members) + len(members)
@@ -275,7 +277,7 @@ class Reconciliation:
                 group_incarnation=group_was if group_is_over else groups.get(group, group_was),
             )
 
-        records: list[Record] = [Put(moved(progress)) for progress in self._state.table]
+        records: list[Record] = [ProgressPut(moved(progress)) for progress in self._state.table]
         records += [Reverted(moved(reverted)) for reverted in self._state.table.reverted()]
         records += self._state.known.in_other_etcd(revision if since is None else since, groups)
         # Last: if a crash loses the end of these records, the etcd is accepted again.

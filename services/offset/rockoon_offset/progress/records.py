@@ -49,13 +49,13 @@ class Progress(NamedTuple):
     acknowledged_at_ms: int = 0
 
 
-class Put(NamedTuple):
+class ProgressPut(NamedTuple):
     """Sets progress."""
 
     progress: Progress
 
 
-class Committed(NamedTuple):
+class OffsetCommitted(NamedTuple):
     """Moves the offset by a commit."""
 
     group: str
@@ -134,7 +134,7 @@ class ResetStep(NamedTuple):
 
 
 class ResetApplied(NamedTuple):
-    """Stores a reset so that it can be undone. Put records have the progress."""
+    """Stores a reset so that it can be undone. ProgressPut records have the progress."""
 
     reset_id: str
     group: str
@@ -145,7 +145,7 @@ class ResetApplied(NamedTuple):
     undone: bool
 
 
-class Member(NamedTuple):
+class GroupMember(NamedTuple):
     """A member of a group, with the fields that must survive a restart of the service."""
 
     member_id: str
@@ -165,14 +165,14 @@ class MembersChanged(NamedTuple):
     """Sets the members of a group."""
 
     group: str
-    members: tuple[Member, ...]
+    members: tuple[GroupMember, ...]
 
 
 class MemberJoined(NamedTuple):
     """Adds a member to a group, or replaces the member with the same id."""
 
     group: str
-    member: Member
+    member: GroupMember
 
 
 class Acquired(NamedTuple):
@@ -253,8 +253,8 @@ class Counters(NamedTuple):
 
 
 Record = (
-    Put
-    | Committed
+    ProgressPut
+    | OffsetCommitted
     | Removed
     | Reverted
     | QueueDeleted
@@ -282,9 +282,9 @@ _to_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 def encode(record: Record) -> bytes:
     """Return the journal form of a record."""
     match record:
-        case Committed():
+        case OffsetCommitted():
             fields: list[Any] = ["commit", record.group, *record.queue, *record[2:]]
-        case Put(progress):
+        case ProgressPut(progress):
             fields = ["put", progress.group, *progress.queue, *progress[2:]]
             _remove_defaults(fields, _PROGRESS_DEFAULTS)
         case Reverted(progress):
@@ -338,9 +338,9 @@ def decode(data: bytes) -> Record:
     match kind:
         case "commit":
             group, topic, broker, queue_id, *fields = rest
-            return Committed(group, MessageQueue(topic, broker, queue_id), *fields)
+            return OffsetCommitted(group, MessageQueue(topic, broker, queue_id), *fields)
         case "put":
-            return Put(progress_of(*rest))
+            return ProgressPut(progress_of(*rest))
         case "vacated":
             return Reverted(progress_of(*rest))
         case "removed":
@@ -392,6 +392,8 @@ def reset_applied(*fields: Any) -> ResetApplied:
     )
 
 
-def member_of(member_id: str, instance: str, mode: int, subscriptions: Any, *rest: Any) -> Member:
+def member_of(
+    member_id: str, instance: str, mode: int, subscriptions: Any, *rest: Any
+) -> GroupMember:
     pairs = tuple((topic, expression) for topic, expression in subscriptions)
-    return Member(member_id, instance, mode, pairs, *rest)
+    return GroupMember(member_id, instance, mode, pairs, *rest)

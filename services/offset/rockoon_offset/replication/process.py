@@ -15,7 +15,7 @@ from rockoon_node.private_directory import keep_private
 from rockoon_node.store_id import read_or_make_store_id
 from rockoon_offset.journal.generation_files import is_of_copies
 from rockoon_offset.metrics import TABLE, of_process
-from rockoon_offset.parts import SERVICE_NAMES, Parts, assembled, now_ms
+from rockoon_offset.parts import SERVICE_NAMES, OffsetParts, assembled, now_ms
 from rockoon_offset.progress.progress_store import ProgressStore
 from rockoon_offset.replication.leader_endpoint import LeaderEndpoint
 from rockoon_offset.replication.serving import JOURNAL, OffsetCopy
@@ -106,7 +106,7 @@ async def serve_copy(
         if settings.copies > 1:
             add_replication(replication, server)
 
-    def parts_over(store: ProgressStore) -> Parts:
+    def parts_over(store: ProgressStore) -> OffsetParts:
         return assembled(settings, store, frontend.nameservers)
 
     with locked(root):

@@ -17,7 +17,7 @@ from rockoon_runtime.process import ExitStatus, Fatal, Stop
 
 if TYPE_CHECKING:
     from rockoon_core.disk import Disk
-    from rockoon_offset.parts import Parts
+    from rockoon_offset.parts import OffsetParts
     from rockoon_offset.progress.progress_store import ProgressStore
     from rockoon_offset.replication.leader_endpoint import LeaderEndpoint
     from rockoon_offset.settings import OffsetSettings
@@ -51,7 +51,7 @@ class OffsetCopy:
         endpoint: "LeaderEndpoint",
         stop: Stop,
         disk: "Disk",
-        assembled: "Callable[[ProgressStore], Parts]",
+        assembled: "Callable[[ProgressStore], OffsetParts]",
     ) -> None:
         self._settings = settings
         self._replica_id = replica_id
@@ -61,7 +61,7 @@ class OffsetCopy:
         self._assembled = assembled
         self._journal: JournalLog | None = None
         self._replica: Replica | None = None
-        self.parts: Parts | None = None
+        self.parts: OffsetParts | None = None
 
     # Methods of `LogService`.
 
@@ -158,7 +158,7 @@ class OffsetCopy:
             parts.watch.close()
             await parts.brokers.close()
 
-    async def _write_members(self, parts: "Parts") -> None:
+    async def _write_members(self, parts: "OffsetParts") -> None:
         """Write changed members when the process stops, before the next leader takes over.
 
         Otherwise members that have left would be listed again by the next leader.

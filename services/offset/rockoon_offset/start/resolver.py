@@ -36,7 +36,7 @@ from rockoon_offset.groups import Groups
 from rockoon_offset.progress.progress_store import ProgressStore
 from rockoon_offset.progress.readers import group_of, member_of, reader_of
 from rockoon_offset.routes import Routes
-from rockoon_offset.start.subscriptions import Subscription, Subscriptions
+from rockoon_offset.start.subscriptions import GroupSubscription, Subscriptions
 from rockoon_proto.v1.nameserver_pb2 import BROADCAST_SERVER, GroupConfig
 
 log = logging.getLogger(__name__)
@@ -47,14 +47,14 @@ ROUNDS_MAX = 4
 OUT_OF_RANGE = (StartReason.BELOW_MIN, StartReason.ABOVE_MAX, StartReason.OTHER_INCARNATION)
 
 
-class Start(NamedTuple):
+class ResolvedStart(NamedTuple):
     """Where a reader starts, and the epoch of its commits."""
 
     decision: Decision
     epoch: int
 
 
-class Found(NamedTuple):
+class QueryResult(NamedTuple):
     """Result of Query: a decision, or None and the reason."""
 
     decision: Decision | None
@@ -62,7 +62,7 @@ class Found(NamedTuple):
     rule: NewQueueRule
 
 
-class Asked(NamedTuple):
+class ProgressBefore(NamedTuple):
     """Progress and incarnation of a queue before its broker was called."""
 
     stored: Stored | None
@@ -114,7 +114,7 @@ class Resolver:
         route_revision: int,
         *,
         own: bool = False,
-    ) -> dict[MessageQueue, Start | RockoonError]:
+    ) -> dict[MessageQueue, ResolvedStart | RockoonError]:
         """Return the start position of a reader on each queue. Every result is durable.
 
         Args:
@@ -133,7 +133,7 @@ class Resolver:
         self._store.admit()
         # A client that has just created a topic can know a newer revision than this service.
         reached = await self._routes.wait_revision(route_revision, self._route_wait_seconds)
-        answers: dict[MessageQueue, Start | RockoonError] = {}
+        answers: dict[MessageQueue, ResolvedStart | RockoonError] = {}
         whose = reader_of(group, member_id) if own else group
         # Optimistic: no queue is locked during a broker call. A queue whose progress or routes
         # changed during the call gets another round.
@@ -159,7 +159,7 @@ class Resolver:
         await self._store.durable()
         return answers
 
-    async def query(self, group: str, queue: MessageQueue, member: str = "") -> Found:
+    async def query(self, group: str, queue: MessageQueue, member: str = "") -> QueryResult:
         """Return the offset of a queue like RocketMQ's QUERY_CONSUMER_OFFSET.
 
         Args:
@@ -186,10 +186,12 @@ class Resolver:
             and stored.incarnation == create_revision
         ):
             text = f"the stored offset is {stored.offset}"
-            return Found(Decision(stored.offset, StartReason.COMMITTED, text), text, rules.rule)
+            return QueryResult(
+                Decision(stored.offset, StartReason.COMMITTED, text), text, rules.rule
+            )
         if stored is not None:
             text = "the stored offset belongs to a deleted queue of the same name"
-            return Found(None, text, rules.rule)
+            return QueryResult(None, text, rules.rule)
         # A group without a subscription counts as subscribed after all existing queues.
         revision = create_revision if subscription is None else subscription.revision
         state: QueueState | RockoonError = QueueState(0, 0)
@@ -201,20 +203,20 @@ class Resolver:
             facts = Facts(queue, state, create_revision, revision, rules)
             if is_new_queue(facts):
                 decision = new_queue(facts)
-                return Found(decision, decision.explanation, rules.rule)
+                return QueryResult(decision, decision.explanation, rules.rule)
         text = (
             f"no offset is stored, and the queue is not new to the group (rule {rules.rule.name})"
         )
-        return Found(None, text, rules.rule)
+        return QueryResult(None, text, rules.rule)
 
     async def _subscribed(
         self,
         group: str,
         queues: Sequence[MessageQueue],
-        answers: dict[MessageQueue, Start | RockoonError],
-    ) -> dict[str, Subscription]:
+        answers: dict[MessageQueue, ResolvedStart | RockoonError],
+    ) -> dict[str, GroupSubscription]:
         """Return the subscriptions by topic. Queues without one get their error in `answers`."""
-        subscribed: dict[str, Subscription] = {}
+        subscribed: dict[str, GroupSubscription] = {}
         refused: dict[str, RockoonError] = {}
         for queue in queues:
             topic = queue.topic
@@ -242,8 +244,8 @@ class Resolver:
         group: str,
         member: str,
         queues: Sequence[MessageQueue],
-        subscribed: dict[str, Subscription],
-        answers: dict[MessageQueue, Start | RockoonError],
+        subscribed: dict[str, GroupSubscription],
+        answers: dict[MessageQueue, ResolvedStart | RockoonError],
     ) -> None:
         """Replace the group's subscription revisions by those of a member with its own progress.
 
@@ -284,14 +286,14 @@ class Resolver:
         member_id: str,
         queues: list[MessageQueue],
         reader: StartPolicy,
-        subscribed: dict[str, Subscription],
-        answers: dict[MessageQueue, Start | RockoonError],
+        subscribed: dict[str, GroupSubscription],
+        answers: dict[MessageQueue, ResolvedStart | RockoonError],
     ) -> None:
         """Call the brokers once, and decide every queue whose progress and routes did not change.
 
         `group` is the owner of the progress: the group or `group@member` (see `readers`).
         """
-        asked: dict[MessageQueue, Asked] = {}
+        asked: dict[MessageQueue, ProgressBefore] = {}
         for queue in queues:
             try:
                 create_revision = self._routes.table.create_revision(queue)
@@ -302,7 +304,7 @@ class Resolver:
             except RockoonError as reason:
                 answers[queue] = reason
                 continue
-            asked[queue] = Asked(self._store.ledger.stored(group, queue), create_revision)
+            asked[queue] = ProgressBefore(self._store.ledger.stored(group, queue), create_revision)
         facts: dict[MessageQueue, Facts] = {}
         for queue, state in (await self._states(asked)).items():
             if isinstance(state, RockoonError):
@@ -335,7 +337,7 @@ class Resolver:
                 answers[queue] = answer
 
     async def _states(
-        self, asked: Mapping[MessageQueue, Asked]
+        self, asked: Mapping[MessageQueue, ProgressBefore]
     ) -> dict[MessageQueue, QueueState | RockoonError]:
         """Return the queues' ends, with the deletion reason where unread messages are missing."""
         states = await self._brokers.queue_states(asked)
@@ -362,7 +364,7 @@ class Resolver:
         queue: MessageQueue,
         facts: Facts,
         offset_at_time: int | None,
-    ) -> Start | RockoonError | None:
+    ) -> ResolvedStart | RockoonError | None:
         """Decide a start position and write it. None: the queue needs another round."""
         decision = self._judge(group, group_incarnation, queue, facts, offset_at_time)
         if decision is None or isinstance(decision, RockoonError):
@@ -394,7 +396,7 @@ class Resolver:
         if before is not None and before.owner != progress.owner:
             self._groups.owner_changed(group, queue)
         self._groups.held_by(group, queue, progress.owner)
-        return Start(decision, progress.epoch)
+        return ResolvedStart(decision, progress.epoch)
 
     def _judge(
         self,

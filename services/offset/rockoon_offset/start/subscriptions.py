@@ -9,7 +9,7 @@ from rockoon_proto.v1.nameserver_pb2 import Group, SubscribeRequest
 CALL_SECONDS_MAX = 3.0
 
 
-class Subscription(NamedTuple):
+class GroupSubscription(NamedTuple):
     """A group and the revision at which it subscribed to a topic."""
 
     group: Group
@@ -28,16 +28,16 @@ class Subscriptions:
         self._table = table
         self._nameservers = nameservers
 
-    def find(self, group: str, topic: str) -> Subscription | None:
+    def find(self, group: str, topic: str) -> GroupSubscription | None:
         revision = self._table.subscriptions.get((group, topic))
         known = self._table.groups.get(group)
         if revision is None or known is None:
             return None
-        return Subscription(known, revision)
+        return GroupSubscription(known, revision)
 
     async def find_or_record(
         self, group: str, topic: str, *, create_group: bool = False
-    ) -> Subscription:
+    ) -> GroupSubscription:
         """Return a subscription; if it is not in the routes, a nameserver records it.
 
         Args:
@@ -57,4 +57,4 @@ class Subscriptions:
                 request, timeout=CALL_SECONDS_MAX, metadata=self._nameservers.metadata
             )
         )
-        return Subscription(reply.group, reply.subscription.revision)
+        return GroupSubscription(reply.group, reply.subscription.revision)
