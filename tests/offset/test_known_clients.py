@@ -14,9 +14,9 @@ from rockoon_offset.in_flight.clients import (
     KnownClients,
     ReportedClient,
 )
-from rockoon_offset.in_flight.holders import ClientName
 from rockoon_offset.in_flight.lite_sets import LiteChange, LiteSet
 from rockoon_offset.in_flight.receivers import Heard
+from rockoon_offset.in_flight.windows import ClientName
 from rockoon_proto.v1 import in_flight_pb2 as pb
 
 LEASE_MS = 60_000

@@ -15,8 +15,8 @@ from rockoon_core.errors import NotLeader, OffsetServiceUnavailable, RockoonErro
 from rockoon_core.failed_call import from_rpc_error
 from rockoon_core.message_queue import queue_to_wire
 from rockoon_offset.journal.generation_files import generations
+from rockoon_offset.replication.conversion import convert_journal
 from rockoon_offset.replication.journal_log import FILES_HELD_MAX
-from rockoon_offset.replication.takeover import take_over
 from rockoon_offset.server import serve
 from rockoon_proto.v1 import offset_pb2 as pb
 from rockoon_proto.v1.offset_pb2_grpc import OffsetServiceStub
@@ -205,6 +205,6 @@ async def test_a_journal_that_was_made_one_with_copies_and_was_no_copy_yet_goes_
         services.start("offset-0", copies=1)
         assert await reading.read(10) == 10
         await services.stop("offset-0")
-        take_over(tmp_path / "offset-0" / "journal", "another", Disk())
+        convert_journal(tmp_path / "offset-0" / "journal", "another", Disk())
         services.start("offset-0", copies=1)
         assert await reading.read(10) == 20

@@ -1,12 +1,12 @@
 """Assembly of an offset service from its parts and a store of progress."""
 
-import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from rockoon_core.start_position import NewQueueRule
 from rockoon_node.nameservers import Nameservers
+from rockoon_node.store_cluster import cluster_id
 from rockoon_offset.brokers import Brokers
 from rockoon_offset.groups import Groups
 from rockoon_offset.in_flight.clients import KnownClients
@@ -14,11 +14,11 @@ from rockoon_offset.in_flight.filters import ReaderFilters
 from rockoon_offset.in_flight.known_receivers import GroupReceivers
 from rockoon_offset.in_flight.receivers import Receivers
 from rockoon_offset.in_flight.service import InFlightService
-from rockoon_offset.journal.export_files import ExportFiles
 from rockoon_offset.members.handover import Handovers
 from rockoon_offset.members.watch import GroupWatch
 from rockoon_offset.metrics import OffsetMetrics
 from rockoon_offset.progress.commits import Commits, QueueEndCache
+from rockoon_offset.progress.export_files import ExportFiles
 from rockoon_offset.progress.group_queues import GroupQueues
 from rockoon_offset.progress.importer import Importer
 from rockoon_offset.progress.lag import Lags
@@ -31,11 +31,9 @@ from rockoon_offset.settings import OffsetSettings
 from rockoon_offset.start.resolver import Resolver
 from rockoon_offset.start.subscriptions import Subscriptions
 from rockoon_runtime.access.settings import cluster_credentials
-from rockoon_runtime.settings import SettingsError
 from rockoon_runtime.tls import client_tls
 
 SERVICE_NAMES = ("rockoon.v1.OffsetService", "rockoon.v1.InFlightService")
-ETCD_CLUSTER_ID = re.compile(r"[0-9a-fA-F]{16}")
 
 
 def now_ms() -> int:
@@ -76,10 +74,9 @@ def assembled(
     def routes_changed(change: RouteChange) -> None:
         groups.routes_changed(change)
 
-    routes = Routes(
-        nameservers, routes_changed, store, etcd_cluster_id(settings.accept_etcd_cluster_id)
-    )
-    table = routes.table
+    accepted_etcd = cluster_id("accept_etcd_cluster_id", settings.accept_etcd_cluster_id)
+    routes = Routes(nameservers, routes_changed, store, accepted_etcd)
+    table, wait = routes.table, settings.route_wait_seconds
     brokers = Brokers(
         table,
         settings.cluster,
@@ -101,7 +98,7 @@ def assembled(
         settings.broadcast_member_days_max,
     )
     subscriptions = Subscriptions(table, nameservers)
-    group_queues = GroupQueues(routes, nameservers, settings.route_wait_seconds)
+    group_queues = GroupQueues(routes, nameservers, wait)
     resolver = Resolver(
         store,
         routes,
@@ -109,17 +106,17 @@ def assembled(
         groups,
         brokers,
         NewQueueRule[settings.new_queue_rule.upper()],
-        settings.route_wait_seconds,
+        wait,
         now_ms,
     )
     commits = Commits(store, table, ends, groups.release, now_ms)
-    visibility_ms = steady_clock()
+    clock_ms = steady_clock()
     rows_max, members = settings.progress_entries_max, groups.membership
-    filters = ReaderFilters(members, visibility_ms)
+    filters = ReaderFilters(members, clock_ms)
     lease_ms = round(settings.client_lease_seconds * 1000)
-    clients = KnownClients(lease_ms, visibility_ms())
-    group_receivers = GroupReceivers(store, clients, filters, visibility_ms)
-    lags = Lags(store, table, brokers, members, filters, time.monotonic_ns, rows_max, visibility_ms)
+    clients = KnownClients(lease_ms, clock_ms())
+    group_receivers = GroupReceivers(store, clients, filters, clock_ms)
+    lags = Lags(store, table, brokers, members, filters, time.monotonic_ns, rows_max, clock_ms)
     servicer = OffsetService(
         settings,
         store,
@@ -134,18 +131,8 @@ def assembled(
         group_receivers,
         now_ms,
     )
-    visibility = visibility_ms, settings.route_wait_seconds, lease_ms
-    receivers = Receivers(store, routes, resolver, groups, ends, filters, *visibility)
+    receivers = Receivers(store, routes, resolver, groups, ends, filters, clock_ms, wait, lease_ms)
     export_files = ExportFiles(store, settings.export_seconds, now_ms)
     metrics = OffsetMetrics(store, table, groups, lags, resolver, commits, receivers)
     in_flight = InFlightService(receivers, clients)
     return OffsetParts(routes, brokers, watch, groups, export_files, servicer, in_flight, metrics)
-
-
-def etcd_cluster_id(written: str) -> int:
-    """Parse the setting accept_etcd_cluster_id; 0 if it is empty. Raises SettingsError."""
-    if not written:
-        return 0
-    if not ETCD_CLUSTER_ID.fullmatch(written):
-        raise SettingsError(f"accept_etcd_cluster_id: {written!r} is not 16 hexadecimal digits")
-    return int(written, 16)

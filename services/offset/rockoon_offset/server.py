@@ -10,11 +10,12 @@ from rockoon_core.disk import Disk
 from rockoon_core.errors import StoreCorrupt, StoreFailed, StoreLocked
 from rockoon_node.frontend import NodeFrontend
 from rockoon_node.lease import Lease
+from rockoon_node.store_cluster import cluster_id
 from rockoon_node.store_id import store_place
 from rockoon_offset.access_rules import RULES
 from rockoon_offset.journal.store import Store
 from rockoon_offset.metrics import TABLE, of_process
-from rockoon_offset.parts import SERVICE_NAMES, OffsetParts, assembled, etcd_cluster_id, now_ms
+from rockoon_offset.parts import SERVICE_NAMES, OffsetParts, assembled, now_ms
 from rockoon_offset.replication.process import has_been_copy, serve_copy
 from rockoon_offset.settings import OffsetSettings
 from rockoon_proto.v1.in_flight_pb2_grpc import add_InFlightServiceServicer_to_server
@@ -61,7 +62,7 @@ async def serve(
     """
     if settings.heartbeat_seconds >= settings.lease_seconds:
         raise SettingsError("heartbeat_seconds must be less than lease_seconds")
-    etcd_cluster_id(settings.accept_etcd_cluster_id)
+    cluster_id("accept_etcd_cluster_id", settings.accept_etcd_cluster_id)
     disk = disk or Disk()
     end_when_descriptor_lost(disk, stop)
     rules = {**RULES, **REPLICATION_RULES}

@@ -11,9 +11,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from rockoon_offset.in_flight.holders import ClientName
 from rockoon_offset.in_flight.lite_sets import LiteChange, LiteSet, LiteSets
 from rockoon_offset.in_flight.receivers import Heard
+from rockoon_offset.in_flight.windows import ClientName
 from rockoon_proto.v1.in_flight_pb2 import ClientDetails
 
 # Bounds on clients of all groups, clients of one group, and gateways of one client. Beyond a bound,

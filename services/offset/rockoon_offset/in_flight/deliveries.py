@@ -7,9 +7,9 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from rockoon_core.message_queue import MessageQueue
-from rockoon_offset.in_flight.holders import ClientName
 from rockoon_offset.in_flight.message_order import next_in_order
 from rockoon_offset.in_flight.window import Acquisition, Grant, Window, first_bit, lowest, shifted
+from rockoon_offset.in_flight.windows import ClientName
 from rockoon_offset.progress.ledger_state import LedgerState
 from rockoon_offset.progress.records import (
     Acquired,
@@ -178,8 +178,8 @@ class Deliveries:
                 messages |= part
         if not messages:
             return []
-        where = trimmed(acquisition.first, messages)
-        return [Extended(group, queue, acquisition.number, *where, until_ms)]
+        first, messages = trimmed(acquisition.first, messages)
+        return [Extended(group, queue, acquisition.number, first, messages, until_ms)]
 
     def open(self, group: str, queue: MessageQueue) -> list[Record]:
         """Open a queue for receivers. The group has progress on it, and no live member owns it.

@@ -9,7 +9,7 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from rockoon_offset.in_flight.holders import ClientName
+from rockoon_offset.in_flight.windows import ClientName
 
 # Sum over all clients; about 100 MB.
 NAMES_MAX = 500_000

@@ -21,8 +21,8 @@ from rockoon_offset.in_flight.deliveries import (
     VisibilityChange,
 )
 from rockoon_offset.in_flight.filters import ReaderFilters, TopicFilter
-from rockoon_offset.in_flight.holders import ClientName
 from rockoon_offset.in_flight.window import Grant, Window
+from rockoon_offset.in_flight.windows import ClientName
 from rockoon_offset.progress.commits import QueueEndCache
 from rockoon_offset.progress.loop_share import LoopShare
 from rockoon_offset.progress.progress_store import ProgressStore

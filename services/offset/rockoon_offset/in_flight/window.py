@@ -261,8 +261,18 @@ class Window:
             self._add_new(first, messages)
         acquisition = self._acquisitions.get(number)
         if acquisition is None:
-            held = holder, holder_key, held_until_ms, call_id
-            acquisition = Acquisition(number, first, attempt, attempt_id, {}, reason, *held)
+            acquisition = Acquisition(
+                number,
+                first,
+                attempt,
+                attempt_id,
+                {},
+                reason,
+                holder,
+                holder_key,
+                held_until_ms,
+                call_id,
+            )
         self._add(acquisition, first, messages, visible_at_ms)
 
     def extend(self, number: int, first: int, messages: int, visible_at_ms: int) -> None:

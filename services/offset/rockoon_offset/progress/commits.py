@@ -145,7 +145,7 @@ class Commits:
             Busy, StoreFailed: no commit was accepted.
         """
         self._store.admit()
-        beyond = {commit.queue for commit in commits if self._goes_beyond(commit)}
+        beyond = {commit.queue for commit in commits if self._is_beyond_end(commit)}
         if beyond:
             await self._ends.refresh(beyond)
             self._store.admit()
@@ -174,7 +174,7 @@ class Commits:
         await self._store.durable()
         return outcomes
 
-    def _goes_beyond(self, commit: OffsetCommit) -> bool:
+    def _is_beyond_end(self, commit: OffsetCommit) -> bool:
         progress = self._store.ledger.find(commit.group, commit.queue)
         return (
             progress is not None

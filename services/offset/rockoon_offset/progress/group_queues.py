@@ -5,8 +5,9 @@ from another cluster. If an import skipped their offsets, the group would handle
 its retry topic again.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+import asyncio
+from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from rockoon_core.errors import (
     BrokerUnavailable,
@@ -24,7 +25,6 @@ from rockoon_format.names import (
     is_retry_topic,
 )
 from rockoon_node.nameservers import Nameservers
-from rockoon_offset.progress.bounded_calls import run_calls
 from rockoon_offset.progress.loop_share import LoopShare
 from rockoon_offset.progress.progress_files import Entry
 from rockoon_offset.progress.readers import group_of
@@ -40,6 +40,8 @@ from rockoon_proto.v1.nameserver_pb2 import (
 # Queues of a topic on one broker: the bound of the nameservers.
 QUEUES_MAX = 4_096
 CALL_SECONDS_MAX = 3.0
+# Concurrent calls to nameservers.
+CALLS_MAX = 16
 
 
 class BrokerTopic(NamedTuple):
@@ -160,3 +162,27 @@ def is_of_a_group(queue: MessageQueue) -> bool:
 def owner_of(topic: str) -> str:
     """The group of a retry or dead-letter topic."""
     return topic.removeprefix(RETRY_TOPIC_PREFIX if is_retry_topic(topic) else DLQ_TOPIC_PREFIX)
+
+
+async def run_calls(calls: Iterable[Coroutine[Any, Any, None]]) -> None:
+    """Run calls, at most `CALLS_MAX` at a time. The iterable is advanced when a call starts.
+
+    Raises:
+        NameserverUnavailable: a call failed. Calls that were not started are skipped, because each
+            would wait until its time limit.
+    """
+    waiting = iter(calls)
+    failures: list[NameserverUnavailable] = []
+
+    async def work(waiting: Iterator[Coroutine[Any, Any, None]]) -> None:
+        while not failures and (call := next(waiting, None)) is not None:
+            try:
+                await call
+            except NameserverUnavailable as failure:
+                failures.append(failure)
+
+    async with asyncio.TaskGroup() as tasks:
+        for number in range(CALLS_MAX):
+            tasks.create_task(work(waiting), name=f"call {number} of an import")
+    if failures:
+        raise failures[0]

@@ -15,9 +15,8 @@ from rockoon_core.start_position import Decision, QueueState, StartReason
 from rockoon_format.names import group_fault, topic_fault
 from rockoon_offset.brokers import Answers, Brokers
 from rockoon_offset.members.watch import GroupWatch
-from rockoon_offset.progress.bounded_calls import run_calls
 from rockoon_offset.progress.commit_check import OFFSET_MAX
-from rockoon_offset.progress.group_queues import GroupQueues, GroupQueuesMade
+from rockoon_offset.progress.group_queues import GroupQueues, GroupQueuesMade, run_calls
 from rockoon_offset.progress.loop_share import LoopShare
 from rockoon_offset.progress.progress_files import Entry, ReadEntries, printable
 from rockoon_offset.progress.progress_store import ProgressStore
@@ -130,7 +129,7 @@ class Importer:
             if not isinstance(entry, Entry):
                 report.add_skipped(entry.place, entry.reason)
             elif fault := entry_fault(entry):
-                report.add_skipped(place_of(entry), fault)
+                report.add_skipped(name_of(entry), fault)
             else:
                 valid.append(entry)
         made = await self._group_queues.make(valid, share, dry_run=dry_run)
@@ -164,12 +163,12 @@ class Importer:
             # Again: progress and routes may have changed. No await follows for this entry.
             step = self._step(entry, create_revisions, states, options)
             if isinstance(step, str):
-                report.add_skipped(place_of(entry), step)
+                report.add_skipped(name_of(entry), step)
                 continue
             if not options.dry_run:
                 subscription = subscriptions.get((group_of(entry.group), entry.queue.topic))
                 if not isinstance(subscription, GroupSubscription):
-                    report.add_skipped(place_of(entry), subscription or CREATED_AGAIN)
+                    report.add_skipped(name_of(entry), subscription or CREATED_AGAIN)
                     continue
                 self._store_step(entry.group, subscription, step, options.operator)
             report.add_step(ImportedStep(step, options.made.includes(entry.queue)))
@@ -275,7 +274,7 @@ class Importer:
         self._store.write(self._store.ledger.members_changed(*known))
 
 
-def place_of(entry: Entry) -> str:
+def name_of(entry: Entry) -> str:
     return f"{entry.group} on {entry.queue}"
 
 

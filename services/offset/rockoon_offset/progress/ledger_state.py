@@ -9,8 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from rockoon_core.errors import RouteNotReached
 from rockoon_core.message_queue import MessageQueue
 from rockoon_core.start_position import Stored
-from rockoon_offset.in_flight.holders import Holders
-from rockoon_offset.in_flight.windows import Windows
+from rockoon_offset.in_flight.windows import Holders, Windows
 from rockoon_offset.members.known_members import KnownMembers
 from rockoon_offset.progress.applied_resets import AppliedResets
 from rockoon_offset.progress.progress_table import ProgressTable

@@ -183,7 +183,7 @@ class JournalFiles:
                 return self._disk.pread(file.fd, count, file.at(position))
         raise ValueError(f"{position} is below {self.begin}")
 
-    def begin_of(self, position: int) -> int:
+    def file_begin_of(self, position: int) -> int:
         """First position of the file that contains a position."""
         begins = [file.begin for file in self.files if file.begin <= position]
         return begins[-1] if begins else self.begin

@@ -26,12 +26,12 @@ from rockoon_offset.journal.journal import ROTATION_RETRY_SECONDS, is_shortage, 
 from rockoon_offset.progress.ledger import Ledger
 from rockoon_offset.progress.records import encode
 from rockoon_offset.replication import frames
+from rockoon_offset.replication.conversion import STATE_RECORDS, convert_journal, state_payloads
 from rockoon_offset.replication.frames import EpochPayload, FrameKind, LogFrame
 from rockoon_offset.replication.journal_files import JournalFiles
 from rockoon_offset.replication.outline import Outline, is_first
 from rockoon_offset.replication.replay import Replay
 from rockoon_offset.replication.reserve import Reserve
-from rockoon_offset.replication.takeover import STATE_RECORDS, state_payloads, take_over
 from rockoon_replica.log import NO_GENERATION, Generation, LogFull, WriteCheck
 
 ROOM_SECONDS = 1.0
@@ -91,7 +91,7 @@ class JournalLog:
         # Since the start of the process.
         self.appended_batches = self.syncs = 0
         self.sync_seconds = 0.0
-        take_over(directory, replica, self._disk)
+        convert_journal(directory, replica, self._disk)
         self._files = JournalFiles(directory, self._disk, self._found, lost)
         try:
             self._committed = max(self._committed, self.min_offset)
@@ -164,10 +164,10 @@ class JournalLog:
         return None
 
     def record_before(self, position: int) -> int:
-        return self._files.begin_of(position)
+        return self._files.file_begin_of(position)
 
     def file_begin(self, position: int) -> int:
-        return self._files.begin_of(position)
+        return self._files.file_begin_of(position)
 
     async def repair(self, offset: int, data: bytes) -> None:
         """See `ReplicatedLog`. A journal file is small enough to be synced on the event loop."""

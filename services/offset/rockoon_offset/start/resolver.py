@@ -134,7 +134,7 @@ class Resolver:
         # A client that has just created a topic can know a newer revision than this service.
         reached = await self._routes.wait_revision(route_revision, self._route_wait_seconds)
         answers: dict[MessageQueue, ResolvedStart | RockoonError] = {}
-        whose = reader_of(group, member_id) if own else group
+        reader_name = reader_of(group, member_id) if own else group
         # Optimistic: no queue is locked during a broker call. A queue whose progress or routes
         # changed during the call gets another round.
         for _ in range(ROUNDS_MAX):
@@ -146,7 +146,7 @@ class Resolver:
             if own:
                 self._subscribe_member(group, member_id, waiting, subscribed, answers)
             waiting = [queue for queue in waiting if queue not in answers]
-            await self._round(whose, member_id, waiting, reader, subscribed, answers)
+            await self._round(reader_name, member_id, waiting, reader, subscribed, answers)
         if not reached:
             # The routes are older than the reader's, so the topic or queue may exist.
             for queue, answer in answers.items():
@@ -291,7 +291,7 @@ class Resolver:
     ) -> None:
         """Call the brokers once, and decide every queue whose progress and routes did not change.
 
-        `group` is the owner of the progress: the group or `group@member` (see `readers`).
+        `group` is the name of the reader: the group or `group@member` (see `readers`).
         """
         asked: dict[MessageQueue, ProgressBefore] = {}
         for queue in queues:

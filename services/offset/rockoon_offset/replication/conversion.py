@@ -31,7 +31,7 @@ STATE_RECORDS = 1000
 STATE_BYTES_MAX = 1 << 20
 
 
-def take_over(directory: Path, replica: str, disk: Disk) -> None:
+def convert_journal(directory: Path, replica: str, disk: Disk) -> None:
     """Convert the journal in a directory if it is a single-copy journal.
 
     Raises:
