@@ -30,7 +30,7 @@ class Nameservers:
     Args:
         addresses: "host:port" of every nameserver.
         cluster: sent with each call, so that a nameserver of another cluster refuses it.
-        tls: None: plain connections.
+        tls: certificates of the connections; None: plain connections.
         access: signs the calls; None: calls are not signed.
 
     Raises:

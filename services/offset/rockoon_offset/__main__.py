@@ -6,7 +6,9 @@ from rockoon_offset.server import serve
 from rockoon_offset.settings import OffsetSettings
 from rockoon_runtime.process import Program, run
 
-PROGRAM = Program("offset", "Rockoon's offset service: who has read what", OffsetSettings, serve)
+PROGRAM = Program(
+    "offset", "Rockoon's offset service: progress of consumer groups", OffsetSettings, serve
+)
 
 
 def main() -> int:

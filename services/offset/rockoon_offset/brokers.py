@@ -38,7 +38,7 @@ class Brokers:
         table: broker addresses; read for every call.
         cluster: sent with each call, so that a broker of another cluster refuses it.
         timeout_seconds: for each call.
-        tls: None: plain connections.
+        tls: certificates of the connections; None: plain connections.
         access: signs the calls; None: calls are not signed.
 
     Raises:

@@ -112,6 +112,6 @@ def _check_subscriptions(subscriptions: Iterable[pb.TopicSubscription]) -> None:
         check_bytes("an expression", entry.expression, EXPRESSION_BYTES_MAX)
         total += len(entry.topic) + len(entry.expression.encode())
     if len(topics) > SUBSCRIPTIONS_MAX:
-        raise InvalidArgument(reason=f"a member with more than {SUBSCRIPTIONS_MAX} topics")
+        raise InvalidArgument(reason=f"a member subscribes to more than {SUBSCRIPTIONS_MAX} topics")
     if total > SUBSCRIPTIONS_BYTES_MAX:
-        raise InvalidArgument(reason=f"subscriptions of more than {SUBSCRIPTIONS_BYTES_MAX} bytes")
+        raise InvalidArgument(reason=f"subscriptions exceed {SUBSCRIPTIONS_BYTES_MAX} bytes")

@@ -80,7 +80,7 @@ def name_of(name: pb.ClientName) -> ClientName:
 
 def _report(report: pb.ClientReport, now_ms: int) -> ReportedClient:
     if report.heard_ms_ago < 0 or report.lite_version < 0:
-        raise InvalidArgument(reason="heard_ms_ago and lite_version are 0 or more")
+        raise InvalidArgument(reason="heard_ms_ago and lite_version must be 0 or more")
     heard = Heard(name_of(report.name), now_ms - report.heard_ms_ago, report.goodbye)
     # A copy: the original would keep the whole request in memory.
     details = pb.ClientDetails.FromString(report.details.SerializeToString())

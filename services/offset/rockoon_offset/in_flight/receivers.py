@@ -535,7 +535,7 @@ class Receivers:
             raise Busy(reason=f"queue {queue} was deleted and created again")
         window = self._store.ledger.windows.find(group, queue)
         if not self._is_current(group, queue):
-            raise Busy(reason=f"progress of queue {queue} keeps moving")
+            raise Busy(reason=f"progress of queue {queue} changed during the call")
         if window is None:
             self._require_unheld(group, queue)
             records += self._deliveries.open(group, queue)

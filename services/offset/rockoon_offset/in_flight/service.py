@@ -249,7 +249,9 @@ def delivered(group: str, of: pb.Delivered) -> Delivered:
     check_group(group)
     check_offset(of.first_offset)
     if not 0 < len(of.offsets) <= OFFSETS_BYTES_MAX:
-        raise InvalidArgument(reason=f"offsets of {len(of.offsets)} bytes")
+        raise InvalidArgument(
+            reason=f"offsets has {len(of.offsets)} bytes, expected 1 to {OFFSETS_BYTES_MAX}"
+        )
     messages = int.from_bytes(of.offsets, "little")
     return Delivered(group, queue_from_wire(of.queue), of.acquisition, of.first_offset, messages)
 

@@ -56,7 +56,9 @@ class KnownMembers:
         known = members.get(member)
         if known is None or known.group_incarnation < group_incarnation:
             if len(members) >= KNOWN_MEMBERS_MAX:
-                raise Busy(reason=f"group {group!r} knows {KNOWN_MEMBERS_MAX} members")
+                raise Busy(
+                    reason=f"group {group!r} has {KNOWN_MEMBERS_MAX} known members, the maximum"
+                )
             known = KnownMember(group, member, group_incarnation, (), now_ms)
         since = dict(known.since)
         if topic in since:

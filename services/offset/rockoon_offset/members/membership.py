@@ -118,7 +118,7 @@ class Membership:
         if lease is not None and lease.member.instance != member.instance:
             raise MemberIdTaken(member=member.member_id, group=group)
         if lease is None and len(leases) >= MEMBERS_PER_GROUP_MAX:
-            raise Busy(reason=f"group {group!r} has {MEMBERS_PER_GROUP_MAX} members")
+            raise Busy(reason=f"group {group!r} has {MEMBERS_PER_GROUP_MAX} members, the maximum")
         joined_at_ms = now_ms if lease is None else lease.member.joined_at_ms
         member = member._replace(joined_at_ms=joined_at_ms)
         # Subscriptions count: the other members allocate queues by the readers of each topic.

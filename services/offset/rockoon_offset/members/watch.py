@@ -60,7 +60,7 @@ class GroupWatch:
             Busy: there are too many streams.
         """
         if self._count >= self._watchers_max:
-            raise Busy(reason=f"{self._watchers_max} streams watch groups")
+            raise Busy(reason=f"{self._watchers_max} WatchGroup streams are open, the maximum")
         watcher = GroupWatcher(member_id, group_incarnation)
         self._groups.setdefault(group, set()).add(watcher)
         self._count += 1

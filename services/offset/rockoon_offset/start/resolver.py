@@ -155,7 +155,8 @@ class Resolver:
                         wanted=route_revision, revision=self._routes.table.revision
                     )
         for queue in queues:
-            answers.setdefault(queue, Busy(reason=f"progress of queue {queue} keeps moving"))
+            reason = f"progress of queue {queue} changed repeatedly during the call"
+            answers.setdefault(queue, Busy(reason=reason))
         await self._store.durable()
         return answers
 
