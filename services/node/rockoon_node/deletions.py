@@ -44,7 +44,6 @@ class Deletions:
         """Whether an incarnation that is missing in the routes was deleted, not lost.
 
         Args:
-            topic: name of the topic.
             incarnation: etcd revision at which the topic or queue was created.
             seen: latest revision of routes with the topic or queue.
         """

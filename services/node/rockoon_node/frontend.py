@@ -53,7 +53,6 @@ class NodeFrontend(Frontend):
 
     Args:
         service: short name, for example "broker"; the package is `rockoon-SERVICE`.
-        settings: settings of the service.
         rules: permissions that its calls need.
         lease: checked before each reply.
 

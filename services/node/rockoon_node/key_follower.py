@@ -26,7 +26,6 @@ class KeyFollower:
     the nameserver can reach etcd.
 
     Args:
-        nameservers: the nameservers.
         gate: receives the keys.
         addresses: addresses at which the service is called; empty ones are ignored.
 

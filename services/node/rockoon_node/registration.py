@@ -42,7 +42,6 @@ class Registration:
     """A service's entry in the routes.
 
     Args:
-        nameservers: the nameservers.
         node: the entry.
         lease: updated after each registration.
         cluster_id: returns the id of the cluster that the service's store belongs to; 0: none.

@@ -26,7 +26,6 @@ class RouteFollower:
     While no nameserver answers, the routes stay.
 
     Args:
-        nameservers: the nameservers.
         apply: applies an update. The next update follows when it has returned; updates that arrive
             during a call are merged (see `pending_updates`). A nameserver that lags never sends
             older routes to a reader, so a lower revision than the last means that etcd itself went

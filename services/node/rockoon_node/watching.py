@@ -19,7 +19,6 @@ class Watching:
     """Restarts a watch whenever it ends, at the same nameserver as long as that one answers.
 
     Args:
-        nameservers: the nameservers.
         name: name of the watched data, for the log.
 
     Attributes:

@@ -147,7 +147,6 @@ class Groups:
         The member is not asked to release the queue for receivers.
 
         Args:
-            group: the group.
             queue: the queue that the receiver wants to acquire from.
             incarnation: create revision of the queue in the current routes; None: not in them.
         """

@@ -211,7 +211,6 @@ def of_lag(group: str, lags: Iterable[QueueLag]) -> Iterator[Measurement]:
     """A group's lag by topic. Pure.
 
     Args:
-        group: its name.
         lags: lag of each of its queues; rows of absent members are ignored.
     """
     topics: dict[str, list[QueueLag]] = {}

@@ -48,7 +48,6 @@ async def serve(
     continues with the routes that it has while nameservers or brokers are unreachable.
 
     Args:
-        settings: see OffsetSettings.
         stop: its request ends the service.
         disk: the file system of the journal.
         announce: called with kind, name and address once the service serves.

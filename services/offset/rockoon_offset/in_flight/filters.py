@@ -78,7 +78,6 @@ class ReaderFilters:
         """Store the filters of a receiver. Logs a warning if the filters of a topic differ.
 
         Args:
-            group: name of the group.
             receiver: display name of the receiver.
             filters: one filter for each topic that the receiver reads.
             invisible_ms: how long the receiver may handle acquired messages, milliseconds.

@@ -173,7 +173,6 @@ class Receivers:
     """Serves receivers: consumers that acquire and acknowledge single messages.
 
     Args:
-        store: progress.
         routes: groups, and the queues' incarnations.
         resolver: decides the start position of a queue.
         groups: owners of the queues.

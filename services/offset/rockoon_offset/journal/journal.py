@@ -92,7 +92,6 @@ class Journal:
         on_synced: called by the writer thread with the number of durable batches.
         on_failed: called once by the writer thread when the disk failed.
         on_held: called by the writer thread when waiting batches find no room.
-        disk: the file system.
         bytes_max: above this size a new generation is requested.
         waiting_bytes_max: `admit` refuses while more than this many bytes wait for the disk.
 

@@ -44,7 +44,6 @@ class Store:
     Args:
         root: the directory; created if missing.
         on_failed: called in the loop's thread when the disk failed; the process must then end.
-        disk: the file system.
         journal_bytes_max: see Journal.
 
     Raises:

@@ -44,8 +44,6 @@ class KnownMembers:
 
         Args:
             group, group_incarnation: the group.
-            member: id of the member.
-            topic: the topic.
             revision: queues with a higher create revision are new to the member.
             now_ms: for `KnownMember.seen_at_ms`.
 

@@ -172,7 +172,6 @@ class Membership:
         """Remove the members of a deleted group. Their next heartbeat raises GroupNotFound.
 
         Args:
-            group: name of the group.
             stays: whether an incarnation belongs to a later group of the same name.
             now_ns: monotonic.
         """

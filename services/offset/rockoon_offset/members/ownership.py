@@ -72,7 +72,6 @@ class Owners:
         """Owners of a group's queues for the current version of its membership.
 
         Args:
-            group: name of the group.
             version: current version.
             progress: current progress of the group; only read if the version is new.
         """

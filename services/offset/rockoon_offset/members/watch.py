@@ -52,7 +52,6 @@ class GroupWatch:
         """Yield an event now and after every change, until the group is deleted or `close`.
 
         Args:
-            group: name of the group.
             member_id: the watching member; empty for a watcher that is no member.
             group_incarnation: incarnation of the group that the member joined; 0: unknown.
 
@@ -98,7 +97,6 @@ class GroupWatch:
         """Notify the readers of progress that was reset, and watchers that are no members.
 
         Args:
-            group: name of the group.
             queues: the reset queues.
             member: member whose own progress was reset; empty: the group's progress.
         """
@@ -125,7 +123,6 @@ class GroupWatch:
         """Notify the watchers of a deleted group, but not those of a later group of the name.
 
         Args:
-            group: name of the group.
             stays: whether an incarnation belongs to a later group of the same name.
         """
         for watcher in self._groups.get(group, ()):

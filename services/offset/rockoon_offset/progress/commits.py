@@ -109,7 +109,6 @@ class Commits:
     """Applies commits and releases.
 
     Args:
-        store: progress.
         table: the queues' incarnations.
         ends: the queues' ends.
         release: called with group, queue and member id; removes the member as owner of the queue.

@@ -76,7 +76,6 @@ class Importer:
     """Imports offsets from files.
 
     Args:
-        store: progress.
         table: existing queues.
         subscriptions: records missing subscriptions and groups.
         group_queues: creates missing retry and dead-letter queues.

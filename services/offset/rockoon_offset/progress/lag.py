@@ -27,7 +27,6 @@ class Lags:
     """Computes lags.
 
     Args:
-        store: progress.
         table: queues and groups.
         brokers: ends of the queues.
         membership: pulled positions of the members.
@@ -61,7 +60,6 @@ class Lags:
         """Return the lags of a group, sorted by queue, then by member.
 
         Args:
-            group: name of the group.
             topic: empty: every topic that the group reads or has progress on.
 
         Raises:

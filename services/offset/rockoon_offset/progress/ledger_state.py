@@ -78,7 +78,6 @@ class LedgerState:
 
         Args:
             group: the reader.
-            queue: the queue.
             revision: revision of the routes.
         """
         stored = self.stored(group, queue)

@@ -47,7 +47,6 @@ class Reconciliation:
         routes arrived here.
 
         Args:
-            group: name of the group.
             revision: revision of the routes with the deletion.
             incarnation: incarnation of the group of this name in those routes; None: no group.
         """
@@ -78,7 +77,6 @@ class Reconciliation:
         """Revision at which a missing or replaced group was deleted; None: it was not deleted.
 
         Args:
-            group: name of the group.
             revision: revision of the routes.
             incarnation: incarnation of the group of this name in the routes; None: no group.
             deletions: deletions in the routes.

@@ -65,7 +65,6 @@ class ResetPlans:
     """Plans, applies and undoes resets.
 
     Args:
-        store: progress.
         table: queues and groups.
         brokers: ends of the queues.
         watch: notified of resets.

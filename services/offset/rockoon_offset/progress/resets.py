@@ -59,7 +59,6 @@ def step(
     """Return the step of one queue; None if the target does not apply to the queue.
 
     Args:
-        queue: the queue.
         target: the new position.
         stored: current progress.
         incarnation: current create revision of the queue.

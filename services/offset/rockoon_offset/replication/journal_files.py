@@ -54,7 +54,6 @@ class JournalFiles:
 
     Args:
         directory: an existing directory.
-        disk: the file system.
         found: called with each existing frame, in order.
         lost: called with the reason before frames are cut that may have been synced.
 

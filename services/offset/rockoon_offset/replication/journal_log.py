@@ -50,7 +50,6 @@ class JournalLog:
         failed: called when the disk failed; the process must end.
         lost: called at the start with the reason, before records are cut that this replica may have
             acknowledged.
-        disk: the file system.
         bytes_max: a leader starts a new file after this many bytes since the last state.
 
     Attributes:

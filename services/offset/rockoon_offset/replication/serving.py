@@ -30,11 +30,9 @@ class OffsetCopy:
     """`LogService` of a replica of the journal: serves clients while this replica leads.
 
     Args:
-        settings: settings of the service.
         replica_id: store id of this replica.
         endpoint: servicer for clients.
         stop: ends the process.
-        disk: the file system.
         assembled: creates the parts of a service over a store.
 
     Attributes:

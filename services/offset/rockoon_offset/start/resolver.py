@@ -118,7 +118,6 @@ class Resolver:
         """Return the start position of a reader on each queue. Every result is durable.
 
         Args:
-            group: name of the group.
             member_id: id of the member; empty for a reader without membership.
             queues: the queues to start on.
             reader: start policy of the reader.
@@ -164,8 +163,6 @@ class Resolver:
         """Return the offset of a queue like RocketMQ's QUERY_CONSUMER_OFFSET.
 
         Args:
-            group: name of the group.
-            queue: the queue.
             member: id of a member with its own progress; empty for the group's progress.
 
         Raises:

@@ -41,7 +41,6 @@ class Subscriptions:
         """Return a subscription; if it is not in the routes, a nameserver records it.
 
         Args:
-            group: name of the group.
             topic: the topic that the group reads.
             create_group: create the group if it does not exist.
 
