@@ -235,7 +235,13 @@ class ClientCall:
         if self._callbacks is not None:
             callbacks, self._callbacks = self._callbacks, None
             for callback in callbacks:
-                callback(self)
+                try:
+                    callback(self)
+                except Exception as error:  # noqa: BLE001 - of the caller's, and reported
+                    # Other calls of the turn, and other deadlines, follow.
+                    asyncio.get_running_loop().call_exception_handler(
+                        {"message": "a callback of a call failed", "exception": error}
+                    )
 
     def _notify_waiting(self) -> None:
         """The call is over; overridden."""

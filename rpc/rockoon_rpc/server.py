@@ -61,8 +61,8 @@ class Server:
     Args:
         guard: chooses the handler of each method; None leaves it to the handlers.
         calls_max: calls in progress; further ones are refused. None for any number.
-        calls_per_address_max: calls of one address in progress; further ones are refused, except
-            those on internal connections.
+        calls_per_address_max: calls of one address in progress; further ones are refused. Internal
+            connections have half as many in addition; trusted ones have no bound.
         connections_max: open connections; further ones are closed at once.
         addresses: shares of addresses; several servers may have the same object.
         handshake_seconds_max: how long a connection may take to begin HTTP/2.
@@ -271,13 +271,17 @@ class Server:
         if self.is_stopping:
             self.look_quiet()
 
-    def calls_ended(self, calls: int) -> None:
+    def connection_ended(self, calls: int) -> None:
         """A connection has ended.
 
         Args:
-            calls: that were open.
+            calls: that were open, without those that waited for something.
         """
-        self._ended_calls += calls + CALLS_OF_A_CONNECTION
+        self._count_ended(calls + CALLS_OF_A_CONNECTION)
+
+    def _count_ended(self, calls: int) -> None:
+        """Count calls of ended connections whose memory is free."""
+        self._ended_calls += calls
         if (
             self._ended_calls >= ENDED_CALLS_MIN
             and self._on_many_ended is not None
@@ -304,10 +308,12 @@ class Server:
             return False
         connection = call.connection
         share_max = self._calls_per_address_max
+        if share_max is not None and connection.is_internal:
+            share_max += share_max // 2
         if (
             share_max is not None
             and connection.share.calls >= share_max
-            and not connection.is_internal
+            and not connection.is_trusted
         ):
             refusal = f"this address has {share_max} calls in progress, as many as it may have"
             call.end(grpc.StatusCode.RESOURCE_EXHAUSTED, refusal)
@@ -322,6 +328,9 @@ class Server:
     def left(self, call: ServerCall) -> None:
         """A call that waited is over."""
         self._calls.discard(call)
-        call.connection.share.calls -= 1
+        connection = call.connection
+        connection.share.calls -= 1
+        if connection.is_lost or connection.is_closing:
+            self._count_ended(1)
         if self.is_stopping:
             self.look_quiet()

@@ -106,8 +106,9 @@ def transfer(
     cut: Callable[[bytes], list[bytes]] | None = None,
 ) -> int:
     """Move the output of one session into another; return the number of bytes."""
-    pieces = [bytes(piece) for piece in source.output()]
-    at_source += source.events()
+    output, made_room = source.output()
+    pieces = [bytes(piece) for piece in output]
+    at_source += made_room
     if cut is not None:
         pieces = [part for piece in pieces for part in cut(piece)]
     for piece in pieces:
@@ -159,11 +160,11 @@ class RawPeer:
     def read(self) -> list[Any]:
         """Read the session's output; return the new frames."""
         new: list[Any] = []
-        pieces = self.session.output()
+        pieces, made_room = self.session.output()
         while pieces:
             new += self._reader.read(b"".join(map(bytes, pieces)))
-            self.events += self.session.events()
-            pieces = self.session.output()
+            self.events += made_room
+            pieces, made_room = self.session.output()
         self.frames += new
         return new
 
