@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import socket
 import ssl
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -25,11 +26,13 @@ from rockoon_rpc.server_connection import ServerConnection
 from rockoon_rpc.session import Implementation, Route, ServerSession
 
 LISTEN_BACKLOG = 4096
-# `on_many_ended` is called so long after this many calls of ended connections; an ended connection
-# counts like some calls.
+# `on_many_ended` is called so long after this many calls of ended connections, if they are as many
+# as the calls in progress; an ended connection counts like some calls.
 ENDED_CALLS_MIN = 500
 CALLS_OF_A_CONNECTION = 5
 ENDED_SECONDS = 2.0
+# Of the time, that `on_many_ended` may need.
+ENDED_SHARE = 0.01
 # How long callers may take to end their side of connections when a server has stopped.
 STOP_SECONDS_MAX = 1.0
 
@@ -111,6 +114,7 @@ class Server:
         # Open calls of ended connections since the last call of it.
         self._ended_calls = 0
         self._ended_timer: asyncio.TimerHandle | None = None
+        self._ended_seconds = 0.0
         self._generic: list[grpc.GenericRpcHandler] = []
         self._handlers: dict[str, Any] = {}
         self._routes: dict[str, Route] = {}
@@ -288,14 +292,23 @@ class Server:
             and self._ended_timer is None
             and not self.is_stopping
         ):
-            loop = asyncio.get_running_loop()
-            self._ended_timer = loop.call_later(ENDED_SECONDS, self._many_ended)
+            self._await_ends()
+
+    def _await_ends(self) -> None:
+        seconds = max(ENDED_SECONDS, self._ended_seconds / ENDED_SHARE)
+        self._ended_timer = asyncio.get_running_loop().call_later(seconds, self._many_ended)
 
     def _many_ended(self) -> None:
         self._ended_timer = None
+        if self._ended_calls < len(self._calls):
+            # Calls in progress make it cost more, and return less.
+            self._await_ends()
+            return
         self._ended_calls = 0
         assert self._on_many_ended is not None
+        began = time.monotonic()
         self._on_many_ended()
+        self._ended_seconds = time.monotonic() - began
 
     def calm(self, connection: ServerConnection, reason: str) -> None:
         """A connection has used up a budget."""

@@ -219,6 +219,36 @@ async def test_a_server_reports_calls_of_ended_connections_when_their_servicers_
             await reported.wait()
 
 
+async def test_a_server_reports_ended_calls_when_they_are_as_many_as_those_in_progress(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What the owner does then costs time for each call in progress."""
+    monkeypatch.setattr("rockoon_rpc.server.ENDED_SECONDS", 0.0)
+    looks, reports = 0, 0
+    look = Server._many_ended
+
+    def looked(server: Server) -> None:
+        nonlocal looks
+        looks += 1
+        look(server)
+
+    def reported() -> None:
+        nonlocal reports
+        reports += 1
+
+    monkeypatch.setattr(Server, "_many_ended", looked)
+    callee = Callee()
+    async with served(callee, on_many_ended=reported) as port:
+        async with raw_peer(port) as staying:
+            await staying.send(b"".join(map(parks, range(1, 1_601, 2))))
+            async with raw_peer(port) as leaving:
+                await leaving.send(b"".join(map(parks, range(1, 1_201, 2))))
+                await eventually(lambda: callee.parked == 1_400)
+            await eventually(lambda: callee.cancelled == 600 and looks >= 2)
+            assert reports == 0
+        await eventually(lambda: reports == 1)
+
+
 def test_no_flood_of_addresses_takes_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rockoon_rpc.addresses.CALM_ADDRESSES_MAX", 10)
     addresses = Addresses()
