@@ -7,7 +7,7 @@ import pytest
 from rockoon_rpc import session as events
 from rockoon_rpc.limits import Limits
 from rockoon_rpc.session import ErrorCode
-from support import wire_frames as wire
+from support import http2_frames as wire
 from support.session_pairs import (
     IMPLEMENTATIONS,
     MANY,
@@ -65,8 +65,8 @@ def test_empty_data_frames_do_not_end_a_connection(implementation: Any) -> None:
     for stream in range(1, 301, 2):
         # Some clients send an empty frame behind the headers, and between two messages.
         call = request(stream, path=MANY) + wire.data(stream, b"")
-        call += wire.data(stream, wire.message(b"a")) + wire.data(stream, b"")
-        client.send(call + wire.data(stream, wire.message(b"b")))
+        call += wire.data(stream, wire.framed(b"a")) + wire.data(stream, b"")
+        client.send(call + wire.data(stream, wire.framed(b"b")))
         client.send(wire.data(stream, b""))
         client.send(wire.data(stream, b"", end=True))
         client.session.finish(stream, 0, "")

@@ -4,13 +4,15 @@ from collections.abc import Callable, Container, Sequence
 from typing import Any
 
 import pytest
+from hpack import Decoder
+from hyperframe.frame import Frame
 
 from rockoon_rpc import fallback
 from rockoon_rpc import session as events
 from rockoon_rpc.implementation import compiled
 from rockoon_rpc.limits import Limits
 from rockoon_rpc.session import Event, Route
-from support import wire_frames as wire
+from support import http2_frames as wire
 
 _compiled = compiled()
 IMPLEMENTATIONS = (
@@ -124,6 +126,43 @@ def received(session: Any, data: bytes) -> list[Event]:
     return found
 
 
+class FrameReader:
+    """Reads the frames that a session puts out, and decodes their header blocks.
+
+    Args:
+        awaits_preface: the session is a client's.
+    """
+
+    def __init__(self, *, awaits_preface: bool = False) -> None:
+        self._rest = b""
+        self._preface = wire.PREFACE if awaits_preface else b""
+        self._decoder = Decoder(1 << 20)
+        self._blocks: list[bytes] = []
+
+    def read(self, raw: bytes) -> list[Any]:
+        """Return frames of hyperframe; those with a header block have `pairs`, its headers."""
+        self._rest += raw
+        if self._preface:
+            assert self._rest.startswith(self._preface)
+            self._rest, self._preface = self._rest[len(self._preface) :], b""
+        found: list[Any] = []
+        while len(self._rest) >= 9:
+            length = int.from_bytes(self._rest[:3])
+            if len(self._rest) < 9 + length:
+                break
+            parsed: Any = Frame.parse_frame_header(memoryview(self._rest[:9]))[0]
+            parsed.parse_body(memoryview(self._rest[9 : 9 + length]))
+            self._rest = self._rest[9 + length :]
+            if parsed.type in (wire.HEADERS, wire.CONTINUATION):
+                self._blocks.append(parsed.data)
+                parsed.pairs = ()
+                if "END_HEADERS" in parsed.flags:
+                    parsed.pairs = tuple(self._decoder.decode(b"".join(self._blocks)))
+                    self._blocks = []
+            found.append(parsed)
+        return found
+
+
 class RawPeer:
     """A raw peer of a session.
 
@@ -139,7 +178,7 @@ class RawPeer:
 
     def __init__(self, session: Any, *, is_server: bool, preface: bytes | None) -> None:
         self.session = session
-        self._reader = wire.FrameReader(awaits_preface=is_server)
+        self._reader = FrameReader(awaits_preface=is_server)
         self.events: list[Event] = []
         self.frames: list[Any] = []
         self.send(self.honest_preface if preface is None else preface)
@@ -239,7 +278,7 @@ def request(stream: int, *, end: bool = False, **fields: Any) -> bytes:
 
 def whole_request(stream: int, content: bytes = b"request", **fields: Any) -> bytes:
     """All frames of a call with one request."""
-    return request(stream, **fields) + wire.data(stream, wire.message(content), end=True)
+    return request(stream, **fields) + wire.data(stream, wire.framed(content), end=True)
 
 
 class RawServer(RawPeer):

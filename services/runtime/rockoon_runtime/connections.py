@@ -17,6 +17,7 @@ CALMED = counter(
     "Connections closed because their address had used up a budget (floods), in the pause of "
     "calm_seconds too",
 )
+TABLE = (CLOSED, CALMED)
 
 
 # Without slots: a class can inherit from one class with slots only, and there are other parts.
