@@ -72,7 +72,10 @@ class ClientConnection(Connection):
         self.streams[stream] = call
         if deadline is not None:
             self._deadlines.add(deadline, stream)
-        call.opened(self, stream)
+        call.connection = self
+        call.id = stream
+        if method.sends_stream:
+            call.opened()
         self.wrote()
         return True
 

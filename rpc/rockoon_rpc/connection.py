@@ -41,7 +41,8 @@ class Connection(asyncio.BufferedProtocol):
         session: parses and writes the protocol.
         limits: of the connection.
         liveness: None never sends PING.
-        line: of its kind at the running loop; None: that of connections which this side opens.
+        line: of its kind at the running loop; None: this side opens the connection, so its input
+            never waits for that of others.
 
     Attributes:
         address: of the peer, "" before it is known.
@@ -99,7 +100,7 @@ class Connection(asyncio.BufferedProtocol):
         self.streams: dict[int, Any] = {}
         self._liveness = liveness
         self._watch: PeerWatch | None = None
-        self._line = Turns.of_loop().own if line is None else line
+        self._line = line
         self.loop = asyncio.get_running_loop()
         buffers = self._buffers.setdefault(self.loop, {})
         buffer = buffers.get(limits.turn_bytes)
@@ -177,10 +178,12 @@ class Connection(asyncio.BufferedProtocol):
         if self.is_closing:
             return
         line = self._line
-        if self._deferred or (line.cost >= line.notice_at and line.is_used_up()):
-            self._deferred += self._buffer[:count]
-            self._pause()
-            return
+        if line is not None:
+            if self._deferred or (line.cost >= line.notice_at and line.is_used_up()):
+                self._deferred += self._buffer[:count]
+                self._pause()
+                return
+            line.cost += 1 + (count >> 10)
         self._take_turn(self._buffer[:count])
         is_filled = self.reads_once and count == len(self._buffer)
         if is_filled or self._must_wait:
@@ -196,15 +199,17 @@ class Connection(asyncio.BufferedProtocol):
             self._writes_before, self._writes = self._writes, 0
         self._is_in_turn = True
         try:
-            received = self.session.receive(data)
-            self._line.cost += 1 + len(received) + (len(data) >> 10)
-            self._handle(received)
+            self._handle(self.session.receive(data))
         finally:
             self._is_in_turn = False
         self.flush()
 
     def _handle(self, received: Sequence[Event]) -> None:
-        self.arrives_alone = len(received) == 1
+        count = len(received)
+        self.arrives_alone = count == 1
+        line = self._line
+        if line is not None:
+            line.cost += count
         handlers = self._handlers
         streams = self.streams
         for event in received:
@@ -242,10 +247,11 @@ class Connection(asyncio.BufferedProtocol):
             return
         self._is_in_line = True
         pause, self._pause_seconds = self._pause_seconds, 0.0
+        line = Turns.of_loop().own if self._line is None else self._line
         if pause:
-            self.loop.call_later(pause, self._line.join, self)
+            self.loop.call_later(pause, line.join, self)
         else:
-            self._line.join(self)
+            line.join(self)
 
     def next_turn(self) -> None:
         """Handle kept bytes, or read again; see `Turns`."""
@@ -254,6 +260,8 @@ class Connection(asyncio.BufferedProtocol):
         if self.is_lost or self.is_closing or self.transport.is_closing() or self._is_full:
             return
         deferred, self._deferred = self._deferred, b""
+        if self._line is not None:
+            self._line.cost += 1 + (len(deferred) >> 10)
         if deferred or self.session.is_behind:
             self._take_turn(deferred)
             if self.is_closing:
