@@ -42,7 +42,7 @@ class Connection(asyncio.BufferedProtocol):
         limits: of the connection.
         liveness: None never sends PING.
         line: of its kind at the running loop; None: this side opens the connection, so its input
-            never waits for that of others.
+            never waits for the input of another connection.
 
     Attributes:
         address: of the peer, "" before it is known.

@@ -95,7 +95,7 @@ class ServerConnection(Connection):
         line.
 
         Args:
-            is_trusted: the peer has proven to be such a service. Its calls have no bound, and its
+            is_trusted: the peer has proven to be a service. Its calls have no bound, and its
                 address has no pauses.
         """
         if not self.is_internal:

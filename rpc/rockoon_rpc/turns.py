@@ -1,14 +1,14 @@
 """Turns: how connections share the event loop.
 
 A connection handles at most one turn of input at once (`Limits.turn_bytes`). If it has more, it
-stops reading and joins a line. In each iteration of the loop one such connection of a line has its
-next turn, so any number of busy or hostile connections delay a timer, a lease or another call by
-one turn only. Addresses are served in rotation, and the connections of an address in rotation:
-twenty connections of one address have the share of one.
+stops reading and joins a line. In each iteration of the loop each line gives a turn to one of its
+connections with much input. So any number of busy or hostile connections delay a timer, a lease or
+another call by one turn only. Addresses are served in rotation, and the connections of an address
+in rotation: twenty connections of one address have the share of one.
 
 Many connections with a little input each are bounded too. If the connections of a line have cost
-more than `ITERATION_COST_MAX` in an iteration, the input of the next ones waits in the line. A
-connection whose input is handled at once costs no call of this module.
+more than `ITERATION_COST_MAX` in an iteration, the input of the next ones waits in the line. If
+input is handled at once, this module is not called.
 
 There are three lines, so that replication does not wait behind clients: connections of clients,
 those of the cluster's services, and those that this side has opened. Each has its own bound, so no

@@ -14,9 +14,9 @@ from rockoon_rpc import channel as channel_module
 from rockoon_rpc.channel import Channel
 from rockoon_rpc.client_connection import ClientConnection
 from rockoon_rpc.liveness import Liveness
+from rockoon_rpc.session import ErrorCode
 from support import http2_frames as frames
 from support.eventually import eventually
-from support.http2_frames import ErrorCode
 from support.kernels import BOTH, each_kernel
 from support.raw_http2 import data
 from support.raw_server import raw_server

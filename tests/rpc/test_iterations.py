@@ -1,4 +1,4 @@
-"""Many connections with a little input each: no iteration of the loop handles all of them."""
+"""Many connections with a little input each: no iteration of the loop handles all input."""
 
 import asyncio
 import socket
@@ -55,7 +55,7 @@ class Counted:
     @asynccontextmanager
     async def served(self) -> AsyncIterator[tuple[Server, int]]:
         server = Server()
-        handlers = {"Unary": grpc.unary_unary_rpc_method_handler(self.unary)}
+        handlers: dict[str, Any] = {"Unary": grpc.unary_unary_rpc_method_handler(self.unary)}
         server.add_registered_method_handlers("test.Echo", handlers)
         port = await server.listen(HONEST, 0)
         try:
@@ -65,12 +65,12 @@ class Counted:
             await server.stop(None)
 
     async def handled(self, count: int) -> None:
-        """Count the iterations until so many requests are handled."""
+        """Count the iterations until a number of requests is handled."""
         self._iteration()
         await eventually(lambda: len(self.requests) >= count)
 
     def in_iterations(self, request: bytes) -> list[int]:
-        """How many such requests each iteration has handled."""
+        """How many equal requests each iteration has handled."""
         found = [at for each, at in self.requests if each == request]
         return [found.count(at) for at in sorted(set(found))]
 
@@ -181,7 +181,7 @@ def test_input_that_waited_is_handled_once_and_in_order(
                                 for stream in range(first, first + 2 * CALLS, 2)
                             )
                         )
-                    # The server reads some of them, in any number of iterations.
+                    # The server reads in any number of iterations.
                     await asyncio.sleep(0)
                 await counted.handled(20 * 3 * CALLS)
         return counted

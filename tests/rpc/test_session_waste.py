@@ -1,4 +1,4 @@
-"""Sessions and raw peers: honest frames that are no waste, and streams that nobody reads."""
+"""Sessions and raw peers: honest frames that are no waste, and unread streams."""
 
 from typing import Any
 
@@ -74,7 +74,7 @@ def test_empty_data_frames_do_not_end_a_connection(implementation: Any) -> None:
     assert client.goaway_code() is None
     assert len(of_kind(client.events, events.MESSAGE)) == 300
     assert len(of_kind(client.events, events.ENDED)) == 150
-    # A flood of them is waste, for which the owner has a budget.
+    # A flood of empty frames is waste, for which the owner has a budget.
     client.send(request(301, path=MANY))
     client.send(wire.data(301, b"") * 5_000)
     assert client.goaway_code() is None
@@ -109,7 +109,7 @@ def test_unread_streams_do_not_block_the_others(implementation: Any, reader: str
         target, source = source, target
     for stream in unread:
         target.hold(stream)
-        # Some beyond what a window has.
+        # Some beyond the window.
         for _ in range(6):
             source.send(stream, bytes(MIB))
         pair.move()

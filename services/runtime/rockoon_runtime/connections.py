@@ -94,7 +94,7 @@ class ConnectionSettings:
     resets_per_second: int = setting(
         2000,
         "calls that one connection may cancel per second, with a burst of ten times as many; more "
-        "end it",
+        "end it. A call beyond streams_per_connection_max counts as 20",
         minimum=10,
         maximum=1_000_000,
     )

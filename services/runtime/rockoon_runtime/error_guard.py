@@ -176,7 +176,7 @@ class ErrorTableGuard:
                 break
         self._may_answer()
         if path in self._internal:
-            # Without access keys any caller can call such a method.
+            # Without access keys any caller can call an internal method.
             context.connection.mark_internal(is_trusted=self._gate is not None)
 
     def _guarded(

@@ -207,8 +207,8 @@ impl<B: Body> Core<B> {
         Cow::Owned(left)
     }
 
-    /// This side has ended a stream before the peer did: what the peer sends until it notices has
-    /// no effect, and is no waste.
+    /// This side has ended a stream before the peer did. DATA that the peer sends until it notices
+    /// the end is no waste.
     pub fn ended_early(&mut self) {
         let bytes_max = self.limits.connection_window_bytes as usize;
         let more = self.limits.stream_window_bytes as usize;

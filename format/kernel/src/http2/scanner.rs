@@ -1,7 +1,7 @@
 //! Reads the heads of frames before h2 does, to cut the input into turns and to count its cost.
 //!
-//! It decides nothing about the protocol: h2 receives each byte, and is the judge of it. The only
-//! exception are empty DATA frames, which have no effect: h2 ends a connection after 100 of them.
+//! It decides nothing about the protocol: h2 receives and judges each byte. Empty DATA frames are the
+//! only exception. They have no effect, and h2 ends a connection after 100 empty frames.
 
 use fnv::FnvHashMap;
 

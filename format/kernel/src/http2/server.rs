@@ -27,8 +27,8 @@ use super::{Event, Pieces};
 const RESET_STREAMS_MAX: usize = 1_000;
 const RESET_SECONDS: u64 = 2;
 
-/// Resets that a stream beyond `streams_max` counts as. Its peer ignores SETTINGS; an honest peer
-/// opens such streams before it has received them.
+/// Resets that a stream beyond `streams_max` counts as. Its peer ignores SETTINGS. An honest peer
+/// opens more streams only before it has received SETTINGS.
 const REFUSED_RESETS: u32 = 20;
 
 const STREAM_MAX: u32 = i32::MAX as u32;
@@ -643,7 +643,7 @@ impl<B: Body, R: Routes> ServerSession<B, R> {
         Ok((is_stream, route, metadata, timeout))
     }
 
-    /// Report what has arrived on a stream; returns false if the stream is over.
+    /// Report messages and the end of a stream; returns false if the stream is over.
     fn read(&mut self, number: u32) -> bool {
         if !self.streams.contains_key(&number) {
             return number == 0 || number > self.core.highest;
