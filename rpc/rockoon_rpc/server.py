@@ -30,7 +30,7 @@ LISTEN_BACKLOG = 4096
 # as the calls in progress; an ended connection counts like some calls.
 ENDED_CALLS_MIN = 500
 CALLS_OF_A_CONNECTION = 5
-ENDED_SECONDS = 2.0
+ENDED_SECONDS = 1.0
 # Of the time, that `on_many_ended` may need.
 ENDED_SHARE = 0.01
 # How long callers may take to end their side of connections when a server has stopped.
