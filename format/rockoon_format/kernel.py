@@ -15,7 +15,7 @@ except ImportError:
     rockoon_kernel = None  # type: ignore[assignment]
 
 VARIABLE = "ROCKOON_KERNEL"
-INTERFACE = 21
+INTERFACE = 22
 """What of the compiled one is called here; `format/kernel/src/lib.rs` has the same number."""
 COMPILED, NUMPY, AUTO = "compiled", "numpy", "auto"
 

@@ -6,7 +6,6 @@ are raised as `grpc.aio.AioRpcError`, as by gRPC's own calls.
 
 import asyncio
 from collections.abc import Callable, Generator, Sequence
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NoReturn, Self, cast
 
 import grpc
@@ -185,10 +184,8 @@ class ClientCall:
             self.end(grpc.StatusCode.INTERNAL, f"the call cannot be sent: {failure_text(error)}")
             raise
 
-    def opened(self, connection: "ClientConnection", stream: int) -> None:
-        """The call is sent."""
-        self.connection = connection
-        self.id = stream
+    def opened(self) -> None:
+        """The call with a stream of requests has begun; overridden."""
 
     async def wait_for_connection(self) -> None:
         """Return when the call is sent.
@@ -235,7 +232,13 @@ class ClientCall:
         if self._callbacks is not None:
             callbacks, self._callbacks = self._callbacks, None
             for callback in callbacks:
-                callback(self)
+                try:
+                    callback(self)
+                except Exception as error:  # noqa: BLE001 - of the caller's, and reported
+                    # Other calls of the turn, and other deadlines, follow.
+                    asyncio.get_running_loop().call_exception_handler(
+                        {"message": "a callback of a call failed", "exception": error}
+                    )
 
     def _notify_waiting(self) -> None:
         """The call is over; overridden."""
@@ -344,23 +347,31 @@ class UnaryCall(ClientCall):
     ) -> None:
         self._answer: Any = None
         self._waiting: asyncio.Future[None] | None = None
-        super().__init__(method, request, timeout, metadata, waits)
+        ClientCall.__init__(self, method, request, timeout, metadata, waits)
 
     def answered(
         self, status: int, details: str, trailing: Metadata, message: bytes | None
     ) -> None:
         """The server has answered (ANSWER)."""
         if status == 0 and message is not None:
-            # If it raises, the call is over, and the status of the server has no effect.
-            with suppress(aio.AioRpcError):
-                self._answer = self._parsed(message)
-        self.finished(status, details, trailing)
+            parse = self.method.parse
+            try:
+                self._answer = message if parse is None else parse(message)
+            except Exception as error:  # noqa: BLE001 - the failure of the call
+                text = f"the answer cannot be read: {failure_text(error)}"
+                self.end(grpc.StatusCode.INTERNAL, text)
+            else:
+                self.end(_OK, details, trailing)
+        else:
+            self.finished(status, details, trailing)
 
     def sent_all(self) -> None:
         """A long request is sent (ROOM)."""
 
     def _notify_waiting(self) -> None:
-        _notify(self._waiting)
+        waiting = self._waiting
+        if waiting is not None and not waiting.done():
+            waiting.set_result(None)
 
     def __await__(self) -> Generator[Any, None, Any]:
         if self._code is None:
@@ -404,8 +415,7 @@ class StreamCall(ClientCall, MessageStream):
         self._sending: asyncio.Task[None] | None = None
         ClientCall.__init__(self, method, request, timeout, metadata, waits)
 
-    def opened(self, connection: "ClientConnection", stream: int) -> None:
-        super().opened(connection, stream)
+    def opened(self) -> None:
         if self._requests is not None:
             self._sending = asyncio.get_running_loop().create_task(self._send_all())
 

@@ -35,17 +35,18 @@ class ClientConnection(Connection):
 
     reads_once = False
 
+    __slots__ = ("_channel", "_deadlines", "begun", "ended", "is_leaving", "reason")
+
     def __init__(self, channel: "Channel") -> None:
         session = channel.sessions.ClientSession(channel.limits)
         super().__init__(session, channel.limits, channel.liveness)
-        self.is_internal = True
         self.address = channel.address
         self.is_leaving = False
         self.reason = ""
-        self.begun: asyncio.Future[None] = self._loop.create_future()
-        self.ended: asyncio.Future[None] = self._loop.create_future()
+        self.begun: asyncio.Future[None] = self.loop.create_future()
+        self.ended: asyncio.Future[None] = self.loop.create_future()
         self._channel = channel
-        self._deadlines = Deadlines(self.streams, self._loop)
+        self._deadlines = Deadlines(self.streams, self.loop)
 
     @property
     def is_open(self) -> bool:
@@ -62,7 +63,7 @@ class ClientConnection(Connection):
         stream = self.session.request(
             method.head,
             call.message,
-            None if deadline is None else deadline - self._loop.time(),
+            None if deadline is None else deadline - self.loop.time(),
             call.metadata,
             not method.receives_stream,
         )
@@ -71,7 +72,10 @@ class ClientConnection(Connection):
         self.streams[stream] = call
         if deadline is not None:
             self._deadlines.add(deadline, stream)
-        call.opened(self, stream)
+        call.connection = self
+        call.id = stream
+        if method.sends_stream:
+            call.opened()
         self.wrote()
         return True
 

@@ -14,7 +14,7 @@ Invariants
 import asyncio
 import contextlib
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 from weakref import WeakKeyDictionary
 
@@ -24,7 +24,7 @@ from rockoon_rpc.limits import Limits
 from rockoon_rpc.liveness import Liveness, PeerWatch
 from rockoon_rpc.session import ErrorCode, Event, Session
 from rockoon_rpc.stream import MessageStream
-from rockoon_rpc.turns import Turns
+from rockoon_rpc.turns import Line, Turns
 
 # What may wait for the transport before senders wait.
 WRITE_HIGH_BYTES = 1 << 20
@@ -41,10 +41,12 @@ class Connection(asyncio.BufferedProtocol):
         session: parses and writes the protocol.
         limits: of the connection.
         liveness: None never sends PING.
+        line: of its kind at the running loop; None: this side opens the connection, so its input
+            never waits for the input of another connection.
 
     Attributes:
         address: of the peer, "" before it is known.
-        is_internal: see `Waiting`.
+        loop: of the connection.
         is_choked: the transport holds as many bytes as it should.
         is_lost: the connection has ended.
         is_closing: this side ends the connection; nothing further is written.
@@ -72,22 +74,35 @@ class Connection(asyncio.BufferedProtocol):
     # before that; a client does not, since it has chosen its server.
     reads_once: ClassVar[bool] = True
 
+    __slots__ = (
+        "__weakref__", "_before_flush", "_buffer", "_deferred", "_has_flush", "_is_in_line",
+        "_is_in_turn", "_is_paused", "_line", "_liveness", "_pause_seconds", "_wanting", "_watch",
+        "_writes", "_writes_before", "address", "arrives_alone", "is_choked", "is_closing",
+        "is_lost", "limits", "loop", "session", "streams", "transport",
+    )  # fmt: skip
+
     def __init_subclass__(cls) -> None:
         cls._handlers = {kind: getattr(cls, name) for kind, name in cls.event_methods.items()}
 
-    def __init__(self, session: Session, limits: Limits, liveness: Liveness | None) -> None:
+    def __init__(
+        self,
+        session: Session,
+        limits: Limits,
+        liveness: Liveness | None,
+        line: Line | None = None,
+    ) -> None:
         self.session = session
         self.limits = limits
         self.address = ""
-        self.is_internal = False
         self.transport: Any = None
         self.is_choked = self.is_lost = self.is_closing = False
         self.arrives_alone = False
         self.streams: dict[int, Any] = {}
         self._liveness = liveness
         self._watch: PeerWatch | None = None
-        self._loop = asyncio.get_running_loop()
-        buffers = self._buffers.setdefault(self._loop, {})
+        self._line = line
+        self.loop = asyncio.get_running_loop()
+        buffers = self._buffers.setdefault(self.loop, {})
         buffer = buffers.get(limits.turn_bytes)
         if buffer is None:
             buffer = buffers[limits.turn_bytes] = memoryview(bytearray(limits.turn_bytes))
@@ -102,9 +117,11 @@ class Connection(asyncio.BufferedProtocol):
         # Until the next turn, if the peer has sent much without effect.
         self._pause_seconds = 0.0
         # Called before the next flush.
-        self._before_flush: list[Callable[[], None]] = []
+        self._before_flush: list[Callable[[], None]] | None = None
         # Streams with senders that wait for room.
-        self._wanting: list[MessageStream] = []
+        self._wanting: list[MessageStream] | None = None
+        # Input that waits for the next turn, since connections have cost enough in this iteration.
+        self._deferred = b""
 
     @property
     def signs_of_life(self) -> int:
@@ -144,10 +161,10 @@ class Connection(asyncio.BufferedProtocol):
         self.flush()
         if self._is_paused:
             self._join_line()
-        wanting, self._wanting = self._wanting, []
-        for stream in wanting:
+        wanting, self._wanting = self._wanting, None
+        for stream in wanting or ():
             if self.is_choked and not stream.is_closed:
-                self._wanting.append(stream)
+                self.await_room(stream)
             elif stream.is_closed or not stream.is_pending:
                 # ROOM notifies streams that are pending.
                 stream.notify_room()
@@ -160,6 +177,13 @@ class Connection(asyncio.BufferedProtocol):
             self._watch.signs += 1
         if self.is_closing:
             return
+        line = self._line
+        if line is not None:
+            if self._deferred or (line.cost >= line.notice_at and line.is_used_up()):
+                self._deferred += self._buffer[:count]
+                self._pause()
+                return
+            line.cost += 1 + (count >> 10)
         self._take_turn(self._buffer[:count])
         is_filled = self.reads_once and count == len(self._buffer)
         if is_filled or self._must_wait:
@@ -180,8 +204,12 @@ class Connection(asyncio.BufferedProtocol):
             self._is_in_turn = False
         self.flush()
 
-    def _handle(self, received: list[Event]) -> None:
-        self.arrives_alone = len(received) == 1
+    def _handle(self, received: Sequence[Event]) -> None:
+        count = len(received)
+        self.arrives_alone = count == 1
+        line = self._line
+        if line is not None:
+            line.cost += count
         handlers = self._handlers
         streams = self.streams
         for event in received:
@@ -219,10 +247,11 @@ class Connection(asyncio.BufferedProtocol):
             return
         self._is_in_line = True
         pause, self._pause_seconds = self._pause_seconds, 0.0
+        line = Turns.of_loop().own if self._line is None else self._line
         if pause:
-            self._loop.call_later(pause, Turns.of_loop().join, self)
+            self.loop.call_later(pause, line.join, self)
         else:
-            Turns.of_loop().join(self)
+            line.join(self)
 
     def next_turn(self) -> None:
         """Handle kept bytes, or read again; see `Turns`."""
@@ -230,8 +259,11 @@ class Connection(asyncio.BufferedProtocol):
         # If answers fill the transport, `resume_writing` joins the line again.
         if self.is_lost or self.is_closing or self.transport.is_closing() or self._is_full:
             return
-        if self.session.is_behind:
-            self._take_turn(b"")
+        deferred, self._deferred = self._deferred, b""
+        if self._line is not None:
+            self._line.cost += 1 + (len(deferred) >> 10)
+        if deferred or self.session.is_behind:
+            self._take_turn(deferred)
             if self.is_closing:
                 return
         if self._must_wait:
@@ -256,11 +288,13 @@ class Connection(asyncio.BufferedProtocol):
             self.flush()
         else:
             self._has_flush = True
-            self._loop.call_soon(self._flush_soon)
+            self.loop.call_soon(self._flush_soon)
 
     def before_flush(self, callback: Callable[[], None]) -> None:
         """Call `callback` once, before the output of this turn, or of this iteration of the loop,
         is written: messages that it queues leave in the same write."""
+        if self._before_flush is None:
+            self._before_flush = []
         self._before_flush.append(callback)
         # Other messages of this iteration leave in the same write.
         self._writes += 1
@@ -281,18 +315,16 @@ class Connection(asyncio.BufferedProtocol):
             finally:
                 self._has_flush = had_flush
         while not (self.is_choked or self.is_lost or self.is_closing):
-            pieces = self.session.output()
-            if not pieces:
-                return
-            if len(pieces) == 1:
+            # Output makes room in the session for messages that waited.
+            pieces, made_room = self.session.output()
+            count = len(pieces)
+            if count == 1:
                 self.transport.write(pieces[0])
-            else:
+            elif count:
                 self.transport.writelines(pieces)
-            # Output made room in the session for messages that waited.
-            made_room = self.session.events()
             if made_room:
                 self._handle(made_room)
-            elif len(pieces) == 1 and len(pieces[0]) <= WHOLE_OUTPUT_BYTES_MAX:
+            elif not count or (count == 1 and len(pieces[0]) <= WHOLE_OUTPUT_BYTES_MAX):
                 return
 
     def ping(self) -> None:
@@ -302,6 +334,8 @@ class Connection(asyncio.BufferedProtocol):
     def await_room(self, stream: MessageStream) -> None:
         """Notify a stream's sender when the transport has room again."""
         if self.is_choked:
+            if self._wanting is None:
+                self._wanting = []
             self._wanting.append(stream)
 
     # Ends.
@@ -353,7 +387,7 @@ class Connection(asyncio.BufferedProtocol):
         stream = self.streams.pop(stream_id, None)
         if stream is not None:
             stream.failed(code, reason)
-            self.stream_over()
+        self.stream_over()
 
     def _room(self, stream_id: int) -> None:
         stream = self.streams.get(stream_id)

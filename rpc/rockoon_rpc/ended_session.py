@@ -22,15 +22,12 @@ class EndedSession:
     def receive(self, data: Buffer) -> list[Event]:
         return []
 
-    def events(self) -> list[Event]:
-        return []
-
     def hold(self, stream: int) -> None: ...
 
     def resume(self, stream: int) -> None: ...
 
-    def output(self) -> Sequence[Buffer]:
-        return ()
+    def output(self) -> tuple[Sequence[Buffer], Sequence[Event]]:
+        return (), ()
 
     def send(self, stream: int, message: bytes | list[bytes], framed: bool = False) -> bool:
         return True

@@ -35,6 +35,8 @@ from rockoon_rpc.session import ErrorCode, Metadata, Route
 _GRPC = b"application/grpc"
 _ANSWER_HEADERS = [(b":status", b"200"), (b"content-type", _GRPC)]
 _STATUS_MAX = 16
+# Resets that a stream beyond `streams_max` counts as; see `session.WASTE`.
+_REFUSED_RESETS = 20
 # A status of HTTP as a status of gRPC (gRPC's http-grpc-status-mapping.md).
 _HTTP_STATUSES = {
     b"400": INTERNAL,
@@ -118,7 +120,9 @@ class FallbackServerSession(LibrarySession):
         stream_id = event.stream_id
         self._last_stream = stream_id
         self._calls += 1
-        if self._is_leaving or len(self._streams) >= self._limits.streams_max:
+        is_full = len(self._streams) >= self._limits.streams_max
+        if self._is_leaving or is_full:
+            self._resets += _REFUSED_RESETS - 1 if is_full else 0
             self._refuse_stream(stream_id, ErrorCode.REFUSED_STREAM, "")
         elif self._check_headers(event, is_trailer=False):
             self._refuse_stream(stream_id, ErrorCode.PROTOCOL_ERROR, "")

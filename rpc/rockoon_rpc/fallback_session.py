@@ -179,6 +179,8 @@ class LibrarySession:
         self._ended: OrderedDict[int, None] = OrderedDict()
         self._was_reset: OrderedDict[int, None] = OrderedDict()
         self._pings = 0
+        # That the peer may still send on streams which this side has ended before the peer did.
+        self._late_bytes = 0
 
     # Input.
 
@@ -191,9 +193,9 @@ class LibrarySession:
                 self._break(failure.code, str(failure))
             else:
                 self._end_turn()
-        return self.events()
+        return self._take_events()
 
-    def events(self) -> list[Event]:
+    def _take_events(self) -> list[Event]:
         found, self._events = self._events, []
         return found
 
@@ -256,7 +258,9 @@ class LibrarySession:
             return
         elif kind == _RST_STREAM:
             self._count_reset(stream_id)
-        elif kind != _DATA or stream_id not in self._streams:
+        elif kind == _DATA and (stream_id in self._streams or self._is_late(len(frame))):
+            pass
+        else:
             self._idle_frames += 1
             if kind == _SETTINGS:
                 self._frames += len(self._library.streams) // _STREAMS_PER_FRAME
@@ -272,6 +276,13 @@ class LibrarySession:
             handler = self._handlers.get(type(event))
             if handler is not None:
                 handler(self, event)
+
+    def _is_late(self, frame_bytes: int) -> bool:
+        """Whether DATA of a stream that is over was on its way when this side ended the stream."""
+        if self._late_bytes < frame_bytes:
+            return False
+        self._late_bytes -= frame_bytes
+        return True
 
     def _feed(self, data: bytes) -> list[Any]:
         """Let the library handle bytes; return its events."""
@@ -461,12 +472,12 @@ class LibrarySession:
 
     # Output.
 
-    def output(self) -> Sequence[Buffer]:
+    def output(self) -> tuple[Sequence[Buffer], Sequence[Event]]:
         self._collect()
         pieces, self._pieces = self._pieces, []
         self._data_bytes = 0
         self._pump()
-        return pieces
+        return pieces, self._take_events()
 
     def _collect(self) -> None:
         """Move the library's output to the pieces of this session's."""
@@ -586,6 +597,8 @@ class LibrarySession:
         with contextlib.suppress(StreamClosedError):
             self._library.reset_stream(stream_id, code)
             remember(self._was_reset, stream_id)
+            more = self._limits.stream_window_bytes
+            self._late_bytes = min(self._late_bytes + more, self._limits.connection_window_bytes)
 
     def ping(self) -> None:
         if self._is_over:

@@ -33,7 +33,8 @@ class Limits:
         idle_frames_burst, idle_frames_per_second: frames without effect (PING, SETTINGS, PRIORITY,
             WINDOW_UPDATE, GOAWAY, empty DATA, unknown types) before the connection ends.
         resets_burst, resets_per_second: streams that the peer resets, or that a server resets
-            because of the peer, before the connection ends.
+            because of the peer, before the connection ends. A stream beyond `streams_max` counts as
+            20 resets.
         calm_seconds: for which a server closes new connections of an address after a connection of
             that address has used up a budget.
     """

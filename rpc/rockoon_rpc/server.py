@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import socket
 import ssl
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -25,11 +26,13 @@ from rockoon_rpc.server_connection import ServerConnection
 from rockoon_rpc.session import Implementation, Route, ServerSession
 
 LISTEN_BACKLOG = 4096
-# `on_many_ended` is called so long after this many calls of ended connections; an ended connection
-# counts like some calls.
+# `on_many_ended` is called so long after this many calls of ended connections, if they are as many
+# as the calls in progress; an ended connection counts like some calls.
 ENDED_CALLS_MIN = 500
 CALLS_OF_A_CONNECTION = 5
-ENDED_SECONDS = 2.0
+ENDED_SECONDS = 1.0
+# Of the time, that `on_many_ended` may need.
+ENDED_SHARE = 0.01
 # How long callers may take to end their side of connections when a server has stopped.
 STOP_SECONDS_MAX = 1.0
 
@@ -61,8 +64,8 @@ class Server:
     Args:
         guard: chooses the handler of each method; None leaves it to the handlers.
         calls_max: calls in progress; further ones are refused. None for any number.
-        calls_per_address_max: calls of one address in progress; further ones are refused, except
-            those on internal connections.
+        calls_per_address_max: calls of one address in progress; further ones are refused. Internal
+            connections have half as many in addition; trusted ones have no bound.
         connections_max: open connections; further ones are closed at once.
         addresses: shares of addresses; several servers may have the same object.
         handshake_seconds_max: how long a connection may take to begin HTTP/2.
@@ -111,6 +114,7 @@ class Server:
         # Open calls of ended connections since the last call of it.
         self._ended_calls = 0
         self._ended_timer: asyncio.TimerHandle | None = None
+        self._ended_seconds = 0.0
         self._generic: list[grpc.GenericRpcHandler] = []
         self._handlers: dict[str, Any] = {}
         self._routes: dict[str, Route] = {}
@@ -271,27 +275,40 @@ class Server:
         if self.is_stopping:
             self.look_quiet()
 
-    def calls_ended(self, calls: int) -> None:
+    def connection_ended(self, calls: int) -> None:
         """A connection has ended.
 
         Args:
-            calls: that were open.
+            calls: that were open, without those that waited for something.
         """
-        self._ended_calls += calls + CALLS_OF_A_CONNECTION
+        self._count_ended(calls + CALLS_OF_A_CONNECTION)
+
+    def _count_ended(self, calls: int) -> None:
+        """Count calls of ended connections whose memory is free."""
+        self._ended_calls += calls
         if (
             self._ended_calls >= ENDED_CALLS_MIN
             and self._on_many_ended is not None
             and self._ended_timer is None
             and not self.is_stopping
         ):
-            loop = asyncio.get_running_loop()
-            self._ended_timer = loop.call_later(ENDED_SECONDS, self._many_ended)
+            self._await_ends()
+
+    def _await_ends(self) -> None:
+        seconds = max(ENDED_SECONDS, self._ended_seconds / ENDED_SHARE)
+        self._ended_timer = asyncio.get_running_loop().call_later(seconds, self._many_ended)
 
     def _many_ended(self) -> None:
         self._ended_timer = None
+        if self._ended_calls < len(self._calls):
+            # Calls in progress make it cost more, and return less.
+            self._await_ends()
+            return
         self._ended_calls = 0
         assert self._on_many_ended is not None
+        began = time.monotonic()
         self._on_many_ended()
+        self._ended_seconds = time.monotonic() - began
 
     def calm(self, connection: ServerConnection, reason: str) -> None:
         """A connection has used up a budget."""
@@ -304,10 +321,12 @@ class Server:
             return False
         connection = call.connection
         share_max = self._calls_per_address_max
+        if share_max is not None and connection.is_internal:
+            share_max += share_max // 2
         if (
             share_max is not None
             and connection.share.calls >= share_max
-            and not connection.is_internal
+            and not connection.is_trusted
         ):
             refusal = f"this address has {share_max} calls in progress, as many as it may have"
             call.end(grpc.StatusCode.RESOURCE_EXHAUSTED, refusal)
@@ -322,6 +341,9 @@ class Server:
     def left(self, call: ServerCall) -> None:
         """A call that waited is over."""
         self._calls.discard(call)
-        call.connection.share.calls -= 1
+        connection = call.connection
+        connection.share.calls -= 1
+        if connection.is_lost or connection.is_closing:
+            self._count_ended(1)
         if self.is_stopping:
             self.look_quiet()

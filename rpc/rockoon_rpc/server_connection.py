@@ -17,6 +17,7 @@ from rockoon_rpc.methods import Method
 from rockoon_rpc.receipts import Receipts
 from rockoon_rpc.server_call import ServerCall
 from rockoon_rpc.session import ErrorCode, Metadata, ServerSession
+from rockoon_rpc.turns import Turns
 
 if TYPE_CHECKING:
     from rockoon_rpc.server import Server
@@ -40,6 +41,8 @@ class ServerConnection(Connection):
         share: of its address.
 
     Attributes:
+        is_internal: the peer has called a method for the cluster's services.
+        is_trusted: the peer has proven to be a service of the cluster.
         is_ready: the peer's SETTINGS have arrived.
         is_leaving: it ends with its last call.
     """
@@ -54,20 +57,26 @@ class ServerConnection(Connection):
     }
     session: ServerSession
 
+    __slots__ = (
+        "_auth_context", "_idle_budget", "_idle_looks", "_is_calmed", "_peer", "_receipts",
+        "_request_timer", "_requests_due", "_reset_budget", "_timer", "is_internal", "is_leaving",
+        "is_ready", "is_trusted", "server", "share",
+    )  # fmt: skip
+
     def __init__(self, server: "Server", share: Share) -> None:
         session = server.new_session()
-        super().__init__(session, server.limits, server.liveness)
-        self.loop = self._loop
+        super().__init__(session, server.limits, server.liveness, Turns.of_loop().clients)
         self.server = server
         self.share = share
         self.address = share.address
+        self.is_internal = self.is_trusted = False
         self.is_ready = self.is_leaving = self._is_calmed = False
-        self.receipts = Receipts(super().ping)
+        self._receipts: Receipts | None = None
         # Ends of the handshake, then looks at how long it has been idle.
         self._timer: asyncio.TimerHandle | None = None
         self._idle_looks = 0
         # Requests that are not complete, by number of the stream: the end of their time.
-        self._requests_due: dict[int, float] = {}
+        self._requests_due: dict[int, float] | None = None
         self._request_timer: asyncio.TimerHandle | None = None
         self._idle_budget: Budget | None = None
         self._reset_budget: Budget | None = None
@@ -81,19 +90,31 @@ class ServerConnection(Connection):
         self.server.connected(self)
         self._timer = self.loop.call_later(self.server.handshake_seconds_max, transport.abort)
 
-    def mark_internal(self) -> None:
-        """The peer is a service of the cluster."""
-        self.is_internal = self.share.is_internal = True
+    def mark_internal(self, *, is_trusted: bool) -> None:
+        """The peer has called a method for the cluster's services: the connection changes to their
+        line.
+
+        Args:
+            is_trusted: the peer has proven to be a service. Its calls have no bound, and its
+                address has no pauses.
+        """
+        if not self.is_internal:
+            self.is_internal = True
+            self._line = Turns.of_loop().services
+        if is_trusted:
+            self.is_trusted = self.share.is_internal = True
 
     def connection_lost(self, failure: BaseException | None) -> None:
-        open_streams = self.session.open_streams
+        # Calls that wait for something end later.
+        unfinished = self.session.open_streams - len(self.streams)
         super().connection_lost(failure)
-        self.server.calls_ended(open_streams)
+        self.server.connection_ended(unfinished)
         for timer in (self._timer, self._request_timer):
             if timer is not None:
                 timer.cancel()
-        self._requests_due.clear()
-        self.receipts.lost()
+        self._requests_due = None
+        if self._receipts is not None:
+            self._receipts.lost()
         self.server.disconnected(self)
 
     def _ready(self) -> None:
@@ -128,6 +149,13 @@ class ServerConnection(Connection):
         if self._auth_context is None:
             self._auth_context = certificate_context(self.transport.get_extra_info("ssl_object"))
         return self._auth_context
+
+    @property
+    def receipts(self) -> Receipts:
+        """Answers that the peer has not confirmed."""
+        if self._receipts is None:
+            self._receipts = Receipts(super().ping)
+        return self._receipts
 
     def ping(self) -> None:
         self.receipts.probe()
@@ -203,18 +231,21 @@ class ServerConnection(Connection):
             stream.peer_ended()
 
     def _reset(self, stream_id: int, code: int, reason: str) -> None:
-        self._requests_due.pop(stream_id, None)
-        self.receipts.reset(stream_id)
+        if self._requests_due:
+            self._requests_due.pop(stream_id, None)
+        self._late_reset(stream_id)
         super()._reset(stream_id, code, reason)
-        self.stream_over()
 
     def _late_reset(self, stream_id: int) -> None:
-        self.receipts.reset(stream_id)
+        if self._receipts is not None:
+            self._receipts.reset(stream_id)
 
     # Requests that are not complete.
 
     def _awaited(self, stream_id: int) -> None:
         due = self.loop.time() + self.limits.request_seconds_max
+        if self._requests_due is None:
+            self._requests_due = {}
         self._requests_due[stream_id] = due
         if self._request_timer is None:
             self._request_timer = self.loop.call_at(due, self._end_late_requests)
@@ -232,12 +263,13 @@ class ServerConnection(Connection):
         now = self.loop.time()
         late = f"the request was not complete after {self.limits.request_seconds_max:g} s"
         status: int = grpc.StatusCode.DEADLINE_EXCEEDED.value[0]
+        requests = self._requests_due or {}
         # In the order of their headers.
-        for stream_id, due in list(self._requests_due.items()):
+        for stream_id, due in list(requests.items()):
             if due > now:
                 self._request_timer = self.loop.call_at(due, self._end_late_requests)
                 break
-            del self._requests_due[stream_id]
+            del requests[stream_id]
             self.session.finish(stream_id, status, late)
         self.wrote()
         self.stream_over()

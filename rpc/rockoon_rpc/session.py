@@ -43,7 +43,8 @@ PONG = 4
 # reported by RESET with REFUSED_STREAM behind this event.
 GOAWAY = 5
 # What the peer caused in this turn, if it is more than an honest peer causes with each call:
-# (idle_frames, resets). The owner has budgets for both.
+# (idle_frames, resets). The owner has budgets for both. A stream beyond `streams_max` counts as 20
+# resets. DATA of a stream that this side has ended before the peer did is no idle frame.
 WASTE = 6
 # The peer has broken the protocol, or `close` was called: (code: int, reason: str). GOAWAY is in
 # the output; the owner writes it and closes the connection. No event follows. A server's session
@@ -118,11 +119,6 @@ class Session(Protocol):
         """Whether bytes are kept for the next turn."""
         ...
 
-    def events(self) -> list[Event]:
-        """Events that no `receive` has returned: ROOM of streams whose messages went to the output
-        when `output` made room there."""
-        ...
-
     def hold(self, stream: int) -> None:
         """Send the peer no WINDOW_UPDATE for a stream until `resume`. Other streams of the
         connection are not affected."""
@@ -132,10 +128,14 @@ class Session(Protocol):
 
     # Output.
 
-    def output(self) -> Sequence[Buffer]:
-        """Bytes to write next, in pieces; empty if there are none. At most about a megabyte: call
-        it again when the transport has room. Long messages are pieces of the objects that were
-        sent, not copied."""
+    def output(self) -> tuple[Sequence[Buffer], Sequence[Event]]:
+        """Bytes to write next, and events that no `receive` has returned.
+
+        Returns:
+            The bytes in pieces; empty if there are none. At most about a megabyte: call `output`
+            again when the transport has room. Long messages are pieces of the objects that were
+            sent, not copied. The events: ROOM of streams whose messages went to the output.
+        """
         ...
 
     @property

@@ -9,8 +9,8 @@ import rockoon_broker.metrics
 import rockoon_gateway.metrics
 import rockoon_nameserver.metrics
 import rockoon_offset.metrics
+import rockoon_runtime.connections
 from rockoon_runtime.calls import RPC_LATENCY
-from rockoon_runtime.connections import CLOSED
 from rockoon_runtime.telemetry.metrics import Kind, Metric
 from rockoon_runtime.telemetry.prometheus import names_on_page
 from rockoon_runtime.tls import CERTIFICATE_LEFT
@@ -27,11 +27,11 @@ def metrics_of_services() -> list[Metric]:
         rockoon_offset.metrics.TABLE,
         rockoon_nameserver.metrics.TABLE,
         rockoon_gateway.metrics.TABLE,
+        rockoon_runtime.connections.TABLE,
     )
     return [
         RPC_LATENCY,
         CERTIFICATE_LEFT,
-        CLOSED,
         *(metric for table in tables for metric in table),
     ]
 

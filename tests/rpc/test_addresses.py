@@ -12,9 +12,9 @@ import pytest
 from rockoon_rpc.addresses import Addresses
 from rockoon_rpc.limits import Limits
 from rockoon_rpc.server import Server
+from rockoon_rpc.session import ErrorCode
 from support import http2_frames as frames
 from support.eventually import eventually
-from support.http2_frames import ErrorCode
 from support.raw_http2 import call, head, raw_peer
 from support.waiting import DEADLINE_SECONDS
 
@@ -26,16 +26,24 @@ class Callee:
 
     def __init__(self) -> None:
         self.may_answer = asyncio.Event()
-        self.parked = 0
+        self.parked = self.cancelled = 0
+        # A call that is cancelled has something to do first.
+        self.must_finish = False
 
     async def unary(self, request: bytes, _context: Any) -> bytes:
         return request
 
     async def parks(self, request: bytes, context: Any) -> bytes:
-        if request == b"internal":
-            context.connection.mark_internal()
+        if request in (b"trusted", b"internal"):
+            context.connection.mark_internal(is_trusted=request == b"trusted")
         self.parked += 1
-        await self.may_answer.wait()
+        try:
+            await self.may_answer.wait()
+        except asyncio.CancelledError:
+            self.cancelled += 1
+            if self.must_finish:
+                await self.may_answer.wait()
+            raise
         return request
 
 
@@ -80,10 +88,49 @@ async def test_an_address_has_a_share_of_the_calls_and_gets_it_back() -> None:
 async def test_a_service_of_the_cluster_is_not_held_by_the_share() -> None:
     callee = Callee()
     async with served(callee, calls_per_address_max=1) as port, raw_peer(port) as peer:
-        await peer.send(parks(1, b"internal"))
+        await peer.send(parks(1, b"trusted"))
         await eventually(lambda: callee.parked == 1)
         await peer.send(call(3))
         assert await peer.is_answered(3)
+
+
+async def test_a_caller_that_pretends_to_be_a_service_has_a_larger_share_and_no_more() -> None:
+    """Without access keys any caller can call a method of the cluster's services."""
+    callee = Callee()
+    async with (
+        served(callee, calls_per_address_max=4) as port,
+        raw_peer(port) as fake,
+        raw_peer(port) as client,
+    ):
+        await fake.send(b"".join(parks(stream, b"internal") for stream in range(1, 12, 2)))
+        await eventually(lambda: callee.parked == 6)
+        await fake.send(call(13))
+        refused = await fake.until(lambda each: "grpc-status" in each.headers)
+        assert refused is not None
+        assert (refused.stream_id, refused.headers["grpc-status"]) == (13, "8")
+        # A service at the address of a client that has used up its share is still served.
+        await fake.send(frames.rst_stream(1, ErrorCode.CANCEL) + call(15))
+        assert await fake.is_answered(15)
+        await client.send(call(1))
+        refused = await client.until(lambda each: "grpc-status" in each.headers)
+        assert refused is not None
+        assert refused.headers["grpc-status"] == "8"
+
+
+async def test_an_address_that_pretends_to_be_a_service_has_pauses() -> None:
+    addresses = Addresses(calm_seconds=5, clock=lambda: 0.0)
+    few = Limits(idle_frames_burst=100, idle_frames_per_second=1)
+    callee = Callee()
+    async with served(callee, limits=few, addresses=addresses) as port:
+        async with raw_peer(port) as fake:
+            await fake.send(parks(1, b"internal"))
+            await eventually(lambda: callee.parked == 1)
+            await fake.send(500 * PING)
+            end = await fake.until(lambda each: each.kind == frames.GOAWAY)
+            assert end is not None
+            assert end.error is ErrorCode.ENHANCE_YOUR_CALM
+        async with raw_peer(port) as early:
+            assert await early.until(lambda _: False) is None
 
 
 async def test_an_address_that_floods_has_a_pause_and_is_served_again(
@@ -151,6 +198,55 @@ async def test_a_server_reports_when_many_calls_have_ended_with_their_connection
                 assert await peer.until(lambda each: each.kind == frames.PING)
         async with asyncio.timeout(DEADLINE_SECONDS):
             await reported.wait()
+
+
+async def test_a_server_reports_calls_of_ended_connections_when_their_servicers_have_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Before that their memory is not free."""
+    monkeypatch.setattr("rockoon_rpc.server.ENDED_SECONDS", 0.0)
+    reported = asyncio.Event()
+    callee = Callee()
+    callee.must_finish = True
+    async with served(callee, on_many_ended=reported.set) as port:
+        async with raw_peer(port) as peer:
+            await peer.send(b"".join(map(parks, range(1, 1_201, 2))))
+            await eventually(lambda: callee.parked == 600)
+        await eventually(lambda: callee.cancelled == 600)
+        assert not reported.is_set()
+        callee.may_answer.set()
+        async with asyncio.timeout(DEADLINE_SECONDS):
+            await reported.wait()
+
+
+async def test_a_server_reports_ended_calls_when_they_are_as_many_as_those_in_progress(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What the owner does then costs time for each call in progress."""
+    monkeypatch.setattr("rockoon_rpc.server.ENDED_SECONDS", 0.0)
+    looks, reports = 0, 0
+    look = Server._many_ended
+
+    def looked(server: Server) -> None:
+        nonlocal looks
+        looks += 1
+        look(server)
+
+    def reported() -> None:
+        nonlocal reports
+        reports += 1
+
+    monkeypatch.setattr(Server, "_many_ended", looked)
+    callee = Callee()
+    async with served(callee, on_many_ended=reported) as port:
+        async with raw_peer(port) as staying:
+            await staying.send(b"".join(map(parks, range(1, 1_601, 2))))
+            async with raw_peer(port) as leaving:
+                await leaving.send(b"".join(map(parks, range(1, 1_201, 2))))
+                await eventually(lambda: callee.parked == 1_400)
+            await eventually(lambda: callee.cancelled == 600 and looks >= 2)
+            assert reports == 0
+        await eventually(lambda: reports == 1)
 
 
 def test_no_flood_of_addresses_takes_memory(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,10 +12,11 @@ from grpc import aio
 
 from rockoon_rpc import channel as channel_module
 from rockoon_rpc.channel import Channel
+from rockoon_rpc.client_connection import ClientConnection
 from rockoon_rpc.liveness import Liveness
+from rockoon_rpc.session import ErrorCode
 from support import http2_frames as frames
 from support.eventually import eventually
-from support.http2_frames import ErrorCode
 from support.kernels import BOTH, each_kernel
 from support.raw_http2 import data
 from support.raw_server import raw_server
@@ -291,18 +292,20 @@ async def test_a_server_that_asks_for_calm_is_not_called_before_a_pause(
         assert came.empty()
 
 
-async def test_calls_of_one_iteration_of_the_loop_leave_together() -> None:
+async def test_calls_of_one_iteration_of_the_loop_leave_together(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     async with raw_server() as (address, came), Channel(address) as channel:
         await channel.channel_ready()
         server = await came.get()
-        connection: Any = channel._connection
         writes: list[bytes] = []
+        real = ClientConnection.flush
 
-        def flush(real: Any = connection.flush) -> None:
+        def flush(connection: ClientConnection) -> None:
             writes.append(b"")
-            real()
+            real(connection)
 
-        connection.flush = flush
+        monkeypatch.setattr(ClientConnection, "flush", flush)
         calls = [unary(channel) for _ in range(3)]
         for number in (1, 3, 5):
             assert await server.next_call() == number
@@ -311,16 +314,20 @@ async def test_calls_of_one_iteration_of_the_loop_leave_together() -> None:
             call.cancel()
 
 
-async def test_a_call_behind_another_leaves_at_once_and_calls_behind_several_together() -> None:
+async def test_a_call_behind_another_leaves_at_once_and_calls_behind_several_together(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     async with raw_server() as (address, came), Channel(address) as channel:
         await channel.channel_ready()
         server = await came.get()
         flushes = 0
 
-        def flush(real: Any = channel._connection.flush) -> None:  # type: ignore[union-attr]
+        real = ClientConnection.flush
+
+        def flush(connection: ClientConnection) -> None:
             nonlocal flushes
             flushes += 1
-            real()
+            real(connection)
 
         async def round_trip(count: int) -> int:
             """Returns how many writes there are before the caller waits."""
@@ -333,8 +340,7 @@ async def test_a_call_behind_another_leaves_at_once_and_calls_behind_several_tog
             assert [await call for call in calls] == [b"y"] * count
             return at_once
 
-        connection: Any = channel._connection
-        connection.flush = flush
+        monkeypatch.setattr(ClientConnection, "flush", flush)
         assert [await round_trip(count) for count in (1, 1, 1, 3, 3, 1, 1)] == [0, 1, 1, 1, 0, 0, 1]
 
 

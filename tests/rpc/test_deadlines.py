@@ -1,10 +1,14 @@
 """Deadlines of a connection's calls, by one timer."""
 
 import asyncio
+from typing import Any
 
+import grpc
 import pytest
 
+from rockoon_rpc.channel import Channel
 from rockoon_rpc.deadlines import ENDED_MAX, Deadlines
+from support.raw_server import raw_server
 from support.waiting import DEADLINE_SECONDS
 
 
@@ -36,6 +40,27 @@ async def test_calls_end_in_the_order_of_their_deadlines(reverse: bool) -> None:
     async with asyncio.timeout(DEADLINE_SECONDS):
         await last.wait()
     assert over == [5, 4, 2, 1, 0]
+
+
+async def test_a_callback_that_fails_stops_no_other_deadline() -> None:
+    """Nor the other answers of a turn."""
+    loop = asyncio.get_running_loop()
+    failures: list[Any] = []
+    loop.set_exception_handler(lambda _, context: failures.append(context["exception"]))
+
+    def fails(_call: Any) -> None:
+        raise ValueError("callback")
+
+    async with raw_server() as (address, _), Channel(address) as channel:
+        await channel.channel_ready()
+        method = channel.unary_unary("/test.Echo/Unary")
+        calls = [method(b"x", timeout=0.01 * number) for number in range(1, 4)]
+        for call in calls:
+            call.add_done_callback(fails)
+        async with asyncio.timeout(DEADLINE_SECONDS):
+            codes = [await call.code() for call in calls]
+    assert codes == [grpc.StatusCode.DEADLINE_EXCEEDED] * 3
+    assert list(map(str, failures)) == ["callback"] * 3
 
 
 async def test_deadlines_of_calls_that_are_over_are_not_kept() -> None:

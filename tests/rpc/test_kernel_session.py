@@ -36,15 +36,17 @@ class Pair:
             is_moving |= self.to_client()
 
     def to_server(self) -> bool:
-        raw = b"".join(self.client.output())
+        pieces, made_room = self.client.output()
+        raw = b"".join(pieces)
         self.of_server += self.server.receive(raw)
-        self.of_client += self.client.events()
+        self.of_client += made_room
         return bool(raw) or self.server.is_behind
 
     def to_client(self) -> bool:
-        raw = b"".join(self.server.output())
+        pieces, made_room = self.server.output()
+        raw = b"".join(pieces)
         self.of_client += self.client.receive(raw)
-        self.of_server += self.server.events()
+        self.of_server += made_room
         return bool(raw) or self.client.is_behind
 
     def opened(self, path: str = MANY, message: bytes | None = None) -> int:
@@ -65,7 +67,7 @@ def test_a_long_message_is_put_out_as_parts_of_the_object(in_pieces: bool) -> No
     stream = pair.opened()
     body = bytes(range(256)) * (MIB // 512)
     pair.server.send(stream, [b"front", body, b"back"] if in_pieces else body)
-    pieces = pair.server.output()
+    pieces, _ = pair.server.output()
     parts = [piece for piece in pieces if isinstance(piece, memoryview)]
     assert all(part.obj is body for part in parts)
     assert sum(map(len, parts)) > 0.9 * len(body)
@@ -82,7 +84,7 @@ def test_one_object_on_several_streams_is_not_copied() -> None:
     for stream in streams:
         pair.server.send(stream, body)
     pair.server.reset(streams[0], events.ErrorCode.CANCEL)
-    pieces = pair.server.output()
+    pieces, _ = pair.server.output()
     assert {id(piece.obj) for piece in pieces if isinstance(piece, memoryview)} == {id(body)}
     pair.of_client += pair.client.receive(b"".join(pieces))
     pair.move()
@@ -94,7 +96,7 @@ def test_short_messages_leave_in_one_piece() -> None:
     stream = pair.opened()
     for _ in range(100):
         assert pair.server.send(stream, b"short")
-    (piece,) = pair.server.output()
+    (piece,), _ = pair.server.output()
     assert isinstance(piece, bytes)
     pair.client.receive(piece)
 
@@ -103,7 +105,7 @@ def test_messages_of_a_turn_are_bounded() -> None:
     pair = Pair(Limits())
     stream = pair.opened()
     pair.client.send(stream, b"\0\0\0\0\1x" * 10_000, True)
-    raw = b"".join(pair.client.output())
+    raw = b"".join(pair.client.output()[0])
     turns = [len(messages(pair.server.receive(raw)))]
     while pair.server.is_behind:
         turns.append(len(messages(pair.server.receive(b""))))
@@ -116,7 +118,7 @@ def test_a_turn_that_is_cut_keeps_the_rest() -> None:
     stream = pair.opened()
     pair.client.send(stream, bytes(10_000))
     turns = 0
-    for piece in pair.client.output():
+    for piece in pair.client.output()[0]:
         pair.of_server += pair.server.receive(piece)
     while pair.server.is_behind:
         assert messages(pair.of_server) == []
@@ -146,7 +148,7 @@ def test_output_that_is_not_taken_is_bounded() -> None:
     for _ in range(10):
         pair.server.send(stream, bytes(MIB))
     sizes = []
-    while pieces := pair.server.output():
+    while pieces := pair.server.output()[0]:
         sizes.append(sum(map(len, pieces)))
         pair.of_client += pair.client.receive(b"".join(pieces))
     assert max(sizes) < 1.5 * MIB

@@ -9,9 +9,9 @@ import pytest
 
 from rockoon_rpc.receipts import WAITING_MAX, Receipts
 from rockoon_rpc.server import Server
+from rockoon_rpc.session import ErrorCode
 from support import http2_frames as frames
 from support.eventually import eventually
-from support.http2_frames import ErrorCode
 from support.raw_http2 import call, raw_peer
 
 

@@ -15,7 +15,7 @@ import pytest
 from rockoon_rpc import session as events
 from rockoon_rpc.limits import Limits
 from rockoon_rpc.session import ErrorCode
-from support import wire_frames as wire
+from support import http2_frames as wire
 from support.session_pairs import (
     IMPLEMENTATIONS,
     MANY,
@@ -136,7 +136,7 @@ def announced(length: str) -> bytes:
 
 
 def body(stream: int = 1) -> bytes:
-    return wire.data(stream, wire.message(b"request"), end=True)
+    return wire.data(stream, wire.framed(b"request"), end=True)
 
 
 BODY = body()
@@ -187,7 +187,7 @@ FRAMES = [
         "4.1",
         "the reserved bit is set",
         wire.frame(wire.PING, 0, 1 << 31, bytes(8)),
-        OPEN + wire.frame(wire.DATA, 1, 1 << 31 | 1, wire.message(b"request")),
+        OPEN + wire.frame(wire.DATA, 1, 1 << 31 | 1, wire.framed(b"request")),
         to=ARRIVES,
     ),
     case("4.2", "DATA of 2^14 bytes", OPEN, wire.data(1, bytes(FRAME_BYTES_MAX)), to=WORKS),
@@ -358,7 +358,7 @@ DATA_AND_HEADERS = [
         "6.1",
         "several DATA frames",
         request(1),
-        *(wire.data(1, bytes((byte,))) for byte in wire.message(b"request")),
+        *(wire.data(1, bytes((byte,))) for byte in wire.framed(b"request")),
         wire.data(1, b"", end=True),
         to=ARRIVES,
     ),
@@ -366,7 +366,7 @@ DATA_AND_HEADERS = [
         "6.1",
         "DATA with padding",
         request(1),
-        wire.frame(wire.DATA, 9, 1, b"\x06" + wire.message(b"request") + bytes(6)),
+        wire.frame(wire.DATA, 9, 1, b"\x06" + wire.framed(b"request") + bytes(6)),
         to=ARRIVES,
     ),
     case(
@@ -585,7 +585,7 @@ MESSAGES = [
         "8.1",
         "trailers",
         request(1)
-        + wire.data(1, wire.message(b"request"))
+        + wire.data(1, wire.framed(b"request"))
         + wire.headers(1, [("x", "y")], end=True),
         to=ARRIVES,
     ),

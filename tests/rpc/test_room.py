@@ -15,8 +15,8 @@ class WithoutWindow:
     def send(self, *_message: object) -> bool:
         return False
 
-    def output(self) -> list[bytes]:
-        return []
+    def output(self) -> tuple[tuple[bytes, ...], tuple[Any, ...]]:
+        return (), ()
 
 
 async def test_a_sender_continues_if_the_transport_fills_before_its_message_has_left() -> None:

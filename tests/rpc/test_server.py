@@ -18,9 +18,10 @@ from grpc import aio
 from rockoon_rpc.addresses import Addresses
 from rockoon_rpc.limits import Limits
 from rockoon_rpc.server import Server
+from rockoon_rpc.session import ErrorCode
 from support import http2_frames as frames
 from support.eventually import eventually
-from support.http2_frames import ErrorCode, block, framed
+from support.http2_frames import block, framed
 from support.raw_http2 import Frame, RawPeer, call, data, head, raw_peer
 from support.waiting import DEADLINE_SECONDS
 

@@ -11,9 +11,10 @@ import pytest
 
 from rockoon_rpc.limits import Limits
 from rockoon_rpc.server import Server
+from rockoon_rpc.session import ErrorCode
 from support import http2_frames as frames
 from support.eventually import eventually
-from support.http2_frames import ErrorCode, block
+from support.http2_frames import block
 from support.raw_http2 import CALL, Frame, RawPeer, call, data, head, raw_peer
 from support.waiting import DEADLINE_SECONDS
 

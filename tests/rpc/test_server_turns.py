@@ -16,10 +16,10 @@ from rockoon.local.authority import Authority
 from rockoon_rpc.limits import Limits
 from rockoon_rpc.server import Server
 from rockoon_rpc.server_connection import WASTE_PAUSE_SECONDS, ServerConnection
+from rockoon_rpc.session import ErrorCode
 from rockoon_runtime.tls import ServerTls
 from support import http2_frames as frames
 from support.eventually import eventually
-from support.http2_frames import ErrorCode
 from support.raw_http2 import RawPeer, call, data, head, raw_peer
 from support.waiting import DEADLINE_SECONDS
 

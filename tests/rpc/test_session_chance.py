@@ -100,9 +100,10 @@ class Side:
     def write(self) -> None:
         """Move output to the transport, if it has room."""
         if len(self.pipe) < PIPE_BYTES_MAX:
-            for piece in self.session.output():
+            pieces, made_room = self.session.output()
+            for piece in pieces:
                 self.pipe += piece
-            self.handle(self.session.events())
+            self.handle(made_room)
 
     def read(self, source: "Side", count: int) -> None:
         """Receive bytes of the other side's transport."""

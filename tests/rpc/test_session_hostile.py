@@ -7,7 +7,7 @@ import pytest
 
 from rockoon_rpc import session as events
 from rockoon_rpc.limits import Limits
-from support import wire_frames as wire
+from support import http2_frames as wire
 from support.seeds import seeds
 from support.session_pairs import (
     IMPLEMENTATIONS,
@@ -46,7 +46,7 @@ def of_server(chance: random.Random) -> list[bytes]:
         found += [
             some_frame(chance, stream),
             wire.headers(stream, [*RawServer.answer_pairs, *extra], end=chance.random() < 0.3),
-            wire.data(stream, wire.message(bytes(chance.randrange(100)))),
+            wire.data(stream, wire.framed(bytes(chance.randrange(100)))),
         ]
     return found
 
@@ -61,7 +61,7 @@ def some_frame(chance: random.Random, stream: int) -> bytes:
             wire.window_update(stream, chance.randrange(1 << 31)),
             wire.goaway(chance.randrange(10), chance.randrange(20), payload),
             wire.settings([(chance.randrange(9), chance.randrange(1 << 17))]),
-            wire.data(stream, wire.message(payload), end=chance.random() < 0.3),
+            wire.data(stream, wire.framed(payload), end=chance.random() < 0.3),
             wire.data(stream, payload),
             wire.headers(stream, [("x", payload)], end=chance.random() < 0.5),
         )
@@ -104,8 +104,7 @@ def feed(chance: random.Random, session: Any, raw: bytes) -> None:
             elif kind == events.MESSAGE and chance.random() < 0.3:
                 session.reset(fields[0], 8)
         if chance.random() < 0.5:
-            b"".join(map(bytes, session.output()))
-            session.events()
+            b"".join(map(bytes, session.output()[0]))
     assert session.unsent_bytes < 2 << 20
 
 

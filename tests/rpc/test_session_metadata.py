@@ -7,7 +7,7 @@ import pytest
 from rockoon_rpc import session as events
 from rockoon_rpc.limits import Limits
 from rockoon_rpc.session import ErrorCode
-from support import wire_frames as wire
+from support import http2_frames as wire
 from support.session_pairs import IMPLEMENTATIONS, ONE, RawClient, of_kind, request, whole_request
 
 each = pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
@@ -33,7 +33,7 @@ def test_a_call_beyond_the_bound_is_refused_until_another_is_over(implementation
     client.send(request(9, extra=EXTRA))
     assert refused(client) == [7]
     # An answered call is over, too.
-    found = client.send(wire.data(3, wire.message(b"request"), end=True))
+    found = client.send(wire.data(3, wire.framed(b"request"), end=True))
     assert [event[1] for event in of_kind(found, events.CALL)] == [3]
     client.session.respond(3, b"answer")
     client.send(request(11, extra=EXTRA))

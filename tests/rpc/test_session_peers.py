@@ -8,7 +8,7 @@ from rockoon_rpc import fallback
 from rockoon_rpc import session as events
 from rockoon_rpc.limits import Limits
 from rockoon_rpc.session import ErrorCode
-from support import wire_frames as wire
+from support import http2_frames as wire
 from support.session_pairs import (
     IMPLEMENTATIONS,
     MANY,
@@ -90,7 +90,7 @@ def test_two_requests_of_a_method_that_has_one_are_refused(
     implementation: Any, in_one_frame: bool
 ) -> None:
     client = RawClient(implementation)
-    first, second = wire.message(b"first"), wire.message(b"second")
+    first, second = wire.framed(b"first"), wire.framed(b"second")
     if in_one_frame:
         found = client.send(request(1) + wire.data(1, first + second, end=True))
     else:
@@ -121,7 +121,7 @@ def test_a_message_that_is_too_long_is_refused_before_it_arrives(implementation:
     assert [event[:2] for event in found] == [(events.AWAITED, 1), (events.RESET, 1)]
     assert client.status(1) == RESOURCE_EXHAUSTED
     found = client.send(request(3, path=MANY))
-    found = client.send(wire.data(3, wire.message(b"fits") + b"\0\xff\xff\xff\xff"))
+    found = client.send(wire.data(3, wire.framed(b"fits") + b"\0\xff\xff\xff\xff"))
     assert found[0] == (events.MESSAGE, 3, b"fits")
     assert found[1][:2] == (events.RESET, 3)
     assert client.status(3) == RESOURCE_EXHAUSTED
@@ -134,7 +134,7 @@ def test_a_message_that_is_too_long_is_refused_before_it_arrives(implementation:
 @pytest.mark.parametrize("flag", [1, 2, 255])
 def test_a_compressed_message_is_refused(implementation: Any, flag: int) -> None:
     client = RawClient(implementation)
-    found = client.send(request(1) + wire.data(1, wire.message(b"x", compressed=flag), end=True))
+    found = client.send(request(1) + wire.data(1, wire.framed(b"x", compressed=flag), end=True))
     assert of_kind(found, events.CALL) == []
     assert client.status(1) in ((UNIMPLEMENTED,) if flag == 1 else (UNIMPLEMENTED, INTERNAL))
 
@@ -192,7 +192,7 @@ def test_headers_that_are_too_long_are_refused(implementation: Any) -> None:
 def test_a_bomb_of_headers_ends_the_connection_or_its_call(implementation: Any) -> None:
     client = RawClient(implementation)
     first = wire.block([("x" * 4000, "y")])
-    assert first[0] == 0x10  # A literal that is never indexed; 0x40 puts it into the table.
+    assert first[0] == 0  # A literal that no table keeps; 0x40 puts it into the table.
     indexed = b"\x40" + first[1:] + b"\xbe" * 16_000
     bomb = wire.block(request_pairs()) + indexed
     client.send(wire.frame(wire.HEADERS, wire.END_HEADERS | wire.END_STREAM, 1, bomb))
@@ -295,23 +295,23 @@ def test_streams_behind_leave_are_refused(implementation: Any) -> None:
     assert of_kind(client.send(whole_request(5)), events.CALL) == []
     assert client.reset_code(5) in (ErrorCode.REFUSED_STREAM, None)
     # The rest of an earlier call is still handled.
-    found = client.send(wire.data(1, wire.message(b"late"), end=True))
+    found = client.send(wire.data(1, wire.framed(b"late"), end=True))
     assert found[0][:2] == (events.CALL, 1)
     client.session.respond(1, b"answer")
     client.read()
-    assert client.content(1) == wire.message(b"answer")
+    assert client.content(1) == wire.framed(b"answer")
 
 
 @each
 def test_goaway_of_a_client_does_not_end_its_calls(implementation: Any) -> None:
     client = RawClient(implementation)
-    found = client.send(request(1) + wire.goaway(0, 0, b"bye"), wire.data(1, wire.message(b"x")))
+    found = client.send(request(1) + wire.goaway(0, 0, b"bye"), wire.data(1, wire.framed(b"x")))
     assert (events.GOAWAY, 0, 0, "bye") in found
     found = client.send(wire.data(1, b"", end=True))
     assert found[0][:2] == (events.CALL, 1)
     client.session.respond(1, b"answer")
     client.read()
-    assert client.content(1) == wire.message(b"answer")
+    assert client.content(1) == wire.framed(b"answer")
 
 
 @each
@@ -329,7 +329,7 @@ def test_a_ping_is_answered_with_its_content(implementation: Any) -> None:
 def test_pieces_of_data_with_padding_are_a_message(implementation: Any) -> None:
     client = RawClient(implementation, Limits(stream_window_bytes=64 << 10))
     client.send(request(1, path=MANY))
-    padded = bytes((200,)) + wire.message(b"padded") + bytes(200)
+    padded = bytes((200,)) + wire.framed(b"padded") + bytes(200)
     for _ in range(2000):
         (found,) = client.send(wire.frame(wire.DATA, wire.PADDED, 1, padded))
         assert found == (events.MESSAGE, 1, b"padded")
@@ -384,7 +384,7 @@ def test_a_late_reset_is_reported_once(implementation: Any) -> None:
     "useless",
     [
         wire.ping(),
-        wire.settings([(wire.INITIAL_WINDOW, 65_535)]),
+        wire.settings([(wire.INITIAL_WINDOW_SIZE, 65_535)]),
         wire.window_update(0, 1),
         wire.frame(wire.PRIORITY, 0, 7, bytes(5)),
         wire.frame(0x42, 0, 0, b"unknown"),
@@ -483,7 +483,7 @@ def test_a_turn_is_bounded_by_requests_that_become_complete(implementation: Any)
     client = RawClient(implementation, Limits(turn_calls=10))
     streams = range(1, 71, 2)
     client.send(*(request(stream) for stream in streams))
-    bodies = (wire.data(stream, wire.message(b"x"), end=True) for stream in streams)
+    bodies = (wire.data(stream, wire.framed(b"x"), end=True) for stream in streams)
     calls = [len(of_kind(client.session.receive(b"".join(bodies)), events.CALL))]
     while client.session.is_behind:
         calls.append(len(of_kind(client.session.receive(b""), events.CALL)))
@@ -576,7 +576,7 @@ def test_a_client_sends_a_call_as_grpc_says(implementation: Any) -> None:
     assert pairs["content-type"] == "application/grpc"
     names = [name for name, _ in headers.pairs]
     assert all(name.startswith(":") for name in names[:4])
-    assert server.content(stream) == wire.message(b"request")
+    assert server.content(stream) == wire.framed(b"request")
     assert "END_STREAM" in server.of_stream(stream, wire.DATA)[-1].flags
 
 
@@ -619,7 +619,7 @@ def test_an_answer_without_a_status_is_internal(implementation: Any, way: str) -
         found = server.send(server.answer(stream, end=True))
     else:
         found = server.send(server.answer(stream))
-        content = wire.data(stream, wire.message(b"x"), end=way == "no trailers")
+        content = wire.data(stream, wire.framed(b"x"), end=way == "no trailers")
         found += server.send(content)
         if way == "trailers":
             found += server.send(wire.headers(stream, [("other", "x")], end=True))
@@ -655,7 +655,7 @@ def test_an_ok_without_an_answer_and_two_answers_are_internal(implementation: An
     assert answer[5] is None
     assert answer[2] in (OK, INTERNAL)
     stream = server.call()
-    twice = wire.data(stream, wire.message(b"x") * 2)
+    twice = wire.data(stream, wire.framed(b"x") * 2)
     (answer,) = server.send(
         server.answer(stream), twice, wire.headers(stream, [("grpc-status", "0")], end=True)
     )
@@ -666,7 +666,7 @@ def test_an_ok_without_an_answer_and_two_answers_are_internal(implementation: An
 def test_an_answer_may_be_compressed_or_too_long(implementation: Any) -> None:
     server = RawServer(implementation, Limits(message_bytes_max=1000))
     for content, status in (
-        (wire.message(b"x", compressed=1), {UNIMPLEMENTED, INTERNAL}),
+        (wire.framed(b"x", compressed=1), {UNIMPLEMENTED, INTERNAL}),
         (b"\0\0\0\x03\xe9", {RESOURCE_EXHAUSTED}),
     ):
         stream = server.call()
@@ -683,7 +683,7 @@ def test_an_answer_that_ends_within_a_message_is_internal(implementation: Any) -
     stream = server.call(None, one_answer=False)
     found = server.send(
         server.answer(stream),
-        wire.data(stream, wire.message(b"whole") + b"\0\0\0\0\x09part"),
+        wire.data(stream, wire.framed(b"whole") + b"\0\0\0\0\x09part"),
         wire.headers(stream, [("grpc-status", "0")], end=True),
     )
     assert found[0] == (events.MESSAGE, stream, b"whole")
@@ -697,7 +697,7 @@ def test_an_informational_answer_is_skipped(implementation: Any) -> None:
     assert server.send(wire.headers(stream, [(":status", "103"), ("link", "x")])) == []
     found = server.send(
         server.answer(stream),
-        wire.data(stream, wire.message(b"answer")),
+        wire.data(stream, wire.framed(b"answer")),
         wire.headers(stream, [("grpc-status", "0")], end=True),
     )
     assert found == [(events.ANSWER, stream, 0, "", (), b"answer")]
@@ -724,7 +724,7 @@ def test_streams_above_that_of_goaway_are_refused(implementation: Any) -> None:
     assert server.call() == 0
     found = server.send(
         server.answer(streams[0]),
-        wire.data(streams[0], wire.message(b"answer")),
+        wire.data(streams[0], wire.framed(b"answer")),
         wire.headers(streams[0], [("grpc-status", "0")], end=True),
     )
     assert found == [(events.ANSWER, streams[0], 0, "", (), b"answer")]
@@ -742,19 +742,19 @@ def test_a_push_is_refused(implementation: Any) -> None:
 @each
 def test_a_window_of_nothing_and_a_shrinking_one_block_a_sender(implementation: Any) -> None:
     server = RawServer(implementation)
-    server.send(wire.settings([(wire.INITIAL_WINDOW, 0)]))
+    server.send(wire.settings([(wire.INITIAL_WINDOW_SIZE, 0)]))
     stream = server.call(b"request")
     assert server.content(stream) == b""
     server.send(wire.window_update(stream, 3))
-    assert server.content(stream) == wire.message(b"request")[:3]
-    server.send(wire.settings([(wire.INITIAL_WINDOW, 2)]))
-    assert server.content(stream) == wire.message(b"request")[:5]
+    assert server.content(stream) == wire.framed(b"request")[:3]
+    server.send(wire.settings([(wire.INITIAL_WINDOW_SIZE, 2)]))
+    assert server.content(stream) == wire.framed(b"request")[:5]
     # The window is -2 now.
-    server.send(wire.settings([(wire.INITIAL_WINDOW, 0)]))
+    server.send(wire.settings([(wire.INITIAL_WINDOW_SIZE, 0)]))
     server.send(wire.window_update(stream, 2))
-    assert server.content(stream) == wire.message(b"request")[:5]
+    assert server.content(stream) == wire.framed(b"request")[:5]
     server.send(wire.window_update(stream, 100))
-    assert server.content(stream) == wire.message(b"request")
+    assert server.content(stream) == wire.framed(b"request")
     assert "END_STREAM" in server.of_stream(stream, wire.DATA)[-1].flags
 
 
@@ -763,7 +763,7 @@ def test_frames_are_as_long_as_the_peer_permits(implementation: Any) -> None:
     server = RawServer(implementation)
     stream = server.call(bytes(60_000))
     assert max(len(each.data) for each in server.of_stream(stream, wire.DATA)) <= 16_384
-    server.send(wire.settings([(wire.FRAME_MAX, 20_000), (wire.INITIAL_WINDOW, 1 << 20)]))
+    server.send(wire.settings([(wire.MAX_FRAME_SIZE, 20_000), (wire.INITIAL_WINDOW_SIZE, 1 << 20)]))
     server.send(wire.window_update(0, 1 << 20))
     stream = server.call(bytes(100_000))
     assert max(len(each.data) for each in server.of_stream(stream, wire.DATA)) <= 20_000
@@ -780,10 +780,10 @@ def test_settings_of_a_session_name_its_limits(implementation: Any) -> None:
     settings = client.of_stream(0, wire.SETTINGS)
     assert settings[0] is client.frames[0]
     found = settings[0].settings
-    assert found[wire.STREAMS_MAX] == 7
-    assert found[wire.FRAME_MAX] == 20_000
-    assert found[wire.LIST_MAX] == 9_000
-    assert found[wire.INITIAL_WINDOW] == 100_000
+    assert found[wire.MAX_CONCURRENT_STREAMS] == 7
+    assert found[wire.MAX_FRAME_SIZE] == 20_000
+    assert found[wire.MAX_HEADER_LIST_SIZE] == 9_000
+    assert found[wire.INITIAL_WINDOW_SIZE] == 100_000
     (update,) = client.of_stream(0, wire.WINDOW_UPDATE)
     assert update.window_increment == 300_000 - 65_535
     assert "ACK" in settings[1].flags
@@ -797,7 +797,7 @@ def test_messages_before_goaway_are_reported_in_later_turns(implementation: Any)
     server = RawServer(implementation)
     stream = server.session.request(head(implementation, MANY), b"request", one_answer=False)
     answer = wire.headers(stream, RawServer.answer_pairs)
-    answer += wire.data(stream, wire.message(b"") * 1_400)
+    answer += wire.data(stream, wire.framed(b"") * 1_400)
     answer += wire.headers(stream, [("grpc-status", "0")], end=True)
     found = server.session.receive(answer + wire.goaway(stream))
     while server.session.is_behind:

@@ -7,7 +7,7 @@ import pytest
 from rockoon_rpc import session as events
 from rockoon_rpc.limits import Limits
 from rockoon_rpc.session import Event
-from support import wire_frames as wire
+from support import http2_frames as wire
 from support.session_pairs import IMPLEMENTATIONS, MANY, ONE, RawClient, RawServer, of_kind, request
 
 each = pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
@@ -16,7 +16,7 @@ RESOURCE_EXHAUSTED = 8
 PART, FRAME = 10_000, 64 << 10
 LIMITS = Limits(unfinished_bytes_max=10 * PART)
 # The beginning of a longer message.
-FRONT = wire.message(bytes(20 * PART))[: PART + 5]
+FRONT = wire.framed(bytes(20 * PART))[: PART + 5]
 
 
 def begun(client: RawClient, path: str, numbers: range) -> list[Event]:
@@ -49,7 +49,7 @@ def test_the_message_beyond_the_bound_ends_its_call_alone(implementation: Any, p
 def test_a_whole_message_arrives_beside_unfinished_ones(implementation: Any) -> None:
     client = RawClient(implementation, LIMITS)
     begun(client, MANY, range(1, 21, 2))
-    whole = wire.message(bytes(PART))
+    whole = wire.framed(bytes(PART))
     found = client.send(request(21) + wire.data(21, whole, end=True))
     assert of_kind(found, events.CALL)[0][-1] == bytes(PART)
     found = client.send(request(23, path=MANY) + wire.data(23, whole))
@@ -65,7 +65,7 @@ def test_a_call_that_is_over_frees_its_bytes(implementation: Any, over: str) -> 
     client = RawClient(implementation, LIMITS)
     for stream in range(1, 101, 2):
         if over == "complete":
-            request_parts = wire.message(bytes(9 * PART))
+            request_parts = wire.framed(bytes(9 * PART))
             client.send(request(stream), wire.data(stream, request_parts[:PART]))
             found = client.send(
                 wire.data(stream, request_parts[PART : 5 * PART]),
@@ -90,7 +90,7 @@ def test_a_call_that_is_over_frees_its_bytes(implementation: Any, over: str) -> 
 def test_messages_of_a_stream_use_the_bound_one_by_one(implementation: Any) -> None:
     client = RawClient(implementation, LIMITS)
     client.send(request(1, path=MANY))
-    message = wire.message(bytes(9 * PART))
+    message = wire.framed(bytes(9 * PART))
     for _ in range(5):
         parts = [message[at : at + PART] for at in range(0, len(message), PART)]
         found = client.send(*[wire.data(1, part) for part in parts])
@@ -105,7 +105,7 @@ def test_a_message_of_many_megabytes_arrives_whole(implementation: Any) -> None:
     client.send(request(1, path=MANY), request(3, path=MANY))
     content = bytes(range(256)) * (20 << 12)
     for stream in (1, 3):
-        message = wire.message(content)
+        message = wire.framed(content)
         parts = [message[at : at + FRAME] for at in range(0, len(message), FRAME)]
         found = client.send(*[wire.data(stream, part) for part in parts])
         assert [event[:2] for event in found] == [(events.MESSAGE, stream)]

@@ -20,11 +20,8 @@ class Session:
     def send(self, *_: object) -> bool:
         return False
 
-    def output(self) -> list[bytes]:
-        return []
-
-    def events(self) -> list[Any]:
-        return []
+    def output(self) -> tuple[tuple[bytes, ...], tuple[Any, ...]]:
+        return (), ()
 
 
 @pytest.mark.parametrize("choked_first", [False, True])

@@ -1,5 +1,6 @@
 """Buffers of a megabyte, one after the other, in a process that keeps what it has freed."""
 
+import os
 import subprocess
 import sys
 
@@ -25,6 +26,42 @@ for _ in range({BUFFERS}):
     fill()
 print(faults() - before)
 """
+
+
+FRAGMENTS = """
+import ctypes, sys
+from rockoon_runtime.allocator import return_freed_memory
+def mib():
+    line = next(each for each in open("/proc/self/status") if each.startswith("VmRSS"))
+    return int(line.split()[1]) / 1024
+return_freed_memory()
+before = mib()
+# As many calls leave: buffers, and some small objects among them, which Python keeps for reuse.
+calls = [(bytearray(2_000), (number,), (number, number)) for number in range(20_000)]
+calls.clear()
+if sys.argv[1] == "returned":
+    return_freed_memory()
+else:
+    ctypes.CDLL(None).malloc_trim(0)
+print(mib() - before)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="it is glibc that returns pages")
+def test_memory_of_ended_calls_returns_although_python_keeps_small_objects() -> None:
+    kept = [
+        float(
+            subprocess.run(
+                [sys.executable, "-c", FRAGMENTS, how],
+                capture_output=True,
+                text=True,
+                check=True,
+                env={**os.environ, "PYTHONMALLOC": "malloc"},
+            ).stdout
+        )
+        for how in ("returned", "trimmed")
+    ]
+    assert kept[0] < 4 < kept[1]
 
 
 def page_faults(how: str) -> int:

@@ -7,6 +7,7 @@ import random
 from collections.abc import Callable
 from typing import NamedTuple
 
+from rockoon_rpc.session import ErrorCode
 from support import http2_frames as frames
 from support.http2_frames import block, framed, literal
 from support.raw_http2 import CALL
@@ -18,7 +19,7 @@ STREAMS = 20_000
 CHUNK_BYTES = 256 << 10
 # Of long polls at a time, before the oldest is cancelled.
 POLLS = 64
-CANCEL = frames.ErrorCode.CANCEL
+CANCEL = ErrorCode.CANCEL
 
 
 class Poll(NamedTuple):
@@ -240,7 +241,7 @@ ATTACKS: dict[str, Attack] = {
     "padding": on_open_stream(frames.frame(frames.DATA, frames.PADDED, 1, b"\x03\0\0\0")),
     "unknown-frames": flood(frames.frame(0xEE, 0, 0)),
     "long-unknown-frames": flood(frames.frame(0xEE, 0, 0, bytes(16_000))),
-    "goaway": flood(frames.goaway(0, frames.ErrorCode.NO_ERROR)),
+    "goaway": flood(frames.goaway(0, ErrorCode.NO_ERROR)),
     "data-behind-end": flood(frames.frame(frames.DATA, 0, 1, b"x"), lambda: call(1)),
     "resets-behind-end": flood(frames.rst_stream(1, CANCEL), lambda: call(1)),
     # Headers.

@@ -1,13 +1,14 @@
 """HTTP/2 frames and header blocks as bytes, for peers that a test plays itself.
 
-It is independent of the layer under test. It builds anything that a peer may send, valid or not
-(RFC 9113, sections 4, 6 and 7; RFC 7541 without tables and without Huffman codes).
+It is independent of the layer under test, except for the names of error codes. It builds anything
+that a peer may send, valid or not (RFC 9113, sections 4 and 6; RFC 7541 without tables and without
+Huffman codes).
 """
 
-import base64
 import struct
 from collections.abc import Iterable, Mapping
-from enum import IntEnum
+
+from rockoon_rpc.session import ErrorCode
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 
@@ -48,23 +49,7 @@ TWO_NUMBERS = struct.Struct(">II")
 PREFIX = struct.Struct(">BI")
 
 
-class ErrorCode(IntEnum):
-    """RFC 9113, section 7."""
-
-    NO_ERROR = 0
-    PROTOCOL_ERROR = 1
-    INTERNAL_ERROR = 2
-    FLOW_CONTROL_ERROR = 3
-    SETTINGS_TIMEOUT = 4
-    STREAM_CLOSED = 5
-    FRAME_SIZE_ERROR = 6
-    REFUSED_STREAM = 7
-    CANCEL = 8
-    COMPRESSION_ERROR = 9
-    CONNECT_ERROR = 10
-    ENHANCE_YOUR_CALM = 11
-    INADEQUATE_SECURITY = 12
-    HTTP_1_1_REQUIRED = 13
+Pairs = Iterable[tuple[str | bytes, str | bytes]]
 
 
 def head(length: int, kind: int, flags: int, stream_id: int) -> bytes:
@@ -76,41 +61,59 @@ def frame(kind: int, flags: int, stream_id: int, payload: bytes = b"") -> bytes:
     return head(len(payload), kind, flags, stream_id) + payload
 
 
-def settings(values: Mapping[int, int]) -> bytes:
-    return frame(SETTINGS, 0, 0, b"".join(SETTING.pack(*each) for each in values.items()))
+def settings(values: Mapping[int, int] | Iterable[tuple[int, int]] = ()) -> bytes:
+    pairs = values.items() if isinstance(values, Mapping) else values
+    return frame(SETTINGS, 0, 0, b"".join(SETTING.pack(*each) for each in pairs))
+
+
+def settings_ack() -> bytes:
+    return frame(SETTINGS, ACK, 0)
+
+
+def headers(stream_id: int, pairs: Pairs, *, end: bool = False) -> bytes:
+    flags = END_HEADERS | (END_STREAM if end else 0)
+    return frame(HEADERS, flags, stream_id, block(pairs))
+
+
+def data(stream_id: int, payload: bytes, *, end: bool = False) -> bytes:
+    return frame(DATA, END_STREAM if end else 0, stream_id, payload)
 
 
 def window_update(stream_id: int, count: int) -> bytes:
     return frame(WINDOW_UPDATE, 0, stream_id, NUMBER.pack(count))
 
 
-def rst_stream(stream_id: int, code: int) -> bytes:
+def rst_stream(stream_id: int, code: int = ErrorCode.CANCEL) -> bytes:
     return frame(RST_STREAM, 0, stream_id, NUMBER.pack(code))
+
+
+def ping(content: bytes = bytes(8), *, ack: bool = False) -> bytes:
+    return frame(PING, ACK if ack else 0, 0, content)
 
 
 def priority(stream_id: int, parent: int, weight: int = 0) -> bytes:
     return frame(PRIORITY, 0, stream_id, NUMBER.pack(parent) + bytes((weight,)))
 
 
-def goaway(last_stream_id: int, code: int, reason: str = "") -> bytes:
-    return frame(GOAWAY, 0, 0, TWO_NUMBERS.pack(last_stream_id, code) + reason.encode())
+def goaway(last_stream_id: int, code: int = ErrorCode.NO_ERROR, text: bytes = b"") -> bytes:
+    return frame(GOAWAY, 0, 0, TWO_NUMBERS.pack(last_stream_id, code) + text)
 
 
-def framed(message: bytes) -> bytes:
+def framed(message: bytes, *, compressed: int = 0) -> bytes:
     """A gRPC message behind its prefix."""
-    return PREFIX.pack(0, len(message)) + message
+    return PREFIX.pack(compressed, len(message)) + message
 
 
-def literal(name: str, value: str | bytes) -> bytes:
+def literal(name: str | bytes, value: str | bytes) -> bytes:
     """A header that no table keeps (RFC 7541, section 6.2.2)."""
-    raw_name = name.encode("ascii")
-    raw = value if isinstance(value, bytes) else value.encode("ascii")
+    raw_name = name if isinstance(name, bytes) else name.encode()
+    raw = value if isinstance(value, bytes) else value.encode()
     return b"\0" + _number(len(raw_name)) + raw_name + _number(len(raw)) + raw
 
 
-def block(headers: Iterable[tuple[str, str | bytes]]) -> bytes:
-    """A header block; values of names that end with "-bin" are base64."""
-    return b"".join(literal(name, _to_wire(name, value)) for name, value in headers)
+def block(pairs: Pairs) -> bytes:
+    """A header block."""
+    return b"".join(literal(*pair) for pair in pairs)
 
 
 def _number(value: int) -> bytes:
@@ -125,10 +128,3 @@ def _number(value: int) -> bytes:
         value >>= 7
     out.append(value)
     return bytes(out)
-
-
-def _to_wire(name: str, value: str | bytes) -> str | bytes:
-    if name.endswith("-bin"):
-        raw = value if isinstance(value, bytes) else value.encode()
-        return base64.b64encode(raw).rstrip(b"=")
-    return value

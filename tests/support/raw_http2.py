@@ -9,8 +9,9 @@ from typing import NamedTuple
 
 from hpack import Decoder
 
+from rockoon_rpc.session import ErrorCode
 from support import http2_frames as frames
-from support.http2_frames import ErrorCode, block, framed
+from support.http2_frames import block, framed
 from support.waiting import DEADLINE_SECONDS
 
 CALL = (

@@ -4,13 +4,15 @@ from collections.abc import Callable, Container, Sequence
 from typing import Any
 
 import pytest
+from hpack import Decoder
+from hyperframe.frame import Frame
 
 from rockoon_rpc import fallback
 from rockoon_rpc import session as events
 from rockoon_rpc.implementation import compiled
 from rockoon_rpc.limits import Limits
 from rockoon_rpc.session import Event, Route
-from support import wire_frames as wire
+from support import http2_frames as wire
 
 _compiled = compiled()
 IMPLEMENTATIONS = (
@@ -106,8 +108,9 @@ def transfer(
     cut: Callable[[bytes], list[bytes]] | None = None,
 ) -> int:
     """Move the output of one session into another; return the number of bytes."""
-    pieces = [bytes(piece) for piece in source.output()]
-    at_source += source.events()
+    output, made_room = source.output()
+    pieces = [bytes(piece) for piece in output]
+    at_source += made_room
     if cut is not None:
         pieces = [part for piece in pieces for part in cut(piece)]
     for piece in pieces:
@@ -121,6 +124,43 @@ def received(session: Any, data: bytes) -> list[Event]:
     while session.is_behind:
         found += session.receive(b"")
     return found
+
+
+class FrameReader:
+    """Reads the frames that a session puts out, and decodes their header blocks.
+
+    Args:
+        awaits_preface: the session is a client's.
+    """
+
+    def __init__(self, *, awaits_preface: bool = False) -> None:
+        self._rest = b""
+        self._preface = wire.PREFACE if awaits_preface else b""
+        self._decoder = Decoder(1 << 20)
+        self._blocks: list[bytes] = []
+
+    def read(self, raw: bytes) -> list[Any]:
+        """Return frames of hyperframe; those with a header block have `pairs`, its headers."""
+        self._rest += raw
+        if self._preface:
+            assert self._rest.startswith(self._preface)
+            self._rest, self._preface = self._rest[len(self._preface) :], b""
+        found: list[Any] = []
+        while len(self._rest) >= 9:
+            length = int.from_bytes(self._rest[:3])
+            if len(self._rest) < 9 + length:
+                break
+            parsed: Any = Frame.parse_frame_header(memoryview(self._rest[:9]))[0]
+            parsed.parse_body(memoryview(self._rest[9 : 9 + length]))
+            self._rest = self._rest[9 + length :]
+            if parsed.type in (wire.HEADERS, wire.CONTINUATION):
+                self._blocks.append(parsed.data)
+                parsed.pairs = ()
+                if "END_HEADERS" in parsed.flags:
+                    parsed.pairs = tuple(self._decoder.decode(b"".join(self._blocks)))
+                    self._blocks = []
+            found.append(parsed)
+        return found
 
 
 class RawPeer:
@@ -138,7 +178,7 @@ class RawPeer:
 
     def __init__(self, session: Any, *, is_server: bool, preface: bytes | None) -> None:
         self.session = session
-        self._reader = wire.FrameReader(awaits_preface=is_server)
+        self._reader = FrameReader(awaits_preface=is_server)
         self.events: list[Event] = []
         self.frames: list[Any] = []
         self.send(self.honest_preface if preface is None else preface)
@@ -159,11 +199,11 @@ class RawPeer:
     def read(self) -> list[Any]:
         """Read the session's output; return the new frames."""
         new: list[Any] = []
-        pieces = self.session.output()
+        pieces, made_room = self.session.output()
         while pieces:
             new += self._reader.read(b"".join(map(bytes, pieces)))
-            self.events += self.session.events()
-            pieces = self.session.output()
+            self.events += made_room
+            pieces, made_room = self.session.output()
         self.frames += new
         return new
 
@@ -238,7 +278,7 @@ def request(stream: int, *, end: bool = False, **fields: Any) -> bytes:
 
 def whole_request(stream: int, content: bytes = b"request", **fields: Any) -> bytes:
     """All frames of a call with one request."""
-    return request(stream, **fields) + wire.data(stream, wire.message(content), end=True)
+    return request(stream, **fields) + wire.data(stream, wire.framed(content), end=True)
 
 
 class RawServer(RawPeer):

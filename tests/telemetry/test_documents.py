@@ -10,8 +10,8 @@ import rockoon_gateway.metrics
 import rockoon_nameserver.metrics
 import rockoon_offset.metrics
 import rockoon_runtime.access.metrics
+import rockoon_runtime.connections
 from rockoon_runtime.calls import RPC_LATENCY
-from rockoon_runtime.connections import CLOSED
 from rockoon_runtime.telemetry.metrics import Metric
 from rockoon_runtime.telemetry.settings import TelemetrySettings
 from rockoon_runtime.tls import CERTIFICATE_LEFT
@@ -22,7 +22,8 @@ TABLES = (
     rockoon_offset.metrics.TABLE,
     rockoon_nameserver.metrics.TABLE,
     rockoon_gateway.metrics.TABLE,
-    (RPC_LATENCY, CLOSED, CERTIFICATE_LEFT),
+    (RPC_LATENCY, CERTIFICATE_LEFT),
+    rockoon_runtime.connections.TABLE,
     rockoon_runtime.access.metrics.TABLE,
 )
 

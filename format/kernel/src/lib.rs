@@ -48,4 +48,4 @@ pub mod window;
 pub mod wire;
 
 /// Raised with every change of what Python calls; `rockoon_format.kernel` takes only its own.
-pub const INTERFACE: u32 = 21;
+pub const INTERFACE: u32 = 22;

@@ -319,6 +319,9 @@ impl Routes for Paths {
     }
 }
 
+/// The pieces of an output, and the events that it caused.
+type OutputAndEvents<'py> = (Bound<'py, PyList>, Bound<'py, PyAny>);
+
 #[pyclass(module = "rockoon_kernel.http2")]
 struct ServerSession {
     session: Server<PyBackedBytes, Paths>,
@@ -379,11 +382,6 @@ impl ServerSession {
         )
     }
 
-    fn events<'py>(&mut self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
-        let events = self.session.events();
-        events_of(py, events, &mut self.names, &self.session.routes.routes)
-    }
-
     #[getter]
     fn is_behind(&self) -> bool {
         self.session.is_behind()
@@ -397,10 +395,16 @@ impl ServerSession {
         self.session.resume(stream);
     }
 
-    fn output<'py>(&mut self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
+    fn output<'py>(&mut self, py: Python<'py>) -> PyResult<OutputAndEvents<'py>> {
         let mut output = Output::new(py);
         self.session.output(|piece| output.add(piece));
-        output.list()
+        let events = self.session.events();
+        let events = if events.is_empty() {
+            PyTuple::empty(py).into_any()
+        } else {
+            events_of(py, events, &mut self.names, &self.session.routes.routes)?.into_any()
+        };
+        Ok((output.list()?, events))
     }
 
     #[getter]
@@ -490,10 +494,6 @@ impl ClientSession {
         events_of(data.py(), events, &mut self.names, &[])
     }
 
-    fn events<'py>(&mut self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
-        events_of(py, self.session.events(), &mut self.names, &[])
-    }
-
     #[getter]
     fn is_behind(&self) -> bool {
         self.session.is_behind()
@@ -507,10 +507,16 @@ impl ClientSession {
         self.session.resume(stream);
     }
 
-    fn output<'py>(&mut self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
+    fn output<'py>(&mut self, py: Python<'py>) -> PyResult<OutputAndEvents<'py>> {
         let mut output = Output::new(py);
         self.session.output(|piece| output.add(piece));
-        output.list()
+        let events = self.session.events();
+        let events = if events.is_empty() {
+            PyTuple::empty(py).into_any()
+        } else {
+            events_of(py, events, &mut self.names, &[])?.into_any()
+        };
+        Ok((output.list()?, events))
     }
 
     #[getter]

@@ -17,6 +17,7 @@ CALMED = counter(
     "Connections closed because their address had used up a budget (floods), in the pause of "
     "calm_seconds too",
 )
+TABLE = (CLOSED, CALMED)
 
 
 # Without slots: a class can inherit from one class with slots only, and there are other parts.
@@ -93,7 +94,7 @@ class ConnectionSettings:
     resets_per_second: int = setting(
         2000,
         "calls that one connection may cancel per second, with a burst of ten times as many; more "
-        "end it",
+        "end it. A call beyond streams_per_connection_max counts as 20",
         minimum=10,
         maximum=1_000_000,
     )

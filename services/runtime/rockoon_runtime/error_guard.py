@@ -176,7 +176,8 @@ class ErrorTableGuard:
                 break
         self._may_answer()
         if path in self._internal:
-            context.connection.mark_internal()
+            # Without access keys any caller can call an internal method.
+            context.connection.mark_internal(is_trusted=self._gate is not None)
 
     def _guarded(
         self, path: str, behaviour: Handler, parse: Callable[[bytes], Any] | None = None

@@ -19,7 +19,7 @@ from rockoon_rpc.limits import Limits
 from rockoon_rpc.server import Server, host_and_port
 from rockoon_rpc.server_call import no_objection
 from rockoon_runtime.access.gate import Gate
-from rockoon_runtime.allocator import return_free_pages
+from rockoon_runtime.allocator import return_freed_memory
 from rockoon_runtime.calls import CallTimes
 from rockoon_runtime.drain import QUIET_SECONDS, Drain, DrainSettings
 from rockoon_runtime.error_guard import TRACEPARENT_METADATA_KEY, ErrorTableGuard
@@ -148,7 +148,7 @@ class GrpcServer:
             limits=limits,
             kept=None if kept is None else (*KEPT, *kept),
             reuse_port=reuse_port,
-            on_many_ended=return_free_pages,
+            on_many_ended=return_freed_memory,
         )
         # Generated code says that it takes gRPC's own server; it calls what ours has as well.
         registered = cast("aio.Server", self._server)

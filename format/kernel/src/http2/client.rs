@@ -43,7 +43,8 @@ struct Call<B: Body> {
 pub struct ClientSession<B: Body> {
     core: Core<B>,
     link: Option<Link<B>>,
-    streams: FnvHashMap<u32, Call<B>>,
+    /// In boxes: an idle connection keeps the table, and not room for calls.
+    streams: FnvHashMap<u32, Box<Call<B>>>,
 }
 
 impl<B: Body> ClientSession<B> {
@@ -95,7 +96,7 @@ impl<B: Body> ClientSession<B> {
             self.core.begin_last_turn();
             self.handle_turn();
         } else {
-            let turn = self.core.begin_turn(data, self.streams.len());
+            let turn = self.core.begin_turn(data, &self.streams);
             if self.core.notes.begins_wrong {
                 self.close(super::PROTOCOL_ERROR, "the first frame is not SETTINGS");
             } else {
@@ -178,7 +179,7 @@ impl<B: Body> ClientSession<B> {
             call.half
                 .send(&mut self.core, &mut call.out, message, false, true);
         }
-        self.streams.insert(number, call);
+        self.streams.insert(number, Box::new(call));
         number
     }
 
@@ -214,6 +215,7 @@ impl<B: Body> ClientSession<B> {
     pub fn reset(&mut self, stream: u32, code: u32) {
         if let Some(mut call) = self.streams.remove(&stream) {
             call.out.send_reset(Reason::from(code));
+            self.core.ended_early();
             call.half.stop(&mut self.core);
             // The message that is on its way is discarded.
             self.core.pipe.admit_frame();
@@ -297,6 +299,12 @@ impl<B: Body> ClientSession<B> {
                 link.connection.set_target_window_size(window);
                 self.core.is_dirty = true;
             }
+            if let Some(window) = self.core.new_window_of_streams() {
+                // It fails while the peer has not acknowledged SETTINGS; a later turn tries again.
+                if link.connection.set_initial_window_size(window).is_ok() {
+                    self.core.set_window_of_streams(window);
+                }
+            }
         }
     }
 
@@ -328,9 +336,9 @@ impl<B: Body> ClientSession<B> {
             self.read(number);
         }
         let touched = std::mem::take(&mut self.core.notes.touched);
-        for (number, frames) in &touched {
-            if !self.read(*number) {
-                self.core.notes.idle_frames += frames;
+        for data in &touched {
+            if !self.read(data.stream) {
+                self.core.late_data(data);
             }
         }
         self.core.notes.touched = touched;
@@ -450,7 +458,7 @@ impl<B: Body> ClientSession<B> {
     fn over_with(
         &mut self,
         number: u32,
-        mut call: Call<B>,
+        mut call: Box<Call<B>>,
         status: u32,
         details: String,
         trailing: Metadata,
@@ -458,8 +466,8 @@ impl<B: Body> ClientSession<B> {
         call.half.stop(&mut self.core);
         if !call.has_sent_all {
             call.out.send_reset(Reason::NO_ERROR);
+            self.core.is_dirty = true;
         }
-        self.core.is_dirty = true;
         self.core.event(if call.one_answer {
             let message = call.message.take().filter(|_| status == super::OK);
             Event::Answer(number, status, details, trailing, message)
@@ -473,6 +481,7 @@ impl<B: Body> ClientSession<B> {
         if let Some(mut call) = self.streams.remove(&number) {
             call.out.send_reset(Reason::CANCEL);
             call.has_sent_all = true;
+            self.core.is_dirty = true;
             let trailing = Metadata::new();
             self.over_with(number, call, refusal.status, refusal.text, trailing);
         }

@@ -8,7 +8,7 @@ use h2::{Ping, PingPong};
 
 use super::incoming::Unfinished;
 use super::pipe::{Body, Pipe};
-use super::scanner::{Notes, Scanner, TurnLimits};
+use super::scanner::{Notes, Scanner, Streams, Touched, TurnLimits, HEAD_BYTES};
 use super::Event;
 
 /// Of all events of a turn, so that short messages in one frame do not make a long turn.
@@ -22,6 +22,10 @@ const IDLE_FRAMES_REPORTED_MIN: u32 = 16;
 /// The connection's window grows and shrinks in such steps for streams that are held.
 const WINDOW_STEP: usize = 1 << 20;
 const WINDOW_MAX: usize = 64 << 20;
+/// If held streams have more bytes than this, each stream gets a short window, so that the held
+/// ones do not fill the connection's window: the other streams can go on, slowly.
+const WITHHELD_BYTES_MAX: usize = 32 << 20;
+const SHORT_WINDOW_BYTES: u32 = 16 << 10;
 /// So many bytes that were read wait for other output until h2 is polled for a WINDOW_UPDATE, if
 /// they are a small share of each window: a poll for each short message costs more.
 const READ_BYTES_MAX: usize = 16 << 10;
@@ -112,6 +116,9 @@ pub struct Core<B: Body> {
     read_bytes_max: usize,
     withheld: usize,
     window: usize,
+    has_short_windows: bool,
+    /// That the peer may still send on streams which this side has ended before the peer did.
+    late_bytes: usize,
     pings: Option<PingPong>,
     is_ping_sent: bool,
     wants_ping: bool,
@@ -120,9 +127,6 @@ pub struct Core<B: Body> {
 impl<B: Body> Core<B> {
     pub fn new(limits: Limits, is_server: bool) -> Self {
         let limits = limits.permitted();
-        let least_window = limits
-            .stream_window_bytes
-            .min(limits.connection_window_bytes) as usize;
         Core {
             pipe: Pipe::new(),
             notes: Notes::default(),
@@ -143,9 +147,11 @@ impl<B: Body> Core<B> {
             sent_bytes: 0,
             idle_frames: 0,
             read_bytes: 0,
-            read_bytes_max: READ_BYTES_MAX.min(least_window / READ_SHARE),
+            read_bytes_max: Self::read_bytes_max(&limits, limits.stream_window_bytes),
             withheld: 0,
             window: limits.connection_window_bytes as usize,
+            has_short_windows: false,
+            late_bytes: 0,
             pings: None,
             is_ping_sent: false,
             wants_ping: false,
@@ -168,25 +174,52 @@ impl<B: Body> Core<B> {
     // Input.
 
     /// Return the bytes of one turn; keep the rest.
-    pub fn begin_turn<'a>(&mut self, data: &'a [u8], open_streams: usize) -> Cow<'a, [u8]> {
+    pub fn begin_turn<'a>(&mut self, data: &'a [u8], streams: &impl Streams) -> Cow<'a, [u8]> {
         self.messages_left = TURN_MESSAGES;
         let limits = self.limits.turn();
         self.calls_left = limits.calls;
         if self.kept.is_empty() {
-            let count = self
-                .scanner
-                .scan(data, limits, open_streams, &mut self.notes);
+            let count = self.scanner.scan(data, limits, streams, &mut self.notes);
             let (turn, rest) = data.split_at_checked(count).unwrap_or((data, &[]));
             self.kept.extend_from_slice(rest);
-            Cow::Borrowed(turn)
+            self.without_dropped(Cow::Borrowed(turn))
         } else {
             self.kept.extend_from_slice(data);
             let mut kept = std::mem::take(&mut self.kept);
-            let count = self
-                .scanner
-                .scan(&kept, limits, open_streams, &mut self.notes);
+            let count = self.scanner.scan(&kept, limits, streams, &mut self.notes);
             self.kept = kept.split_off(count.min(kept.len()));
-            Cow::Owned(kept)
+            self.without_dropped(Cow::Owned(kept))
+        }
+    }
+
+    /// The bytes of a turn without the frames that h2 does not receive.
+    fn without_dropped<'a>(&self, turn: Cow<'a, [u8]>) -> Cow<'a, [u8]> {
+        if self.notes.dropped.is_empty() {
+            return turn;
+        }
+        let mut left = Vec::with_capacity(turn.len());
+        let mut from = 0;
+        for end in &self.notes.dropped {
+            left.extend_from_slice(turn.get(from..end - HEAD_BYTES).unwrap_or_default());
+            from = *end;
+        }
+        left.extend_from_slice(turn.get(from..).unwrap_or_default());
+        Cow::Owned(left)
+    }
+
+    /// This side has ended a stream before the peer did. DATA that the peer sends until it notices
+    /// the end is no waste.
+    pub fn ended_early(&mut self) {
+        let bytes_max = self.limits.connection_window_bytes as usize;
+        let more = self.limits.stream_window_bytes as usize;
+        self.late_bytes = (self.late_bytes + more).min(bytes_max);
+    }
+
+    /// DATA of a stream that is over has arrived.
+    pub fn late_data(&mut self, data: &Touched) {
+        match self.late_bytes.checked_sub(data.bytes) {
+            Some(left) => self.late_bytes = left,
+            None => self.notes.idle_frames += data.frames,
         }
     }
 
@@ -273,6 +306,28 @@ impl<B: Body> Core<B> {
             self.window = window;
             window as u32
         })
+    }
+
+    /// The window of each stream, if it has to change; `set_window_of_streams` follows.
+    pub fn new_window_of_streams(&self) -> Option<u32> {
+        let own = self.limits.stream_window_bytes;
+        if self.has_short_windows {
+            (self.withheld < WITHHELD_BYTES_MAX / 2).then_some(own)
+        } else {
+            (self.withheld > WITHHELD_BYTES_MAX).then_some(SHORT_WINDOW_BYTES.min(own))
+        }
+    }
+
+    /// h2 sends the new window of each stream.
+    pub fn set_window_of_streams(&mut self, window: u32) {
+        self.has_short_windows = !self.has_short_windows;
+        self.read_bytes_max = Self::read_bytes_max(&self.limits, window);
+        self.is_dirty = true;
+    }
+
+    fn read_bytes_max(limits: &Limits, stream_window: u32) -> usize {
+        let window = stream_window.min(limits.connection_window_bytes) as usize;
+        READ_BYTES_MAX.min(window / READ_SHARE)
     }
 
     // Pings.

@@ -1,20 +1,25 @@
 //! Reads the heads of frames before h2 does, to cut the input into turns and to count its cost.
 //!
-//! It decides nothing about the protocol: h2 receives each byte, and is the judge of it.
+//! It decides nothing about the protocol: h2 receives and judges each byte. Empty DATA frames are the
+//! only exception. They have no effect, and h2 ends a connection after 100 empty frames.
+
+use fnv::FnvHashMap;
 
 const PREFACE_BYTES: usize = 24;
-const HEAD_BYTES: usize = 9;
+pub const HEAD_BYTES: usize = 9;
 const DATA: u8 = 0;
 const HEADERS: u8 = 1;
 const PRIORITY: u8 = 2;
 const RST_STREAM: u8 = 3;
 const SETTINGS: u8 = 4;
+const PUSH_PROMISE: u8 = 5;
 const GOAWAY: u8 = 7;
 const WINDOW_UPDATE: u8 = 8;
 const CONTINUATION: u8 = 9;
 const FLAG_ACK: u8 = 1;
 const FLAG_END_STREAM: u8 = 1;
 const FLAG_END_HEADERS: u8 = 4;
+const FLAG_PADDED: u8 = 8;
 const STREAM_MAX: u32 = (1 << 31) - 1;
 /// Of a GOAWAY frame that is read: its two numbers and its text.
 const CAPTURED_BYTES_MAX: usize = 8 + 256;
@@ -36,11 +41,37 @@ pub struct TurnLimits {
     pub calls: usize,
 }
 
+/// DATA frames of one stream.
+pub struct Touched {
+    pub stream: u32,
+    pub frames: u32,
+    /// With their heads.
+    pub bytes: usize,
+}
+
+/// The open streams of a session.
+pub trait Streams {
+    fn count(&self) -> usize;
+    fn has(&self, stream: u32) -> bool;
+}
+
+impl<T> Streams for FnvHashMap<u32, T> {
+    fn count(&self) -> usize {
+        self.len()
+    }
+
+    fn has(&self, stream: u32) -> bool {
+        self.contains_key(&stream)
+    }
+}
+
 /// What the frames of a turn were.
 #[derive(Default)]
 pub struct Notes {
-    /// Streams with DATA, and how many frames. A stream can be there twice.
-    pub touched: Vec<(u32, u32)>,
+    /// Streams with DATA; a stream can be there twice.
+    pub touched: Vec<Touched>,
+    /// Where empty DATA frames end, which h2 does not receive.
+    pub dropped: Vec<usize>,
     /// Streams with headers, or with another frame that can break the stream.
     pub headed: Vec<u32>,
     /// Streams that the peer has reset, with the error code.
@@ -61,6 +92,7 @@ pub struct Notes {
 impl Notes {
     pub fn clear(&mut self) {
         self.touched.clear();
+        self.dropped.clear();
         self.headed.clear();
         self.resets.clear();
         self.goaway = None;
@@ -82,6 +114,8 @@ pub struct Scanner {
     highest: u32,
     /// The headers of the highest stream are not complete.
     is_opening: bool,
+    /// Any headers are not complete.
+    is_in_headers: bool,
 }
 
 impl Scanner {
@@ -95,6 +129,7 @@ impl Scanner {
             captured: Vec::new(),
             highest: if is_server { 0 } else { STREAM_MAX },
             is_opening: false,
+            is_in_headers: false,
         }
     }
 
@@ -103,9 +138,10 @@ impl Scanner {
         &mut self,
         bytes: &[u8],
         limits: TurnLimits,
-        open_streams: usize,
+        streams: &impl Streams,
         notes: &mut Notes,
     ) -> usize {
+        let highest_before = self.highest;
         let mut rest = bytes.get(..limits.bytes).unwrap_or(bytes);
         let whole = rest.len();
         let mut cost = 0;
@@ -130,7 +166,10 @@ impl Scanner {
                     break;
                 }
                 self.payload_left = self.length();
-                cost += self.begin(open_streams, notes);
+                cost += self.begin(streams.count(), notes);
+                if took == HEAD_BYTES && self.has_no_effect(highest_before, streams) {
+                    notes.dropped.push(whole - rest.len());
+                }
             }
             let took = self.payload_left.min(rest.len());
             let (part, behind) = rest.split_at(took);
@@ -158,6 +197,17 @@ impl Scanner {
     fn fields(&self) -> (u8, u8, u32) {
         let [_, _, _, kind, flags, a, b, c, d] = self.head;
         (kind, flags, u32::from_be_bytes([a, b, c, d]) & STREAM_MAX)
+    }
+
+    /// Whether h2 need not receive the frame whose head was read: empty DATA of an open stream.
+    fn has_no_effect(&self, highest_before: u32, streams: &impl Streams) -> bool {
+        let (kind, flags, stream) = self.fields();
+        kind == DATA
+            && self.payload_left == 0
+            && flags & (FLAG_END_STREAM | FLAG_PADDED) == 0
+            && !self.is_in_headers
+            && (streams.has(stream)
+                || stream % 2 == 1 && (highest_before + 1..=self.highest).contains(&stream))
     }
 
     /// Note the head of a frame; returns the frame's cost.
@@ -203,16 +253,29 @@ impl Scanner {
         if matches!(kind, HEADERS | CONTINUATION) && flags & FLAG_END_HEADERS != 0 {
             notes.opened += u32::from(std::mem::take(&mut self.is_opening));
         }
+        if matches!(kind, HEADERS | PUSH_PROMISE | CONTINUATION) {
+            self.is_in_headers = flags & FLAG_END_HEADERS == 0;
+        }
         match kind {
             HEADERS | CONTINUATION | PRIORITY | WINDOW_UPDATE
                 if notes.headed.last() != Some(&stream) || kind == HEADERS =>
             {
                 notes.headed.push(stream);
             }
-            DATA => match notes.touched.last_mut() {
-                Some((last, count)) if *last == stream => *count += 1,
-                _ => notes.touched.push((stream, 1)),
-            },
+            DATA => {
+                let bytes = HEAD_BYTES + self.length();
+                match notes.touched.last_mut() {
+                    Some(last) if last.stream == stream => {
+                        last.frames += 1;
+                        last.bytes += bytes;
+                    }
+                    _ => notes.touched.push(Touched {
+                        stream,
+                        frames: 1,
+                        bytes,
+                    }),
+                }
+            }
             RST_STREAM => {
                 if let Some((code, _)) = number(&self.captured) {
                     notes.resets.push((stream, code));

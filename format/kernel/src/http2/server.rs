@@ -27,6 +27,10 @@ use super::{Event, Pieces};
 const RESET_STREAMS_MAX: usize = 1_000;
 const RESET_SECONDS: u64 = 2;
 
+/// Resets that a stream beyond `streams_max` counts as. Its peer ignores SETTINGS. An honest peer
+/// opens more streams only before it has received SETTINGS.
+const REFUSED_RESETS: u32 = 20;
+
 const STREAM_MAX: u32 = i32::MAX as u32;
 
 /// The methods that the server has, and the headers that it keeps.
@@ -160,12 +164,15 @@ fn send_status_alone<B: Body>(
     let _ = answer.send_response(response, true);
 }
 
+/// Whether the requests are a stream, the route, the metadata and the timeout of a call.
+type CallHead = (bool, u32, Metadata, Option<f64>);
 type Accepted<B> = (Request<RecvStream>, SendResponse<Outgoing<B>>);
 
 pub struct ServerSession<B: Body, R: Routes> {
     core: Core<B>,
     link: Link<B>,
-    streams: FnvHashMap<u32, Call<B>>,
+    /// In boxes: an idle connection keeps the table, and not room for calls.
+    streams: FnvHashMap<u32, Box<Call<B>>>,
     pub routes: R,
     accepted: Vec<Accepted<B>>,
     ended: EndedCalls,
@@ -211,7 +218,7 @@ impl<B: Body, R: Routes> ServerSession<B, R> {
             self.flush();
         }
         if !self.core.is_over {
-            let turn = self.core.begin_turn(data, self.streams.len());
+            let turn = self.core.begin_turn(data, &self.streams);
             if self.core.notes.begins_wrong {
                 self.close(super::PROTOCOL_ERROR, "the first frame is not SETTINGS");
             } else {
@@ -311,6 +318,9 @@ impl<B: Body, R: Routes> ServerSession<B, R> {
         }
         if let Some(mut call) = self.streams.remove(&stream) {
             call.reset(Reason::from(code));
+            if !matches!(call.requests, Requests::Complete) {
+                self.core.ended_early();
+            }
             call.half.stop(&mut self.core);
             // The message that is on its way is discarded.
             self.core.pipe.admit_frame();
@@ -410,6 +420,12 @@ impl<B: Body, R: Routes> ServerSession<B, R> {
                 connection.set_target_window_size(window);
                 self.core.is_dirty = true;
             }
+            if let Some(window) = self.core.new_window_of_streams() {
+                // It fails while the peer has not acknowledged SETTINGS; a later turn tries again.
+                if connection.set_initial_window_size(window).is_ok() {
+                    self.core.set_window_of_streams(window);
+                }
+            }
         }
     }
 
@@ -462,6 +478,8 @@ impl<B: Body, R: Routes> ServerSession<B, R> {
         if let Some(call) = self.streams.remove(&stream) {
             if matches!(call.requests, Requests::Complete) {
                 self.ended.ended(stream);
+            } else {
+                self.core.ended_early();
             }
         }
     }
@@ -475,7 +493,14 @@ impl<B: Body, R: Routes> ServerSession<B, R> {
         self.core.report_ready();
         let opened = self.core.notes.opened;
         // Streams that h2 has reset or refused by itself.
-        self.core.resets += opened.saturating_sub(self.accepted.len() as u32);
+        let refused = opened.saturating_sub(self.accepted.len() as u32);
+        let is_full =
+            self.streams.len() + self.accepted.len() >= self.core.limits.streams_max as usize;
+        self.core.resets += if is_full {
+            refused * REFUSED_RESETS
+        } else {
+            refused
+        };
         let mut resets = std::mem::take(&mut self.core.notes.resets);
         let mut accepted = std::mem::take(&mut self.accepted);
         for (request, answer) in accepted.drain(..) {
@@ -490,22 +515,27 @@ impl<B: Body, R: Routes> ServerSession<B, R> {
                 None => self.accept(number, request, answer),
             }
         }
-        self.accepted = accepted;
+        // An idle connection keeps room for one.
+        if accepted.capacity() == 1 {
+            self.accepted = accepted;
+        }
         for (number, code) in resets {
             self.peer_reset(number, code);
         }
         for number in std::mem::take(&mut self.core.unread) {
-            self.read(number, 0);
+            self.read(number);
         }
         let touched = std::mem::take(&mut self.core.notes.touched);
-        for (number, frames) in &touched {
-            self.read(*number, *frames);
+        for data in &touched {
+            if !self.read(data.stream) {
+                self.core.late_data(data);
+            }
         }
         self.core.notes.touched = touched;
         // Behind those with DATA, so that calls keep the order of their requests.
         let headed = std::mem::take(&mut self.core.notes.headed);
         for number in &headed {
-            self.read(*number, 0);
+            self.read(*number);
         }
         self.core.notes.headed = headed;
         if let Some((last, code, text)) = self.core.notes.goaway.take() {
@@ -539,60 +569,69 @@ impl<B: Body, R: Routes> ServerSession<B, R> {
         // What ends here is sent with the turn; a request that is not complete is given up when
         // its handles are dropped.
         self.core.is_dirty = true;
+        let (head, recv) = request.into_parts();
+        let ends_early = !recv.is_end_stream();
         if self.refuses {
             self.core.resets += 1;
             answer.send_reset(Reason::REFUSED_STREAM);
-            return;
-        }
-        let (head, recv) = request.into_parts();
-        if head.method != Method::POST || !metadata::is_grpc(&head.headers) {
+        } else if head.method != Method::POST || !metadata::is_grpc(&head.headers) {
             let mut response = Response::new(());
             *response.status_mut() = StatusCode::UNSUPPORTED_MEDIA_TYPE;
             let _ = answer.send_response(response, true);
-            return;
+        } else {
+            match self.call_of(&head) {
+                Ok(found) => return self.begin_call(number, found, recv, answer),
+                Err(refusal) => {
+                    let text = &refusal.text;
+                    send_status_alone(&mut answer, refusal.status, text, Headers::new());
+                }
+            }
         }
-        match self.call_of(&head) {
-            Ok((is_stream, route, metadata, timeout)) => {
-                let bytes = metadata::list_bytes(&metadata);
-                let bytes_max = self.core.limits.metadata_bytes_max;
-                let Some(charge) = Charge::within(&self.metadata_bytes, bytes, bytes_max) else {
-                    self.core.resets += 1;
-                    answer.send_reset(Reason::REFUSED_STREAM);
-                    return;
-                };
-                let requests = if is_stream {
-                    self.core
-                        .event(Event::Opened(number, route, metadata, timeout));
-                    Requests::Many
-                } else {
-                    Requests::One {
-                        route,
-                        metadata,
-                        timeout,
-                        message: None,
-                        is_reported: false,
-                    }
-                };
-                let call = Call {
-                    half: Half::new(Some(recv), !is_stream),
-                    answer: Answer::Awaited(answer),
-                    requests,
-                    _metadata: charge,
-                };
-                self.streams.insert(number, call);
-            }
-            Err(refusal) => {
-                let text = &refusal.text;
-                send_status_alone(&mut answer, refusal.status, text, Headers::new());
-            }
+        if ends_early {
+            self.core.ended_early();
         }
     }
 
-    #[allow(clippy::type_complexity)]
-    fn call_of(
+    fn begin_call(
         &mut self,
-        head: &http::request::Parts,
-    ) -> Result<(bool, u32, Metadata, Option<f64>), Refusal> {
+        number: u32,
+        (is_stream, route, metadata, timeout): CallHead,
+        recv: RecvStream,
+        mut answer: SendResponse<Outgoing<B>>,
+    ) {
+        let bytes = metadata::list_bytes(&metadata);
+        let bytes_max = self.core.limits.metadata_bytes_max;
+        let Some(charge) = Charge::within(&self.metadata_bytes, bytes, bytes_max) else {
+            self.core.resets += 1;
+            answer.send_reset(Reason::REFUSED_STREAM);
+            if !recv.is_end_stream() {
+                self.core.ended_early();
+            }
+            return;
+        };
+        let requests = if is_stream {
+            self.core
+                .event(Event::Opened(number, route, metadata, timeout));
+            Requests::Many
+        } else {
+            Requests::One {
+                route,
+                metadata,
+                timeout,
+                message: None,
+                is_reported: false,
+            }
+        };
+        let call = Call {
+            half: Half::new(Some(recv), !is_stream),
+            answer: Answer::Awaited(answer),
+            requests,
+            _metadata: charge,
+        };
+        self.streams.insert(number, Box::new(call));
+    }
+
+    fn call_of(&mut self, head: &http::request::Parts) -> Result<CallHead, Refusal> {
         let path = head.uri.path();
         let Some((route, is_stream)) = self.routes.route_of(path) else {
             let text = format!("there is no method {path}");
@@ -604,14 +643,17 @@ impl<B: Body, R: Routes> ServerSession<B, R> {
         Ok((is_stream, route, metadata, timeout))
     }
 
-    /// Report what has arrived on a stream.
-    ///
-    /// `frames`: of the stream in this turn; those of a stream that is over had no effect.
-    fn read(&mut self, number: u32, frames: u32) {
+    /// Report messages and the end of a stream; returns false if the stream is over.
+    fn read(&mut self, number: u32) -> bool {
+        if !self.streams.contains_key(&number) {
+            return number == 0 || number > self.core.highest;
+        }
+        self.read_call(number);
+        true
+    }
+
+    fn read_call(&mut self, number: u32) {
         let Some(call) = self.streams.get_mut(&number) else {
-            if number > 0 && number <= self.core.highest {
-                self.core.notes.idle_frames += frames;
-            }
             return;
         };
         if call.half.recv.is_none() {
@@ -702,7 +744,7 @@ impl<B: Body, R: Routes> ServerSession<B, R> {
         }
         call.requests = Requests::Refused;
         if call.half.queued == 0 {
-            self.streams.remove(&number);
+            self.forget(number);
         }
     }
 
@@ -720,8 +762,11 @@ impl<B: Body, R: Routes> ServerSession<B, R> {
 }
 
 /// A stream that the owner has not been told to forget.
-fn known<B: Body>(streams: &mut FnvHashMap<u32, Call<B>>, stream: u32) -> Option<&mut Call<B>> {
-    let call = streams.get_mut(&stream)?;
+fn known<B: Body>(
+    streams: &mut FnvHashMap<u32, Box<Call<B>>>,
+    stream: u32,
+) -> Option<&mut Call<B>> {
+    let call: &mut Call<B> = streams.get_mut(&stream)?;
     (!matches!(call.requests, Requests::Refused)).then_some(call)
 }
 
@@ -742,7 +787,12 @@ fn advance<B: Body>(link: &mut Link<B>, accepted: &mut Vec<Accepted<B>>) -> Resu
     };
     loop {
         match connection.poll_accept(&mut context) {
-            Poll::Ready(Some(Ok(stream))) => accepted.push(stream),
+            Poll::Ready(Some(Ok(stream))) => {
+                if accepted.capacity() == 0 {
+                    accepted.reserve_exact(1);
+                }
+                accepted.push(stream);
+            }
             Poll::Ready(Some(Err(error))) => {
                 return Err(match End::of(&error) {
                     End::Over => client_leaves(),
