@@ -13,9 +13,16 @@ import pytest
 from rockoon_broker.clock import SystemClock
 from rockoon_broker.pull import Pulled
 from rockoon_broker.rpc import pull_stream
-from rockoon_broker.rpc.pull_answers import STATUSES, answer_of, refusal_of, stream_reply
+from rockoon_broker.rpc.pull_answers import (
+    STATUSES,
+    PullAnswer,
+    answer_of,
+    newest_answer,
+    refusal_of,
+    stream_reply,
+)
 from rockoon_broker.rpc.service import BrokerService
-from rockoon_broker.store.reading.reader import GetResult, GetStatus
+from rockoon_broker.store.reading.reader import GetResult, GetStatus, NewestBatch
 from rockoon_broker.topics.served_topics import ServedTopics
 from rockoon_core import errors
 from rockoon_format.hashes import java_hash_code
@@ -486,6 +493,55 @@ async def test_a_stream_with_nothing_to_say_gives_signs_of_life(
             assert list((await reader.call.read()).answers) == []
 
 
+def parsed_answer(answer: PullAnswer) -> pb.PullStreamReply:
+    return pb.PullStreamReply.FromString(b"".join(stream_reply([answer])))
+
+
+@pytest.mark.parametrize("choice", BOTH)
+async def test_readers_of_any_credit_and_filter_get_all_that_they_want_in_order(
+    tmp_path: Path, nameserver: BrokerRoutes, choice: str
+) -> None:
+    seed = random.randrange(1 << 32)
+    print(f"seed {seed}")
+    rng = random.Random(seed)
+    await nameserver.create_topic("T", {"broker-a": 2})
+    wanted: dict[int, list[bytes]] = {}
+    got: dict[int, list[bytes]] = {}
+    queue_of: dict[int, int] = {}
+    with using(choice):
+        async with (
+            running_broker(tmp_path, [nameserver.address]) as broker,
+            reading(broker.stub) as reader,
+        ):
+            for queue_id in (0, 1):
+                for more in ({}, {"max_messages": 2}, {"tag_hashes": [TAG_B]}):
+                    number = await reader.subscribe("T", queue_id, messages=1, **more)
+                    wanted[number], got[number], queue_of[number] = [], [], queue_id
+            next_offsets = dict.fromkeys(wanted, 0)
+            for serial in range(40):
+                queue_id, tag = rng.randrange(2), rng.choice(["TagA", "TagB"])
+                bodies = [b"%d.%d" % (serial, n) for n in range(rng.choice([1, 1, 1, 2, 5]))]
+                await broker.append("T", queue_id, *bodies, tags=tag)
+                for number, messages in wanted.items():
+                    if queue_of[number] == queue_id and (number % 3 or tag == "TagB"):
+                        messages += bodies
+                # All but one may fall behind.
+                for number in wanted:
+                    if number == 1 or rng.random() < 0.3:
+                        await reader.give(number, rng.randrange(1, 4))
+            for number in wanted:
+                await reader.give(number, PLENTY // 2)
+            while got != wanted:
+                answer = await reader.answer()
+                number = answer.subscription_id
+                assert not answer.ended
+                assert answer.min_offset == 0
+                assert next_offsets[number] <= answer.next_offset <= answer.max_offset
+                next_offsets[number] = answer.next_offset
+                got[number] += bodies_of(answer)
+                assert got[number] == wanted[number][: len(got[number])]
+
+
 @pytest.mark.parametrize("choice", BOTH)
 @pytest.mark.parametrize("count", [0, 1, 127, 16_384, 3_000_000])
 def test_answers_that_go_out_uncopied_are_the_same_message(count: int, choice: str) -> None:
@@ -505,6 +561,12 @@ def test_answers_that_go_out_uncopied_are_the_same_message(count: int, choice: s
         status, ended = rng.choice(list(GetStatus)), rng.random() < 0.5
         with using(choice):
             answers.append(answer_of(Pulled(status, next_offset, found), number, ended=ended))
+            lengths = found.lengths.astype("<u4").tobytes()
+            newest = newest_answer(
+                NewestBatch(lengths, found.frames, least, most), next_offset, number
+            )
+            same = answer_of(Pulled(GetStatus.FOUND, next_offset, found), number)
+            assert parsed_answer(newest) == parsed_answer(same)
             alone = answer_of(Pulled(status, next_offset, found)).serialized()
         own = pb.PullReply(
             status=STATUSES[status],

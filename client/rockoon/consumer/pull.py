@@ -11,7 +11,7 @@ from rockoon.bounds import check_bounds
 from rockoon.errors import BrokerUnavailable, Internal, InvalidOffset, OffsetBeyondEnd, RockoonError
 from rockoon.message import Batch
 from rockoon.net.connection import CALL_SECONDS_MAX, Connection
-from rockoon.net.large_replies import Reply, records_of
+from rockoon.net.large_replies import PlainReply, Reply, records_of
 from rockoon.subscription import Subscription
 from rockoon_core.backoff import Backoff
 from rockoon_core.light_dataclass import light_dataclass
@@ -266,7 +266,7 @@ def interpret(
     """
     status = reply.status
     if status == FOUND:
-        return _messages(queue, offset, reply, subscription, check_crcs)
+        return messages_of(queue, offset, reply, subscription, check_crcs)
     if status in (OFFSET_TOO_SMALL, OFFSET_OVERFLOW_BADLY) or (
         # An empty queue answers so to any offset; only its beginning is a place to wait at.
         status in (NO_MESSAGE_IN_QUEUE, NO_MATCHED_LOGIC_QUEUE) and offset > 0
@@ -276,14 +276,19 @@ def interpret(
     return Pulled(None, (), max(reply.next_offset, offset), 0, reply.max_offset)
 
 
-def _messages(
+def messages_of(
     queue: MessageQueue,
     offset: int,
     reply: Reply,
     subscription: Subscription,
     check_crcs: bool,
 ) -> Pulled:
-    (source, bounds), lengths = records_of(reply), reply.record_lengths
+    """The messages of a broker's answer FOUND; arguments and errors as of `interpret`."""
+    lengths = reply.record_lengths
+    if isinstance(reply, PlainReply):
+        source, bounds = reply.source, reply.bounds
+    else:
+        source, bounds = records_of(reply)
     try:
         batch = Batch(queue, source, lengths, check_crcs=check_crcs, bounds=bounds)
     except RecordError as error:
@@ -300,6 +305,10 @@ def _messages(
         chosen = b"".join(map(batch.columns.frame, wanted))
         sizes = np.frombuffer(lengths, "<u4")[list(wanted)]
         batch = Batch(queue, chosen, sizes, check_crcs=check_crcs)
+    only, next_offset = batch.only, reply.next_offset
+    if only is not None and wanted is None and offset <= only.queue_offset < next_offset:
+        offsets = range(only.queue_offset, only.queue_offset + 1)
+        return Pulled(batch, offsets, next_offset, batch.size_bytes, reply.max_offset)
     count = len(batch)
     if count == 0:
         return Pulled(None, (), max(reply.next_offset, offset), 0, reply.max_offset)

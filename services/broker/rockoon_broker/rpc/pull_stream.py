@@ -348,10 +348,10 @@ class PullStream:
         query, progress, loads = subscription.query, subscription.progress, subscription.loads
         try:
             subscription.check()
+            mode.cached_only = loads is None or not loads.loop_waits
             newest = self._newest(subscription) if subscription.is_plain else None
             if newest is not None:
                 return newest
-            mode.cached_only = loads is None or not loads.loop_waits
             found = self._broker.pulls.look(
                 query, progress.offset, subscription.messages, subscription.bytes
             )
@@ -391,6 +391,7 @@ class PullStream:
 
         Raises:
             StoreClosed: the broker is stopping.
+            ColdRead: see `file_reads`.
         """
         progress, (messages_max, bytes_max) = subscription.progress, subscription.bounds
         found = self._broker.store.newest(*subscription.queue, progress.offset)
