@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from rockoon_broker.append import Appends
 from rockoon_broker.clock import SystemClock
 from rockoon_broker.pull import Pulled
 from rockoon_broker.rpc import pull_stream
@@ -63,10 +64,8 @@ async def test_a_subscription_is_answered_at_once_and_then_as_messages_come(
             assert await reader.bodies((old, empty)[serial % 2]) == [b"new %d" % serial]
 
 
-@pytest.mark.parametrize("flush", ["async", "sync"])
-async def test_an_answer_and_the_message_for_a_reader_of_one_connection_are_one_write(
-    tmp_path: Path, nameserver: BrokerRoutes, monkeypatch: pytest.MonkeyPatch, flush: str
-) -> None:
+def writes_of_servers(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    """What servers write from now on, in the test's process."""
     writes: list[bytes] = []
 
     class Noting:
@@ -86,6 +85,14 @@ async def test_an_answer_and_the_message_for_a_reader_of_one_connection_are_one_
         "connection_made",
         lambda connection, transport: made(connection, Noting(transport)),
     )
+    return writes
+
+
+@pytest.mark.parametrize("flush", ["async", "sync"])
+async def test_an_answer_and_the_message_for_a_reader_of_one_connection_are_one_write(
+    tmp_path: Path, nameserver: BrokerRoutes, monkeypatch: pytest.MonkeyPatch, flush: str
+) -> None:
+    writes = writes_of_servers(monkeypatch)
     await nameserver.create_topic("T", {"broker-a": 1})
     async with (
         running_broker(tmp_path, [nameserver.address], flush=flush) as broker,
@@ -104,6 +111,36 @@ async def test_an_answer_and_the_message_for_a_reader_of_one_connection_are_one_
         kinds = [each[3] for each in writes]
         assert [kind for kind in kinds if kind != frames.PING] == [frames.DATA]
         await call.done_writing()
+
+
+async def test_a_message_leaves_in_the_iteration_of_the_loop_in_which_it_is_durable(
+    tmp_path: Path, nameserver: BrokerRoutes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writes = writes_of_servers(monkeypatch)
+    written: list[list[bytes]] = []
+    confirmed = Appends.confirmed
+
+    def noting(appends: Appends, end: int) -> None:
+        before = len(writes)
+        confirmed(appends, end)
+        written.append(writes[before:])
+
+    monkeypatch.setattr(Appends, "confirmed", noting)
+    # A thread syncs, as for a slow disk.
+    monkeypatch.setattr("rockoon_broker.broker.INLINE_BYTES_MAX", 0)
+    await nameserver.create_topic("T", {"broker-a": 1})
+    async with (
+        running_broker(tmp_path, [nameserver.address], flush="sync") as broker,
+        reading(broker.stub) as reader,
+    ):
+        number = await reader.subscribe("T")
+        await reader.answer()
+        for serial in range(3):
+            body = b"body %d" % serial
+            written.clear()
+            await broker.append("T", 0, body)
+            assert await reader.bodies(number) == [body]
+            assert [body in each for each in map(b"".join, written)].count(True) == 1
 
 
 async def test_credit_bounds_what_comes_of_a_queue_and_holds_no_other_one(
@@ -424,7 +461,10 @@ class Sent:
 
 @pytest.mark.parametrize("ends", [False, True])
 async def test_whose_call_has_to_end_is_sent_nothing_that_was_about_to_be_sent(ends: bool) -> None:
-    nothing: Any = SimpleNamespace(topics=SimpleNamespace(table=SimpleNamespace(revision=0)))
+    nothing: Any = SimpleNamespace(
+        topics=SimpleNamespace(table=SimpleNamespace(revision=0)),
+        appends=SimpleNamespace(after_confirmed=None),
+    )
     sent: Any = Sent()
     open_call = OpenCall(Rule(nothing_more), None, b"")
 

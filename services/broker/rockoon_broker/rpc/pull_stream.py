@@ -283,7 +283,11 @@ class PullStream:
         elif not self._is_sending:
             self._is_sending = True
             # An answer to a producer on the same connection leaves in the same write.
-            self._reader.connection.before_flush(self._send)
+            after_confirmed = self._broker.appends.after_confirmed
+            if after_confirmed is None:
+                self._reader.connection.before_flush(self._send)
+            else:
+                after_confirmed.append(self._send_and_flush)
 
     def _send(self) -> None:
         """Send what this turn of the loop has brought, unless `answers` is woken anyway."""
@@ -309,6 +313,12 @@ class PullStream:
             self.end(failure)
         if self._listed or self._answers:
             self._wanted.set()
+
+    def _send_and_flush(self) -> None:
+        """Send what has just become durable, in this iteration of the loop."""
+        self._send()
+        if self._reader is not None:
+            self._reader.connection.flush()
 
     def _forget(self, subscription: PullSubscription) -> None:
         subscription.is_over = True
