@@ -253,6 +253,9 @@ class Message:
     @property
     def body(self) -> bytes:
         """The body as it was sent; raises as `Batch.bodies`, but only for its own sake."""
+        only = self._batch.only
+        if only is not None and not (only.is_damaged or only.sys_flag & SYS_FLAG_COMPRESSED):
+            return only.body
         plain = self._batch.plain_bodies
         if plain is not None:
             return plain[self._index]

@@ -14,7 +14,7 @@ import asyncio
 import inspect
 import logging
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -267,12 +267,15 @@ class Delivery:
         return handler_call
 
     def _handle_in_turn(self, source: Source, run: Run[Batch]) -> _HandlerCall | None:
-        messages = map(Message, repeat(run.batch), range(run.start, run.stop))
+        count = run.stop - run.start
+        if count == 1:
+            messages: Iterable[Message] = (Message(run.batch, run.start),)
+        else:
+            messages = map(Message, repeat(run.batch), range(run.start, run.stop))
         rest_seconds = self._others_ran_at + _UNINTERRUPTED_SECONDS_MAX - time.monotonic()
         ended, begun = step_through(
             self._handler, messages, partial(self._may_go_on, source), rest_seconds
         )
-        count = run.stop - run.start
         if ended == count:
             self._finish(source, run.offsets)
             return None
