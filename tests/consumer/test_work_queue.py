@@ -6,6 +6,7 @@ import random
 import pytest
 
 from rockoon.consumer.work_queue import WorkQueue
+from rockoon_core.changes import Changes
 
 DEADLINE_SECONDS = 30.0
 
@@ -16,6 +17,7 @@ class Workers:
     def __init__(self, owner: asyncio.TaskGroup, count: int) -> None:
         self.queue: WorkQueue[int] = WorkQueue()
         self.got: list[int] = []
+        self.changes = Changes()
         self.tasks_of: list[asyncio.Task[None] | None] = []
         self.tasks = [owner.create_task(self.work(), name="worker") for _ in range(count)]
 
@@ -23,12 +25,14 @@ class Workers:
         while True:
             work = await self.queue.get()
             self.got.append(work)
+            self.changes.note()
             self.tasks_of.append(asyncio.current_task())
 
     async def until(self, count: int) -> None:
         async with asyncio.timeout(DEADLINE_SECONDS):
+            seen = self.changes.count
             while len(self.got) < count:
-                await asyncio.sleep(0)
+                seen = await self.changes.wait(seen)
 
     def close(self) -> None:
         for task in self.tasks:
@@ -68,33 +72,28 @@ async def test_work_that_a_task_puts_is_left_to_the_loop() -> None:
 
 
 async def test_workers_that_run_long_in_callbacks_leave_time_to_the_loop() -> None:
-    async with asyncio.TaskGroup() as owner:
-        now = 1.0
-        queue: WorkQueue[float] = WorkQueue(lambda: now)
-        ran: list[float] = []
+    now = 1.0
+    queue: WorkQueue[float] = WorkQueue(lambda: now)
+    ran: list[float] = []
+    counts: list[int] = []
 
-        async def work() -> None:
-            nonlocal now
-            while True:
-                now += await queue.get()
-                ran.append(now)
+    async def work() -> None:
+        nonlocal now
+        now += await queue.get()
+        ran.append(now)
 
-        tasks = [owner.create_task(work(), name="worker") for _ in range(4)]
+    def received() -> None:
+        for _ in range(4):
+            queue.put(1.0)
+            counts.append(len(ran))
+
+    async with asyncio.timeout(DEADLINE_SECONDS), asyncio.TaskGroup() as owner:
+        for _ in range(4):
+            owner.create_task(work(), name="worker")
         await asyncio.sleep(0)
-        counts: list[int] = []
-
-        def received() -> None:
-            for _ in range(4):
-                queue.put(1.0)
-                counts.append(len(ran))
-
         asyncio.get_running_loop().call_soon(received)
-        async with asyncio.timeout(DEADLINE_SECONDS):
-            while len(ran) < 4:
-                await asyncio.sleep(0)
-        assert counts == [1, 1, 1, 1]
-        for task in tasks:
-            task.cancel()
+    assert counts == [1, 1, 1, 1]
+    assert len(ran) == 4
 
 
 @pytest.mark.parametrize("is_woken", [False, True])

@@ -11,7 +11,7 @@ from rockoon.bounds import check_bounds
 from rockoon.errors import BrokerUnavailable, Internal, InvalidOffset, OffsetBeyondEnd, RockoonError
 from rockoon.message import Batch
 from rockoon.net.connection import CALL_SECONDS_MAX, Connection
-from rockoon.net.large_replies import PlainReply, Reply, records_of
+from rockoon.net.large_replies import Reply, records_of
 from rockoon.subscription import Subscription
 from rockoon_core.backoff import Backoff
 from rockoon_core.light_dataclass import light_dataclass
@@ -283,12 +283,8 @@ def messages_of(
     subscription: Subscription,
     check_crcs: bool,
 ) -> Pulled:
-    """The messages of a broker's answer FOUND; arguments and errors as of `interpret`."""
-    lengths = reply.record_lengths
-    if isinstance(reply, PlainReply):
-        source, bounds = reply.source, reply.bounds
-    else:
-        source, bounds = records_of(reply)
+    """Decode the messages of a broker's answer with the status FOUND; see `interpret`."""
+    (source, bounds), lengths = records_of(reply), reply.record_lengths
     try:
         batch = Batch(queue, source, lengths, check_crcs=check_crcs, bounds=bounds)
     except RecordError as error:

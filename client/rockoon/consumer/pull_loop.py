@@ -75,8 +75,8 @@ class PullLoop:
         taker: is offered messages where they come, while `ask` waits for nothing else; what it
             returns True for `ask` does not bring, and the queue is read on behind it; what it
             raises `ask` raises.
-        on_taken: called when messages that `taker` has accepted are counted; what it raises `ask`
-            raises.
+        on_taken: called when messages that `taker` has accepted are counted. Its exceptions are
+            raised by `ask`.
 
     Attributes:
         heard_at: when the queue's broker was heard of last, loop time; at first, when this was

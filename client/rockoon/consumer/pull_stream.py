@@ -75,8 +75,8 @@ class QueueSubscription:
         self._number = number
         self._stream = stream
         self._messages_max, self._bytes_max = request.max_messages, request.max_bytes
-        # In halves: a queue whose messages come one by one costs one message on the stream for each
-        # of them, and not two.
+        # More credit is given when half is used. If each message gave credit, it would cost two
+        # messages on the stream.
         self._messages_low, self._bytes_low = self._messages_max // 2, self._bytes_max // 2
         # Credit that was given, but for what was taken by `answer` since.
         self._messages = self._bytes = 0

@@ -1,4 +1,4 @@
-"""Work queue: what waits for a worker of a consumer, and the workers that wait for work."""
+"""Work queue of a consumer: work for its workers, and the workers that wait for work."""
 
 import asyncio
 import time

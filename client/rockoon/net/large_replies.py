@@ -76,8 +76,11 @@ class Replies(NamedTuple):
     answers: list[Reply]
 
 
-def records_of(reply: PullReply | LargeReply) -> Records:
+def records_of(reply: Reply) -> Records:
     """Where an answer's records are."""
+    if isinstance(reply, PlainReply):
+        # As `Records(...)`, without the call of a Python function.
+        return tuple.__new__(Records, (reply.source, reply.bounds))
     return reply.records if isinstance(reply, LargeReply) else Records(reply.frames, None)
 
 

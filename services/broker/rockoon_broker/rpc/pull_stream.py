@@ -315,7 +315,7 @@ class PullStream:
             self._wanted.set()
 
     def _send_and_flush(self) -> None:
-        """Send what has just become durable, in this iteration of the loop."""
+        """Send messages in the iteration of the loop in which they have become durable."""
         self._send()
         if self._reader is not None:
             self._reader.connection.flush()
@@ -397,7 +397,7 @@ class PullStream:
         return None
 
     def _newest(self, subscription: PullSubscription) -> PullAnswer | None:
-        """The answer for a reader that has read all but the newest batch; None: `look` finds it.
+        """Return the newest batch if the reader has read all batches before it, else None.
 
         Raises:
             StoreClosed: the broker is stopping.

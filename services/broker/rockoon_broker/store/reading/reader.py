@@ -89,7 +89,7 @@ class GetResult:
 
 
 class NewestBatch(NamedTuple):
-    """The newest batch of a queue, none of it left out."""
+    """The whole newest batch of a queue."""
 
     lengths: bytes
     """Size of each record, packed little-endian u32."""

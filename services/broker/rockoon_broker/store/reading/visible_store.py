@@ -238,7 +238,7 @@ class VisibleStore(ABC):
     def newest(self, topic: str, queue_id: int, offset: int) -> NewestBatch | None:
         """The newest batch of a queue, if it begins at `offset` and is in memory.
 
-        None: `get` reads what is there.
+        None: `get` reads the messages.
         """
         self._check_open()
         return self._reader.newest(topic, queue_id, offset)
