@@ -67,6 +67,9 @@ class Batch(Sequence["Message"]):
             it has none by the body's CRC.
         bounds: where in `frames` the records are, when other bytes came with them.
 
+    Attributes:
+        only: the record, if there is one and the kernel has read it without columns.
+
     Raises:
         RecordError: lengths and records do not agree.
     """
@@ -85,15 +88,15 @@ class Batch(Sequence["Message"]):
         self._source = frames
         self._lengths = lengths
         self._bounds = start, end = bounds or (0, len(frames))
-        self._only: OnlyRecord | None = None
+        self.only: OnlyRecord | None = None
         if isinstance(lengths, bytes) and lengths == (end - start).to_bytes(4, "little"):
-            self._only = only_record(frames, start, end, compared=check_crcs)
-        if self._only is None:
+            self.only = only_record(frames, start, end, compared=check_crcs)
+        if self.only is None:
             # Now, since it is what refuses them.
             self.columns  # noqa: B018
 
     def __len__(self) -> int:
-        return len(self.columns) if self._only is None else 1
+        return len(self.columns) if self.only is None else 1
 
     def __repr__(self) -> str:
         return f"Batch({self.queue}, {len(self)} messages)"
@@ -133,20 +136,20 @@ class Batch(Sequence["Message"]):
         lengths = self._lengths
         sizes = np.frombuffer(lengths, "<u4") if isinstance(lengths, bytes) else lengths
         # One that came alone is compared already.
-        compared = self.check_crcs and self._only is None
+        compared = self.check_crcs and self.only is None
         return decode_columns(self._source, sizes, self._bounds, compared=compared)
 
     def queue_offset_of(self, index: int) -> int:
         """Queue offset of one message."""
-        return int(self.offsets[index]) if self._only is None else self._only.queue_offset
+        return int(self.offsets[index]) if self.only is None else self.only.queue_offset
 
     @property
     def first_damaged(self) -> int | None:
         """Index of the first message that is not what was stored, if that is to be refused."""
         if not self.check_crcs:
             return None
-        if self._only is not None:
-            return 0 if self._only.is_damaged else None
+        if self.only is not None:
+            return 0 if self.only.is_damaged else None
         damaged = self.columns.damaged
         return int(damaged[0]) if len(damaged) else None
 
@@ -164,8 +167,8 @@ class Batch(Sequence["Message"]):
         """
         if self.first_damaged is not None:
             return None
-        if self._only is not None:
-            return None if self._only.sys_flag & SYS_FLAG_COMPRESSED else [self._only.body]
+        if self.only is not None:
+            return None if self.only.sys_flag & SYS_FLAG_COMPRESSED else [self.only.body]
         is_compressed = (self.columns.sys_flags & SYS_FLAG_COMPRESSED).any()
         return None if is_compressed else self.columns.bodies
 
@@ -250,6 +253,9 @@ class Message:
     @property
     def body(self) -> bytes:
         """The body as it was sent; raises as `Batch.bodies`, but only for its own sake."""
+        only = self._batch.only
+        if only is not None and not (only.is_damaged or only.sys_flag & SYS_FLAG_COMPRESSED):
+            return only.body
         plain = self._batch.plain_bodies
         if plain is not None:
             return plain[self._index]

@@ -281,7 +281,8 @@ def only_record(frames: Buffer, start: int, end: int, *, compared: bool) -> Only
     if found is None:
         return None
     queue_offset, sys_flag, body, state = found
-    return OnlyRecord(queue_offset, sys_flag, body, bool(state & DAMAGED))
+    # As `OnlyRecord(...)`, without the call of a Python function.
+    return tuple.__new__(OnlyRecord, (queue_offset, sys_flag, body, bool(state & DAMAGED)))
 
 
 def record_sizes(frames: Buffer) -> NDArray[np.int64]:

@@ -10,12 +10,20 @@ from typing import Any
 import numpy as np
 import pytest
 
+from rockoon_broker.append import Appends
 from rockoon_broker.clock import SystemClock
 from rockoon_broker.pull import Pulled
 from rockoon_broker.rpc import pull_stream
-from rockoon_broker.rpc.pull_answers import STATUSES, answer_of, refusal_of, stream_reply
+from rockoon_broker.rpc.pull_answers import (
+    STATUSES,
+    PullAnswer,
+    answer_of,
+    newest_answer,
+    refusal_of,
+    stream_reply,
+)
 from rockoon_broker.rpc.service import BrokerService
-from rockoon_broker.store.reading.reader import GetResult, GetStatus
+from rockoon_broker.store.reading.reader import GetResult, GetStatus, NewestBatch
 from rockoon_broker.topics.served_topics import ServedTopics
 from rockoon_core import errors
 from rockoon_format.hashes import java_hash_code
@@ -56,10 +64,8 @@ async def test_a_subscription_is_answered_at_once_and_then_as_messages_come(
             assert await reader.bodies((old, empty)[serial % 2]) == [b"new %d" % serial]
 
 
-@pytest.mark.parametrize("flush", ["async", "sync"])
-async def test_an_answer_and_the_message_for_a_reader_of_one_connection_are_one_write(
-    tmp_path: Path, nameserver: BrokerRoutes, monkeypatch: pytest.MonkeyPatch, flush: str
-) -> None:
+def writes_of_servers(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    """What servers write from now on, in the test's process."""
     writes: list[bytes] = []
 
     class Noting:
@@ -79,6 +85,14 @@ async def test_an_answer_and_the_message_for_a_reader_of_one_connection_are_one_
         "connection_made",
         lambda connection, transport: made(connection, Noting(transport)),
     )
+    return writes
+
+
+@pytest.mark.parametrize("flush", ["async", "sync"])
+async def test_an_answer_and_the_message_for_a_reader_of_one_connection_are_one_write(
+    tmp_path: Path, nameserver: BrokerRoutes, monkeypatch: pytest.MonkeyPatch, flush: str
+) -> None:
+    writes = writes_of_servers(monkeypatch)
     await nameserver.create_topic("T", {"broker-a": 1})
     async with (
         running_broker(tmp_path, [nameserver.address], flush=flush) as broker,
@@ -97,6 +111,36 @@ async def test_an_answer_and_the_message_for_a_reader_of_one_connection_are_one_
         kinds = [each[3] for each in writes]
         assert [kind for kind in kinds if kind != frames.PING] == [frames.DATA]
         await call.done_writing()
+
+
+async def test_a_message_leaves_in_the_iteration_of_the_loop_in_which_it_is_durable(
+    tmp_path: Path, nameserver: BrokerRoutes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writes = writes_of_servers(monkeypatch)
+    written: list[list[bytes]] = []
+    confirmed = Appends.confirmed
+
+    def noting(appends: Appends, end: int) -> None:
+        before = len(writes)
+        confirmed(appends, end)
+        written.append(writes[before:])
+
+    monkeypatch.setattr(Appends, "confirmed", noting)
+    # A thread syncs, as for a slow disk.
+    monkeypatch.setattr("rockoon_broker.broker.INLINE_BYTES_MAX", 0)
+    await nameserver.create_topic("T", {"broker-a": 1})
+    async with (
+        running_broker(tmp_path, [nameserver.address], flush="sync") as broker,
+        reading(broker.stub) as reader,
+    ):
+        number = await reader.subscribe("T")
+        await reader.answer()
+        for serial in range(3):
+            body = b"body %d" % serial
+            written.clear()
+            await broker.append("T", 0, body)
+            assert await reader.bodies(number) == [body]
+            assert [body in each for each in map(b"".join, written)].count(True) == 1
 
 
 async def test_credit_bounds_what_comes_of_a_queue_and_holds_no_other_one(
@@ -417,7 +461,10 @@ class Sent:
 
 @pytest.mark.parametrize("ends", [False, True])
 async def test_whose_call_has_to_end_is_sent_nothing_that_was_about_to_be_sent(ends: bool) -> None:
-    nothing: Any = SimpleNamespace(topics=SimpleNamespace(table=SimpleNamespace(revision=0)))
+    nothing: Any = SimpleNamespace(
+        topics=SimpleNamespace(table=SimpleNamespace(revision=0)),
+        appends=SimpleNamespace(after_confirmed=None),
+    )
     sent: Any = Sent()
     open_call = OpenCall(Rule(nothing_more), None, b"")
 
@@ -486,6 +533,55 @@ async def test_a_stream_with_nothing_to_say_gives_signs_of_life(
             assert list((await reader.call.read()).answers) == []
 
 
+def parsed_answer(answer: PullAnswer) -> pb.PullStreamReply:
+    return pb.PullStreamReply.FromString(b"".join(stream_reply([answer])))
+
+
+@pytest.mark.parametrize("choice", BOTH)
+async def test_readers_of_any_credit_and_filter_get_all_that_they_want_in_order(
+    tmp_path: Path, nameserver: BrokerRoutes, choice: str
+) -> None:
+    seed = random.randrange(1 << 32)
+    print(f"seed {seed}")
+    rng = random.Random(seed)
+    await nameserver.create_topic("T", {"broker-a": 2})
+    wanted: dict[int, list[bytes]] = {}
+    got: dict[int, list[bytes]] = {}
+    queue_of: dict[int, int] = {}
+    with using(choice):
+        async with (
+            running_broker(tmp_path, [nameserver.address]) as broker,
+            reading(broker.stub) as reader,
+        ):
+            for queue_id in (0, 1):
+                for more in ({}, {"max_messages": 2}, {"tag_hashes": [TAG_B]}):
+                    number = await reader.subscribe("T", queue_id, messages=1, **more)
+                    wanted[number], got[number], queue_of[number] = [], [], queue_id
+            next_offsets = dict.fromkeys(wanted, 0)
+            for serial in range(40):
+                queue_id, tag = rng.randrange(2), rng.choice(["TagA", "TagB"])
+                bodies = [b"%d.%d" % (serial, n) for n in range(rng.choice([1, 1, 1, 2, 5]))]
+                await broker.append("T", queue_id, *bodies, tags=tag)
+                for number, messages in wanted.items():
+                    if queue_of[number] == queue_id and (number % 3 or tag == "TagB"):
+                        messages += bodies
+                # All but one may fall behind.
+                for number in wanted:
+                    if number == 1 or rng.random() < 0.3:
+                        await reader.give(number, rng.randrange(1, 4))
+            for number in wanted:
+                await reader.give(number, PLENTY // 2)
+            while got != wanted:
+                answer = await reader.answer()
+                number = answer.subscription_id
+                assert not answer.ended
+                assert answer.min_offset == 0
+                assert next_offsets[number] <= answer.next_offset <= answer.max_offset
+                next_offsets[number] = answer.next_offset
+                got[number] += bodies_of(answer)
+                assert got[number] == wanted[number][: len(got[number])]
+
+
 @pytest.mark.parametrize("choice", BOTH)
 @pytest.mark.parametrize("count", [0, 1, 127, 16_384, 3_000_000])
 def test_answers_that_go_out_uncopied_are_the_same_message(count: int, choice: str) -> None:
@@ -505,6 +601,12 @@ def test_answers_that_go_out_uncopied_are_the_same_message(count: int, choice: s
         status, ended = rng.choice(list(GetStatus)), rng.random() < 0.5
         with using(choice):
             answers.append(answer_of(Pulled(status, next_offset, found), number, ended=ended))
+            lengths = found.lengths.astype("<u4").tobytes()
+            newest = newest_answer(
+                NewestBatch(lengths, found.frames, least, most), next_offset, number
+            )
+            same = answer_of(Pulled(GetStatus.FOUND, next_offset, found), number)
+            assert parsed_answer(newest) == parsed_answer(same)
             alone = answer_of(Pulled(status, next_offset, found)).serialized()
         own = pb.PullReply(
             status=STATUSES[status],

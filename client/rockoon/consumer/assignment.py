@@ -363,7 +363,7 @@ class Assignment:
             start=start,
             create_revision=create_revision,
             process_queue=ProcessQueue(start.offset, self._settings.flow_limits),
-            holds=partial(self._membership.valid_since, expirations),
+            may_begin=partial(self._membership.valid_since, expirations),
         )
         self._awaited.discard(queue)
         self.starts[queue] = start

@@ -14,7 +14,7 @@ import asyncio
 import inspect
 import logging
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -33,6 +33,7 @@ from rockoon.consumer.handler_steps import step_through
 from rockoon.consumer.order import Order
 from rockoon.consumer.process_queue import ProcessQueue, Run
 from rockoon.consumer.redelivery import Failure, LocalRedelivery, Redelivery
+from rockoon.consumer.work_queue import WorkQueue
 from rockoon.message import Batch, Message
 from rockoon_core.changes import Changes
 from rockoon_core.message_queue import MessageQueue
@@ -77,8 +78,9 @@ class Source(Protocol):
     running: int
     """Handler calls with its messages that have not ended. Written by `Delivery` only."""
 
-    def may_begin(self) -> bool:
-        """Whether a call may begin, as far as other members go."""
+    @property
+    def may_begin(self) -> Callable[[], bool]:
+        """Returns whether a call may begin, as far as other members go."""
         ...
 
 
@@ -156,7 +158,7 @@ class Delivery:
         self._busy: set[MessageQueue] = set()
         # A source is listed once while it has messages to hand out, so the queue is bounded by
         # the number of sources and of failed parcels, which the flow limits bound.
-        self._work: asyncio.Queue[Source | _HandlerCall | None] = asyncio.Queue()
+        self._work: WorkQueue[Source | _HandlerCall | None] = WorkQueue()
         self._timers: dict[Source | _HandlerCall, asyncio.TimerHandle] = {}
         self._workers: list[asyncio.Task[None]] = []
         self._threads: ThreadPoolExecutor | None = None
@@ -172,6 +174,8 @@ class Delivery:
             work = await self._work.get()
             if self._stopping or work is None:
                 return
+            if self._work.ran_at > self._others_ran_at:
+                self._others_ran_at = self._work.ran_at
             source = work.source if isinstance(work, _HandlerCall) else work
             # A queue that was given up may still be in line; its next owner handles what it holds.
             if not source.process_queue.retired:
@@ -204,7 +208,7 @@ class Delivery:
             # Once in line whatever it holds: a queue with many messages gets no more turns than
             # others.
             source.listed = True
-            self._work.put_nowait(source)
+            self._work.put(source)
 
     def forget(self, source: Source) -> None:
         """Cancel what was to be delivered again of a source that was retired."""
@@ -219,7 +223,7 @@ class Delivery:
             timer.cancel()
         self._timers.clear()
         for _ in self._workers:
-            self._work.put_nowait(None)
+            self._work.put(None)
 
     async def drain(self, seconds_max: float) -> bool:
         """Stop, wait for calls that run, and cancel those that take too long.
@@ -258,20 +262,27 @@ class Delivery:
         run = source.process_queue.take_run(_IN_TURN_MAX)
         handler_call = self._handle_in_turn(source, run) if run is not None else None
         source.listed = False
-        self.offer(source)
+        if source.process_queue.unfinished:
+            self.offer(source)
         return handler_call
 
     def _handle_in_turn(self, source: Source, run: Run[Batch]) -> _HandlerCall | None:
-        messages = map(Message, repeat(run.batch), range(run.start, run.stop))
+        count = run.stop - run.start
+        if count == 1:
+            messages: Iterable[Message] = (Message(run.batch, run.start),)
+        else:
+            messages = map(Message, repeat(run.batch), range(run.start, run.stop))
         rest_seconds = self._others_ran_at + _UNINTERRUPTED_SECONDS_MAX - time.monotonic()
         ended, begun = step_through(
             self._handler, messages, partial(self._may_go_on, source), rest_seconds
         )
-        left = run.stop - run.start - ended - (begun is not None)
+        if ended == count:
+            self._finish(source, run.offsets)
+            return None
         # Before any is done: with its last message a batch is forgotten.
-        source.process_queue.give_back(left)
+        source.process_queue.give_back(count - ended - (begun is not None))
         if ended:
-            self._finish(_HandlerCall(source, [], run.offsets[:ended]))
+            self._finish(source, run.offsets[:ended])
         if begun is None:
             return None
         message = Message(run.batch, run.start + ended)
@@ -321,7 +332,7 @@ class Delivery:
 
     def _may_begin(self, source: Source) -> bool:
         # Without an order `_busy` is empty.
-        return source.queue not in self._busy and source.may_begin()
+        return not (self._busy and source.queue in self._busy) and source.may_begin()
 
     def _put_off(self, work: "Source | _HandlerCall", source: Source) -> None:
         loop = asyncio.get_running_loop()
@@ -342,12 +353,12 @@ class Delivery:
         if handler_call.is_abandoned:
             return
         if result.verdict is Verdict.SUCCESS:
-            self._finish(handler_call)
+            self._finish_call(handler_call)
             return
         self.statistics.failures += 1
         pause = await self._pause_after(handler_call, exception, result.delay)
         if pause is None:
-            self._finish(handler_call)
+            self._finish_call(handler_call)
         else:
             self._deliver_later(handler_call, pause)
 
@@ -434,17 +445,20 @@ class Delivery:
 
     def _hand_out(self, work: Source | _HandlerCall) -> None:
         self._timers.pop(work, None)
-        self._work.put_nowait(work)
+        self._work.put(work)
 
-    def _finish(self, handler_call: _HandlerCall) -> None:
+    def _finish_call(self, handler_call: _HandlerCall) -> None:
         source = handler_call.source
+        if handler_call.attempt > 1 and not source.process_queue.dropped:
+            for offset in handler_call.offsets:
+                source.attempts.pop(offset, None)
+        self._finish(source, handler_call.offsets)
+
+    def _finish(self, source: Source, offsets: Sequence[int]) -> None:
         # Not `retired`: a queue on its way out still stores what its last calls have finished.
         if source.process_queue.dropped:
             return
-        if handler_call.attempt > 1:
-            for offset in handler_call.offsets:
-                source.attempts.pop(offset, None)
-        self.statistics.messages += source.process_queue.done(handler_call.offsets)
+        self.statistics.messages += source.process_queue.done(offsets)
         source.finished.note()
         if self._order is not None:
             source.listed = False
@@ -480,7 +494,7 @@ class Delivery:
         pause = await self._pause_after(handler_call, exception, None)
         if pause is None:
             self._end_call(handler_call)
-            self._finish(handler_call)
+            self._finish_call(handler_call)
             return
         # It stays here, so the call's result counts after all.
         handler_call.is_abandoned = False

@@ -132,15 +132,20 @@ class ProcessQueue(Generic[Batch]):
         if self.retired:
             return
         count = len(offsets)
-        # Python's own: they are compared and kept, and a column's items are dear at both.
-        first, last = (int(offsets[0]), int(offsets[-1])) if count else (next_offset, next_offset)
+        if isinstance(offsets, range) and count:
+            first, last = offsets.start, offsets.stop - 1
+        elif count:
+            # Python's own: they are compared and kept, and a column's items are dear at both.
+            first, last = int(offsets[0]), int(offsets[-1])
+        else:
+            first = last = next_offset
         # What overlaps would be handled twice, and finishing it once would commit past the other.
         if not self.next_offset <= first <= last < next_offset:
             raise ValueError(
                 f"a pull from {self.next_offset} brought {count} messages and goes on at "
                 f"{next_offset}: it overlaps"
             )
-        if last - first == count - 1:
+        if last - first == count - 1 and not isinstance(offsets, range):
             # Finishing a message is then arithmetic and not a search, and a thousand offsets need
             # no list.
             offsets = range(first, first + count)
@@ -171,14 +176,17 @@ class ProcessQueue(Generic[Batch]):
 
     def take_run(self, messages_max: int) -> Run[Batch] | None:
         """Hand out the next messages of one batch, as `take`; None if none is waiting."""
-        if not self.has_waiting:
+        if self.retired or self._taking >= len(self._held):
             return None
         held = self._held[self._taking]
-        start, stop = held.taken, min(held.taken + messages_max, len(held.offsets))
+        start, offsets = held.taken, held.offsets
+        stop = min(start + messages_max, len(offsets))
         held.taken = stop
-        if stop == len(held.offsets):
+        if stop == len(offsets):
             self._taking += 1
-        return Run(held.batch, start, stop, held.offsets[start:stop])
+            if not start:
+                return Run(held.batch, 0, stop, offsets)
+        return Run(held.batch, start, stop, offsets[start:stop])
 
     def give_back(self, count: int) -> None:
         """Have messages wait again: the last `count` that were handed out, by `take_run` and just
@@ -207,6 +215,14 @@ class ProcessQueue(Generic[Batch]):
         # Its handler calls may still end; their queue may be another member's by now.
         if self.dropped:
             return 0
+        if len(self._held) == 1:
+            only, count = self._held[0], len(offsets)
+            if only.unfinished == only.taken == count and only.offsets == offsets:
+                # A queue whose messages come one by one holds nothing else.
+                self._taking = self.unfinished = self.bytes_held = 0
+                self._held.clear()
+                self._firsts.clear()
+                return count
         run = self._handed_out(offsets) if isinstance(offsets, range) else None
         finished = self._finish_each(offsets) if run is None else _finish_run(*run, len(offsets))
         self.unfinished -= finished
@@ -246,12 +262,6 @@ class ProcessQueue(Generic[Batch]):
         return (held, index) if is_within else None
 
     def _forget_finished(self) -> None:
-        if len(self._held) == 1 and not self._held[0].unfinished:
-            # A queue whose messages come one by one holds nothing else.
-            self._taking, self.bytes_held = 0, 0
-            self._held.clear()
-            self._firsts.clear()
-            return
         # Asked after each call: nearly always no batch has just come to its end.
         whole = [held for held in self._held if not held.unfinished]
         if whole:

@@ -266,7 +266,7 @@ def interpret(
     """
     status = reply.status
     if status == FOUND:
-        return _messages(queue, offset, reply, subscription, check_crcs)
+        return messages_of(queue, offset, reply, subscription, check_crcs)
     if status in (OFFSET_TOO_SMALL, OFFSET_OVERFLOW_BADLY) or (
         # An empty queue answers so to any offset; only its beginning is a place to wait at.
         status in (NO_MESSAGE_IN_QUEUE, NO_MATCHED_LOGIC_QUEUE) and offset > 0
@@ -276,13 +276,14 @@ def interpret(
     return Pulled(None, (), max(reply.next_offset, offset), 0, reply.max_offset)
 
 
-def _messages(
+def messages_of(
     queue: MessageQueue,
     offset: int,
     reply: Reply,
     subscription: Subscription,
     check_crcs: bool,
 ) -> Pulled:
+    """Decode the messages of a broker's answer with the status FOUND; see `interpret`."""
     (source, bounds), lengths = records_of(reply), reply.record_lengths
     try:
         batch = Batch(queue, source, lengths, check_crcs=check_crcs, bounds=bounds)
@@ -300,6 +301,10 @@ def _messages(
         chosen = b"".join(map(batch.columns.frame, wanted))
         sizes = np.frombuffer(lengths, "<u4")[list(wanted)]
         batch = Batch(queue, chosen, sizes, check_crcs=check_crcs)
+    only, next_offset = batch.only, reply.next_offset
+    if only is not None and wanted is None and offset <= only.queue_offset < next_offset:
+        offsets = range(only.queue_offset, only.queue_offset + 1)
+        return Pulled(batch, offsets, next_offset, batch.size_bytes, reply.max_offset)
     count = len(batch)
     if count == 0:
         return Pulled(None, (), max(reply.next_offset, offset), 0, reply.max_offset)

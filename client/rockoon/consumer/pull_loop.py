@@ -20,6 +20,7 @@ from rockoon.consumer.pull import (
     PullLimits,
     asked_now,
     interpret,
+    messages_of,
     pull,
     request_of,
     tell_pulled,
@@ -27,11 +28,12 @@ from rockoon.consumer.pull import (
 from rockoon.consumer.pull_stream import NoPullStreams, PullStreams, QueueSubscription
 from rockoon.errors import RockoonError
 from rockoon.net.connection import Connection
-from rockoon.net.large_replies import Reply, refusal_of
+from rockoon.net.large_replies import PlainReply, Reply, refusal_of
 from rockoon.subscription import Subscription
 from rockoon_core.backoff import Backoff
 from rockoon_core.message_queue import MessageQueue
 from rockoon_core.repeated_lines import limited
+from rockoon_proto.v1.broker_pb2 import FOUND
 
 log = limited(logging.getLogger(__name__))
 
@@ -73,6 +75,8 @@ class PullLoop:
         taker: is offered messages where they come, while `ask` waits for nothing else; what it
             returns True for `ask` does not bring, and the queue is read on behind it; what it
             raises `ask` raises.
+        on_taken: called when messages that `taker` has accepted are counted. Its exceptions are
+            raised by `ask`.
 
     Attributes:
         heard_at: when the queue's broker was heard of last, loop time; at first, when this was
@@ -88,6 +92,7 @@ class PullLoop:
         rules: PullRules,
         counts: PullCounts,
         taker: Callable[[Pulled], bool] | None = None,
+        on_taken: Callable[[], None] = lambda: None,
     ) -> None:
         self._cluster = cluster
         self._streams = streams
@@ -97,6 +102,7 @@ class PullLoop:
         self._counts = counts
         # Hooks want to know how long each pull took.
         self._taker = taker if cluster.hooks is None else None
+        self._on_taken = on_taken
         self._loop = asyncio.get_running_loop()
         self._backoff = Backoff()
         self._empty = EmptyAnswers(rules.limits.wait_ms)
@@ -160,27 +166,35 @@ class PullLoop:
     def _offer(self, reply: Reply) -> bool:
         """Messages for the taker; whatever else an answer may be is left to `ask`."""
         streamed, taker = self._streamed, self._taker
-        if streamed is None or taker is None or reply.ended or refusal_of(reply) is not None:
-            return False
-        if len(reply.record_lengths) > TAKEN_MAX * LENGTH_BYTES:
+        if (
+            streamed is None
+            or taker is None
+            or reply.status != FOUND
+            or reply.ended
+            or len(reply.record_lengths) > TAKEN_MAX * LENGTH_BYTES
+            or not (isinstance(reply, PlainReply) or refusal_of(reply) is None)
+        ):
             return False
         try:
-            found = self._interpreted(reply)
+            found = messages_of(
+                self._queue, self._offset, reply, self._subscription, self._rules.check_crcs
+            )
         except Exception:  # noqa: BLE001 - `ask` meets the same, and raises it where it is seen
             return False
-        if not isinstance(found, Pulled) or found.batch is None:
+        if found.batch is None:
             return False
         try:
             if not taker(found):
                 return False
+            self._counts.pulls += 1
+            self._offset = streamed.position = found.next_offset
+            if self._failure is not None:
+                self.answered()
+            self._on_taken()
         except Exception as failure:
             log.exception("messages of %s cannot be taken in", self._queue)
             # Not left to `ask`: they may be in already.
             streamed.fail(failure)
-        self._counts.pulls += 1
-        self._offset = streamed.position = found.next_offset
-        self.answered()
-        self.brought_messages()
         return True
 
     async def _reply(self, offset: int) -> Reply:
@@ -200,6 +214,8 @@ class PullLoop:
             streamed = self._streamed = self._streams.subscribe(self._queue.broker, request)
             if streamed is None:
                 raise NoPullStreams
+            # Pauses are for calls.
+            self._empty.reset()
             if self._taker is not None:
                 streamed.taker = self._offer
         try:

@@ -54,9 +54,11 @@ class QueueSubscription:
     __slots__ = (
         "_answers",
         "_bytes",
+        "_bytes_low",
         "_bytes_max",
         "_failure",
         "_messages",
+        "_messages_low",
         "_messages_max",
         "_number",
         "_stream",
@@ -73,6 +75,9 @@ class QueueSubscription:
         self._number = number
         self._stream = stream
         self._messages_max, self._bytes_max = request.max_messages, request.max_bytes
+        # More credit is given when half is used. If each message gave credit, it would cost two
+        # messages on the stream.
+        self._messages_low, self._bytes_low = self._messages_max // 2, self._bytes_max // 2
         # Credit that was given, but for what was taken by `answer` since.
         self._messages = self._bytes = 0
         # What has come and was not taken; the credit bounds it.
@@ -93,7 +98,8 @@ class QueueSubscription:
             NoPullStreams: the queue has to be pulled.
             RockoonError: what the broker says of the queue, or why the stream has ended.
         """
-        self._give_credit()
+        if self._messages <= self._messages_low or self._bytes <= self._bytes_low:
+            self._give_credit()
         while not self._answers:
             if self._failure is not None:
                 self.is_over = True
@@ -120,11 +126,8 @@ class QueueSubscription:
 
     def _give_credit(self) -> None:
         messages, size = self._messages_max - self._messages, self._bytes_max - self._bytes
-        # In halves: a queue whose messages come one by one costs one message on the stream for each
-        # of them, and not two.
-        if 2 * messages >= self._messages_max or 2 * size >= self._bytes_max:
-            self._messages, self._bytes = self._messages_max, self._bytes_max
-            self._stream.requests.give_credit(self._number, messages, size)
+        self._messages, self._bytes = self._messages_max, self._bytes_max
+        self._stream.requests.give_credit(self._number, messages, size)
 
     def end(self) -> None:
         """Have nothing more come."""
@@ -136,7 +139,8 @@ class QueueSubscription:
         is_awaited = not (self._waiter is None or self._waiter.done() or self._answers)
         if is_awaited and self.taker is not None and self.taker(reply):
             self._use_credit(reply.record_lengths)
-            self._give_credit()
+            if self._messages <= self._messages_low or self._bytes <= self._bytes_low:
+                self._give_credit()
             return
         if has_company and isinstance(reply, PullReply) and not is_awaited:
             # What is not taken at once must not keep the whole message, with other queues' records,
@@ -228,6 +232,7 @@ class PullStream:
         self._broker = broker
         self._subscriptions: dict[int, QueueSubscription] = {}
         self._last_number = 0
+        self._loop = asyncio.get_running_loop()
         self._watching: asyncio.TimerHandle | None = None
         self.task = cluster.tasks.create_task(self._run(), name=f"rockoon pull stream {broker}")
 
@@ -288,7 +293,7 @@ class PullStream:
 
     def _take(self, reply: PullStreamReply | Replies) -> bool:
         """Give answers to those who wait for them."""
-        self.heard_at = asyncio.get_running_loop().time()
+        self.heard_at = self._loop.time()
         has_company = len(reply.answers) > 1
         for answer in reply.answers:
             subscription = self._subscriptions.get(answer.subscription_id)

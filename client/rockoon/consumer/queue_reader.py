@@ -85,8 +85,8 @@ class QueueReader:
     attempts: dict[int, int] = field(default_factory=dict)
     listed: bool = False
     running: int = 0
-    holds: Callable[[], bool] = lambda: True
-    """Whether the grant under which it is read is to be trusted still."""
+    may_begin: Callable[[], bool] = lambda: True
+    """Whether a call with its messages may begin, as far as other members go."""
     task: asyncio.Task[None] | None = None
     failure: RockoonError | None = None
     """Why it cannot be pulled at the moment."""
@@ -94,10 +94,6 @@ class QueueReader:
     max_offset: int | None = None
     """End of the queue at the last pull."""
     _damaged_in_a_row: int = 0
-
-    def may_begin(self) -> bool:
-        """Whether a call with its messages may begin, as far as other members go."""
-        return self.holds()
 
     async def pull_into(
         self,
@@ -128,8 +124,8 @@ class QueueReader:
                 would bring the same for ever, and going on would lose it in silence.
         """
         where = (cluster, streams, self.queue, self.subscription)
-        taker = partial(self._take, on_messages)
-        with PullLoop(*where, rules.pulls, statistics, taker) as pulls:
+        on_taken = partial(on_messages, self)
+        with PullLoop(*where, rules.pulls, statistics, self._take, on_taken) as pulls:
             return await self._pull_with(pulls, cluster, rules, statistics, on_messages, on_gone)
 
     async def _pull_with(
@@ -181,18 +177,20 @@ class QueueReader:
             else:
                 on_messages(self)
 
-    def _take(self, on_messages: Callable[["QueueReader"], None], pulled: Pulled) -> bool:
-        """Take messages in where they come, if all are sound and leave room for another pull."""
-        if not self.process_queue.has_room_behind(pulled.offsets, pulled.size_bytes):
+    def _take(self, pulled: Pulled) -> bool:
+        """Put messages into the process queue on their arrival, if none is damaged and another pull
+        has room behind them."""
+        batch, offsets, size_bytes = pulled.batch, pulled.offsets, pulled.size_bytes
+        if batch is None or not self.process_queue.has_room_behind(offsets, size_bytes):
             return False
-        try:
-            if pulled.intact() is not pulled:
-                return False
-        except StoreCorrupt:
+        only = batch.only
+        if batch.first_damaged is not None if only is None else only.is_damaged:
             return False
         self.failure = None
-        self._put(pulled)
-        on_messages(self)
+        self._damaged_in_a_row = 0
+        self.max_offset = pulled.max_offset
+        next_offset = pulled.next_offset
+        self.process_queue.put(batch, offsets, next_offset=next_offset, size_bytes=size_bytes)
         return True
 
     def _put(self, pulled: Pulled) -> None:

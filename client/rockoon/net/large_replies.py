@@ -79,7 +79,8 @@ class Replies(NamedTuple):
 def records_of(reply: Reply) -> Records:
     """Where an answer's records are."""
     if isinstance(reply, PlainReply):
-        return Records(reply.source, reply.bounds)
+        # As `Records(...)`, without the call of a Python function.
+        return tuple.__new__(Records, (reply.source, reply.bounds))
     return reply.records if isinstance(reply, LargeReply) else Records(reply.frames, None)
 
 
@@ -100,6 +101,8 @@ def pull_stream_reply(message: bytes) -> PullStreamReply | Replies:
     if kernel.native is not None and type(message) is bytes:
         rows = kernel.native.pull_answers(message)
         if rows is not None:
+            if len(rows) == 1:
+                return Replies([tuple.__new__(PlainReply, rows[0])])
             return Replies([tuple.__new__(PlainReply, row) for row in rows])
     if len(message) < LARGE_BYTES:
         return PullStreamReply.FromString(message)

@@ -109,6 +109,10 @@ class Appends:
         arrived: called for each queue that has new messages for its readers.
         store_changed: rung for each batch in the log, which its readers may not see yet.
         may_append: raises where nothing may be appended now; asked right before it is.
+
+    Attributes:
+        after_confirmed: within `confirmed`, functions to call once all waiting producers are
+            answered; None outside it.
     """
 
     def __init__(
@@ -139,6 +143,7 @@ class Appends:
         # Set whenever a sync has made room; whoever waits for room clears it first.
         self._room = asyncio.Event()
         self._failure: RockoonError | None = None
+        self.after_confirmed: list[Callable[[], None]] | None = None
         self.messages = 0
         self.bytes = 0
         self.taken = Flow()
@@ -293,6 +298,16 @@ class Appends:
         except (store_errors.StoreFailed, store_errors.StoreClosed):
             # A sync has failed since this one: `failed` is on its way, and nobody may be answered.
             return
+        callbacks = self.after_confirmed = []
+        try:
+            self._notify(advanced, end)
+        finally:
+            self.after_confirmed = None
+        for callback in callbacks:
+            callback()
+
+    def _notify(self, advanced: Sequence[QueueKey], end: int) -> None:
+        """Notify readers of queues with new messages; answer producers up to `end`."""
         for queue in advanced:
             self._arrived(queue)
         pending = self._pending

@@ -394,12 +394,21 @@ class Broker:
     ) -> Callable[[], None]:
         """What raises when a queue may not be read (any more); arguments as of `pull`."""
 
+        topics = self.topics
+        # A table is never changed, only replaced.
+        checked: object = None
+
         def check() -> None:
-            topic = self.topics.check_readable(query.topic, query.queue_id, route_revision)
+            nonlocal checked
+            table = topics.table
+            if table is checked:
+                return
+            topic = topics.check_readable(query.topic, query.queue_id, route_revision)
             if 0 < create_revision < topic.incarnation:
                 raise QueueNotFound(
                     topic=query.topic, queue=query.queue_id, broker=self.settings.name
                 )
+            checked = table
 
         return check
 

@@ -14,6 +14,8 @@ from rockoon_broker.store.queues.consume_queue import QueueKey
 from rockoon_broker.store.reading.reader import GetResult, GetStatus
 
 Wake = Callable[[], None]
+Notify = Callable[[], bool]
+"""Called when messages have arrived. False removes it: it is registered again when it is wanted."""
 
 _EMPTY = frozenset({GetStatus.NO_MATCHED_LOGIC_QUEUE, GetStatus.NO_MESSAGE_IN_QUEUE})
 
@@ -66,8 +68,8 @@ class WaitingPulls:
         self._count = 0
         self._open = True
         self._queues: dict[QueueKey, set[Wake]] = {}
-        # Of streams. Each is woken once, and bounded by who parks it.
-        self._parked: dict[QueueKey, set[Wake]] = {}
+        # Of streams, which bound their number.
+        self._watching: dict[QueueKey, set[Notify]] = {}
 
     def __len__(self) -> int:
         return self._count
@@ -90,28 +92,33 @@ class WaitingPulls:
         if not waiting:
             del self._queues[queue]
 
-    def park(self, queue: QueueKey, wake: Wake) -> None:
-        """Let a stream wait for a queue: no call is held by that."""
-        self._parked.setdefault(queue, set()).add(wake)
+    def watch(self, queue: QueueKey, notify: Notify) -> None:
+        """Call `notify` with each arrival in a queue until it returns False or is removed."""
+        self._watching.setdefault(queue, set()).add(notify)
 
-    def leave(self, queue: QueueKey, wake: Wake) -> None:
-        """Take a stream out that was parked and not woken."""
-        parked = self._parked[queue]
-        parked.remove(wake)
-        if not parked:
-            del self._parked[queue]
+    def unwatch(self, queue: QueueKey, notify: Notify) -> None:
+        """Remove what `watch` has registered; it may have been removed before."""
+        watching = self._watching.get(queue)
+        if watching is None:
+            return
+        watching.discard(notify)
+        if not watching:
+            del self._watching[queue]
 
     def arrived(self, queue: QueueKey) -> None:
         """Wake all that wait for a queue."""
         waiting = self._queues.pop(queue, None)
         if waiting is not None:
             self._wake(waiting)
-        for wake in self._parked.pop(queue, ()):
-            wake()
+        watching = self._watching.get(queue)
+        if watching is not None:
+            for notify in tuple(watching):
+                if not notify():
+                    self.unwatch(queue, notify)
 
     def topic_gone(self, topic: str) -> None:
         """Wake all that wait for any queue of a topic."""
-        for queue in {*self._queues, *self._parked}:
+        for queue in {*self._queues, *self._watching}:
             if queue[0] == topic:
                 self.arrived(queue)
 

@@ -59,6 +59,14 @@ class PullQuery:
     group: str = ""
     """Whose reader; empty outside groups. For counting only."""
 
+    @property
+    def bounds(self) -> tuple[int, int]:
+        """Messages and bytes of one answer, at most."""
+        return (
+            min(self.messages_max or MESSAGES_DEFAULT, MESSAGES_MAX),
+            min(self.bytes_max or BYTES_DEFAULT, BYTES_MAX),
+        )
+
 
 @light_dataclass
 class Pulled:
@@ -118,7 +126,7 @@ class Pulls:
                 break
             if not await self._pause(step, (query.topic, query.queue_id), deadline):
                 break
-        self.count(query, found)
+        self.count(query, found.count, len(found.frames))
         status, next_offset = progress.answer(found)
         return Pulled(status, next_offset, found)
 
@@ -140,20 +148,20 @@ class Pulls:
             StoreCorrupt: the first message cannot be read because the store is damaged.
             ColdRead: see `file_reads`.
         """
-        messages_max = min(query.messages_max or MESSAGES_DEFAULT, MESSAGES_MAX, messages_max)
-        bytes_max = min(query.bytes_max or BYTES_DEFAULT, BYTES_MAX, bytes_max)
+        of_answer = query.bounds
+        messages_max, bytes_max = min(of_answer[0], messages_max), min(of_answer[1], bytes_max)
         try:
             return self._look(query, offset, messages_max, bytes_max)
         except StoreDamaged as damage:
             self.note_damage(damage)
             raise StoreCorrupt(path=damage.path, reason=damage.reason) from damage
 
-    def count(self, query: PullQuery, found: GetResult) -> None:
-        """Count what a reader is given."""
-        if found.count:
-            self.messages += found.count
-            self.bytes += len(found.frames)
-            self.given.add(query.topic, query.group, found.count, len(found.frames))
+    def count(self, query: PullQuery, messages: int, size_bytes: int) -> None:
+        """Count messages that a reader gets."""
+        if messages:
+            self.messages += messages
+            self.bytes += size_bytes
+            self.given.add(query.topic, query.group, messages, size_bytes)
 
     def recent_damage(self) -> list[StoreDamaged]:
         """What pulls were answered with in the last minutes, one for each file."""

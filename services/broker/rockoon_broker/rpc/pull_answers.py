@@ -8,7 +8,7 @@ from rockoon_broker.expressions import expression_of
 from rockoon_broker.pull import Pulled, PullQuery
 from rockoon_broker.rpc.message_reads import check_offset, packed
 from rockoon_broker.rpc.queue_states import DELETION_REASONS
-from rockoon_broker.store.reading.reader import GetStatus
+from rockoon_broker.store.reading.reader import GetStatus, NewestBatch
 from rockoon_core.errors import InvalidArgument, RockoonError
 from rockoon_core.light_dataclass import light_dataclass
 from rockoon_core.wire_fields import bytes_tag, varint
@@ -22,6 +22,7 @@ ANSWER_TAG = bytes_tag(broker_pb2.PullStreamReply.ANSWERS_FIELD_NUMBER)
 STATUSES: dict[GetStatus, broker_pb2.PullStatus] = {
     status: getattr(broker_pb2, status.name) for status in GetStatus
 }
+_FOUND = int(broker_pb2.FOUND)
 
 
 @light_dataclass
@@ -34,10 +35,6 @@ class PullAnswer:
     front: bytes
     """All but the records; on a stream what precedes one of several answers, too."""
     frames: bytes = b""
-
-    @property
-    def pieces(self) -> tuple[bytes, ...]:
-        return (self.front, self.frames) if self.frames else (self.front,)
 
     def serialized(self) -> bytes:
         """The wire form of the whole message."""
@@ -65,7 +62,9 @@ def stream_reply(answers: Sequence[PullAnswer]) -> list[bytes]:
     """The wire form of a PullStreamReply, in pieces."""
     found: list[bytes] = []
     for answer in answers:
-        found += answer.pieces
+        found.append(answer.front)
+        if answer.frames:
+            found.append(answer.frames)
     return found
 
 
@@ -124,6 +123,26 @@ def answer_of(
         deletion=None if found.deletion is None else DELETION_REASONS[found.deletion],
     )
     return answer_with(reply, found.frames, on_stream=subscription_id is not None)
+
+
+def newest_answer(batch: NewestBatch, next_offset: int, subscription_id: int) -> PullAnswer:
+    """The newest batch of a queue, for the stream of its subscription."""
+    lengths, frames, min_offset, max_offset = batch
+    if kernel.native is None:
+        reply = broker_pb2.PullReply(
+            status=broker_pb2.FOUND,
+            next_offset=next_offset,
+            min_offset=min_offset,
+            max_offset=max_offset,
+            record_lengths=lengths,
+            subscription_id=subscription_id,
+        )
+        return answer_with(reply, frames, on_stream=True)
+    size = len(frames)
+    front: bytes = kernel.native.pull_front(
+        _FOUND, next_offset, min_offset, max_offset, size, lengths, subscription_id, False
+    )
+    return PullAnswer(front, frames)
 
 
 def refusal_of(refusal: RockoonError, subscription_id: int) -> PullAnswer:

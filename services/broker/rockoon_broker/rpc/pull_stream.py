@@ -24,6 +24,7 @@ from rockoon_broker.rpc.access_rules import pulled as needs_of_pull
 from rockoon_broker.rpc.pull_answers import (
     PullAnswer,
     answer_of,
+    newest_answer,
     query_of,
     refusal_of,
     stream_reply,
@@ -46,6 +47,7 @@ log = logging.getLogger(__name__)
 BEAT_SECONDS = 5.0
 # A reply takes in no further batch once its batches have so many bytes.
 REPLY_BYTES = 1 << 20
+LENGTH_BYTES = 4
 # Refusals that the reader has not taken; before it does no more requests are read.
 UNSENT_MAX = 1024
 # Of all streams together; each costs about a kibibyte.
@@ -208,8 +210,8 @@ class PullStream:
             if found is not None:
                 found.messages += credit.messages
                 found.bytes += credit.bytes
-                # One that is parked is woken by what comes.
-                if found.parked is None:
+                # One that is parked is listed by the next arrival.
+                if not found.is_parked:
                     self._list(found)
         for number in request.unsubscribe:
             found = self._subscriptions.get(number)
@@ -241,7 +243,7 @@ class PullStream:
             self._broker.readable(query, pull.route_revision, pull.create_revision),
             PullProgress(asked_offset=query.offset, offset=query.offset),
             self._clock.monotonic_seconds(),
-            self._now_ns(),
+            0 if self._tracing is None else time.time_ns(),
         )
         self._subscriptions[wanted.id] = subscription
         return subscription
@@ -259,8 +261,13 @@ class PullStream:
         self._list(subscription)
 
     def _list(self, subscription: PullSubscription) -> None:
-        may = subscription.is_ready and subscription.has_credit and not subscription.is_over
-        if may and subscription.loading is None and not subscription.is_listed:
+        if (
+            subscription.is_ready
+            and subscription.messages > 0
+            and subscription.bytes > 0
+            and not (subscription.is_over or subscription.is_listed)
+            and subscription.loading is None
+        ):
             subscription.is_listed = True
             self._listed.append(subscription)
             self._wake()
@@ -276,7 +283,11 @@ class PullStream:
         elif not self._is_sending:
             self._is_sending = True
             # An answer to a producer on the same connection leaves in the same write.
-            self._reader.connection.before_flush(self._send)
+            after_confirmed = self._broker.appends.after_confirmed
+            if after_confirmed is None:
+                self._reader.connection.before_flush(self._send)
+            else:
+                after_confirmed.append(self._send_and_flush)
 
     def _send(self) -> None:
         """Send what this turn of the loop has brought, unless `answers` is woken anyway."""
@@ -303,12 +314,18 @@ class PullStream:
         if self._listed or self._answers:
             self._wanted.set()
 
+    def _send_and_flush(self) -> None:
+        """Send messages in the iteration of the loop in which they have become durable."""
+        self._send()
+        if self._reader is not None:
+            self._reader.connection.flush()
+
     def _forget(self, subscription: PullSubscription) -> None:
         subscription.is_over = True
         self._subscriptions.pop(subscription.number, None)
-        if subscription.parked is not None:
-            self._broker.waiting.leave(subscription.queue, subscription.parked)
-            subscription.parked = None
+        subscription.is_parked = False
+        if subscription.notify is not None:
+            self._broker.waiting.unwatch(subscription.queue, subscription.notify)
         if subscription.telling is not None:
             subscription.telling.cancel()
         if subscription.loading is not None:
@@ -318,20 +335,22 @@ class PullStream:
 
     def _gather(self) -> list[PullAnswer]:
         """What is ready, of as many queues as one reply is to have."""
-        answers, self._answers = self._answers, []
-        self._sent.set()
-        size = 0
+        answers: list[PullAnswer] = []
+        if self._answers:
+            answers, self._answers = self._answers, answers
+            self._sent.set()
+        size, listed = 0, self._listed
         began = self._clock.monotonic_seconds()
-        while self._listed and size < REPLY_BYTES:
-            subscription = self._listed.popleft()
+        while listed and size < REPLY_BYTES:
+            subscription = listed.popleft()
             subscription.is_listed = False
-            if subscription.is_over or not subscription.has_credit:
+            if subscription.is_over:
                 continue
             answer = self._look(subscription)
             if answer is not None:
                 answers.append(answer)
                 size += len(answer.frames)
-            if self._clock.monotonic_seconds() - began > TURN_SECONDS:
+            if listed and self._clock.monotonic_seconds() - began > TURN_SECONDS:
                 break
         return answers
 
@@ -340,6 +359,9 @@ class PullStream:
         try:
             subscription.check()
             mode.cached_only = loads is None or not loads.loop_waits
+            newest = self._newest(subscription) if subscription.is_plain else None
+            if newest is not None:
+                return newest
             found = self._broker.pulls.look(
                 query, progress.offset, subscription.messages, subscription.bytes
             )
@@ -374,6 +396,35 @@ class PullStream:
             subscription.telling = self._loop.call_later(seconds, self._tell_left_out, subscription)
         return None
 
+    def _newest(self, subscription: PullSubscription) -> PullAnswer | None:
+        """Return the newest batch if the reader has read all batches before it, else None.
+
+        Raises:
+            StoreClosed: the broker is stopping.
+            ColdRead: see `file_reads`.
+        """
+        progress, (messages_max, bytes_max) = subscription.progress, subscription.bounds
+        found = self._broker.store.newest(*subscription.queue, progress.offset)
+        if found is None or self._tracing is not None:
+            return None
+        count, size = len(found.lengths) // LENGTH_BYTES, len(found.frames)
+        if (
+            count > messages_max
+            or count > subscription.messages
+            or size > bytes_max
+            or size > subscription.bytes
+        ):
+            return None
+        next_offset = progress.offset + count
+        subscription.loads = None
+        self._count(subscription, count, size)
+        progress.asked_offset = progress.offset = next_offset
+        if next_offset == found.max_offset:
+            self._park(subscription)
+        else:
+            self._list(subscription)
+        return newest_answer(found, next_offset, subscription.number)
+
     def _answer(
         self, subscription: PullSubscription, found: GetResult, looked_at: int
     ) -> PullAnswer | None:
@@ -390,7 +441,11 @@ class PullStream:
             # A leader that was deposed, and does not know it, knows an older end.
             self._start(self._answer_surely(subscription, answer), "pull-stream-end")
             return None
-        self._note(subscription, found, status, next_offset)
+        if self._tracing is not None:
+            asked = replace(subscription.query, offset=progress.asked_offset)
+            self._tracing.pulled(asked, Pulled(status, next_offset, found), subscription.since_ns)
+            subscription.since_ns = time.time_ns()
+        self._count(subscription, found.count, len(found.frames))
         if goes_on:
             subscription.progress = PullProgress(asked_offset=next_offset, offset=next_offset)
             if next_offset == found.max_offset:
@@ -400,19 +455,14 @@ class PullStream:
                 self._list(subscription)
         return answer
 
-    def _note(
-        self, subscription: PullSubscription, found: GetResult, status: GetStatus, next_offset: int
-    ) -> None:
-        query = subscription.query
-        self._broker.pulls.count(query, found)
-        subscription.messages -= found.count
-        subscription.bytes -= len(found.frames)
+    def _count(self, subscription: PullSubscription, messages: int, size_bytes: int) -> None:
+        """Count an answer, and use credit for it."""
+        self._broker.pulls.count(subscription.query, messages, size_bytes)
+        subscription.messages -= messages
+        subscription.bytes -= size_bytes
         now_seconds = self._clock.monotonic_seconds()
         self._calls.note(PULLED, now_seconds - subscription.since_seconds)
-        if self._tracing is not None:
-            asked = replace(query, offset=subscription.progress.asked_offset)
-            self._tracing.pulled(asked, Pulled(status, next_offset, found), subscription.since_ns)
-        subscription.since_seconds, subscription.since_ns = now_seconds, self._now_ns()
+        subscription.since_seconds = now_seconds
         subscription.is_answered = True
 
     def _answer_nothing(self, subscription: PullSubscription, found: GetResult) -> PullAnswer:
@@ -445,12 +495,18 @@ class PullStream:
         self._tell(answer)
 
     def _park(self, subscription: PullSubscription) -> None:
-        subscription.parked = partial(self._arrived, subscription)
-        self._broker.waiting.park(subscription.queue, subscription.parked)
+        subscription.is_parked = True
+        if not subscription.is_watching:
+            subscription.is_watching = True
+            if subscription.notify is None:
+                subscription.notify = partial(self._arrived, subscription)
+            self._broker.waiting.watch(subscription.queue, subscription.notify)
 
-    def _arrived(self, subscription: PullSubscription) -> None:
-        subscription.parked = None
+    def _arrived(self, subscription: PullSubscription) -> bool:
+        if not subscription.is_parked:
+            # A reader that is far behind costs nothing for each arrival.
+            subscription.is_watching = False
+            return False
+        subscription.is_parked = False
         self._list(subscription)
-
-    def _now_ns(self) -> int:
-        return 0 if self._tracing is None else time.time_ns()
+        return True

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from rockoon_broker.cold_reads import Loads
 from rockoon_broker.long_poll import PullProgress
 from rockoon_broker.pull import PullQuery
+from rockoon_broker.store.queues.consume_queue import QueueKey
 from rockoon_broker.store.reading.reader import GetResult, GetStatus
 
 
@@ -17,6 +18,11 @@ class PullSubscription:
     number: int
     """The reader's name for it."""
     query: PullQuery
+    queue: QueueKey = field(init=False)
+    bounds: tuple[int, int] = field(init=False)
+    """Messages and bytes of one answer, at most."""
+    is_plain: bool = field(init=False)
+    """Whether all messages are wanted."""
     check: Callable[[], None]
     """Raises when the queue may not be read (any more)."""
     progress: PullProgress
@@ -37,8 +43,12 @@ class PullSubscription:
     is_listed: bool = False
     is_answered: bool = False
     """Whether the reader was told anything: it hears at once that its subscription stands."""
-    parked: Callable[[], None] | None = None
-    """What wakes it, while it is parked."""
+    is_parked: bool = False
+    """Whether the next arrival lists it."""
+    is_watching: bool = False
+    """Whether `notify` is registered."""
+    notify: Callable[[], bool] | None = None
+    """What `WaitingPulls` calls with arrivals; None until it is parked for the first time."""
     telling: asyncio.TimerHandle | None = None
     """Tells the reader how far its filter has left out messages."""
     ends: GetResult = field(
@@ -46,10 +56,8 @@ class PullSubscription:
     )
     """The queue's ends at the last look."""
 
-    @property
-    def queue(self) -> tuple[str, int]:
-        return self.query.topic, self.query.queue_id
-
-    @property
-    def has_credit(self) -> bool:
-        return self.messages > 0 and self.bytes > 0
+    def __post_init__(self) -> None:
+        query = self.query
+        self.queue = query.topic, query.queue_id
+        self.bounds = query.bounds
+        self.is_plain = query.tag_codes is None and query.expression is None

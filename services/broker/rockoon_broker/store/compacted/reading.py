@@ -18,6 +18,7 @@ from rockoon_broker.store.reading.reader import (
     Boundary,
     GetResult,
     GetStatus,
+    NewestBatch,
     QueueStatus,
     Reader,
     StoredAt,
@@ -101,6 +102,12 @@ class CompactedReader:
             entries_max=max(1, entries_max),
             tag_codes=tag_codes,
         )
+
+    def newest(self, topic: str, queue_id: int, offset: int) -> NewestBatch | None:
+        """See `Store.newest`; None for a queue of a generation."""
+        if (topic, queue_id) in self._served.coverages:
+            return None
+        return self._log.newest(topic, queue_id, offset)
 
     def _from_generation(
         self,

@@ -108,6 +108,14 @@ class QueueTails:
             return listed[0], pieces[0]
         return np.concatenate(listed[::-1]), b"".join(reversed(pieces))
 
+    def newest(self, queue: ConsumeQueue, offset: int) -> tuple[EntryArray, bytes] | None:
+        """Entries and records from a queue offset on, if the newest batch begins there."""
+        tail = self._tails.get(queue)
+        if tail is None:
+            return None
+        first, entries, frames = tail.batches[-1]
+        return (entries, frames) if first == offset else None
+
     def forget(self, topics: Container[str]) -> None:
         """What readers have seen of these topics is gone."""
         for queue in [queue for queue in self._tails if queue.topic in topics]:

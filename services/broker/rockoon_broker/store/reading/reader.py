@@ -8,6 +8,7 @@ without its dependence on where one file ends and the next begins, and within on
 import struct
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -85,6 +86,17 @@ class GetResult:
     @property
     def count(self) -> int:
         return len(self.lengths)
+
+
+class NewestBatch(NamedTuple):
+    """The whole newest batch of a queue."""
+
+    lengths: bytes
+    """Size of each record, packed little-endian u32."""
+    frames: bytes
+    """The records, back to back, as they are stored."""
+    min_offset: int
+    max_offset: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,6 +217,26 @@ class Reader:
         raise StoreDamaged(
             path, position, "entries were damaged; some are written again: ask again"
         )
+
+    def newest(self, topic: str, queue_id: int, offset: int) -> NewestBatch | None:
+        """The queue's newest batch, if it begins at `offset` and is in memory.
+
+        A reader that follows the queue reads nothing else; `get` finds the same at three times the
+        cost.
+        """
+        queue = self._queues.find(topic, queue_id)
+        found = None if queue is None else self._tails.newest(queue, offset)
+        if queue is None or found is None:
+            return None
+        low = self._queues.min_offset(queue, self._log.min_offset)
+        if offset < low:
+            return None
+        entries, frames = found
+        if len(entries) == 1:
+            lengths = len(frames).to_bytes(4, "little")
+        else:
+            lengths = entries["size"].astype("<u4").tobytes()
+        return NewestBatch(lengths, frames, low, queue.max_offset)
 
     def _found(
         self,

@@ -25,6 +25,7 @@ from rockoon_broker.store.reading.reader import (
     Boundary,
     GetResult,
     GetStatus,
+    NewestBatch,
     QueueStatus,
     StoredAt,
 )
@@ -233,6 +234,14 @@ class VisibleStore(ABC):
         if found.status is not GetStatus.OFFSET_TOO_SMALL:
             return found
         return replace(found, deletion=self.deletion_reason(topic, queue_id, offset))
+
+    def newest(self, topic: str, queue_id: int, offset: int) -> NewestBatch | None:
+        """The newest batch of a queue, if it begins at `offset` and is in memory.
+
+        None: `get` reads the messages.
+        """
+        self._check_open()
+        return self._reader.newest(topic, queue_id, offset)
 
     def read_at(self, physical_offset: int) -> bytes:
         """The record at a physical offset, checked in full, CRC included.
