@@ -158,10 +158,10 @@ def test_a_port_that_somebody_else_has_is_one_sentence(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        (("--flush", "sometimes"), "'sometimes' is none of sync, async"),
-        (("--new-queue-rule", "newest"), "'newest' is none of exact, classic"),
-        (("end", "broker-a"), "'end' is none of stop, start, kill"),
-        (("kill",), "say which node to kill"),
+        (("--flush", "sometimes"), "'sometimes' is not one of sync, async"),
+        (("--new-queue-rule", "newest"), "'newest' is not one of exact, classic"),
+        (("end", "broker-a"), "'end' is not one of stop, start, kill"),
+        (("kill",), "name the node to kill"),
     ],
 )
 def test_wrong_usage_is_explained(options: tuple[str, str], sentence: str) -> None:

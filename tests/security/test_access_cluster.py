@@ -641,7 +641,7 @@ def test_a_key_from_its_making_to_its_end_by_commands(
 
     assert "disabled" in run("access", "disable", "cli")
     refused("access key 'cli' is disabled", "topic", "list")
-    assert "in force" in run("access", "enable", "cli")
+    assert "enabled" in run("access", "enable", "cli")
     next_file = tmp_path / "next-secret"
     run("access", "rotate", "cli", "--former", "0s", f"--secret-file={next_file}")
     refused("does not hold", "topic", "list")

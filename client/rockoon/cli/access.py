@@ -1,6 +1,6 @@
-"""`rockoon access`: who may call the cluster, and what for.
+"""`rockoon access`: access keys and their permissions.
 
-`create` and `rotate` show a secret once; nobody can show it again, for nobody keeps it.
+`create` and `rotate` show a secret once. The cluster does not store it in a form that can be shown.
 """
 
 import os
@@ -33,14 +33,14 @@ app = typer.Typer(
 Key = Annotated[str, typer.Argument(metavar="KEY", help="Name of the access key.")]
 PERMISSION = "RESOURCE=read,write,admin"
 PERMISSION_HELP = (
-    "RESOURCE is topic:NAME, group:NAME (either may end in *) or cluster; then some of read, "
-    "write, admin. Repeatable."
+    "RESOURCE is topic:NAME, group:NAME (either may end in *) or cluster, followed by one or more "
+    "of read, write, admin. Repeatable."
 )
 Permissions = Annotated[list[str], typer.Argument(metavar=f"{PERMISSION}...", help=PERMISSION_HELP)]
 SecretFile = Annotated[
     Path | None,
     typer.Option(
-        metavar="FILE", help="Write the secret there, for its owner alone, instead of showing it."
+        metavar="FILE", help="Write the secret to this new file (owner only) and do not show it."
     ),
 ]
 
@@ -65,7 +65,7 @@ AccessSecretFile = Annotated[
 
 
 def set_access(key: str, secret_file: str) -> None:
-    """Put what was given into the environment, where `connect` looks."""
+    """Set the environment variables that `connect` reads."""
     if key:
         os.environ["ROCKOON_ACCESS_KEY"] = key
     if secret_file:
@@ -79,12 +79,12 @@ def create(
     allow: Annotated[
         list[str] | None, typer.Option("--allow", metavar=PERMISSION, help=PERMISSION_HELP)
     ] = None,
-    description: Annotated[str, typer.Option(metavar="TEXT", help="For people.")] = "",
+    description: Annotated[str, typer.Option(metavar="TEXT", help="Shown by `access list`.")] = "",
     secret_file: SecretFile = None,
     as_json: AsJson = False,
     nameservers: Nameservers = DEFAULT_NAMESERVERS,
 ) -> None:
-    """Make an access key and show its secret, once."""
+    """Create an access key and show its secret once."""
     permissions = parse(allow or [])
 
     async def work(cluster: "Cluster") -> "AccessKey":
@@ -97,7 +97,7 @@ def create(
 
 @app.command("list")
 def list_keys(as_json: AsJson = False, nameservers: Nameservers = DEFAULT_NAMESERVERS) -> None:
-    """List access keys and what they may do."""
+    """List access keys and their permissions."""
 
     async def work(cluster: "Cluster") -> "list[KeyDescription]":
         return list(await cluster.admin.access_keys.list())
@@ -118,7 +118,7 @@ def list_keys(as_json: AsJson = False, nameservers: Nameservers = DEFAULT_NAMESE
 
 @app.command()
 def show(key: Key, as_json: AsJson = False, nameservers: Nameservers = DEFAULT_NAMESERVERS) -> None:
-    """Show one access key and what it may do."""
+    """Show one access key and its permissions."""
 
     async def work(cluster: "Cluster") -> "KeyDescription":
         return await cluster.admin.access_keys.describe(key)
@@ -133,7 +133,7 @@ def grant(
     as_json: AsJson = False,
     nameservers: Nameservers = DEFAULT_NAMESERVERS,
 ) -> None:
-    """Give a key more permissions."""
+    """Add permissions to a key."""
     given = parse(permissions)
 
     async def work(cluster: "Cluster") -> "KeyDescription":
@@ -149,7 +149,7 @@ def revoke(
     as_json: AsJson = False,
     nameservers: Nameservers = DEFAULT_NAMESERVERS,
 ) -> None:
-    """Take permissions from a key; open calls that it no longer permits end."""
+    """Remove permissions from a key; the cluster ends open calls that they permitted."""
     taken = parse(permissions)
 
     async def work(cluster: "Cluster") -> "KeyDescription":
@@ -162,7 +162,7 @@ def revoke(
 def disable(
     key: Key, as_json: AsJson = False, nameservers: Nameservers = DEFAULT_NAMESERVERS
 ) -> None:
-    """Refuse a key until it is enabled again; its open calls end."""
+    """Refuse calls with a key until it is enabled again; its open calls end."""
 
     async def work(cluster: "Cluster") -> "KeyDescription":
         return await cluster.admin.access_keys.disable(key)
@@ -188,14 +188,14 @@ def rotate(
     former: Annotated[
         str,
         typer.Option(
-            metavar="DURATION", help="How long the former secret is accepted; 0s: no longer."
+            metavar="DURATION", help="How long the old secret stays valid; 0s: not at all."
         ),
     ] = "1d",
     secret_file: SecretFile = None,
     as_json: AsJson = False,
     nameservers: Nameservers = DEFAULT_NAMESERVERS,
 ) -> None:
-    """Give a key another secret and show it, once."""
+    """Replace a key's secret and show the new one once."""
     from rockoon.cli.arguments import parse_duration
 
     former_seconds = parse_duration(former) / 1000
@@ -228,10 +228,13 @@ def parse(texts: list[str]) -> "list[Permission]":
 
 @contextmanager
 def place_for(secret_file: Path | None) -> Iterator[None]:
-    """Be about to make a secret, with the file for it, empty: one that cannot be put away is lost.
+    """Create the empty secret file before the body asks the cluster for a secret.
+
+    A secret that could not be written afterwards would be lost. If the body fails, the file is
+    deleted.
 
     Raises:
-        typer.BadParameter: there is such a file already, or it cannot be made.
+        typer.BadParameter: the file exists or cannot be created.
     """
     if secret_file is None:
         yield
@@ -271,20 +274,20 @@ def show_key(key: "KeyDescription", *, as_json: bool) -> None:
     print(
         f"access key {key.id} ({state(key)})" + (f": {key.description}" if key.description else "")
     )
-    print(f"  made {local_time(key.created_ms)}")
+    print(f"  created {local_time(key.created_ms)}")
     if key.rotated_ms:
-        print(f"  its secret is of {local_time(key.rotated_ms)}")
+        print(f"  secret rotated {local_time(key.rotated_ms)}")
     if key.former_until_ms:
-        print(f"  the former secret goes on until {local_time(key.former_until_ms)}")
+        print(f"  old secret valid until {local_time(key.former_until_ms)}")
     print_table(
         ("RESOURCE", "MAY"),
         ((each.resource, str(each).partition("=")[2]) for each in key.permissions),
-        empty="  it may do nothing yet: `rockoon access grant`",
+        empty="  it has no permissions yet: `rockoon access grant`",
     )
 
 
 def state(key: "KeyDescription") -> str:
-    return "disabled" if key.disabled else "in force"
+    return "disabled" if key.disabled else "enabled"
 
 
 def key_json(key: "KeyDescription") -> dict[str, Any]:

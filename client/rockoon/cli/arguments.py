@@ -1,4 +1,4 @@
-"""Times, durations and pairs as people type them, and options with optional values."""
+"""Parsers for times, durations and pairs on the command line, and for `--watch [SECONDS]`."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -15,40 +15,40 @@ WATCH_SECONDS_MIN, WATCH_SECONDS_MAX = 0.1, 86_400.0
 
 
 def parse_time(text: str) -> int:
-    """Epoch milliseconds of "2026-01-31T12:00", "2026-01-31 12:00:00+01:00", "20260131120000" or
-    "1769860800000".
+    """Return the epoch milliseconds of "2026-01-31T12:00", "2026-01-31 12:00:00+01:00",
+    "20260131120000" or "1769860800000".
 
-    A time without a zone is meant in the local one.
+    A time without a zone is in the local time zone.
 
     Raises:
-        typer.BadParameter: it is no time.
+        typer.BadParameter: the text is not a time.
     """
     try:
         return timestamp_ms_of(text)
     except ValueError:
         raise typer.BadParameter(
-            f"{text!r} is no time: write 2026-01-31T12:00:00, with +01:00 or Z if you mean "
-            "another zone than this machine's, or epoch milliseconds"
+            f"{text!r} is not a time: write 2026-01-31T12:00:00, optionally with a zone (+01:00 "
+            "or Z; default: this machine's zone), or epoch milliseconds"
         ) from None
 
 
 def parse_duration(text: str) -> int:
-    """Milliseconds of "500ms", "30s", "15m", "2h", "1h30m" or "7d".
+    """Return the milliseconds of "500ms", "30s", "15m", "2h", "1h30m" or "7d".
 
     Raises:
-        typer.BadParameter: it is no duration.
+        typer.BadParameter: the text is not a duration.
     """
     parts = re.findall(r"(\d+)(ms|s|m|h|d)", text)
     if not parts or "".join(number + unit for number, unit in parts) != text:
-        raise typer.BadParameter(f"{text!r} is no duration: write 30s, 15m, 2h, 1h30m or 7d")
+        raise typer.BadParameter(f"{text!r} is not a duration: write 30s, 15m, 2h, 1h30m or 7d")
     return sum(int(number) * DURATION_UNITS_MS[unit] for number, unit in parts)
 
 
 def parse_queue(text: str) -> tuple[str, int]:
-    """The broker and the number in the text after `--queue`, "broker-a:3".
+    """Return broker and queue id of a `--queue` value such as "broker-a:3".
 
     Raises:
-        typer.BadParameter: it is not of that form.
+        typer.BadParameter: the text does not have this form.
     """
     broker, _, number = text.rpartition(":")
     if not (broker and number.isdecimal()):
@@ -57,10 +57,14 @@ def parse_queue(text: str) -> tuple[str, int]:
 
 
 def parse_pairs(texts: Iterable[str], what: str) -> dict[str, str]:
-    """A mapping from "name=value" texts.
+    """Return a mapping from texts of the form "name=value".
+
+    Args:
+        texts: the pairs.
+        what: the form, for the error message.
 
     Raises:
-        typer.BadParameter: one has no equals sign, or a name stands twice.
+        typer.BadParameter: a text has no equals sign or no name, or a name occurs twice.
     """
     pairs: dict[str, str] = {}
     for text in texts:
@@ -74,7 +78,7 @@ def parse_pairs(texts: Iterable[str], what: str) -> dict[str, str]:
 
 
 def parse_counts(texts: Iterable[str], what: str) -> dict[str, int]:
-    """As `parse_pairs`, with whole numbers above zero as values."""
+    """Same as `parse_pairs`, but each value is a whole number above 0."""
     counts: dict[str, int] = {}
     for name, value in parse_pairs(texts, what).items():
         if not value.isdecimal() or int(value) == 0:
@@ -84,7 +88,7 @@ def parse_counts(texts: Iterable[str], what: str) -> dict[str, int]:
 
 
 def with_watch_seconds(arguments: Sequence[str]) -> list[str]:
-    """Append the default to a `--watch` that no number follows: typer has no optional values."""
+    """Append the default to each `--watch` without a number: typer has no optional values."""
     end = arguments.index("--") if "--" in arguments else len(arguments)
     given = []
     for each, after in zip(arguments[:end], [*arguments[1:end], ""], strict=True):
@@ -94,10 +98,10 @@ def with_watch_seconds(arguments: Sequence[str]) -> list[str]:
 
 
 def check_watch_seconds(seconds: float | None) -> float | None:
-    """Return the value of `--watch`.
+    """Return `seconds`; the callback of `--watch`.
 
     Raises:
-        typer.BadParameter: it is out of range.
+        typer.BadParameter: the number is out of range.
     """
     if seconds is not None and not WATCH_SECONDS_MIN <= seconds <= WATCH_SECONDS_MAX:
         raise typer.BadParameter(

@@ -1,4 +1,4 @@
-"""Compaction status in the output of commands, for people and programs."""
+"""Compaction status of a broker, as sentences and as JSON."""
 
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
@@ -12,7 +12,7 @@ RUN_COMMAND = "rockoon spark compact"
 
 
 def compaction_sentences(answer: "DescribeBrokerReply") -> Iterable[str]:
-    """What compaction of a broker has come to; nothing where no topic is compacted."""
+    """Yield sentences about a broker's compaction; none if no topic is compacted."""
     state = answer.compaction
     if state.generation:
         yield (
@@ -20,12 +20,12 @@ def compaction_sentences(answer: "DescribeBrokerReply") -> Iterable[str]:
             f"{counted(state.records, 'message')}, {for_humans(state.files_bytes)}"
         )
     elif state.topics:
-        yield f"{counted(state.topics, 'compacted topic')}, nothing is compacted yet"
+        yield f"{counted(state.topics, 'compacted topic')}, no compaction has run yet"
     if state.HasField("hold"):
         held = for_humans(answer.log_max_offset - state.hold.physical_offset)
         yield (
-            f"the log is kept from {state.hold.physical_offset} on ({held}), because "
-            f"{state.hold.topic} is not compacted further: run `{RUN_COMMAND}`"
+            f"the log is kept from offset {state.hold.physical_offset} ({held}) until "
+            f"{state.hold.topic} is compacted further: run `{RUN_COMMAND}`"
         )
     if state.HasField("refusal"):
         refusal = state.refusal

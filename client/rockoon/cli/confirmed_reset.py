@@ -1,4 +1,4 @@
-"""Resets by `rockoon offsets reset`: without a plan, or after a person has confirmed one."""
+"""Resets of `rockoon offsets reset`: applied directly, or planned and confirmed by the operator."""
 
 import secrets
 import sys
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from rockoon_core.message_queue import MessageQueue
     from rockoon_proto.v1.offset_pb2 import ResetPlan, ResetStep, ResetTarget
 
-# After the first one. The progress of a group that reads has moved before each answer.
+# Questions after the first one. While a group reads, each plan is stale once it is confirmed.
 QUESTIONS_MAX = 3
 
 
 @dataclass(frozen=True)
 class WantedReset:
-    """A reset as an operator asks for it.
+    """A requested reset.
 
     Attributes:
         group, topic, target, queues, member, operator: as in `Admin.reset_offsets`.
@@ -41,10 +41,12 @@ class WantedReset:
     async def carry_out(
         self, *, yes: bool, dry_run: bool, show: "Callable[[ResetPlan], None] | None"
     ) -> "ResetPlan":
-        """Reset at once if `yes`, else plan, and ask unless it is a dry run.
+        """Reset without a plan if `yes`; else plan, show the plan, and ask unless it is a dry run.
 
         Args:
-            show: prints a plan; None means that questions only are printed, and no tables.
+            yes: do not ask.
+            dry_run: plan only.
+            show: prints a plan; None prints only questions, no tables.
 
         Raises:
             CommandError: as `confirmed`.
@@ -62,7 +64,7 @@ class WantedReset:
         )
 
     async def at_once(self) -> "ResetPlan":
-        """Reset the current progress, without a plan."""
+        """Reset from the progress at that moment, without a plan."""
         from asyncio import CancelledError
 
         from rockoon.errors import OffsetServiceUnavailable, TimedOut
@@ -80,26 +82,26 @@ class WantedReset:
             )
         except (OffsetServiceUnavailable, TimedOut, CancelledError):
             print(
-                f"no answer to reset {reset_id}: `rockoon offsets undo {reset_id}` puts it back "
-                "if it was applied",
+                f"no answer to reset {reset_id}: if it was applied, `rockoon offsets undo "
+                f"{reset_id}` reverts it",
                 file=sys.stderr,
             )
             raise
 
     async def confirmed(self, plan: "ResetPlan", *, quiet: bool) -> "ResetPlan":
-        """Ask whether to apply a plan that was shown, and again if progress has moved since.
+        """Ask whether to apply a plan, and ask again if progress has moved since.
 
         Args:
-            plan: that was shown.
+            plan: the plan that was shown.
             quiet: print no tables.
 
         Raises:
-            CommandError: the answer is no, no terminal is there, or progress moved during each of
+            CommandError: the answer is no, there is no terminal, or progress moved during each of
                 `QUESTIONS_MAX` questions.
         """
         from rockoon.errors import PlanStale
 
-        # The event loop is blocked while the person thinks; it has nothing else to do.
+        # The question blocks the event loop, which has no other work.
         confirm(f"Move {self.group} on {len(plan.steps)} queues of {self.topic}?", yes=False)
         for questions_left in reversed(range(QUESTIONS_MAX + 1)):
             try:
@@ -114,15 +116,15 @@ class WantedReset:
                 return await self.at_once()
         raise CommandError(
             f"nothing was changed: progress moved during {QUESTIONS_MAX + 1} questions; answer a, "
-            "or use --yes, to move the group from wherever it is"
+            "or use --yes, to move the group from its offsets at that moment"
         )
 
 
 def ask_again(group: str) -> str:
     """Return "y" or "a". Raises CommandError: the answer is no."""
     question = (
-        f"{group} has read since the plan. Move it? y: from where it is now, "
-        "a: from wherever it is by then, without another question, n: no"
+        f"{group} has read since the plan. Move it? y: from the offsets shown now, "
+        "a: from its offsets when the reset is applied, without another question, n: no"
     )
     answer = ""
     while answer not in ("y", "a", "n"):
@@ -133,7 +135,7 @@ def ask_again(group: str) -> str:
 
 
 def show_difference(shown: "ResetPlan", now: "ResetPlan") -> None:
-    """Print the queues whose step is another one than the one that was shown."""
+    """Print the queues whose step differs between two plans."""
     before = {place(step): step for step in shown.steps}
     after = {place(step): step for step in now.steps}
     print_table(
@@ -144,7 +146,7 @@ def show_difference(shown: "ResetPlan", now: "ResetPlan") -> None:
             if moves(before.get(where)) != moves(after.get(where))
         ),
         numbers=("QUEUE", "FROM", "FROM NOW", "TO", "TO NOW"),
-        empty="Every queue is where the plan showed it again.",
+        empty="No queue differs from the plan that was shown.",
     )
 
 
@@ -153,7 +155,7 @@ def place(step: "ResetStep") -> tuple[str, int, str]:
 
 
 def moves(step: "ResetStep | None") -> tuple[int | None, int | None]:
-    """From where to where a step moves progress; None for no progress or no step."""
+    """Return old and new offset of a step; None for no progress or no step."""
     if step is None:
         return None, None
     return step.from_offset if step.HasField("from_offset") else None, step.to_offset

@@ -1,4 +1,4 @@
-"""`rockoon group members`, `locks` and `in-flight`: who reads with a group, and who holds what."""
+"""`rockoon group members`, `locks` and `in-flight`: readers of a group, and what each holds."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 def members(
     name: Name, as_json: AsJson = False, nameservers: Nameservers = DEFAULT_NAMESERVERS
 ) -> None:
-    """Show a group's members with their queues, its clients with the messages that they hold, and
-    where their settings differ."""
+    """Show a group's members with their queues, its clients with their in-flight messages, and
+    contradictions between their settings."""
     from rockoon.consumer.group_view import contradictions
 
     async def work(
@@ -76,19 +76,19 @@ def show_members(members: "Iterable[Member]", queues: Mapping[str, list[str]]) -
             )
             for each in members
         ),
-        empty="It has no members now.",
+        empty="It has no members.",
     )
 
 
 def locks(
     name: Name, as_json: AsJson = False, nameservers: Nameservers = DEFAULT_NAMESERVERS
 ) -> None:
-    """Show which member holds which queue, since when, and who waits for it."""
+    """Show which member holds each queue, since when, and which members wait for it."""
 
     async def work(cluster: "Cluster") -> "ListLocksReply":
         held = await cluster.admin.locks(name)
         if not held.locks:
-            # Nothing is known of it: does it exist?
+            # No locks: fail if the group does not exist.
             await cluster.admin.get_group(name)
         return held
 
@@ -109,7 +109,7 @@ def locks(
             )
             for each in reply.locks
         ),
-        empty="None of its queues has an owner.",
+        empty="No member holds one of its queues.",
         numbers=("EPOCH", "HELD FOR", "LEASE LEFT"),
     )
 
@@ -117,7 +117,7 @@ def locks(
 def in_flight(
     name: Name, as_json: AsJson = False, nameservers: Nameservers = DEFAULT_NAMESERVERS
 ) -> None:
-    """Show what receivers, who read message by message, have of each queue."""
+    """Show the in-flight messages of clients that acknowledge message by message, by queue."""
 
     async def work(cluster: "Cluster") -> "ListInFlightReply":
         return await cluster.admin.in_flight(name)
@@ -152,7 +152,7 @@ def in_flight(
             )
             for each in reply.queues
         ),
-        empty="Nobody has received messages of it one by one.",
+        empty="No client has received messages of this group one by one.",
         numbers=("SETTLED TO", "ACQUIRED TO", "SETTLED ABOVE", "IN FLIGHT", "VISIBLE AGAIN"),
     )
 
@@ -181,7 +181,7 @@ def held_text(member: "Member", queues: list[str]) -> str:
 
     if member.mode == BROADCASTING:
         return "all"
-    return f"{len(queues)}: {', '.join(queues)}" if queues else "none: it idles"
+    return f"{len(queues)}: {', '.join(queues)}" if queues else "none: it is idle"
 
 
 def member_json(member: "Member", queues: list[str]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Options for a consumer group's settings, and the text of what is set, by the one table."""
+"""Command line options and output of the settings in `GROUP_SETTINGS`."""
 
 import functools
 import inspect
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 RETRY_DELAYS = "retry_delays_ms"
 
 Settings = Mapping[str, Value | list[int]]
-"""What was given, as values of GroupConfig's fields."""
+"""Values of GroupConfig fields that the command line sets, by field name."""
 
 
 def takes_settings(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command an option for each setting, in the place of its parameter `settings`.
+    """Replace the parameter `settings` of a command by one option for each setting.
 
     Args:
-        command: its parameters from `settings` on are by name only.
+        command: its parameters from `settings` on are keyword-only.
     """
 
     @functools.wraps(command)
@@ -40,7 +40,7 @@ def takes_settings(command: Callable[..., None]) -> Callable[..., None]:
     parameters: list[inspect.Parameter] = []
     for own in inspect.signature(command).parameters.values():
         parameters += SETTINGS if own.name == "settings" else [own]
-    # Of both, one is what typer looks at first.
+    # typer reads either the signature or the annotations, depending on its version.
     called.__dict__["__signature__"] = inspect.Signature(parameters)
     called.__annotations__ = {each.name: each.annotation for each in parameters}
     return called
@@ -62,7 +62,7 @@ def retry_delays_parameter() -> inspect.Parameter:
     option = typer.Option(
         "--retry-delays",
         metavar="10s,30s,...|default",
-        help="What receivers are told to wait before redeliveries; the last repeats.",
+        help="Delays before redeliveries to receivers; the last one repeats.",
     )
     return inspect.Parameter(
         RETRY_DELAYS,
@@ -76,42 +76,42 @@ SETTINGS = (*map(parameter, GROUP_SETTINGS), retry_delays_parameter())
 
 
 def parse_delays(text: str) -> list[int]:
-    """Milliseconds of "10s,30s,1m"; none of "default".
+    """Return the milliseconds of "10s,30s,1m"; empty for "default".
 
     Raises:
-        typer.BadParameter: one of them is no duration.
+        typer.BadParameter: a part is not a duration.
     """
     return [] if text == "default" else [parse_duration(each) for each in text.split(",")]
 
 
 def delays_text(config: "GroupConfig") -> str | None:
-    """Delays before redeliveries, for people; None where RocketMQ's list holds."""
+    """Return the delays before redeliveries as text; None for RocketMQ's default delays."""
     return " ".join(str(duration(each)) for each in config.retry_delays_ms) or None
 
 
 def wire(row: GroupSetting, given: Value) -> Value:
-    """The field's value.
+    """Return the value of the GroupConfig field for an option's value.
 
     Raises:
-        typer.BadParameter: it is none of the setting's words.
+        typer.BadParameter: the value is not one of the setting's words.
     """
     if not row.words:
         return given
     if given not in row.words:
         raise typer.BadParameter(
-            f"{given!r} is none of {', '.join(row.words)}", param_hint=row.option
+            f"{given!r} is not one of {', '.join(row.words)}", param_hint=row.option
         )
     return row.words[str(given)]
 
 
 def settings_text(config: "GroupConfig") -> str:
-    """What is set, with commas; empty when nothing is."""
+    """Return the settings that the group sets, separated by commas; empty if there are none."""
     told = [(each.option[2:], each.get(config)) for each in GROUP_SETTINGS]
     told.append(("retry-delays", delays_text(config)))
     return ", ".join(f"{name} {value}" for name, value in told if value is not None)
 
 
 def settings_json(config: "GroupConfig") -> dict[str, Value | None]:
-    """What holds, by field; None where the cluster's settings say it."""
+    """Return effective settings by field; None if the cluster's settings decide."""
     told = [(row, row.get(config)) for row in GROUP_SETTINGS]
     return {row.name: row.default if value is None else value for row, value in told}

@@ -1,4 +1,4 @@
-"""`rockoon group`: create, update, list, describe, delete."""
+"""`rockoon group`: creates, updates, lists, describes, pauses and deletes consumer groups."""
 
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
@@ -44,13 +44,13 @@ Start = Annotated[
     typer.Option(
         "--from",
         metavar="first|last|TIME|DURATION|tail:N",
-        help="Where it starts on queues older than its subscription; overrides its consumers.",
+        help="Start position on queues older than its subscription; overrides its consumers.",
     ),
 ]
 
 Attributes = Annotated[
     list[str] | None,
-    typer.Option(metavar="NAME=VALUE", help="An attribute, as lite.bind.topic=chat. Repeatable."),
+    typer.Option(metavar="NAME=VALUE", help="Attribute, e.g. lite.bind.topic=chat. Repeatable."),
 ]
 
 
@@ -63,12 +63,12 @@ def create(
     settings: Settings,
     attribute: Attributes = None,
     if_absent: Annotated[
-        bool, typer.Option("--if-absent", help="No error if the group exists; it stays as it is.")
+        bool, typer.Option("--if-absent", help="No error if the group exists; it is not changed.")
     ] = False,
     as_json: AsJson = False,
     nameservers: Nameservers = DEFAULT_NAMESERVERS,
 ) -> None:
-    """Create a consumer group. One that does not exist is also created by its first consumer."""
+    """Create a consumer group. The first consumer of a group also creates it."""
     config = group_config(name, start, settings)
     config.attributes.update(parse_pairs(attribute or (), "NAME=VALUE"))
 
@@ -93,14 +93,14 @@ def update(
     as_json: AsJson = False,
     nameservers: Nameservers = DEFAULT_NAMESERVERS,
 ) -> None:
-    """Change what is said of a group; the rest stays as it is. NAME= takes an attribute away."""
+    """Change the named settings of a group, and no others. NAME= removes an attribute."""
     changes = group_config(name, start, settings)
     attributes = parse_pairs(attribute or (), "NAME=VALUE")
     if len(changes.ListFields()) == 1 and not settings and not attributes:
-        raise typer.BadParameter("say what to change")
+        raise typer.BadParameter("name a setting to change")
 
     def change(config: "GroupConfig") -> None:
-        # A policy is replaced as a whole: half of an old one makes no sense.
+        # A policy is replaced as a whole: fields of two policies must not be mixed.
         if changes.HasField("start_policy"):
             config.ClearField("start_policy")
         if RETRY_DELAYS in settings:
@@ -124,14 +124,14 @@ def update(
 
 @app.command()
 def pause(name: Name, nameservers: Nameservers = DEFAULT_NAMESERVERS) -> None:
-    """Stop a group from reading (consumeEnable = false); its members wait, progress stays."""
+    """Stop a group from reading (consumeEnable = false); members and progress are kept."""
     set_paused(name, nameservers, paused=True)
-    print(f"group {name} is paused: it reads nothing until rockoon group resume {name}")
+    print(f"group {name} is paused; to resume: rockoon group resume {name}")
 
 
 @app.command()
 def resume(name: Name, nameservers: Nameservers = DEFAULT_NAMESERVERS) -> None:
-    """Let a paused group read on from where it was."""
+    """Resume a paused group at its progress."""
     set_paused(name, nameservers, paused=False)
     print(f"group {name} reads again")
 
@@ -149,7 +149,7 @@ def set_paused(name: str, nameservers: str, *, paused: bool) -> None:
 async def changed(
     cluster: "Cluster", name: str, change: "Callable[[GroupConfig], None]"
 ) -> "Group":
-    """Change a group's configuration and leave alone what is not spoken of."""
+    """Change a group's configuration; fields that `change` does not set keep their values."""
     config = (await cluster.admin.get_group(name)).group.config
     change(config)
     return await cluster.admin.update_group(config)
@@ -219,7 +219,7 @@ def describe(
     config = said.group.config
     print(f"group {name}: starts from {policy_text(config)}")
     if config.consume_disabled:
-        print(f"paused: nothing is read until rockoon group resume {name}")
+        print(f"paused; to resume: rockoon group resume {name}")
     for row in GROUP_SETTINGS:
         value = row.get(config)
         default = "the cluster's" if row.default is None else row.default
@@ -249,7 +249,7 @@ def show_members(members: "Iterable[Member]") -> None:
             )
             for each in members
         ),
-        empty="It has no members now.",
+        empty="It has no members.",
     )
 
 
@@ -269,7 +269,7 @@ def group_config(name: str, start: str | None, settings: Settings) -> "GroupConf
     from rockoon_proto.v1.nameserver_pb2 import GroupConfig
 
     policy = parse_start(start).to_wire() if start is not None else None
-    # Values of enums by their names: typed stubs know those of each field only.
+    # Enums are passed by name, for which the typed stubs have no common type.
     return GroupConfig(name=name, start_policy=policy, **cast("Any", settings))
 
 
@@ -278,7 +278,7 @@ def policy_text(config: "GroupConfig") -> str:
 
     policy = config.start_policy
     texts = {
-        pb.CONSUME_FROM_UNSPECIFIED: "where its readers say",
+        pb.CONSUME_FROM_UNSPECIFIED: "the position its consumers configure",
         pb.CONSUME_FROM_LAST: "last",
         pb.CONSUME_FROM_FIRST: "first",
         pb.CONSUME_FROM_TIMESTAMP: local_time(policy.timestamp_ms) or "time 0",

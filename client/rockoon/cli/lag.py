@@ -1,4 +1,4 @@
-"""Lag of a group, for people and programs: as tables by queue or by danger, and as JSON."""
+"""Lag of one group, as tables by queue or by urgency, and as JSON."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -11,20 +11,20 @@ if TYPE_CHECKING:
 
 EMPTY = "It reads no queues yet."
 DISK_WARNING_MS = 86_400_000
-# No retention time is that long: the store was written by RocketMQ, and keeps every file.
+# Longer than any retention time: a store written by RocketMQ, whose files are never deleted.
 NEVER_MS = 1 << 50
 
 
 @dataclass(frozen=True, slots=True)
 class GroupReport:
-    """The lag of one group.
+    """Lag of one group.
 
     Attributes:
         group: name of the group.
-        reply: its queues, in the order of danger.
-        members: live members that pull.
-        receivers: clients that read message by message.
-        danger: the reason to act, in one sentence; empty if there is none.
+        reply: lag by queue, most urgent first.
+        members: number of live members that pull.
+        receivers: number of clients that acknowledge message by message.
+        danger: the reason for exit status 1, in one sentence; else empty.
     """
 
     group: str
@@ -45,12 +45,13 @@ class GroupReport:
 async def look_at_group(
     cluster: "Cluster", group: str, topic: str, bound_ms: int | None
 ) -> GroupReport:
-    """Ask for the lag of a group.
+    """Return the lag of a group.
 
     Args:
-        group: its name.
-        topic: only this topic; empty means all topics.
-        bound_ms: a loss within this time is a danger; None if dangers are not wanted.
+        cluster: an open connection.
+        group: name of the group.
+        topic: only this topic; empty for all topics.
+        bound_ms: a loss within this time is a danger; None reports no dangers.
     """
     reply = with_dangers_first(await cluster.admin.lag(group, topic))
     readers = await cluster.admin.readers(group)
@@ -59,10 +60,10 @@ async def look_at_group(
 
 
 def readers_text(members: int, receivers: int) -> str:
-    """Say how many readers a group has, for example "read by 2 members and 1 client"."""
+    """Return the number of readers as text, for example "read by 2 members and 1 client"."""
     counts = (members, "member"), (receivers, "client")
     texts = [counted(count, noun) for count, noun in counts if count]
-    return f"read by {' and '.join(texts)}" if texts else "no reader now"
+    return f"read by {' and '.join(texts)}" if texts else "no readers"
 
 
 def lag_json(reply: "LagReply") -> dict[str, Any]:
@@ -135,7 +136,7 @@ def disk_json(each: "BrokerDisk") -> dict[str, Any]:
 
 
 def show_lag(reply: "LagReply") -> None:
-    """A table in the order of the reply."""
+    """Print a table with the offsets and the lag of each queue, in the order of the reply."""
 
     def row(lag: "QueueLag") -> tuple[Any, ...]:
         queue = (lag.queue.topic, lag.queue.broker, lag.queue.queue_id)
@@ -161,7 +162,7 @@ def show_lag(reply: "LagReply") -> None:
 
 
 def show_dangers(reply: "LagReply") -> None:
-    """A table with what is unread, who has it, and when it can be lost."""
+    """Print a table with unread messages, their readers, and when retention may delete them."""
 
     def row(lag: "QueueLag") -> tuple[Any, ...]:
         queue = f"{lag.queue.topic}@{lag.queue.broker}:{lag.queue.queue_id}"
@@ -197,9 +198,9 @@ def show_sum(reply: "LagReply") -> None:
 
 
 def disk_text(each: "BrokerDisk") -> str:
-    """A warning about the disk of a broker; empty without one.
+    """Return a warning about the disk of a broker; empty without one.
 
-    Only of the next day: a growing log fills every disk at some time.
+    Only the next day counts: any growing log fills its disk at some time.
     """
     disk, name = each.disk, f"disk of {each.broker}"
     if disk.refusal:
@@ -220,14 +221,14 @@ def disk_text(each: "BrokerDisk") -> str:
 
 
 def show_filters(reply: "LagReply") -> None:
-    """Say which topics are read by filters, and where the filters of readers differ."""
+    """Print the filters of readers, and a warning if the filters of one topic differ."""
     filters = {(q.queue.topic, q.filter, q.filters_differ) for q in reply.queues if q.filter}
     for topic, expression, differ in sorted(filters):
-        print(f"lag of {topic} counts all messages; its readers take only: {expression}")
+        print(f"lag of {topic} counts all messages; its readers select only: {expression}")
         if differ:
             print(
-                f"! readers of {topic} have different filters: each settles messages that another "
-                "one wants"
+                f"! readers of {topic} have different filters: each skips messages that another "
+                "one selects"
             )
 
 
@@ -238,7 +239,7 @@ def reader_text(lag: "QueueLag") -> str | None:
 
 
 def loss_text(lag: "QueueLag") -> str | None:
-    """The number of lost messages, and the time until the next loss; None if all are read."""
+    """Return the number of lost messages and the time until the next loss; None without lag."""
     if not lag.lag and not lag.lost:
         return None
     lost_text = f"{lag.lost} LOST{lost_how(lag)}" if lag.lost else ""
@@ -246,7 +247,7 @@ def loss_text(lag: "QueueLag") -> str | None:
 
 
 def next_loss_text(lag: "QueueLag") -> str:
-    """The time until retention can delete an unread message; empty if none is left to delete."""
+    """Return the time until retention may delete an unread message; empty if none is left."""
     from rockoon_proto.v1.broker_pb2 import LOSS_DISK_FILLS, LOSS_DISK_FULL
 
     if not lag.HasField("loss_ms"):
@@ -261,7 +262,7 @@ def next_loss_text(lag: "QueueLag") -> str:
 
 
 def lost_how(lag: "QueueLag") -> str:
-    """Why, where the reason is another one than age."""
+    """Return the reason for deletion in parentheses; empty if it is age."""
     from rockoon_proto.v1.broker_pb2 import DELETED_DISK_PRESSURE, DELETED_WAIT_LIMIT
 
     texts = {DELETED_DISK_PRESSURE: " (disk pressure)", DELETED_WAIT_LIMIT: " (wait limit)"}
@@ -269,8 +270,8 @@ def lost_how(lag: "QueueLag") -> str:
 
 
 def with_dangers_first(reply: "LagReply") -> "LagReply":
-    """The same with its queues in the order in which somebody should look at them: what is lost,
-    what is not known, what can be lost, soonest first."""
+    """Return the reply with its queues sorted by urgency: lost messages, then unknown lag or time
+    to loss, then the time to loss."""
     from rockoon_proto.v1.offset_pb2 import LagReply
 
     ordered = LagReply()
@@ -289,7 +290,7 @@ def danger_order(lag: "QueueLag") -> tuple[int, int]:
 
 
 def is_untold(lag: "QueueLag") -> bool:
-    """Whether there may be unread messages whose loss cannot be told."""
+    """Return whether a queue may have unread messages whose time to loss is unknown."""
     if not lag.known:
         return True
     unread = bool(lag.lag) and lag.max_offset > lag.min_offset
@@ -297,11 +298,11 @@ def is_untold(lag: "QueueLag") -> bool:
 
 
 def in_danger(reply: "LagReply", bound_ms: int) -> str:
-    """Why somebody has to act, in one sentence; empty when nobody has.
+    """Return the reason for exit status 1 in one sentence; empty if there is none.
 
     Args:
-        reply: queues in the order of danger.
-        bound_ms: losses that are further away are no danger.
+        reply: queues sorted by urgency.
+        bound_ms: losses within this time are a danger.
     """
     endangered = [
         lag
@@ -315,12 +316,12 @@ def in_danger(reply: "LagReply", bound_ms: int) -> str:
     if first.lost:
         what = f"{first.lost} unread messages of {queue} are lost{lost_how(first)}"
     elif is_untold(first):
-        what = f"nobody can tell when {queue} loses unread messages: {first.unknown_because}"
+        what = f"the time to loss of unread messages of {queue} is unknown: {first.unknown_because}"
         what = what.removesuffix(": ")
     elif first.loss_ms == 0:
-        what = f"{queue} can lose unread messages at any moment"
+        what = f"{queue} may lose unread messages at any moment"
     else:
-        what = f"{queue} can lose unread messages in {duration(first.loss_ms)}"
+        what = f"{queue} may lose unread messages in {duration(first.loss_ms)}"
     return what + and_more(len(endangered) - 1, "queue")
 
 

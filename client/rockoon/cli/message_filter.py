@@ -1,13 +1,13 @@
-"""Message filters of commands: from their options to a subscription."""
+"""Message filters of commands: converts their options to a filter expression."""
 
 import typer
 
 
 def filter_of(topic: str, tags: str, sql: str | None) -> str:
-    """Return the filter that `--tags` and `--sql` ask for.
+    """Return the filter expression for `--tags` and `--sql`.
 
     Raises:
-        typer.BadParameter: `sql` is no expression, or stands beside tags.
+        typer.BadParameter: `sql` is not a valid expression, or tags are set too.
     """
     if sql is None:
         return tags
@@ -16,7 +16,7 @@ def filter_of(topic: str, tags: str, sql: str | None) -> str:
 
     if tags != ALL:
         raise typer.BadParameter(
-            "not together with --tags: write TAGS IN ('new', 'paid') in the expression",
+            "cannot be combined with --tags: write TAGS IN ('new', 'paid') in the expression",
             param_hint="--sql",
         )
     try:

@@ -1,4 +1,4 @@
-"""Reset targets: the one that the options of `rockoon offsets reset` mean."""
+"""Reset targets: parses the target options of `rockoon offsets reset`."""
 
 import json
 from pathlib import Path
@@ -28,25 +28,25 @@ def read_target(
     by_duration: str | None,
     from_file: Path | None,
 ) -> "ResetTarget":
-    """The target, of which exactly one must be given.
+    """Return the target of a reset; exactly one option must be set.
 
     Raises:
-        typer.BadParameter: none or several are given, or one cannot be understood.
-        CommandError: the file cannot be understood.
+        typer.BadParameter: none or several are set, or a value is invalid.
+        CommandError: the file is invalid.
     """
     from rockoon_proto.v1.offset_pb2 import QueueOffsets, ResetTarget
 
-    # False and None are what an option that was not given has; 0 is an offset.
+    # Options that are not set are False or None; 0 is an offset.
     values = (to_offset, to_time, shift, by_duration, from_file)
     if to_earliest + to_latest + sum(value is not None for value in values) != 1:
-        raise typer.BadParameter(f"say where to with one of {OPTIONS}")
+        raise typer.BadParameter(f"set the target with one of {OPTIONS}")
     if to_earliest:
         return ResetTarget(earliest=True)
     if to_latest:
         return ResetTarget(latest=True)
     if to_offset is not None:
         if to_offset < 0:
-            raise typer.BadParameter("an offset is 0 or more", param_hint="--to-offset")
+            raise typer.BadParameter("an offset must be 0 or more", param_hint="--to-offset")
         return ResetTarget(offset=to_offset)
     if to_time is not None:
         return ResetTarget(timestamp_ms=parse_time(to_time))
@@ -59,10 +59,10 @@ def read_target(
 
 
 def read_offsets(file: Path, topic: str) -> "list[QueueOffset]":
-    """Offsets per queue from JSON Lines, as `offsets export` writes them; other topics are left.
+    """Return the offsets of a topic from a JSON Lines file in the format of `offsets export`.
 
     Raises:
-        CommandError: a line cannot be understood, or none is about the topic.
+        CommandError: a line is invalid, or no line is about the topic.
     """
     from rockoon_proto.v1.offset_pb2 import QueueOffset, QueueRef
 
@@ -87,15 +87,15 @@ def read_offsets(file: Path, topic: str) -> "list[QueueOffset]":
         if queue.topic == topic:
             found.append(wanted)
     if not found:
-        raise CommandError(f"{file} has no offset on topic {topic}")
+        raise CommandError(f"{file} has no offset of topic {topic}")
     return found
 
 
 def whole_number(value: Any) -> int:
-    """Return a number, also one that is written as text.
+    """Return an integer that may be written as text.
 
     Raises:
-        ValueError: it has a fraction, or is no number.
+        ValueError: the value has a fraction or is not a number.
     """
     if isinstance(value, bool | float):
         raise ValueError(f"{value!r} is not a whole number")  # noqa: TRY004 - as int() raises

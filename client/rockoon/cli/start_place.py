@@ -1,4 +1,4 @@
-"""Start positions as text: what `--from` takes."""
+"""Start positions as text: parses the values of `--from`."""
 
 import re
 from typing import TYPE_CHECKING
@@ -12,15 +12,15 @@ if TYPE_CHECKING:
 
 
 def parse_start(text: str, *, further: str = "") -> "ConsumeFrom":
-    """A start policy.
+    """Return the start policy that a text describes.
 
     Args:
-        text: "first", "last", "tail:100" (so many messages before the end of each queue), a time,
-            a duration before now, or a name of RocketMQ's ConsumeFromWhere.
-        further: what else may stand there, for the message.
+        text: "first", "last", "tail:100" (100 messages before the end of each queue), a time, a
+            duration before now, or a name of RocketMQ's ConsumeFromWhere.
+        further: further valid forms, for the error message.
 
     Raises:
-        typer.BadParameter: it is none of these.
+        typer.BadParameter: the text has none of these forms.
     """
     from rockoon.offsets.start import ConsumeFrom
 

@@ -1,4 +1,4 @@
-"""`rockoon status`: every node of the cluster and how it is."""
+"""`rockoon status`: every node of the cluster and its state."""
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def show_status(status: "ClusterStatus") -> None:
-    etcd = "in reach" if status.etcd_reachable else "OUT OF REACH: nothing can be changed now"
+    etcd = "reachable" if status.etcd_reachable else "NOT REACHABLE: nothing can be changed now"
     print(f"cluster {status.cluster}: {'healthy' if status.healthy else 'NOT HEALTHY'}")
     print("routes: in a file of the nameserver\n" if status.routes_in_file else f"etcd: {etcd}\n")
     rows: list[tuple[Any, ...]] = [
@@ -49,8 +49,8 @@ def show_status(status: "ClusterStatus") -> None:
 
 
 def no_answer(status: "NodeStatus") -> str:
-    """Why a node has not answered: it is down, or it may well be up and cannot be asked."""
-    # Here: the command's help must not load protobuf.
+    """Return the error of a node that did not answer: it is down, or has no reachable address."""
+    # Imported here: `rockoon status --help` must not load protobuf.
     from rockoon.errors import NoExternalAddress
 
     known = isinstance(status.error, NoExternalAddress)
@@ -73,7 +73,7 @@ def broker_cells(status: "NodeStatus") -> tuple[Any, ...]:
     answer = status.broker
     held = for_humans(answer.log_max_offset - answer.log_min_offset)
     figures = f"in {answer.messages_appended}, out {answer.messages_pulled}, log {held}"
-    if answer.kernel:  # none from a broker of before
+    if answer.kernel:  # former broker versions send none
         figures += f", kernel {answer.kernel}"
         if answer.kernel == kernel.NUMPY:
             figures += " (HTTP/2: h2 for Python)"
@@ -89,7 +89,7 @@ def offset_cells(status: "NodeStatus") -> tuple[Any, ...]:
 
 
 def copy_rows(status: "LogStatus") -> Iterator[tuple[Any, ...]]:
-    """A log's copies. Who leads is in the routes as its broker, and shown as such too."""
+    """Yield table rows of a log's copies. The leader's row is in addition to its broker row."""
     lags = next((each.others for each in status.standings.values() if each.leads), {})
     for each in status.log.replicas:
         standing, lag = status.standings.get(each.id), lags.get(each.id)

@@ -1,4 +1,4 @@
-"""TLS options of the command line, and their environment variables."""
+"""TLS options of the command line, and the environment variables they set."""
 
 import os
 from typing import Annotated
@@ -10,7 +10,7 @@ TlsCa = Annotated[
     typer.Option(
         metavar="FILE",
         show_default=False,
-        help="Use TLS; authorities that sign the servers (or ROCKOON_TLS_CA).",
+        help="Use TLS; file with the CA certificates of the servers (or ROCKOON_TLS_CA).",
     ),
 ]
 TlsCertificate = Annotated[
@@ -18,27 +18,27 @@ TlsCertificate = Annotated[
     typer.Option(
         metavar="FILE",
         show_default=False,
-        help="Our certificate, for mutual TLS (or ROCKOON_TLS_CERTIFICATE).",
+        help="Client certificate, for mutual TLS (or ROCKOON_TLS_CERTIFICATE).",
     ),
 ]
 TlsKey = Annotated[
     str,
-    typer.Option(metavar="FILE", show_default=False, help="Its key (or ROCKOON_TLS_KEY)."),
+    typer.Option(metavar="FILE", show_default=False, help="Its private key (or ROCKOON_TLS_KEY)."),
 ]
 TlsServerName = Annotated[
     str,
     typer.Option(
         metavar="NAME",
         show_default=False,
-        help="What servers' certificates must bear, if not the host in their address "
+        help="Name in the servers' certificates, if it is not the host of their address "
         "(or ROCKOON_TLS_SERVER_NAME).",
     ),
 ]
 
 
 def set_tls(ca: str, certificate: str, key: str, server_name: str) -> None:
-    """Put what was given into the environment: `connect` looks there, and so does a command that
-    this one starts."""
+    """Set the environment variables that `connect` reads, also in processes that this command
+    starts."""
     given = {"CA": ca, "CERTIFICATE": certificate, "KEY": key, "SERVER_NAME": server_name}
     for name, value in given.items():
         if value:

@@ -1,4 +1,4 @@
-"""`rockoon up`: a cluster in the foreground, until Ctrl-C."""
+"""`rockoon up`: runs a cluster in the foreground until Ctrl-C."""
 
 import shlex
 import signal
@@ -45,8 +45,8 @@ def run_up(
     single: bool,
     gateway: int | None,
 ) -> int:
-    """Run a cluster until a signal arrives; return the exit status. A single process takes the
-    place of this one."""
+    """Run a cluster until a signal arrives; return the exit status. With `single`, this process is
+    replaced by the cluster."""
     settings: dict[str, dict[str, object]] = {}
     if new_queue_rule is not None:
         settings["offset"] = {"new_queue_rule": new_queue_rule}
@@ -95,14 +95,14 @@ def say(sentence: str) -> None:
 
 
 def run_action(directory: Path, action: str, node: str) -> int:
-    """Do something with a node of the cluster that runs on a directory; return the exit status."""
+    """Send an action for a node to the cluster that runs on a directory; return the exit status."""
     print(ask(directory, action, node))
     return 0
 
 
 @contextmanager
 def stopping_on_signals() -> Iterator[None]:
-    """Raise `Stopped` for the signals that ask to end; ignore further ones while ending."""
+    """Raise `Stopped` for the first signal to stop, and ignore further ones during shutdown."""
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
     def stop(_number: int, _frame: FrameType | None) -> None:
@@ -128,7 +128,7 @@ def greet(cluster: LocalCluster, seconds: float) -> None:
 
 
 def first_commands(cluster: LocalCluster) -> str:
-    """What to do in another terminal."""
+    """Return the commands to try in another terminal."""
     exports = environment_of(cluster)
     lines = ["", "in another terminal" + (", first:" if exports else ":")]
     lines += [f"  export {name}={shlex.quote(value)}" for name, value in exports.items()]
@@ -141,7 +141,10 @@ def first_commands(cluster: LocalCluster) -> str:
 
 
 def environment_of(cluster: LocalCluster) -> dict[str, str]:
-    """What a command needs to find and trust the cluster, as far as it is not the default."""
+    """Return the environment variables with which a command finds and trusts the cluster.
+
+    Variables that would have the default are left out.
+    """
     found = {}
     first = cluster.nameservers[0]
     if first != f"127.0.0.1:{DEFAULT_PORT}":

@@ -1,4 +1,4 @@
-"""`--watch`: the same question again and again, until Ctrl-C."""
+"""`--watch`: repeats a report until Ctrl-C."""
 
 import asyncio
 import contextlib
@@ -14,26 +14,26 @@ from rockoon.cli.output import local_time, print_json, print_json_line
 if TYPE_CHECKING:
     from rockoon.cluster import Cluster
 
-# Cursor to the first line, and delete all from there on.
+# Cursor to the first line; clear the screen from there.
 CLEAR_SCREEN = "\033[H\033[J"
 # The line with the time, the two lines of the heading, the two lines below the table, the cursor.
 LINES_AROUND_ROWS = 6
 
 
 class Report(Protocol):
-    """An answer to show."""
+    """Result of a command that can be watched."""
 
     @property
     def danger(self) -> str:
-        """The reason to end the command with exit status 1; empty if there is none."""
+        """Reason to end the command with exit status 1; empty if there is none."""
         ...
 
     def show(self) -> None:
-        """Print it for people."""
+        """Print the report for people."""
         ...
 
     def to_json(self) -> dict[str, Any]:
-        """Return it for programs."""
+        """Return the report for programs."""
         ...
 
 
@@ -51,9 +51,9 @@ async def watch(
     seconds: float,
     as_json: bool,
 ) -> str:
-    """Show a report every few seconds, until Ctrl-C or a danger; return the danger.
+    """Show a report every few seconds until Ctrl-C or a danger; return the danger.
 
-    A terminal is cleared before each report. Elsewhere each report is a block that ends with an
+    A terminal is cleared before each report. Otherwise each report is a block that ends with an
     empty line, or one line of JSON. If a service does not answer, the next round asks again.
     """
     found = ""
@@ -84,7 +84,7 @@ async def show_one(
         if as_json:
             print_json_line({"error": str(error)})
         else:
-            show_block(f"{error}: asking again\n")
+            show_block(f"{error}; retrying\n")
         sys.stdout.flush()
         return ""
     if as_json:
