@@ -25,9 +25,9 @@ async def create_topics(
     """Create topics; see `Admin.create_topics`.
 
     Args:
-        connection: to any nameserver.
-        names: theirs.
-        alike: all but the name.
+        connection: an open connection.
+        names: names of the topics.
+        alike: the request for each topic, without its name.
     """
     routes: list[TopicRoute] = []
     refusal: RockoonError | None = None

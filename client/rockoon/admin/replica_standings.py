@@ -1,4 +1,4 @@
-"""Standings of copies of a log, as each says itself: `cluster.admin.logs.ask_replicas`."""
+"""Status of a log's copies, as reported by each copy: `cluster.admin.logs.ask_replicas`."""
 
 import asyncio
 from collections.abc import Iterable, Mapping
@@ -19,12 +19,12 @@ STANDING_SECONDS_MAX = 3.0
 
 @dataclass(frozen=True, slots=True)
 class ReplicaLag:
-    """How far a copy is behind, as its leader knows.
+    """Lag of a copy, as its leader reports it.
 
     Attributes:
-        connected: to the leader, now.
-        bytes, seconds: what it has not got, and for how long it has not had everything; None when
-            this leader has not heard it yet.
+        connected: whether the copy is connected to the leader.
+        bytes: bytes that the copy lacks; None until this leader has heard the copy.
+        seconds: time since the copy last had all bytes; None until this leader has heard it.
     """
 
     connected: bool
@@ -34,15 +34,15 @@ class ReplicaLag:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaStanding:
-    """One copy, as it says itself.
+    """Status of a copy, as it reports itself.
 
     Attributes:
-        leads: it leads, and has committed something in its epoch.
-        epoch: the highest that it has promised.
+        leads: it is the leader and has committed a record in its epoch.
+        epoch: the highest epoch that it has promised.
         ready: it leads, or is level with a leader that commits.
-        trouble: why it is not ready; empty when it is.
-        min_offset, end, durable_end, committed_end: of its log, bytes.
-        others: how far the others are behind, by their ids; empty while it does not lead.
+        trouble: why it is not ready; empty if it is.
+        min_offset, end, durable_end, committed_end: physical offsets of its log.
+        others: lags of the other copies, by id; empty if it does not lead.
     """
 
     leads: bool
@@ -80,12 +80,12 @@ class ReplicaStanding:
 async def ask_standings(
     cluster: "Connection", log: str, addresses: Iterable[tuple[str, str]]
 ) -> Mapping[str, ReplicaStanding]:
-    """Ask copies of a log, all at once, three seconds at most; by id, those that answered.
+    """Ask copies of a log in parallel, for at most three seconds; return the replies by id.
 
     Args:
         cluster: an open connection.
-        log: its name.
-        addresses: id and "host:port" of each.
+        log: name of the log.
+        addresses: id and "host:port" of each copy.
     """
     channels = Channels(cluster.tls, cluster.access)
 

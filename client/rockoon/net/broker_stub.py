@@ -1,4 +1,4 @@
-"""The stub of a broker, whose large messages are bytes: protobuf would copy their records."""
+"""Stub of a broker. Its streams pass records as bytes: protobuf would copy them."""
 
 from typing import Any
 
@@ -11,8 +11,8 @@ _SERVICE = "/rockoon.v1.Broker/"
 
 
 def broker_stub(channel: Any) -> BrokerStub:
-    """A stub whose AppendStream takes requests as bytes and gives `Answers`, and whose PullStream
-    gives `Replies`."""
+    """Return a stub whose AppendStream sends bytes and yields `Answers`, and whose PullStream
+    yields `Replies`."""
     stub: BrokerStub = BrokerStub(channel)
     stub.AppendStream = channel.stream_stream(f"{_SERVICE}AppendStream", None, append_reply)
     stub.PullStream = channel.stream_stream(

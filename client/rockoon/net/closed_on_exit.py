@@ -1,4 +1,4 @@
-"""Closed on exit: what lives on a connection, used as an async context manager."""
+"""Context manager of objects on a connection."""
 
 import logging
 from types import TracebackType
@@ -11,10 +11,10 @@ log = limited(logging.getLogger(__name__))
 
 
 class ClosedOnExit:
-    """Gives a class with `close` the context manager that calls it."""
+    """Async context manager that calls the subclass's `close` on exit."""
 
     async def close(self) -> None:
-        """To be written by the class."""
+        """Implemented by the subclass."""
         raise NotImplementedError
 
     async def __aenter__(self) -> Self:
@@ -31,5 +31,5 @@ class ClosedOnExit:
         except RockoonError as untold:
             if failure is None:
                 raise
-            # What the body raised comes first, and may well be why.
-            log.warning("closing after a failure: %s", untold)
+            # An exception of the body takes precedence; the failure here may be its effect.
+            log.warning("closing failed after an exception of the with block: %s", untold)
