@@ -237,7 +237,7 @@ def test_what_cannot_be_done_is_one_sentence(
     ("arguments", "sentence"),
     [
         (["--from", "somewhere"], "'somewhere' is none of: first, last, an offset"),
-        (["--from", "CONSUME_FROM_HERE"], "'CONSUME_FROM_HERE' is not a place to start"),
+        (["--from", "CONSUME_FROM_HERE"], "'CONSUME_FROM_HERE' is not a start policy"),
         (["--group", "g", "--from", "17"], "use `rockoon offsets reset` to move it"),
         (["--max-messages", "0"], "Input should be greater than or equal to 1"),
     ],

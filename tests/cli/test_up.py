@@ -100,7 +100,7 @@ def test_a_node_that_dies_is_started_again_and_one_that_is_killed_by_wish_stays_
 
         os.kill(running.processes["broker-b"], signal.SIGKILL)
         said("rockoon: broker-b ended unexpectedly (killed by SIGKILL)")
-        said("broker-b is started again in 0.5 s")
+        said("restarting broker-b in 0.5 s")
         said("broker-b runs again, as process")
         assert running.process.poll() is None
         assert json.loads(run(port, "status", "--json"))["healthy"]
@@ -124,7 +124,9 @@ def test_a_node_that_dies_is_started_again_and_one_that_is_killed_by_wish_stays_
         status, sentence = played("kill", "broker-a")
         assert (status, sentence.startswith("rockoon: no cluster runs on ")) == (1, True)
     shown = refused("kill", "broker-a", "--dir", str(tmp_path))
-    assert shown.startswith(f"rockoon: there is no cluster in {tmp_path}: say with --dir where")
+    assert shown.startswith(
+        f"rockoon: there is no cluster in {tmp_path}: name its directory with --dir"
+    )
 
 
 def test_a_node_that_dies_again_and_again_is_started_less_and_less_often() -> None:

@@ -164,5 +164,5 @@ def test_an_unknown_name_is_answered_with_the_known_ones() -> None:
 
 @pytest.mark.parametrize("name", ["CONFIG", "MACHINE_ROOM", "MACHINE_ROOM_NEARBY-AVG"])
 def test_a_name_that_needs_settings_says_which(name: str) -> None:
-    with pytest.raises(InvalidArgument, match=f"{name} needs settings: give [A-Z]"):
+    with pytest.raises(InvalidArgument, match=f"{name} needs settings: use [A-Z]"):
         strategy_named(name)

@@ -217,7 +217,7 @@ def test_the_packaged_etcd_is_found_when_there_is_no_other(tmp_path: Path) -> No
     found = find_etcd(search_path=str(tmp_path), cache_directory=tmp_path)
     assert found.parts[-2:] == ("etcdbin", "etcd")
     assert etcd_version(found) == "3.5.1"
-    assert "is for trying things out" in etcd_warning(found)
+    assert "is for trials only" in etcd_warning(found)
     command = etcd_command(found, tmp_path / "data", 1, durable=True)
     assert set(CAREFUL_FLAGS) <= set(command)
 

@@ -1,4 +1,4 @@
-"""Entering: what is started and stopped as a context manager, with an event loop or without."""
+"""Context manager for objects with blocking `start` and `stop`."""
 
 import asyncio
 import contextlib
@@ -10,7 +10,7 @@ from rockoon.local.process import LocalClusterError
 
 
 class Startable(ABC):
-    """What `with` and `async with` start and stop; in the latter the loop goes on meanwhile."""
+    """Base class for `with` and `async with`; the latter does not block the event loop."""
 
     @abstractmethod
     def start(self) -> None:
@@ -37,7 +37,7 @@ class Startable(ABC):
         try:
             await asyncio.shield(starting)
         except asyncio.CancelledError:
-            # The thread cannot be stopped halfway, and what it starts would stay.
+            # The thread cannot be interrupted, and the processes that it starts would remain.
             with contextlib.suppress(LocalClusterError):
                 await starting
                 await asyncio.to_thread(self.stop)

@@ -1,4 +1,4 @@
-"""Nodes of a local cluster, made of their records: each a process of its own, or all in one."""
+"""Creates the nodes of a local cluster from their records: a process each, or a single one."""
 
 import os
 import sys
@@ -18,29 +18,29 @@ if TYPE_CHECKING:
     from rockoon.local.encryption import Encryption
     from rockoon.net.access import AccessKey
 
-# Runs all of them in one process, whose node has this name.
+# Runs all services in one process, whose node has this name.
 TOGETHER = "rockoon_runtime.together"
 SINGLE = "single"
 
-# NumPy's library of linear algebra starts a thread for each core when it is loaded, with buffers of
-# its own. No service calculates with it, and a start takes a tenth less without them.
+# NumPy's linear algebra library starts a thread with buffers for each core when it is loaded. No
+# service uses it; without the threads a start is a tenth faster.
 THREADS = {"OPENBLAS_NUM_THREADS": "1"}
 
 Settings = Mapping[str, object]
 
 
 class NodeMaker:
-    """Makes the nodes of one cluster.
+    """Creates the nodes of one cluster.
 
     Args:
-        directory: the cluster's.
-        records: all nodes; nameservers stay as they are.
-        settings: service, log or node → setting → value; read with each command.
-        environment: service or node → variables.
-        encryption: None when connections are plain.
-        access: the services' own key; None when calls are not signed.
+        directory: directory of the cluster.
+        records: all nodes; the nameservers must not change afterwards.
+        settings: service, log or node → setting → value; read for each command.
+        environment: service or node → environment variables.
+        encryption: None for plain connections.
+        access: the services' key; None for unsigned calls.
         durable: whether etcd syncs its writes.
-        on_unexpected_end: as of `Node`.
+        on_unexpected_end: as in `Node`.
     """
 
     def __init__(
@@ -67,19 +67,19 @@ class NodeMaker:
         self._nameservers = ",".join(f"127.0.0.1:{port}" for port in self._nameserver_ports)
 
     def node(self, record: NodeRecord, copies: int) -> Node:
-        """A process of its own.
+        """Return a node that runs as its own process.
 
         Args:
-            record: what it is.
-            copies: that its log has.
+            record: name, kind, port and log of the node.
+            copies: number of copies of its log.
 
         Raises:
-            LocalClusterError: it is etcd, and there is none here.
+            LocalClusterError: the node is etcd, and there is no etcd program.
         """
         probe: Callable[[], bool] | None = None
         variables = self._variables(record)
         if record.kind is Kind.ETCD:
-            # It wakes a hundred times a second with nothing to do: on one thread that costs half.
+            # An idle etcd wakes up a hundred times a second; one thread halves the CPU time.
             variables = {"GOMAXPROCS": "1"} | variables
             encryption = self._encryption
             command = etcd_command(
@@ -97,7 +97,7 @@ class NodeMaker:
         return self._node(record, command, variables, probe)
 
     def single(self) -> Node:
-        """All services in one process, which is reached where the first nameserver would be."""
+        """Return a node that runs all services in one process, on the first nameserver's port."""
         command = [sys.executable, "-m", TOGETHER, "--stop-with-parent"]
         variables: dict[str, str] = {}
         for record in self._records:

@@ -1,19 +1,19 @@
-"""Progress that a reader keeps itself, in a file or a database of its own.
+"""Progress that a program stores itself, in a file or a database.
 
-An `OffsetStore` has to know where to start, and what changed since it was stored last. That part is
-the same wherever offsets are kept, and is here; an `OffsetBackend` only reads and writes them. Keep
-progress in your own database by writing a backend (two methods and a close):
+An `OffsetStore` decides where to start, and tracks which offsets have changed since the last write.
+`CustomOffsetStore` does both for any storage; an `OffsetBackend` only reads and writes offsets. To
+store progress in your own database, write a backend (two methods and a close):
 
     store = CustomOffsetStore(cluster, "billing", MyBackend(...))
     cluster.push_consumer("billing", {"orders": "*"}, handle, mode="broadcasting",
                           member_id="shop-7", offset_store=store)
 
-`client/examples/exactly_once_sqlite.py` is one that commits rows and progress together.
+`client/examples/exactly_once_sqlite.py` has a backend that commits rows and progress together.
 
 Invariants:
-- Where a queue starts is kept before it is answered: after a crash "behind the newest message" is
-  the same place still.
-- Nothing is written that was not resolved; an offset goes with its queue's create revision.
+- The start of a queue is stored before it is returned: after a crash, "the end of the queue" is
+  still the same offset.
+- Only resolved queues are written; each offset is stored with its queue's create revision.
 """
 
 import asyncio
@@ -48,11 +48,11 @@ from rockoon_proto.v1.offset_pb2 import QueryReply, QueryRequest, QueueRef
 
 @dataclass(slots=True)
 class OffsetSnapshot:
-    """All that a backend keeps, or a part of it that changed."""
+    """All offsets in a backend, or the changed ones."""
 
     positions: dict[MessageQueue, Position] = field(default_factory=dict)
     since: dict[str, int] = field(default_factory=dict)
-    """Topic to the revision at which its reader first looked at it: what tells new queues."""
+    """Topic → revision at which the reader first used it, from which new queues are recognized."""
 
     @property
     def places(self) -> dict[MessageQueue, Position]:
@@ -62,45 +62,45 @@ class OffsetSnapshot:
 
 
 class OffsetBackend(Protocol):
-    """Where progress is kept. The store calls one method at a time."""
+    """Storage of progress. The store calls one method at a time."""
 
     async def load(self) -> OffsetSnapshot:
-        """Take hold of the place and return what is kept there; called once, first.
+        """Open and lock the storage, and return its content; called once, before `write`.
 
         Raises:
-            StoreLocked: another process keeps its progress there.
-            StoreCorrupt: what is there cannot be read.
-            StoreNotWritable: nothing could be written there.
+            StoreLocked: another process uses the storage.
+            StoreCorrupt: the content cannot be read.
+            StoreNotWritable: the storage cannot be written.
         """
         ...
 
     async def write(self, changed: OffsetSnapshot) -> None:
-        """Make changes durable, all or none. A position replaces the former one of its queue,
-        whether it is higher or lower.
+        """Make changes durable, all or none. A position replaces the former one of its queue, also
+        if it is lower.
 
         Raises:
-            RockoonError: nothing was written; a retriable error is tried again.
+            RockoonError: nothing was written; a retriable error is retried.
         """
 
     async def close(self) -> None:
-        """Let go of the place; also called after a `load` that failed."""
+        """Unlock and close the storage; also called after a failed `load`."""
 
 
 @dataclass(slots=True)
 class _ReadQueue:
-    """One reading of a queue, from Resolve until it is removed."""
+    """State of a queue from Resolve until it is removed."""
 
     offset: int
     create_revision: int
 
 
 class CustomOffsetStore:
-    """Progress of one reader, kept by `backend`. Source of the interface: LocalFileOffsetStore.
+    """Progress of one reader in a backend. Source of the interface: LocalFileOffsetStore.
 
     Args:
-        cluster: asked where queues begin and end.
-        group: whose start policy and out-of-range policies count.
-        backend: where progress is kept.
+        cluster: the connection, used for the ends of queues and the group's policies.
+        group: group whose start policy and out-of-range policies apply.
+        backend: storage of progress.
     """
 
     def __init__(self, cluster: Connection, group: str, backend: OffsetBackend) -> None:
@@ -110,33 +110,32 @@ class CustomOffsetStore:
         self._queue_places = OffsetLookup(cluster)
         self._kept = OffsetSnapshot()
         self._queues: dict[MessageQueue, _ReadQueue] = {}
-        # Two writes at once could leave the older offset.
+        # Parallel writes could leave the older offset.
         self._writing = asyncio.Lock()
 
     async def load(self) -> None:
-        """Read what is kept.
+        """Read the stored progress.
 
         Raises:
-            StoreLocked, StoreCorrupt, StoreNotWritable: as the backend says.
+            StoreLocked, StoreCorrupt, StoreNotWritable: as the backend.
         """
         self._kept = await self._backend.load()
 
     async def close(self) -> None:
-        """Let go of the place where progress is kept. Stores nothing."""
+        """Close the backend; stores nothing."""
         async with self._writing:
             await self._backend.close()
 
     async def resolve(
         self, queues: Sequence[MessageQueue], consume_from: ConsumeFrom, route_revision: int = 0
     ) -> dict[MessageQueue, Start | RockoonError]:
-        """Decide where to start, as `OffsetStore.resolve`; queues of a broker that is away come
-        with its error, and progress that the group's policy refuses with InvalidOffset or
-        OffsetBeyondEnd.
+        """Decide where to start, as `OffsetStore.resolve`. Queues of a broker that is away have its
+        error; progress that the group's policy refuses has InvalidOffset or OffsetBeyondEnd.
 
         Raises:
             ConsumeDisabled: the group is paused.
-            GroupNotFound, TopicNotFound: somebody deleted it.
-            NameserverUnavailable: none of them can tell the group's policies.
+            GroupNotFound, TopicNotFound: the group or topic was deleted.
+            NameserverUnavailable: no nameserver answers with the group's policies.
         """
         group = await self._group_config()
         if group.consume_disabled:
@@ -211,7 +210,7 @@ class CustomOffsetStore:
         return found
 
     async def _cluster_rule(self, queue: MessageQueue) -> NewQueueRule:
-        """The rule in force for a group that does not say, which the offset service knows."""
+        """Return the cluster's rule for groups without a rule, from the offset service."""
         place = QueueRef(topic=queue.topic, broker=queue.broker, queue_id=queue.queue_id)
         request = QueryRequest(group=self._group, queue=place)
         reply: QueryReply = await ask_offset_service(self._cluster, "Query", request)
@@ -285,16 +284,16 @@ class CustomOffsetStore:
         return await self.persist(list(self._queues))
 
     async def release(self, queues: Collection[MessageQueue]) -> Persisted:
-        """Store as `persist` does: nobody else waits for these queues."""
+        """Store, as `persist`: no other member waits for these queues."""
         return await self.persist(queues)
 
     async def commit(self, queue: MessageQueue, offset: int) -> None:
-        """Store an offset now.
+        """Store an offset immediately.
 
         Raises:
-            CommitBehind: more is stored already.
-            KeyError: the queue was never resolved.
-            RockoonError: it was not stored.
+            CommitBehind: a higher offset is stored already.
+            KeyError: the queue was not resolved.
+            RockoonError: the offset was not stored.
         """
         async with self._writing:
             read_queue = self._queues[queue]

@@ -1,4 +1,4 @@
-"""Spans of commits: one commit covers many handled messages, and links to all of them."""
+"""Spans of commits: a commit covers many handled messages and links to all of them."""
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -9,22 +9,22 @@ from opentelemetry.trace import SpanContext, SpanKind
 from rockoon.tracing.spans import Attributes, SpanStarter, calls_within
 from rockoon_core.message_queue import MessageQueue
 
-# Handled and not committed yet, for each group: the oldest are committed without a link.
+# Handled and not yet committed, per group; the oldest above this are committed without a link.
 HANDLED_MAX = 1_024
 
 
 class CommitSpans:
-    """The traced messages that handlers have returned from and no commit covers yet."""
+    """Spans of handled messages that no commit covers yet."""
 
     def __init__(self, spans: SpanStarter) -> None:
         self._spans = spans
-        # By group.
+        # By group: queue, last offset, and span context of each handler call.
         self._handled: dict[str, deque[tuple[MessageQueue, int, SpanContext]]] = {}
 
     def note_handled(
         self, group: str, queue: MessageQueue, last_offset: int, context: SpanContext
     ) -> None:
-        """A handler has returned; the span that this was waits for its commit."""
+        """Record the span of a handler call that has returned, for the commit that covers it."""
         handled = self._handled.get(group)
         if handled is None:
             handled = self._handled[group] = deque(maxlen=HANDLED_MAX)
@@ -32,11 +32,11 @@ class CommitSpans:
 
     @contextmanager
     def commit(self, group: str, offsets: Iterable[tuple[MessageQueue, int]]) -> Iterator[None]:
-        """Be within a commit: a span, when it covers handled messages that are traced.
+        """Return a context manager around a commit, with a span if it covers traced messages.
 
         Args:
-            group: whose.
-            offsets: where each queue goes on.
+            group: the consumer group.
+            offsets: queues with their next offsets.
         """
         contexts = self._take_handled(group, dict(offsets))
         if not contexts:
@@ -57,7 +57,7 @@ class CommitSpans:
         if not handled:
             return ()
         covered: list[SpanContext] = []
-        # Handlers in threads append meanwhile.
+        # Handlers in threads may append in parallel.
         for _ in range(len(handled)):
             each = handled.popleft()
             if each[1] < offsets.get(each[0], 0):

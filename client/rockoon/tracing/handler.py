@@ -1,4 +1,4 @@
-"""A consumer's handler inside a span: one per call that has a traced message, none otherwise."""
+"""Handler spans: one for each call of a consumer's handler with a traced message."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -17,9 +17,9 @@ Handler = Callable[[Any], Any]
 def traced_handler(
     spans: SpanStarter, commits: CommitSpans, group: str, handler: Handler
 ) -> Handler:
-    """Return a handler of the same kind, async or plain, that calls the given one.
+    """Return a handler, async or plain like the given one, that runs it in a span.
 
-    What it raises is noted on the span and raised; so is a result that is not None.
+    An exception is recorded on the span and raised; a result other than None is recorded too.
     """
 
     def begin(argument: Any) -> Span | None:
