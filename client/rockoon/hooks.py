@@ -56,7 +56,7 @@ class ProducerHooks(Protocol):
         can be added."""
 
     def on_completed(self, batch: ProducerBatch) -> None:
-        """A batch was acknowledged, or its delivery failed for good."""
+        """A batch was acknowledged, or its delivery failed finally."""
 
 
 class TransactionHooks(Protocol):

@@ -173,7 +173,7 @@ class Cluster:
             loop.call_soon_threadsafe(ended.set)
         thread.join()
         self._loop = None
-        # An exception of the body takes precedence; the failure here may be its cause.
+        # An exception of the body is raised instead; the two may be related.
         if failure is None and self._failures:
             raise self._failures[0]
 

@@ -233,7 +233,7 @@ class StoredMessages:
             async with asyncio.TaskGroup() as tasks:
                 asked = [tasks.create_task(one(name), name=f"ask {name}") for name in names]
         except BaseExceptionGroup as failures:
-            # All calls are alike, so the first failure stands for all.
+            # All calls are alike: one failure says as much as all.
             raise failures.exceptions[0] from None
         return [task.result() for task in asked]
 

@@ -236,7 +236,7 @@ async def consume_in_group(
             missing_topics="wait" if follow else "end",
         ) as consumer:
             waits = [consumer.wait(), wait_set(finished)]
-            # With --from the start is known, so it is not explained.
+            # With --from the operator knows the start: no warning.
             tell = start is None
             if not follow:
                 waits.append(wait_read(consumer, ends, tell=tell))

@@ -93,7 +93,7 @@ def update(
     as_json: AsJson = False,
     nameservers: Nameservers = DEFAULT_NAMESERVERS,
 ) -> None:
-    """Change the named settings of a group, and no others. NAME= removes an attribute."""
+    """Change only the named settings of a group. NAME= removes an attribute."""
     changes = group_config(name, start, settings)
     attributes = parse_pairs(attribute or (), "NAME=VALUE")
     if len(changes.ListFields()) == 1 and not settings and not attributes:

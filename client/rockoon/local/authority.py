@@ -37,7 +37,7 @@ class Authority:
     """Signs certificates.
 
     Args:
-        directory: directory of its own certificate and key, which are created if missing.
+        directory: directory of the authority's certificate and key, created if missing.
         name: common name of a new authority; by default a unique one.
 
     Raises:
@@ -66,7 +66,7 @@ class Authority:
         file_name: str | None = None,
         usage: "x509.ObjectIdentifier | None" = None,
     ) -> Issued:
-        """Issue a certificate; it replaces an earlier one of that name.
+        """Issue a certificate; an earlier one with this name is replaced.
 
         Args:
             name: common name.

@@ -58,12 +58,12 @@ class LocalCluster(Startable):
         directory: directory of data, logs and the list of nodes; an existing one is used again.
             None creates a temporary directory that is deleted with the cluster.
         nameservers: number of nameservers; None means as in the directory, else 1.
-        brokers: number of brokers (broker-a, broker-b, ...); None likewise.
-        replicas: number of copies of each broker's log and of the offset service's log; None
-            likewise. With more than one, a broker is that many nodes (broker-a-0, broker-a-1, ...)
-            with one leader; the offset service too. A log gets more or fewer copies once that
-            is safe; data of removed copies stays on disk.
-        port: port of the first nameserver, the others use the next ports; None uses free ports.
+        brokers: number of brokers (broker-a, broker-b, ...); None as for `nameservers`.
+        replicas: number of copies of each broker's log and of the offset service's log; None as
+            for `nameservers`. With more than one, a broker is that many nodes (broker-a-0,
+            broker-a-1, ...) with one leader; the offset service too. A log gets more or fewer
+            copies once that is safe; data of removed copies stays on disk.
+        port: port of the first nameserver; further ones use the next ports. None uses free ports.
         settings: service ("broker") or node ("broker-a") → setting → value, as on the service's
             command line: `{"broker": {"flush": "async"}}`.
         environment: service or node → environment variables of its process.
@@ -75,7 +75,7 @@ class LocalCluster(Startable):
             and stored in `directory`/access. Clients need `cluster.access`, or a key
             created with it.
         single: run nameserver, broker and offset service as one process, the node "single",
-            without etcd. A directory can be used in both ways in turn.
+            without etcd. The same directory can be used with and without `single`.
         gateway: port of a gateway for RocketMQ's 5.x clients; 0 uses a free port, None runs no
             gateway. With tls = "off" it accepts TLS and plain connections; its certificate is
             signed by the authority `directory`/tls/ca.pem.
@@ -306,7 +306,7 @@ class LocalCluster(Startable):
 
     def wait_ready_blocking(self, name: str | None = None) -> None:
         """Same as `wait_ready`, for code without an event loop."""
-        # Importing gRPC takes a moment, during which the nodes start.
+        # Imported after the launch: nodes start while gRPC is loaded.
         from rockoon.local.listing import wait_listed
 
         nodes = [self.node(name)] if name is not None else [n for n in self.nodes if n.running]

@@ -96,10 +96,10 @@ class ControlSocket:
 
 
 def ask(directory: Path, action: str, node: str) -> str:
-    """Send an action for a node to the cluster that runs on a directory; return what was done.
+    """Send an action for a node to the cluster that runs on a directory; return a sentence.
 
     Raises:
-        LocalClusterError: no cluster runs there, there is no such node, or the action failed.
+        LocalClusterError: no cluster runs there, the node does not exist, or the action failed.
     """
     if not (directory / "cluster.json").exists():
         raise LocalClusterError(

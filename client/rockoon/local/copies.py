@@ -38,7 +38,7 @@ def settle_copies(
         seconds_max: timeout in seconds.
 
     Returns:
-        For each log with more replicas: the names of those in sync.
+        For each log with more replicas: the names of its replicas in sync.
 
     Raises:
         LocalClusterError: the request was refused, or timed out. The change may still happen

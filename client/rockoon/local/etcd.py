@@ -37,7 +37,7 @@ WAKES_SELDOM = """
 { echo 50000000 >"/proc/$$/timerslack_ns"; } 2>/dev/null
 """
 
-# Path of the program; takes precedence.
+# Path of the program; used first.
 VARIABLE = "ROCKOON_ETCD"
 # go.mod has the version of etcd, and go.sum the checksums of its modules.
 MODULE = Path(__file__).parent / "etcd_module"
@@ -208,7 +208,7 @@ def etcd_command(
 
 def etcd_healthy(port: int, context: ssl.SSLContext | None = None, host: str = "127.0.0.1") -> bool:
     """Return whether the etcd on a port has a leader and accepts writes; with a context, by TLS."""
-    # Importing this takes about 5 ms, which a cluster without etcd must not pay.
+    # Imported here: about 5 ms, which a cluster without etcd must not pay.
     import http.client
 
     connection = (

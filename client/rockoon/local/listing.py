@@ -1,7 +1,7 @@
 """Waits until the nameservers list a node.
 
-A broker is ready once one nameserver has registered it in etcd; the other nameservers learn of it
-a moment later. `LocalCluster` waits until all of them list all nodes, so that the first call of a
+A broker is ready once one nameserver has registered it in etcd; the other nameservers follow a
+moment later. `LocalCluster` waits until all nameservers list all nodes, so that the first call of a
 client, at any nameserver, finds everything.
 """
 

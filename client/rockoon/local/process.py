@@ -113,7 +113,7 @@ class Node:
         self._probe = probe
         self._on_unexpected_end = on_unexpected_end
         # Guards the four fields below and is notified when `_ready` or `_status` changes. `launch`
-        # and `signal` write `_process` and `_end_wanted`, the node's thread writes the others.
+        # and `signal` write `_process` and `_end_wanted`, the node's thread the other two.
         self._changed = threading.Condition()
         self._process: subprocess.Popen[bytes] | None = None
         self._end_wanted = False

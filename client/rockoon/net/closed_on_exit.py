@@ -31,5 +31,5 @@ class ClosedOnExit:
         except RockoonError as untold:
             if failure is None:
                 raise
-            # An exception of the body takes precedence; the failure here may be its effect.
+            # The body's exception is raised instead; it may be the cause of this failure.
             log.warning("closing failed after an exception of the with block: %s", untold)

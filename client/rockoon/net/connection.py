@@ -172,7 +172,7 @@ class Connection:
             return
         if failure is None:
             raise untold
-        # An exception of the body takes precedence; the failure here may be its effect.
+        # The body's exception is raised instead; it may be the cause of this failure.
         log.warning("closing failed after an exception of the with block: %s", untold)
 
     async def _shut(self, cancelled: BaseException | None = None) -> None:
@@ -247,7 +247,7 @@ class Connection:
 
     async def learn_routes(self, topics: Collection[str]) -> None:
         """Load the routes of many topics into the cache with few calls. Topics that do not exist
-        have no route afterwards.
+        have no route in the cache.
 
         Raises:
             NameserverUnavailable, RouteNotReached: as `route`.

@@ -29,7 +29,7 @@ StartName = Literal[
 class ConsumeFrom:
     """A reader's start policy: `ConsumeFrom.FIRST`, `ConsumeFrom.LAST`, or one of the methods.
 
-    The group's policy, if it has one, takes precedence. A queue that was created after the group
+    If the group has a policy, it overrides the reader's. A queue that was created after the group
     subscribed is always read from its beginning.
     """
 

@@ -1,4 +1,4 @@
-"""Spans of commits: a commit covers many handled messages and links to all of them."""
+"""Spans of commits: a commit covers many handled messages and links to their spans."""
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence

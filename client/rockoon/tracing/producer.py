@@ -1,7 +1,7 @@
 """Spans of a producer: one per traced message, and one per batch of traced messages.
 
-Messages sent within a sampled span are traced. Some of the others are selected when their batch is
-encoded. An untraced message costs one check for a present context.
+Messages sent within a sampled span are traced. Some messages sent outside spans are selected when
+their batch is encoded. An untraced message costs one check for a present context.
 """
 
 from collections.abc import Callable, Iterator
@@ -36,7 +36,7 @@ def present_context() -> Callable[[], object]:
     """Return a function that returns the present context, which is empty (false) if there is none.
 
     OpenTelemetry's `get_current` is two functions around a context variable. Reading the variable
-    directly takes a seventh of the time. OpenTelemetry does not export it, so it is searched for.
+    directly costs a seventh of that. OpenTelemetry does not export the variable: it is searched.
     """
     mark = Context({"rockoon": "mark"})
     token = attach(mark)

@@ -12,7 +12,7 @@
 A message's context is in its property `traceparent` (W3C Trace Context), as in OpenTelemetry's
 instrumentation of RocketMQ's clients; the property of its 5.x clients is read too. A message that
 is sent within a sampled span is traced. Outside spans, one send in `1 / ratio` starts a trace. An
-untraced message has no such property, and costs neither brokers nor consumers anything.
+untraced message lacks this property and costs neither brokers nor consumers anything.
 
 The application's TracerProvider exports the spans; this module configures none.
 """
@@ -45,7 +45,7 @@ class Tracing:
 
     Args:
         ratio: share of messages sent outside spans that start a trace, 0 to 1. They are selected
-            when a batch is encoded, so the others cost nothing.
+            when a batch is encoded; untraced messages cost nothing.
         tracer_provider: creates the spans; None uses the application's global one.
         present_spans: trace messages sent within a sampled span. False saves a fast sender the
             check of the present context for every message.

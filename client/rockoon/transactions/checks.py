@@ -47,7 +47,7 @@ class TransactionChecks:
         answer: sends a resolution to a broker; called with message id, position of the half
             message, resolution.
         running_max: maximum number of parallel checks; further ones wait in the brokers.
-        check_seconds_max: timeout of a check in seconds; afterwards its result is UNKNOWN.
+        check_seconds_max: timeout of a check in seconds; a late check counts as UNKNOWN.
     """
 
     def __init__(
