@@ -113,8 +113,8 @@ def test_whatever_is_in_the_greatest_danger_comes_first() -> None:
         (
             [AWAY, SOON],
             HOUR_MS,
-            "the time to loss of unread messages of orders@broker-a:0 is unknown: broker 'broker-a' "
-            "does not answer, and 1 more queue is in danger",
+            "the time to loss of unread messages of orders@broker-a:0 is unknown: broker "
+            "'broker-a' does not answer, and 1 more queue is in danger",
         ),
     ],
 )

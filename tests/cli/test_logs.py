@@ -6,7 +6,14 @@ import pytest
 
 from rockoon.admin.logs import LogDescription
 from rockoon.admin.replica_standings import ReplicaLag, ReplicaStanding
-from rockoon.cli.logs import log_json, price, result_of_election, show, troubles, wishes
+from rockoon.cli.logs import (
+    log_json,
+    loss_question,
+    pending_requests,
+    result_of_election,
+    show,
+    troubles,
+)
 from rockoon.cli.logs import state as state_of
 from rockoon.errors import InvalidArgument
 from rockoon_proto.v1.logs_pb2 import Log, Rank, Report
@@ -68,7 +75,7 @@ def test_what_waits_says_for_what() -> None:
     state.moves.add(leaves="c", joins="e")
     nodes = [replica_node(who) for who in "bcd"]
     log = LogDescription.from_wire(Log(state=state, nodes=nodes))
-    assert [*wishes(log)] == [
+    assert [*pending_requests(log)] == [
         "broker-a-b (d) is to replace the former one (b)",
         "broker-a-e is to replace broker-a-c",
         "... but broker-a-e is AWAY: start it",
@@ -107,7 +114,7 @@ def test_each_copy_says_why_it_is_behind() -> None:
 
 
 def test_the_price_of_a_forced_election_names_who_is_silent() -> None:
-    question = price(described())
+    question = loss_question(described())
     assert "broker-a-b ends at 40 in epoch 0" in question
     assert "Records that only broker-a-a, broker-a-c may have are lost" in question
 
@@ -118,7 +125,7 @@ def test_a_forced_election_says_which_copy_leads_and_what_is_lost() -> None:
     for who, end, damaged in (("b", 40, False), ("c", 55, True)):
         state.reports[who].CopyFrom(Report(rank=Rank(end=end), sound=True, damaged=damaged))
     before = LogDescription.from_wire(Log(state=state))
-    assert "broker-a-c ends at 55 in epoch 0, and is damaged" in price(before)
+    assert "broker-a-c ends at 55 in epoch 0, and is damaged" in loss_question(before)
     state.leader = "b"
     state.reports.clear()
     said = result_of_election(before, LogDescription.from_wire(Log(state=state)))

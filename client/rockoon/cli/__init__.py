@@ -12,8 +12,8 @@ def main() -> None:
     open_closed_descriptors()
     from rockoon.cli.single import plain_single, run_plain_single
 
-    if (said := plain_single(sys.argv[1:])) is not None:
-        raise SystemExit(run_plain_single(said))
+    if (options := plain_single(sys.argv[1:])) is not None:
+        raise SystemExit(run_plain_single(options))
     try:
         from rockoon.cli.app import run_command_line
     except KeyboardInterrupt:

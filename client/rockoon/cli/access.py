@@ -90,9 +90,9 @@ def create(
     async def work(cluster: "Cluster") -> "AccessKey":
         return await cluster.admin.access_keys.create(key, permissions, description)
 
-    with place_for(secret_file):
+    with new_secret_file(secret_file):
         made = with_cluster(nameservers, work)
-    hand_over(made, secret_file, as_json=as_json)
+    show_secret(made, secret_file, as_json=as_json)
 
 
 @app.command("list")
@@ -134,10 +134,10 @@ def grant(
     nameservers: Nameservers = DEFAULT_NAMESERVERS,
 ) -> None:
     """Add permissions to a key."""
-    given = parse(permissions)
+    added = parse(permissions)
 
     async def work(cluster: "Cluster") -> "KeyDescription":
-        return await cluster.admin.access_keys.grant(key, given)
+        return await cluster.admin.access_keys.grant(key, added)
 
     show_key(with_cluster(nameservers, work), as_json=as_json)
 
@@ -150,10 +150,10 @@ def revoke(
     nameservers: Nameservers = DEFAULT_NAMESERVERS,
 ) -> None:
     """Remove permissions from a key; the cluster ends open calls that they permitted."""
-    taken = parse(permissions)
+    removed = parse(permissions)
 
     async def work(cluster: "Cluster") -> "KeyDescription":
-        return await cluster.admin.access_keys.revoke(key, taken)
+        return await cluster.admin.access_keys.revoke(key, removed)
 
     show_key(with_cluster(nameservers, work), as_json=as_json)
 
@@ -203,9 +203,9 @@ def rotate(
     async def work(cluster: "Cluster") -> "AccessKey":
         return await cluster.admin.access_keys.rotate(key, former_seconds)
 
-    with place_for(secret_file):
+    with new_secret_file(secret_file):
         made = with_cluster(nameservers, work)
-    hand_over(made, secret_file, as_json=as_json)
+    show_secret(made, secret_file, as_json=as_json)
 
 
 @app.command()
@@ -227,7 +227,7 @@ def parse(texts: list[str]) -> "list[Permission]":
 
 
 @contextmanager
-def place_for(secret_file: Path | None) -> Iterator[None]:
+def new_secret_file(secret_file: Path | None) -> Iterator[None]:
     """Create the empty secret file before the body asks the cluster for a secret.
 
     A secret that could not be written afterwards would be lost. If the body fails, the file is
@@ -251,7 +251,7 @@ def place_for(secret_file: Path | None) -> Iterator[None]:
         raise
 
 
-def hand_over(key: "AccessKey", secret_file: Path | None, *, as_json: bool) -> None:
+def show_secret(key: "AccessKey", secret_file: Path | None, *, as_json: bool) -> None:
     if secret_file is not None:
         secret_file.write_text(key.secret + "\n")
     if as_json:

@@ -347,8 +347,8 @@ def lag(
     A broker never deletes its newest CommitLog file. For messages in that file, the time is
     calculated as if the broker started a new file now.
     """
-    from rockoon.cli.group_lags import look_at_groups, rows_that_fit
-    from rockoon.cli.lag import look_at_group
+    from rockoon.cli.group_lags import report_groups, rows_that_fit
+    from rockoon.cli.lag import report_group
     from rockoon.cli.watch import print_report, watch
 
     bound_ms = None if fail_if_loss_within is None else parse_duration(fail_if_loss_within)
@@ -356,18 +356,18 @@ def lag(
         raise typer.BadParameter("it cannot be combined with GROUP", param_hint="--limit")
     rows_max = limit or rows_that_fit(is_watch=watch_seconds is not None and not as_json)
 
-    async def look(cluster: "Cluster") -> "Report":
+    async def ask(cluster: "Cluster") -> "Report":
         if group:
-            return await look_at_group(cluster, group, topic, bound_ms)
-        return await look_at_groups(cluster, rows_max, bound_ms)
+            return await report_group(cluster, group, topic, bound_ms)
+        return await report_groups(cluster, rows_max, bound_ms)
 
     async def watch_lag(cluster: "Cluster", seconds: float) -> str:
-        return await watch(cluster, look, seconds=seconds, as_json=as_json)
+        return await watch(cluster, ask, seconds=seconds, as_json=as_json)
 
     if watch_seconds is not None:
         danger = with_cluster(nameservers, partial(watch_lag, seconds=watch_seconds))
     else:
-        report = with_cluster(nameservers, look)
+        report = with_cluster(nameservers, ask)
         print_report(report, as_json=as_json)
         danger = report.danger
     if danger:
@@ -515,11 +515,11 @@ def consume(
 
     The command stops at the end of the topic; with --follow it waits for more, until Ctrl-C.
     """
-    from rockoon.cli.consume import Screen, StartPlace, consume_alone, consume_in_group
+    from rockoon.cli.consume import Screen, StartOption, consume_in_group, consume_without_group
     from rockoon.cli.message_filter import filter_of
 
     wanted = filter_of(topic, tags, sql)
-    start = StartPlace(place) if place is not None else None
+    start = StartOption(place) if place is not None else None
     screen = Screen(as_json=as_json, messages_max=max_messages)
     if group is not None and start is not None and start.offset is not None:
         raise typer.BadParameter(
@@ -529,8 +529,8 @@ def consume(
 
     async def work(cluster: "Cluster") -> None:
         if group is None:
-            await consume_alone(
-                cluster, topic, start or StartPlace("first"), wanted, screen, follow=follow
+            await consume_without_group(
+                cluster, topic, start or StartOption("first"), wanted, screen, follow=follow
             )
         else:
             await consume_in_group(cluster, topic, group, start, wanted, screen, follow=follow)

@@ -90,11 +90,11 @@ def parse_counts(texts: Iterable[str], what: str) -> dict[str, int]:
 def with_watch_seconds(arguments: Sequence[str]) -> list[str]:
     """Append the default to each `--watch` without a number: typer has no optional values."""
     end = arguments.index("--") if "--" in arguments else len(arguments)
-    given = []
+    result = []
     for each, after in zip(arguments[:end], [*arguments[1:end], ""], strict=True):
         is_bare = each == WATCH and not after.replace(".", "", 1).isdecimal()
-        given.append(f"{WATCH}={WATCH_SECONDS}" if is_bare else each)
-    return [*given, *arguments[end:]]
+        result.append(f"{WATCH}={WATCH_SECONDS}" if is_bare else each)
+    return [*result, *arguments[end:]]
 
 
 def check_watch_seconds(seconds: float | None) -> float | None:

@@ -42,7 +42,7 @@ def describe(
 def lines(answer: "DescribeBrokerReply") -> list[tuple[str, str]]:
     """Return heading and text of each line."""
     held = for_humans(answer.log_max_offset - answer.log_min_offset)
-    told = [
+    rows = [
         ("topics", f"{answer.topics} with {answer.queues} queues"),
         ("log", f"{answer.log_min_offset} to {answer.log_max_offset} ({held})"),
         ("disk", f"{answer.disk_used_ratio:.0%} used"),
@@ -52,5 +52,5 @@ def lines(answer: "DescribeBrokerReply") -> list[tuple[str, str]]:
         ),
         ("served", f"{answer.messages_appended} in, {answer.messages_pulled} out since it started"),
     ]
-    told += [("compaction", sentence) for sentence in compaction_sentences(answer)]
-    return told
+    rows += [("compaction", sentence) for sentence in compaction_sentences(answer)]
+    return rows

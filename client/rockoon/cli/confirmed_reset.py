@@ -52,7 +52,7 @@ class WantedReset:
             CommandError: as `confirmed`.
         """
         if yes and not dry_run:
-            return await self.at_once()
+            return await self.reset_now()
         plan = await self.plan()
         if show is not None:
             show(plan)
@@ -63,7 +63,7 @@ class WantedReset:
             self.group, self.topic, self.target, self.queues, member=self.member
         )
 
-    async def at_once(self) -> "ResetPlan":
+    async def reset_now(self) -> "ResetPlan":
         """Reset from the progress at that moment, without a plan."""
         from asyncio import CancelledError
 
@@ -113,7 +113,7 @@ class WantedReset:
             if not quiet:
                 show_difference(shown, plan)
             if ask_again(self.group) == "a":
-                return await self.at_once()
+                return await self.reset_now()
         raise CommandError(
             f"nothing was changed: progress moved during {QUESTIONS_MAX + 1} questions; answer a, "
             "or use --yes, to move the group from its offsets at that moment"
@@ -136,8 +136,8 @@ def ask_again(group: str) -> str:
 
 def show_difference(shown: "ResetPlan", now: "ResetPlan") -> None:
     """Print the queues whose step differs between two plans."""
-    before = {place(step): step for step in shown.steps}
-    after = {place(step): step for step in now.steps}
+    before = {step_key(step): step for step in shown.steps}
+    after = {step_key(step): step for step in now.steps}
     print_table(
         ("BROKER", "QUEUE", "FROM", "FROM NOW", "TO", "TO NOW", ""),
         (
@@ -150,7 +150,7 @@ def show_difference(shown: "ResetPlan", now: "ResetPlan") -> None:
     )
 
 
-def place(step: "ResetStep") -> tuple[str, int, str]:
+def step_key(step: "ResetStep") -> tuple[str, int, str]:
     return step.queue.broker, step.queue.queue_id, step.member
 
 

@@ -30,7 +30,7 @@ LOOK_SECONDS = 0.05
 NO_QUEUE_SECONDS = 3.0
 
 
-class StartPlace:
+class StartOption:
     """Start position, from the value of `--from`.
 
     Args:
@@ -108,10 +108,10 @@ def fields_of(message: "Message") -> dict[str, Any]:
     return said
 
 
-async def consume_alone(
+async def consume_without_group(
     cluster: "Cluster",
     topic: str,
-    start: StartPlace,
+    start: StartOption,
     expression: str,
     screen: Screen,
     *,
@@ -185,7 +185,7 @@ async def consume_in_group(
     cluster: "Cluster",
     topic: str,
     group: str,
-    start: StartPlace | None,
+    start: StartOption | None,
     expression: str,
     screen: Screen,
     *,
@@ -206,7 +206,7 @@ async def consume_in_group(
     finished = asyncio.Event()
     failures: list[OSError] = []
 
-    async def take(messages: "Message | list[Message]") -> ConsumeResult:
+    async def handle(messages: "Message | list[Message]") -> ConsumeResult:
         if finished.is_set():
             return ConsumeResult.LATER
         try:
@@ -224,7 +224,7 @@ async def consume_in_group(
         async with cluster.push_consumer(
             group,
             {topic: expression},
-            take,
+            handle,
             consume_from=start.policy if start is not None else ConsumeFrom.GROUP,
             concurrency=1,
             # With a maximum, one message at a time: none after the last one may be consumed.
@@ -237,17 +237,17 @@ async def consume_in_group(
         ) as consumer:
             waits = [consumer.wait(), wait_set(finished)]
             # With --from the operator knows the start: no warning.
-            tell = start is None
+            warn = start is None
             if not follow:
-                waits.append(wait_read(consumer, ends, tell=tell))
-            elif tell:
-                waits.append(tell_start_when_placed(consumer))
+                waits.append(wait_read(consumer, ends, warn=warn))
+            elif warn:
+                waits.append(warn_if_skipping_once_assigned(consumer))
             await interrupt.unless(*waits)
     for failure in failures:
         raise failure
 
 
-def tell_start(consumer: "PushConsumer") -> None:
+def warn_if_skipping(consumer: "PushConsumer") -> None:
     """Warn that a group without progress starts after the existing messages and skips them."""
     passed = {
         queue.topic
@@ -262,17 +262,17 @@ def tell_start(consumer: "PushConsumer") -> None:
         )
 
 
-async def tell_start_when_placed(consumer: "PushConsumer") -> None:
-    """Call `tell_start` once the member has queues; never returns."""
+async def warn_if_skipping_once_assigned(consumer: "PushConsumer") -> None:
+    """Call `warn_if_skipping` once the member has queues; never returns."""
     while True:
         if consumer.queues():
-            tell_start(consumer)
+            warn_if_skipping(consumer)
             await wait_set(asyncio.Event())
         await asyncio.sleep(LOOK_SECONDS)
 
 
 async def wait_read(
-    consumer: "PushConsumer", ends: "dict[MessageQueue, int]", *, tell: bool
+    consumer: "PushConsumer", ends: "dict[MessageQueue, int]", *, warn: bool
 ) -> None:
     """Wait until a member has read its queues up to `ends`, or gets no queue within
     `NO_QUEUE_SECONDS`.
@@ -298,5 +298,5 @@ async def wait_read(
             if not behind:
                 break
         await asyncio.sleep(LOOK_SECONDS)
-    if tell:
-        tell_start(consumer)
+    if warn:
+        warn_if_skipping(consumer)

@@ -186,7 +186,7 @@ def replay(
     ids_replayed: list[str] = []
     first_ones: list[DeadLetter] = []
 
-    def note(letter: "DeadLetter") -> None:
+    def collect(letter: "DeadLetter") -> None:
         if as_json:
             ids_replayed.append(letter.dead_letter_id)
         elif dry_run and len(first_ones) < LETTERS_SHOWN:
@@ -201,7 +201,7 @@ def replay(
             only_group=to_group,
             again=again,
             dry_run=dry_run,
-            on_letter=note,
+            on_letter=collect,
         )
 
     report = with_cluster(nameservers, work)
@@ -226,9 +226,9 @@ def report_json(report: "ReplayReport", replayed: list[str], *, dry_run: bool) -
 def show_report(report: "ReplayReport", first_ones: "list[DeadLetter]", *, dry_run: bool) -> None:
     if dry_run:
         show_table(first_ones)
-    what = "would be replayed" if dry_run else "replayed"
+    done = "would be replayed" if dry_run else "replayed"
     before = f", {report.left_out} were before" if report.left_out else ""
-    print(f"{report.replayed} {what}{before}")
+    print(f"{report.replayed} {done}{before}")
 
 
 def moment_ms(text: str) -> int:

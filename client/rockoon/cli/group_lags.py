@@ -11,9 +11,9 @@ from rockoon.cli.lag import (
     cause_name,
     danger_order,
     deletion_name,
+    has_unknown_loss,
     in_danger,
-    is_untold,
-    lost_how,
+    loss_reason,
     next_loss_text,
     with_dangers_first,
 )
@@ -81,7 +81,7 @@ class GroupRow:
     def loss_text(self) -> str:
         texts = []
         if self.lost_example is not None:
-            texts.append(f"{self.lost} LOST{lost_how(self.lost_example)}")
+            texts.append(f"{self.lost} LOST{loss_reason(self.lost_example)}")
         if self.unknown_because:
             texts.append(f"unknown: {self.unknown_because}")
         elif self.soonest is not None:
@@ -136,7 +136,7 @@ class GroupsReport:
         }
 
 
-async def look_at_groups(cluster: "Cluster", rows_max: int, bound_ms: int | None) -> GroupsReport:
+async def report_groups(cluster: "Cluster", rows_max: int, bound_ms: int | None) -> GroupsReport:
     """Return the lag of all groups.
 
     Args:
@@ -192,8 +192,8 @@ def row_of(found: "GroupLag", bound_ms: int | None) -> GroupRow:
 
 def unknown_reason(reply: "LagReply") -> str:
     """Return why the time to loss of a queue with unread messages is unknown; else empty."""
-    untold = next((queue for queue in reply.queues if is_untold(queue)), None)
-    if untold is None:
+    unknown = next((queue for queue in reply.queues if has_unknown_loss(queue)), None)
+    if unknown is None:
         return ""
-    name = f"{untold.queue.topic}@{untold.queue.broker}:{untold.queue.queue_id}"
-    return untold.unknown_because or f"the broker reports no time to loss for {name}"
+    name = f"{unknown.queue.topic}@{unknown.queue.broker}:{unknown.queue.queue_id}"
+    return unknown.unknown_because or f"the broker reports no time to loss for {name}"

@@ -20,7 +20,7 @@ Settings = Mapping[str, Value | list[int]]
 """Values of GroupConfig fields that the command line sets, by field name."""
 
 
-def takes_settings(command: Callable[..., None]) -> Callable[..., None]:
+def with_setting_options(command: Callable[..., None]) -> Callable[..., None]:
     """Replace the parameter `settings` of a command by one option for each setting.
 
     Args:
@@ -28,14 +28,14 @@ def takes_settings(command: Callable[..., None]) -> Callable[..., None]:
     """
 
     @functools.wraps(command)
-    def called(**given: Any) -> None:
-        said = [(row, given.pop(row.name)) for row in GROUP_SETTINGS]
+    def called(**options: Any) -> None:
+        chosen = [(row, options.pop(row.name)) for row in GROUP_SETTINGS]
         settings: dict[str, Value | list[int]] = {
-            row.name: wire(row, value) for row, value in said if value is not None
+            row.name: wire(row, value) for row, value in chosen if value is not None
         }
-        if (delays := given.pop(RETRY_DELAYS)) is not None:
+        if (delays := options.pop(RETRY_DELAYS)) is not None:
             settings[RETRY_DELAYS] = parse_delays(delays)
-        command(**given, settings=settings)
+        command(**options, settings=settings)
 
     parameters: list[inspect.Parameter] = []
     for own in inspect.signature(command).parameters.values():
@@ -89,29 +89,29 @@ def delays_text(config: "GroupConfig") -> str | None:
     return " ".join(str(duration(each)) for each in config.retry_delays_ms) or None
 
 
-def wire(row: GroupSetting, given: Value) -> Value:
+def wire(row: GroupSetting, value: Value) -> Value:
     """Return the value of the GroupConfig field for an option's value.
 
     Raises:
         typer.BadParameter: the value is not one of the setting's words.
     """
     if not row.words:
-        return given
-    if given not in row.words:
+        return value
+    if value not in row.words:
         raise typer.BadParameter(
-            f"{given!r} is not one of {', '.join(row.words)}", param_hint=row.option
+            f"{value!r} is not one of {', '.join(row.words)}", param_hint=row.option
         )
-    return row.words[str(given)]
+    return row.words[str(value)]
 
 
 def settings_text(config: "GroupConfig") -> str:
     """Return the settings that the group sets, separated by commas; empty if there are none."""
-    told = [(each.option[2:], each.get(config)) for each in GROUP_SETTINGS]
-    told.append(("retry-delays", delays_text(config)))
-    return ", ".join(f"{name} {value}" for name, value in told if value is not None)
+    values = [(each.option[2:], each.get(config)) for each in GROUP_SETTINGS]
+    values.append(("retry-delays", delays_text(config)))
+    return ", ".join(f"{name} {value}" for name, value in values if value is not None)
 
 
 def settings_json(config: "GroupConfig") -> dict[str, Value | None]:
     """Return effective settings by field; None if the cluster's settings decide."""
-    told = [(row, row.get(config)) for row in GROUP_SETTINGS]
-    return {row.name: row.default if value is None else value for row, value in told}
+    values = [(row, row.get(config)) for row in GROUP_SETTINGS]
+    return {row.name: row.default if value is None else value for row, value in values}

@@ -11,7 +11,7 @@ from rockoon.cli.group_settings import (
     delays_text,
     settings_json,
     settings_text,
-    takes_settings,
+    with_setting_options,
 )
 from rockoon.cli.lag import lag_json, show_lag
 from rockoon.cli.output import duration, local_time, print_json, print_table
@@ -55,7 +55,7 @@ Attributes = Annotated[
 
 
 @app.command()
-@takes_settings
+@with_setting_options
 def create(
     name: Name,
     start: Start = None,
@@ -83,7 +83,7 @@ def create(
 
 
 @app.command()
-@takes_settings
+@with_setting_options
 def update(
     name: Name,
     start: Start = None,
@@ -118,8 +118,8 @@ def update(
     if as_json:
         print_json(config_json(group))
     else:
-        told = [f"starts from {policy_text(group.config)}", settings_text(group.config)]
-        print(f"group {name}: {', '.join(filter(None, told))}")
+        texts = [f"starts from {policy_text(group.config)}", settings_text(group.config)]
+        print(f"group {name}: {', '.join(filter(None, texts))}")
 
 
 @app.command()

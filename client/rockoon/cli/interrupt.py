@@ -17,7 +17,7 @@ class Interrupt:
         self._event = asyncio.Event()
 
     @property
-    def came(self) -> bool:
+    def received(self) -> bool:
         return self._event.is_set()
 
     async def unless(self, *works: Coroutine[Any, Any, None]) -> None:

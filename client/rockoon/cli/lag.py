@@ -42,7 +42,7 @@ class GroupReport:
         return {"group": self.group} | readers | lag_json(self.reply)
 
 
-async def look_at_group(
+async def report_group(
     cluster: "Cluster", group: str, topic: str, bound_ms: int | None
 ) -> GroupReport:
     """Return the lag of a group.
@@ -88,16 +88,16 @@ def queue_lag_json(lag: "QueueLag") -> dict[str, Any]:
     return said | {
         "min_offset": lag.min_offset,
         "max_offset": lag.max_offset,
-        "committed_offset": given(lag, "committed_offset"),
-        "in_flight": given(lag, "in_flight"),
+        "committed_offset": optional_field(lag, "committed_offset"),
+        "in_flight": optional_field(lag, "in_flight"),
         "in_flight_as_of_ms": lag.in_flight_as_of_ms or None,
-        "ready": given(lag, "ready"),
+        "ready": optional_field(lag, "ready"),
         "settled_above": lag.settled_above,
-        "lag": given(lag, "lag"),
-        "lag_ms": given(lag, "lag_ms"),
+        "lag": optional_field(lag, "lag"),
+        "lag_ms": optional_field(lag, "lag_ms"),
         "lost": lag.lost,
         "lost_because": deletion_name(lag) if lag.lost else None,
-        "loss_ms": given(lag, "loss_ms"),
+        "loss_ms": optional_field(lag, "loss_ms"),
         "loss_cause": cause_name(lag) if lag.HasField("loss_ms") else None,
         "filter": lag.filter or None,
         "filters_differ": lag.filters_differ,
@@ -107,7 +107,7 @@ def queue_lag_json(lag: "QueueLag") -> dict[str, Any]:
     }
 
 
-def given(lag: "QueueLag", field: Any) -> Any:
+def optional_field(lag: "QueueLag", field: Any) -> Any:
     return getattr(lag, field) if lag.HasField(field) else None
 
 
@@ -144,10 +144,10 @@ def show_lag(reply: "LagReply") -> None:
             return (*queue, None, None, None, None, lag.unknown_because)
         return (
             *queue,
-            given(lag, "committed_offset"),
+            optional_field(lag, "committed_offset"),
             lag.max_offset,
-            given(lag, "lag"),
-            duration(given(lag, "lag_ms")),
+            optional_field(lag, "lag"),
+            duration(optional_field(lag, "lag_ms")),
             reader_text(lag),
         )
 
@@ -170,10 +170,10 @@ def show_dangers(reply: "LagReply") -> None:
             return (queue, None, None, None, None, "unknown", lag.unknown_because)
         return (
             queue,
-            given(lag, "lag"),
-            given(lag, "in_flight"),
-            given(lag, "ready"),
-            duration(given(lag, "lag_ms")),
+            optional_field(lag, "lag"),
+            optional_field(lag, "in_flight"),
+            optional_field(lag, "ready"),
+            duration(optional_field(lag, "lag_ms")),
             loss_text(lag),
             reader_text(lag),
         )
@@ -210,14 +210,14 @@ def disk_text(each: "BrokerDisk") -> str:
     left_ms = max(disk.pressure_at_ms - each.as_of_ms, 0)
     if left_ms > DISK_WARNING_MS:
         return ""
-    what = (
+    consequence = (
         "the oldest files are deleted, read or not"
         if disk.deletes_unread
         else "new messages are refused unless all groups have read the oldest ones"
     )
     if not left_ms:
-        return f"{name}: {disk.used_percent} % full: {what}"
-    return f"{name}: {disk.used_percent} % full, full in {duration(left_ms)} at this rate: {what}"
+        return f"{name}: {disk.used_percent} % full: {consequence}"
+    return f"{name}: {disk.used_percent} % full, full in {duration(left_ms)} at this rate: {consequence}"
 
 
 def show_filters(reply: "LagReply") -> None:
@@ -242,7 +242,7 @@ def loss_text(lag: "QueueLag") -> str | None:
     """Return the number of lost messages and the time until the next loss; None without lag."""
     if not lag.lag and not lag.lost:
         return None
-    lost_text = f"{lag.lost} LOST{lost_how(lag)}" if lag.lost else ""
+    lost_text = f"{lag.lost} LOST{loss_reason(lag)}" if lag.lost else ""
     return ", ".join(text for text in (lost_text, next_loss_text(lag)) if text)
 
 
@@ -261,7 +261,7 @@ def next_loss_text(lag: "QueueLag") -> str:
     return "kept" if lag.loss_ms > NEVER_MS else str(duration(lag.loss_ms))
 
 
-def lost_how(lag: "QueueLag") -> str:
+def loss_reason(lag: "QueueLag") -> str:
     """Return the reason for deletion in parentheses; empty if it is age."""
     from rockoon_proto.v1.broker_pb2 import DELETED_DISK_PRESSURE, DELETED_WAIT_LIMIT
 
@@ -284,12 +284,12 @@ def with_dangers_first(reply: "LagReply") -> "LagReply":
 def danger_order(lag: "QueueLag") -> tuple[int, int]:
     if lag.lost:
         return (0, -lag.lost)
-    if is_untold(lag):
+    if has_unknown_loss(lag):
         return (1, 0)
     return (2, lag.loss_ms) if lag.HasField("loss_ms") else (3, 0)
 
 
-def is_untold(lag: "QueueLag") -> bool:
+def has_unknown_loss(lag: "QueueLag") -> bool:
     """Return whether a queue may have unread messages whose time to loss is unknown."""
     if not lag.known:
         return True
@@ -307,22 +307,26 @@ def in_danger(reply: "LagReply", bound_ms: int) -> str:
     endangered = [
         lag
         for lag in reply.queues
-        if lag.lost or is_untold(lag) or (lag.HasField("loss_ms") and lag.loss_ms <= bound_ms)
+        if lag.lost
+        or has_unknown_loss(lag)
+        or (lag.HasField("loss_ms") and lag.loss_ms <= bound_ms)
     ]
     if not endangered:
         return ""
     first = endangered[0]
     queue = f"{first.queue.topic}@{first.queue.broker}:{first.queue.queue_id}"
     if first.lost:
-        what = f"{first.lost} unread messages of {queue} are lost{lost_how(first)}"
-    elif is_untold(first):
-        what = f"the time to loss of unread messages of {queue} is unknown: {first.unknown_because}"
-        what = what.removesuffix(": ")
+        consequence = f"{first.lost} unread messages of {queue} are lost{loss_reason(first)}"
+    elif has_unknown_loss(first):
+        consequence = (
+            f"the time to loss of unread messages of {queue} is unknown: {first.unknown_because}"
+        )
+        consequence = consequence.removesuffix(": ")
     elif first.loss_ms == 0:
-        what = f"{queue} may lose unread messages at any moment"
+        consequence = f"{queue} may lose unread messages at any moment"
     else:
-        what = f"{queue} may lose unread messages in {duration(first.loss_ms)}"
-    return what + and_more(len(endangered) - 1, "queue")
+        consequence = f"{queue} may lose unread messages in {duration(first.loss_ms)}"
+    return consequence + and_more(len(endangered) - 1, "queue")
 
 
 def and_more(number: int, noun: str) -> str:

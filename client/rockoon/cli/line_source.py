@@ -16,7 +16,7 @@ from typing import BinaryIO
 
 from rockoon.cli.failures import CommandError
 
-PIECE_BYTES = 256 << 10
+CHUNK_BYTES = 256 << 10
 # Longer bodies are refused by the broker.
 LINE_BYTES_MAX = 4 << 20
 
@@ -35,8 +35,8 @@ async def read_lines(file: Path | None) -> AsyncIterator[tuple[list[bytes], int]
             file is invalid or ends early.
     """
     rest, position = b"", 0
-    async for piece, position in read_pieces(file):
-        lines = (rest + piece).split(b"\n")
+    async for chunk, position in read_chunks(file):
+        lines = (rest + chunk).split(b"\n")
         rest = lines.pop()
         if len(rest) > LINE_BYTES_MAX:
             raise CommandError(f"a line of more than {LINE_BYTES_MAX} bytes, without an end")
@@ -45,28 +45,28 @@ async def read_lines(file: Path | None) -> AsyncIterator[tuple[list[bytes], int]
         yield [rest.removesuffix(b"\r")], position
 
 
-async def read_pieces(file: Path | None) -> AsyncIterator[tuple[bytes, int]]:
+async def read_chunks(file: Path | None) -> AsyncIterator[tuple[bytes, int]]:
     if file is None and sys.stdin is None:
         raise CommandError("standard input is closed")
     if file is None and arrives_over_time(sys.stdin.fileno()):
-        async for piece in read_pipe(sys.stdin.buffer):
-            yield piece, 0
+        async for chunk in read_pipe(sys.stdin.buffer):
+            yield chunk, 0
         return
     raw = sys.stdin.buffer if file is None else await asyncio.to_thread(file.open, "rb")
     try:
         packed = file is not None and file.suffix == ".gz"
         stream = gzip.GzipFile(fileobj=raw) if packed else raw
-        while piece := read_piece(stream, file):
-            yield piece, raw.tell() if file is not None else 0
+        while chunk := read_chunk(stream, file):
+            yield chunk, raw.tell() if file is not None else 0
             await asyncio.sleep(0)
     finally:
         if file is not None:
             raw.close()
 
 
-def read_piece(stream: BinaryIO | gzip.GzipFile, file: Path | None) -> bytes:
+def read_chunk(stream: BinaryIO | gzip.GzipFile, file: Path | None) -> bytes:
     try:
-        return stream.read(PIECE_BYTES)
+        return stream.read(CHUNK_BYTES)
     except (gzip.BadGzipFile, zlib.error, EOFError) as failure:
         raise CommandError(f"cannot decompress {file}: {failure}") from None
 
@@ -78,15 +78,15 @@ def arrives_over_time(descriptor: int) -> bool:
 
 async def read_pipe(stream: BinaryIO) -> AsyncIterator[bytes]:
     loop = asyncio.get_running_loop()
-    reader = asyncio.StreamReader(limit=4 * PIECE_BYTES)
+    reader = asyncio.StreamReader(limit=4 * CHUNK_BYTES)
     # Other processes may use the same terminal, so its blocking mode is restored at the end.
     blocking = os.get_blocking(stream.fileno())
     # The transport closes its descriptor; standard input must stay open until interpreter exit.
     own = os.fdopen(os.dup(stream.fileno()), "rb", buffering=0)
     transport, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), own)
     try:
-        while piece := await reader.read(PIECE_BYTES):
-            yield piece
+        while chunk := await reader.read(CHUNK_BYTES):
+            yield chunk
     finally:
         os.set_blocking(stream.fileno(), blocking)
         transport.close()

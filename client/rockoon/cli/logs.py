@@ -125,7 +125,9 @@ def elect(
     async def work(cluster: "Cluster") -> "tuple[LogDescription, LogDescription]":
         found = await cluster.admin.logs.describe(log)
         # The prompt blocks the event loop, which has no other work.
-        confirm(price(found) if accept_loss else f"Start an election of log {log}?", yes=yes)
+        confirm(
+            loss_question(found) if accept_loss else f"Start an election of log {log}?", yes=yes
+        )
         return found, await cluster.admin.logs.elect(
             log, accept_loss=accept_loss, expected_version=found.version
         )
@@ -183,9 +185,11 @@ def replace(
     show(with_cluster(nameservers, work), as_json=as_json)
 
 
-def price(log: "LogDescription") -> str:
+def loss_question(log: "LogDescription") -> str:
     """Return the possible losses of a forced election, and the question whether to accept them."""
-    told = [f"{each.name} {reported(each)}" for each in log.replicas if each.reported is not None]
+    reports = [
+        f"{each.name} {reported(each)}" for each in log.replicas if each.reported is not None
+    ]
     silent = [each.name for each in log.in_sync if each.reported is None]
     lost = (
         f"Records that only {', '.join(silent)} may have are lost, acknowledged messages too."
@@ -193,7 +197,7 @@ def price(log: "LogDescription") -> str:
         else "All copies have reported."
     )
     return (
-        f"Log {log.name}: {'; '.join(told) or 'no copy has reported its records'}. An undamaged "
+        f"Log {log.name}: {'; '.join(reports) or 'no copy has reported its records'}. An undamaged "
         f"copy is elected if there is one, among several the one with the most records. {lost} "
         "Elect it?"
     )
@@ -238,9 +242,9 @@ def show(
         standings: status reports of its copies; None if the copies were not asked.
         as_json: print JSON.
     """
-    told = standings or {}
+    reports = standings or {}
     if as_json:
-        print_json(log_json(log, told))
+        print_json(log_json(log, reports))
         return
     print(f"log {log.name}: {state(log)}")
     print(f"  epoch {log.epoch}, {log.quorum} of {len(log.in_sync)} copies commit a message")
@@ -249,7 +253,7 @@ def show(
     if 0 < len(log.in_sync) != log.copies:
         kept = f"; {log.stays} is kept" if log.stays else ""
         print(f"  requested number of copies in sync: {log.copies}{kept}")
-    for sentence in wishes(log):
+    for sentence in pending_requests(log):
         print(f"  {sentence}")
     print_table(
         ("REPLICA", "ID", "IS", "ADDRESS", "RACK", "LOG ENDS AT"),
@@ -260,18 +264,18 @@ def show(
                 role(each),
                 each.address or "AWAY",
                 each.rack or None,
-                ends_at(each, told.get(each.id)),
+                ends_at(each, reports.get(each.id)),
             )
             for each in log.replicas
         ),
         empty="  it has no replicas",
     )
     if standings is not None and log.has_copies:
-        for sentence in troubles(log, told):
+        for sentence in troubles(log, reports):
             print(sentence)
 
 
-def wishes(log: "LogDescription") -> Iterator[str]:
+def pending_requests(log: "LogDescription") -> Iterator[str]:
     """Yield requested changes that are not made yet, and what each waits for."""
     known = {each.id: each for each in log.replicas}
     for leaves, joins in log.moves:
@@ -347,7 +351,7 @@ def role(replica: "ReplicaDescription") -> str:
 def log_json(
     log: "LogDescription", standings: "Mapping[str, ReplicaStanding] | None" = None
 ) -> dict[str, Any]:
-    told = standings or {}
+    reports = standings or {}
     return {
         "log": log.name,
         "version": log.version,
@@ -367,7 +371,7 @@ def log_json(
                 "reported": list(each.reported) if each.reported else None,
                 "reported_damaged": each.reported_damaged,
                 "halted": each.halted,
-                "standing": asdict(told[each.id]) if each.id in told else None,
+                "standing": asdict(reports[each.id]) if each.id in reports else None,
             }
             for each in log.replicas
         ],

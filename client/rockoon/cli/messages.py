@@ -138,24 +138,24 @@ def show(
             # Readers are additional information: the message is shown without them.
             return found, [error] * len(found.messages)
 
-    found, stories = with_cluster(nameservers, session)
+    found, all_readers = with_cluster(nameservers, session)
     if as_json:
-        print_json(found_json(found, stories))
+        print_json(found_json(found, all_readers))
     else:
         if not found.messages:
             print("No message was found.")
             if hint:
                 print(hint)
-        for number, (message, readers) in enumerate(zip(found.messages, stories, strict=True)):
+        for number, (message, readers) in enumerate(zip(found.messages, all_readers, strict=True)):
             if number:
                 print()
             show_message(message, readers)
-    for sentence in doubts(found):
+    for sentence in missing_reasons(found):
         complain(sentence)
     raise typer.Exit(0 if found.whole else FAILED)
 
 
-def doubts(found: "FoundMessages") -> Iterator[str]:
+def missing_reasons(found: "FoundMessages") -> Iterator[str]:
     """Yield the reasons why messages may be missing from the result."""
     for broker, reason in sorted(found.unsearched.items()):
         yield f"{broker} may have more: {reason}"
@@ -165,11 +165,11 @@ def doubts(found: "FoundMessages") -> Iterator[str]:
 
 def show_message(message: "Message", readers: "Readers") -> None:
     typer.secho(f"{message.queue}  offset {message.queue_offset}", bold=True)
-    for heading, sentence in told(message, readers):
+    for heading, sentence in message_lines(message, readers):
         print_wrapped(f"  {heading:<10}", sentence)
 
 
-def told(message: "Message", readers: "Readers") -> Iterator[tuple[str, str]]:
+def message_lines(message: "Message", readers: "Readers") -> Iterator[tuple[str, str]]:
     """Yield headings and sentences about a message."""
     yield "id", f"{message.message_id} (offset id {message.offset_message_id})"
     born_at, stored_at = (":".join(map(str, at)) for at in (message.born_host, message.store_host))
@@ -194,10 +194,10 @@ def told(message: "Message", readers: "Readers") -> Iterator[tuple[str, str]]:
         yield "read by", "no group reads its queue yet"
     else:
         for number, reader in enumerate(readers):
-            yield "" if number else "read by", what_became(reader)
+            yield "" if number else "read by", reader_text(reader)
 
 
-def what_became(reader: "Reader") -> str:
+def reader_text(reader: "Reader") -> str:
     progress = reader.progress
     whose = f"{reader.group} ({progress.member})" if progress.member else reader.group
     if not reader.consumed:
@@ -229,11 +229,11 @@ def body_text(message: "Message") -> str:
     return f"{size}: {text}{more}" if body else "empty"
 
 
-def found_json(found: "FoundMessages", stories: "Sequence[Readers]") -> dict[str, Any]:
+def found_json(found: "FoundMessages", all_readers: "Sequence[Readers]") -> dict[str, Any]:
     return {
         "messages": [
             message_json(message, readers)
-            for message, readers in zip(found.messages, stories, strict=True)
+            for message, readers in zip(found.messages, all_readers, strict=True)
         ],
         "whole": found.whole,
         "unsearched": dict(found.unsearched),

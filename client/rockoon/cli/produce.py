@@ -255,7 +255,7 @@ async def produce(
             except CommandError as failure:
                 tally.trouble = str(failure)
             finally:
-                await flush_answers(tally)
+                await await_receipts(tally)
                 tally.seconds = time.perf_counter() - began
     return tally
 
@@ -275,7 +275,7 @@ async def send_tombstones(cluster: "Cluster", topic: str, keys: Sequence[str]) -
         for key in keys:
             tally.waiting.append(producer.send(topic, b"", ordering_key=key, keys=key))
             tally.sent += 1
-        await flush_answers(tally)
+        await await_receipts(tally)
     tally.seconds = time.perf_counter() - began
     return tally
 
@@ -305,7 +305,7 @@ async def send_until_interrupted(
             # Raised below: Python before 3.11.4 would wrap it in another group here.
             trouble = failures.exceptions
         finally:
-            tally.interrupted = interrupt.came
+            tally.interrupted = interrupt.received
     if trouble:
         raise trouble[0] from None
 
@@ -333,15 +333,15 @@ async def send_some(
             await producer.wait_capacity()
     await producer.wait_capacity()
     while tally.waiting and tally.waiting[0].done:
-        await note(tally)
+        await count_result(tally)
 
 
-async def flush_answers(tally: Tally) -> None:
+async def await_receipts(tally: Tally) -> None:
     while tally.waiting:
-        await note(tally)
+        await count_result(tally)
 
 
-async def note(tally: Tally) -> None:
+async def count_result(tally: Tally) -> None:
     """Wait for the oldest unacknowledged message and count its result."""
     from rockoon.errors import RockoonError
 

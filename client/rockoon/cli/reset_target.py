@@ -72,11 +72,11 @@ def read_offsets(file: Path, topic: str) -> "list[QueueOffset]":
             continue
         try:
             entry = json.loads(line)
-            place = entry.get("queue", entry)
+            entry_queue = entry.get("queue", entry)
             queue = QueueRef(
-                topic=place["topic"],
-                broker=place["broker"],
-                queue_id=whole_number(place["queue_id"]),
+                topic=entry_queue["topic"],
+                broker=entry_queue["broker"],
+                queue_id=whole_number(entry_queue["queue_id"]),
             )
             wanted = QueueOffset(queue=queue, offset=whole_number(entry["offset"]))
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError):

@@ -25,7 +25,7 @@ def plain_single(arguments: Sequence[str]) -> PlainSingle | None:
     any other command line."""
     if arguments[:1] != ["up"] or "--single" not in arguments or "_ROCKOON_COMPLETE" in os.environ:
         return None
-    said = PlainSingle()
+    options = PlainSingle()
     left = iter(arguments[1:])
     for each in left:
         if each == "--single":
@@ -33,29 +33,29 @@ def plain_single(arguments: Sequence[str]) -> PlainSingle | None:
         name, has_value, value = each.partition("=")
         value = value if has_value else next(left, "")
         if name == "--dir" and value and not value.startswith("-"):
-            said = said._replace(directory=Path(value))
+            options = options._replace(directory=Path(value))
         elif name == "--port" and value.isdecimal() and 1 <= int(value) <= PORT_MAX:
-            said = said._replace(port=int(value))
+            options = options._replace(port=int(value))
         elif name == "--flush" and value in ("sync", "async"):
-            said = said._replace(flush=value)
+            options = options._replace(flush=value)
         else:
             return None
-    return said
+    return options
 
 
-def run_plain_single(said: PlainSingle) -> int:
+def run_plain_single(options: PlainSingle) -> int:
     """Replace this process by the cluster; return the exit status if that fails."""
     try:
         from rockoon.cli.up import run_up
 
         return run_up(
-            said.directory,
+            options.directory,
             nameservers=None,
             brokers=None,
             replicas=None,
-            port=said.port,
+            port=options.port,
             new_queue_rule=None,
-            flush=said.flush,
+            flush=options.flush,
             tls="off",
             access=False,
             single=True,

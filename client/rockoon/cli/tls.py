@@ -39,7 +39,7 @@ TlsServerName = Annotated[
 def set_tls(ca: str, certificate: str, key: str, server_name: str) -> None:
     """Set the environment variables that `connect` reads, also in processes that this command
     starts."""
-    given = {"CA": ca, "CERTIFICATE": certificate, "KEY": key, "SERVER_NAME": server_name}
-    for name, value in given.items():
+    values = {"CA": ca, "CERTIFICATE": certificate, "KEY": key, "SERVER_NAME": server_name}
+    for name, value in values.items():
         if value:
             os.environ[f"ROCKOON_TLS_{name}"] = value

@@ -243,8 +243,8 @@ def show_route(route: "TopicRoute", *, as_json: bool) -> None:
     count: dict[str, int] = {}
     for queue in route.queues:
         count[queue.broker] = count.get(queue.broker, 0) + 1
-    placed = ", ".join(f"{number} on {broker}" for broker, number in count.items())
-    print(f"topic {route.name} has {len(route.queues)} queues: {placed or 'none yet'}")
+    counts = ", ".join(f"{number} on {broker}" for broker, number in count.items())
+    print(f"topic {route.name} has {len(route.queues)} queues: {counts or 'none yet'}")
 
 
 def route_json(route: "TopicRoute") -> dict[str, Any]:

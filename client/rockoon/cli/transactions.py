@@ -31,10 +31,10 @@ def list_transactions(
 ) -> None:
     """List transactions without commit or rollback, and how often their producers were checked."""
 
-    async def look(cluster: "Cluster") -> "Sequence[BrokerTransactions]":
+    async def ask(cluster: "Cluster") -> "Sequence[BrokerTransactions]":
         return await cluster.admin.transactions(limit)
 
-    found = with_cluster(nameservers, look)
+    found = with_cluster(nameservers, ask)
     if as_json:
         print_json([transactions_json(each) for each in found])
     else:

@@ -46,7 +46,7 @@ def print_report(report: Report, *, as_json: bool) -> None:
 
 async def watch(
     cluster: "Cluster",
-    look: "Callable[[Cluster], Awaitable[Report]]",
+    ask: "Callable[[Cluster], Awaitable[Report]]",
     *,
     seconds: float,
     as_json: bool,
@@ -61,7 +61,7 @@ async def watch(
     async def show_reports() -> None:
         nonlocal found
         while not found:
-            found = await show_one(cluster, look, as_json=as_json)
+            found = await show_one(cluster, ask, as_json=as_json)
             if not found:
                 await asyncio.sleep(seconds)
 
@@ -71,13 +71,13 @@ async def watch(
 
 
 async def show_one(
-    cluster: "Cluster", look: "Callable[[Cluster], Awaitable[Report]]", *, as_json: bool
+    cluster: "Cluster", ask: "Callable[[Cluster], Awaitable[Report]]", *, as_json: bool
 ) -> str:
     """Show one report; return its danger."""
     from rockoon.errors import RockoonError
 
     try:
-        report = await look(cluster)
+        report = await ask(cluster)
     except RockoonError as error:
         if not error.retriable:
             raise

@@ -32,25 +32,25 @@ def show_stories(group: str, stories: "Sequence[QueueStory]") -> None:
             print()
         whose = f" for member {story.member}" if story.member else ""
         typer.secho(f"{story.queue}{whose}", bold=True)
-        for heading, sentence in told(story):
+        for heading, sentence in story_lines(story):
             print_wrapped(f"  {heading:<8}", sentence)
 
 
-def told(story: "QueueStory") -> Iterator[tuple[str, str]]:
+def story_lines(story: "QueueStory") -> Iterator[tuple[str, str]]:
     """Yield headings and sentences about one queue."""
     if story.progress is None:
         yield "began", "not yet: no member of the group has started on this queue"
     else:
-        yield from told_of_progress(story.progress)
+        yield from progress_lines(story.progress)
     if story.lag is not None and story.lag.lost:
-        yield "lost", what_is_lost(story.lag)
+        yield "lost", lost_text(story.lag)
     if story.lag is None:
         yield "left", "unknown: the topic does not have this queue any more"
     else:
-        yield "left", what_is_left(story.lag)
+        yield "left", lag_text(story.lag)
 
 
-def told_of_progress(progress: "Progress") -> Iterator[tuple[str, str]]:
+def progress_lines(progress: "Progress") -> Iterator[tuple[str, str]]:
     when = local_time(progress.started_at_ms)
     began = f"at {progress.start_offset} ({reason_name(progress)})"
     yield "began", f"{began} on {when}" if when else began
@@ -80,7 +80,7 @@ def moved_text(progress: "Progress") -> str:
     return ", the start offset: nothing has been committed since"
 
 
-def what_is_lost(lag: "QueueLag") -> str:
+def lost_text(lag: "QueueLag") -> str:
     """Return how many messages after the committed offset were deleted, and why."""
     from rockoon_core.start_position import deletion_text
 
@@ -90,7 +90,7 @@ def what_is_lost(lag: "QueueLag") -> str:
     )
 
 
-def what_is_left(lag: "QueueLag") -> str:
+def lag_text(lag: "QueueLag") -> str:
     if not lag.known:
         return f"unknown: {lag.unknown_because}"
     if not lag.HasField("lag"):
