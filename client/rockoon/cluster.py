@@ -89,7 +89,7 @@ Arguments = ParamSpec("Arguments")
 Made = TypeVar("Made")
 
 
-def made_here(
+def factory_method(
     name: str,
     make: Callable[Concatenate[Connection, Arguments], Made],
 ) -> Callable[Concatenate["Cluster", Arguments], Made]:
@@ -163,8 +163,8 @@ class Cluster(Connection):
         )
         return Producer(self, settings, key_hash=key_hash, clock=clock)
 
-    transactional_producer = made_here("transactional_producer", TransactionalProducer)
-    pull_consumer = made_here("pull_consumer", PullConsumer)
+    transactional_producer = factory_method("transactional_producer", TransactionalProducer)
+    pull_consumer = factory_method("pull_consumer", PullConsumer)
     if TYPE_CHECKING:
 
         @overload
@@ -194,7 +194,7 @@ class Cluster(Connection):
             raise NotImplementedError
 
     else:
-        push_consumer = made_here("push_consumer", PushConsumer)
+        push_consumer = factory_method("push_consumer", PushConsumer)
 
     def simple_consumer(
         self,

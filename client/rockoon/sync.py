@@ -182,7 +182,7 @@ class Cluster:
         loop: asyncio.AbstractEventLoop,
         entered: threading.Event,
     ) -> None:
-        async def live() -> None:
+        async def run_connection() -> None:
             self._ended = asyncio.Event()
             try:
                 async with self._make() as cluster:
@@ -194,7 +194,7 @@ class Cluster:
 
         with asyncio.Runner(loop_factory=lambda: loop) as runner:
             try:
-                runner.run(live())
+                runner.run(run_connection())
             except BaseException as failure:  # noqa: BLE001 - the caller raises it
                 self._failures.append(failure)
                 entered.set()
@@ -206,7 +206,7 @@ class Cluster:
             Closed: called outside the `with` block; `__cause__` is the failure of the connection.
             RuntimeError: called in the event loop's thread, which would wait for itself.
         """
-        return self._result(self._begin(work))
+        return self._result(self._submit(work))
 
     def call_close(self, work: Coroutine[Any, Any, None]) -> None:
         """Run a coroutine that closes a producer or consumer, as `call`. No effect in a forked
@@ -223,7 +223,7 @@ class Cluster:
             with suppress(RuntimeError):  # the loop has ended
                 self._loop.call_soon_threadsafe(function)
 
-    def _begin(self, work: Coroutine[Any, Any, Result]) -> Future[Result]:
+    def _submit(self, work: Coroutine[Any, Any, Result]) -> Future[Result]:
         if self._loop is None or self._failures:
             work.close()
             raise self._closed()
@@ -281,8 +281,8 @@ class Cluster:
 
         rename_key(options)
         keys, loop = options.get("keys"), self._loop
-        is_there = isinstance(bodies, list | tuple) and (keys is None or isinstance(keys, list))
-        if is_there or loop is None:
+        is_sequence = isinstance(bodies, list | tuple) and (keys is None or isinstance(keys, list))
+        if is_sequence or loop is None:
             return self.call(self._send_many(topic, bodies, options))
         feed = BodyFeed(loop, bodies, keys)
         options["keys"] = feed.keys
@@ -293,7 +293,7 @@ class Cluster:
             finally:
                 feed.stop()
 
-        future = self._begin(send())
+        future = self._submit(send())
         try:
             feed.read()
         except BaseException:
@@ -432,7 +432,7 @@ class Cluster:
             RockoonError: as `PullConsumer.poll`.
         """
 
-        async def begin() -> "PullConsumer":
+        async def open_consumer() -> "PullConsumer":
             consumer = self.asyncio.pull_consumer(consume_from=consume_from, **options)
             try:
                 await consumer.assign_all(topic, expression)
@@ -441,7 +441,7 @@ class Cluster:
                 raise
             return consumer
 
-        consumer = self.call(begin())
+        consumer = self.call(open_consumer())
         try:
             quiet_since = time.monotonic()
             while True:
@@ -532,11 +532,11 @@ def _with_own_lookup(base: type[asyncio.AbstractEventLoop]) -> type[asyncio.Abst
 
     class Loop(base):  # type: ignore[valid-type, misc]
         async def getaddrinfo(self, host: Any, port: Any, **options: Any) -> Any:
-            look_up = partial(socket.getaddrinfo, host, port, **options)
+            resolve = partial(socket.getaddrinfo, host, port, **options)
             # A separate pool: transaction checks may occupy the loop's default pool.
             if not hasattr(self, "_lookups"):
                 self._lookups = ThreadPoolExecutor(LOOKUPS_MAX, "rockoon-names")
-            return await self.run_in_executor(self._lookups, look_up)
+            return await self.run_in_executor(self._lookups, resolve)
 
     return Loop
 

@@ -147,7 +147,7 @@ def test_a_strategy_that_invents_queues_is_refused_by_its_name() -> None:
     ) -> Sequence[MessageQueue]:
         return [*queues, MessageQueue("TopicTest", "broker-a", 8)]
 
-    with pytest.raises(InvalidArgument, match=r"overreach gave TopicTest@broker-a:8, not"):
+    with pytest.raises(InvalidArgument, match=r"overreach returned TopicTest@broker-a:8, not"):
         shares(overreach, 8, 2)
 
 

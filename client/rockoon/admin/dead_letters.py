@@ -275,7 +275,7 @@ class DeadLetters:
             RockoonError: a message could not be sent; the messages before it are recorded.
         """
         if only_group:
-            await self._check_takes_retries(group, to)
+            await self._check_retry_queues(group, to)
         route = await self._route(group)
         marks = await self._marks(route)
         sought = set(ids)
@@ -301,17 +301,17 @@ class DeadLetters:
         else:
             store = RemoteOffsetStore(self._cluster, REPLAY_GROUP, self._cluster.client_id)
             # `chosen` reads the new marks: a former run may have recorded more until now.
-            marks = await self._take_over(route, store, marks)
+            marks = await self._claim_queues(route, store, marks)
             async with Producer(self._cluster) as producer:
-                way = _Way(group, to, producer if not only_group else None)
+                target = _ReplayTarget(group, to, producer if not only_group else None)
                 for queue in route.queues:
-                    async for portion in _portions(chosen(queue)):
-                        await self._replay(portion, way, marks[queue], store)
+                    async for portion in _split(chosen(queue)):
+                        await self._replay(portion, target, marks[queue], store)
             await store.release(list(route.queues))
         report.not_found = sorted(sought)
         return report
 
-    async def _check_takes_retries(self, group: str, to: str) -> None:
+    async def _check_retry_queues(self, group: str, to: str) -> None:
         if to:
             raise InvalidArgument(reason="set either `to` or `only_group`, not both")
         for each in reads.group_summaries(await reads.ask_groups(self._cluster)):
@@ -321,7 +321,7 @@ class DeadLetters:
                 reason = f"group {group!r} has no retry queues, so a replay needs a topic"
                 raise InvalidArgument(reason=reason)
 
-    async def _take_over(
+    async def _claim_queues(
         self,
         route: TopicRoute,
         store: RemoteOffsetStore,
@@ -346,16 +346,16 @@ class DeadLetters:
     async def _replay(
         self,
         letters: Sequence[DeadLetter],
-        way: "_Way",
+        target: "_ReplayTarget",
         marks: ReplayMarks,
         store: RemoteOffsetStore,
     ) -> None:
         """Send dead letters of one queue, and record those that were acknowledged."""
         messages = [letter.message for letter in letters]
-        if way.producer is None:
-            outcomes = await self._send_back(way.group, messages)
+        if target.producer is None:
+            outcomes = await self._send_back(target.group, messages)
         else:
-            outcomes = await self._send(way.producer, messages, way.to)
+            outcomes = await self._send(target.producer, messages, target.to)
         for letter, failure in zip(letters, outcomes, strict=True):
             if failure is None:
                 marks.add(letter.message.queue_offset)
@@ -429,7 +429,7 @@ class DeadLetters:
 
 
 @dataclass(frozen=True, slots=True)
-class _Way:
+class _ReplayTarget:
     """Target of a replay."""
 
     group: str
@@ -439,7 +439,7 @@ class _Way:
     """None: send to the group only."""
 
 
-async def _portions(letters: AsyncIterator[DeadLetter]) -> AsyncIterator[list[DeadLetter]]:
+async def _split(letters: AsyncIterator[DeadLetter]) -> AsyncIterator[list[DeadLetter]]:
     """Split dead letters into portions that are sent and recorded together."""
     part: list[DeadLetter] = []
     size = 0

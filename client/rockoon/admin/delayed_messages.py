@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from rockoon.admin.which_brokers import away, live_brokers
+from rockoon.admin.which_brokers import live_brokers, missing_brokers
 from rockoon.errors import (
     BrokerUnavailable,
     DelayedSettled,
@@ -124,7 +124,7 @@ class DelayedMessages:
                 refusals.append(refusal)
             else:
                 return
-        refusals += (await away(self._cluster)).values()
+        refusals += (await missing_brokers(self._cluster)).values()
         raise refusals[0] if refusals else MessageNotFound(position=offset_message_id)
 
     async def list(self, max_messages: int = LISTED_DEFAULT) -> WaitingMessages:
@@ -138,7 +138,7 @@ class DelayedMessages:
         """
         if not 1 <= max_messages <= LISTED_MAX:
             raise InvalidArgument(reason=f"max_messages {max_messages} is not in 1..{LISTED_MAX}")
-        errors: dict[str, RockoonError] = {**await away(self._cluster)}
+        errors: dict[str, RockoonError] = {**await missing_brokers(self._cluster)}
         async with asyncio.TaskGroup() as tasks:
             asked = {
                 broker: tasks.create_task(self._list_at(broker, max_messages), name=f"ask {broker}")

@@ -13,12 +13,12 @@ if TYPE_CHECKING:
 # An import may have 100,000 entries, and a nameserver may have to create a group for each one.
 IMPORT_SECONDS_MAX = 600.0
 # Calls without side effects.
-_LOOKS = frozenset(
+_READ_ONLY = frozenset(
     {"ListLocks", "ListMembers", "ListInFlight", "ListClients", "ListProgress", "Lag", "Export"}
     | {"Query"}
 )
 # Each of the added calls names a reset, so repeating it has no further effect.
-_REPEATABLE = _LOOKS | {"Reset", "ApplyReset", "UndoReset"}
+_REPEATABLE = _READ_ONLY | {"Reset", "ApplyReset", "UndoReset"}
 
 
 async def ask_offset_service(cluster: "Connection", method_name: str, request: Any) -> Any:
@@ -30,13 +30,13 @@ async def ask_offset_service(cluster: "Connection", method_name: str, request: A
     loop = asyncio.get_running_loop()
     deadline = loop.time() + cluster.retry_seconds
     backoff = Backoff()
-    looks = method_name in _LOOKS
+    is_read_only = method_name in _READ_ONLY
     while True:
         left = max(deadline - loop.time(), 0.0)
         try:
             # A service that is not in the routes for this long may still answer at its old address.
             stub: Any = await cluster.wait_offset_service(
-                min(left, UNLISTED_SECONDS) if looks else left
+                min(left, UNLISTED_SECONDS) if is_read_only else left
             )
             if method_name in ("ListInFlight", "ListClients"):
                 stub = cluster.in_flight_service()

@@ -56,23 +56,23 @@ class ReplicaStanding:
     others: Mapping[str, ReplicaLag]
 
     @classmethod
-    def from_wire(cls, told: DescribeReplicaReply) -> "ReplicaStanding":
+    def from_wire(cls, reply: DescribeReplicaReply) -> "ReplicaStanding":
         return cls(
-            told.leads,
-            told.epoch,
-            told.ready,
-            told.trouble,
-            told.min_offset,
-            told.end,
-            told.durable_end,
-            told.committed_end,
+            reply.leads,
+            reply.epoch,
+            reply.ready,
+            reply.trouble,
+            reply.min_offset,
+            reply.end,
+            reply.durable_end,
+            reply.committed_end,
             {
                 each.replica_id: ReplicaLag(
                     each.connected,
                     each.behind_bytes if each.heard else None,
                     each.behind_seconds if each.heard else None,
                 )
-                for each in told.others
+                for each in reply.others
             },
         )
 
@@ -105,8 +105,10 @@ async def ask_standings(
 
     try:
         async with asyncio.TaskGroup() as tasks:
-            asked = {who: tasks.create_task(ask(address)) for who, address in addresses}
+            asked = {
+                replica_id: tasks.create_task(ask(address)) for replica_id, address in addresses
+            }
     finally:
         await channels.close()
-    answers = ((who, task.result()) for who, task in asked.items())
-    return {who: standing for who, standing in answers if standing is not None}
+    answers = ((replica_id, task.result()) for replica_id, task in asked.items())
+    return {replica_id: standing for replica_id, standing in answers if standing is not None}

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from rockoon.admin import reads
-from rockoon.admin.which_brokers import away, live_brokers
+from rockoon.admin.which_brokers import live_brokers, missing_brokers
 from rockoon.bounds import check_epoch_ms
 from rockoon.errors import (
     BrokerUnavailable,
@@ -172,15 +172,15 @@ class StoredMessages:
             InvalidArgument: the id is empty or has spaces.
             TopicNotFound, TopicNotReadable: the topic does not exist or cannot be read.
         """
-        placed = await self._by_place(message_id)
-        if placed.messages:
-            return FoundMessages(placed.messages, {}, {}, {})
-        found = merged([placed, await self._by_unique_id(message_id, topic)], MESSAGES_MAX)
+        by_offset_id = await self._by_offset_id(message_id)
+        if by_offset_id.messages:
+            return FoundMessages(by_offset_id.messages, {}, {}, {})
+        found = merged([by_offset_id, await self._by_unique_id(message_id, topic)], MESSAGES_MAX)
         if not found.messages and found.whole:
             raise MessageNotFound(position=message_id)
         return found
 
-    async def _by_place(self, message_id: str) -> FoundMessages:
+    async def _by_offset_id(self, message_id: str) -> FoundMessages:
         try:
             decode_offset_id(message_id)
         except ValueError:
@@ -188,7 +188,7 @@ class StoredMessages:
         brokers = live_brokers(self._cluster)
         answers = await self._ask(brokers, lambda broker: self._read_at(broker, message_id))
         if not any(answer.messages for answer in answers):
-            answers.append(FoundMessages((), {}, {**await away(self._cluster)}, {}))
+            answers.append(FoundMessages((), {}, {**await missing_brokers(self._cluster)}, {}))
         return merged(answers, MESSAGES_MAX)
 
     async def _read_at(self, broker: str, message_id: str) -> FoundMessages:
@@ -210,14 +210,14 @@ class StoredMessages:
             return await self.query(topic, message_id, unique=True, max_messages=MESSAGES_MAX)
         routes = await reads.list_topics(self._cluster, include_system=True)
 
-        async def look(name: str) -> FoundMessages:
+        async def query_topic(name: str) -> FoundMessages:
             try:
                 return await self.query(name, message_id, unique=True, max_messages=MESSAGES_MAX)
             except (TopicNotFound, TopicNotReadable):
                 # The topic was just deleted, or is not readable.
                 return FoundMessages((), {}, {}, {})
 
-        return merged(await self._ask([route.name for route in routes], look), MESSAGES_MAX)
+        return merged(await self._ask([route.name for route in routes], query_topic), MESSAGES_MAX)
 
     async def _ask(
         self, names: Iterable[str], ask: "Callable[[str], Coroutine[object, object, FoundMessages]]"

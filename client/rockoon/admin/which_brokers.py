@@ -15,7 +15,7 @@ def live_brokers(cluster: "Connection") -> list[str]:
     return sorted(node.name for node in cluster.routes.nodes if node.kind == BROKER)
 
 
-async def away(cluster: "Connection") -> dict[str, BrokerUnavailable]:
+async def missing_brokers(cluster: "Connection") -> dict[str, BrokerUnavailable]:
     """Return the brokers that have queues but are not in the routes, each with its error.
 
     While a broker is away, a search cannot conclude that a message does not exist.

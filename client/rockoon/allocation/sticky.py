@@ -53,8 +53,8 @@ class Sticky:
         shares = _Shares(len(members), len(queues))
         if owners:
             held = [owners.get(queue) for queue in queues]
-            shares.take(pair for pair in pairs if held[pair[0]] == members[pair[1]])
-        shares.take(pairs)
+            shares.assign(pair for pair in pairs if held[pair[0]] == members[pair[1]])
+        shares.assign(pairs)
         mine = members.index(member)
         return [queue for queue, owner in zip(queues, shares.owners, strict=True) if owner == mine]
 
@@ -69,7 +69,7 @@ class _Shares:
         # Fixed members would be other members after each change.
         self._even, self._extra = divmod(queues, members)
 
-    def take(self, pairs: Iterable[tuple[int, int]]) -> None:
+    def assign(self, pairs: Iterable[tuple[int, int]]) -> None:
         for queue, member in pairs:
             if self.owners[queue] is not None:
                 continue

@@ -123,9 +123,9 @@ def allocate(
         ordered = sorted(by_topic.get(topic, ()), key=lambda queue: (queue.broker, queue.queue_id))
         share = share_of(strategy, member, members, ordered, owners)
         # A queue of another topic would be read by two members, and an unknown one by none.
-        strange = set(share).difference(ordered)
-        if strange:
-            shown = ", ".join(str(queue) for queue in sorted(strange)[:3])
+        foreign = set(share).difference(ordered)
+        if foreign:
+            shown = ", ".join(str(queue) for queue in sorted(foreign)[:3])
             raise InvalidArgument(
                 reason=f"allocation strategy {name_of(strategy)} returned {shown}, "
                 f"not a readable queue of {topic!r}"

@@ -280,7 +280,7 @@ async def wait_read(
     Args:
         consumer: the member.
         ends: end of each queue of the topic.
-        tell: warn if the member skipped messages at its start.
+        warn: warn if the member skipped messages at its start.
 
     Raises:
         ConsumeDisabled: the group is paused.

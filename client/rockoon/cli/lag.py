@@ -217,7 +217,8 @@ def disk_text(each: "BrokerDisk") -> str:
     )
     if not left_ms:
         return f"{name}: {disk.used_percent} % full: {consequence}"
-    return f"{name}: {disk.used_percent} % full, full in {duration(left_ms)} at this rate: {consequence}"
+    left = duration(left_ms)
+    return f"{name}: {disk.used_percent} % full, full in {left} at this rate: {consequence}"
 
 
 def show_filters(reply: "LagReply") -> None:

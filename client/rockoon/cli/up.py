@@ -10,11 +10,11 @@ from pathlib import Path
 from types import FrameType
 
 from rockoon.cli.output import print_table
-from rockoon.local.attendance import Attendance
 from rockoon.local.cluster import LocalCluster
 from rockoon.local.cluster_secret import secret_file
 from rockoon.local.control import ask
 from rockoon.local.etcd import build_etcd, etcd_warning, find_etcd
+from rockoon.local.supervisor import Supervisor
 from rockoon_format import kernel
 
 DEFAULT_PORT = 9876
@@ -77,12 +77,12 @@ def run_up(
             build_etcd(lambda line: print(line, file=sys.stderr))
             began = time.perf_counter()
             cluster.start()
-            attendance = Attendance(cluster, say)
-            with attendance.control_socket():
+            supervisor = Supervisor(cluster, print_message)
+            with supervisor.control_socket():
                 greet(cluster, time.perf_counter() - began)
                 for warning in filter(None, (etcd_warning(find_etcd()), kernel.advice())):
-                    say(f"warning: {warning}")
-                attendance.run()
+                    print_message(f"warning: {warning}")
+                supervisor.run()
     except Stopped:
         print("\nstopping", file=sys.stderr)
     finally:
@@ -90,7 +90,7 @@ def run_up(
     return 0
 
 
-def say(sentence: str) -> None:
+def print_message(sentence: str) -> None:
     print(f"rockoon: {sentence}", file=sys.stderr, flush=True)
 
 
@@ -135,8 +135,8 @@ def first_commands(cluster: LocalCluster) -> str:
     lines += ["then:"] if exports else []
     lines += [f"  {command}" for command in FIRST_COMMANDS]
     if cluster.gateway is not None:
-        how = "with TLS or without" if cluster.tls is None else "with TLS"
-        lines += ["", f"RocketMQ's 5.x clients: endpoints {cluster.gateway}, {how}"]
+        modes = "with TLS or without" if cluster.tls is None else "with TLS"
+        lines += ["", f"RocketMQ's 5.x clients: endpoints {cluster.gateway}, {modes}"]
     return "\n".join(lines)
 
 

@@ -55,7 +55,7 @@ class Authority:
         self._directory = directory
         self.ca = directory / "ca.pem"
         if not self.ca.exists():
-            self._found(name or f"Rockoon on one machine {secrets.token_hex(4)}")
+            self._create_authority(name or f"Rockoon on one machine {secrets.token_hex(4)}")
 
     def issue(
         self,
@@ -99,7 +99,7 @@ class Authority:
     def _key_path(self) -> Path:
         return self._directory / "ca.key"
 
-    def _found(self, common: str) -> None:
+    def _create_authority(self, common: str) -> None:
         from cryptography import x509
         from cryptography.hazmat.primitives.asymmetric import ec
 

@@ -370,36 +370,38 @@ class LocalCluster(Startable):
         kept = {record.name: record for record in found}
         self._copies = choose_copies(kept.values(), self._copies_wanted)
         self._ports = PortBlock(around=min((record.port for record in kept.values()), default=None))
-        taken: set[int] = set()
+        used_ports: set[int] = set()
         records: list[NodeRecord] = []
 
-        def place(name: str, kind: Kind, fixed_port: int | None = None, log: str = "") -> None:
+        def add_record(name: str, kind: Kind, fixed_port: int | None = None, log: str = "") -> None:
             port = fixed_port or (kept[name].port if name in kept else None)
             if fixed_port is not None and not can_listen(fixed_port):
                 raise LocalClusterError(
                     f"port {fixed_port} is in use (for {name}): choose another with --port, "
                     "or stop the program that listens there"
                 )
-            if port is None or port in taken or not can_listen(port):
-                port = self._choose_port(taken)
-            taken.add(port)
+            if port is None or port in used_ports or not can_listen(port):
+                port = self._choose_port(used_ports)
+            used_ports.add(port)
             records.append(self._record(name, kind, port, log))
             if name not in kept and records[-1].log:
-                self._directory.put_aside(name)
+                self._directory.move_to_former(name)
 
         if not self._single:
-            place("etcd", Kind.ETCD)
+            add_record("etcd", Kind.ETCD)
         for index, name in enumerate(
             chosen_names(Kind.NAMESERVER, kept.values(), self._wanted[Kind.NAMESERVER])
         ):
-            place(name, Kind.NAMESERVER, self._port + index if self._port is not None else None)
+            add_record(
+                name, Kind.NAMESERVER, self._port + index if self._port is not None else None
+            )
         for log in chosen_names(Kind.BROKER, kept.values(), self._wanted[Kind.BROKER]):
             for name in replica_names(log, kept.values(), self._copies):
-                place(name, Kind.BROKER, log=log)
+                add_record(name, Kind.BROKER, log=log)
         for name in replica_names(OFFSET, kept.values(), self._copies):
-            place(name, Kind.OFFSET, log=OFFSET)
+            add_record(name, Kind.OFFSET, log=OFFSET)
         if self._gateway_port is not None:
-            place("gateway", Kind.GATEWAY, self._gateway_port or None)
+            add_record("gateway", Kind.GATEWAY, self._gateway_port or None)
         return records
 
     def _record(self, name: str, kind: Kind, port: int, log: str) -> NodeRecord:
@@ -462,9 +464,9 @@ class LocalCluster(Startable):
         assert self._maker is not None, "the cluster is not started"
         return self._maker.node(record, self._copies)
 
-    def _choose_port(self, taken: Iterable[int]) -> int:
+    def _choose_port(self, used_ports: Iterable[int]) -> int:
         assert self._ports is not None, "the cluster is not started"
-        return self._ports.choose(set(taken))
+        return self._ports.choose(set(used_ports))
 
     def _save(self) -> None:
         self._directory.save(

@@ -37,9 +37,9 @@ class Request:
 
     def answer(self, *, done: str = "", error: str = "") -> None:
         """Send the result or the error; ignored if the client has disconnected."""
-        said = {"error": error} if error else {"done": done}
+        reply = {"error": error} if error else {"done": done}
         with self._connection, contextlib.suppress(OSError):
-            self._connection.sendall(json.dumps(said).encode() + b"\n")
+            self._connection.sendall(json.dumps(reply).encode() + b"\n")
 
 
 class ControlSocket:
@@ -47,12 +47,12 @@ class ControlSocket:
 
     Args:
         directory: directory of the cluster, locked by this process.
-        hand_over: called with each request, on a separate thread.
+        on_request: called with each request, on a separate thread.
     """
 
-    def __init__(self, directory: Path, hand_over: Callable[[Request], None]) -> None:
+    def __init__(self, directory: Path, on_request: Callable[[Request], None]) -> None:
         self._directory = directory
-        self._hand_over = hand_over
+        self._on_request = on_request
         self._listener = socket.socket(socket.AF_UNIX)
 
     def __enter__(self) -> "ControlSocket":
@@ -92,7 +92,7 @@ class ControlSocket:
             except (OSError, ValueError, KeyError, TypeError, RecursionError):
                 connection.close()
                 continue
-            self._hand_over(request)
+            self._on_request(request)
 
 
 def ask(directory: Path, action: str, node: str) -> str:
@@ -124,12 +124,12 @@ def ask(directory: Path, action: str, node: str) -> str:
             raise LocalClusterError(f"{directory / SOCKET}: {failure.strerror}") from failure
         try:
             connection.sendall(json.dumps({"do": action, "node": node}).encode() + b"\n")
-            said = json.loads(read_line(connection))
+            reply = json.loads(read_line(connection))
         except (OSError, ValueError) as failure:
             raise LocalClusterError(f"the cluster on {directory} did not answer") from failure
-    if "error" in said:
-        raise LocalClusterError(str(said["error"]))
-    return str(said["done"])
+    if "error" in reply:
+        raise LocalClusterError(str(reply["error"]))
+    return str(reply["done"])
 
 
 def read_line(connection: socket.socket) -> bytes:

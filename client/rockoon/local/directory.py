@@ -128,7 +128,7 @@ class ClusterDirectory:
         except (OSError, ValueError, KeyError, TypeError) as failure:
             raise LocalClusterError(f"{path} cannot be read: {failure}") from failure
 
-    def put_aside(self, name: str) -> None:
+    def move_to_former(self, name: str) -> None:
         """Move away earlier data under the name of a new copy of a log, which must start empty.
 
         The earlier data is of a former copy that is not in sync any more.
@@ -136,8 +136,8 @@ class ClusterDirectory:
         Raises:
             LocalClusterError: the data cannot be moved.
         """
-        place, former = self.path / name, self.path / "former"
-        if not place.exists():
+        data_path, former = self.path / name, self.path / "former"
+        if not data_path.exists():
             return
         try:
             former.mkdir(mode=0o700, exist_ok=True)
@@ -145,9 +145,9 @@ class ClusterDirectory:
             target = next(
                 path for number in numbers if not (path := former / f"{name}.{number}").exists()
             )
-            place.rename(target)
+            data_path.rename(target)
         except OSError as failure:
-            raise LocalClusterError(f"{place} cannot be moved: {failure.strerror}") from failure
+            raise LocalClusterError(f"{data_path} cannot be moved: {failure.strerror}") from failure
 
     def save(self, records: Iterable[NodeRecord]) -> None:
         """Replace the list of nodes. Gateways are not listed: they have no data."""

@@ -110,5 +110,5 @@ def _is_usable(own: Issued, names: Sequence[str]) -> bool:
     except PemError:
         return False
     # OpenSSL writes ::1 with all its groups.
-    borne = {"::1" if host == "0:0:0:0:0:0:0:1" else host for host in found.hosts}
-    return found.seconds_left() > RENEWAL_SECONDS and borne.issuperset(names)
+    hosts = {"::1" if host == "0:0:0:0:0:0:0:1" else host for host in found.hosts}
+    return found.seconds_left() > RENEWAL_SECONDS and hosts.issuperset(names)

@@ -89,16 +89,18 @@ def built_etcd(cache_directory: Path | None = None) -> Path:
     return (cache_directory or Path(home) / "rockoon") / f"etcd-{version}"
 
 
-def build_etcd(tell: Callable[[str], None]) -> None:
+def build_etcd(report: Callable[[str], None]) -> None:
     """Build a recommended etcd, if there is none and Go is installed; once for each user.
 
     Args:
-        tell: prints a line for the operator: that the build takes minutes, and why it failed.
+        report: prints a line for the operator: that the build takes minutes, and why it failed.
     """
     go, program = shutil.which("go"), built_etcd()
     if go is None or VARIABLE in os.environ or is_recommended(etcd_version(find_etcd())):
         return
-    tell(f"building {program.name} with Go, only this once; it takes some minutes (Ctrl-C ends it)")
+    report(
+        f"building {program.name} with Go, only this once; it takes some minutes (Ctrl-C ends it)"
+    )
     program.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=program.parent) as directory:
         source = Path(directory) / "source"
@@ -118,7 +120,7 @@ def build_etcd(tell: Callable[[str], None]) -> None:
             )
         except (OSError, subprocess.SubprocessError) as failure:
             last = (getattr(failure, "stderr", None) or str(failure)).strip().splitlines()[-1:]
-            tell(f"{program.name} could not be built: {''.join(last)}")
+            report(f"{program.name} could not be built: {''.join(last)}")
             return
         # A parallel build may have finished first; its result is the same.
         (Path(directory) / "etcd").replace(program)
@@ -135,12 +137,12 @@ def etcd_version(program: Path) -> str:
 @cache
 def _version(program: Path, _modified_ns: int) -> str:
     try:
-        said = subprocess.run(
+        result = subprocess.run(
             [str(program), "--version"], capture_output=True, text=True, timeout=60, check=False
         )
     except (OSError, subprocess.SubprocessError):
         return ""
-    found = re.search(r"etcd Version: (\S+)", said.stdout)
+    found = re.search(r"etcd Version: (\S+)", result.stdout)
     return found[1] if found else ""
 
 

@@ -22,9 +22,9 @@ def chosen_names(kind: Kind, kept: Collection[NodeRecord], wanted: int | None) -
             f"the directory has data of {len(names)} brokers: start all of them, "
             "or use another directory"
         )
-    fresh = (name for name in node_names(kind) if name not in names)
+    new_names = (name for name in node_names(kind) if name not in names)
     while len(names) < count:
-        names.append(next(fresh))
+        names.append(next(new_names))
     return names[:count]
 
 
@@ -49,8 +49,8 @@ def replica_names(log: str, kept: Iterable[NodeRecord], copies: int) -> list[str
     names = [record.name for record in kept if log in (record.log, record.name)]
     if copies == 1:
         return names or [log]
-    fresh = (name for number in range(REPLICAS_MAX) if (name := f"{log}-{number}") not in names)
-    return names + [next(fresh) for _ in range(copies - len(names))]
+    new_names = (name for number in range(REPLICAS_MAX) if (name := f"{log}-{number}") not in names)
+    return names + [next(new_names) for _ in range(copies - len(names))]
 
 
 def node_names(kind: Kind) -> Iterable[str]:

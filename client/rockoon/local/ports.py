@@ -53,18 +53,18 @@ class PortBlock:
         # In random order: the block's next owner should not choose ports of a stopped node.
         self._ports = CHANCE.sample(range(first + 1, first + BLOCK_PORTS), BLOCK_PORTS - 1)
 
-    def choose(self, taken: Collection[int] = ()) -> int:
+    def choose(self, excluded: Collection[int] = ()) -> int:
         """Return a free port of the block, the one that was chosen least recently.
 
         Args:
-            taken: ports to exclude.
+            excluded: ports that are not chosen.
 
         Raises:
             OSError: no port is free.
         """
         with self._changes:
             for port in self._ports:
-                if port not in taken and can_listen(port):
+                if port not in excluded and can_listen(port):
                     self._ports.remove(port)
                     self._ports.append(port)
                     return port
@@ -105,10 +105,10 @@ def process_block() -> PortBlock:
     return PortBlock()
 
 
-def choose_port(taken: Collection[int] = ()) -> int:
+def choose_port(excluded: Collection[int] = ()) -> int:
     """Return a free port of a block that this process keeps until its end.
 
     Args:
-        taken: ports to exclude.
+        excluded: ports that are not chosen.
     """
-    return process_block().choose(taken)
+    return process_block().choose(excluded)

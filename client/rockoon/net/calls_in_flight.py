@@ -69,7 +69,7 @@ class CallsInFlight:
             del self._calls[call]
             self._moved.discard(call)
 
-    def look(self) -> None:
+    def cancel_moved(self) -> None:
         """Called after a change of the routes: end the calls to services that have moved."""
         for call, (address_now, address, farewell_seconds) in list(self._calls.items()):
             if call not in self._moved and address_now() not in (None, address):

@@ -28,8 +28,8 @@ class ClosedOnExit:
     ) -> None:
         try:
             await self.close()
-        except RockoonError as untold:
+        except RockoonError as close_error:
             if failure is None:
                 raise
             # The body's exception is raised instead; it may be the cause of this failure.
-            log.warning("closing failed after an exception of the with block: %s", untold)
+            log.warning("closing failed after an exception of the with block: %s", close_error)

@@ -28,7 +28,7 @@ from rockoon.net.addresses import reachable
 from rockoon.net.broker_stub import broker_stub
 from rockoon.net.calls_in_flight import CallsInFlight, Moved
 from rockoon.net.forks import Forkable, watch_forks
-from rockoon.net.route_questions import RouteQuestions
+from rockoon.net.route_requests import RouteRequests
 from rockoon.net.route_watch import RouteWatch
 from rockoon.net.routes import TopicRoute
 from rockoon.net.tls import Tls, open_channels
@@ -120,7 +120,7 @@ class Connection:
         # The last address of the offset service, and when a call first found none in the routes.
         self._last_offset_service: str | None = None
         self._unlisted_from_seconds: float | None = None
-        self._questions = RouteQuestions(self._watch, self.call_nameserver)
+        self._route_requests = RouteRequests(self._watch, self.call_nameserver)
         self._watch_task: asyncio.Task[None] | None = None
         self._moves_task: asyncio.Task[None] | None = None
         self._in_flight = CallsInFlight()
@@ -153,7 +153,7 @@ class Connection:
     ) -> None:
         if self._refused_in_child is not None:
             return  # the parent closes its connection; a child has no task to wait for
-        untold: Exception | None = None
+        close_error: Exception | None = None
         cut: BaseException | None = failure if isinstance(failure, asyncio.CancelledError) else None
         wait_seconds: float | None = None
         while self._children:
@@ -162,18 +162,18 @@ class Connection:
                     await self._children.pop().close()
             except Exception as error:  # noqa: BLE001 - raised below, after the others are closed
                 if wait_seconds is None:
-                    untold = untold or error
+                    close_error = close_error or error
             except BaseException as error:  # noqa: BLE001 - raised by `_shut`
                 # A caller that cancels the exit does not wait for the rest. They are closed
                 # nevertheless: otherwise their tasks would run on, and `_shut` would never return.
                 cut, wait_seconds = error, 0.0
         await self._shut(cut)
-        if untold is None:
+        if close_error is None:
             return
         if failure is None:
-            raise untold
+            raise close_error
         # The body's exception is raised instead; it may be the cause of this failure.
-        log.warning("closing failed after an exception of the with block: %s", untold)
+        log.warning("closing failed after an exception of the with block: %s", close_error)
 
     async def _shut(self, cancelled: BaseException | None = None) -> None:
         self._closed = True
@@ -243,7 +243,7 @@ class Connection:
             NameserverUnavailable: the route is not cached and no nameserver answers.
             RouteNotReached: nameservers answer, but none has reached `min_revision`.
         """
-        return await self._questions.route(topic, min_revision, retry_seconds)
+        return await self._route_requests.route(topic, min_revision, retry_seconds)
 
     async def learn_routes(self, topics: Collection[str]) -> None:
         """Load the routes of many topics into the cache with few calls. Topics that do not exist
@@ -252,7 +252,7 @@ class Connection:
         Raises:
             NameserverUnavailable, RouteNotReached: as `route`.
         """
-        await self._questions.learn(topics)
+        await self._route_requests.learn(topics)
 
     def forget_routes(self, is_forgotten: Callable[[str], bool]) -> None:
         """Stop watching topics that do not exist and are not needed any more.
@@ -264,7 +264,7 @@ class Connection:
 
     def note_change(self, topic: str, revision: int) -> None:
         """Record that a topic was created, changed or deleted through this connection."""
-        self._questions.note_change(topic, revision)
+        self._route_requests.note_change(topic, revision)
 
     # Calls
 
@@ -348,8 +348,8 @@ class Connection:
             metadata += self.hooks.call_metadata()
 
         async def answer() -> Reply:
-            begun = method(request, timeout=timeout_seconds, metadata=metadata)
-            return await self._in_flight.answer(begun, address_now, farewell_seconds)
+            started = method(request, timeout=timeout_seconds, metadata=metadata)
+            return await self._in_flight.answer(started, address_now, farewell_seconds)
 
         try:
             try:
@@ -475,7 +475,7 @@ class Connection:
         seen = -1
         while True:
             seen = await self.routes_changed.wait(seen)
-            self._in_flight.look()
+            self._in_flight.cancel_moved()
 
     async def _pause_while(self, is_same: Callable[[], bool], seconds: float) -> None:
         # With another address or process, the former failure has no meaning.

@@ -112,13 +112,13 @@ def pull_stream_reply(message: bytes) -> PullStreamReply | Replies:
                 rest.append(message[field.begin : field.end])
         # The remaining fields must be valid too.
         PullStreamReply.FromString(b"".join(rest))
-        return Replies([_answer(message, *place, alone=len(found) == 1) for place in found])
+        return Replies([_answer(message, *position, is_only=len(found) == 1) for position in found])
     except ValueError:
         # Invalid, or encoded in a form that only protobuf decodes.
         return PullStreamReply.FromString(message)
 
 
-def _answer(message: bytes, start: int, end: int, *, alone: bool) -> Reply:
+def _answer(message: bytes, start: int, end: int, *, is_only: bool) -> Reply:
     """Decode one reply of a message. Unless it is alone in it, its records are copied: a queue's
     pending records must not keep those of other queues in memory."""
     if end - start < LARGE_BYTES:
@@ -127,7 +127,7 @@ def _answer(message: bytes, start: int, end: int, *, alone: bool) -> Reply:
     for field in fields(message, start, end):
         if not field.is_bytes or field.number != _FRAMES:
             rest.append(message[field.begin : field.end])
-        elif alone:
+        elif is_only:
             records = Records(message, (field.start, field.end))
         else:
             records = Records(message[field.start : field.end], None)

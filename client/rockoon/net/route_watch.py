@@ -85,11 +85,11 @@ class RouteWatch:
 
     def forget(self, is_forgotten: Callable[[str], bool]) -> None:
         """Remove topics that do not exist from the watch."""
-        gone = {each for each in self._followed if is_forgotten(each)}
-        gone = {each for each in gone if self.routes.topic(each) is None and each != _NO_TOPIC}
+        absent = {each for each in self._followed if is_forgotten(each)}
+        absent = {each for each in absent if self.routes.topic(each) is None and each != _NO_TOPIC}
         # The current call still includes them; the next one will not.
-        self._followed -= gone
-        for each in gone:
+        self._followed -= absent
+        for each in absent:
             self.routes.drop(each)
 
     def unreachable(self) -> RockoonError:
@@ -112,7 +112,7 @@ class RouteWatch:
                 if clock_corrected(self._channels.access, error):
                     continue
                 if not self.changed.count:
-                    self._note_refusal(address, failure, error)
+                    self._record_refusal(address, failure, error)
                 log.debug("route watch at %s failed: %s; trying another nameserver", address, error)
             except asyncio.CancelledError:
                 task = asyncio.current_task()
@@ -124,10 +124,10 @@ class RouteWatch:
                 self._call = None
             await asyncio.sleep(self._rotation.failed())
 
-    def _note_refusal(self, address: str, failure: RpcError, error: RockoonError) -> None:
+    def _record_refusal(self, address: str, failure: RpcError, error: RockoonError) -> None:
         """Set `refused` if further attempts are pointless."""
         now_seconds = asyncio.get_running_loop().time()
-        self._tls_troubles.note(address, why_no_tls(failure, self._channels.tls), now_seconds)
+        self._tls_troubles.record(address, why_no_tls(failure, self._channels.tls), now_seconds)
         if isinstance(error, WrongCluster | NotAuthenticated):
             self.refused = error
         elif failure.code() is StatusCode.UNIMPLEMENTED:

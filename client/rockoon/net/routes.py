@@ -95,7 +95,7 @@ class Routes:
         """
         changed = False
         if self._is_other_history(update) and not update.snapshot:
-            self._begin_anew()
+            self._reset_revisions()
             return False
         # In another history the cached state is void, however new. A snapshot of an older revision
         # means the same: nameservers send it only after etcd has lost revisions that this client
@@ -109,7 +109,7 @@ class Routes:
             followed = set(self._topics) if topics is None else topics
             for name in followed:
                 if name not in listed:
-                    changed |= self._forget(name, update.revision, force=restored)
+                    changed |= self._remove_topic(name, update.revision, force=restored)
         else:
             changed |= self._put_nodes(update.nodes)
             for node in update.removed_nodes:
@@ -119,8 +119,8 @@ class Routes:
         for topic in update.topics:
             changed |= self._put(topic, update.revision, force=restored)
         for name in update.removed_topics:
-            changed |= self._forget(name, update.revision)
-        self._note_source(update)
+            changed |= self._remove_topic(name, update.revision)
+        self._record_source(update)
         self.history = update.history or self.history
         self.revision = update.revision if restored else max(self.revision, update.revision)
         return changed
@@ -132,17 +132,17 @@ class Routes:
             Whether a topic or a node has changed.
         """
         if self._is_other_history(update):
-            self._begin_anew()
+            self._reset_revisions()
         listed = {topic.config.name for topic in update.topics}
         changed = False
         for topic in update.topics:
             changed |= self._put(topic, update.revision)
         for name in topics:
             if name not in listed:
-                changed |= self._forget(name, update.revision)
+                changed |= self._remove_topic(name, update.revision)
         if update.revision > self.revision:
             changed |= self._put_nodes(update.nodes)
-        self._note_source(update)
+        self._record_source(update)
         return changed
 
     def drop(self, name: str) -> None:
@@ -182,16 +182,16 @@ class Routes:
         return max(found, key=lambda node: node.started_at_ms) if found else None
 
     def _is_other_history(self, update: RouteUpdate) -> bool:
-        known, told = self._etcd_cluster_id, update.etcd_cluster_id
-        return bool(known and told and known != told)
+        known, received = self._etcd_cluster_id, update.etcd_cluster_id
+        return bool(known and received and known != received)
 
-    def _begin_anew(self) -> None:
+    def _reset_revisions(self) -> None:
         """Reset the revisions, which are void now; topics remain until a snapshot replaces them."""
         self.revision = 0
         self._as_of = dict.fromkeys(self._as_of, 0)
         self._etcd_cluster_id = 0
 
-    def _note_source(self, update: RouteUpdate) -> None:
+    def _record_source(self, update: RouteUpdate) -> None:
         self._etcd_cluster_id = update.etcd_cluster_id or self._etcd_cluster_id
         self.etcd_reachable = update.etcd_reachable
         self.cluster = update.cluster or self.cluster
@@ -207,7 +207,7 @@ class Routes:
         self._topics[name] = route
         return True
 
-    def _forget(self, name: str, revision: int, *, force: bool = False) -> bool:
+    def _remove_topic(self, name: str, revision: int, *, force: bool = False) -> bool:
         if revision < self._as_of.get(name, 0) and not force:
             return False
         self._as_of[name] = revision

@@ -115,7 +115,7 @@ class TlsTroubles:
         # Address → time of the first failure, and the latest reason.
         self._troubles: dict[str, tuple[float, str]] = {}
 
-    def note(self, address: str, reason: str, now_seconds: float) -> None:
+    def record(self, address: str, reason: str, now_seconds: float) -> None:
         """Record a failed connection; an empty `reason` means that TLS was not the cause."""
         since, _ = self._troubles.pop(address, (now_seconds, ""))
         if reason:

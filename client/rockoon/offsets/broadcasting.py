@@ -141,44 +141,44 @@ class BroadcastOffsetStore:
         await self._store.load()
 
     @property
-    def _kept(self) -> OffsetStore:
+    def _opened(self) -> OffsetStore:
         assert self._store is not None, "the store is loaded before its use"
         return self._store
 
     async def resolve(
         self, queues: Sequence[MessageQueue], consume_from: ConsumeFrom, route_revision: int = 0
     ) -> Mapping[MessageQueue, Start | RockoonError]:
-        return await self._kept.resolve(queues, consume_from, route_revision)
+        return await self._opened.resolve(queues, consume_from, route_revision)
 
     def update(self, queue: MessageQueue, offset: int, *, increase_only: bool = True) -> None:
-        self._kept.update(queue, offset, increase_only=increase_only)
+        self._opened.update(queue, offset, increase_only=increase_only)
 
     def read_memory(self, queue: MessageQueue) -> int | None:
-        return self._kept.read_memory(queue)
+        return self._opened.read_memory(queue)
 
     async def read_store(self, queue: MessageQueue) -> int | None:
-        return await self._kept.read_store(queue)
+        return await self._opened.read_store(queue)
 
     async def read(self, queue: MessageQueue) -> int | None:
-        return await self._kept.read(queue)
+        return await self._opened.read(queue)
 
     async def persist(self, queues: Collection[MessageQueue]) -> Persisted:
-        return await self._kept.persist(queues)
+        return await self._opened.persist(queues)
 
     async def persist_all(self) -> Persisted:
-        return await self._kept.persist_all()
+        return await self._opened.persist_all()
 
     async def release(self, queues: Collection[MessageQueue]) -> Persisted:
-        return await self._kept.release(queues)
+        return await self._opened.release(queues)
 
     async def commit(self, queue: MessageQueue, offset: int) -> None:
-        await self._kept.commit(queue, offset)
+        await self._opened.commit(queue, offset)
 
     def remove(self, queue: MessageQueue) -> None:
-        self._kept.remove(queue)
+        self._opened.remove(queue)
 
     def clone(self, topic: str) -> dict[MessageQueue, int]:
-        return self._kept.clone(topic)
+        return self._opened.clone(topic)
 
     async def close(self) -> None:
         if self._store is not None:

@@ -107,8 +107,8 @@ class CustomOffsetStore:
         self._cluster = cluster
         self._group = group
         self._backend = backend
-        self._queue_places = OffsetLookup(cluster)
-        self._kept = OffsetSnapshot()
+        self._lookup = OffsetLookup(cluster)
+        self._stored = OffsetSnapshot()
         self._queues: dict[MessageQueue, _ReadQueue] = {}
         # Parallel writes could leave the older offset.
         self._writing = asyncio.Lock()
@@ -119,7 +119,7 @@ class CustomOffsetStore:
         Raises:
             StoreLocked, StoreCorrupt, StoreNotWritable: as the backend.
         """
-        self._kept = await self._backend.load()
+        self._stored = await self._backend.load()
 
     async def close(self) -> None:
         """Close the backend; stores nothing."""
@@ -146,7 +146,9 @@ class CustomOffsetStore:
             create_revisions.update(
                 (await self._cluster.route(topic, route_revision)).create_revisions
             )
-            since[topic] = self._kept.since.get(topic) or self._cluster.routes.topic_revision(topic)
+            since[topic] = self._stored.since.get(topic) or self._cluster.routes.topic_revision(
+                topic
+            )
         found: dict[MessageQueue, Start | RockoonError] = {}
         by_broker: dict[str, list[MessageQueue]] = defaultdict(list)
         for queue in queues:
@@ -162,7 +164,7 @@ class CustomOffsetStore:
             except RockoonError as error:
                 found.update(dict.fromkeys(some, error))
         starts = [start for start in found.values() if isinstance(start, Start)]
-        await self._keep_starts(starts, create_revisions, since)
+        await self._store_starts(starts, create_revisions, since)
         return found
 
     async def _group_config(self) -> GroupConfig:
@@ -179,8 +181,8 @@ class CustomOffsetStore:
         group: GroupConfig,
         reader: ConsumeFrom,
     ) -> dict[MessageQueue, Start | RockoonError]:
-        states = await self._queue_places.states(queues)
-        kept = self._kept.positions
+        states = await self._lookup.states(queues)
+        kept = self._stored.positions
         unread = [queue for queue in queues if queue not in kept]
         cluster_rule = NewQueueRule.EXACT
         if unread and not group.new_queue_rule:
@@ -198,7 +200,7 @@ class CustomOffsetStore:
             for queue in queues
         }
         times = {queue: search_timestamp_ms(known) for queue, known in facts.items()}
-        offsets = await self._queue_places.search(
+        offsets = await self._lookup.search(
             {queue: time for queue, time in times.items() if time is not None}
         )
         found: dict[MessageQueue, Start | RockoonError] = {}
@@ -211,12 +213,12 @@ class CustomOffsetStore:
 
     async def _cluster_rule(self, queue: MessageQueue) -> NewQueueRule:
         """Return the cluster's rule for groups without a rule, from the offset service."""
-        place = QueueRef(topic=queue.topic, broker=queue.broker, queue_id=queue.queue_id)
-        request = QueryRequest(group=self._group, queue=place)
+        queue_ref = QueueRef(topic=queue.topic, broker=queue.broker, queue_id=queue.queue_id)
+        request = QueryRequest(group=self._group, queue=queue_ref)
         reply: QueryReply = await ask_offset_service(self._cluster, "Query", request)
         return NewQueueRule(reply.rule)
 
-    async def _keep_starts(
+    async def _store_starts(
         self,
         starts: Iterable[Start],
         create_revisions: Mapping[MessageQueue, int],
@@ -234,7 +236,7 @@ class CustomOffsetStore:
     async def _write(
         self, positions: Mapping[MessageQueue, Position], since: Mapping[str, int] | None = None
     ) -> None:
-        held = self._kept
+        held = self._stored
         changed = OffsetSnapshot(
             {q: position for q, position in positions.items() if held.positions.get(q) != position},
             {t: revision for t, revision in (since or {}).items() if held.since.get(t) != revision},
@@ -254,7 +256,7 @@ class CustomOffsetStore:
         return read_queue.offset if read_queue else None
 
     async def read_store(self, queue: MessageQueue) -> int | None:
-        position = self._kept.positions.get(queue)
+        position = self._stored.positions.get(queue)
         return position.offset if position else None
 
     async def read(self, queue: MessageQueue) -> int | None:
@@ -268,7 +270,7 @@ class CustomOffsetStore:
                 for queue in queues
                 if (read_queue := self._queues.get(queue))
                 and (position := Position(read_queue.offset, read_queue.create_revision))
-                != self._kept.positions.get(queue)
+                != self._stored.positions.get(queue)
             }
             try:
                 await self._write(positions)
@@ -297,7 +299,7 @@ class CustomOffsetStore:
         """
         async with self._writing:
             read_queue = self._queues[queue]
-            stored = self._kept.positions.get(queue)
+            stored = self._stored.positions.get(queue)
             if (
                 stored is not None
                 and stored.create_revision == read_queue.create_revision

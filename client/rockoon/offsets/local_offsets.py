@@ -125,7 +125,7 @@ class OffsetsFile:
             if path == self.backup_path:
                 why = failures.get(self.path, "it is missing")
                 log.warning("%s: %s; using %s instead", self.path, why, path.name)
-            self._set_aside(failures)
+            self._rename_damaged(failures)
             return snapshot
         if not failures:
             return OffsetSnapshot()
@@ -140,7 +140,7 @@ class OffsetsFile:
         for path, reason in failures.items():
             log.error("%s is damaged: %s", path, reason)
         log.error("ALL PROGRESS IN %s IS LOST: every queue starts by policy", self._folder)
-        self._set_aside(failures)
+        self._rename_damaged(failures)
         return OffsetSnapshot()
 
     def _merge(self, changed: OffsetSnapshot) -> None:
@@ -151,7 +151,7 @@ class OffsetsFile:
         self._write(encode(snapshot))
         self._snapshot = snapshot
 
-    def _set_aside(self, damaged: dict[Path, str]) -> None:
+    def _rename_damaged(self, damaged: dict[Path, str]) -> None:
         for path in damaged:
             try:
                 path.replace(path.with_name(f"{path.name}.damaged"))
@@ -281,7 +281,7 @@ def _create_revision(entry: Json) -> tuple[MessageQueue, int]:
     return queue, _number(entry.get("at"), "at")
 
 
-def _number(value: Json, place: str) -> int:
+def _number(value: Json, name: str) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
-        raise ConfigError(f"{_OWN_FIELD}: {place} is not a number")
+        raise ConfigError(f"{_OWN_FIELD}: {name} is not a number")
     return value

@@ -238,7 +238,7 @@ class RemoteOffsetStore:
                 for (queue, position), (result, offset) in zip(
                     positions.items(), results, strict=True
                 ):
-                    self._note(queue, position, result, offset, stored, kept, lost)
+                    self._record_result(queue, position, result, offset, stored, kept, lost)
             return Persisted(stored, kept, lost)
 
     async def persist_all(self) -> Persisted:
@@ -328,7 +328,7 @@ class RemoteOffsetStore:
             (result, offset) for result, (_, offset, _) in zip(reply.results, sent, strict=True)
         ]
 
-    def _note(
+    def _record_result(
         self,
         queue: MessageQueue,
         position: _Position,

@@ -35,7 +35,7 @@ def facts_of(
     state: QueueState,
     since: int,
     rules: GroupRules,
-    kept: Position | None,
+    progress: Position | None,
 ) -> Facts:
     """Return the facts for one decision.
 
@@ -44,15 +44,15 @@ def facts_of(
         state: state of the queue from its broker.
         since: revision at which this reader first used the topic.
         rules: rules of its group.
-        kept: stored progress; None if there is none.
+        progress: stored progress; None if there is none.
     """
     stored = None
-    if kept is not None:
+    if progress is not None:
         stored = Stored(
-            kept.offset,
+            progress.offset,
             create_revision
-            if kept.create_revision == CREATE_REVISION_UNKNOWN
-            else kept.create_revision,
+            if progress.create_revision == CREATE_REVISION_UNKNOWN
+            else progress.create_revision,
         )
     return Facts(queue, state, create_revision, since, rules, stored, who="this reader")
 

@@ -78,7 +78,7 @@ class DisposableCluster(LocalCluster):
             async with self.connect() as cluster:
                 await cluster.admin.create_topic(name, queues_per_broker=queues_per_broker)
 
-        run_apart(create())
+        run_in_thread(create())
         return name
 
     def start_stopped(self) -> None:
@@ -135,7 +135,7 @@ class DualConnection:
         self._open_sync.__exit__(kind, failure, trace)
 
 
-def run_apart(work: Coroutine[Any, Any, Result]) -> Result:
+def run_in_thread(work: Coroutine[Any, Any, Result]) -> Result:
     """Run a coroutine in a separate thread and loop: the caller may be in a running loop."""
     with ThreadPoolExecutor(max_workers=1) as pool:
         return pool.submit(asyncio.run, work).result()

@@ -21,7 +21,7 @@ class CommitSpans:
         # By group: queue, last offset, and span context of each handler call.
         self._handled: dict[str, deque[tuple[MessageQueue, int, SpanContext]]] = {}
 
-    def note_handled(
+    def record_handled(
         self, group: str, queue: MessageQueue, last_offset: int, context: SpanContext
     ) -> None:
         """Record the span of a handler call that has returned, for the commit that covers it."""
@@ -38,7 +38,7 @@ class CommitSpans:
             group: the consumer group.
             offsets: queues with their next offsets.
         """
-        contexts = self._take_handled(group, dict(offsets))
+        contexts = self._pop_covered(group, dict(offsets))
         if not contexts:
             yield
             return
@@ -50,7 +50,7 @@ class CommitSpans:
         with calls_within(span):
             yield
 
-    def _take_handled(
+    def _pop_covered(
         self, group: str, offsets: Mapping[MessageQueue, int]
     ) -> Sequence[SpanContext]:
         handled = self._handled.get(group)

@@ -22,7 +22,7 @@ def traced_handler(
     An exception is recorded on the span and raised; a result other than None is recorded too.
     """
 
-    def begin(argument: Any) -> Span | None:
+    def start_span(argument: Any) -> Span | None:
         messages: Sequence[Message] = argument if isinstance(argument, list) else (argument,)
         contexts: list[SpanContext] = []
         for message in messages:
@@ -44,28 +44,28 @@ def traced_handler(
             attributes["messaging.batch.message_count"] = len(messages)
         return spans.start("process", "process", SpanKind.CONSUMER, attributes, contexts)
 
-    def note(span: Span, argument: Any, result: object) -> None:
+    def record_result(span: Span, argument: Any, result: object) -> None:
         last = argument[-1] if isinstance(argument, list) else argument
         if result is not None:
             span.set_attribute("rockoon.result", valid_text(result))
-        commits.note_handled(group, last.queue, last.queue_offset, span.get_span_context())
+        commits.record_handled(group, last.queue, last.queue_offset, span.get_span_context())
 
     async def handle(argument: Any) -> Any:
-        span = begin(argument)
+        span = start_span(argument)
         if span is None:
             return await handler(argument)
         with in_span(span):
             result = await handler(argument)
-            note(span, argument, result)
+            record_result(span, argument, result)
             return result
 
     def handle_in_thread(argument: Any) -> Any:
-        span = begin(argument)
+        span = start_span(argument)
         if span is None:
             return handler(argument)
         with in_span(span):
             result = handler(argument)
-            note(span, argument, result)
+            record_result(span, argument, result)
             return result
 
     return handle if is_async(handler) else handle_in_thread

@@ -132,14 +132,14 @@ class ProducerSpans:
     def on_encode(self, batch: ProducerBatch) -> None:
         """Start traces with some messages of a batch."""
         while self._gap is not None and self._gap < len(batch.bodies):
-            if self._spans.may_begin():
-                self._begin(batch, self._gap)
+            if self._spans.may_start_trace():
+                self._start_trace(batch, self._gap)
             gap = self._spans.next_gap()
             self._gap = None if gap is None else self._gap + 1 + gap
         if self._gap is not None:
             self._gap -= len(batch.bodies)
 
-    def _begin(self, batch: ProducerBatch, index: int) -> None:
+    def _start_trace(self, batch: ProducerBatch, index: int) -> None:
         if not _has_room(batch, index):
             return
         attributes = {"messaging.destination.name": batch.batch_queue.topic}

@@ -105,7 +105,7 @@ class SpanStarter:
         # Geometric distribution: drawn once per traced message, not once per message.
         return int(math.log(1 - self._random.random()) / math.log1p(-self._ratio))
 
-    def may_begin(self) -> bool:
+    def may_start_trace(self) -> bool:
         """Return whether one more trace may start now, and count it."""
         now, most = self._clock(), self._traces_per_second_max
         self._allowed = min(max(most, 1), self._allowed + (now - self._allowed_at) * most)
@@ -117,7 +117,7 @@ class SpanStarter:
 
     def chooses(self) -> bool:
         """Return whether a single send outside sampled spans starts a trace."""
-        return self._random.random() < self._ratio and self.may_begin()
+        return self._random.random() < self._ratio and self.may_start_trace()
 
     def start(
         self,

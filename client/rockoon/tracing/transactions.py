@@ -16,7 +16,7 @@ from rockoon_core.message_queue import MessageQueue
 from rockoon_format.properties import TRACEPARENT
 
 # Open transactions with a span; above this, the end of the oldest gets no span.
-BEGUN_MAX = 10_000
+CONTEXTS_MAX = 10_000
 
 
 class TransactionSpans:
@@ -25,7 +25,7 @@ class TransactionSpans:
     def __init__(self, spans: SpanStarter) -> None:
         self._spans = spans
         # Span contexts of open transactions, by message id, oldest first.
-        self._begun: dict[str, SpanContext] = {}
+        self._contexts: dict[str, SpanContext] = {}
 
     def on_begin(
         self, topic: str, properties: Mapping[str, str] | None
@@ -38,13 +38,13 @@ class TransactionSpans:
     def _storing(self, span: Span, properties: Mapping[str, str]) -> "Iterator[TracedHalf]":
         context = {TRACEPARENT: traceparent_of(span.get_span_context())}
         with calls_within(span):
-            yield TracedHalf(span, {**properties, **context}, self._begun)
+            yield TracedHalf(span, {**properties, **context}, self._contexts)
 
     def on_end(
         self, message_id: str, topic: str, resolution: str
     ) -> AbstractContextManager[object]:
         """Return a span around the end of a transaction; its parent is the half message's span."""
-        context = self._begun.pop(message_id, None)
+        context = self._contexts.pop(message_id, None)
         if context is None:
             return nullcontext()
         attributes = {"messaging.destination.name": topic}
@@ -67,11 +67,11 @@ class TracedHalf:
 
     span: Span
     properties: Mapping[str, str]
-    begun: dict[str, SpanContext]
-    """`TransactionSpans._begun`, in which the end finds the span."""
+    contexts: dict[str, SpanContext]
+    """`TransactionSpans._contexts`, in which the end finds the span."""
 
     def on_stored(self, message_id: str, queue: MessageQueue) -> None:
         self.span.set_attributes({"messaging.message.id": message_id, **queue_attributes(queue)})
-        self.begun[message_id] = self.span.get_span_context()
-        if len(self.begun) > BEGUN_MAX:
-            del self.begun[next(iter(self.begun))]
+        self.contexts[message_id] = self.span.get_span_context()
+        if len(self.contexts) > CONTEXTS_MAX:
+            del self.contexts[next(iter(self.contexts))]

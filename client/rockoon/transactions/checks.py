@@ -110,7 +110,7 @@ class TransactionChecks:
                         backoff.reset()
                         self.asking.add(broker)
                         if check.frame:
-                            await self._begin(broker, check)
+                            await self._start_check(broker, check)
                 finally:
                     self.asking.discard(broker)
                     call.cancel()
@@ -122,7 +122,7 @@ class TransactionChecks:
                 log.debug("transaction checks at %s: %s", broker, absent)
             await asyncio.sleep(backoff.next_seconds())
 
-    async def _begin(self, broker: str, check: TransactionCheck) -> None:
+    async def _start_check(self, broker: str, check: TransactionCheck) -> None:
         # While all slots are in use nothing is read, and the broker asks another producer.
         await self._slots.acquire()
         task = self._cluster.tasks.create_task(self._run(broker, check))

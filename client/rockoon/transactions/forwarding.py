@@ -54,7 +54,7 @@ class ForwardedTransactions(TransactionalProducer):
         """
         extras = (properties, b"")
         check_extras(extras, PROPERTY_CRC_BYTES)
-        transaction = await self._begin(topic, body, extras, None, ordering_key)
+        transaction = await self._store_half(topic, body, extras, None, ordering_key)
         # This producer does not end the transaction: checks go to the gateway's clients.
         self._open.pop(transaction.message_id, None)
         return transaction.half
@@ -72,7 +72,7 @@ class ForwardedTransactions(TransactionalProducer):
             TransactionNotFound: the group has and had no half message there.
             RockoonError: no broker has confirmed it.
         """
-        await self._tell(half, resolution, from_check=from_check)
+        await self._send_end(half, resolution, from_check=from_check)
 
     async def _ready_encoder(self) -> BatchEncoder:
         if self._encoder is None:

@@ -87,7 +87,7 @@ __all__ = ["Resolution", "Transaction", "TransactionalProducer"]
 log = limited(logging.getLogger(__name__))
 
 # Ends that no broker has confirmed, kept for later checks: at most this many.
-_UNTOLD_MAX = 10_000
+_UNCONFIRMED_MAX = 10_000
 # Timeout of one attempt of a call; the delivery timeout is for all attempts.
 _TRY_SECONDS_MAX = 10.0
 
@@ -154,7 +154,7 @@ class TransactionalProducer(ClosedOnExit):
         # Knowledge of this producer that needs no user check, by message id.
         self._open: dict[str, Transaction] = {}
         self._sending: set[str] = set()
-        self._untold: OrderedDict[str, Resolution] = OrderedDict()
+        self._unconfirmed: OrderedDict[str, Resolution] = OrderedDict()
         self._hooks = None if cluster.hooks is None else cluster.hooks.for_transactions()
         self._is_closed = False
         self._refused_in_child: str | None = None
@@ -267,12 +267,12 @@ class TransactionalProducer(ClosedOnExit):
             if half is not None:
                 properties = half.properties
             extras = self._extras(keys, tags, properties, check_after_seconds)
-            transaction = await self._begin(topic, body, extras, queue, ordering_key)
+            transaction = await self._store_half(topic, body, extras, queue, ordering_key)
             if half is not None:
                 half.on_stored(transaction.message_id, transaction.queue)
             return transaction
 
-    async def _begin(
+    async def _store_half(
         self,
         topic: str,
         body: Body,
@@ -394,10 +394,10 @@ class TransactionalProducer(ClosedOnExit):
             )
         except RockoonError as error:
             if isinstance(error, _AMBIGUOUS):
-                self._keep_untold(message_id, Resolution.ROLLBACK)
+                self._record_unconfirmed(message_id, Resolution.ROLLBACK)
             raise
         except asyncio.CancelledError:
-            self._keep_untold(message_id, Resolution.ROLLBACK)
+            self._record_unconfirmed(message_id, Resolution.ROLLBACK)
             raise
         finally:
             self._sending.discard(message_id)
@@ -432,10 +432,10 @@ class TransactionalProducer(ClosedOnExit):
             self._encoder = self._encoder or BatchEncoder(host, self._instance_hash, self._clock)
         return self._encoder
 
-    def _keep_untold(self, message_id: str, resolution: Resolution) -> None:
-        self._untold[message_id] = resolution
-        while len(self._untold) > _UNTOLD_MAX:
-            self._untold.popitem(last=False)
+    def _record_unconfirmed(self, message_id: str, resolution: Resolution) -> None:
+        self._unconfirmed[message_id] = resolution
+        while len(self._unconfirmed) > _UNCONFIRMED_MAX:
+            self._unconfirmed.popitem(last=False)
 
     # Ends
 
@@ -444,23 +444,23 @@ class TransactionalProducer(ClosedOnExit):
         hooks, name = self._hooks, resolution.name.lower()
         try:
             with nullcontext() if hooks is None else hooks.on_end(message_id, topic, name):
-                reply = await self._tell(transaction.half, resolution, from_check=False)
+                reply = await self._send_end(transaction.half, resolution, from_check=False)
         except (TransactionEnded, TransactionNotFound):
             raise
         except BaseException:
-            self._keep_untold(message_id, resolution)
+            self._record_unconfirmed(message_id, resolution)
             raise
         finally:
             self._open.pop(message_id, None)
-        self._untold.pop(message_id, None)
+        self._unconfirmed.pop(message_id, None)
         return reply
 
     async def _answer(self, message_id: str, half: HalfPosition, resolution: Resolution) -> None:
-        await self._tell(half, resolution, from_check=True)
+        await self._send_end(half, resolution, from_check=True)
         if resolution is not Resolution.UNKNOWN:
-            self._untold.pop(message_id, None)
+            self._unconfirmed.pop(message_id, None)
 
-    async def _tell(
+    async def _send_end(
         self, half: HalfPosition, resolution: Resolution, *, from_check: bool
     ) -> EndTransactionReply:
         """Send the end of a transaction; retry until the broker has confirmed it."""
@@ -474,7 +474,7 @@ class TransactionalProducer(ClosedOnExit):
             from_check=from_check,
         )
 
-        async def tell() -> EndTransactionReply:
+        async def send_once() -> EndTransactionReply:
             stub = await self._cluster.wait_broker(half.broker, max(deadline - loop.time(), 0))
             reply: EndTransactionReply = await self._cluster.call(
                 stub.EndTransaction,
@@ -485,7 +485,7 @@ class TransactionalProducer(ClosedOnExit):
             )
             return reply
 
-        return await retried(tell, self._timeout_seconds)
+        return await retried(send_once, self._timeout_seconds)
 
     async def _roll_back(self, transaction: Transaction) -> None:
         """Roll back after an exception; an error of the rollback must not replace it."""
@@ -501,7 +501,7 @@ class TransactionalProducer(ClosedOnExit):
             return transaction.resolution
         if message_id in self._sending:
             return Resolution.UNKNOWN
-        return self._untold.get(message_id)
+        return self._unconfirmed.get(message_id)
 
     def _try_seconds(self, deadline: float) -> float:
         left = deadline - asyncio.get_running_loop().time()

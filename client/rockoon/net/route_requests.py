@@ -17,7 +17,7 @@ TOPICS_PER_CALL_MAX = 1000
 CHANGES_MAX = 1000
 
 
-class RouteQuestions:
+class RouteRequests:
     """Requests routes from nameservers and adds their topics to the watch.
 
     Args:

@@ -32,17 +32,17 @@ class Pauses:
         return pause
 
 
-class Attendance:
+class Supervisor:
     """Supervises a cluster, on the thread that owns it.
 
     Args:
         cluster: a started cluster.
-        say: prints a message for the operator.
+        report: prints a message for the operator.
     """
 
-    def __init__(self, cluster: LocalCluster, say: Callable[[str], None]) -> None:
+    def __init__(self, cluster: LocalCluster, report: Callable[[str], None]) -> None:
         self._cluster = cluster
-        self._say = say
+        self._report = report
         self._events: queue.SimpleQueue[NodeEnded | Request] = queue.SimpleQueue()
         self._pauses = Pauses()
         # Node → time of its restart, on the monotonic clock.
@@ -72,11 +72,11 @@ class Attendance:
         while (ended := self._cluster.wait_node_ended()) is not None:
             self._events.put(ended)
 
-    def _ended(self, node: str, how: str) -> None:
+    def _ended(self, node: str, reason: str) -> None:
         now = time.monotonic()
         pause = self._pauses.ended(node, now)
         self._due[node] = now + pause
-        self._say(f"{how}\nrestarting {node} in {pause:g} s")
+        self._report(f"{reason}\nrestarting {node} in {pause:g} s")
 
     def _start_due(self) -> None:
         now = time.monotonic()
@@ -87,7 +87,7 @@ class Attendance:
             except LocalClusterError as failure:
                 self._ended(node, str(failure))
             else:
-                self._say(f"{node} runs again, as process {self._cluster.node(node).pid}")
+                self._report(f"{node} runs again, as process {self._cluster.node(node).pid}")
 
     def _answer(self, request: Request) -> None:
         try:
@@ -98,7 +98,7 @@ class Attendance:
         except BaseException:
             request.answer(error="the cluster is stopping")
             raise
-        self._say(f"{done}, as requested from another terminal")
+        self._report(f"{done}, as requested from another terminal")
         request.answer(done=done)
 
     def _do(self, action: str, name: str) -> str:
