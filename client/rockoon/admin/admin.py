@@ -9,6 +9,7 @@ If a node does not answer, the result has its error instead of its data.
 import secrets
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from rockoon.admin import reads
@@ -24,11 +25,10 @@ from rockoon.admin.descriptions import (
 )
 from rockoon.admin.group_clients import GroupClient, group_clients
 from rockoon.admin.lags import GroupLag, all_lags
-from rockoon.admin.new_topics import create_topics
 from rockoon.admin.offset_calls import ask_offset_service
 from rockoon.admin.stored_messages import StoredMessages
 from rockoon.bounds import check_epoch_ms
-from rockoon.errors import GroupHasMembers, GroupNotFound
+from rockoon.errors import GroupHasMembers, GroupNotFound, RockoonError, from_wire
 from rockoon.net.routes import TopicRoute
 from rockoon.text_checks import refuses_invalid_text
 from rockoon.transactions.listing import BrokerTransactions, pending_transactions
@@ -42,6 +42,8 @@ from rockoon_proto.v1.in_flight_pb2 import (
 from rockoon_proto.v1.nameserver_pb2 import (
     CreateGroupRequest,
     CreateTopicRequest,
+    CreateTopicsReply,
+    CreateTopicsRequest,
     DeleteGroupRequest,
     DeleteTopicRequest,
     Group,
@@ -78,6 +80,10 @@ if TYPE_CHECKING:
     from rockoon.admin.dead_letters import DeadLetters
     from rockoon.admin.logs import LogAdmin
     from rockoon.net.connection import Connection
+
+
+TOPICS_PER_CALL_MAX = 1024
+CREATE_SECONDS_MAX = 60.0
 
 
 @refuses_invalid_text
@@ -172,7 +178,7 @@ class Admin:
             InvalidTopicName, TopicExists, BrokerNotFound, EtcdUnavailable: the first refusal; all
                 other topics were created. With `if_absent`, the call can be repeated.
         """
-        routes = await create_topics(
+        routes = await _create_topics(
             self._cluster,
             names,
             CreateTopicRequest(
@@ -624,3 +630,35 @@ def _reset_request(
         queues=[queue_to_wire(each) for each in queues],
         member=member,
     )
+
+
+async def _create_topics(
+    connection: "Connection", names: Iterable[str], alike: CreateTopicRequest
+) -> list[TopicRoute]:
+    """Create topics; see `Admin.create_topics`.
+
+    Args:
+        connection: an open connection.
+        names: names of the topics.
+        alike: the request for each topic, without its name.
+    """
+    routes: list[TopicRoute] = []
+    refusal: RockoonError | None = None
+    rest = iter(names)
+    while some := list(islice(rest, TOPICS_PER_CALL_MAX)):
+        request = CreateTopicsRequest()
+        for name in some:
+            asked = request.topics.add()
+            asked.CopyFrom(alike)
+            asked.config.name = name
+        reply: CreateTopicsReply = await connection.call_nameserver(
+            "CreateTopics", request, timeout_seconds=CREATE_SECONDS_MAX
+        )
+        for result in reply.results:
+            if not result.HasField("error"):
+                routes.append(TopicRoute.from_wire(result.topic))
+            elif refusal is None:
+                refusal = from_wire(result.error)
+    if refusal is not None:
+        raise refusal
+    return routes

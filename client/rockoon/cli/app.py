@@ -37,13 +37,52 @@ from rockoon.cli.examples import add_examples
 from rockoon.cli.failures import FAILED, complain, report
 from rockoon.cli.output import counted
 from rockoon.cli.session import DEFAULT_NAMESERVERS, AsJson, Nameservers, with_cluster
-from rockoon.cli.tls import TlsCa, TlsCertificate, TlsKey, TlsServerName, set_tls
 
 if TYPE_CHECKING:
     from rockoon.admin.descriptions import ClusterStatus
     from rockoon.cli.produce import Tally
     from rockoon.cli.watch import Report
     from rockoon.cluster import Cluster
+
+TlsCa = Annotated[
+    str,
+    typer.Option(
+        metavar="FILE",
+        show_default=False,
+        help="Use TLS; file with the CA certificates of the servers (or ROCKOON_TLS_CA).",
+    ),
+]
+TlsCertificate = Annotated[
+    str,
+    typer.Option(
+        metavar="FILE",
+        show_default=False,
+        help="Client certificate, for mutual TLS (or ROCKOON_TLS_CERTIFICATE).",
+    ),
+]
+TlsKey = Annotated[
+    str,
+    typer.Option(metavar="FILE", show_default=False, help="Its private key (or ROCKOON_TLS_KEY)."),
+]
+TlsServerName = Annotated[
+    str,
+    typer.Option(
+        metavar="NAME",
+        show_default=False,
+        help="Name in the servers' certificates, if it is not the host of their address "
+        "(or ROCKOON_TLS_SERVER_NAME).",
+    ),
+]
+
+
+def set_tls(ca: str, certificate: str, key: str, server_name: str) -> None:
+    """Set the environment variables that `connect` reads, also in processes that this command
+    starts."""
+    values = {"CA": ca, "CERTIFICATE": certificate, "KEY": key, "SERVER_NAME": server_name}
+    for name, value in values.items():
+        if value:
+            os.environ[f"ROCKOON_TLS_{name}"] = value
+
 
 app = typer.Typer(
     name="rockoon",
@@ -515,8 +554,13 @@ def consume(
 
     The command stops at the end of the topic; with --follow it waits for more, until Ctrl-C.
     """
-    from rockoon.cli.consume import Screen, StartOption, consume_in_group, consume_without_group
-    from rockoon.cli.message_filter import filter_of
+    from rockoon.cli.consume import (
+        Screen,
+        StartOption,
+        consume_in_group,
+        consume_without_group,
+        filter_of,
+    )
 
     wanted = filter_of(topic, tags, sql)
     start = StartOption(place) if place is not None else None

@@ -4,10 +4,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rockoon.cli.compaction import compaction_sentences
 from rockoon.cli.output import for_humans, print_json, print_wrapped
 from rockoon.cli.session import DEFAULT_NAMESERVERS, AsJson, Nameservers, with_cluster
-from rockoon.cli.status import broker_json, node_json
+from rockoon.cli.status import broker_json, compaction_sentences, node_json
 
 if TYPE_CHECKING:
     from rockoon.admin.descriptions import NodeStatus

@@ -7,10 +7,12 @@ import sys
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+import typer
+
+from rockoon.cli.arguments import parse_start
 from rockoon.cli.failures import complain
 from rockoon.cli.interrupt import Interrupt, wait_set
 from rockoon.cli.session import find_topic
-from rockoon.cli.start_place import parse_start
 
 if TYPE_CHECKING:
     from rockoon.cluster import Cluster
@@ -300,3 +302,26 @@ async def wait_read(
         await asyncio.sleep(LOOK_SECONDS)
     if warn:
         warn_if_skipping(consumer)
+
+
+def filter_of(topic: str, tags: str, sql: str | None) -> str:
+    """Return the filter expression for `--tags` and `--sql`.
+
+    Raises:
+        typer.BadParameter: `sql` is not a valid expression, or tags are set too.
+    """
+    if sql is None:
+        return tags
+    from rockoon.errors import InvalidExpression
+    from rockoon.subscription import ALL, Sql, Subscription
+
+    if tags != ALL:
+        raise typer.BadParameter(
+            "cannot be combined with --tags: write TAGS IN ('new', 'paid') in the expression",
+            param_hint="--sql",
+        )
+    try:
+        Subscription.sql(topic, sql)
+    except InvalidExpression as failure:
+        raise typer.BadParameter(str(failure), param_hint="--sql") from failure
+    return Sql(sql)

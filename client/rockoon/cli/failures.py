@@ -8,7 +8,7 @@ import sys
 UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 FAILED = 1
-WRONG_USAGE = 2
+
 INTERRUPTED = 130
 
 

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from rockoon.cli.arguments import parse_pairs
+from rockoon.cli.arguments import parse_pairs, parse_start
 from rockoon.cli.group_settings import (
     RETRY_DELAYS,
     Settings,
@@ -24,7 +24,6 @@ from rockoon.cli.session import (
     confirm,
     with_cluster,
 )
-from rockoon.cli.start_place import parse_start
 from rockoon_core.group_settings import GROUP_SETTINGS
 
 if TYPE_CHECKING:

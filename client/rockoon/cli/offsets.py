@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rockoon.cli.arguments import parse_queue
-from rockoon.cli.confirmed_reset import WantedReset
 from rockoon.cli.failures import CommandError
 from rockoon.cli.lag import lag_json, show_lag
 from rockoon.cli.output import local_time, print_json, print_table
-from rockoon.cli.reset_target import read_target
+from rockoon.cli.resets import WantedReset, read_target
 from rockoon.cli.session import (
     DEFAULT_NAMESERVERS,
     AsJson,
@@ -127,9 +126,7 @@ def reset(
         str,
         typer.Option(metavar="NAME", help="Only this member's own progress (default: all)."),
     ] = "",
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan, change nothing.")] = (
-        False
-    ),
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show the plan.")] = False,
     operator: Operator = "",
     yes: Yes = False,
     as_json: AsJson = False,

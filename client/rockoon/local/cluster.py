@@ -7,6 +7,7 @@ until the services it needs are up. Processes stop from right to left, each colu
 """
 
 import asyncio
+import contextlib
 import importlib
 import os
 import queue
@@ -15,10 +16,10 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from types import TracebackType
+from typing import TYPE_CHECKING, NoReturn, Self
 
 from rockoon.local.directory import ClusterDirectory, NodeRecord
-from rockoon.local.entering import Startable
 from rockoon.local.moved_routes import move_routes
 from rockoon.local.node_maker import NodeMaker, Settings
 from rockoon.local.node_plan import (
@@ -43,7 +44,7 @@ READY_SECONDS_MAX = 60.0
 OFFSET = "offset"
 
 
-class LocalCluster(Startable):
+class LocalCluster:
     """A Rockoon cluster on this machine, with one operating system process per node.
 
         async with LocalCluster(brokers=2) as cluster:
@@ -126,6 +127,38 @@ class LocalCluster(Startable):
         # threads only add to `_ended`.
         self._nodes: dict[str, Node] = {}
         self._ended: queue.SimpleQueue[NodeEnded] = queue.SimpleQueue()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        failure: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    async def __aenter__(self) -> Self:
+        starting = asyncio.get_running_loop().run_in_executor(None, self.start)
+        try:
+            await asyncio.shield(starting)
+        except asyncio.CancelledError:
+            # The thread cannot be interrupted, and the processes that it starts would remain.
+            with contextlib.suppress(LocalClusterError):
+                await starting
+                await asyncio.to_thread(self.stop)
+            raise
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        failure: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await asyncio.to_thread(self.stop)
 
     # State
 

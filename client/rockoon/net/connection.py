@@ -25,9 +25,10 @@ from rockoon.errors import (
 )
 from rockoon.net.access import AccessKey
 from rockoon.net.addresses import reachable
-from rockoon.net.broker_stub import broker_stub
+from rockoon.net.append_replies import append_reply
 from rockoon.net.calls_in_flight import CallsInFlight, Moved
 from rockoon.net.forks import Forkable, watch_forks
+from rockoon.net.large_replies import pull_stream_reply
 from rockoon.net.route_requests import RouteRequests
 from rockoon.net.route_watch import RouteWatch
 from rockoon.net.routes import TopicRoute
@@ -39,6 +40,8 @@ from rockoon_core.nameservers import call_any
 from rockoon_core.protocol import CLUSTER_METADATA_KEY
 from rockoon_core.repeated_lines import limited
 from rockoon_core.signature import Credentials
+from rockoon_proto.v1.broker_pb2 import PullStreamRequest
+from rockoon_proto.v1.broker_pb2_grpc import BrokerStub
 from rockoon_proto.v1.in_flight_pb2_grpc import InFlightServiceStub
 from rockoon_proto.v1.nameserver_pb2_grpc import NameServerStub
 from rockoon_proto.v1.offset_pb2_grpc import OffsetServiceStub
@@ -61,6 +64,20 @@ UNLISTED_SECONDS = 5.0
 
 Request = TypeVar("Request")
 Reply = TypeVar("Reply")
+
+
+_SERVICE = "/rockoon.v1.Broker/"
+
+
+def broker_stub(channel: Any) -> BrokerStub:
+    """Return a stub whose AppendStream sends bytes and yields `Answers`, and whose PullStream
+    yields `Replies`."""
+    stub: BrokerStub = BrokerStub(channel)
+    stub.AppendStream = channel.stream_stream(f"{_SERVICE}AppendStream", None, append_reply)
+    stub.PullStream = channel.stream_stream(
+        f"{_SERVICE}PullStream", PullStreamRequest.SerializeToString, pull_stream_reply
+    )
+    return stub
 
 
 class Closable(Forkable, Protocol):

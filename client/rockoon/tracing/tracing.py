@@ -25,8 +25,7 @@ from typing import Any
 from opentelemetry.trace import SpanKind, TracerProvider
 
 from rockoon.message import Batch
-from rockoon.tracing.commits import CommitSpans
-from rockoon.tracing.handler import traced_handler
+from rockoon.tracing.consumer import CommitSpans, traced_handler
 from rockoon.tracing.producer import ProducerSpans
 from rockoon.tracing.spans import (
     RATIO,
