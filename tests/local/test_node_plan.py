@@ -6,13 +6,13 @@ import pytest
 
 from rockoon.local.directory import ClusterDirectory, NodeRecord
 from rockoon.local.node_plan import choose_copies, replica_names
-from rockoon.local.process import Kind, LocalClusterError
+from rockoon.local.process import LocalClusterError, NodeKind
 
 LOG = "broker-a"
 
 
 def replicas(*names: str) -> list[NodeRecord]:
-    return [NodeRecord(name, Kind.BROKER, 1, LOG if name != LOG else "") for name in names]
+    return [NodeRecord(name, NodeKind.BROKER, 1, LOG if name != LOG else "") for name in names]
 
 
 @pytest.mark.parametrize(

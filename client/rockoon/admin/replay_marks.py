@@ -52,12 +52,12 @@ class ReplayMarks:
         Raises:
             MarksFull: the text exceeds `TEXT_BYTES_MAX`.
         """
-        said = ",".join(f"{a}" if a == b else f"{a}-{b}" for a, b in self._ranges)
-        if len(said) > TEXT_BYTES_MAX:
+        ranges_text = ",".join(f"{a}" if a == b else f"{a}-{b}" for a, b in self._ranges)
+        if len(ranges_text) > TEXT_BYTES_MAX:
             raise MarksFull(
                 f"{len(self._ranges)} scattered messages do not fit: replay the others too"
             )
-        return said
+        return ranges_text
 
     def __contains__(self, offset: int) -> bool:
         return offset < self.low or any(a <= offset <= b for a, b in self._ranges)

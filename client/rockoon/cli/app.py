@@ -41,7 +41,7 @@ from rockoon.cli.session import DEFAULT_NAMESERVERS, AsJson, Nameservers, with_c
 if TYPE_CHECKING:
     from rockoon.admin.descriptions import ClusterStatus
     from rockoon.cli.produce import Tally
-    from rockoon.cli.watch import Report
+    from rockoon.cli.watch import WatchedReport
     from rockoon.cluster import Cluster
 
 TlsCa = Annotated[
@@ -395,7 +395,7 @@ def lag(
         raise typer.BadParameter("it cannot be combined with GROUP", param_hint="--limit")
     rows_max = limit or rows_that_fit(is_watch=watch_seconds is not None and not as_json)
 
-    async def ask(cluster: "Cluster") -> "Report":
+    async def ask(cluster: "Cluster") -> "WatchedReport":
         if group:
             return await report_group(cluster, group, topic, bound_ms)
         return await report_groups(cluster, rows_max, bound_ms)

@@ -89,7 +89,7 @@ def encode(message: "Message") -> bytes:
 
 def fields_of(message: "Message") -> dict[str, Any]:
     """Return all fields of a message, for JSON."""
-    said: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "topic": message.topic,
         "broker": message.queue.broker,
         "queue_id": message.queue.queue_id,
@@ -104,10 +104,10 @@ def fields_of(message: "Message") -> dict[str, Any]:
         "properties": message.properties,
     }
     try:
-        said["body"] = message.body.decode()
+        fields["body"] = message.body.decode()
     except UnicodeDecodeError:
-        said["body_hex"] = message.body.hex()
-    return said
+        fields["body_hex"] = message.body.hex()
+    return fields
 
 
 async def consume_without_group(

@@ -300,7 +300,7 @@ def preview(letter: "DeadLetter", characters_max: int) -> str:
 
 def letter_json(letter: "DeadLetter") -> dict[str, Any]:
     message = letter.message
-    said: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "dead_letter_id": letter.dead_letter_id,
         "message_id": message.message_id,
         "origin_message_id": message.origin_message_id,
@@ -317,6 +317,6 @@ def letter_json(letter: "DeadLetter") -> dict[str, Any]:
     }
     body = body_of(letter)
     try:
-        return said | {"body": body.decode()}
+        return fields | {"body": body.decode()}
     except UnicodeDecodeError:
-        return said | {"body_hex": body.hex()}
+        return fields | {"body_hex": body.hex()}

@@ -106,7 +106,7 @@ class GroupRow:
 
 
 @dataclass(frozen=True, slots=True)
-class GroupsReport:
+class GroupLagsReport:
     """Lag of all groups.
 
     Attributes:
@@ -136,7 +136,7 @@ class GroupsReport:
         }
 
 
-async def report_groups(cluster: "Cluster", rows_max: int, bound_ms: int | None) -> GroupsReport:
+async def report_groups(cluster: "Cluster", rows_max: int, bound_ms: int | None) -> GroupLagsReport:
     """Return the lag of all groups.
 
     Args:
@@ -152,7 +152,7 @@ async def report_groups(cluster: "Cluster", rows_max: int, bound_ms: int | None)
         first = endangered[0]
         danger = f"group {first.group}: {first.danger}" + and_more(len(endangered) - 1, "group")
     left_out = max(len(rows) - rows_max, 0)
-    return GroupsReport(rows[:rows_max], left_out, danger)
+    return GroupLagsReport(rows[:rows_max], left_out, danger)
 
 
 def row_of(found: "GroupLag", bound_ms: int | None) -> GroupRow:

@@ -43,14 +43,14 @@ def members(
     queues: dict[str, list[str]] = defaultdict(list)
     for lock in held.locks:
         queues[lock.owner].append(queue_text(lock))
-    said = [*contradictions(alive), *readers.filter_conflicts]
+    conflicts = [*contradictions(alive), *readers.filter_conflicts]
     if as_json:
         print_json(
             {
                 "members": [member_json(each, queues[each.member_id]) for each in alive],
                 "clients": clients_json(clients),
                 "receivers": receivers_json(readers.receivers),
-                "contradictions": said,
+                "contradictions": conflicts,
             }
         )
         return
@@ -59,7 +59,7 @@ def members(
     if alive and clients:
         print()
     show_clients(clients)
-    show_conflicts(said)
+    show_conflicts(conflicts)
 
 
 def show_members(members: "Iterable[Member]", queues: Mapping[str, list[str]]) -> None:

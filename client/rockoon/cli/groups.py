@@ -190,13 +190,13 @@ def describe(
     async def work(cluster: "Cluster") -> "GroupDescription":
         return await cluster.admin.describe_group(name)
 
-    said = with_cluster(nameservers, work)
-    conflicts = [*contradictions(said.members), *said.filter_conflicts]
+    description = with_cluster(nameservers, work)
+    conflicts = [*contradictions(description.members), *description.filter_conflicts]
     if as_json:
         print_json(
-            config_json(said.group)
+            config_json(description.group)
             | {
-                "topics": dict(said.topics),
+                "topics": dict(description.topics),
                 "members": [
                     {
                         "member_id": member.member_id,
@@ -206,16 +206,16 @@ def describe(
                         "heard_at_ms": member.heard_at_ms,
                         "subscriptions": {s.topic: s.expression for s in member.subscriptions},
                     }
-                    for member in said.members
+                    for member in description.members
                 ],
-                "clients": clients_json(said.clients),
-                "receivers": receivers_json(said.receivers),
+                "clients": clients_json(description.clients),
+                "receivers": receivers_json(description.receivers),
                 "contradictions": conflicts,
             }
-            | lag_json(said.lag)
+            | lag_json(description.lag)
         )
         return
-    config = said.group.config
+    config = description.group.config
     print(f"group {name}: starts from {policy_text(config)}")
     if config.consume_disabled:
         print(f"paused; to resume: rockoon group resume {name}")
@@ -224,15 +224,15 @@ def describe(
         default = "the cluster's" if row.default is None else row.default
         print(f"{row.option[2:]}: {f'{default} (default)' if value is None else value}")
     print(f"retry-delays: {delays_text(config) or 'as in RocketMQ (default)'}")
-    print(f"reads: {', '.join(sorted(said.topics)) or 'nothing yet'}\n")
-    if said.members or not said.clients:
-        show_members(said.members)
-    if said.members and said.clients:
+    print(f"reads: {', '.join(sorted(description.topics)) or 'nothing yet'}\n")
+    if description.members or not description.clients:
+        show_members(description.members)
+    if description.members and description.clients:
         print()
-    show_clients(said.clients)
+    show_clients(description.clients)
     show_conflicts(conflicts)
     print()
-    show_lag(said.lag)
+    show_lag(description.lag)
 
 
 def show_members(members: "Iterable[Member]") -> None:

@@ -77,15 +77,15 @@ def lag_json(reply: "LagReply") -> dict[str, Any]:
 
 
 def queue_lag_json(lag: "QueueLag") -> dict[str, Any]:
-    said: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "topic": lag.queue.topic,
         "broker": lag.queue.broker,
         "queue_id": lag.queue.queue_id,
         "member": lag.member or None,
     }
     if not lag.known:
-        return said | {"unknown_because": lag.unknown_because}
-    return said | {
+        return fields | {"unknown_because": lag.unknown_because}
+    return fields | {
         "min_offset": lag.min_offset,
         "max_offset": lag.max_offset,
         "committed_offset": optional_field(lag, "committed_offset"),

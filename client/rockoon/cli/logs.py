@@ -285,11 +285,11 @@ def pending_requests(log: "LogDescription") -> Iterator[str]:
         yield f"{new} is to replace {old}"
         if joins in known and not known[joins].address:
             yield f"... but {new} is AWAY: start it"
-    if (log.moves or len(log.in_sync) != log.copies) and is_unled(log):
+    if (log.moves or len(log.in_sync) != log.copies) and lacks_leader(log):
         yield "... which the leader does, once there is one"
 
 
-def is_unled(log: "LogDescription") -> bool:
+def lacks_leader(log: "LogDescription") -> bool:
     """Return whether the log has no leader, or its leader is not reachable."""
     return log.leader is None or log.leader.address is None
 

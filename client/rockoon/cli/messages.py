@@ -245,10 +245,10 @@ def found_json(found: "FoundMessages", all_readers: "Sequence[Readers]") -> dict
 def message_json(message: "Message", readers: "Readers") -> dict[str, Any]:
     from rockoon.cli.consume import fields_of
 
-    said = fields_of(message)
+    fields = fields_of(message)
     if isinstance(readers, Exception):
-        return said | {"readers": None, "readers_unknown_because": str(readers)}
-    return said | {
+        return fields | {"readers": None, "readers_unknown_because": str(readers)}
+    return fields | {
         "readers": [
             {
                 "group": reader.group,

@@ -11,7 +11,7 @@ from rockoon.cli.arguments import parse_queue
 from rockoon.cli.failures import CommandError
 from rockoon.cli.lag import lag_json, show_lag
 from rockoon.cli.output import local_time, print_json, print_table
-from rockoon.cli.resets import WantedReset, read_target
+from rockoon.cli.resets import OperatorReset, read_target
 from rockoon.cli.session import (
     DEFAULT_NAMESERVERS,
     AsJson,
@@ -154,7 +154,7 @@ def reset(
 
         queues = [MessageQueue(topic, *each) for each in named]
         who = "" if dry_run else operator or login()
-        wanted = WantedReset(cluster, group, topic, target, queues, member, who)
+        wanted = OperatorReset(cluster, group, topic, target, queues, member, who)
         show = None if as_json else show_plan
         return await wanted.carry_out(yes=yes, dry_run=dry_run, show=show)
 

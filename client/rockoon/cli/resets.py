@@ -26,7 +26,7 @@ QUESTIONS_MAX = 3
 
 
 @dataclass(frozen=True)
-class WantedReset:
+class OperatorReset:
     """A requested reset.
 
     Attributes:

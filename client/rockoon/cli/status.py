@@ -37,8 +37,8 @@ def show_status(status: "ClusterStatus") -> None:
         for sentence in compaction_sentences(each.broker) if each.broker is not None else ():
             print(f"{each.name}: {sentence}")
     for log in status.logs:
-        if (said := state(log.log)) != "led":
-            print(f"log {log.log.name}: {said}")
+        if (log_state := state(log.log)) != "led":
+            print(f"log {log.log.name}: {log_state}")
         for sentence in troubles(log.log, log.standings):
             print(sentence)
     if not status.brokers:
@@ -93,20 +93,20 @@ def copy_rows(status: "LogStatus") -> Iterator[tuple[Any, ...]]:
     for each in status.log.replicas:
         standing, lag = status.standings.get(each.id), lags.get(each.id)
         if each.halted:
-            is_so = "HALTED: see below"
+            copy_state = "HALTED: see below"
         elif not each.address:
-            is_so = "AWAY"
+            copy_state = "AWAY"
         elif standing is None:
-            is_so = "DOWN"
+            copy_state = "DOWN"
         else:
-            is_so = role(each) if standing.ready else f"{role(each)}, NOT READY: see below"
+            copy_state = role(each) if standing.ready else f"{role(each)}, NOT READY: see below"
         figures = None
         if standing is not None:
             behind = lag.bytes if lag is not None else None
             figures = f"log ends at {standing.end}"
             if behind is not None:
                 figures += f", {for_humans(behind)} behind" if behind else ", level"
-        yield ("copy", each.name, each.address or None, is_so, figures)
+        yield ("copy", each.name, each.address or None, copy_state, figures)
 
 
 def up(status: "NodeStatus") -> str:
@@ -151,7 +151,7 @@ def status_json(status: "ClusterStatus") -> dict[str, Any]:
 
 
 def node_json(status: "NodeStatus") -> dict[str, Any]:
-    said: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "name": status.name,
         "address": status.address,
         "up": status.error is None,
@@ -159,13 +159,13 @@ def node_json(status: "NodeStatus") -> dict[str, Any]:
         "problems": list(status.problems),
     }
     if status.node is not None:
-        said |= {
+        fields |= {
             "store_id": status.node.store_id,
             "started_at_ms": status.node.started_at_ms,
             "version": status.node.version,
             "external_address": status.node.external_address or None,
         }
-    return said
+    return fields
 
 
 def broker_json(answer: "DescribeBrokerReply") -> dict[str, Any]:

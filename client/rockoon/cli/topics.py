@@ -266,16 +266,16 @@ def route_json(route: "TopicRoute") -> dict[str, Any]:
 
 
 def queue_json(ends: "QueueEnds") -> Mapping[str, Any]:
-    said: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "broker": ends.queue.broker,
         "queue_id": ends.queue.queue_id,
         "create_revision": ends.create_revision,
     }
     sentence = why_unknown(ends)
     if ends.state is None or sentence:
-        return said | {"error": sentence}
+        return fields | {"error": sentence}
     state = ends.state
-    return said | {
+    return fields | {
         "min_offset": state.min_offset,
         "max_offset": state.max_offset,
         "first_store_timestamp_ms": (

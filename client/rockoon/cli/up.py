@@ -27,7 +27,7 @@ FIRST_COMMANDS = (
 FAREWELL = "Ctrl-C stops it; the data stays."
 
 
-class Stopped(BaseException):
+class StopSignal(BaseException):
     """SIGINT, SIGTERM or SIGHUP arrived."""
 
 
@@ -83,7 +83,7 @@ def run_up(
                 for warning in filter(None, (etcd_warning(find_etcd()), kernel.advice())):
                     print_message(f"warning: {warning}")
                 supervisor.run()
-    except Stopped:
+    except StopSignal:
         print("\nstopping", file=sys.stderr)
     finally:
         cluster.stop()
@@ -102,13 +102,13 @@ def run_action(directory: Path, action: str, node: str) -> int:
 
 @contextmanager
 def stopping_on_signals() -> Iterator[None]:
-    """Raise `Stopped` for the first signal to stop, and ignore further ones during shutdown."""
+    """Raise `StopSignal` for the first signal to stop, and ignore further ones during shutdown."""
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
     def stop(_number: int, _frame: FrameType | None) -> None:
         for number in numbers:
             signal.signal(number, signal.SIG_IGN)
-        raise Stopped
+        raise StopSignal
 
     for number in numbers:
         signal.signal(number, stop)

@@ -20,7 +20,7 @@ CLEAR_SCREEN = "\033[H\033[J"
 LINES_AROUND_ROWS = 6
 
 
-class Report(Protocol):
+class WatchedReport(Protocol):
     """Result of a command that can be watched."""
 
     @property
@@ -37,7 +37,7 @@ class Report(Protocol):
         ...
 
 
-def print_report(report: Report, *, as_json: bool) -> None:
+def print_report(report: WatchedReport, *, as_json: bool) -> None:
     if as_json:
         print_json(report.to_json())
     else:
@@ -46,7 +46,7 @@ def print_report(report: Report, *, as_json: bool) -> None:
 
 async def watch(
     cluster: "Cluster",
-    ask: "Callable[[Cluster], Awaitable[Report]]",
+    ask: "Callable[[Cluster], Awaitable[WatchedReport]]",
     *,
     seconds: float,
     as_json: bool,
@@ -71,7 +71,7 @@ async def watch(
 
 
 async def show_one(
-    cluster: "Cluster", ask: "Callable[[Cluster], Awaitable[Report]]", *, as_json: bool
+    cluster: "Cluster", ask: "Callable[[Cluster], Awaitable[WatchedReport]]", *, as_json: bool
 ) -> str:
     """Show one report; return its danger."""
     from rockoon.errors import RockoonError

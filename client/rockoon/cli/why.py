@@ -112,7 +112,7 @@ def reason_name(progress: "Progress") -> str:
 
 def story_json(story: "QueueStory") -> dict[str, Any]:
     queue, progress = story.queue, story.progress
-    said: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "topic": queue.topic,
         "broker": queue.broker,
         "queue_id": queue.queue_id,
@@ -121,7 +121,7 @@ def story_json(story: "QueueStory") -> dict[str, Any]:
         "lag": queue_lag_json(story.lag) if story.lag is not None else None,
     }
     if progress is not None:
-        said["progress"] = {
+        fields["progress"] = {
             "start_offset": progress.start_offset,
             "start_reason": reason_name(progress),
             "start_explanation": progress.start_explanation,
@@ -137,4 +137,4 @@ def story_json(story: "QueueStory") -> dict[str, Any]:
             "metadata": progress.metadata,
             "gap_total": progress.gap_total,
         }
-    return said
+    return fields

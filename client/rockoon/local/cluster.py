@@ -30,7 +30,7 @@ from rockoon.local.node_plan import (
     replica_names,
 )
 from rockoon.local.ports import PortBlock, can_listen
-from rockoon.local.process import Kind, LocalClusterError, Node, NodeEnded, end
+from rockoon.local.process import LocalClusterError, Node, NodeEnded, NodeKind, end
 from rockoon.local.programs import require_services
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ class LocalCluster:
         self._single = single
         self._gateway_port = gateway
         self._directory = ClusterDirectory(Path(directory) if directory is not None else None)
-        self._wanted = {Kind.NAMESERVER: nameservers, Kind.BROKER: brokers}
+        self._wanted = {NodeKind.NAMESERVER: nameservers, NodeKind.BROKER: brokers}
         self._copies_wanted = replicas
         self._copies = 1
         self._port = port
@@ -174,12 +174,12 @@ class LocalCluster:
     @property
     def nameservers(self) -> list[str]:
         """Addresses for `rockoon.connect`."""
-        return [node.address for node in self._of(Kind.NAMESERVER, Kind.SINGLE)]
+        return [node.address for node in self._of(NodeKind.NAMESERVER, NodeKind.SINGLE)]
 
     @property
     def gateway(self) -> str | None:
         """Address for RocketMQ's 5.x clients; None without a gateway."""
-        ports = [each.port for each in self._records if each.kind is Kind.GATEWAY]
+        ports = [each.port for each in self._records if each.kind is NodeKind.GATEWAY]
         return f"127.0.0.1:{ports[0]}" if ports else None
 
     @property
@@ -196,16 +196,16 @@ class LocalCluster:
     @property
     def brokers(self) -> list[str]:
         """Names of the brokers' nodes, one per copy."""
-        return [node.name for node in self._of(Kind.BROKER)]
+        return [node.name for node in self._of(NodeKind.BROKER)]
 
     @property
     def logs(self) -> list[str]:
         """Names of the brokers' logs, however many copies each has."""
-        return list(dict.fromkeys(node.log for node in self._of(Kind.BROKER)))
+        return list(dict.fromkeys(node.log for node in self._of(NodeKind.BROKER)))
 
     def replicas_of(self, log: str) -> list[str]:
         """Return the names of the nodes with the copies of a log: a broker's, or "offset"."""
-        return [node.name for node in self._of(Kind.BROKER, Kind.OFFSET) if node.log == log]
+        return [node.name for node in self._of(NodeKind.BROKER, NodeKind.OFFSET) if node.log == log]
 
     def node(self, name: str) -> Node:
         """Return a node by its name: "etcd", "nameserver-a", "broker-b", "offset"."""
@@ -215,7 +215,7 @@ class LocalCluster:
             known = ", ".join(self._nodes) or "none: the cluster is not started"
             raise LocalClusterError(f"there is no node {name!r} (there are: {known})") from None
 
-    def _of(self, *kinds: Kind) -> list[Node]:
+    def _of(self, *kinds: NodeKind) -> list[Node]:
         return [node for node in self._nodes.values() if node.kind in kinds]
 
     # Start and stop
@@ -315,12 +315,12 @@ class LocalCluster:
             Its name.
         """
         names = set(self._nodes)
-        chosen = name or next(each for each in node_names(Kind.BROKER) if each not in names)
+        chosen = name or next(each for each in node_names(NodeKind.BROKER) if each not in names)
         if chosen in names:
             raise LocalClusterError(f"there is a node {chosen!r} already")
         self._settings[chosen] = self._settings.get(chosen, {}) | settings
         port = self._choose_port(node.port for node in self.nodes)
-        record = NodeRecord(chosen, Kind.BROKER, port)
+        record = NodeRecord(chosen, NodeKind.BROKER, port)
         self._nodes[chosen] = self._make(record)
         self._save()
         self.start(chosen, wait=wait)
@@ -350,11 +350,11 @@ class LocalCluster:
         listed = {
             node.log if self._copies == 1 else node.name: node
             for node in nodes
-            if node.kind in (Kind.BROKER, Kind.OFFSET)
+            if node.kind in (NodeKind.BROKER, NodeKind.OFFSET)
         }
         # A single process lists its services before it reports ready.
         if not self._single and self.node("etcd").running:
-            for nameserver in self._of(Kind.NAMESERVER):
+            for nameserver in self._of(NodeKind.NAMESERVER):
                 wait_listed(nameserver, listed, deadline, self.tls, self.access)
 
     def wait_node_ended(self, seconds: float | None = None) -> NodeEnded | None:
@@ -406,7 +406,9 @@ class LocalCluster:
         used_ports: set[int] = set()
         records: list[NodeRecord] = []
 
-        def add_record(name: str, kind: Kind, fixed_port: int | None = None, log: str = "") -> None:
+        def add_record(
+            name: str, kind: NodeKind, fixed_port: int | None = None, log: str = ""
+        ) -> None:
             port = fixed_port or (kept[name].port if name in kept else None)
             if fixed_port is not None and not can_listen(fixed_port):
                 raise LocalClusterError(
@@ -421,23 +423,23 @@ class LocalCluster:
                 self._directory.move_to_former(name)
 
         if not self._single:
-            add_record("etcd", Kind.ETCD)
+            add_record("etcd", NodeKind.ETCD)
         for index, name in enumerate(
-            chosen_names(Kind.NAMESERVER, kept.values(), self._wanted[Kind.NAMESERVER])
+            chosen_names(NodeKind.NAMESERVER, kept.values(), self._wanted[NodeKind.NAMESERVER])
         ):
             add_record(
-                name, Kind.NAMESERVER, self._port + index if self._port is not None else None
+                name, NodeKind.NAMESERVER, self._port + index if self._port is not None else None
             )
-        for log in chosen_names(Kind.BROKER, kept.values(), self._wanted[Kind.BROKER]):
+        for log in chosen_names(NodeKind.BROKER, kept.values(), self._wanted[NodeKind.BROKER]):
             for name in replica_names(log, kept.values(), self._copies):
-                add_record(name, Kind.BROKER, log=log)
+                add_record(name, NodeKind.BROKER, log=log)
         for name in replica_names(OFFSET, kept.values(), self._copies):
-            add_record(name, Kind.OFFSET, log=OFFSET)
+            add_record(name, NodeKind.OFFSET, log=OFFSET)
         if self._gateway_port is not None:
-            add_record("gateway", Kind.GATEWAY, self._gateway_port or None)
+            add_record("gateway", NodeKind.GATEWAY, self._gateway_port or None)
         return records
 
-    def _record(self, name: str, kind: Kind, port: int, log: str) -> NodeRecord:
+    def _record(self, name: str, kind: NodeKind, port: int, log: str) -> NodeRecord:
         is_replica = bool(log) and (name != log or self._copies > 1)
         return NodeRecord(name, kind, port, log if is_replica else "")
 
@@ -449,7 +451,7 @@ class LocalCluster:
         from rockoon.local.copies import settle_copies
 
         assert self._copies_wanted is not None, "a number of copies is wanted"
-        names = {node.log for node in self._of(Kind.BROKER, Kind.OFFSET)}
+        names = {node.log for node in self._of(NodeKind.BROKER, NodeKind.OFFSET)}
         logs = {log: self.replicas_of(log) for log in sorted(names)}
         stay = settle_copies(
             self.nameservers,
@@ -459,7 +461,7 @@ class LocalCluster:
             self.tls,
             self.access,
         )
-        nodes = [node for node in self._of(Kind.BROKER, Kind.OFFSET) if node.log in stay]
+        nodes = [node for node in self._of(NodeKind.BROKER, NodeKind.OFFSET) if node.log in stay]
         if not nodes:
             return
         self._copies = self._copies_wanted
@@ -513,8 +515,8 @@ class LocalCluster:
         self._directory.close()
 
     def _end_all(self, number: signal.Signals) -> None:
-        served = (Kind.BROKER, Kind.OFFSET, Kind.SINGLE)
-        for kinds in ((Kind.GATEWAY,), served, (Kind.NAMESERVER,), (Kind.ETCD,)):
+        served = (NodeKind.BROKER, NodeKind.OFFSET, NodeKind.SINGLE)
+        for kinds in ((NodeKind.GATEWAY,), served, (NodeKind.NAMESERVER,), (NodeKind.ETCD,)):
             nodes = self._of(*kinds)
             for node in nodes:
                 node.signal(number)

@@ -17,7 +17,7 @@ import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
-from rockoon.local.process import Kind, LocalClusterError
+from rockoon.local.process import LocalClusterError, NodeKind
 
 LAYOUT = 1
 
@@ -27,7 +27,7 @@ class NodeRecord:
     """A node in `cluster.json`."""
 
     name: str
-    kind: Kind
+    kind: NodeKind
     port: int
     log: str = ""
     """Name of its log, if the node is one of several replicas; else empty."""
@@ -117,7 +117,7 @@ class ClusterDirectory:
             return [
                 NodeRecord(
                     str(each["name"]),
-                    Kind(each["kind"]),
+                    NodeKind(each["kind"]),
                     int(each["port"]),
                     str(each.get("log", "")),
                 )
@@ -151,7 +151,7 @@ class ClusterDirectory:
 
     def save(self, records: Iterable[NodeRecord]) -> None:
         """Replace the list of nodes. Gateways are not listed: they have no data."""
-        kept = [record for record in records if record.kind is not Kind.GATEWAY]
+        kept = [record for record in records if record.kind is not NodeKind.GATEWAY]
         nodes = [dataclasses.asdict(record) for record in kept]
         unfinished = self.path / "cluster.json.new"
         unfinished.write_text(json.dumps({"layout": LAYOUT, "nodes": nodes}, indent=2) + "\n")

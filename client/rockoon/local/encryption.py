@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rockoon.local.authority import THIS_MACHINE, Authority, Issued
-from rockoon.local.process import Kind, LocalClusterError
+from rockoon.local.process import LocalClusterError, NodeKind
 from rockoon.net.tls import Tls
 from rockoon_core.pem_files import PemError, try_certificate
 
@@ -41,7 +41,7 @@ class Encryption:
         ca = self.authority.ca
         return Tls(ca, own.certificate, own.key) if self._mutual else Tls(ca)
 
-    def service_settings(self, name: str, kind: Kind, log: str = "") -> dict[str, object]:
+    def service_settings(self, name: str, kind: NodeKind, log: str = "") -> dict[str, object]:
         """Return the TLS settings of a service, for its command line.
 
         Args:
@@ -56,10 +56,10 @@ class Encryption:
             "tls_key": own.key,
             "tls_ca": self.authority.ca,
         }
-        if kind is Kind.GATEWAY:
+        if kind is NodeKind.GATEWAY:
             # RocketMQ's clients have no certificate.
             settings |= {"tls": "on", "cluster_tls": self._mode}
-        if kind is Kind.NAMESERVER:
+        if kind is NodeKind.NAMESERVER:
             settings |= {"etcd_tls": "on", "etcd_tls_ca": self.authority.ca}
             if self._mutual:
                 settings |= {"etcd_tls_certificate": own.certificate, "etcd_tls_key": own.key}

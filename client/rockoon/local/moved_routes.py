@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 
 from rockoon.local.etcd import etcd_command, etcd_healthy, find_etcd
-from rockoon.local.process import Kind, LocalClusterError, Node
+from rockoon.local.process import LocalClusterError, Node, NodeKind
 from rockoon_core.disk import Disk
 
 FILE = "routes.db"
@@ -62,7 +62,7 @@ def move_routes(directory: Path, port: int, *, single: bool) -> None:
 def running_etcd(data: Path, port: int, *, durable: bool) -> Iterator[Node]:
     node = Node(
         "etcd",
-        Kind.ETCD,
+        NodeKind.ETCD,
         port,
         etcd_command(find_etcd(), data, port, durable=durable),
         data.parent / "logs" / "etcd.log",
@@ -86,5 +86,5 @@ def transfer(direction: str, etcd: Node, file: Path) -> None:
             command, check=True, capture_output=True, text=True, timeout=MOVE_SECONDS_MAX
         )
     except subprocess.SubprocessError as failure:
-        said = (getattr(failure, "stderr", None) or str(failure)).strip().splitlines()[-1:]
-        raise LocalClusterError(f"the routes cannot be moved: {''.join(said)}") from failure
+        last_line = (getattr(failure, "stderr", None) or str(failure)).strip().splitlines()[-1:]
+        raise LocalClusterError(f"the routes cannot be moved: {''.join(last_line)}") from failure

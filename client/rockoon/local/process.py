@@ -27,7 +27,7 @@ class LocalClusterError(Exception):
     """A local cluster cannot be started or changed as requested; the text has the reason."""
 
 
-class Kind(enum.StrEnum):
+class NodeKind(enum.StrEnum):
     """Kind of a node; the value is the service's name on its ready line."""
 
     ETCD = "etcd"
@@ -93,7 +93,7 @@ class Node:
     def __init__(
         self,
         name: str,
-        kind: Kind,
+        kind: NodeKind,
         port: int,
         command: Sequence[str],
         log_path: Path,
@@ -255,9 +255,9 @@ def signal_group(group: int, number: signal.Signals) -> None:
         return
 
 
-def is_ready_line(line: bytes, kind: Kind) -> bool:
+def is_ready_line(line: bytes, kind: NodeKind) -> bool:
     try:
-        said = json.loads(line)
+        content = json.loads(line)
     except ValueError:
         return False
-    return isinstance(said, dict) and said.get("ready") == kind.value
+    return isinstance(content, dict) and content.get("ready") == kind.value

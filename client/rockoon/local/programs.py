@@ -3,13 +3,13 @@
 import importlib.util
 from collections.abc import Mapping
 
-from rockoon.local.process import Kind, LocalClusterError
+from rockoon.local.process import LocalClusterError, NodeKind
 
 MODULES = {
-    Kind.NAMESERVER: "rockoon_nameserver",
-    Kind.BROKER: "rockoon_broker",
-    Kind.OFFSET: "rockoon_offset",
-    Kind.GATEWAY: "rockoon_gateway",
+    NodeKind.NAMESERVER: "rockoon_nameserver",
+    NodeKind.BROKER: "rockoon_broker",
+    NodeKind.OFFSET: "rockoon_offset",
+    NodeKind.GATEWAY: "rockoon_gateway",
 }
 
 
@@ -28,7 +28,7 @@ def flags(values: Mapping[str, object]) -> list[str]:
 
 def require_services(*, gateway: bool) -> None:
     """Raises LocalClusterError if a program is missing; `gateway` includes the gateway's."""
-    wanted = [name for kind, name in MODULES.items() if gateway or kind is not Kind.GATEWAY]
+    wanted = [name for kind, name in MODULES.items() if gateway or kind is not NodeKind.GATEWAY]
     missing = [module for module in wanted if importlib.util.find_spec(module) is None]
     if missing:
         raise LocalClusterError(

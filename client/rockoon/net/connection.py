@@ -171,7 +171,9 @@ class Connection:
         if self._refused_in_child is not None:
             return  # the parent closes its connection; a child has no task to wait for
         close_error: Exception | None = None
-        cut: BaseException | None = failure if isinstance(failure, asyncio.CancelledError) else None
+        cancelled_by: BaseException | None = (
+            failure if isinstance(failure, asyncio.CancelledError) else None
+        )
         wait_seconds: float | None = None
         while self._children:
             try:
@@ -183,8 +185,8 @@ class Connection:
             except BaseException as error:  # noqa: BLE001 - raised by `_shut`
                 # A caller that cancels the exit does not wait for the rest. They are closed
                 # nevertheless: otherwise their tasks would run on, and `_shut` would never return.
-                cut, wait_seconds = error, 0.0
-        await self._shut(cut)
+                cancelled_by, wait_seconds = error, 0.0
+        await self._shut(cancelled_by)
         if close_error is None:
             return
         if failure is None:
