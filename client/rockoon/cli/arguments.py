@@ -48,6 +48,27 @@ def parse_duration(text: str) -> int:
     return sum(int(number) * DURATION_UNITS_MS[unit] for number, unit in parts)
 
 
+def parse_moment(text: str, option: str) -> int:
+    """Return the epoch milliseconds of a time, or of a duration before now.
+
+    Raises:
+        typer.BadParameter: the text is neither.
+    """
+    from rockoon_core.clock import wall_clock_ms
+
+    try:
+        return wall_clock_ms() - parse_duration(text)
+    except typer.BadParameter:
+        pass
+    try:
+        return parse_time(text)
+    except typer.BadParameter:
+        raise typer.BadParameter(
+            f"{text!r} is neither a time (2026-01-31T12:00) nor a duration before now (2h)",
+            param_hint=option,
+        ) from None
+
+
 def parse_queue(text: str) -> tuple[str, int]:
     """Return broker and queue id of a `--queue` value such as "broker-a:3".
 

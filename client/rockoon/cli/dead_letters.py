@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rockoon.cli.arguments import parse_duration, parse_queue, parse_time
+from rockoon.cli.arguments import parse_moment, parse_queue
 from rockoon.cli.failures import FAILED, CommandError, complain
 from rockoon.cli.output import local_time, print_json, print_json_line, print_table
 from rockoon.cli.session import (
@@ -113,7 +113,7 @@ def show(
         raise typer.BadParameter("--offset needs --queue", param_hint="--offset")
     named = None if queue is None else parse_queue(queue)
     is_one = message_id is not None or offset is not None
-    since_ms = 0 if since is None else moment_ms(since)
+    since_ms = 0 if since is None else parse_moment(since, "--since")
 
     async def work(cluster: "Cluster") -> "list[DeadLetter]":
         from rockoon_core.message_queue import MessageQueue
@@ -178,7 +178,7 @@ def replay(
         raise typer.BadParameter("name the dead letters with --id, --since or --all")
     if to and to_group:
         raise typer.BadParameter("use either --to or --to-group")
-    since_ms = 0 if since is None else moment_ms(since)
+    since_ms = 0 if since is None else parse_moment(since, "--since")
     if not (ids or dry_run):
         where = to or (f"group {group}" if to_group else "their original topics")
         confirm(f"Replay the dead letters of {group} to {where}?", yes=yes)
@@ -229,16 +229,6 @@ def show_report(report: "ReplayReport", first_ones: "list[DeadLetter]", *, dry_r
     done = "would be replayed" if dry_run else "replayed"
     before = f", {report.left_out} were before" if report.left_out else ""
     print(f"{report.replayed} {done}{before}")
-
-
-def moment_ms(text: str) -> int:
-    """Return the epoch milliseconds of a time, or of a duration before now."""
-    from rockoon_core.clock import wall_clock_ms
-
-    try:
-        return wall_clock_ms() - parse_duration(text)
-    except typer.BadParameter:
-        return parse_time(text)
 
 
 def show_table(letters: "list[DeadLetter]") -> None:

@@ -17,7 +17,7 @@ from rockoon.cli.lag import (
     next_loss_text,
     with_dangers_first,
 )
-from rockoon.cli.output import counted, duration, print_table
+from rockoon.cli.output import counted, duration, print_table, queue_text
 from rockoon.cli.watch import LINES_AROUND_ROWS
 
 if TYPE_CHECKING:
@@ -195,5 +195,5 @@ def unknown_reason(reply: "LagReply") -> str:
     unknown = next((queue for queue in reply.queues if has_unknown_loss(queue)), None)
     if unknown is None:
         return ""
-    name = f"{unknown.queue.topic}@{unknown.queue.broker}:{unknown.queue.queue_id}"
-    return unknown.unknown_because or f"the broker reports no time to loss for {name}"
+    reason = f"the broker reports no time to loss for {queue_text(unknown.queue)}"
+    return unknown.unknown_because or reason

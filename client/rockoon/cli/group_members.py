@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from rockoon.cli.groups import Name, mode_text
-from rockoon.cli.output import duration, local_time, print_json, print_table
+from rockoon.cli.output import duration, local_time, print_json, print_table, queue_text
 from rockoon.cli.receivers import clients_json, receivers_json, show_clients, show_conflicts
 from rockoon.cli.session import (
     DEFAULT_NAMESERVERS,
@@ -42,7 +42,7 @@ def members(
     alive = readers.members
     queues: dict[str, list[str]] = defaultdict(list)
     for lock in held.locks:
-        queues[lock.owner].append(queue_text(lock))
+        queues[lock.owner].append(queue_text(lock.queue))
     conflicts = [*contradictions(alive), *readers.filter_conflicts]
     if as_json:
         print_json(
@@ -100,7 +100,7 @@ def locks(
         ("QUEUE", "OWNER", "EPOCH", "HELD FOR", "LEASE LEFT", "WAITING"),
         (
             (
-                queue_text(each),
+                queue_text(each.queue),
                 each.owner,
                 each.epoch,
                 duration(reply.as_of_ms - each.since_ms) if each.since_ms else None,
@@ -139,7 +139,7 @@ def in_flight(
         ),
         (
             (
-                queue_text(each),
+                queue_text(each.queue),
                 each.settled_to,
                 each.acquired_to,
                 each.settled_above,
@@ -170,10 +170,6 @@ def in_flight_json(of: "QueueInFlight") -> dict[str, Any]:
         "attempt_max": of.attempt_max,
         "next_visible_at_ms": of.next_visible_at_ms or None,
     }
-
-
-def queue_text(of: "QueueLock | QueueInFlight") -> str:
-    return f"{of.queue.topic}@{of.queue.broker}:{of.queue.queue_id}"
 
 
 def held_text(member: "Member", queues: list[str]) -> str:

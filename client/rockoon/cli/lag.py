@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from rockoon.cli.output import counted, duration, print_table
+from rockoon.cli.output import counted, duration, print_table, queue_text
 
 if TYPE_CHECKING:
     from rockoon.cluster import Cluster
@@ -165,7 +165,7 @@ def show_dangers(reply: "LagReply") -> None:
     """Print a table with unread messages, their readers, and when retention may delete them."""
 
     def row(lag: "QueueLag") -> tuple[Any, ...]:
-        queue = f"{lag.queue.topic}@{lag.queue.broker}:{lag.queue.queue_id}"
+        queue = queue_text(lag.queue)
         if not lag.known:
             return (queue, None, None, None, None, "unknown", lag.unknown_because)
         return (
@@ -315,7 +315,7 @@ def in_danger(reply: "LagReply", bound_ms: int) -> str:
     if not endangered:
         return ""
     first = endangered[0]
-    queue = f"{first.queue.topic}@{first.queue.broker}:{first.queue.queue_id}"
+    queue = queue_text(first.queue)
     if first.lost:
         consequence = f"{first.lost} unread messages of {queue} are lost{loss_reason(first)}"
     elif has_unknown_loss(first):

@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rockoon.cli.arguments import parse_duration, parse_time
+from rockoon.cli.arguments import parse_moment
 from rockoon.cli.failures import FAILED, complain
 from rockoon.cli.output import for_humans, local_time, print_json, print_wrapped
 from rockoon.cli.session import DEFAULT_NAMESERVERS, AsJson, Nameservers, with_cluster
-from rockoon_core.clock import wall_clock_ms
 
 if TYPE_CHECKING:
     from rockoon.admin.stored_messages import FoundMessages, Reader
@@ -77,8 +76,8 @@ def query(
     wanted = unique_id if key is None else key
     if wanted is None or (key is not None and unique_id is not None):
         raise typer.BadParameter("use either --key or --id")
-    begin_ms = 0 if begin is None else moment_ms(begin, "--from")
-    end_ms = 0 if end is None else moment_ms(end, "--to")
+    begin_ms = 0 if begin is None else parse_moment(begin, "--from")
+    end_ms = 0 if end is None else parse_moment(end, "--to")
 
     async def work(cluster: "Cluster") -> "FoundMessages":
         return await cluster.admin.messages.query(
@@ -92,25 +91,6 @@ def query(
 
     hint = "Messages are found by keys=, set by their producer; key= only selects the queue."
     show(nameservers, work, as_json=as_json, hint=hint if unique_id is None else "")
-
-
-def moment_ms(text: str, option: str) -> int:
-    """Return the epoch milliseconds of a time, or of a duration before now.
-
-    Raises:
-        typer.BadParameter: the text is neither.
-    """
-    try:
-        return wall_clock_ms() - parse_duration(text)
-    except typer.BadParameter:
-        pass
-    try:
-        return parse_time(text)
-    except typer.BadParameter:
-        raise typer.BadParameter(
-            f"{text!r} is neither a time (2026-01-31T12:00) nor a duration before now (2h)",
-            param_hint=option,
-        ) from None
 
 
 def show(

@@ -6,7 +6,10 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rockoon_proto.v1.offset_pb2 import QueueRef
 
 # Without a terminal, lines are neither cut nor wrapped.
 PIPE_COLUMNS = 4096
@@ -84,6 +87,11 @@ def local_time(epoch_ms: int | None) -> str | None:
         return None
     moment = datetime.datetime.fromtimestamp(epoch_ms / 1000).astimezone()
     return moment.isoformat(timespec="seconds")
+
+
+def queue_text(queue: "QueueRef") -> str:
+    """Return a queue in the form "orders@broker-a:3"."""
+    return f"{queue.topic}@{queue.broker}:{queue.queue_id}"
 
 
 def counted(number: int, noun: str) -> str:
