@@ -46,7 +46,7 @@ class SendResult:
     physical_offset: int
     """Position of the record in the broker's CommitLog."""
     message_id: str
-    """UNIQ_KEY: created by the producer; a message that was stored twice has it twice."""
+    """UNIQ_KEY, created by the producer. If a message was stored twice, both copies have it."""
     store_timestamp_ms: int
     store_host: bytes = field(repr=False)
 

@@ -66,7 +66,7 @@ class DeadLetter:
 
     message: Message
     """`topic`, `origin_message_id`, `failure` and `reconsume_times` describe the original message;
-    the store time is the time of the last failure."""
+    the store time is the time at which it became a dead letter."""
     replayed: bool
 
     @property
@@ -158,7 +158,8 @@ class DeadLetters:
 
         Args:
             group: the group.
-            since_ms: only those stored at or after this time, epoch milliseconds.
+            since_ms: only those that became dead letters at or after this time, epoch
+                milliseconds.
             queue: only this queue of the dead-letter topic.
             offset: only from this queue offset on.
 

@@ -230,8 +230,8 @@ def parse(texts: list[str]) -> "list[Permission]":
 def new_secret_file(secret_file: Path | None) -> Iterator[None]:
     """Create the empty secret file before the body asks the cluster for a secret.
 
-    A secret that could not be written afterwards would be lost. If the body fails, the file is
-    deleted.
+    If the file could not be written after the call, the secret would be lost. If the body fails,
+    the file is deleted.
 
     Raises:
         typer.BadParameter: the file exists or cannot be created.

@@ -1,4 +1,4 @@
-"""`rockoon group members`, `locks` and `in-flight`: readers of a group, and what each holds."""
+"""`rockoon group members`, `locks` and `in-flight`: readers of a group, queues, messages."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping

@@ -40,7 +40,7 @@ def with_setting_options(command: Callable[..., None]) -> Callable[..., None]:
     parameters: list[inspect.Parameter] = []
     for own in inspect.signature(command).parameters.values():
         parameters += SETTINGS if own.name == "settings" else [own]
-    # typer reads either the signature or the annotations, depending on its version.
+    # Both are replaced, because typer may read the parameters from either.
     called.__dict__["__signature__"] = inspect.Signature(parameters)
     called.__annotations__ = {each.name: each.annotation for each in parameters}
     return called

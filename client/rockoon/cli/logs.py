@@ -276,7 +276,7 @@ def show(
 
 
 def pending_requests(log: "LogDescription") -> Iterator[str]:
-    """Yield requested changes that are not made yet, and what each waits for."""
+    """Yield requested changes that are not made yet, and the reason for each delay."""
     known = {each.id: each for each in log.replicas}
     for leaves, joins in log.moves:
         new, old = (known[each].name if each in known else each for each in (joins, leaves))

@@ -34,7 +34,7 @@ class NodeMaker:
 
     Args:
         directory: directory of the cluster.
-        records: all nodes; the nameservers must not change afterwards.
+        records: all nodes; the nameservers are fixed.
         settings: service, log or node → setting → value; read for each command.
         environment: service or node → environment variables.
         encryption: None for plain connections.

@@ -182,7 +182,7 @@ class Node:
                     self._ready = True
                     self._changed.notify_all()
         status = process.wait()
-        # Also kills what the child left in its session, for example etcd's watcher.
+        # Also kills processes that the child left in its session, for example etcd's watcher.
         signal_group(process.pid, signal.SIGKILL)
         process.stdin.close()
         process.stdout.close()
