@@ -26,7 +26,7 @@ from rich.table import Table
 import rockoon
 from bench.cluster.counted import CallCounter
 from rockoon.local import LocalCluster
-from rockoon.local.process import Kind
+from rockoon.local.process import NodeKind
 from rockoon.transactions.transaction import Resolution
 
 SETTLE_SECONDS = 15.0
@@ -34,7 +34,7 @@ CLIENT = "client"
 QUEUES = 4
 TOPIC = "idle"
 COUNTED = ("broker-b", "nameserver-a", "offset")
-SERVICES = (Kind.NAMESERVER, Kind.BROKER, Kind.OFFSET)
+SERVICES = (NodeKind.NAMESERVER, NodeKind.BROKER, NodeKind.OFFSET)
 
 console = Console()
 

@@ -1,22 +1,22 @@
-"""Exactly once, with progress in the same database as its effects.
+"""Exactly-once processing: progress is stored in the same database as the effects of messages.
 
     python exactly_once_sqlite.py 127.0.0.1:9876 orders orders.db
 
 Reads every message of a topic and adds up amounts per customer (bodies like "alice 30") in SQLite.
-Kill it whenever you like, as often as you like, and start it again: each message is counted once.
+Each message is counted once, however often the program is killed and started again.
 
-How it works. A cluster delivers at least once: after a crash, what was handled and not yet
-committed comes again. Here the *fact that a message was handled* is a row, written in the same
-transaction as its effects. So the database has both or neither, and a message that comes again is
-recognised and left out.
+How it works. A cluster delivers at least once: after a crash, messages that were handled but not
+committed are delivered again. Here *the fact that a message was handled* is a row, written in the
+same transaction as the message's effects. So the database has both or neither, and a message that
+is delivered again is recognized and skipped.
 
     handled     one row for each message whose effects are in the database
-    progress    per queue the offset below which everything is handled; rows of `handled` below it
+    progress    per queue, the offset below which everything is handled; rows of `handled` below it
                 are not needed any more and are deleted when it moves
 
-`progress` is written every few seconds, apart from the effects. That is safe: it only ever says
-what `handled` said before. One row for each queue would not be enough: handlers may finish out of
-order, and a message that failed comes again after its successors.
+`progress` is written every few seconds, in a separate transaction. That is safe, because `handled`
+already contains everything that `progress` covers. One row per queue would not be enough: handlers
+may finish out of order, and a failed message is delivered again after its successors.
 
 The effects must be in this database: an e-mail sent by the handler can still be sent twice.
 """
@@ -48,9 +48,9 @@ THIS_QUEUE = "topic = ? AND broker = ? AND queue_id = ?"
 
 
 class SqliteBackend:
-    """Keeps progress, and what is handled beyond it, in a database that it has for itself.
+    """Stores progress and handled messages in a database that no other process uses.
 
-    Used by one event loop; each call is one transaction and does not wait for another.
+    Used by one event loop; each call is one transaction that never waits for a lock.
     """
 
     def __init__(self, path: str) -> None:
@@ -59,13 +59,13 @@ class SqliteBackend:
 
     @property
     def database(self) -> sqlite3.Connection:
-        assert self._database is not None, "load() comes first"
+        assert self._database is not None, "call load() first"
         return self._database
 
     async def load(self) -> OffsetSnapshot:
         self._database = sqlite3.connect(self._path, timeout=0)
         try:
-            # Two processes on one database would each count on being the only one.
+            # Two processes on one database would each rely on being the only one.
             self.database.execute("PRAGMA locking_mode = EXCLUSIVE")
             self.database.execute("PRAGMA synchronous = FULL")
             self.database.executescript(f"BEGIN EXCLUSIVE; {SCHEMA} COMMIT;")
@@ -97,7 +97,7 @@ class SqliteBackend:
             "INSERT OR REPLACE INTO progress VALUES (?, ?, ?, ?, ?)",
             (*queue, position.offset, position.create_revision),
         )
-        # Going back, or to a new queue of the same name: these offsets are other messages now.
+        # A lower offset, or a new queue of the same name: the rows would hide other messages.
         is_other = former is not None and (
             position.offset < former[0] or position.create_revision != former[1]
         )
@@ -114,10 +114,10 @@ class SqliteBackend:
         messages: Sequence[Message],
         write: Callable[[sqlite3.Connection, Message], None],
     ) -> int:
-        """Let `write` add the effects of each message that has none yet, in one transaction.
+        """Call `write` for each message that is not handled yet; all in one transaction.
 
         Returns:
-            How many had none. When `write` raises, nothing has happened.
+            Number of messages that were not handled. If `write` raises, nothing is written.
         """
         news = 0
         with self.database:
@@ -152,7 +152,7 @@ def add_up(database: sqlite3.Connection, message: Message) -> None:
 async def consume(
     nameservers: str, topic: str, backend: SqliteBackend, *, commit_seconds: float = 5.0
 ) -> None:
-    """Count the messages of a topic until it is cancelled."""
+    """Count the messages of a topic until cancelled."""
 
     async def handle(messages: list[Message]) -> None:
         backend.once(messages, add_up)
@@ -169,7 +169,7 @@ async def consume(
             consume_from="first",
             batch_max=64,
             timing=rockoon.Timing(commit_seconds=commit_seconds),
-            # Until it succeeds: a message that was given up would be missing from the totals.
+            # Retried until it succeeds: a discarded message would be missing from the totals.
             redelivery=LocalRedelivery(),
         ) as consumer,
     ):
@@ -177,7 +177,7 @@ async def consume(
 
 
 def totals(path: str) -> dict[str, tuple[int, int]]:
-    """Amount and number of orders of each customer; not while `consume` has the database."""
+    """Return amount and number of orders per customer; not while `consume` uses the database."""
     with closing(sqlite3.connect(path)) as database:
         rows = database.execute("SELECT customer, amount, orders FROM totals ORDER BY customer")
         return {customer: (amount, orders) for customer, amount, orders in rows}

@@ -1,17 +1,16 @@
-"""A database and a topic that never disagree: a payment is written if and only if it is told.
+"""Transactional messages: a payment is stored if and only if its message is sent.
 
     python pay_and_tell_sqlite.py 127.0.0.1:9876 payments shop.db 7 8 9
 
-Marks the orders 7, 8 and 9 as paid in SQLite and sends one message for each, in a transaction: the
-message first, where nobody sees it; then the database; then the commit. Kill it between any two of
-these, and start it again or any other process of the group: the check finds out from the database.
+Marks the orders 7, 8 and 9 as paid in SQLite and sends a message for each, in a transaction: first
+the half message, which no consumer sees; then the database; then the commit. Kill it between any
+two of these, and start it or another process of the group: the check finds out from the database.
 
-How it works. The message's id is a row of its own, written in the same local transaction as the
-payment. So the check has a fact to look for: is the id there? If it is not, the local transaction
-may still be running in another process. Saying ROLLBACK then would be a guess; saying UNKNOWN would
-ask again and again about a process that is dead. The check does neither: it writes the id itself,
-as refused. Whoever writes it first wins, because it is the table's key: a local transaction that
-comes later fails.
+How it works. The message's id is a row, written in the same local transaction as the payment. The
+check looks for this row. If it is missing, the local transaction may still be running in another
+process: ROLLBACK would be a guess, and UNKNOWN would repeat the check forever for a dead process.
+The check does neither: it writes the id itself, as refused. The id is the table's key, so the first
+writer wins: a local transaction that comes later fails.
 """
 
 import asyncio
@@ -34,7 +33,7 @@ class Shop:
     """The database.
 
     Args:
-        path: its file; made when it is not there.
+        path: its file; created if missing.
     """
 
     def __init__(self, path: str) -> None:
@@ -46,13 +45,13 @@ class Shop:
         return sqlite3.connect(self._path)
 
     def mark_paid(self, order_id: str, message_id: str) -> None:
-        """The local transaction: both rows, or sqlite3.IntegrityError and neither."""
+        """The local transaction: insert both rows, or neither and raise sqlite3.IntegrityError."""
         with closing(self._open()) as database, database:
             database.execute("INSERT INTO told VALUES (?, 1)", (message_id,))
             database.execute("INSERT INTO payments VALUES (?)", (order_id,))
 
     def check(self, message: Message) -> Resolution:
-        """What became of the local transaction that belongs to a message."""
+        """Return the result of a message's local transaction."""
         with closing(self._open()) as database, database:
             database.execute("INSERT OR IGNORE INTO told VALUES (?, 0)", (message.message_id,))
             found = database.execute(
@@ -68,10 +67,10 @@ class Shop:
 
 
 async def pay(producer: TransactionalProducer, topic: str, shop: Shop, order_id: str) -> None:
-    """Mark an order as paid, and tell.
+    """Mark an order as paid, and send a message about it.
 
     Raises:
-        sqlite3.IntegrityError: it is paid already; nothing is told again.
+        sqlite3.IntegrityError: it is paid already; no message is sent.
     """
     async with producer.transaction(topic, order_id.encode(), ordering_key=order_id) as transaction:
         await asyncio.to_thread(shop.mark_paid, order_id, transaction.message_id)

@@ -4,8 +4,8 @@
         producer = cluster.producer()
         result = await producer.send("orders", b"one")
 
-Names are loaded when they are first used: the `rockoon` command starts with this module, and must
-not wait for gRPC and NumPy to print its help.
+Public names are imported on first use: the `rockoon` command imports this module, and its help must
+not wait for gRPC and NumPy.
 """
 
 import os
@@ -46,9 +46,10 @@ if TYPE_CHECKING:
     from rockoon.transactions.transaction import Resolution, Transaction
     from rockoon_core.message_queue import MessageQueue
 
-# gRPC reads this when it is imported, which is after this module. Without it gRPC stops and starts
-# its threads around forks; where code runs between fork and exec (`preexec_fn`, by which PySpark
-# starts Java), the child aborts now and then. No asyncio client goes on in a forked child anyway.
+# gRPC reads this variable when it is imported, which is after this module. Without it, gRPC stops
+# and restarts its threads around each fork. If code runs between fork and exec (`preexec_fn`, which
+# PySpark uses to start Java), the child sometimes aborts. No asyncio client works in a forked child
+# anyway.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 
 __all__ = [
@@ -133,7 +134,7 @@ _HOMES = {
     "connect": "rockoon.cluster",
 }
 
-# They work for a version, with a warning.
+# Former names; they work for one version, with a warning.
 _FORMER = {
     "Keeper": "OffsetBackend",
     "Kept": "OffsetSnapshot",

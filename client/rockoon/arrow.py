@@ -1,4 +1,4 @@
-"""Batches as Arrow record batches, for whoever has pyarrow installed."""
+"""Converts batches to Arrow record batches; requires pyarrow."""
 
 from typing import TYPE_CHECKING
 

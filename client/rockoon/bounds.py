@@ -1,4 +1,4 @@
-"""Bounds of options: a number that cannot be meant is refused where it is given."""
+"""Checks of numeric options and timestamps at the call that sets them."""
 
 from collections.abc import Mapping
 from operator import index
@@ -12,14 +12,14 @@ _MS_MAX = 10**13 - 1
 
 
 def check_bounds(options: object, bounds: Mapping[str, tuple[float, float]]) -> None:
-    """Look at the attributes of an options object.
+    """Check numeric attributes of an options object.
 
     Args:
-        options: whose.
-        bounds: by name, the smallest and the largest that is allowed.
+        options: the object.
+        bounds: attribute name → smallest and largest valid value.
 
     Raises:
-        InvalidArgument: one is out of its bounds.
+        InvalidArgument: an attribute is out of its bounds.
     """
     for name, (low, high) in bounds.items():
         value = getattr(options, name)
@@ -31,22 +31,23 @@ def check_epoch_ms(name: str, epoch_ms: int) -> int:
     """Return a time in epoch milliseconds.
 
     Args:
-        name: of the argument.
-        epoch_ms: the time. Ten digits are refused: they are epoch seconds of our days, and epoch
+        name: name of the argument, for the error.
+        epoch_ms: the time. Ten digits are refused: they are epoch seconds of the present, but epoch
             milliseconds of early 1970.
 
     Raises:
-        InvalidArgument: it is no whole number, negative, or has ten digits or more than thirteen.
+        InvalidArgument: the value is not an integer, is negative, or has ten or more than 13
+            digits.
     """
     try:
         whole = index(epoch_ms)
     except TypeError:
         raise InvalidArgument(
-            reason=f"{name} is {epoch_ms!r}: epoch milliseconds are a whole number"
+            reason=f"{name} is {epoch_ms!r}: epoch milliseconds must be an integer"
         ) from None
     if _SECONDS_MIN <= whole <= _SECONDS_MAX:
         raise InvalidArgument(
-            reason=f"{name} is {whole}, which looks like epoch seconds: give epoch milliseconds, "
+            reason=f"{name} is {whole}, which looks like epoch seconds: use epoch milliseconds, "
             f"{whole} * 1000"
         )
     if not 0 <= whole <= _MS_MAX:

@@ -1,4 +1,4 @@
-"""A cluster as programs hold it: a connection, and what is made with it.
+"""The SDK's entry point: `connect`, and producers, consumers and administration of a cluster.
 
 async with rockoon.connect("127.0.0.1:9876") as cluster:
     producer = cluster.producer()
@@ -52,25 +52,26 @@ def connect(
     access: AccessKey | None = None,
     tracing: "Hooks | None" = None,
 ) -> "Cluster":
-    """Return a cluster to use as `async with connect("127.0.0.1:9876") as cluster:`.
+    """Return a cluster, to be used as `async with connect("127.0.0.1:9876") as cluster:`.
 
     Args:
-        nameservers: "host:port" of some or all of them: a sequence, or text separated by commas
-            or semicolons.
-        cluster: name that the nameservers must bear; by default any.
-        client_id: how this process is called in consumer groups; "host@pid@random" by default.
-        connect_seconds_max: how long entering may take.
-        retry_seconds: how long calls go on trying while a service does not answer, as one that is
-            being replaced; messages have their `delivery_timeout_seconds`, and reading has no end.
-        tls: how to be sure of the servers, and which certificate to show them; None means as the
-            environment's ROCKOON_TLS... say (`rockoon.net.tls`): plain connections without them.
-        access: the access key to sign calls with; None means as the environment's
-            ROCKOON_ACCESS... say (`rockoon.net.access`): without them, calls are not signed.
-        tracing: how messages are traced, a `rockoon.tracing.Tracing`; None: not at all.
+        nameservers: "host:port" of some or all nameservers: a sequence, or text separated by
+            commas or semicolons.
+        cluster: name that the cluster must have; None accepts any.
+        client_id: name of this process in consumer groups; "host@pid@random" by default.
+        connect_seconds_max: timeout of connecting, in seconds.
+        retry_seconds: how long a call is retried while a service does not answer, for example
+            during its restart, in seconds. Sends have `delivery_timeout_seconds` instead; reads are
+            retried without limit.
+        tls: CA and client certificate; None uses the environment variables ROCKOON_TLS...
+            (`rockoon.net.tls`), or plain connections if they are not set.
+        access: access key that signs calls; None uses the environment variables
+            ROCKOON_ACCESS... (`rockoon.net.access`), or unsigned calls if they are not set.
+        tracing: a `rockoon.tracing.Tracing`, which traces messages; None disables tracing.
 
     Raises:
-        InvalidArgument: no nameserver is given, one is not of the form "host:port", or a file
-            of `tls` or the access key cannot be used.
+        InvalidArgument: there is no nameserver address, an address is not of the form "host:port",
+            or a file of `tls` or the access key is invalid.
     """
     return Cluster(
         parse_addresses(nameservers),
@@ -88,11 +89,11 @@ Arguments = ParamSpec("Arguments")
 Made = TypeVar("Made")
 
 
-def made_here(
+def factory_method(
     name: str,
     make: Callable[Concatenate[Connection, Arguments], Made],
 ) -> Callable[Concatenate["Cluster", Arguments], Made]:
-    """A method of clusters that makes something on them, with its signature and its text."""
+    """Return a method of `Cluster` that constructs an object, with its signature and docstring."""
 
     def method(self: "Cluster", /, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Made:
         return make(self, *args, **kwargs)
@@ -109,7 +110,7 @@ def made_here(
 
 
 class Cluster(Connection):
-    """A connection to a cluster, and the producers, consumers and administration on it."""
+    """A connection to a cluster, with factories for producers, consumers and administration."""
 
     _admin: Admin | None = None
     _receiving: ReceivingEngine | None = None
@@ -132,15 +133,15 @@ class Cluster(Connection):
         key_hash: KeyHash = crc32_key_hash,
         clock: Clock = wall_clock_ms,
     ) -> Producer:
-        """Return a producer. Most programs set the first three arguments or none.
+        """Return a producer. Most programs need at most the first three arguments.
 
         Args:
             idempotent, linger_ms, delivery_timeout_seconds, reply_timeout_seconds, batch_bytes_max,
                 batch_messages_max, in_flight_max, buffer_bytes_max, drain_bytes, compression,
-                compression_bytes_min, compression_level: as the fields of
-                `rockoon.producer.settings.ProducerSettings`, whose defaults these are.
-            key_hash: from an ordering key to the number that chooses the queue.
-            clock: stamps messages with the time at which they were sent, epoch milliseconds.
+                compression_bytes_min, compression_level: fields of
+                `rockoon.producer.settings.ProducerSettings`, with the same defaults.
+            key_hash: maps an ordering key to the number that selects the queue.
+            clock: returns the born timestamp of messages, epoch milliseconds.
 
         Raises:
             InvalidArgument: a value is out of its bounds.
@@ -162,8 +163,8 @@ class Cluster(Connection):
         )
         return Producer(self, settings, key_hash=key_hash, clock=clock)
 
-    transactional_producer = made_here("transactional_producer", TransactionalProducer)
-    pull_consumer = made_here("pull_consumer", PullConsumer)
+    transactional_producer = factory_method("transactional_producer", TransactionalProducer)
+    pull_consumer = factory_method("pull_consumer", PullConsumer)
     if TYPE_CHECKING:
 
         @overload
@@ -189,11 +190,11 @@ class Cluster(Connection):
         ) -> PushConsumer: ...
 
         def push_consumer(self, *_: Any, **__: Any) -> PushConsumer:
-            """Return a `PushConsumer`: all its arguments but the connection."""
+            """Return a `PushConsumer`; the arguments are those of its constructor."""
             raise NotImplementedError
 
     else:
-        push_consumer = made_here("push_consumer", PushConsumer)
+        push_consumer = factory_method("push_consumer", PushConsumer)
 
     def simple_consumer(
         self,
@@ -210,11 +211,10 @@ class Cluster(Connection):
 
         Args:
             group, subscriptions, consume_from, receiver, create_group, extend_seconds_max,
-                missing_topics: see a
-                `rockoon.receiving.simple_consumer.SimpleConsumer`.
+                missing_topics: see `rockoon.receiving.simple_consumer.SimpleConsumer`.
 
         Raises:
-            InvalidArgument, InvalidExpression: the subscriptions are none.
+            InvalidArgument, InvalidExpression: the subscriptions are invalid.
             Closed: the connection is closed.
         """
         return SimpleConsumer(
@@ -230,14 +230,14 @@ class Cluster(Connection):
 
     @property
     def admin(self) -> Admin:
-        """Topics, groups, offsets and status."""
+        """Administration of topics, groups, offsets and status."""
         if self._admin is None:
             self._admin = Admin(self)
         return self._admin
 
     @property
     def receiving(self) -> ReceivingEngine:
-        """What its receivers share; for gateways. Programs make a consumer."""
+        """Engine shared by all receivers of this connection. Internal: used by gateways."""
         if self._receiving is None:
             self._receiving = ReceivingEngine(self)
         return self._receiving

@@ -1,11 +1,11 @@
-"""Bodies compressed as RocketMQ's clients compress them, and back.
+"""Compression of bodies in the formats of RocketMQ's clients.
 
-    zlib  a zlib stream (RFC 1950)       0x300 of the system flag, or 0 from old clients;
-          or a gzip file (RFC 1952), which some clients send under the same flag
-    lz4   one frame of LZ4's frame form  0x100
-    zstd  one Zstandard frame            0x200
+    zlib  a zlib stream (RFC 1950)       system flag 0x300, or 0 from old clients;
+          or a gzip file (RFC 1952), which some clients send with the same flag
+    lz4   one frame of LZ4's frame form  system flag 0x100
+    zstd  one Zstandard frame            system flag 0x200
 
-Bit 0x1 says that a body is compressed at all. Source: MessageSysFlag, CompressionType,
+Bit 0x1 of the system flag marks a compressed body. Source: MessageSysFlag, CompressionType,
 ZlibCompressor, Lz4Compressor, ZstdCompressor.
 """
 
@@ -24,21 +24,21 @@ from rockoon_format.record import (
 )
 
 UNPACKED_BYTES_MAX = 64 << 20
-"""No body is unpacked to more: a few KiB that become a GiB would end whoever reads them."""
+"""Maximum size of a decompressed body: a few KiB can decompress to a GiB and exhaust memory."""
 LEVEL_DEFAULT = 5
-"""RocketMQ's, of zlib and zstd; LZ4 has none there."""
+"""Default level of RocketMQ for zlib and zstd; LZ4 has no levels there."""
 PACKED_BYTES_MIN = 4096
-"""Bodies below are sent as they are, as in RocketMQ."""
+"""Smaller bodies are not compressed, as in RocketMQ."""
 
 _GZIP_MAGIC = b"\x1f\x8b"
 # Added to zlib's window bits: zlib detects a zlib stream or a gzip file by its first bytes.
 _DETECT_FORMAT = 32
-# Fed in small pieces, so that what comes out of one is bounded as well.
+# Input is fed in small chunks, so that the output of each chunk is bounded too.
 _PIECE_BYTES = 4096
 
 
 class Compression(StrEnum):
-    """How a producer compresses bodies."""
+    """Compression of a producer's bodies."""
 
     NONE = "none"
     ZLIB = "zlib"
@@ -50,41 +50,41 @@ CompressionName: TypeAlias = Literal["none", "zlib", "lz4", "zstd"]
 
 
 class _TooLarge(ValueError):
-    """It unpacks to more than UNPACKED_BYTES_MAX."""
+    """The decompressed body is larger than UNPACKED_BYTES_MAX."""
 
 
 def unpack(body: bytes, sys_flag: int) -> bytes:
-    """Return a compressed body as it was sent.
+    """Decompress a body.
 
     Args:
-        body: as stored.
-        sys_flag: its record's; says which compression it is.
+        body: the stored body.
+        sys_flag: system flag of its record, which has the type of compression.
 
     Raises:
-        InvalidArgument: it is not what the flag says, or larger than UNPACKED_BYTES_MAX.
+        InvalidArgument: the body does not have this format, or is larger than UNPACKED_BYTES_MAX.
     """
     kind = sys_flag & SYS_FLAG_COMPRESSION
     name, unpacked = _UNPACKERS.get(kind, (None, None))
     if unpacked is None:
-        raise InvalidArgument(reason=f"a body compressed with type {kind >> 8}, which is unknown")
+        raise InvalidArgument(reason=f"the body has the unknown compression type {kind >> 8}")
     try:
         return unpacked(body)
     except _TooLarge:
-        reason = f"a body of {len(body)} bytes unpacks to more than {UNPACKED_BYTES_MAX}"
+        reason = f"a body of {len(body)} bytes decompresses to more than {UNPACKED_BYTES_MAX}"
         raise InvalidArgument(reason=reason) from None
     except (ValueError, RuntimeError, EOFError, zlib.error) as failure:
-        raise InvalidArgument(reason=f"a body marked as {name} is not: {failure}") from failure
+        raise InvalidArgument(reason=f"the body is not valid {name}: {failure}") from failure
 
 
 def pack(body: bytes, compression: Compression, level: int) -> tuple[bytes, int]:
-    """Compress a body; returns it with the bits of its record's system flag.
+    """Compress a body; return it with the bits for its record's system flag.
 
-    One that does not get smaller is returned as it is, with no bits.
+    A body that does not get smaller is returned unchanged, with 0.
 
     Args:
-        body: what is to be sent.
-        compression: any but NONE.
-        level: 1 (quick) to 9 (small), as zlib counts.
+        body: the body.
+        compression: any except NONE.
+        level: 1 (fast) to 9 (small), in zlib's scale.
     """
     packed, kind = _PACKERS[compression](body, level)
     return (packed, SYS_FLAG_COMPRESSED | kind) if len(packed) < len(body) else (body, 0)
@@ -131,7 +131,7 @@ def _whole(unpacked: bytes, at_end: bool) -> bytes:
     if len(unpacked) > UNPACKED_BYTES_MAX:
         raise _TooLarge
     if not at_end:
-        raise ValueError("it is cut short")
+        raise ValueError("it is truncated")
     return unpacked
 
 

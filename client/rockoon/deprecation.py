@@ -1,4 +1,4 @@
-"""Former names of arguments and methods: they work for a version, with a DeprecationWarning."""
+"""Former names of arguments; they work for one version, with a DeprecationWarning."""
 
 import inspect
 import warnings
@@ -6,31 +6,31 @@ import warnings
 from rockoon.errors import InvalidArgument
 from rockoon.producer.options import HalfMessageOptions, SendManyOptions, SendOptions
 
-# Modules between a program and the place where a former name is found.
+# Modules that may be between the program and the use of a former name on the stack.
 _NOT_HIS = ("rockoon", "contextlib")
 
 
 def renamed_key(key: str, ordering_key: str | None) -> str:
-    """The ordering key of a call that names it `key`, as it was called before.
+    """Return the ordering key of a call that uses its former name `key`.
 
     Raises:
-        InvalidArgument: both are given.
+        InvalidArgument: both names are used.
     """
     if ordering_key is not None:
-        raise InvalidArgument(reason="key is the former name of ordering_key: give one of them")
+        raise InvalidArgument(reason="key is the former name of ordering_key: use only the latter")
     warnings.warn("key= is now ordering_key=", DeprecationWarning, stacklevel=_caller_level())
     return key
 
 
 def rename_key(options: SendOptions | SendManyOptions | HalfMessageOptions) -> None:
-    """As `renamed_key`, in options for another thread, whose stack would not have the caller."""
+    """Rename `key` in options for another thread, whose stack does not contain the caller."""
     key = options.pop("key", None)
     if key is not None:
         options["ordering_key"] = renamed_key(key, options.get("ordering_key"))
 
 
 def _caller_level() -> int:
-    """How far up the program's own code is: a warning that names a line of ours is not shown."""
+    """Return the stack level of the program's code, for which Python shows the warning."""
     level, frame = 1, inspect.currentframe()
     while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] in _NOT_HIS:
         level, frame = level + 1, frame.f_back

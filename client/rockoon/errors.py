@@ -1,4 +1,4 @@
-"""Errors that the SDK raises: rows of the error table, the same classes that servers raise."""
+"""Exceptions of the SDK: the classes of the error table, which servers raise too."""
 
 from rockoon_core.errors import (
     AccessKeyExists,

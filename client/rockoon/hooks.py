@@ -1,9 +1,9 @@
-"""Hooks: what producers and consumers tell of messages on their way, to whoever traces them.
+"""Hooks: callbacks of producers and consumers for message tracing.
 
-A connection has one `Hooks`, or None; each part of it asks for those that it calls. Without them a
-message costs one comparison with None. `rockoon.tracing.Tracing` implements them.
+A connection has one `Hooks` or None; its producers and consumers get their own hooks from it. None
+costs one comparison per message. `rockoon.tracing.Tracing` implements these protocols.
 
-What a hook raises comes out of the call that it is told of: hooks must not raise.
+A hook must not raise: its exception would fail the operation that it observes.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -19,109 +19,110 @@ from rockoon_proto.v1.broker_pb2 import AppendRequest
 
 
 class ProducerHooks(Protocol):
-    """Told by one producer what becomes of its messages, in the event loop's thread."""
+    """Hooks of one producer, called in the event loop's thread."""
 
     @property
     def may_want(self) -> Callable[[], object] | None:
-        """Asked for every message: `on_send` and `on_refused` are called where the answer is true.
+        """Called for every message: `on_send` and `on_refused` are called if the result is true.
 
-        It costs every message, so it is no function of Python's; None: neither is ever called.
+        It is called for each message, so it must not be a Python function. None: `on_send` and
+        `on_refused` are never called.
         """
         ...
 
     def on_send(self, receipt: Receipt) -> None:
-        """A message was taken; until it is awaited its properties can be added to.
+        """A message was accepted. Until it is encoded, properties can be added.
 
-        Its place may change: one whose topic's route is not known yet moves to another batch.
+        The message may still move to another batch if its topic's route is not known yet.
         """
 
     def on_refused(self, topic: str, failure: RockoonError) -> None:
-        """A message was not taken; `failure` is raised next."""
+        """A message was refused; `failure` is raised next."""
 
     def on_send_many(self, topic: str) -> AbstractContextManager[Callable[[int], None]] | None:
-        """Many messages are about to be taken and awaited, within what is returned.
+        """`send_many` is about to send and await messages.
 
         Returns:
-            Entered around the sends, it gives what is called with the number of messages when all
-            are stored. None: `on_send` is not called for messages that are taken in chunks.
+            A context manager around the sends. It yields a function that is called with the number
+            of messages once all are stored. None: `on_send` is not called for these messages.
         """
         ...
 
     def on_encode(self, batch: ProducerBatch) -> None:
-        """A batch is about to be made records: the last time to add to properties."""
+        """A batch is about to be encoded: the last chance to add properties."""
 
     def on_batch_sent(self, batch: ProducerBatch, request: AppendRequest) -> None:
-        """A batch goes to a broker, maybe again; `request` has what few requests have, and can be
-        added to."""
+        """A batch is being sent or resent. `request` has the fields that few requests have; more
+        can be added."""
 
     def on_completed(self, batch: ProducerBatch) -> None:
-        """A batch is acknowledged or given up."""
+        """A batch was acknowledged, or its delivery failed finally."""
 
 
 class TransactionHooks(Protocol):
-    """Told by one transactional producer of its half messages and their ends."""
+    """Hooks of one transactional producer."""
 
     def on_begin(
         self, topic: str, properties: Mapping[str, str] | None
     ) -> "AbstractContextManager[HalfMessageHook | None]":
-        """A half message is stored within what is returned; None: it is not of interest."""
+        """Return a context manager around storing a half message; it yields None if not traced."""
         ...
 
     def on_end(
         self, message_id: str, topic: str, resolution: str
     ) -> AbstractContextManager[object]:
-        """The broker is told "commit" or "rollback" within what is returned."""
+        """Return a context manager around sending "commit" or "rollback" to the broker."""
         ...
 
 
 class HalfMessageHook(Protocol):
-    """Told of one half message."""
+    """Hook of one half message."""
 
     @property
     def properties(self) -> Mapping[str, str]:
-        """What the message is sent with in place of the sender's properties."""
+        """Properties that are sent instead of the sender's properties."""
         ...
 
     def on_stored(self, message_id: str, queue: MessageQueue) -> None:
-        """The broker has stored it."""
+        """The broker has stored the half message."""
 
 
 class Hooks(Protocol):
-    """Told by one or several connections."""
+    """Hooks of one or several connections."""
 
     def for_producer(self) -> ProducerHooks:
-        """Those of a new producer."""
+        """Return the hooks of a new producer."""
         ...
 
     def for_transactions(self) -> TransactionHooks:
-        """Those of a new transactional producer."""
+        """Return the hooks of a new transactional producer."""
         ...
 
     def around_handler(self, group: str, handler: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        """What a push consumer of a group calls in place of its handler: async if that is."""
+        """Return a function that wraps a push consumer's handler; async if the handler is async."""
         ...
 
     def on_pulled(self, batch: Batch, frames: bytes, group: str, asked_ns: int) -> None:
-        """A pull was answered with messages.
+        """A pull returned messages.
 
         Args:
             batch: the messages.
-            frames: what it was made of.
-            group: whose reader pulled; empty outside groups.
-            asked_ns: when the pull began, epoch nanoseconds.
+            frames: the records of the batch.
+            group: consumer group of the reader; empty without a group.
+            asked_ns: time of the pull request, epoch nanoseconds.
         """
 
     def on_commit(
         self, group: str, offsets: Iterable[tuple[MessageQueue, int]]
     ) -> AbstractContextManager[None]:
-        """A group's progress is stored within what is returned.
+        """Return a context manager around a commit.
 
         Args:
-            group: whose.
-            offsets: where each queue goes on.
+            group: the consumer group.
+            offsets: queues with their next offsets.
         """
         ...
 
     def call_metadata(self) -> tuple[tuple[str, str], ...]:
-        """What is added to the metadata of a call."""
+        """Return metadata to add to each call."""
         ...

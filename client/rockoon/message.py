@@ -1,8 +1,8 @@
-"""Message queues, what a send returns, and consumed messages.
+"""Results of sends, and consumed messages.
 
-Consumers keep what a broker sent as it came: one byte string of records and their sizes. `Batch`
-reads whole columns out of it, `Message` is a view of one record in it; neither copies or parses
-anything that nobody asks for.
+A consumer keeps a pulled reply unchanged: one byte string of records, and their lengths. `Batch`
+decodes whole columns of it, `Message` is a view of one record. Fields are only copied or decoded
+when they are read.
 """
 
 from collections.abc import Iterator, Sequence
@@ -39,39 +39,39 @@ _TRACE_MARKS = tuple(f"{name}\x01".encode() for name in (TRACEPARENT, PROPERTY_T
 
 @light_dataclass
 class SendResult:
-    """Where a message went."""
+    """Position and ids of a stored message."""
 
     queue: MessageQueue
     queue_offset: int
     physical_offset: int
     """Position of the record in the broker's CommitLog."""
     message_id: str
-    """UNIQ_KEY: made by the producer, the same if the message was stored twice."""
+    """UNIQ_KEY, created by the producer. If a message was stored twice, both copies have it."""
     store_timestamp_ms: int
     store_host: bytes = field(repr=False)
 
     @property
     def offset_message_id(self) -> str:
-        """RocketMQ's offsetMsgId: with it a broker finds the message without an index."""
+        """RocketMQ's offsetMsgId, with which a broker finds the message without an index."""
         return encode_offset_id(self.store_host, self.physical_offset)
 
 
 class Batch(Sequence["Message"]):
-    """Consecutive messages of one queue, as pulled.
+    """Consecutive messages of one queue, from one pull.
 
     Args:
-        queue: where they come from.
+        queue: the queue.
         frames: back-to-back records.
         lengths: size of each record in bytes: integers, or packed little-endian u32.
-        check_crcs: refuse a message that is not what was stored: by the record's checksum, or where
-            it has none by the body's CRC.
-        bounds: where in `frames` the records are, when other bytes came with them.
+        check_crcs: refuse damaged messages: compare the record's checksum, or the body's CRC if the
+            record has no checksum.
+        bounds: start and end of the records in `frames`; None: all of it.
 
     Attributes:
         only: the record, if there is one and the kernel has read it without columns.
 
     Raises:
-        RecordError: lengths and records do not agree.
+        RecordError: lengths and records do not match.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class Batch(Sequence["Message"]):
         if isinstance(lengths, bytes) and lengths == (end - start).to_bytes(4, "little"):
             self.only = only_record(frames, start, end, compared=check_crcs)
         if self.only is None:
-            # Now, since it is what refuses them.
+            # Decoded here, because decoding checks the lengths.
             self.columns  # noqa: B018
 
     def __len__(self) -> int:
@@ -113,7 +113,7 @@ class Batch(Sequence["Message"]):
             yield Message(self, index)
 
     def part(self, first: int, end: int) -> "Batch":
-        """Some of the messages, by index, as a batch of their own; no record is copied."""
+        """Return the messages of an index range as a batch; no record is copied."""
         lengths = self.columns.lengths
         start = self._bounds[0] + int(lengths[:first].sum())
         chosen = lengths[first:end]
@@ -122,30 +122,30 @@ class Batch(Sequence["Message"]):
 
     @property
     def size_bytes(self) -> int:
-        """How long all records are."""
+        """Total size of the records in bytes."""
         return self._bounds[1] - self._bounds[0]
 
     @property
     def frames(self) -> bytes:
-        """The records, back to back: a copy, when other bytes came with them."""
+        """The records, back to back; copied if `frames` has other bytes too."""
         return self._source[slice(*self._bounds)]
 
     @cached_property
     def columns(self) -> Columns:
-        """Every field of the records, as `rockoon_format.columns` has it."""
+        """All fields of the records; see `rockoon_format.columns`."""
         lengths = self._lengths
         sizes = np.frombuffer(lengths, "<u4") if isinstance(lengths, bytes) else lengths
-        # One that came alone is compared already.
+        # A single record was compared by `only_record`.
         compared = self.check_crcs and self.only is None
         return decode_columns(self._source, sizes, self._bounds, compared=compared)
 
     def queue_offset_of(self, index: int) -> int:
-        """Queue offset of one message."""
+        """Return the queue offset of one message."""
         return int(self.offsets[index]) if self.only is None else self.only.queue_offset
 
     @property
     def first_damaged(self) -> int | None:
-        """Index of the first message that is not what was stored, if that is to be refused."""
+        """Index of the first damaged message; None without `check_crcs`."""
         if not self.check_crcs:
             return None
         if self.only is not None:
@@ -161,9 +161,9 @@ class Batch(Sequence["Message"]):
 
     @cached_property
     def plain_bodies(self) -> list[bytes] | None:
-        """Bodies, where each is as it was sent; None where one is damaged or compressed.
+        """The bodies if none is damaged or compressed, else None.
 
-        Asked once a batch, so that `Message.body` has nothing else to ask.
+        Cached per batch, so that `Message.body` needs no further check.
         """
         if self.first_damaged is not None:
             return None
@@ -174,11 +174,12 @@ class Batch(Sequence["Message"]):
 
     @property
     def bodies(self) -> list[bytes]:
-        """Bodies as they were sent.
+        """Decompressed bodies.
 
         Raises:
-            StoreCorrupt: one is damaged; names its queue and offset.
-            InvalidArgument: one cannot be unpacked, or not to `compression.UNPACKED_BYTES_MAX`.
+            StoreCorrupt: a message is damaged; the error has its queue and offset.
+            InvalidArgument: a body cannot be decompressed, or exceeds
+                `compression.UNPACKED_BYTES_MAX`.
         """
         if self.plain_bodies is not None:
             return self.plain_bodies
@@ -190,12 +191,12 @@ class Batch(Sequence["Message"]):
 
     @property
     def keys(self) -> list[str | None]:
-        """KEYS as stored, several separated by spaces; raises StoreCorrupt as `bodies`."""
+        """KEYS of each message, separated by spaces; raises StoreCorrupt as `bodies`."""
         return self._sound_columns.keys
 
     @property
     def tags(self) -> list[str | None]:
-        """TAGS of each; raises StoreCorrupt as `bodies`."""
+        """TAGS of each message; raises StoreCorrupt as `bodies`."""
         return self._sound_columns.tags
 
     @property
@@ -209,9 +210,9 @@ class Batch(Sequence["Message"]):
         return self.columns.store_timestamps_ms
 
     def damage(self, index: int) -> StoreCorrupt:
-        """Return the error that says that a message is not what was stored."""
+        """Return the error for a damaged message."""
         offset = self.queue_offset_of(index)
-        return damaged(self.queue, offset, "it does not have the checksum it was stored with")
+        return damaged(self.queue, offset, "its checksum differs from the stored one")
 
     def to_arrow(self) -> "pa.RecordBatch":
         """Return the batch as Arrow columns; needs `pip install rockoon[arrow]`.
@@ -225,7 +226,7 @@ class Batch(Sequence["Message"]):
 
 
 class Message:
-    """A consumed message: a view of one record of a batch, decoded as it is asked."""
+    """A consumed message: a view of one record of a batch, decoded on access."""
 
     __slots__ = ("_batch", "_index", "_properties")
 
@@ -239,12 +240,12 @@ class Message:
 
     @property
     def queue(self) -> MessageQueue:
-        """Where it was read from: for a redelivery a queue of the group's retry topic."""
+        """The queue it was read from; for a redelivery, a queue of the group's retry topic."""
         return self._batch.queue
 
     @property
     def topic(self) -> str:
-        """The topic it was sent to, also when it comes back by way of a retry topic."""
+        """The topic it was sent to, also for a redelivery from a retry topic."""
         stored = self._batch.queue.topic
         if is_retry_topic(stored) or is_dlq_topic(stored):
             return self.properties.get(PROPERTY_RETRY_TOPIC, stored)
@@ -252,7 +253,7 @@ class Message:
 
     @property
     def body(self) -> bytes:
-        """The body as it was sent; raises as `Batch.bodies`, but only for its own sake."""
+        """The decompressed body. Raises as `Batch.bodies`, for this message only."""
         only = self._batch.only
         if only is not None and not (only.is_damaged or only.sys_flag & SYS_FLAG_COMPRESSED):
             return only.body
@@ -273,14 +274,14 @@ class Message:
 
     @property
     def properties(self) -> dict[str, str]:
-        """All properties, also the system's (KEYS, TAGS, UNIQ_KEY...); raises as `body`."""
+        """All properties, including the system's (KEYS, TAGS, UNIQ_KEY...); raises as `body`."""
         if self._properties is None:
             self._properties = decode(self._sound_columns.properties_bytes[self._index])
         return self._properties
 
     @property
     def keys(self) -> list[str]:
-        """The keys it can be found by, maybe none; raises as `body`."""
+        """Keys for searches and compaction, possibly none; raises as `body`."""
         return split_keys(self._sound_columns.keys[self._index] or "")
 
     @property
@@ -289,17 +290,17 @@ class Message:
 
     @property
     def message_id(self) -> str:
-        """UNIQ_KEY, which survives redelivery; the offset id when the producer set none."""
+        """UNIQ_KEY, the same in all redeliveries; the offset id if the producer set none."""
         return self._batch.columns.unique_keys[self._index] or self.offset_message_id
 
     @property
     def origin_message_id(self) -> str | None:
-        """Offset id of the first delivery, on a message that came back by way of a retry topic."""
+        """For a redelivery, the offset id of the original message; else None."""
         return self.properties.get(PROPERTY_ORIGIN_MESSAGE_ID)
 
     @property
     def offset_message_id(self) -> str:
-        """Offset id of this record: the broker's address and CommitLog position, in hex."""
+        """Offset id of this record: broker address and physical offset, in hex."""
         columns = self._batch.columns
         return encode_offset_id(columns.store_hosts[self._index], self.physical_offset)
 
@@ -321,7 +322,7 @@ class Message:
 
     @property
     def born_host(self) -> tuple[str, int]:
-        """Address and port of the sender, as it gave them."""
+        """Address and port of the sender, set by the sender."""
         return decode_host(self._batch.columns.born_hosts[self._index])
 
     @property
@@ -331,7 +332,7 @@ class Message:
 
     @property
     def flag(self) -> int:
-        """The sender's own flag."""
+        """The flag set by the sender."""
         return int(self._batch.columns.flags[self._index])
 
     @property
@@ -340,28 +341,28 @@ class Message:
 
     @property
     def prepared_transaction_offset(self) -> int:
-        """Physical offset of the half message that was committed as this one; 0 or less if none
-        was."""
+        """Physical offset of the half message of a committed transaction; 0 or less for other
+        messages."""
         return int(self._batch.columns.prepared_transaction_offsets[self._index])
 
     @property
     def reconsume_times(self) -> int:
-        """How often a listener has failed on it before."""
+        """Number of failed deliveries before this one."""
         return int(self._batch.columns.reconsume_times[self._index])
 
     @property
     def attempt(self) -> int:
-        """Which delivery this is: 1, and one more each time it came back from the retry topic."""
+        """Number of this delivery, starting at 1."""
         return self.reconsume_times + 1
 
     @property
     def failure(self) -> str | None:
-        """Why it failed last, as the consumer said that sent it back; None if none did."""
+        """Reason of the last failure, reported by the consumer; None if there was none."""
         return self.properties.get(PROPERTY_FAILURE)
 
     @property
     def traceparent(self) -> str | None:
-        """W3C Trace Context of the span that sent it; None when it is not traced."""
+        """W3C Trace Context of the span that sent it; None if it is not traced."""
         if not may_be_traced(self._batch.columns.properties_bytes[self._index]):
             return None
         return self.properties.get(TRACEPARENT) or self.properties.get(PROPERTY_TRACE_CONTEXT)
@@ -378,14 +379,14 @@ class Message:
 
 
 def may_be_traced(raw: bytes) -> bool:
-    """Whether stored properties, or whole records, can bear a trace context: quick, without looking
-    at anything message by message."""
+    """Whether properties or whole records may contain a trace context. Fast: searches the bytes
+    without decoding messages."""
     old, new = _TRACE_MARKS
     return old in raw or new in raw
 
 
 def damaged(queue: MessageQueue, offset: int, reason: str) -> StoreCorrupt:
-    """Return the error for a stored message that is not what it was."""
+    """Return the error for a damaged stored message."""
     return StoreCorrupt(
         path=f"message {offset} of {queue}", reason=reason, queue=queue, offset=offset
     )

@@ -1,9 +1,9 @@
-"""Subscriptions: all messages of a topic, those with certain tags, or those that an SQL92
-expression on their properties selects.
+"""Subscriptions: all messages of a topic, messages with certain tags, or messages selected by an
+SQL92 expression on their properties.
 
-Tags are filtered twice: the broker compares hashes (all its ConsumeQueue entries hold), the client
-compares the text, because different tags can share a hash ("Aa" and "BB" do). Expressions are
-checked here, so that whoever subscribes hears of a mistake, and evaluated by the broker alone.
+Tags are filtered twice: the broker compares hashes (its ConsumeQueue entries contain no text), the
+client compares the text, because different tags can have one hash ("Aa" and "BB" do). Expressions
+are compiled here, so that the subscriber gets the error, and evaluated by the broker only.
 Source: FilterAPI#buildSubscriptionData, #build.
 """
 
@@ -22,11 +22,11 @@ EXCERPT_CHARACTERS_MAX = 200
 
 
 class Sql(str):
-    """An expression on properties, for every place that otherwise takes tags.
+    """An SQL92 expression on properties; accepted wherever a tag expression is.
 
         cluster.push_consumer("group", {"orders": Sql("price > 100 AND region = 'north'")}, handler)
 
-    A text that begins with `SQL92:` says the same. `rockoon_format.sql92` has the language:
+    A text that starts with `SQL92:` is equivalent. `rockoon_format.sql92` describes the language:
     comparisons, BETWEEN, IN, IS NULL, AND, OR, NOT.
     """
 
@@ -35,34 +35,34 @@ class Sql(str):
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """One topic and what is wanted of it; made by `Subscription.parse` or `Subscription.sql`."""
+    """A topic and a filter; created by `Subscription.parse` or `Subscription.sql`."""
 
     topic: str
     tags: frozenset[str]
     """Empty means all messages."""
     tag_hashes: tuple[int, ...]
-    """Java hash codes of the tags, sorted, without repeats: the broker's filter."""
+    """Java hash codes of the tags, sorted and unique: the broker's tag filter."""
     sql_expression: str = ""
-    """The broker's other filter; empty means all messages. Never together with tags."""
+    """The broker's SQL92 filter; empty for all messages. Never set together with tags."""
 
     @classmethod
     def parse(cls, topic: str, expression: str) -> "Subscription":
-        """Parse `*` (everything) or tags joined by `||`, as in `TagA || TagB`; or take an `Sql`.
+        """Parse `*` (all messages), tags joined by `||` as in `TagA || TagB`, or an `Sql`.
 
-        A text that begins with `SQL92:`, as `expression` does, is an `Sql` too.
+        A text that starts with `SQL92:`, as `expression` does, is an `Sql` too.
 
-        Blanks around a tag, repeats and empty places between bars do not count, as in RocketMQ.
+        Spaces around a tag, repeated tags and empty parts between bars are ignored, as in RocketMQ.
 
         Raises:
-            InvalidExpression: the expression names no tag or more than 4096 tags, or `*` is not
-                alone (RocketMQ would read it as the name of a tag); or as `sql`.
+            InvalidExpression: the expression has no tag or more than 4096 tags, or `*` is combined
+                with tags (RocketMQ treats it as a tag then); or as `sql`.
             InvalidTopicName: the name is not valid Unicode. Nameservers check all other rules.
         """
         if isinstance(expression, Sql):
             return cls.sql(topic, expression)
         if not isinstance(expression, str):
             raise InvalidExpression(
-                expression=repr(expression), reason='it is not text: "*", "TagA || TagB", or an Sql'
+                expression=repr(expression), reason='it is not "*", "TagA || TagB", or an Sql'
             )
         if expression.startswith(_SQL_MARK):
             return cls.sql(topic, expression.removeprefix(_SQL_MARK).strip())
@@ -71,20 +71,20 @@ class Subscription:
             return cls(topic, frozenset(), ())
         tags = frozenset(tag for part in expression.split(_OR) if (tag := part.strip()))
         if not tags:
-            raise InvalidExpression(expression=expression, reason="it names no tag")
+            raise InvalidExpression(expression=expression, reason="it has no tag")
         if ALL in tags:
-            raise InvalidExpression(expression=expression, reason="'*' must stand alone")
+            raise InvalidExpression(expression=expression, reason="'*' must be the only tag")
         if len(tags) > TAG_HASHES_MAX:
-            reason = f"it names {len(tags)} tags, more than {TAG_HASHES_MAX}"
+            reason = f"it has {len(tags)} tags, more than {TAG_HASHES_MAX}"
             raise InvalidExpression(expression=expression[:EXCERPT_CHARACTERS_MAX], reason=reason)
         return cls(topic, tags, tuple(sorted({tags_code(tag) for tag in tags})))
 
     @classmethod
     def sql(cls, topic: str, expression: str) -> "Subscription":
-        """Take the messages for which an SQL92 expression on their properties is true.
+        """Return a subscription to the messages for which an SQL92 expression is true.
 
         Raises:
-            InvalidExpression: it is none; the sentence names the place, and a caret points at it.
+            InvalidExpression: the expression is invalid; the text shows the position with a caret.
         """
         text = str(expression)
         _check_texts(topic, text)
@@ -101,20 +101,20 @@ class Subscription:
 
     @property
     def expression(self) -> str:
-        """The same subscription in one spelling: equal subscriptions have equal expressions."""
+        """Normalized expression: equal subscriptions have equal expressions."""
         if self.sql_expression:
             return f"{_SQL_MARK} {self.sql_expression}"
         return f" {_OR} ".join(sorted(self.tags)) or ALL
 
     def matches(self, tags: str | None) -> bool:
-        """Return whether a message with this TAGS value (None: without one) is wanted.
+        """Return whether the tag filter accepts a TAGS value (None: no tags).
 
-        Of an SQL92 expression the broker sends only what it selects.
+        An SQL92 expression accepts everything here: the broker has already filtered.
         """
         return not self.tags or tags in self.tags
 
     def matching(self, tags: Sequence[str | None]) -> list[int] | None:
-        """Return the indexes of the wanted ones; None when that is all of them."""
+        """Return the indexes of the accepted values; None if all are accepted."""
         if not self.tags:
             return None
         wanted = [index for index, value in enumerate(tags) if value in self.tags]
@@ -125,16 +125,16 @@ def parsed(subscriptions: Mapping[str, str], own_topic: str | None) -> dict[str,
     """Return a push consumer's subscriptions by topic, sorted.
 
     Args:
-        subscriptions: topic to expression.
-        own_topic: the group's retry topic, of which all is read; None: there is none.
+        subscriptions: topic → expression.
+        own_topic: the group's retry topic, which is read without a filter; None if there is none.
 
     Raises:
-        InvalidArgument: there are none, or they are no mapping.
+        InvalidArgument: `subscriptions` is empty or not a mapping.
         InvalidExpression, InvalidTopicName: as `Subscription.parse`.
     """
     if not isinstance(subscriptions, Mapping):
         raise InvalidArgument(
-            reason=f'subscriptions are {subscriptions!r}, not as in {{"orders": "*"}}'
+            reason=f'subscriptions {subscriptions!r} are not a mapping such as {{"orders": "*"}}'
         )
     if not subscriptions:
         raise InvalidArgument(reason="a consumer needs at least one subscription")

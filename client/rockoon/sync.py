@@ -1,12 +1,12 @@
-"""The SDK without asyncio, for scripts: an event loop in a thread of its own.
+"""The SDK without asyncio: blocking calls that run in an event loop in a separate thread.
 
     with rockoon.sync.connect("127.0.0.1:9876") as cluster:
         cluster.send("orders", b"one")
         for message in cluster.consume("orders", timeout=1.0):
             print(message.body)
 
-Every call blocks until it is done and may be made from any thread. Whoever sends much gets much
-more out of `send_many`, or of the asyncio SDK.
+Every call blocks until it is done and may be made from any thread. To send many messages, use
+`send_many` or the asyncio SDK, which are much faster than single `send` calls.
 """
 
 import asyncio
@@ -67,9 +67,9 @@ if TYPE_CHECKING:
     from rockoon.transactions.checks import Check
     from rockoon.transactions.producer import TransactionalProducer
 
-# How long one call into the loop may last, so that Ctrl-C is noticed in time.
+# Maximum length of one poll in the loop, so that Ctrl-C is noticed in time.
 POLL_SECONDS = 0.5
-# Names of hosts that are looked up at a time.
+# Parallel host name lookups.
 LOOKUPS_MAX = 4
 
 Result = TypeVar("Result")
@@ -87,7 +87,7 @@ def connect(
     tracing: "Hooks | None" = None,
     **producer_settings: Unpack[ProducerOptions],
 ) -> "Cluster":
-    """Return a cluster to use as `with connect("127.0.0.1:9876") as cluster:`.
+    """Return a cluster, to be used as `with connect("127.0.0.1:9876") as cluster:`.
 
     Args:
         nameservers, cluster, client_id, connect_seconds_max, retry_seconds, tls, access, tracing:
@@ -117,8 +117,8 @@ class Cluster:
     """A connection to a cluster for blocking code.
 
     Raises:
-        NameserverUnavailable, WrongCluster, TlsFailed, NotAuthenticated: on entering, as
-            `rockoon.Cluster`.
+        NameserverUnavailable, WrongCluster, TlsFailed, NotAuthenticated: on entering the context,
+            as `rockoon.Cluster`.
     """
 
     def __init__(
@@ -128,13 +128,13 @@ class Cluster:
         self._producer_settings = producer_settings
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
-        # Written by the loop's thread only, between entering and leaving.
+        # Written only by the loop's thread, between enter and exit.
         self._cluster: aio_cluster.Cluster | None = None
         self._producer: Producer | None = None
         self._ended: asyncio.Event | None = None
-        # Why the thread ended before the connection was left.
+        # Why the thread ended before the context was left.
         self._failures: list[BaseException] = []
-        # In a forked child of the process that opened the connection: the error of every call.
+        # Set in a forked child of the process that opened the connection: the error of every call.
         self._refused_in_child: str | None = None
 
     def __enter__(self) -> Self:
@@ -173,7 +173,7 @@ class Cluster:
             loop.call_soon_threadsafe(ended.set)
         thread.join()
         self._loop = None
-        # What the body raised comes first, and may well be why.
+        # An exception of the body is raised instead; the two may be related.
         if failure is None and self._failures:
             raise self._failures[0]
 
@@ -182,7 +182,7 @@ class Cluster:
         loop: asyncio.AbstractEventLoop,
         entered: threading.Event,
     ) -> None:
-        async def live() -> None:
+        async def run_connection() -> None:
             self._ended = asyncio.Event()
             try:
                 async with self._make() as cluster:
@@ -194,36 +194,36 @@ class Cluster:
 
         with asyncio.Runner(loop_factory=lambda: loop) as runner:
             try:
-                runner.run(live())
-            except BaseException as failure:  # noqa: BLE001 - the thread's root; the caller raises it
+                runner.run(run_connection())
+            except BaseException as failure:  # noqa: BLE001 - the caller raises it
                 self._failures.append(failure)
                 entered.set()
 
     def call(self, work: Coroutine[Any, Any, Result]) -> Result:
-        """Run a coroutine of the asyncio SDK in the loop and return what it returns.
+        """Run a coroutine of the asyncio SDK in the event loop and return its result.
 
         Raises:
-            Closed: outside the `with` block; what ended the connection before is its cause.
-            RuntimeError: the caller is the loop, which would wait for itself.
+            Closed: called outside the `with` block; `__cause__` is the failure of the connection.
+            RuntimeError: called in the event loop's thread, which would wait for itself.
         """
-        return self._result(self._begin(work))
+        return self._result(self._submit(work))
 
     def call_close(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run a coroutine that closes a producer or consumer, as `call`. Does nothing in a forked
-        child, which may leave the `with` blocks of its parent by `sys.exit`."""
+        """Run a coroutine that closes a producer or consumer, as `call`. No effect in a forked
+        child, which may leave its parent's `with` blocks through `sys.exit`."""
         if self._refused_in_child is None:
             self.call(work)
         else:
             work.close()
 
     def call_soon(self, function: Callable[[], object]) -> None:
-        """Call a function in the loop's thread, soon and without waiting for it; signal handlers
-        may do this. Does nothing after the connection was left."""
+        """Schedule a function in the loop's thread without waiting for it; usable in signal
+        handlers. No effect after the connection is closed."""
         if self._loop is not None:
             with suppress(RuntimeError):  # the loop has ended
                 self._loop.call_soon_threadsafe(function)
 
-    def _begin(self, work: Coroutine[Any, Any, Result]) -> Future[Result]:
+    def _submit(self, work: Coroutine[Any, Any, Result]) -> Future[Result]:
         if self._loop is None or self._failures:
             work.close()
             raise self._closed()
@@ -236,28 +236,28 @@ class Cluster:
         try:
             return future.result()
         except CancelledError:
-            raise self._closed()  # noqa: B904 - it has its cause
+            raise self._closed()  # noqa: B904 - `_closed` sets the cause
         except KeyboardInterrupt:
             future.cancel()
             raise
 
     @property
     def asyncio(self) -> aio_cluster.Cluster:
-        """The asyncio connection, to be used with `call`."""
+        """The asyncio connection, for use with `call`."""
         if self._cluster is None:
             raise self._closed()
         return self._cluster
 
     @property
     def admin(self) -> "Admin":
-        """The asyncio administration, to be used with `call`."""
+        """The asyncio administration, for use with `call`."""
         return self.asyncio.admin
 
     def send(self, topic: str, body: Body, **options: Unpack[SendOptions]) -> SendResult:
         """Send a message and wait until it is stored; options as in `Producer.send`.
 
         Raises:
-            RockoonError: as `Producer.send`, and what awaiting its receipt raises.
+            RockoonError: as `Producer.send` and its receipt.
         """
 
         rename_key(options)
@@ -272,8 +272,8 @@ class Cluster:
     ) -> SendResults:
         """Send many messages and wait until all are stored, as `Producer.send_many`.
 
-        The iterable and `keys` are read in the caller's thread, ahead of the sending by a few
-        thousand messages and 1 MiB at most; what they raise ends the call.
+        The iterable and `keys` are read in the caller's thread, at most a few thousand messages and
+        1 MiB ahead of sending. Their exceptions end the call.
 
         Raises:
             RockoonError: as `Producer.send_many`.
@@ -281,8 +281,8 @@ class Cluster:
 
         rename_key(options)
         keys, loop = options.get("keys"), self._loop
-        is_there = isinstance(bodies, list | tuple) and (keys is None or isinstance(keys, list))
-        if is_there or loop is None:
+        is_sequence = isinstance(bodies, list | tuple) and (keys is None or isinstance(keys, list))
+        if is_sequence or loop is None:
             return self.call(self._send_many(topic, bodies, options))
         feed = BodyFeed(loop, bodies, keys)
         options["keys"] = feed.keys
@@ -293,7 +293,7 @@ class Cluster:
             finally:
                 feed.stop()
 
-        future = self._begin(send())
+        future = self._submit(send())
         try:
             feed.read()
         except BaseException:
@@ -311,7 +311,7 @@ class Cluster:
         check: "Check",
         **options: Unpack[TransactionalProducerOptions],
     ) -> "BlockingTransactionalProducer":
-        """Return a producer for transactions, as `rockoon.Cluster.transactional_producer`.
+        """Return a transactional producer, as `rockoon.Cluster.transactional_producer`.
 
         Raises:
             InvalidArgument: as `TransactionalProducer`.
@@ -356,12 +356,12 @@ class Cluster:
     ) -> "BlockingPushConsumer":
         """Return a consumer that calls a handler in threads, as `rockoon.Cluster.push_consumer`.
 
-        A plain handler may block, and may use this connection. An async handler, and `on_assigned`
-        and `on_revoked`, run in the connection's event loop: there a blocking call of the
-        connection is a RuntimeError.
+        A plain handler may block and may use this connection. An async handler, `on_assigned` and
+        `on_revoked` run in the connection's event loop, where a blocking call of this connection
+        raises RuntimeError.
 
         Raises:
-            InvalidArgument, InvalidExpression: an argument is out of its bounds.
+            InvalidArgument, InvalidExpression: an argument is invalid.
         """
         from rockoon.consumer.blocking import BlockingPushConsumer
         from rockoon.consumer.push_consumer import PushConsumer
@@ -388,7 +388,7 @@ class Cluster:
         `rockoon.Cluster.simple_consumer`.
 
         Raises:
-            InvalidArgument, InvalidExpression: the subscriptions are none.
+            InvalidArgument, InvalidExpression: the subscriptions are invalid.
         """
         from rockoon.receiving.blocking import BlockingSimpleConsumer
 
@@ -414,16 +414,16 @@ class Cluster:
         consume_from: "ConsumeFrom | StartName" = "first",
         **options: Unpack["ReadOptions"],
     ) -> "Iterator[Message]":
-        """Iterate the messages of all queues of a topic, also of queues that are added later.
+        """Iterate over the messages of all queues of a topic, including queues added later.
 
-        Reading begins with the first `next` and ends when the iterator is closed. No progress is
-        kept: to share the work of a group, use a `simple_consumer`.
+        Reading starts with the first `next` and ends when the iterator is closed. No progress is
+        stored. To share the work in a group, use a `simple_consumer`.
 
         Args:
-            topic: its name.
+            topic: the topic.
             expression: tags, as "new || paid", or an `Sql`.
-            timeout: end after this many seconds without a message; None means never.
-            consume_from: where to start: "first", "last" or a `ConsumeFrom`.
+            timeout: stop after this many seconds without a message; None means never.
+            consume_from: start position: "first", "last" or a `ConsumeFrom`.
             options: on_out_of_range, limits, prefetch_batches, check_crcs, missing_topics: see
                 `PullConsumer`.
 
@@ -432,7 +432,7 @@ class Cluster:
             RockoonError: as `PullConsumer.poll`.
         """
 
-        async def begin() -> "PullConsumer":
+        async def open_consumer() -> "PullConsumer":
             consumer = self.asyncio.pull_consumer(consume_from=consume_from, **options)
             try:
                 await consumer.assign_all(topic, expression)
@@ -441,7 +441,7 @@ class Cluster:
                 raise
             return consumer
 
-        consumer = self.call(begin())
+        consumer = self.call(open_consumer())
         try:
             quiet_since = time.monotonic()
             while True:
@@ -451,13 +451,13 @@ class Cluster:
                 messages = self.call(consumer.poll(timeout=max(left, 0.0)))
                 if messages:
                     yield from messages
-                    # The caller's own time does not count.
+                    # Time spent by the caller does not count.
                     quiet_since = time.monotonic()
                 elif timeout is not None and time.monotonic() >= quiet_since + timeout:
                     return
         finally:
-            # Where the garbage collector closes this, that may be the loop's thread; the connection
-            # closes the consumer then.
+            # The garbage collector may run this in the loop's thread, which cannot wait. The
+            # connection closes the consumer in that case.
             if self._loop is not None and not self._is_own_thread():
                 self.call(consumer.close())
 
@@ -465,7 +465,7 @@ class Cluster:
         """Return a topic's route.
 
         Raises:
-            TopicNotFound: there is no such topic.
+            TopicNotFound: the topic does not exist.
         """
         return self.call(self.asyncio.route(topic))
 
@@ -473,13 +473,13 @@ class Cluster:
         """Return a topic's queues, sorted.
 
         Raises:
-            TopicNotFound: there is no such topic.
+            TopicNotFound: the topic does not exist.
         """
         return self.route(topic).queues
 
     @contextmanager
     def iterate(self, source: AsyncIterator[Result]) -> Iterator[Iterator[Result]]:
-        """Read an async iterator of the SDK, for example a pull consumer's, one by one."""
+        """Iterate over an async iterator of the SDK, for example a pull consumer."""
 
         async def following() -> tuple[bool, Any]:
             try:
@@ -515,7 +515,7 @@ class Cluster:
 def _new_loop() -> asyncio.AbstractEventLoop:
     try:
         import uvloop
-    except ImportError:  # it does not exist for Windows
+    except ImportError:  # uvloop does not support Windows
         loop = asyncio.new_event_loop()
     else:
         loop = _with_own_lookup(uvloop.Loop)()
@@ -524,27 +524,27 @@ def _new_loop() -> asyncio.AbstractEventLoop:
 
 
 def _with_own_lookup(base: type[asyncio.AbstractEventLoop]) -> type[asyncio.AbstractEventLoop]:
-    """Return a class of event loops that looks names up in threads of Python.
+    """Return an event loop class that resolves host names in Python threads.
 
-    uvloop does it in threads of libuv. At its normal exit, a child that was forked then crashes:
-    libuv joins threads that exist in the parent only.
+    uvloop resolves them in threads of libuv. A forked child would then crash at its normal exit,
+    because libuv joins threads that exist only in the parent.
     """
 
     class Loop(base):  # type: ignore[valid-type, misc]
         async def getaddrinfo(self, host: Any, port: Any, **options: Any) -> Any:
-            look_up = partial(socket.getaddrinfo, host, port, **options)
-            # A pool of its own: checks of transactions may occupy the loop's pool.
+            resolve = partial(socket.getaddrinfo, host, port, **options)
+            # A separate pool: transaction checks may occupy the loop's default pool.
             if not hasattr(self, "_lookups"):
                 self._lookups = ThreadPoolExecutor(LOOKUPS_MAX, "rockoon-names")
-            return await self.run_in_executor(self._lookups, look_up)
+            return await self.run_in_executor(self._lookups, resolve)
 
     return Loop
 
 
 def _report(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """Tell what failed in a loop, unless it is gRPC's news for another one that has ended.
+    """Report an error of an event loop, except gRPC's errors for a loop that has ended.
 
-    gRPC has one queue of events for all loops of a process; whichever takes from it hands them out.
+    gRPC has one event queue for all loops of a process; any loop may dispatch another's events.
     """
     is_late = isinstance(context.get("exception"), RuntimeError) and (
         "PollerCompletionQueue" in str(context.get("message"))

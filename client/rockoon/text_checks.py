@@ -1,4 +1,4 @@
-"""Checks that names and other texts of a program can be sent: they are valid Unicode."""
+"""Checks that texts from a program can be encoded: they must be valid Unicode."""
 
 import inspect
 from collections.abc import Callable
@@ -15,11 +15,11 @@ def check_text(what: str, text: str) -> str:
     """Return the text.
 
     Args:
-        what: names the argument.
+        what: name of the argument, for the error.
         text: its value.
 
     Raises:
-        InvalidArgument: it is not valid Unicode.
+        InvalidArgument: the text is not valid Unicode.
     """
     if fault := text_fault(text):
         raise InvalidArgument(reason=f"{what}: {fault}")
@@ -30,7 +30,7 @@ def check_group_text(group: str) -> str:
     """Return the name of a group.
 
     Raises:
-        InvalidGroupName: it is not valid Unicode. Nameservers check all other rules.
+        InvalidGroupName: the name is not valid Unicode. Nameservers check all other rules.
     """
     if fault := text_fault(group):
         raise InvalidGroupName(group=group, reason=fault)
@@ -40,8 +40,8 @@ def check_group_text(group: str) -> str:
 def refuses_invalid_text(cls: type[Checked]) -> type[Checked]:
     """Class decorator: public coroutines raise InvalidArgument for text that is not valid Unicode.
 
-    Protobuf raises UnicodeEncodeError when a request contains this text. The methods must not call
-    functions of the program, because these may raise UnicodeEncodeError for other reasons.
+    Protobuf raises UnicodeEncodeError for a request with this text. The methods must not call
+    functions of the program, which may raise UnicodeEncodeError for other reasons.
     """
     for name, method in list(vars(cls).items()):
         if inspect.iscoroutinefunction(method) and not name.startswith("_"):

@@ -1,4 +1,4 @@
-"""Points in time as people and RocketMQ's settings write them."""
+"""Parses points in time, in ISO 8601 and in RocketMQ's format."""
 
 import datetime
 import re
@@ -15,7 +15,7 @@ def timestamp_ms_of(text: str) -> int:
             epoch milliseconds of 11 to 13 digits.
 
     Raises:
-        ValueError: it is none of these, or no date of the calendar.
+        ValueError: the text has none of these forms, or the date does not exist.
     """
     if re.fullmatch(r"\d{14}", text):
         moment = datetime.datetime.strptime(text, _ROCKETMQ_FORMAT)

@@ -54,7 +54,7 @@ def test_durations(text: str, milliseconds: int) -> None:
 
 @pytest.mark.parametrize("text", ["", "15", "h", "-1h", "1h 30m", "1.5h", "2w"])
 def test_what_is_no_duration_is_refused(text: str) -> None:
-    with pytest.raises(typer.BadParameter, match="is no duration"):
+    with pytest.raises(typer.BadParameter, match="is not a duration"):
         parse_duration(text)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from rockoon.cli.confirmed_reset import QUESTIONS_MAX
+from rockoon.cli.resets import QUESTIONS_MAX
 from support.waiting import DEADLINE_SECONDS
 
 QUESTION = "n: no [n]:"

@@ -31,7 +31,7 @@ def test_only_the_messages_that_the_expression_selects_are_printed(
     ("arguments", "said"),
     [
         (["--sql", "price >> 9"], "    price >> 9\n           ^\n"),
-        (["--sql", "TRUE", "--tags", "odd"], "not together with --tags"),
+        (["--sql", "TRUE", "--tags", "odd"], "cannot be combined with --tags"),
         (["--sql", "a = '\udced\udca0\udcbd'"], "lone surrogate U+DCED"),
     ],
 )

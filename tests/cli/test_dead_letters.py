@@ -91,11 +91,11 @@ def test_what_cannot_be_done_is_said_in_a_sentence(rockoon: Any, group: str) -> 
     rockoon("group", "create", "flawless")
     assert rockoon("dlq", "list", "flawless").out == "There are no dead letters.\n"
     assert (
-        "no dead letter is called x" in rockoon("dlq", "replay", group, "--id", "x", status=1).err
+        "no dead letter has the id x" in rockoon("dlq", "replay", group, "--id", "x", status=1).err
     )
     assert "--yes" in rockoon.fails("dlq", "replay", group, "--all")
     rockoon.fails("dlq", "show", group, "--queue", "broker-a:0", "--offset", "99")
-    assert "say which" in rockoon.misused("dlq", "replay", group)
+    assert "name the dead letters" in rockoon.misused("dlq", "replay", group)
     assert "--to-group" in rockoon.misused(
         "dlq", "replay", group, "--all", "--to", "x", "--to-group"
     )
@@ -115,7 +115,7 @@ def test_a_groups_retries_are_set_changed_and_shown(rockoon: Any, topic: str) ->
     assert said["start_policy"]["consume_from"] == "CONSUME_FROM_FIRST", "as it was"
     assert "retry-queues: 0" in rockoon("group", "describe", group).out
     assert "does not exist" in rockoon.fails("group", "update", "nobody", "--retry-queues", "1")
-    assert "what to change" in rockoon.misused("group", "update", group)
+    assert "name a setting to change" in rockoon.misused("group", "update", group)
     rockoon.misused("group", "update", group, "--retry-queues", "-1")
 
 

@@ -6,7 +6,7 @@ from typing import Any
 def test_delayed_lines_wait_are_listed_and_can_be_cancelled(
     rockoon: Any, cluster: Any, topic: str
 ) -> None:
-    assert rockoon("delayed", "list").out == "No delayed messages wait.\n"
+    assert rockoon("delayed", "list").out == "There are no delayed messages.\n"
     rockoon("produce", topic, "--delay", "1h30m", stdin="later\n")
     rockoon("produce", topic, "--delay", "level:18", stdin="level\n")
     rockoon("produce", topic, "--at", "2001-01-01T00:00", stdin="at once\n")
@@ -19,7 +19,7 @@ def test_delayed_lines_wait_are_listed_and_can_be_cancelled(
     first, second = (each["offset_id"] for each in said["messages"])
     rows = rockoon("delayed", "list", "--max", "1").words
     assert rows[-2][-1] == first
-    assert rows[-1] == ["2", "wait", "in", "all."]
+    assert rows[-1] == ["2", "are", "pending", "in", "total."]
     assert rockoon("delayed", "cancel", first).out == f"{first} will not be delivered.\n"
     assert rockoon("delayed", "cancel", second, "--json").json == {"cancelled": second}
     assert "was delivered or cancelled before" in rockoon.fails("delayed", "cancel", first)

@@ -153,7 +153,7 @@ async def test_why_names_the_last_acknowledgement(rockoon: Any, cluster: Any) ->
 
         (first, second) = await readers.java.receive_all(2, batch_size=2, invisible=600.0)
         line, story = await why()
-        unmoved = "0, as it began: nothing has been committed since"
+        unmoved = "0, the start offset: nothing has been committed since"
         assert line == f"  now     {unmoved}, epoch {story['epoch']}"
         # Above the committed offset.
         assert (await readers.java.acknowledge(handle(second))).status.code == Code.OK
@@ -195,7 +195,7 @@ async def test_why_names_the_last_acknowledgement(rockoon: Any, cluster: Any) ->
         ),
         (
             Progress(offset=3, start_offset=3, stored_at_ms=AT_MS),
-            ", as it began: nothing has been committed since",
+            ", the start offset: nothing has been committed since",
         ),
         (
             Progress(offset=3, stored_at_ms=AT_MS, committer="pod-1"),
@@ -214,7 +214,7 @@ def test_progress_that_moved_is_never_called_unmoved(progress: Progress, text: s
 @pytest.mark.parametrize(
     ("members", "receivers", "text"),
     [
-        (0, 0, "no reader now"),
+        (0, 0, "no readers"),
         (1, 0, "read by 1 member"),
         (0, 4, "read by 4 clients"),
         (2, 1, "read by 2 members and 1 client"),

@@ -6,7 +6,14 @@ import pytest
 
 from rockoon.admin.logs import LogDescription
 from rockoon.admin.replica_standings import ReplicaLag, ReplicaStanding
-from rockoon.cli.logs import log_json, price, result_of_election, show, troubles, wishes
+from rockoon.cli.logs import (
+    log_json,
+    loss_question,
+    pending_requests,
+    result_of_election,
+    show,
+    troubles,
+)
 from rockoon.cli.logs import state as state_of
 from rockoon.errors import InvalidArgument
 from rockoon_proto.v1.logs_pb2 import Log, Rank, Report
@@ -41,7 +48,7 @@ def test_what_cannot_be_done_with_a_log_of_one_copy_is_said(rockoon: Any, broker
         (("log", "describe", "nothing"), "no log is named"),
         (("log", "elect", broker, "--accept-loss", "--yes"), "has a leader"),
         (("log", "adopt", broker, "--yes"), "is not frozen"),
-        (("log", "adopt", broker), "Say so with --yes"),
+        (("log", "adopt", broker), "confirm with --yes"),
         (("replica", "replace", broker, "x", "y"), "is no replica of"),
         (("replica", "replace", "nothing", "x", "y"), "no log is named"),
         (("log", "copies", "nothing", "1"), "no log is named"),
@@ -68,13 +75,13 @@ def test_what_waits_says_for_what() -> None:
     state.moves.add(leaves="c", joins="e")
     nodes = [replica_node(who) for who in "bcd"]
     log = LogDescription.from_wire(Log(state=state, nodes=nodes))
-    assert [*wishes(log)] == [
-        "broker-a-b (d) is to take the place of the former one (b)",
-        "broker-a-e is to take the place of broker-a-c",
-        "... and broker-a-e is AWAY: start it",
-        "... once there is a leader, who makes the change",
+    assert [*pending_requests(log)] == [
+        "broker-a-b (d) is to replace the former one (b)",
+        "broker-a-e is to replace broker-a-c",
+        "... but broker-a-e is AWAY: start it",
+        "... which the leader does, once there is one",
     ]
-    assert state_of(log).startswith("WITHOUT LEADER: broker-a-a is away, and too few others")
+    assert state_of(log).startswith("WITHOUT LEADER: broker-a-a is away, and too few other copies")
 
 
 def test_a_log_in_trouble_is_told_so(capsys: pytest.CaptureFixture[str]) -> None:
@@ -101,13 +108,13 @@ def test_each_copy_says_why_it_is_behind() -> None:
     b, c = troubles(log, standings)
     assert b.startswith("broker-a-b: it cannot write: no room; 2")
     assert b.endswith("behind, for 13 s")
-    assert c == "broker-a-c: its process is away"
+    assert c == "broker-a-c: its process is not running"
     told = log_json(log, standings)["replicas"]
     assert [each["standing"] and each["standing"]["end"] for each in told] == [5000, 2952, None]
 
 
 def test_the_price_of_a_forced_election_names_who_is_silent() -> None:
-    question = price(described())
+    question = loss_question(described())
     assert "broker-a-b ends at 40 in epoch 0" in question
     assert "Records that only broker-a-a, broker-a-c may have are lost" in question
 
@@ -118,12 +125,12 @@ def test_a_forced_election_says_which_copy_leads_and_what_is_lost() -> None:
     for who, end, damaged in (("b", 40, False), ("c", 55, True)):
         state.reports[who].CopyFrom(Report(rank=Rank(end=end), sound=True, damaged=damaged))
     before = LogDescription.from_wire(Log(state=state))
-    assert "broker-a-c ends at 55 in epoch 0, and is damaged" in price(before)
+    assert "broker-a-c ends at 55 in epoch 0, and is damaged" in loss_question(before)
     state.leader = "b"
     state.reports.clear()
     said = result_of_election(before, LogDescription.from_wire(Log(state=state)))
     assert "broker-a-b leads, its log ends at 40 in epoch 0" in said
-    assert "records of broker-a-c, which ends at 55 in epoch 0, and is damaged, behind 40" in said
+    assert "records of broker-a-c, which ends at 55 in epoch 0, and is damaged, after 40" in said
     assert "records that only broker-a-a may have: not known how many" in said
 
 

@@ -30,7 +30,7 @@ def test_messages_are_found_by_their_key_on_all_brokers(rockoon: Any, orders: st
     assert set(found["indexed_until_ms"]) == {"broker-a", "broker-b"}
     assert {each["broker"] for each in found["messages"]} <= {"broker-a", "broker-b"}
     missing = rockoon("message", "query", orders, "--key", "x").out
-    assert "No such message was found." in missing
+    assert "No message was found." in missing
     assert "keys=" in missing
 
 
@@ -43,7 +43,7 @@ def test_a_message_is_shown_by_either_of_its_ids_with_who_has_read_it(
     assert "keys      order-1" in shown
     assert "tags      eu" in shown
     assert '"number": 5' in shown
-    assert "read by   no group has begun to read its queue" in shown
+    assert "read by   no group reads its queue yet" in shown
     by_place = rockoon("message", "get", first["offset_message_id"]).out
     assert by_place == shown
     narrow = rockoon("message", "get", first["message_id"], "--topic", orders).out
@@ -84,9 +84,9 @@ def test_a_broker_that_is_away_is_named(
     cluster.kill("broker-b")
     try:
         ran = rockoon("message", "query", orders, "--key", "order-0", status=1)
-        assert "broker-b may have more, it did not answer" in ran.err
+        assert "broker-b may have more: it did not answer" in ran.err
         ran = rockoon("message", "get", "7F00000100002A139A5500000000FFFF", status=1)
-        assert "No such message was found." in ran.out
+        assert "No message was found." in ran.out
         assert "broker-b may have more" in ran.err
     finally:
         cluster.start("broker-b")
@@ -114,8 +114,8 @@ def test_what_cannot_be_found_is_one_sentence(
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["query", "t"], "say either --key or --id"),
-        (["query", "t", "--key", "a", "--id", "b"], "say either --key or --id"),
+        (["query", "t"], "use either --key or --id"),
+        (["query", "t", "--key", "a", "--id", "b"], "use either --key or --id"),
         (["query", "t", "--key", "a", "--from", "soon"], "'soon' is neither a time"),
         (["query", "t", "--key", "a", "--max", "5000"], "less than or equal to 1024"),
     ],

@@ -71,9 +71,9 @@ def test_messages_of_consume_are_sent_again_with_all_that_their_sender_gave(
 
     assert contents(copy) == contents(topic)
     for line, reason in (
-        ('{"keys": []}', "it has neither a field 'body' nor 'body_hex'"),
-        ('{"body_hex": "zz"}', "its body cannot be read"),
-        ('{"body": "x", "keys": "k"}', "its keys, tags or properties are not those of"),
+        ('{"keys": []}', "the object has neither 'body' nor 'body_hex'"),
+        ('{"body_hex": "zz"}', "the body cannot be decoded"),
+        ('{"body": "x", "keys": "k"}', "keys, tags or properties are not in the format of"),
     ):
         ran = rockoon("produce", copy, "--messages", stdin=line + "\n", status=1)
         assert f"rockoon: stopped at line 1: {reason}" in ran.err
@@ -106,7 +106,7 @@ def test_a_line_that_is_no_json_stops_it_and_what_was_sent_is_acknowledged(
     rockoon: Any, topic: str
 ) -> None:
     ran = rockoon("produce", topic, "--key-field", "id", stdin='{"id": 1}\nnonsense\n', status=1)
-    assert "rockoon: stopped at line 2: it is not JSON" in ran.err
+    assert "rockoon: stopped at line 2: the line is not JSON" in ran.err
     assert ran.out.startswith("1 of 1 messages acknowledged")
     assert rockoon("consume", topic).out == '{"id": 1}\n'
 
@@ -114,7 +114,7 @@ def test_a_line_that_is_no_json_stops_it_and_what_was_sent_is_acknowledged(
 @pytest.mark.parametrize("option", ["--key-field", "--tag-field"])
 def test_a_field_that_a_line_does_not_have_stops_it(rockoon: Any, topic: str, option: str) -> None:
     ran = rockoon("produce", topic, option, "id", stdin='{"id": 1}\n{"ID": 2}\n', status=1)
-    assert "rockoon: stopped at line 2: it has no field 'id'" in ran.err
+    assert "rockoon: stopped at line 2: the object has no field 'id'" in ran.err
     assert ran.out.startswith("1 of 1 messages acknowledged")
     # One that says so has none.
     rockoon("produce", topic, option, "id", stdin='{"id": null}\n')
@@ -162,7 +162,7 @@ def test_a_group_that_starts_behind_what_is_there_says_so(rockoon: Any, topic: s
     rockoon("produce", topic, stdin="before\n")
     read = rockoon("consume", topic, "--group", topic)
     assert read.out == ""
-    assert f"rockoon: group {topic} had no progress on {topic}: it starts behind" in read.err
+    assert f"rockoon: group {topic} had no progress on {topic}: it starts after" in read.err
     assert f"`rockoon offsets reset {topic} {topic} --to-earliest`" in read.err
 
     rockoon("offsets", "reset", topic, topic, "--to-earliest", "--yes")
@@ -237,8 +237,8 @@ def test_what_cannot_be_done_is_one_sentence(
     ("arguments", "sentence"),
     [
         (["--from", "somewhere"], "'somewhere' is none of: first, last, an offset"),
-        (["--from", "CONSUME_FROM_HERE"], "'CONSUME_FROM_HERE' is not a place to start"),
-        (["--group", "g", "--from", "17"], "`rockoon offsets reset` moves it"),
+        (["--from", "CONSUME_FROM_HERE"], "'CONSUME_FROM_HERE' is not a start policy"),
+        (["--group", "g", "--from", "17"], "use `rockoon offsets reset` to move it"),
         (["--max-messages", "0"], "Input should be greater than or equal to 1"),
     ],
 )

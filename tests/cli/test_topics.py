@@ -60,7 +60,7 @@ def test_a_topic_becomes_a_compacted_one_and_an_ordinary_one_again(rockoon: Any)
     again = rockoon(*set_policy, "cleanup.policy=", "--permissions", "r", "--json").json
     assert (again["attributes"], again["permissions"]) == ({}, "r")
     assert "is not compacted" in rockoon.fails("produce", "latest", "--tombstone", "k")
-    assert "say what to change" in rockoon("topic", "set", "latest", status=2).err
+    assert "name a change" in rockoon("topic", "set", "latest", status=2).err
 
 
 def test_residency_is_shown_when_it_is_asked_for(rockoon: Any) -> None:
@@ -95,7 +95,7 @@ def test_lists_are_json_for_programs(rockoon: Any) -> None:
         (["expand", "absent", "--queues", "1"], "topic 'absent' does not exist$"),
         (["delete", "absent", "--yes"], "topic 'absent' does not exist$"),
         (["delete", "", "--yes"], "topic '' does not exist$"),
-        (["delete", "TAKEN"], "Say so with --yes: there is no terminal to ask at"),
+        (["delete", "TAKEN"], "There is no terminal to ask at: confirm with --yes"),
     ],
 )
 def test_what_cannot_be_done_is_one_sentence(
@@ -109,10 +109,10 @@ def test_what_cannot_be_done_is_one_sentence(
     ("arguments", "sentence"),
     [
         (["create", "x", "--queues", "0"], "Input should be greater than or equal to 1"),
-        (["create", "x", "--permissions", "all"], "'all' is none of rw, r, w"),
+        (["create", "x", "--permissions", "all"], "'all' is not one of rw, r, w"),
         (["create", "x", "--add", "broker-a"], "'broker-a' is not of the form BROKER=QUEUES"),
         (["create", "x", "--add", "broker-a=many"], "the value must be a number above 0"),
-        (["expand", "x"], "say either how many --queues per broker, or --add"),
+        (["expand", "x"], "set either --queues (per broker) or --add"),
     ],
 )
 def test_wrong_usage_is_explained(rockoon: Any, arguments: list[str], sentence: str) -> None:

@@ -26,7 +26,7 @@ async def two_of_three(nameservers: list[str], topic: str) -> list[sdk.Transacti
 def test_transactions_are_listed_until_they_have_ended(
     rockoon: Any, cluster: Any, topic: str
 ) -> None:
-    assert rockoon("transactions", "list").out == "No transaction waits for its end.\n"
+    assert rockoon("transactions", "list").out == "There are no open transactions.\n"
     left = asyncio.run(two_of_three(cluster.nameservers, topic))
     listed = rockoon("transactions", "list").words
     rows = [words for words in listed if any(topic in word for word in words)]
@@ -39,7 +39,7 @@ def test_transactions_are_listed_until_they_have_ended(
         pending["id"]: pending["topic"] for each in said for pending in each["transactions"]
     } == {each.message_id: topic for each in left}
     asyncio.run(roll_back(cluster.nameservers))
-    assert rockoon("transactions", "list").out == "No transaction waits for its end.\n"
+    assert rockoon("transactions", "list").out == "There are no open transactions.\n"
 
 
 async def roll_back(nameservers: list[str]) -> None:

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from rockoon.local.attendance import Pauses
 from rockoon.local.ports import choose_port
+from rockoon.local.supervisor import Pauses
 from support.up_process import ROCKOON, run, up
 from support.waiting import DEADLINE_SECONDS, gone, wait_until
 
@@ -100,7 +100,7 @@ def test_a_node_that_dies_is_started_again_and_one_that_is_killed_by_wish_stays_
 
         os.kill(running.processes["broker-b"], signal.SIGKILL)
         said("rockoon: broker-b ended unexpectedly (killed by SIGKILL)")
-        said("broker-b is started again in 0.5 s")
+        said("restarting broker-b in 0.5 s")
         said("broker-b runs again, as process")
         assert running.process.poll() is None
         assert json.loads(run(port, "status", "--json"))["healthy"]
@@ -124,7 +124,9 @@ def test_a_node_that_dies_is_started_again_and_one_that_is_killed_by_wish_stays_
         status, sentence = played("kill", "broker-a")
         assert (status, sentence.startswith("rockoon: no cluster runs on ")) == (1, True)
     shown = refused("kill", "broker-a", "--dir", str(tmp_path))
-    assert shown.startswith(f"rockoon: there is no cluster in {tmp_path}: say with --dir where")
+    assert shown.startswith(
+        f"rockoon: there is no cluster in {tmp_path}: name its directory with --dir"
+    )
 
 
 def test_a_node_that_dies_again_and_again_is_started_less_and_less_often() -> None:
@@ -158,10 +160,10 @@ def test_a_port_that_somebody_else_has_is_one_sentence(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        (("--flush", "sometimes"), "'sometimes' is none of sync, async"),
-        (("--new-queue-rule", "newest"), "'newest' is none of exact, classic"),
-        (("end", "broker-a"), "'end' is none of stop, start, kill"),
-        (("kill",), "say which node to kill"),
+        (("--flush", "sometimes"), "'sometimes' is not one of sync, async"),
+        (("--new-queue-rule", "newest"), "'newest' is not one of exact, classic"),
+        (("end", "broker-a"), "'end' is not one of stop, start, kill"),
+        (("kill",), "name the node to kill"),
     ],
 )
 def test_wrong_usage_is_explained(options: tuple[str, str], sentence: str) -> None:

@@ -432,7 +432,7 @@ async def test_a_call_that_is_not_to_be_made_twice_is_heard_a_while_longer() -> 
         tasks.create_task(gives_up())
         await asyncio.sleep(0)
         address = "other:1"
-        calls.look()
+        calls.cancel_moved()
         assert not answered.cancelled()
         answered.set_result("stored")
         assert await first == "stored"
@@ -446,6 +446,6 @@ async def test_who_is_cancelled_in_a_call_that_moved_is_cancelled() -> None:
         task = tasks.create_task(calls.answer(call, lambda: address))
         await asyncio.sleep(0)
         address = "other:1"
-        calls.look()
+        calls.cancel_moved()
         task.cancel()
     assert task.cancelled()

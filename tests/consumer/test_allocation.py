@@ -147,7 +147,7 @@ def test_a_strategy_that_invents_queues_is_refused_by_its_name() -> None:
     ) -> Sequence[MessageQueue]:
         return [*queues, MessageQueue("TopicTest", "broker-a", 8)]
 
-    with pytest.raises(InvalidArgument, match=r"overreach gave TopicTest@broker-a:8, not"):
+    with pytest.raises(InvalidArgument, match=r"overreach returned TopicTest@broker-a:8, not"):
         shares(overreach, 8, 2)
 
 
@@ -164,5 +164,5 @@ def test_an_unknown_name_is_answered_with_the_known_ones() -> None:
 
 @pytest.mark.parametrize("name", ["CONFIG", "MACHINE_ROOM", "MACHINE_ROOM_NEARBY-AVG"])
 def test_a_name_that_needs_settings_says_which(name: str) -> None:
-    with pytest.raises(InvalidArgument, match=f"{name} needs settings: give [A-Z]"):
+    with pytest.raises(InvalidArgument, match=f"{name} needs settings: use [A-Z]"):
         strategy_named(name)

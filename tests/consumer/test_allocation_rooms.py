@@ -137,9 +137,9 @@ def test_an_inner_strategy_that_keeps_owners_is_told_them() -> None:
 
 def test_a_queue_or_member_without_a_room_is_refused() -> None:
     queues = room_queues("A-broker", 1)
-    with pytest.raises(InvalidArgument, match="-c2 is in no machine room"):
+    with pytest.raises(InvalidArgument, match="-c2 has no machine room"):
         read_by(nearby(AVERAGE), ["A-c1", "-c2"], queues)
-    with pytest.raises(InvalidArgument, match="TopicTest@-broker:0 is in no machine room"):
+    with pytest.raises(InvalidArgument, match="TopicTest@-broker:0 has no machine room"):
         read_by(nearby(AVERAGE), ["A-c1"], room_queues("-broker", 1))
 
 

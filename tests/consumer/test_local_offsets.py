@@ -107,10 +107,10 @@ async def test_when_both_files_are_damaged_the_reader_says_so_or_starts_by_polic
 
 async def test_a_place_that_cannot_be_written_is_told_at_the_start(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("not a folder")
-    with pytest.raises(StoreNotWritable, match="cannot be kept in"):
+    with pytest.raises(StoreNotWritable, match="cannot be stored in"):
         await reopened(tmp_path / "file" / "offsets")
     (tmp_path / "offsets.json.tmp").mkdir()
-    with pytest.raises(StoreNotWritable, match="cannot be kept in"):
+    with pytest.raises(StoreNotWritable, match="cannot be stored in"):
         await reopened(tmp_path)
 
 

@@ -554,7 +554,7 @@ async def test_two_live_members_cannot_have_one_id(fake: FakeCluster, cluster: C
 async def test_settings_without_sense_are_refused(fake: FakeCluster, cluster: Cluster) -> None:
     with pytest.raises(InvalidArgument):
         cluster.push_consumer("billing", {}, Seen())
-    with pytest.raises(InvalidArgument, match="as in"):
+    with pytest.raises(InvalidArgument, match="such as"):
         cluster.push_consumer("billing", "orders", Seen())
     with pytest.raises(InvalidArgument, match="can be called"):
         cluster.push_consumer("billing", {"orders": "*"}, None)

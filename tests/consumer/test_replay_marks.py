@@ -31,7 +31,7 @@ def test_they_are_read_again_and_of_two_texts_both_count() -> None:
         *(True, True, False, True, False, True, True, False)
     ]
     assert (marks.count(0, 100), marks.count(4, 11), marks.count(8, 8)) == (11, 5, 0)
-    with pytest.raises(ValueError, match="no range"):
+    with pytest.raises(ValueError, match="not a range"):
         ReplayMarks.parse(0, "7,x")
 
 

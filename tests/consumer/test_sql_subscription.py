@@ -36,7 +36,7 @@ def test_an_expression_may_be_spelled_as_it_is_shown() -> None:
 
 
 def test_what_is_no_text_is_no_expression() -> None:
-    with pytest.raises(InvalidExpression, match="not text"):
+    with pytest.raises(InvalidExpression, match="it is not"):
         Subscription.parse("orders", None)  # type: ignore[arg-type]
 
 

@@ -18,7 +18,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from rockoon.local.authority import Authority
 from rockoon.local.ports import choose_port
-from rockoon.local.process import Kind, Node
+from rockoon.local.process import Node, NodeKind
 from rockoon.local.programs import MODULES
 from support.etcd import EtcdServer
 from support.waiting import DEADLINE_SECONDS
@@ -225,7 +225,7 @@ def started(
     if service == "nameserver" and settings.etcd_tls == "on":
         called = settings.etcd[0].rpartition(":")[0]
         environment["ROCKOON_NAMESERVER_ETCD_TLS_SERVER_NAME"] = called
-    kind = Kind(service)
+    kind = NodeKind(service)
     arguments = [placed(each) for each in container["args"]]
     node = Node(
         f"{name_of(workload)}-{index}",

@@ -12,7 +12,7 @@ from faults.scenario import Task
 
 from rockoon.local import LocalCluster
 from rockoon.local.directory import NodeRecord
-from rockoon.local.process import Kind, LocalClusterError, Node, NodeEnded
+from rockoon.local.process import LocalClusterError, Node, NodeEnded, NodeKind
 from rockoon.local.programs import MODULES
 
 TESTS = Path(__file__).resolve().parents[1]
@@ -90,7 +90,7 @@ class FaultyCluster(LocalCluster):
 
     def _make(self, record: NodeRecord) -> Node:
         node = super()._make(record)
-        if self._task.broken and record.kind is not Kind.ETCD:
+        if self._task.broken and record.kind is not NodeKind.ETCD:
             module = MODULES[record.kind]
             at = node.command.index(module)
             broken = ("faults.broken_service", self._task.broken, module)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rockoon.local.cluster import LocalCluster
-from rockoon.local.process import Kind, Node
+from rockoon.local.process import Node, NodeKind
 from rockoon_gateway.server import serve
 from rockoon_gateway.settings import GatewaySettings
 from rockoon_runtime.process import Stop
@@ -66,7 +66,7 @@ def gateway_program(cluster: LocalCluster, name: str, port: int, folder: Path) -
     given = [f"--{setting.replace('_', '-')}={value}" for setting, value in settings.items()]
     return Node(
         name,
-        Kind.GATEWAY,
+        NodeKind.GATEWAY,
         port,
         [sys.executable, "-m", "rockoon_gateway", *given],
         folder / f"{name}.log",

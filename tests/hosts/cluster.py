@@ -15,7 +15,7 @@ from hosts.network import Network
 from hosts.shape import CLIENTS, OFFSET_LOG, Shape
 
 from rockoon.local.etcd import careful_flags, etcd_healthy, find_etcd
-from rockoon.local.process import Kind, Node, NodeEnded, end
+from rockoon.local.process import Node, NodeEnded, NodeKind, end
 from rockoon.local.programs import MODULES, flag_text
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -23,7 +23,12 @@ READY_SECONDS_MAX = 60.0
 LEAVE_SECONDS_MAX = 60.0
 
 PEER_PORT = 2380
-PORTS = {Kind.ETCD: 2379, Kind.NAMESERVER: 9876, Kind.BROKER: 10911, Kind.OFFSET: 10912}
+PORTS = {
+    NodeKind.ETCD: 2379,
+    NodeKind.NAMESERVER: 9876,
+    NodeKind.BROKER: 10911,
+    NodeKind.OFFSET: 10912,
+}
 TOPIC = "hosts"
 GROUPS = ("plain", "orderly")
 # Processes that only read → their hosts.
@@ -59,23 +64,23 @@ class HostsCluster:
         self._ended: queue.SimpleQueue[NodeEnded] = queue.SimpleQueue()
         self._clients: dict[str, subprocess.Popen[bytes]] = {}
         nodes = [self._etcd(name) for name in shape.etcd_hosts]
-        nodes += [self._service(name, Kind.NAMESERVER) for name in shape.nameserver_hosts]
+        nodes += [self._service(name, NodeKind.NAMESERVER) for name in shape.nameserver_hosts]
         for log, hosts in shape.broker_logs.items():
-            nodes += [self._service(name, Kind.BROKER, log, shape.copies) for name in hosts]
+            nodes += [self._service(name, NodeKind.BROKER, log, shape.copies) for name in hosts]
         nodes += [
-            self._service(name, Kind.OFFSET, OFFSET_LOG, shape.offsets)
+            self._service(name, NodeKind.OFFSET, OFFSET_LOG, shape.offsets)
             for name in shape.offset_hosts
         ]
         self._nodes = {node.name: node for node in nodes}
 
     @property
     def nameservers(self) -> list[str]:
-        return [self._address(name, Kind.NAMESERVER) for name in self._shape.nameserver_hosts]
+        return [self._address(name, NodeKind.NAMESERVER) for name in self._shape.nameserver_hosts]
 
     @property
     def etcds(self) -> Mapping[str, str]:
         """Host → address for clients."""
-        return {name: self._address(name, Kind.ETCD) for name in self._shape.etcd_hosts}
+        return {name: self._address(name, NodeKind.ETCD) for name in self._shape.etcd_hosts}
 
     def __enter__(self) -> "HostsCluster":
         deadline = time.monotonic() + READY_SECONDS_MAX
@@ -203,11 +208,11 @@ class HostsCluster:
             if pid is not None
         }
 
-    def _address(self, host: str, kind: Kind) -> str:
+    def _address(self, host: str, kind: NodeKind) -> str:
         return f"{self._network.addresses[host]}:{PORTS[kind]}"
 
     def _etcd(self, name: str) -> Node:
-        client = f"http://{self._address(name, Kind.ETCD)}"
+        client = f"http://{self._address(name, NodeKind.ETCD)}"
         peers = {
             each: f"http://{self._network.addresses[each]}:{PEER_PORT}"
             for each in self._shape.etcd_hosts
@@ -227,13 +232,13 @@ class HostsCluster:
         program = find_etcd()
         command = [str(program), *(f"--{name}={value}" for name, value in flags.items())]
         command += [*careful_flags(program), "--unsafe-no-fsync"]
-        return self._node(name, Kind.ETCD, command)
+        return self._node(name, NodeKind.ETCD, command)
 
-    def _service(self, name: str, kind: Kind, log: str = "", copies: int = 1) -> Node:
+    def _service(self, name: str, kind: NodeKind, log: str = "", copies: int = 1) -> Node:
         values: dict[str, object] = {"name": name, "listen": self._address(name, kind)}
         if copies > 1:
             values |= {"name": log, "replica": name, "copies": copies}
-        if kind is Kind.NAMESERVER:
+        if kind is NodeKind.NAMESERVER:
             values["etcd"] = ",".join(self.etcds.values())
         else:
             values["nameservers"] = ",".join(self.nameservers)
@@ -242,7 +247,7 @@ class HostsCluster:
         flags = [f"--{key.replace('_', '-')}={flag_text(value)}" for key, value in values.items()]
         return self._node(name, kind, [sys.executable, "-m", MODULES[kind], *flags])
 
-    def _node(self, name: str, kind: Kind, command: Sequence[str]) -> Node:
+    def _node(self, name: str, kind: NodeKind, command: Sequence[str]) -> Node:
         host = self._network.addresses[name]
         environment: Mapping[str, str] = {}
         if self._disks is not None and name in self._disks.hosts:
@@ -255,7 +260,7 @@ class HostsCluster:
             self._directory / "logs" / f"{name}.log",
             environment={"GRPC_VERBOSITY": "NONE", **environment},
             on_unexpected_end=self._ended.put,
-            probe=(lambda: etcd_healthy(PORTS[kind], host=host)) if kind is Kind.ETCD else None,
+            probe=(lambda: etcd_healthy(PORTS[kind], host=host)) if kind is NodeKind.ETCD else None,
         )
 
     def _errors(self, host: str) -> Path:

@@ -23,7 +23,7 @@ from load.usage import UsageMeter
 from rockoon.errors import GroupNotFound, TopicNotFound
 from rockoon.local import LocalCluster
 from rockoon.local.ports import choose_port
-from rockoon.local.process import Kind
+from rockoon.local.process import NodeKind
 
 ROOT = Path(__file__).parents[2]
 LOOK_SECONDS = 1.0
@@ -133,7 +133,9 @@ class Killer:
         self._seconds = seconds
         self._meter = meter
         self._say = say
-        others = [node.name for node in local.nodes if node.kind in (Kind.OFFSET, Kind.NAMESERVER)]
+        others = [
+            node.name for node in local.nodes if node.kind in (NodeKind.OFFSET, NodeKind.NAMESERVER)
+        ]
         self._victims = itertools.cycle([n for other in others for n in (*local.brokers, other)])
         self._next_at = time.monotonic() + seconds
 

@@ -168,7 +168,7 @@ async def test_data_and_addresses_survive_a_stop_of_everything(tmp_path: Path) -
             LocalClusterError, match=f"runs on {tmp_path} already .process {os.getpid()}"
         ):
             LocalCluster(tmp_path).start()
-    with pytest.raises(LocalClusterError, match="holds the data of 2 brokers"):
+    with pytest.raises(LocalClusterError, match="has data of 2 brokers"):
         LocalCluster(tmp_path, brokers=1).start()
 
 

@@ -21,7 +21,7 @@ from rockoon.local.etcd import (
     find_etcd,
 )
 from rockoon.local.ports import choose_port
-from rockoon.local.process import Kind, LocalClusterError, Node, NodeEnded
+from rockoon.local.process import LocalClusterError, Node, NodeEnded, NodeKind
 from rockoon_core.etcd_versions import is_recommended
 from support.waiting import DEADLINE_SECONDS, gone, soon, wait_until
 
@@ -42,7 +42,7 @@ class Started:
     def node(self, program: str) -> Node:
         node = Node(
             "broker-a",
-            Kind.BROKER,
+            NodeKind.BROKER,
             1,
             (sys.executable, "-c", program),
             self.directory / "broker-a.log",
@@ -120,7 +120,7 @@ def test_a_node_that_ignores_sigterm_can_be_killed_and_started_again(started: St
 def test_a_program_that_does_not_exist_is_one_sentence(tmp_path: Path) -> None:
     node = Node(
         "broker-a",
-        Kind.BROKER,
+        NodeKind.BROKER,
         1,
         (str(tmp_path / "absent"),),
         tmp_path / "log",
@@ -136,7 +136,7 @@ def etcd(tmp_path: Path) -> Iterator[Node]:
     port = choose_port()
     node = Node(
         "etcd",
-        Kind.ETCD,
+        NodeKind.ETCD,
         port,
         etcd_command(find_etcd(), tmp_path / "etcd", port, durable=False),
         tmp_path / "etcd.log",
@@ -182,10 +182,10 @@ import os, signal, time
 from pathlib import Path
 from rockoon.local.etcd import etcd_command, etcd_healthy, find_etcd
 from rockoon.local.ports import choose_port
-from rockoon.local.process import Kind, Node
+from rockoon.local.process import NodeKind, Node
 port = choose_port()
 command = etcd_command(find_etcd(), Path({str(tmp_path / "etcd")!r}), port, durable=False)
-node = Node("etcd", Kind.ETCD, port, command, Path({str(tmp_path / "log")!r}), environment={{}},
+node = Node("etcd", NodeKind.ETCD, port, command, Path({str(tmp_path / "log")!r}), environment={{}},
             on_unexpected_end=print, probe=lambda: etcd_healthy(port))
 node.launch()
 node.wait_ready(time.monotonic() + {DEADLINE_SECONDS})
@@ -217,7 +217,7 @@ def test_the_packaged_etcd_is_found_when_there_is_no_other(tmp_path: Path) -> No
     found = find_etcd(search_path=str(tmp_path), cache_directory=tmp_path)
     assert found.parts[-2:] == ("etcdbin", "etcd")
     assert etcd_version(found) == "3.5.1"
-    assert "is for trying things out" in etcd_warning(found)
+    assert "is for trials only" in etcd_warning(found)
     command = etcd_command(found, tmp_path / "data", 1, durable=True)
     assert set(CAREFUL_FLAGS) <= set(command)
 

@@ -6,13 +6,13 @@ import pytest
 
 from rockoon.local.directory import ClusterDirectory, NodeRecord
 from rockoon.local.node_plan import choose_copies, replica_names
-from rockoon.local.process import Kind, LocalClusterError
+from rockoon.local.process import LocalClusterError, NodeKind
 
 LOG = "broker-a"
 
 
 def replicas(*names: str) -> list[NodeRecord]:
-    return [NodeRecord(name, Kind.BROKER, 1, LOG if name != LOG else "") for name in names]
+    return [NodeRecord(name, NodeKind.BROKER, 1, LOG if name != LOG else "") for name in names]
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ def test_what_a_former_copy_had_is_moved_out_of_the_way_of_a_new_one(tmp_path: P
     for round_ in ("first", "second"):
         (tmp_path / "broker-a-1").mkdir()
         (tmp_path / "broker-a-1" / round_).touch()
-        directory.put_aside("broker-a-1")
-    directory.put_aside("broker-a-1")
+        directory.move_to_former("broker-a-1")
+    directory.move_to_former("broker-a-1")
     kept = sorted(path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*/*/*"))
     assert kept == ["former/broker-a-1.1/first", "former/broker-a-1.2/second"]

@@ -90,7 +90,9 @@ async def test_a_directory_is_used_by_five_processes_and_by_one_in_turn(tmp_path
 
 
 def test_more_than_a_process_has_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(LocalClusterError, match=r"has one broker, and this cluster 2 \(broker-a,"):
+    with pytest.raises(
+        LocalClusterError, match=r"has one broker, but this cluster has 2 \(broker-a,"
+    ):
         LocalCluster(tmp_path, brokers=2, single=True).start()
     with pytest.raises(LocalClusterError, match="start it without --single"):
         LocalCluster(tmp_path, replicas=3, single=True).start()

@@ -637,11 +637,11 @@ def test_a_key_from_its_making_to_its_end_by_commands(
     run("access", "revoke", "cli", f"topic:{topic}=write")
     refused(f"permission on topic:{topic}", "produce", topic)
     assert "was not granted" in run("access", "revoke", "cli", "topic:x=read", status=1)
-    assert "is no permission" in run("access", "grant", "cli", "topic:x", status=1)
+    assert "is not a permission" in run("access", "grant", "cli", "topic:x", status=1)
 
     assert "disabled" in run("access", "disable", "cli")
     refused("access key 'cli' is disabled", "topic", "list")
-    assert "in force" in run("access", "enable", "cli")
+    assert "enabled" in run("access", "enable", "cli")
     next_file = tmp_path / "next-secret"
     run("access", "rotate", "cli", "--former", "0s", f"--secret-file={next_file}")
     refused("does not hold", "topic", "list")

@@ -90,7 +90,7 @@ def test_a_client_takes_its_key_from_the_environment_or_a_file(tmp_path: Path) -
         (named | {"ROCKOON_ACCESS_SECRET_FILE": str(file) + "2"}, "No such file"),
         (
             named | {"ROCKOON_ACCESS_SECRET_FILE": str(file), "ROCKOON_ACCESS_SECRET": LONG},
-            "one of them",
+            "not both",
         ),
     ):
         with pytest.raises(InvalidArgument, match=told):

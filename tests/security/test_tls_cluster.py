@@ -87,7 +87,7 @@ def test_the_command_line_takes_options_or_the_environment(cluster: DisposableCl
     assert by_environment.returncode == 0, by_environment.stderr
     plain = subprocess.run([*rockoon_command, *status], capture_output=True, text=True)
     assert plain.returncode == 1
-    assert "as one does that wants TLS, and none is set here" in plain.stderr
+    assert "as a server with TLS does, and this client does not use TLS" in plain.stderr
 
 
 def test_sparks_reading_of_the_log_goes_by_the_environment(

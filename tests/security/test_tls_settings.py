@@ -145,13 +145,13 @@ def test_a_pattern_that_allows_any_name_is_refused() -> None:
 def test_trouble_counts_when_it_lasts_and_is_everywhere() -> None:
     troubles = TlsTroubles()
     both = ["a:1", "b:1"]
-    troubles.note("a:1", "expired", 0.0)
-    troubles.note("b:1", "", 0.0)
+    troubles.record("a:1", "expired", 0.0)
+    troubles.record("b:1", "", 0.0)
     assert not troubles.lasting(both, 10.0), "the other one may be only away"
     assert troubles.first == ("a:1", "expired")
-    troubles.note("b:1", "expired", 1.0)
+    troubles.record("b:1", "expired", 1.0)
     assert not troubles.lasting(both, 1.0)
-    troubles.note("a:1", "expired", 1.1)
+    troubles.record("a:1", "expired", 1.1)
     assert troubles.lasting(both, 1.0 + TROUBLE_SECONDS)
-    troubles.note("b:1", "", 2.0)
+    troubles.record("b:1", "", 2.0)
     assert not troubles.lasting(both, 9.0)

@@ -121,7 +121,7 @@ async def test_copies_that_are_away_or_damaged_are_told_and_nothing_else_is(
             )
         )
         text = await answered(lambda: said(client), lambda text: "it may have lost" in text)
-        assert f"WITHOUT LEADER: {leader} is away, and too few others" in text
+        assert f"WITHOUT LEADER: {leader} is away, and too few other copies" in text
         assert f"{first}: not connected to the leader; it may have lost records" in text
         for name in (leader, second):
             start(name)

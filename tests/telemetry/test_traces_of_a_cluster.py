@@ -366,12 +366,12 @@ async def test_a_message_that_is_not_traced_calls_nothing_of_what_traces(
 def test_no_more_traces_begin_than_somebody_could_look_at() -> None:
     now = 0.0
     tracing = SpanStarter(1.0, traces_per_second_max=5, clock=lambda: now)
-    assert [tracing.may_begin() for _ in range(8)] == [True] * 5 + [False] * 3
+    assert [tracing.may_start_trace() for _ in range(8)] == [True] * 5 + [False] * 3
     now = 0.5
-    assert [tracing.may_begin() for _ in range(4)] == [True] * 2 + [False] * 2
+    assert [tracing.may_start_trace() for _ in range(4)] == [True] * 2 + [False] * 2
     now = 60.0
     assert [tracing.chooses() for _ in range(8)] == [True] * 5 + [False] * 3
-    with pytest.raises(InvalidArgument, match="not above 0"):
+    with pytest.raises(InvalidArgument, match="must be above 0"):
         Tracing(traces_per_second_max=0)
 
 

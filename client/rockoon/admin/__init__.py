@@ -1,1 +1,1 @@
-"""Topics, groups, progress and stored messages: for people and tools."""
+"""Administration of topics, groups, progress, stored messages, access keys and logs."""

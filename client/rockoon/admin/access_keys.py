@@ -1,7 +1,7 @@
-"""Making and changing access keys: `cluster.admin.access_keys`.
+"""Access keys: created, granted, rotated and deleted through `cluster.admin.access_keys`.
 
-Whoever does it needs `admin` on `cluster`, or signs with the cluster secret. Secrets are made here
-and stay here: the cluster is sent what it checks signatures with.
+The caller needs `admin` on `cluster`, or signs its calls with the cluster secret. Secrets are
+generated in the client and never sent: the cluster stores only a verifier for signatures.
 """
 
 from collections.abc import Iterable, Sequence
@@ -41,10 +41,10 @@ FORMER_SECONDS = 86_400.0
 
 @dataclass(frozen=True, slots=True)
 class Permission:
-    """What a key may do with a resource.
+    """Actions that a key may perform on a resource.
 
     Args:
-        resource: "topic:NAME", "group:NAME" or "cluster"; a name may end in "*".
+        resource: "topic:NAME", "group:NAME" or "cluster"; NAME may end in "*".
         actions: some of "read", "write", "admin".
     """
 
@@ -53,16 +53,17 @@ class Permission:
 
     @classmethod
     def parse(cls, text: str) -> "Permission":
-        """From "topic:orders=read,write".
+        """Parse a text of the form "topic:orders=read,write".
 
         Raises:
-            InvalidArgument: it is not of that form.
+            InvalidArgument: the text does not have this form.
         """
         resource, _, listed = text.partition("=")
         actions = frozenset(action.strip() for action in listed.split(",") if action.strip())
         if not actions or actions - ACTIONS.keys():
             raise InvalidArgument(
-                reason=f"{text!r} is no permission: RESOURCE=read,write,admin, or some of those"
+                reason=f"{text!r} is not a permission: write RESOURCE=ACTIONS, with some of "
+                "read,write,admin"
             )
         return cls(resource.strip(), actions)
 
@@ -77,15 +78,17 @@ class Permission:
 
 @dataclass(frozen=True, slots=True)
 class KeyDescription:
-    """A key, without its secret, which nobody keeps.
+    """An access key without its secret.
 
     Attributes:
-        id: its name.
-        permissions: what it may do, in the order of resources.
-        disabled: whether it is refused.
-        description: for people.
-        created_ms, rotated_ms: when it was made, and got its secret (0: never another).
-        former_until_ms: until when its former secret goes on; 0 when there is none.
+        id: name of the key.
+        permissions: granted permissions, sorted by resource.
+        disabled: calls signed with the key are refused.
+        description: free text.
+        created_ms: creation time, epoch milliseconds.
+        rotated_ms: time of the last rotation, epoch milliseconds; 0 if never rotated.
+        former_until_ms: time until which the former secret is accepted, epoch milliseconds; 0 if
+            there is none.
     """
 
     id: str
@@ -114,7 +117,7 @@ class KeyDescription:
 
 @refuses_invalid_text
 class AccessKeyAdmin:
-    """See the module.
+    """Administration of access keys: `cluster.admin.access_keys`.
 
     Args:
         cluster: an open connection.
@@ -126,19 +129,20 @@ class AccessKeyAdmin:
     async def create(
         self, key_id: str, permissions: Iterable[Permission] = (), description: str = ""
     ) -> AccessKey:
-        """Make a key.
+        """Create a key.
 
         Args:
-            key_id: its name, 1 to 64 letters, digits and . _ -
-            permissions: what it may do; more can be granted later.
-            description: for people.
+            key_id: name of the key: 1 to 64 letters, digits and . _ -
+            permissions: initial permissions; `grant` adds more.
+            description: free text.
 
         Returns:
-            The key with its secret: this is the only time that anybody sees it.
+            The key with its secret. The secret cannot be read again later.
 
         Raises:
-            AccessKeyExists, InvalidArgument: as the text says.
-            NotPermitted: this connection's key may not make keys.
+            AccessKeyExists: a key of this name exists.
+            InvalidArgument: the name or a permission is invalid.
+            NotPermitted: this connection's key has no `admin` permission on `cluster`.
         """
         key = AccessKey(key_id, new_secret())
         await self._call(
@@ -153,49 +157,50 @@ class AccessKeyAdmin:
         return key
 
     async def list(self) -> Sequence[KeyDescription]:
-        """All keys, in the order of names."""
+        """Return all keys, sorted by name."""
         reply = await self._call("ListKeys", ListKeysRequest())
         return [KeyDescription.from_wire(info) for info in reply.keys]
 
     async def describe(self, key_id: str) -> KeyDescription:
-        """One key. Raises AccessKeyNotFound."""
+        """Return one key. Raises AccessKeyNotFound."""
         reply = await self._call("ListKeys", ListKeysRequest(key_id=key_id))
         return KeyDescription.from_wire(reply.keys[0])
 
     async def grant(self, key_id: str, permissions: Iterable[Permission]) -> KeyDescription:
-        """Let a key do more. Raises AccessKeyNotFound, InvalidArgument."""
+        """Add permissions to a key. Raises AccessKeyNotFound, InvalidArgument."""
         return await self._update(key_id, grant=[each.to_wire() for each in permissions])
 
     async def revoke(self, key_id: str, permissions: Iterable[Permission]) -> KeyDescription:
-        """Let a key do less; what is open and would not be let begin now ends.
+        """Remove permissions from a key; the cluster ends open calls that need them.
 
         Raises:
-            AccessKeyNotFound: there is none of that name.
-            InvalidArgument: it was not granted so.
+            AccessKeyNotFound: there is no key of this name.
+            InvalidArgument: the key does not have a permission.
         """
         return await self._update(key_id, revoke=[each.to_wire() for each in permissions])
 
     async def disable(self, key_id: str) -> KeyDescription:
-        """Have a key refused; what is open in its name ends. Raises AccessKeyNotFound."""
+        """Refuse calls signed with a key, and end its open calls. Raises AccessKeyNotFound."""
         return await self._update(key_id, disabled=True)
 
     async def enable(self, key_id: str) -> KeyDescription:
-        """Put a key into force again. Raises AccessKeyNotFound."""
+        """Accept a disabled key again. Raises AccessKeyNotFound."""
         return await self._update(key_id, disabled=False)
 
     async def rotate(self, key_id: str, former_seconds: float = FORMER_SECONDS) -> AccessKey:
-        """Give a key another secret.
+        """Replace the secret of a key.
 
         Args:
-            key_id: its name.
-            former_seconds: how long the former secret goes on, at most 30 days; with 0, what is
-                open with it ends at once.
+            key_id: name of the key.
+            former_seconds: time for which the former secret is still accepted, in seconds, at most
+                30 days. With 0, open calls signed with it end immediately.
 
         Returns:
-            The key with its new secret: this is the only time that anybody sees it.
+            The key with its new secret. The secret cannot be read again later.
 
         Raises:
-            AccessKeyNotFound, InvalidArgument: as the text says.
+            AccessKeyNotFound: there is no key of this name.
+            InvalidArgument: `former_seconds` is out of range.
         """
         key = AccessKey(key_id, new_secret())
         verifier = verifier_of(key.secret)
@@ -206,7 +211,7 @@ class AccessKeyAdmin:
         return key
 
     async def delete(self, key_id: str) -> None:
-        """Delete a key; what is open in its name ends. Raises AccessKeyNotFound."""
+        """Delete a key and end its open calls. Raises AccessKeyNotFound."""
         await self._call("DeleteKey", DeleteKeyRequest(key_id=key_id))
 
     async def _update(self, key_id: str, **changes: Any) -> KeyDescription:

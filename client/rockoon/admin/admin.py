@@ -1,15 +1,15 @@
-"""Topics, groups, progress and status of a cluster, for people and tools.
+"""Administration of a cluster: topics, groups, progress and status.
 
     cluster.admin.create_topic("orders", queues_per_broker=4)
 
-Topics and groups are asked of any nameserver, progress of the offset service, the ends of queues
-of the brokers themselves. What one of them has to say beyond its own ground is never guessed: a
-node that does not answer shows as an error beside its name.
+Nameservers answer for topics and groups, the offset service for progress, brokers for their queues.
+If a node does not answer, the result has its error instead of its data.
 """
 
 import secrets
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from rockoon.admin import reads
@@ -25,11 +25,10 @@ from rockoon.admin.descriptions import (
 )
 from rockoon.admin.group_clients import GroupClient, group_clients
 from rockoon.admin.lags import GroupLag, all_lags
-from rockoon.admin.new_topics import create_topics
 from rockoon.admin.offset_calls import ask_offset_service
 from rockoon.admin.stored_messages import StoredMessages
 from rockoon.bounds import check_epoch_ms
-from rockoon.errors import GroupHasMembers, GroupNotFound
+from rockoon.errors import GroupHasMembers, GroupNotFound, RockoonError, from_wire
 from rockoon.net.routes import TopicRoute
 from rockoon.text_checks import refuses_invalid_text
 from rockoon.transactions.listing import BrokerTransactions, pending_transactions
@@ -43,6 +42,8 @@ from rockoon_proto.v1.in_flight_pb2 import (
 from rockoon_proto.v1.nameserver_pb2 import (
     CreateGroupRequest,
     CreateTopicRequest,
+    CreateTopicsReply,
+    CreateTopicsRequest,
     DeleteGroupRequest,
     DeleteTopicRequest,
     Group,
@@ -81,19 +82,23 @@ if TYPE_CHECKING:
     from rockoon.net.connection import Connection
 
 
+TOPICS_PER_CALL_MAX = 1024
+CREATE_SECONDS_MAX = 60.0
+
+
 @refuses_invalid_text
 class Admin:
-    """Administration through a connection; `cluster.admin` is one.
+    """Administration through a connection: `cluster.admin`.
 
-    All methods raise the error table's exceptions. Changes are answered when etcd has them; the
-    answer's route carries the revision with which a producer or consumer asks for no earlier state.
+    All methods raise exceptions of `rockoon.errors`. A change returns once it is stored in etcd.
+    This connection's producers and consumers wait for the changed route before they use the topic.
 
     Args:
         cluster: an open connection.
 
     Attributes:
-        messages: messages by key or id: `rockoon.admin.stored_messages.StoredMessages`.
-        delayed: delayed messages that wait: `rockoon.admin.delayed_messages.DelayedMessages`.
+        messages: stored messages by key or id: `rockoon.admin.stored_messages.StoredMessages`.
+        delayed: pending delayed messages: `rockoon.admin.delayed_messages.DelayedMessages`.
     """
 
     def __init__(self, cluster: "Connection") -> None:
@@ -104,21 +109,21 @@ class Admin:
 
     @property
     def dead_letters(self) -> "DeadLetters":
-        """What consumer groups gave up on."""
+        """Dead letters of consumer groups."""
         from rockoon.admin.dead_letters import DeadLetters
 
         return DeadLetters(self._cluster)
 
     @property
     def access_keys(self) -> "AccessKeyAdmin":
-        """Who may call the cluster, and what for."""
+        """Access keys and their permissions."""
         from rockoon.admin.access_keys import AccessKeyAdmin
 
         return AccessKeyAdmin(self._cluster)
 
     @property
     def logs(self) -> "LogAdmin":
-        """Logs, their copies, and who leads them."""
+        """Logs, their copies and their leaders."""
         from rockoon.admin.logs import LogAdmin
 
         return LogAdmin(self._cluster)
@@ -139,11 +144,11 @@ class Admin:
 
         Args:
             name: letters, digits and `%|_-`.
-            queues_per_broker: on every live broker; 0 means 4.
-            placements: broker → queues, instead of every live broker.
-            permissions: 6 read and write (0 means that too), 4 read, 2 write.
-            attributes: kept with the topic, for example `{"cleanup.policy": "COMPACTION"}`.
-            if_absent: return a topic that exists already instead of raising TopicExists.
+            queues_per_broker: number of queues on every live broker; 0 means 4.
+            placements: broker → number of queues, instead of every live broker.
+            permissions: 6 read and write, 4 read, 2 write; 0 means 6.
+            attributes: attributes of the topic, for example `{"cleanup.policy": "COMPACTION"}`.
+            if_absent: return an existing topic instead of raising TopicExists.
 
         Raises:
             InvalidTopicName, TopicExists, BrokerNotFound, EtcdUnavailable.
@@ -167,13 +172,13 @@ class Admin:
         attributes: Mapping[str, str] | None = None,
         if_absent: bool = False,
     ) -> list[TopicRoute]:
-        """Create many topics that are alike, in few calls; arguments as of `create_topic`.
+        """Create many topics with equal settings in few calls; arguments as in `create_topic`.
 
         Raises:
-            InvalidTopicName, TopicExists, BrokerNotFound, EtcdUnavailable: the first refusal; the
-                others were made all the same. With `if_absent` it can be asked again.
+            InvalidTopicName, TopicExists, BrokerNotFound, EtcdUnavailable: the first refusal; all
+                other topics were created. With `if_absent`, the call can be repeated.
         """
-        routes = await create_topics(
+        routes = await _create_topics(
             self._cluster,
             names,
             CreateTopicRequest(
@@ -197,9 +202,9 @@ class Admin:
 
         Args:
             name: the topic.
-            add: broker → queues to add there; the broker may be new to the topic.
-            permissions: new ones; 0 leaves them.
-            attributes: to set; an empty value removes one.
+            add: broker → number of queues to add; the broker may be new to the topic.
+            permissions: as in `create_topic`; 0 means no change.
+            attributes: attributes to set; an empty value removes one.
 
         Raises:
             TopicNotFound, BrokerNotFound, EtcdUnavailable.
@@ -218,11 +223,16 @@ class Admin:
         return route
 
     async def delete_topic(self, name: str, *, expected_modified_revision: int = 0) -> None:
-        """Delete a topic with its queues, messages and everybody's progress on it.
+        """Delete a topic with its queues, its messages and the progress of all groups on it.
+
+        Args:
+            name: the topic.
+            expected_modified_revision: delete only if the topic has this `modified_revision`;
+                0 means any.
 
         Raises:
             TopicNotFound, EtcdUnavailable.
-            TopicChanged: its `modified_revision` is not the expected one, if one is (not 0).
+            TopicChanged: the topic has another `modified_revision`.
         """
         request = DeleteTopicRequest(
             name=name, expected_modified_revision=expected_modified_revision
@@ -230,23 +240,22 @@ class Admin:
         await self._cluster.call_nameserver("DeleteTopic", request)
 
     async def list_topics(self, *, include_system: bool = False) -> list[TopicRoute]:
-        """All topics, sorted by name.
+        """Return all topics, sorted by name.
 
         Args:
-            include_system: also those that Rockoon makes for itself (%RETRY%..., %DLQ%...,
-                %LITE%...).
+            include_system: include topics that Rockoon creates (%RETRY%..., %DLQ%..., %LITE%...).
         """
         return await reads.list_topics(self._cluster, include_system=include_system)
 
     async def describe_topic(self, name: str, *, with_residency: bool = False) -> TopicDescription:
-        """A topic, what its brokers say of its queues now, and who reads it.
+        """Return a topic, the current state of its queues, and the groups that read it.
 
         Args:
             name: the topic.
             with_residency: also ask whether each queue's oldest message is in its broker's memory.
 
         Raises:
-            TopicNotFound: there is no such topic.
+            TopicNotFound: the topic does not exist.
         """
         return await reads.describe_topic(self._cluster, name, with_residency=with_residency)
 
@@ -256,8 +265,8 @@ class Admin:
         """Create a consumer group.
 
         Args:
-            config: its configuration, or only its name.
-            if_absent: return a group that exists already instead of raising GroupExists.
+            config: its configuration, or its name for the default configuration.
+            if_absent: return an existing group instead of raising GroupExists.
 
         Raises:
             InvalidGroupName, GroupExists, EtcdUnavailable.
@@ -278,12 +287,13 @@ class Admin:
         return group
 
     async def delete_group(self, name: str) -> None:
-        """Delete a group, its subscriptions and its progress.
+        """Delete a group with its subscriptions and progress.
 
         Raises:
-            GroupNotFound: there is no such group.
-            GroupHasMembers: somebody is reading with it.
-            OffsetServiceUnavailable: nobody can say whether somebody is.
+            GroupNotFound: the group does not exist.
+            GroupHasMembers: the group has live members.
+            OffsetServiceUnavailable: the members are unknown, because the offset service does not
+                answer.
         """
         members = await self.members(name)
         if members:
@@ -291,22 +301,22 @@ class Admin:
         await self._cluster.call_nameserver("DeleteGroup", DeleteGroupRequest(name=name))
 
     async def list_groups(self) -> list[GroupSummary]:
-        """All groups with the topics they read, sorted by name."""
+        """Return all groups with the topics they read, sorted by name."""
         return reads.group_summaries(await reads.ask_groups(self._cluster))
 
     async def get_group(self, name: str) -> GroupSummary:
-        """A group's configuration and the topics it reads.
+        """Return a group's configuration and the topics it reads.
 
         Raises:
-            GroupNotFound: there is no such group.
+            GroupNotFound: the group does not exist.
         """
         return await reads.get_group(self._cluster, name)
 
     async def describe_group(self, name: str) -> GroupDescription:
-        """A group's configuration, topics, live members, clients and lag.
+        """Return a group's configuration, topics, live members, clients and lag.
 
         Raises:
-            GroupNotFound: there is no such group.
+            GroupNotFound: the group does not exist.
         """
         summary = await self.get_group(name)
         readers = await self.readers(name)
@@ -321,27 +331,28 @@ class Admin:
         )
 
     async def members(self, group: str) -> list[Member]:
-        """Live members of a group, sorted by id."""
+        """Return the live members of a group, sorted by id."""
         return list((await self.readers(group)).members)
 
     async def readers(self, group: str) -> GroupMembers:
-        """Live members of a group, and the filters that its receivers reported lately.
+        """Return the live members of a group, and the filters its receivers reported lately.
 
-        `filter_conflicts` has a sentence for each topic that they read by different filters.
+        `filter_conflicts` has a sentence for each topic that readers filter differently.
         """
         reply = await self._ask("ListMembers", ListMembersRequest(group=group))
         found = (each for each in reply.groups if each.group == group)
         return next(found, GroupMembers(group=group))
 
     async def locks(self, group: str) -> ListLocksReply:
-        """Which member holds which queue of a group, sorted by queue."""
+        """Return which member holds each queue of a group, sorted by queue."""
         reply: ListLocksReply = await self._ask("ListLocks", ListLocksRequest(group=group))
         return reply
 
     async def list_clients(self, group: str) -> list[GroupClient]:
-        """All clients that read a group message by message, sorted by id: clients that gateways
-        have heard within the lease, and simple consumers that hold messages or have reported their
-        filters lately. Members that pull are in `members`.
+        """Return all clients that acknowledge a group's messages one by one, sorted by id.
+
+        These are the clients that gateways have heard within the lease, and the simple consumers
+        that hold messages or have reported filters lately. Members that pull are in `members`.
 
         Raises:
             GroupNotFound: the group does not exist.
@@ -353,18 +364,18 @@ class Admin:
         try:
             return await self.clients(group)
         except GroupNotFound:
-            # The offset service learns a little later that a group was created.
+            # The offset service learns of a new group a little later than the nameserver.
             await self.get_group(group)
             return ListClientsReply()
 
     async def clients(self, group: str) -> ListClientsReply:
-        """Clients of a group that gateways have heard within the lease, and what each receiver of
-        the group has now, those of the SDK included. `list_clients` has both in one list."""
+        """Return the clients of a group that gateways have heard within the lease, and the
+        in-flight messages of each receiver, also of the SDK. `list_clients` merges both."""
         reply: ListClientsReply = await self._ask("ListClients", ListClientsRequest(group=group))
         return reply
 
     async def in_flight(self, group: str, topic: str = "") -> ListInFlightReply:
-        """What receivers of a group have of the queues of a topic, or all; sorted by queue."""
+        """Return a group's in-flight messages on one topic or all, sorted by queue."""
         request = ListInFlightRequest(group=group, topic=topic)
         reply: ListInFlightReply = await self._ask("ListInFlight", request)
         return reply
@@ -372,20 +383,20 @@ class Admin:
     # Progress
 
     async def progress(self, group: str = "", topic: str = "") -> list[Progress]:
-        """Stored progress, sorted by group, topic, broker and queue.
+        """Return stored progress, sorted by group, topic, broker and queue.
 
         Args:
-            group: empty means all groups.
-            topic: empty means all topics.
+            group: only this group; empty for all groups.
+            topic: only this topic; empty for all topics.
         """
         return await reads.progress(self._cluster, group, topic)
 
     async def lag(self, group: str, topic: str = "") -> LagReply:
-        """How far behind a group is.
+        """Return the lag of a group.
 
         Args:
             group: the group.
-            topic: empty means every topic it reads.
+            topic: only this topic; empty for every topic it reads.
         """
         reply: LagReply = await self._ask("Lag", LagRequest(group=group, topic=topic))
         return reply
@@ -393,8 +404,8 @@ class Admin:
     def lags(self) -> AsyncGenerator[GroupLag]:
         """Yield the lag of each group that the access key may see, in no particular order.
 
-        At most 16 groups are asked about at a time, and no reply is kept, so that thousands of
-        groups need little memory. A group that is deleted during the call is omitted.
+        At most 16 groups are queried at a time and no reply is kept, so thousands of groups need
+        little memory. A group that is deleted during the call is omitted.
 
         Raises:
             NameserverUnavailable, OffsetServiceUnavailable: the service does not answer. A refusal
@@ -403,15 +414,15 @@ class Admin:
         return all_lags(self._cluster)
 
     async def why(self, group: str, topic: str = "") -> list[QueueStory]:
-        """For each queue that a group reads: where it started and why, and where it is now.
+        """Return, for each queue that a group reads, where and why it started, and its progress.
 
         Args:
             group: the group.
-            topic: empty means every topic it reads.
+            topic: only this topic; empty for every topic it reads.
 
         Raises:
-            GroupNotFound: there is no such group.
-            TopicNotFound: the group does not read it, and it does not exist.
+            GroupNotFound: the group does not exist.
+            TopicNotFound: the group does not read the topic, and the topic does not exist.
         """
         summary = await self.get_group(group)
         if topic and topic not in summary.topics:
@@ -438,18 +449,18 @@ class Admin:
         *,
         member: str = "",
     ) -> ResetPlan:
-        """Work out a reset of progress; nothing changes. The plan is kept for ten minutes.
+        """Plan a reset of progress without changing it. The plan is kept for ten minutes.
 
-        A plan is for a person or a check that reads it before `apply_reset`. Without one, use
+        A plan lets a person or a program check the reset before `apply_reset`. Otherwise use
         `reset_offsets`: while a group reads, its progress moves between the two calls, and
         `apply_reset` refuses the plan.
 
         Args:
-            group: whose progress.
-            topic: on which topic.
-            target: where to.
-            queues: only these; none means all of the topic.
-            member: only the own progress of this member; empty means everybody's.
+            group: the group to reset.
+            topic: the topic.
+            target: the target of the reset.
+            queues: only these queues; empty for all queues of the topic.
+            member: only this member's own progress; empty for the progress of all members.
 
         Raises:
             InvalidArgument: a timestamp is not in epoch milliseconds.
@@ -469,19 +480,18 @@ class Admin:
         operator: str,
         reset_id: str = "",
     ) -> ResetPlan:
-        """Reset progress in one step, from wherever it is.
+        """Reset progress in one step, from its current offsets.
 
-        No plan is compared, so the group may read during the call. No commit or acknowledgement
-        from before the reset counts after it. Receivers lose the messages that they hold on the
-        queues: acknowledging one raises NotAcquired, and the messages from the new offset on are
-        delivered with attempt 1. The result has the offsets that were replaced, and `undo_reset`
-        puts them back.
+        No plan is compared, so the group may read during the call. Commits and acknowledgements
+        from before the reset are ignored after it. Receivers lose the messages that they hold on
+        the queues: acknowledging one raises NotAcquired. The messages from the new offset on are
+        delivered with attempt 1. The result has the replaced offsets, which `undo_reset` restores.
 
         Args:
             group, topic, target, queues, member: as in `plan_reset`.
             operator: person and reason, for the record.
-            reset_id: name of the reset, at most 255 bytes. A program that repeats a failed call
-                with the same name resets once. Empty means a new name.
+            reset_id: name of the reset, at most 255 bytes; empty for a generated name. A program
+                that repeats a failed call with the same name resets only once.
 
         Raises:
             InvalidArgument: a timestamp is not in epoch milliseconds, or `reset_id` is in use.
@@ -489,7 +499,7 @@ class Admin:
         """
         request = ResetRequest(
             wanted=_reset_request(group, topic, target, queues, member),
-            # The call is made again if its answer is lost.
+            # Generated once per call: a retry after a lost reply must not reset twice.
             reset_id=reset_id or secrets.token_hex(8),
             operator=operator,
         )
@@ -497,25 +507,29 @@ class Admin:
         return done
 
     async def apply_reset(self, reset_id: str, operator: str) -> ResetPlan:
-        """Apply a plan if progress is still as the plan saw it.
+        """Apply a plan, if progress has not moved since it was made.
 
         Args:
-            reset_id: from the plan.
+            reset_id: id of the plan.
             operator: person and reason, for the record.
 
         Raises:
-            PlanStale: progress has moved since. Plan again, or use `reset_offsets`.
-            ResetNotFound: the plan is older than ten minutes, or never was.
+            PlanStale: progress has moved. Plan again, or use `reset_offsets`.
+            ResetNotFound: the plan does not exist or is older than ten minutes.
         """
         request = ApplyResetRequest(reset_id=reset_id, operator=operator)
         plan: ResetPlan = await self._ask("ApplyReset", request)
         return plan
 
     async def undo_reset(self, reset_id: str, operator: str) -> ResetPlan:
-        """Put back the offsets that a reset replaced, wherever the group is by now.
+        """Restore the offsets that a reset replaced, wherever the group's progress is now.
+
+        Args:
+            reset_id: id of the reset.
+            operator: person and reason, for the record.
 
         Raises:
-            ResetNotFound: no such reset is remembered.
+            ResetNotFound: the offset service does not keep this reset.
             PlanStale: one of its queues was deleted or created again since.
         """
         request = UndoResetRequest(reset_id=reset_id, operator=operator)
@@ -525,12 +539,12 @@ class Admin:
     async def export_offsets(
         self, form: ExportFormat, *, group: str = "", broker: str = ""
     ) -> ExportReply:
-        """Progress as a file's content.
+        """Return progress as the content of a file.
 
         Args:
             form: JSON_LINES, or ROCKETMQ for a broker's consumerOffset.json.
-            group: empty means all groups.
-            broker: whose queues, for ROCKETMQ.
+            group: only this group; empty for all groups.
+            broker: the broker of the queues, for ROCKETMQ.
         """
         request = ExportRequest(format=form, group=group, broker=broker)
         reply: ExportReply = await self._ask("Export", request)
@@ -546,22 +560,22 @@ class Admin:
         overwrite: bool = False,
         operator: str = "",
     ) -> ImportReply:
-        """Import progress from a file's content, each entry for itself.
+        """Import progress from a file's content; each entry is applied on its own.
 
-        The reply has the number of entries that were imported and skipped, and of each kind the
-        first thousand. Retry and dead-letter topics that the progress is on are created. If the
-        call fails on the way, some entries may be imported; the next import skips these.
+        The reply has the numbers of imported and skipped entries, and the first thousand of each.
+        Missing retry and dead-letter topics are created. If the call fails, some entries may have
+        been imported; a repeated import skips them.
 
         Args:
             form: JSON_LINES or ROCKETMQ.
-            content: an export, or a broker's consumerOffset.json; 100,000 entries at most.
-            broker: name of the broker whose queues these are, for ROCKETMQ.
+            content: an export, or a broker's consumerOffset.json; at most 100,000 entries.
+            broker: name of the broker of the queues, for ROCKETMQ.
             dry_run: only report the changes.
             overwrite: replace stored progress, also by smaller offsets.
             operator: person and reason, for the record.
 
         Raises:
-            InvalidArgument: the content is of another kind, or has too many entries.
+            InvalidArgument: the content has another format, or too many entries.
         """
         request = ImportRequest(
             format=form,
@@ -577,25 +591,25 @@ class Admin:
     # Transactions
 
     async def transactions(self, count_max: int = 100) -> Sequence[BrokerTransactions]:
-        """The half messages that wait; see `rockoon.transactions.listing.pending_transactions`."""
+        """Return open transactions; see `rockoon.transactions.listing.pending_transactions`."""
         return await pending_transactions(self._cluster, count_max)
 
     # Status
 
     async def status(self) -> ClusterStatus:
-        """Ask every node of the cluster how it is, all at once, three seconds at most.
+        """Return the status of every node; all nodes are asked in parallel, for at most 3 seconds.
 
         Raises:
-            NotPermitted: the access key may not ask, which says nothing about the nodes.
+            NotPermitted: the access key has no permission to ask.
         """
         return await ask_status(self._cluster)
 
     async def describe_broker(self, name: str) -> NodeStatus:
-        """A broker, and what it says of itself.
+        """Return the status of one broker.
 
         Raises:
-            BrokerNotFound: it is not in the routes.
-            BrokerUnavailable: it does not answer.
+            BrokerNotFound: the broker is not in the routes.
+            BrokerUnavailable: the broker does not answer.
         """
         return await ask_broker(self._cluster, name)
 
@@ -616,3 +630,35 @@ def _reset_request(
         queues=[queue_to_wire(each) for each in queues],
         member=member,
     )
+
+
+async def _create_topics(
+    connection: "Connection", names: Iterable[str], alike: CreateTopicRequest
+) -> list[TopicRoute]:
+    """Create topics; see `Admin.create_topics`.
+
+    Args:
+        connection: an open connection.
+        names: names of the topics.
+        alike: the request for each topic, without its name.
+    """
+    routes: list[TopicRoute] = []
+    refusal: RockoonError | None = None
+    rest = iter(names)
+    while some := list(islice(rest, TOPICS_PER_CALL_MAX)):
+        request = CreateTopicsRequest()
+        for name in some:
+            asked = request.topics.add()
+            asked.CopyFrom(alike)
+            asked.config.name = name
+        reply: CreateTopicsReply = await connection.call_nameserver(
+            "CreateTopics", request, timeout_seconds=CREATE_SECONDS_MAX
+        )
+        for result in reply.results:
+            if not result.HasField("error"):
+                routes.append(TopicRoute.from_wire(result.topic))
+            elif refusal is None:
+                refusal = from_wire(result.error)
+    if refusal is not None:
+        raise refusal
+    return routes

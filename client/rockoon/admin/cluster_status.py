@@ -1,4 +1,4 @@
-"""Cluster status: each node is asked how it is; none is guessed at."""
+"""Cluster status, as reported by each node."""
 
 import asyncio
 from collections.abc import Iterable, Sequence
@@ -28,11 +28,7 @@ STATUS_SECONDS_MAX = 3.0
 
 
 async def ask_status(cluster: "Connection") -> ClusterStatus:
-    """Ask every node of the cluster how it is, all at once, three seconds at most.
-
-    Raises:
-        NotPermitted: the access key may not ask, which says nothing about the nodes.
-    """
+    """Return the status of every node; see `Admin.status`."""
     nodes = cluster.routes.nodes
     channels = Channels(cluster.tls, cluster.access)
     try:
@@ -73,17 +69,12 @@ async def _log_status(cluster: "Connection") -> Sequence[LogStatus] | NotPermitt
     try:
         return await ask_log_status(cluster, STATUS_SECONDS_MAX)
     except NotPermitted as refused:
-        # Raised here it would come out of a group of tasks, among others.
+        # Returned instead of raised: a TaskGroup would wrap it in an exception group.
         return refused
 
 
 async def ask_broker(cluster: "Connection", name: str) -> NodeStatus:
-    """A broker, and what it says of itself.
-
-    Raises:
-        BrokerNotFound: it is not in the routes.
-        BrokerUnavailable: it does not answer.
-    """
+    """Return the status of one broker; see `Admin.describe_broker`."""
     node = cluster.routes.broker(name)
     if node is None:
         raise BrokerNotFound(broker=name)
@@ -129,7 +120,7 @@ async def _broker_status(cluster: "Connection", node: Node) -> NodeStatus:
 
 
 def broker_problems(reply: DescribeBrokerReply) -> Iterable[str]:
-    """Those that a broker names; of one of a former version, the one that it told apart."""
+    """Return the problems that a broker reports. A former version reports only one, elsewhere."""
     if not reply.problems and not reply.writable:
         return (f"it takes no messages: {reply.not_writable_reason}",)
     return reply.problems

@@ -1,11 +1,12 @@
-"""Dead letters: what consumer groups gave up on, to be looked at and replayed.
+"""Dead letters of consumer groups: listing and replay.
 
     cluster.admin.dead_letters.replay("billing")
 
-They lie in %DLQ%GROUP, one queue on each broker, as long as other messages do. Replaying sends a
-message again: to its original topic, where every group gets it, or to the one group again. What was
-replayed is remembered as the progress of a group of its own, so a second run leaves it out. It is
-noted after the message is stored: a replay that is killed in between sends some twice.
+Dead letters are stored in %DLQ%GROUP, one queue on each broker, with the usual retention. A replay
+sends them again, either to their original topics, where every group reads them, or only to the
+group. The replayed dead letters are recorded as progress of the group `REPLAY_GROUP`, so that the
+next run skips them. They are recorded after they are sent: after a killed run, the next run may
+send some messages twice.
 """
 
 import asyncio
@@ -49,23 +50,23 @@ if TYPE_CHECKING:
     from rockoon.net.connection import Connection
 
 REPLAY_GROUP = "CID_ROCKOON_DLQ_REPLAY"
-"""Its progress says what was replayed of every group's dead letters."""
+"""The group whose progress records the replayed dead letters of all groups."""
 PROPERTY_REPLAYED_FROM = "ROCKOON_REPLAYED_FROM"
-"""On a message that was replayed: the offset id of its dead letter."""
+"""Property of a replayed message: the offset id of its dead letter."""
 
 MESSAGES_PER_READ = 256
-# What is sent before it is noted, and so may be sent again by the next run.
+# Dead letters that are sent before they are recorded: the most that a killed run sends twice.
 LETTERS_PER_MARK = 100
 BYTES_PER_MARK = 4 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """A message that a group gave up on."""
+    """A message that failed too often in a group."""
 
     message: Message
-    """`topic`, `failure`, `origin_message_id` and `reconsume_times` say where it came from, why
-    and how often it failed; its store time is when it was given up."""
+    """`topic`, `origin_message_id`, `failure` and `reconsume_times` describe the original message;
+    the store time is the time at which it became a dead letter."""
     replayed: bool
 
     @property
@@ -74,41 +75,41 @@ class DeadLetter:
         return self.message.offset_message_id
 
     def is_called(self, name: str) -> bool:
-        """Whether an id is one of this message's: the dead letter's, the first one's, UNIQ_KEY."""
+        """Whether `name` is one of the message's ids: dead letter, first copy, or UNIQ_KEY."""
         message = self.message
         return name in (self.dead_letter_id, message.origin_message_id, message.message_id)
 
 
 @dataclass(frozen=True, slots=True)
 class DeadLetterTopic:
-    """A group's dead letters in figures."""
+    """Number and age of a group's dead letters."""
 
     group: str
     messages: int
-    """That are kept now."""
+    """Number of stored dead letters."""
     replayed: int
-    """Of these."""
+    """Number of stored dead letters that were replayed."""
     last_ms: int | None
-    """When the last was given up, epoch milliseconds; None when there is none."""
+    """Store time of the newest one, epoch milliseconds; None if there is none."""
     unknown: Sequence[MessageQueue]
-    """Queues whose broker does not answer; they are not in the figures."""
+    """Queues of brokers that do not answer; the numbers do not include them."""
 
 
 @dataclass(slots=True)
 class ReplayReport:
-    """What a replay did."""
+    """Result of a replay."""
 
     replayed: int = 0
-    """With `dry_run`: what would have been."""
+    """Number of replayed dead letters; with `dry_run`, of those that would be replayed."""
     left_out: int = 0
-    """Chosen, but replayed before."""
+    """Number of selected dead letters that were skipped because they were replayed before."""
     not_found: list[str] = field(default_factory=list)
-    """Ids that are no dead letter's."""
+    """Requested ids that no dead letter has."""
 
 
 @refuses_invalid_text
 class DeadLetters:
-    """The dead letters of a cluster's groups; `cluster.admin.dead_letters`.
+    """Dead letters of all groups: `cluster.admin.dead_letters`.
 
     Args:
         cluster: an open connection.
@@ -118,13 +119,13 @@ class DeadLetters:
         self._cluster = cluster
         self._offsets = OffsetLookup(cluster)
 
-    # Looking
+    # Listing
 
     async def overview(self, group: str = "") -> list[DeadLetterTopic]:
-        """Every group that ever had dead letters, sorted by name.
+        """Return every group that has a dead-letter topic, sorted by name.
 
         Args:
-            group: only this one; nothing is returned if it never had any.
+            group: only this group; the result is empty if it never had dead letters.
         """
         if group:
             route = await reads.get_topic(self._cluster, dlq_topic(group))
@@ -153,17 +154,18 @@ class DeadLetters:
     async def letters(
         self, group: str, *, since_ms: int = 0, queue: MessageQueue | None = None, offset: int = 0
     ) -> AsyncIterator[DeadLetter]:
-        """Each dead letter of a group, queue by queue, the oldest first.
+        """Yield the dead letters of a group, queue by queue, oldest first.
 
         Args:
             group: the group.
-            since_ms: given up at this time or later, epoch milliseconds.
-            queue: only of this queue of its dead-letter topic.
-            offset: from this queue offset on.
+            since_ms: only those that became dead letters at or after this time, epoch
+                milliseconds.
+            queue: only this queue of the dead-letter topic.
+            offset: only from this queue offset on.
 
         Raises:
-            TopicNotFound: it never had any.
-            QueueNotFound, RockoonError: a broker refuses, or does not answer.
+            TopicNotFound: the group never had dead letters.
+            QueueNotFound, RockoonError: a broker refuses the call or does not answer.
         """
         route = await self._route(group)
         marks = await self._marks(route)
@@ -178,11 +180,15 @@ class DeadLetters:
                 yield DeadLetter(message, message.queue_offset in marks[each])
 
     async def find(self, group: str, message_id: str) -> DeadLetter:
-        """One dead letter by any of its ids.
+        """Return the dead letter with an id.
+
+        Args:
+            group: the group.
+            message_id: any id of the message; see `DeadLetter.is_called`.
 
         Raises:
-            TopicNotFound: the group never had any.
-            MessageNotFound: none has the id.
+            TopicNotFound: the group never had dead letters.
+            MessageNotFound: no dead letter has this id.
         """
         async for letter in self.letters(group):
             if letter.is_called(message_id):
@@ -190,7 +196,7 @@ class DeadLetters:
         raise MessageNotFound(position=message_id)
 
     async def _route(self, group: str) -> TopicRoute:
-        # Not from the cache: a group's first dead letter may just have made the topic.
+        # Not from cached routes: a group's first dead letter may have just created the topic.
         name = dlq_topic(check_group_text(group))
         route = await reads.get_topic(self._cluster, name)
         if route is None:
@@ -215,7 +221,7 @@ class DeadLetters:
                     broker=queue.broker,
                 )
             except MessageNotFound:
-                # Retention was faster, or the queue is gone.
+                # Retention has deleted the message, or the queue was deleted.
                 oldest = (await self._offsets.ends([queue]))[queue][0]
                 if oldest <= offset:
                     return
@@ -233,7 +239,7 @@ class DeadLetters:
                 marks[queue] = ReplayMarks.parse(each.offset, each.metadata)
         return marks
 
-    # Replaying
+    # Replay
 
     async def replay(
         self,
@@ -247,30 +253,30 @@ class DeadLetters:
         dry_run: bool = False,
         on_letter: Callable[[DeadLetter], None] = lambda _: None,
     ) -> ReplayReport:
-        """Send dead letters again; their attempts count from the beginning.
+        """Send dead letters again, with attempts counted from 1.
 
-        Cancelling it is safe: what was sent and not noted yet, some hundred messages, is sent again
-        by the next run. A run that begins takes the queues over from one that is still at work.
+        If the call is cancelled, the next run sends up to `LETTERS_PER_MARK` messages again that
+        were sent but not recorded. A new run takes over from one that is still running.
 
         Args:
-            group: whose dead letters.
-            ids: only those with one of these ids (see `DeadLetter.is_called`).
-            since_ms: only those given up at this time or later, epoch milliseconds.
-            to: the topic to send to, instead of each message's original one.
-            only_group: back to this group alone, through its retry topic.
-            again: also those that were replayed before.
-            dry_run: send and note nothing.
-            on_letter: called for each one before it is sent.
+            group: the group.
+            ids: only dead letters with one of these ids (see `DeadLetter.is_called`).
+            since_ms: only those stored at or after this time, epoch milliseconds.
+            to: topic to send to; empty for each message's original topic.
+            only_group: send to this group only, through its retry topic.
+            again: include dead letters that were replayed before.
+            dry_run: neither send nor record.
+            on_letter: called for each dead letter before it is sent.
 
         Raises:
-            TopicNotFound: the group never had any, or a topic to send to is gone.
+            TopicNotFound: the group never had dead letters, or the target topic does not exist.
             Fenced: another run has taken over.
-            InvalidArgument: both `to` and `only_group`; a group alone that takes no retries; or too
-                many single messages were picked.
-            RockoonError: a message could not be sent; those before are noted.
+            InvalidArgument: `to` and `only_group` are both set, the group has no retry queues, or
+                too many scattered messages were selected by id.
+            RockoonError: a message could not be sent; the messages before it are recorded.
         """
         if only_group:
-            await self._check_takes_retries(group, to)
+            await self._check_retry_queues(group, to)
         route = await self._route(group)
         marks = await self._marks(route)
         sought = set(ids)
@@ -295,34 +301,34 @@ class DeadLetters:
                     pass
         else:
             store = RemoteOffsetStore(self._cluster, REPLAY_GROUP, self._cluster.client_id)
-            # `chosen` looks at these from here on: a former run may have noted more meanwhile.
-            marks = await self._take_over(route, store, marks)
+            # `chosen` reads the new marks: a former run may have recorded more until now.
+            marks = await self._claim_queues(route, store, marks)
             async with Producer(self._cluster) as producer:
-                way = _Way(group, to, producer if not only_group else None)
+                target = _ReplayTarget(group, to, producer if not only_group else None)
                 for queue in route.queues:
-                    async for portion in _portions(chosen(queue)):
-                        await self._replay(portion, way, marks[queue], store)
+                    async for portion in _split(chosen(queue)):
+                        await self._replay(portion, target, marks[queue], store)
             await store.release(list(route.queues))
         report.not_found = sorted(sought)
         return report
 
-    async def _check_takes_retries(self, group: str, to: str) -> None:
+    async def _check_retry_queues(self, group: str, to: str) -> None:
         if to:
-            raise InvalidArgument(reason="a replay goes to a topic, or to the group alone")
+            raise InvalidArgument(reason="set either `to` or `only_group`, not both")
         for each in reads.group_summaries(await reads.ask_groups(self._cluster)):
             config = each.group.config
             has_none = config.HasField("retry_queues") and config.retry_queues == 0
             if config.name == group and has_none:
-                reason = f"group {group!r} has no retry queues: it can get nothing alone"
+                reason = f"group {group!r} has no retry queues, so a replay needs a topic"
                 raise InvalidArgument(reason=reason)
 
-    async def _take_over(
+    async def _claim_queues(
         self,
         route: TopicRoute,
         store: RemoteOffsetStore,
         before: dict[MessageQueue, ReplayMarks],
     ) -> dict[MessageQueue, ReplayMarks]:
-        """Become the one who notes what is replayed; returns the marks as they then are."""
+        """Claim the queues of the replay group; return the marks after that."""
         request = SubscribeRequest(group=REPLAY_GROUP, topic=route.name, create_group=True)
         reply = await self._cluster.call_nameserver("Subscribe", request)
         found = await store.resolve(list(route.queues), ConsumeFrom.FIRST, reply.revision)
@@ -333,7 +339,7 @@ class DeadLetters:
         marks = {}
         for queue, start in found.items():
             assert isinstance(start, Start)
-            # Where the start moved, behind what expired, the service forgot the ranges.
+            # If the start moved past expired messages, the offset service dropped the ranges.
             texts = (before[queue].text(), now[queue].text())
             marks[queue] = ReplayMarks.parse(start.offset, *texts)
         return marks
@@ -341,16 +347,16 @@ class DeadLetters:
     async def _replay(
         self,
         letters: Sequence[DeadLetter],
-        way: "_Way",
+        target: "_ReplayTarget",
         marks: ReplayMarks,
         store: RemoteOffsetStore,
     ) -> None:
-        """Send some letters of one queue, and note those that were taken."""
+        """Send dead letters of one queue, and record those that were acknowledged."""
         messages = [letter.message for letter in letters]
-        if way.producer is None:
-            outcomes = await self._send_back(way.group, messages)
+        if target.producer is None:
+            outcomes = await self._send_back(target.group, messages)
         else:
-            outcomes = await self._send(way.producer, messages, way.to)
+            outcomes = await self._send(target.producer, messages, target.to)
         for letter, failure in zip(letters, outcomes, strict=True):
             if failure is None:
                 marks.add(letter.message.queue_offset)
@@ -360,7 +366,7 @@ class DeadLetters:
         except MarksFull as full:
             raise InvalidArgument(reason=str(full)) from full
         except Fenced as fenced:
-            raise Fenced(f"another replay has taken {queue} over: {fenced}") from fenced
+            raise Fenced(f"another replay has taken over {queue}: {fenced}") from fenced
         for failure in outcomes:
             if failure is not None:
                 raise failure
@@ -394,7 +400,7 @@ class DeadLetters:
         queue = messages[0].queue
         request = SendBackRequest(
             group=group,
-            # Once at least, also for a group whose messages fail for good the first time.
+            # At least one attempt, also if the group's messages become dead letters at once.
             attempts_max=1,
             messages=[
                 FailedMessage(
@@ -424,18 +430,18 @@ class DeadLetters:
 
 
 @dataclass(frozen=True, slots=True)
-class _Way:
-    """Where a replay goes."""
+class _ReplayTarget:
+    """Target of a replay."""
 
     group: str
     to: str
-    """A topic; empty for each message's own."""
+    """The topic; empty for each message's original topic."""
     producer: Producer | None
-    """None: to the group alone."""
+    """None: send to the group only."""
 
 
-async def _portions(letters: AsyncIterator[DeadLetter]) -> AsyncIterator[list[DeadLetter]]:
-    """Cut letters into parts that are sent at once and noted together."""
+async def _split(letters: AsyncIterator[DeadLetter]) -> AsyncIterator[list[DeadLetter]]:
+    """Split dead letters into portions that are sent and recorded together."""
     part: list[DeadLetter] = []
     size = 0
     async for letter in letters:
@@ -449,7 +455,7 @@ async def _portions(letters: AsyncIterator[DeadLetter]) -> AsyncIterator[list[De
 
 
 def own_properties(message: Message) -> dict[str, str]:
-    """The sender's own properties, without those that the system makes."""
+    """Return the sender's own properties, without those that the system sets."""
     return {
         name: value
         for name, value in message.properties.items()

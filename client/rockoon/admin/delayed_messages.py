@@ -1,4 +1,4 @@
-"""Delayed messages that wait at the brokers: taken back, and listed.
+"""Pending delayed messages: listing and cancellation.
 
 sent = await producer.send("orders", b"remind", delay_seconds=3600)
 await cluster.admin.delayed.cancel(sent.offset_message_id)
@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from rockoon.admin.which_brokers import away, live_brokers
+from rockoon.admin.which_brokers import live_brokers, missing_brokers
 from rockoon.errors import (
     BrokerUnavailable,
     DelayedSettled,
@@ -36,35 +36,35 @@ LISTED_MAX = 1024
 
 @dataclass(frozen=True, slots=True)
 class DelayedMessage:
-    """A message that waits for its time."""
+    """A pending delayed message."""
 
     offset_message_id: str
-    """What `DelayedMessages.cancel` takes."""
+    """Argument of `DelayedMessages.cancel`."""
     queue: MessageQueue
-    """Where it will go."""
+    """The queue to which the broker will deliver it."""
     message_id: str
     """UNIQ_KEY; empty if its producer set none."""
     deliver_at_ms: int
     """Epoch milliseconds."""
     level: int
-    """0 when it has a time of its own."""
+    """Delay level; 0 if the producer set a delivery time."""
     store_timestamp_ms: int
 
 
 @dataclass(frozen=True, slots=True)
 class WaitingMessages:
-    """What brokers say of the delayed messages that wait there."""
+    """Pending delayed messages, as reported by the brokers."""
 
     messages: Sequence[DelayedMessage]
-    """Those due next, in that order."""
+    """The messages that are due next, sorted by delivery time."""
     counts: Mapping[str, DelayedCounts]
-    """Broker → its numbers."""
+    """Broker → its counts."""
     errors: Mapping[str, RockoonError]
-    """Broker → why it did not answer."""
+    """Broker → the error, if it did not answer."""
 
     @property
     def pending(self) -> int:
-        """How many wait at the brokers that answered."""
+        """Number of pending messages at the brokers that answered."""
         return sum(
             each.pending_timed + sum(each.pending_by_level.values())
             for each in self.counts.values()
@@ -73,7 +73,7 @@ class WaitingMessages:
 
 @refuses_invalid_text
 class DelayedMessages:
-    """Delayed messages through a connection; `cluster.admin.delayed` is one.
+    """Delayed messages of a cluster: `cluster.admin.delayed`.
 
     Args:
         cluster: an open connection.
@@ -83,29 +83,29 @@ class DelayedMessages:
         self._cluster = cluster
 
     async def cancel(self, offset_message_id: str, topic: str = "") -> None:
-        """Take a message back; on return its broker will never deliver it.
+        """Cancel a delayed message: when this returns, its broker will never deliver it.
 
-        Cancelling this call is safe; the message may have been taken back all the same.
+        If this call is cancelled, the message may or may not have been cancelled.
 
         Args:
-            offset_message_id: of the result of sending it.
-            topic: that the message must be for; empty: whichever.
+            offset_message_id: `offset_message_id` of the SendResult.
+            topic: fail unless the message is for this topic; empty for any topic.
 
         Raises:
-            InvalidArgument: it is no such id.
-            MessageNotFound: every broker answered, and none has the message, or not any more.
-            DelayedSettled: it was delivered or cancelled before.
-            BrokerUnavailable: a broker that may have it does not answer.
-            RockoonError: its broker takes nothing now.
+            InvalidArgument: the id has another format.
+            MessageNotFound: every broker answered, and none has the message.
+            DelayedSettled: the message was already delivered or cancelled.
+            BrokerUnavailable: a broker that may have the message does not answer.
+            RockoonError: the broker is not writable now.
         """
         try:
             decode_offset_id(offset_message_id)
         except ValueError as failure:
             raise InvalidArgument(
-                reason=f"{failure}, as listing delayed messages and `SendResult` give it"
+                reason=f"{failure}: use the id from `SendResult` or the list of delayed messages"
             ) from None
-        # A broker's address may have changed since, so the one in the id is not believed; the
-        # broker that has the message knows the address that it was stored under.
+        # The broker's address may have changed since the message was stored, so each broker is
+        # asked: the one that has the message recognizes its former address in the id.
         refusals: list[RockoonError] = []
         for broker in live_brokers(self._cluster):
             request = CancelDelayedRequest(message_id=offset_message_id, topic=topic)
@@ -124,21 +124,21 @@ class DelayedMessages:
                 refusals.append(refusal)
             else:
                 return
-        refusals += (await away(self._cluster)).values()
+        refusals += (await missing_brokers(self._cluster)).values()
         raise refusals[0] if refusals else MessageNotFound(position=offset_message_id)
 
     async def list(self, max_messages: int = LISTED_DEFAULT) -> WaitingMessages:
-        """The messages that are due next, and how many wait.
+        """Return the messages that are due next, and counts of pending messages.
 
         Args:
             max_messages: 1 to 1024, of all brokers together.
 
         Raises:
-            InvalidArgument: the number is none.
+            InvalidArgument: the number is out of range.
         """
         if not 1 <= max_messages <= LISTED_MAX:
-            raise InvalidArgument(reason=f"{max_messages} messages, not 1 to {LISTED_MAX}")
-        errors: dict[str, RockoonError] = {**await away(self._cluster)}
+            raise InvalidArgument(reason=f"max_messages {max_messages} is not in 1..{LISTED_MAX}")
+        errors: dict[str, RockoonError] = {**await missing_brokers(self._cluster)}
         async with asyncio.TaskGroup() as tasks:
             asked = {
                 broker: tasks.create_task(self._list_at(broker, max_messages), name=f"ask {broker}")

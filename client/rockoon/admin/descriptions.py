@@ -1,4 +1,4 @@
-"""Descriptions of topics, groups, queues and nodes, as `Admin` returns them."""
+"""Results of `Admin` methods: topics, groups, queues and nodes."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from rockoon_proto.v1.offset_pb2 import LagReply, Member, Progress, QueueLag, Re
 
 @dataclass(frozen=True, slots=True)
 class QueueEnds:
-    """What a broker says of one queue, or why it says nothing."""
+    """State of one queue as its broker reports it, or the broker's error."""
 
     queue: MessageQueue
     create_revision: int
@@ -23,9 +23,9 @@ class QueueEnds:
     state: QueueState | None
     error: RockoonError | None
     as_of_ms: int = 0
-    """The broker's clock at its answer, epoch milliseconds; 0 without a state."""
+    """The broker's clock at the time of the reply, epoch milliseconds; 0 without a state."""
     route_revision: int = 0
-    """Routes that the broker had heard of; 0 where it does not say."""
+    """Revision of the broker's routes at that time; 0 if the broker does not report it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,45 +40,45 @@ class TopicDescription:
 class GroupSummary:
     group: Group
     topics: Mapping[str, int]
-    """Topics it reads, with the etcd revision at which it began to."""
+    """Topics it reads → etcd revision of the subscription."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupDescription:
     group: Group
     topics: Mapping[str, int]
-    """Topics it reads, with the etcd revision at which it began to."""
+    """Topics it reads → etcd revision of the subscription."""
     members: Sequence[Member]
     lag: LagReply
     clients: Sequence[GroupClient] = ()
-    """Clients that read message by message."""
+    """Clients that acknowledge message by message."""
     receivers: Sequence[ReceiverFilter] = ()
     """Filters that receivers reported lately."""
     filter_conflicts: Sequence[str] = ()
-    """A sentence for each topic that members and receivers read by different filters."""
+    """A sentence for each topic that members and receivers filter differently."""
 
 
 @dataclass(frozen=True, slots=True)
 class QueueStory:
-    """Where a group stands on one queue, how it came to be there, and what is left."""
+    """Start, progress and lag of a group on one queue."""
 
     queue: MessageQueue
     member: str
-    """Whose progress, where members have their own; empty for the group's."""
+    """The member, if members have their own progress; empty for the group's progress."""
     progress: Progress | None
-    """None when the group has never started on the queue."""
+    """None if the group has never started on the queue."""
     lag: QueueLag | None
-    """None when the queue is no longer part of the topic."""
+    """None if the topic does not have the queue any more."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeStatus:
-    """A node of the cluster and what it answered; `error` is why it did not."""
+    """A node of the cluster with its reply, or with the error if it did not answer."""
 
     name: str
     address: str
     node: Node | None = None
-    """As the routes have it; None for a nameserver."""
+    """The node in the routes; None for a nameserver."""
     cluster: DescribeClusterReply | None = None
     """From a nameserver."""
     broker: DescribeBrokerReply | None = None
@@ -87,7 +87,7 @@ class NodeStatus:
     """From the offset service: live members of all groups."""
     error: RockoonError | None = None
     problems: Sequence[str] = ()
-    """What keeps a node that answers from its work, a sentence each."""
+    """Why a node that answers cannot do its work, one sentence each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,25 +97,25 @@ class ClusterStatus:
     brokers: Sequence[NodeStatus]
     offset_services: Sequence[NodeStatus]
     logs: Sequence[LogStatus] = ()
-    """Those with copies."""
+    """Replicated logs only."""
 
     @property
     def etcd_reachable(self) -> bool:
-        """Whether every nameserver that answers reaches etcd, and one answers at all."""
+        """Whether at least one nameserver answers, and all that answer reach etcd."""
         answers = [each.cluster for each in self.nameservers if each.cluster is not None]
         return bool(answers) and all(answer.etcd_reachable for answer in answers)
 
     @property
     def routes_in_file(self) -> bool:
-        """Whether a nameserver keeps the routes in a file, and there is no etcd."""
+        """Whether the nameserver keeps the routes in a file, without etcd."""
         answers = [each.cluster for each in self.nameservers if each.cluster is not None]
         return any(answer.routes_in_file for answer in answers)
 
     @property
     def away_brokers(self) -> list[str]:
-        """Names of brokers that are not among the nodes any more, and have queues."""
+        """Names of brokers that have queues but are not registered."""
         answers = [each.cluster for each in self.nameservers if each.cluster is not None]
-        # One that cannot reach etcd says what was true.
+        # The newest reply: a nameserver without etcd reports old data.
         latest = max(answers, key=lambda answer: answer.revision, default=None)
         listed = {each.name for each in self.brokers}
         return [name for name in latest.away_brokers if name not in listed] if latest else []

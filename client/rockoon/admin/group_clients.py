@@ -1,4 +1,4 @@
-"""Clients that read a group message by message: those of gateways, and simple consumers."""
+"""Clients that acknowledge message by message: gateway clients and simple consumers."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -9,48 +9,48 @@ from rockoon_proto.v1.offset_pb2 import GroupMembers
 
 @dataclass(slots=True)
 class GroupClient:
-    """A client of a group, with the messages that it holds. Empty texts are not known."""
+    """A client of a group, with its in-flight messages. Unknown texts are empty."""
 
     client_id: str
-    """Chosen by the client; of a simple consumer its `receiver`."""
+    """Set by a gateway client; for a simple consumer, its `receiver`."""
     key_id: str = ""
-    """Of its access key; also empty where calls are not signed."""
+    """Name of its access key; empty if calls are not signed."""
     gateway: str = ""
-    """Name of the gateway that has reported it last; empty: no gateway hears it."""
+    """Name of the gateway that reported it last; empty if it is not a gateway client."""
     client_type: str = ""
-    """"push_consumer", "simple_consumer", "lite_push_consumer"; only of clients of gateways."""
+    """"push_consumer", "simple_consumer" or "lite_push_consumer"; only for gateway clients."""
     language: str = ""
     version: str = ""
-    """Of its SDK."""
+    """Version of its SDK."""
     address: str = ""
-    """Of its last call, as gRPC writes it."""
+    """Address of its last call, in gRPC's notation."""
     hostname: str = ""
     heard_ms_ago: int | None = None
-    """Milliseconds since a gateway heard it, or since it reported its filters; None: not known."""
+    """Milliseconds since its last call to a gateway or report of filters; None if unknown."""
     subscriptions: Mapping[str, str] = field(default_factory=dict)
-    """Topics that it reads, with their filters, as far as it has reported them."""
+    """Topics that it reads → filter, as far as reported."""
     lite_parent: str = ""
     lite_topics: int = 0
-    """How many lite topics of `lite_parent` it reads."""
+    """Number of lite topics of `lite_parent` that it reads."""
     messages: int = 0
-    """Messages that it holds: they are invisible to other clients."""
+    """Number of messages that it holds; they are invisible to other clients."""
     queues: int = 0
-    """How many queues have these messages."""
+    """Number of queues with these messages."""
     attempt_max: int = 0
-    """The highest attempt among them."""
+    """Highest attempt of these messages."""
 
     @property
     def is_at_gateway(self) -> bool:
-        """Whether a gateway hears it."""
+        """Whether a gateway has reported the client."""
         return bool(self.gateway)
 
 
 def group_clients(reply: ListClientsReply, readers: GroupMembers) -> list[GroupClient]:
-    """All clients of a group, sorted by id.
+    """Return all clients of a group, sorted by id.
 
     Args:
-        reply: clients of gateways, and holders of messages.
-        readers: filters that receivers have reported; several receivers may report as one.
+        reply: gateway clients, and receivers that hold messages.
+        readers: filters reported by receivers; several receivers may share a name.
     """
     found = {(each.client_id, each.key_id): _of_gateway(each) for each in reply.clients}
     for holding in reply.holdings:

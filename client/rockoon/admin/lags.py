@@ -1,4 +1,4 @@
-"""Lags of all consumer groups."""
+"""Lag of all consumer groups."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable
@@ -16,7 +16,7 @@ from rockoon_proto.v1.offset_pb2 import GroupMembers, LagReply, LagRequest, List
 if TYPE_CHECKING:
     from rockoon.net.connection import Connection
 
-# The offset service asks the brokers for each group.
+# Bounded because the offset service asks the brokers for each group.
 GROUPS_AT_ONCE_MAX = 16
 
 
@@ -25,10 +25,10 @@ class GroupLag:
     """A consumer group with its lag and its readers.
 
     Attributes:
-        group: configuration, and the topics that the group subscribed to.
-        lag: None if the offset service refused the call.
-        readers: live members, and the filters that receivers reported lately.
-        error: the refusal, such as too many queues for one reply.
+        group: configuration and subscribed topics.
+        lag: the lag; None if the offset service refused the call.
+        readers: live members, and filters reported by receivers lately.
+        error: the refusal, for example too many queues for one reply.
     """
 
     group: GroupSummary
@@ -52,14 +52,14 @@ async def answers(
     groups: Iterable[GroupSummary],
     ask: Callable[[GroupSummary], Coroutine[None, None, GroupLag | None]],
 ) -> AsyncGenerator[GroupLag]:
-    """Ask about a few groups at a time, and yield the answers that are not None."""
+    """Call `ask` for a few groups at a time, and yield the results that are not None."""
     left = iter(groups)
     while some := list(islice(left, GROUPS_AT_ONCE_MAX)):
         try:
             async with asyncio.TaskGroup() as tasks:
                 asked = [tasks.create_task(ask(group)) for group in some]
         except BaseExceptionGroup as failures:
-            # The service does not answer: one failure says the same as all.
+            # The service does not answer: all failures have the same cause.
             raise failures.exceptions[0] from None
         for task in asked:
             if (found := task.result()) is not None:
@@ -70,7 +70,7 @@ async def ask_lag(connection: "Connection", group: GroupSummary) -> GroupLag | N
     """Return the lag of a group; None if the group does not exist any more.
 
     Raises:
-        RockoonError: a retriable error, which concerns the service and not the group.
+        RockoonError: a retriable error of the service, not of the group.
     """
     name = group.group.config.name
     readers = GroupMembers(group=name)

@@ -1,4 +1,4 @@
-"""Status of logs with copies: what nameservers keep of each, and what its copies say themselves."""
+"""Status of replicated logs: the nameservers' state of each log, and the replies of its copies."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class LogStatus:
-    """A log with copies.
+    """A replicated log.
 
     Attributes:
-        log: as the nameservers keep it.
-        standings: of its copies that answer, by their ids.
+        log: its state at the nameservers.
+        standings: status by replica id, for the copies that answered.
     """
 
     log: LogDescription
@@ -29,7 +29,7 @@ class LogStatus:
 
     @property
     def is_well(self) -> bool:
-        """Whether it is led, and as many copies as it is to have count and are ready."""
+        """Whether the log has a leader, and enough copies are in sync and ready."""
         log = self.log
         return (
             not log.frozen
@@ -45,14 +45,14 @@ class LogStatus:
 
 
 async def ask_log_status(cluster: "Connection", seconds_max: float) -> Sequence[LogStatus]:
-    """All logs with copies, in the order of names; none while no nameserver tells.
+    """Return the status of all replicated logs, sorted by name; none if no nameserver answers.
 
     Args:
         cluster: an open connection.
-        seconds_max: how long the nameservers may take; the copies have as long again.
+        seconds_max: timeout of the nameserver call; the calls to the copies have their own.
 
     Raises:
-        NotPermitted: the access key may not ask.
+        NotPermitted: the access key has no permission to ask.
     """
     try:
         reply = await cluster.call_nameserver(
@@ -65,7 +65,7 @@ async def ask_log_status(cluster: "Connection", seconds_max: float) -> Sequence[
     except NotPermitted:
         raise
     except RockoonError:
-        # That they do not answer is told of the nameservers themselves.
+        # The status of the nameservers reports that they do not answer.
         return []
     logs = [LogDescription.from_wire(each) for each in reply.logs]
     async with asyncio.TaskGroup() as tasks:

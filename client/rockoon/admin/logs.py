@@ -1,7 +1,7 @@
-"""Logs and their copies: `cluster.admin.logs`.
+"""Replicated logs: `cluster.admin.logs`.
 
-A log is what a broker's name stands for, or the offset service's. Where both have one name, the
-broker's is meant. Looking needs `read` on `cluster`, changing `admin`.
+Each broker and the offset service has a log of the same name. If a broker and the offset service
+have one name, the broker's log is used. Reading needs `read` on `cluster`, changes need `admin`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -34,16 +34,17 @@ class ReplicaDescription:
     """One copy of a log.
 
     Attributes:
-        id: of its store: an emptied disk comes back under its name with another id.
-        name: of its process, for example "broker-a-0".
-        rack: where it runs; empty when it does not say.
-        address: "host:port"; None while it is not alive.
-        is_leader, in_sync: whether it leads, and whether it counts.
-        reported: epoch and end of its log, as it has told in the present election or since its log
-            is frozen; None when it has told nothing.
-        reported_sound: whether it has all records that it ever acknowledged, as it reported.
-        reported_damaged: whether the bytes of some record are proven wrong, as it reported.
-        halted: why it is out of service until an operator acts; empty when it participates.
+        id: id of its store. A replica with a new disk has the same name and another id.
+        name: name of its process, for example "broker-a-0".
+        rack: location of its process; empty if not set.
+        address: "host:port"; None if the replica is not alive.
+        is_leader: whether it leads the log.
+        in_sync: whether it is in the in-sync set.
+        reported: (epoch, end) of its log, reported in the current election or since the log was
+            frozen; None if it has not reported.
+        reported_sound: its report says that it has all records it ever acknowledged.
+        reported_damaged: its report says that a record has wrong bytes.
+        halted: why it is out of service until an operator acts; empty if it participates.
     """
 
     id: str
@@ -60,22 +61,21 @@ class ReplicaDescription:
 
 @dataclass(frozen=True, slots=True)
 class LogDescription:
-    """A log, as the nameservers keep it.
+    """State of a log at the nameservers.
 
     Attributes:
-        name: "broker-a".
-        version: grows with each change.
-        epoch: a number that no two leaders have; 0 while the log waits for its first replicas.
-        confirmed: the leader has committed something in this epoch.
-        quorum: how many copies make a message committed.
-        copies: how many the log is to have in sync: as an operator wishes, or as its replicas were
-            started with.
-        stays: of whom, when there are to be fewer, one is this, by its id; empty: the leader.
-        replicas: in the order in which they came; the first is the preferred leader.
-        moves: replicas that are to leave, each with the one that is to take its place, by ids.
-        losses: how often an operator has accepted a loss.
-        frozen: why nothing changes until the log is adopted; empty when nothing is wrong.
-        held: why the election that is on waits for an operator; empty when it does not.
+        name: for example "broker-a".
+        version: increases with each change.
+        epoch: epoch of the leader, unique per leader; 0 until the first replicas have registered.
+        confirmed: the leader has committed a record in this epoch.
+        quorum: number of copies that commit a message.
+        copies: requested number of copies in sync, set by an operator or at the first start.
+        stays: id of the replica to keep when the number falls; empty for the leader.
+        replicas: in the order of registration; the first one is the preferred leader.
+        moves: requested replacements, as ids of the old and the new replica.
+        losses: number of losses that operators have accepted.
+        frozen: why the log cannot change until it is adopted; empty if it is not frozen.
+        held: why the current election waits for an operator; empty if it does not.
     """
 
     name: str
@@ -93,29 +93,29 @@ class LogDescription:
 
     @property
     def leader(self) -> ReplicaDescription | None:
-        """None while an election is on."""
+        """The leader; None during an election."""
         return next((each for each in self.replicas if each.is_leader), None)
 
     @property
     def in_sync(self) -> list[ReplicaDescription]:
-        """The replicas that count."""
+        """Replicas in the in-sync set."""
         return [each for each in self.replicas if each.in_sync]
 
     @property
     def has_copies(self) -> bool:
-        """Whether it is, or is to be, more than one broker's own log."""
+        """Whether the log has or shall have more than one copy."""
         return max(self.copies, len(self.in_sync)) > 1
 
     @property
     def reached(self) -> list[tuple[str, str]]:
-        """Id and address of each replica that is alive."""
+        """Id and address of each live replica."""
         return [(each.id, each.address) for each in self.replicas if each.address]
 
     def replica(self, text: str) -> ReplicaDescription:
-        """The replica of an id or a name; of two with one name, an id says which.
+        """Return the replica with an id or a name.
 
         Raises:
-            InvalidArgument: there is none, or more than one.
+            InvalidArgument: no replica or several replicas match; ids are unique, names are not.
         """
         found = [each for each in self.replicas if text in (each.id, each.name)]
         if len(found) != 1:
@@ -160,7 +160,7 @@ class LogDescription:
 
 @refuses_invalid_text
 class LogAdmin:
-    """See the module.
+    """Administration of logs: `cluster.admin.logs`.
 
     Args:
         cluster: an open connection.
@@ -170,12 +170,12 @@ class LogAdmin:
         self._cluster = cluster
 
     async def list(self) -> Sequence[LogDescription]:
-        """All logs, in the order of names."""
+        """Return all logs, sorted by name."""
         reply = await self._call("ListLogs", ListLogsRequest())
         return [LogDescription.from_wire(log) for log in reply.logs]
 
     async def describe(self, log: str) -> LogDescription:
-        """One log. Raises LogNotFound."""
+        """Return one log. Raises LogNotFound."""
         return LogDescription.from_wire(await self._find(log))
 
     async def _find(self, log: str) -> Log:
@@ -189,10 +189,7 @@ class LogAdmin:
         return found
 
     async def ask_replicas(self, log: LogDescription) -> Mapping[str, ReplicaStanding]:
-        """How the copies of a log are, as they say themselves; by id, those that answer.
-
-        A log of one copy has nothing to say.
-        """
+        """Return the status of each copy that answers, by id; empty for a log of one copy."""
         if not log.has_copies:
             return {}
         return await ask_standings(self._cluster, log.name, log.reached)
@@ -200,18 +197,19 @@ class LogAdmin:
     async def elect(
         self, log: str, *, accept_loss: bool = False, expected_version: int = 0
     ) -> LogDescription:
-        """Begin an election; or end one that cannot end by itself.
+        """Start an election; with `accept_loss`, complete one that waits for lost replicas.
 
         Args:
-            log: its name.
+            log: name of the log.
             accept_loss: elect the best replica that has reported, however few have: an undamaged
                 one if there is one, and among several the one with the highest rank. Records that
                 only other replicas have are lost.
-            expected_version: refuse when the log has changed since; 0: whatever it is.
+            expected_version: fail if the log has another version; 0 means any version.
 
         Raises:
-            LogNotFound, LogChanged, LogFrozen: as the names say.
-            InvalidArgument: the log has a leader (with `accept_loss`), or nobody has reported.
+            LogNotFound, LogChanged, LogFrozen.
+            InvalidArgument: `accept_loss` is set, and the log has a leader or no replica has
+                reported.
         """
         kind = (await self._find(log)).state.kind
         request = ElectLogRequest(
@@ -223,17 +221,17 @@ class LogAdmin:
     async def adopt(
         self, log: str, in_sync: Sequence[str] = (), *, accept_loss: bool = False
     ) -> LogDescription:
-        """Let a log go on that is frozen because etcd was restored from a backup.
+        """Resume a log that is frozen because etcd was restored from a backup.
 
         Args:
-            log: its name.
-            in_sync: ids of the replicas that count; none means those of the newest state that any
-                replica remembers.
-            accept_loss: also when not all of them have reported.
+            log: name of the log.
+            in_sync: ids of the replicas in sync; empty for those of the newest state that any
+                replica has stored.
+            accept_loss: adopt the log although some replicas have not reported.
 
         Raises:
-            LogNotFound: there is no such log.
-            InvalidArgument: it is not frozen, or not everything is known that has to be.
+            LogNotFound: the log does not exist.
+            InvalidArgument: the log is not frozen, or required reports are missing.
         """
         kind = (await self._find(log)).state.kind
         request = AdoptLogRequest(
@@ -245,16 +243,18 @@ class LogAdmin:
     async def replace(
         self, log: str, leaves: str, joins: str, *, withdraw: bool = False
     ) -> LogDescription:
-        """Ask for one replica instead of another; the leader makes the change when it is safe.
+        """Request the replacement of a replica; the leader replaces it once no message is lost.
 
         Args:
-            log: its name.
-            leaves, joins: their ids.
-            withdraw: do not ask for it any more.
+            log: name of the log.
+            leaves: id of the old replica.
+            joins: id of the new replica.
+            withdraw: withdraw an earlier request.
 
         Raises:
-            LogNotFound, LogFrozen: as the names say.
-            InvalidArgument: one is not in sync, or the other is already, or is none of the log's.
+            LogNotFound, LogFrozen.
+            InvalidArgument: the old replica is not in sync, the new one is already in sync, or
+                one of them does not belong to the log.
         """
         move = Move(leaves=leaves, joins=joins)
         kind = (await self._find(log)).state.kind
@@ -263,16 +263,16 @@ class LogAdmin:
         return await self.describe(log)
 
     async def set_copies(self, log: str, copies: int, stays: str = "") -> LogDescription:
-        """Ask for more or fewer copies; the leader makes the change when nothing is lost by it.
+        """Request a number of copies; the leader changes it once no message is lost.
 
         Args:
-            log: its name.
+            log: name of the log.
             copies: 1 to 7.
-            stays: id of the one that is to stay when there are fewer; empty for whichever leads.
+            stays: id of the replica to keep when the number falls; empty for the leader.
 
         Raises:
-            LogNotFound, LogFrozen: as the names say.
-            InvalidArgument: it can have no such number, or that replica is not in sync.
+            LogNotFound, LogFrozen.
+            InvalidArgument: the log cannot have this number of copies, or `stays` is not in sync.
         """
         kind = (await self._find(log)).state.kind
         request = SetCopiesRequest(kind=kind, log=log, copies=copies, stays=stays)
@@ -284,7 +284,7 @@ class LogAdmin:
 
 
 def reported(state: LogState, replica_id: str) -> tuple[int, int] | None:
-    """Epoch and end of what a replica has told."""
+    """Return (epoch, end) of a replica's report; None without a report."""
     if replica_id not in state.reports:
         return None
     rank = state.reports[replica_id].rank

@@ -1,4 +1,4 @@
-"""Calls to the offset service for people and tools: tried again where that can do no harm."""
+"""Administrative calls to the offset service; calls that are safe to repeat are retried."""
 
 import asyncio
 from typing import TYPE_CHECKING, Any
@@ -12,31 +12,31 @@ if TYPE_CHECKING:
 
 # An import may have 100,000 entries, and a nameserver may have to create a group for each one.
 IMPORT_SECONDS_MAX = 600.0
-# Those that change nothing.
-_LOOKS = frozenset(
+# Calls without side effects.
+_READ_ONLY = frozenset(
     {"ListLocks", "ListMembers", "ListInFlight", "ListClients", "ListProgress", "Lag", "Export"}
     | {"Query"}
 )
-# Each names a reset: doing it twice is doing it once.
-_REPEATABLE = _LOOKS | {"Reset", "ApplyReset", "UndoReset"}
+# Each of the added calls names a reset, so repeating it has no further effect.
+_REPEATABLE = _READ_ONLY | {"Reset", "ApplyReset", "UndoReset"}
 
 
 async def ask_offset_service(cluster: "Connection", method_name: str, request: Any) -> Any:
-    """Call the offset service, which may be on its way back.
+    """Call the offset service, which may be restarting.
 
-    A call that only looks, or that may be repeated, is made again when it fails on the way. Any
-    other call is not: the change may have been made although its answer was lost.
+    A read-only or repeatable call is retried until `cluster.retry_seconds` have passed. Any other
+    call is not: the change may have been made although its reply was lost.
     """
     loop = asyncio.get_running_loop()
     deadline = loop.time() + cluster.retry_seconds
     backoff = Backoff()
-    looks = method_name in _LOOKS
+    is_read_only = method_name in _READ_ONLY
     while True:
         left = max(deadline - loop.time(), 0.0)
         try:
-            # One that is not in the routes for long may answer all the same.
+            # A service that is not in the routes for this long may still answer at its old address.
             stub: Any = await cluster.wait_offset_service(
-                min(left, UNLISTED_SECONDS) if looks else left
+                min(left, UNLISTED_SECONDS) if is_read_only else left
             )
             if method_name in ("ListInFlight", "ListClients"):
                 stub = cluster.in_flight_service()

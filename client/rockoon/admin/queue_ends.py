@@ -1,4 +1,4 @@
-"""Ends of topics' queues as its brokers report them, with times and page-cache residency."""
+"""Offsets, times and page-cache residency of queues, as reported by their brokers."""
 
 import asyncio
 from collections.abc import Sequence
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 async def ask_queue_ends(
     cluster: "Connection", *routes: TopicRoute, with_residency: bool = False
 ) -> list[QueueEnds]:
-    """Ask all brokers of some topics at once; what one does not say is an error beside its queues.
-    A broker answers when it has heard of the routes, or after a while; see `route_revision`.
+    """Ask all brokers of some topics in parallel. If a broker does not answer, its queues have the
+    error. A broker answers once it knows the routes, or after a timeout; see `route_revision`.
 
     Args:
         cluster: an open connection.
-        routes: of the topics.
+        routes: routes of the topics.
         with_residency: also ask whether each queue's oldest message is in its broker's memory.
     """
     by_broker: dict[str, list[tuple[MessageQueue, TopicRoute]]] = {}

@@ -1,4 +1,4 @@
-"""Reads of topics, groups and progress that `Admin` and its parts have in common."""
+"""Read calls for topics, groups and progress, shared by `Admin` and its parts."""
 
 from collections import defaultdict
 from typing import TYPE_CHECKING
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 
 
 async def list_topics(connection: "Connection", *, include_system: bool) -> list[TopicRoute]:
-    """All topics, sorted by name; see `Admin.list_topics`."""
+    """Return all topics, sorted by name; see `Admin.list_topics`."""
     request = ListTopicsRequest(include_system=include_system)
     reply = await connection.call_nameserver("ListTopics", request)
     return sorted(map(TopicRoute.from_wire, reply.topics), key=lambda route: route.name)
 
 
 async def get_topic(connection: "Connection", name: str) -> TopicRoute | None:
-    """One topic as a nameserver has it now, and not the routes of this connection; None if none."""
+    """Return a topic from a nameserver, not from this connection's routes; None if it is absent."""
     reply = await connection.call_nameserver("GetRoute", GetRouteRequest(topics=[name]))
     return TopicRoute.from_wire(reply.topics[0]) if reply.topics else None
 
@@ -40,7 +40,7 @@ async def get_topic(connection: "Connection", name: str) -> TopicRoute | None:
 async def describe_topic(
     connection: "Connection", name: str, *, with_residency: bool
 ) -> TopicDescription:
-    """A topic with its queues and readers; see `Admin.describe_topic`."""
+    """Return a topic with its queues and readers; see `Admin.describe_topic`."""
     request = GetRouteRequest(topics=[name], include_groups=True)
     found: RouteUpdate = await connection.call_nameserver("GetRoute", request)
     if not found.topics:
@@ -54,20 +54,20 @@ async def describe_topic(
 
 
 async def get_group(connection: "Connection", name: str) -> GroupSummary:
-    """One group with the topics it reads; see `Admin.get_group`."""
+    """Return a group with the topics it reads; see `Admin.get_group`."""
     request = GetGroupRequest(group=name)
     reply: GetGroupReply = await connection.call_nameserver("GetGroup", request)
     return GroupSummary(reply.group, {each.topic: each.revision for each in reply.subscriptions})
 
 
 async def ask_groups(connection: "Connection") -> ListGroupsReply:
-    """All groups and subscriptions, as a nameserver answers."""
+    """Return all groups and subscriptions from a nameserver."""
     reply: ListGroupsReply = await connection.call_nameserver("ListGroups", ListGroupsRequest())
     return reply
 
 
 def group_summaries(reply: ListGroupsReply) -> list[GroupSummary]:
-    """Groups with the topics they read, sorted by name."""
+    """Return groups with the topics they read, sorted by name."""
     topics: dict[str, dict[str, int]] = defaultdict(dict)
     for each in reply.subscriptions:
         topics[each.group][each.topic] = each.revision
@@ -78,12 +78,12 @@ def group_summaries(reply: ListGroupsReply) -> list[GroupSummary]:
 
 
 async def progress(connection: "Connection", group: str = "", topic: str = "") -> list[Progress]:
-    """Stored progress, sorted by group, topic, broker and queue; see `Admin.progress`."""
+    """Return stored progress; see `Admin.progress`."""
     request = ListProgressRequest(group=group, topic=topic)
     reply = await ask_offset_service(connection, "ListProgress", request)
     return sorted(reply.progress, key=lambda each: (each.group, to_queue(each.queue)))
 
 
 def to_queue(ref: QueueRef) -> MessageQueue:
-    """A message queue as the SDK names it."""
+    """Convert a queue reference to the SDK's message queue."""
     return MessageQueue(ref.topic, ref.broker, ref.queue_id)

@@ -1,4 +1,4 @@
-"""Standings of copies of a log, as each says itself: `cluster.admin.logs.ask_replicas`."""
+"""Status of a log's copies, as reported by each copy: `cluster.admin.logs.ask_replicas`."""
 
 import asyncio
 from collections.abc import Iterable, Mapping
@@ -19,12 +19,12 @@ STANDING_SECONDS_MAX = 3.0
 
 @dataclass(frozen=True, slots=True)
 class ReplicaLag:
-    """How far a copy is behind, as its leader knows.
+    """Lag of a copy, as its leader reports it.
 
     Attributes:
-        connected: to the leader, now.
-        bytes, seconds: what it has not got, and for how long it has not had everything; None when
-            this leader has not heard it yet.
+        connected: whether the copy is connected to the leader.
+        bytes: bytes that the copy lacks; None until this leader has heard the copy.
+        seconds: time since the copy last had all bytes; None until this leader has heard it.
     """
 
     connected: bool
@@ -34,15 +34,15 @@ class ReplicaLag:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaStanding:
-    """One copy, as it says itself.
+    """Status of a copy, as it reports itself.
 
     Attributes:
-        leads: it leads, and has committed something in its epoch.
-        epoch: the highest that it has promised.
+        leads: it is the leader and has committed a record in its epoch.
+        epoch: the highest epoch that it has promised.
         ready: it leads, or is level with a leader that commits.
-        trouble: why it is not ready; empty when it is.
-        min_offset, end, durable_end, committed_end: of its log, bytes.
-        others: how far the others are behind, by their ids; empty while it does not lead.
+        trouble: why it is not ready; empty if it is.
+        min_offset, end, durable_end, committed_end: physical offsets of its log.
+        others: lags of the other copies, by id; empty if it does not lead.
     """
 
     leads: bool
@@ -56,23 +56,23 @@ class ReplicaStanding:
     others: Mapping[str, ReplicaLag]
 
     @classmethod
-    def from_wire(cls, told: DescribeReplicaReply) -> "ReplicaStanding":
+    def from_wire(cls, reply: DescribeReplicaReply) -> "ReplicaStanding":
         return cls(
-            told.leads,
-            told.epoch,
-            told.ready,
-            told.trouble,
-            told.min_offset,
-            told.end,
-            told.durable_end,
-            told.committed_end,
+            reply.leads,
+            reply.epoch,
+            reply.ready,
+            reply.trouble,
+            reply.min_offset,
+            reply.end,
+            reply.durable_end,
+            reply.committed_end,
             {
                 each.replica_id: ReplicaLag(
                     each.connected,
                     each.behind_bytes if each.heard else None,
                     each.behind_seconds if each.heard else None,
                 )
-                for each in told.others
+                for each in reply.others
             },
         )
 
@@ -80,12 +80,12 @@ class ReplicaStanding:
 async def ask_standings(
     cluster: "Connection", log: str, addresses: Iterable[tuple[str, str]]
 ) -> Mapping[str, ReplicaStanding]:
-    """Ask copies of a log, all at once, three seconds at most; by id, those that answered.
+    """Ask copies of a log in parallel, for at most three seconds; return the replies by id.
 
     Args:
         cluster: an open connection.
-        log: its name.
-        addresses: id and "host:port" of each.
+        log: name of the log.
+        addresses: id and "host:port" of each copy.
     """
     channels = Channels(cluster.tls, cluster.access)
 
@@ -105,8 +105,10 @@ async def ask_standings(
 
     try:
         async with asyncio.TaskGroup() as tasks:
-            asked = {who: tasks.create_task(ask(address)) for who, address in addresses}
+            asked = {
+                replica_id: tasks.create_task(ask(address)) for replica_id, address in addresses
+            }
     finally:
         await channels.close()
-    answers = ((who, task.result()) for who, task in asked.items())
-    return {who: standing for who, standing in answers if standing is not None}
+    answers = ((replica_id, task.result()) for replica_id, task in asked.items())
+    return {replica_id: standing for replica_id, standing in answers if standing is not None}

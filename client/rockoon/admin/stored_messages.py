@@ -1,11 +1,11 @@
-"""Messages that brokers have stored, looked up by what is known of them: a key, or an id.
+"""Stored messages, searched by key or id.
 
     found = await cluster.admin.messages.query("orders", "order-4711")
     for message in found.messages:
         print(message.queue, message.body)
 
-Every broker answers for its own log. What one of them could not say, or why it said nothing, is
-part of the answer: an empty list alone proves nothing.
+Each broker searches its own log. The result names the brokers that did not answer or could not
+search all of it: without them, an empty list does not prove that no message exists.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from rockoon.admin import reads
-from rockoon.admin.which_brokers import away, live_brokers
+from rockoon.admin.which_brokers import live_brokers, missing_brokers
 from rockoon.bounds import check_epoch_ms
 from rockoon.errors import (
     BrokerUnavailable,
@@ -49,32 +49,32 @@ CALLS_MAX = 16
 
 @dataclass(frozen=True, slots=True)
 class FoundMessages:
-    """What brokers found."""
+    """Messages that the brokers found."""
 
     messages: Sequence[Message]
-    """The newest first, by store time."""
+    """Sorted by store time, newest first."""
     unsearched: Mapping[str, str]
-    """Broker → why it may have more of that time, in a sentence."""
+    """Broker → why it may have more messages in the requested time, in a sentence."""
     errors: Mapping[str, RockoonError]
-    """Broker → why it did not answer."""
+    """Broker → the error, if it did not answer."""
     indexed_until_ms: Mapping[str, int]
-    """Broker → store time up to which its messages are in its index, epoch milliseconds."""
+    """Broker → store time up to which its index is complete, epoch milliseconds."""
 
     @property
     def whole(self) -> bool:
-        """Whether these were all there were when the brokers were asked."""
+        """Whether these are all messages that existed when the brokers were asked."""
         return not (self.unsearched or self.errors)
 
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """A group that reads, or has read, the queue of a message."""
+    """A group with progress on the queue of a message."""
 
     progress: Progress
     consumed: bool
-    """Its committed offset is behind the message."""
+    """The group's committed offset is past the message."""
     began_behind: bool
-    """Where it last began reading is behind the message: it may never have had it."""
+    """The group last started past the message, so it may never have read it."""
 
     @property
     def group(self) -> str:
@@ -83,7 +83,7 @@ class Reader:
 
 @refuses_invalid_text
 class StoredMessages:
-    """Look-ups through a connection; `cluster.admin.messages` is one.
+    """Searches for stored messages: `cluster.admin.messages`.
 
     Args:
         cluster: an open connection.
@@ -102,24 +102,25 @@ class StoredMessages:
         end_ms: int = 0,
         max_messages: int = MESSAGES_DEFAULT,
     ) -> FoundMessages:
-        """Find a topic's messages by a key that their producer gave them.
+        """Find messages of a topic by key.
 
         Args:
             topic: the topic.
-            key: one of the message's keys, without spaces.
-            unique: `key` is a message id (UNIQ_KEY, `SendResult.message_id`) instead.
-            begin_ms, end_ms: store times, inclusive, epoch milliseconds; `end_ms` 0 is without end.
+            key: one of the message's `keys`, without spaces.
+            unique: `key` is a message id instead (UNIQ_KEY, `SendResult.message_id`).
+            begin_ms: only messages stored at or after this time, epoch milliseconds.
+            end_ms: only messages stored at or before this time, epoch milliseconds; 0 for no limit.
             max_messages: 1 to 1024; the newest are returned.
 
         Returns:
-            Messages that really bear the key, of all brokers that answered.
+            The messages of all brokers that answered; hash collisions are filtered out.
 
         Raises:
-            TopicNotFound, TopicNotReadable: the topic.
-            InvalidArgument: the key, the time or the number is none.
+            TopicNotFound, TopicNotReadable: the topic does not exist or cannot be read.
+            InvalidArgument: the key, a time or the number is invalid.
         """
         if not 1 <= max_messages <= MESSAGES_MAX:
-            raise InvalidArgument(reason=f"{max_messages} messages, not 1 to {MESSAGES_MAX}")
+            raise InvalidArgument(reason=f"max_messages {max_messages} is not in 1..{MESSAGES_MAX}")
         check_epoch_ms("begin_ms", begin_ms)
         check_epoch_ms("end_ms", end_ms)
         route = await self._cluster.route(topic)
@@ -155,31 +156,31 @@ class StoredMessages:
     async def get(self, message_id: str, *, topic: str = "") -> FoundMessages:
         """Find a message by its id.
 
-        An offset id names one place of one broker; it is asked of every broker, because a broker's
-        address may have changed. A unique id is looked up by the indexes of all topics,
-        and may find a message twice, if it was stored twice.
+        An offset id names a position in one broker's log. All brokers are asked for it, because a
+        broker's address may have changed. A unique id is searched in the indexes of all topics; it
+        finds two messages if the message was stored twice.
 
         Args:
             message_id: an offset id or a unique id.
-            topic: where to look for a unique id; empty means in every topic.
+            topic: topic to search for a unique id; empty for all topics.
 
         Returns:
-            The message, or several; and what could not be searched.
+            The messages, and the brokers that could not be searched.
 
         Raises:
-            MessageNotFound: every broker answered, and none has it.
+            MessageNotFound: every broker answered, and none has the message.
             InvalidArgument: the id is empty or has spaces.
-            TopicNotFound, TopicNotReadable: the topic.
+            TopicNotFound, TopicNotReadable: the topic does not exist or cannot be read.
         """
-        placed = await self._by_place(message_id)
-        if placed.messages:
-            return FoundMessages(placed.messages, {}, {}, {})
-        found = merged([placed, await self._by_unique_id(message_id, topic)], MESSAGES_MAX)
+        by_offset_id = await self._by_offset_id(message_id)
+        if by_offset_id.messages:
+            return FoundMessages(by_offset_id.messages, {}, {}, {})
+        found = merged([by_offset_id, await self._by_unique_id(message_id, topic)], MESSAGES_MAX)
         if not found.messages and found.whole:
             raise MessageNotFound(position=message_id)
         return found
 
-    async def _by_place(self, message_id: str) -> FoundMessages:
+    async def _by_offset_id(self, message_id: str) -> FoundMessages:
         try:
             decode_offset_id(message_id)
         except ValueError:
@@ -187,7 +188,7 @@ class StoredMessages:
         brokers = live_brokers(self._cluster)
         answers = await self._ask(brokers, lambda broker: self._read_at(broker, message_id))
         if not any(answer.messages for answer in answers):
-            answers.append(FoundMessages((), {}, {**await away(self._cluster)}, {}))
+            answers.append(FoundMessages((), {}, {**await missing_brokers(self._cluster)}, {}))
         return merged(answers, MESSAGES_MAX)
 
     async def _read_at(self, broker: str, message_id: str) -> FoundMessages:
@@ -209,19 +210,19 @@ class StoredMessages:
             return await self.query(topic, message_id, unique=True, max_messages=MESSAGES_MAX)
         routes = await reads.list_topics(self._cluster, include_system=True)
 
-        async def look(name: str) -> FoundMessages:
+        async def query_topic(name: str) -> FoundMessages:
             try:
                 return await self.query(name, message_id, unique=True, max_messages=MESSAGES_MAX)
             except (TopicNotFound, TopicNotReadable):
-                # Deleted meanwhile, or write-only: nobody may read what is in it.
+                # The topic was just deleted, or is not readable.
                 return FoundMessages((), {}, {}, {})
 
-        return merged(await self._ask([route.name for route in routes], look), MESSAGES_MAX)
+        return merged(await self._ask([route.name for route in routes], query_topic), MESSAGES_MAX)
 
     async def _ask(
         self, names: Iterable[str], ask: "Callable[[str], Coroutine[object, object, FoundMessages]]"
     ) -> list[FoundMessages]:
-        """Ask about each name, several at a time."""
+        """Call `ask` for each name, at most `CALLS_MAX` at a time."""
         room = asyncio.Semaphore(CALLS_MAX)
 
         async def one(name: str) -> FoundMessages:
@@ -232,18 +233,18 @@ class StoredMessages:
             async with asyncio.TaskGroup() as tasks:
                 asked = [tasks.create_task(one(name), name=f"ask {name}") for name in names]
         except BaseExceptionGroup as failures:
-            # All of them were asked the same, so one refusal says what the others would.
+            # All calls are alike: one failure says as much as all.
             raise failures.exceptions[0] from None
         return [task.result() for task in asked]
 
     async def readers(self, messages: Sequence[Message]) -> list[list[Reader]]:
-        """Who has consumed each message: the groups with progress on its queue, sorted by name.
+        """Return the groups with progress on each message's queue, sorted by name.
 
         Args:
-            messages: as they were found.
+            messages: messages of a search result.
 
         Raises:
-            OffsetServiceUnavailable: nobody can say.
+            OffsetServiceUnavailable: the offset service does not answer.
         """
         progress: dict[MessageQueue, list[Progress]] = {}
         for topic in sorted({message.queue.topic for message in messages}):
@@ -264,7 +265,7 @@ class StoredMessages:
 
 
 def messages_of(broker: str, frames: bytes, lengths: bytes) -> list[Message]:
-    """The messages of a reply, which may be of different queues."""
+    """Return the messages of a reply, which may be of different queues."""
     columns = decode_columns(frames, np.frombuffer(lengths, "<u4"))
     found: list[Message] = []
     start = 0
@@ -277,7 +278,7 @@ def messages_of(broker: str, frames: bytes, lengths: bytes) -> list[Message]:
 
 
 def merged(answers: Sequence[FoundMessages], messages_max: int) -> FoundMessages:
-    """Several answers as one: the newest messages of all, at most so many."""
+    """Merge results; keep the newest `messages_max` messages."""
     messages = sorted(
         (message for answer in answers for message in answer.messages),
         key=lambda each: (each.store_timestamp_ms, each.queue.broker, each.physical_offset),

@@ -1,4 +1,4 @@
-"""Lists of brokers: the live ones, and those that have queues but are away."""
+"""Live brokers, and brokers that have queues but are away."""
 
 from typing import TYPE_CHECKING
 
@@ -11,17 +11,17 @@ if TYPE_CHECKING:
 
 
 def live_brokers(cluster: "Connection") -> list[str]:
-    """Names of the brokers in the routes, sorted."""
+    """Return the names of the brokers in the routes, sorted."""
     return sorted(node.name for node in cluster.routes.nodes if node.kind == BROKER)
 
 
-async def away(cluster: "Connection") -> dict[str, BrokerUnavailable]:
-    """Brokers that topics have queues on and that are not in the routes, each with its error.
+async def missing_brokers(cluster: "Connection") -> dict[str, BrokerUnavailable]:
+    """Return the brokers that have queues but are not in the routes, each with its error.
 
-    Without them nobody can say that a message is nowhere.
+    While a broker is away, a search cannot conclude that a message does not exist.
 
     Raises:
-        RockoonError: no nameserver tells.
+        RockoonError: no nameserver answers.
     """
     routes = await list_topics(cluster, include_system=True)
     with_queues = {queue.broker for route in routes for queue in route.queues}

@@ -1,13 +1,12 @@
-"""Allocation of queues to the members of a group: the same on every member, without a vote.
+"""Allocation: how the members of a group share the queues of a topic, computed by each member.
 
 Every member runs the same strategy over the same sorted input: queues by topic, broker and id,
-member ids by code point, and of the members only those that subscribe to the topic. While two of
-them see different members or routes they may disagree for a moment; the epochs of the offset
-service decide then.
-Source: RebalanceImpl#rebalanceByTopic and the AllocateMessageQueueStrategy classes.
+member ids by code point, and only the members that subscribe to the topic. While two members see
+different members or routes, they may disagree for a moment; the epochs of the offset service decide
+then. Source: RebalanceImpl#rebalanceByTopic and the AllocateMessageQueueStrategy classes.
 
-A consumer also takes a strategy of your own, which is a function of a member, all members and the
-queues of one topic. Here the first member reads what the others shall not see:
+A consumer also accepts your own strategy: a function of a member, all members and the queues of one
+topic. In this example the first member alone reads the first queue:
 
     def audit_first(
         member: str, members: Sequence[str], queues: Sequence[MessageQueue]
@@ -19,8 +18,8 @@ queues of one topic. Here the first member reads what the others shall not see:
 
     PushConsumer(..., allocation=audit_first)
 
-A strategy with settings is an object with `name` and a method `allocate` of these arguments
-(`AllocationObject`); one that looks at who holds which queue now, an `OwnerAware`.
+A strategy with settings is an object with `name` and a method `allocate` with these arguments
+(`AllocationObject`). A strategy that uses the present owners of queues is an `OwnerAware`.
 """
 
 from collections.abc import Mapping
@@ -68,7 +67,7 @@ STICKY = Sticky()
 STRATEGIES: Mapping[str, AllocationObject] = {
     strategy.name: strategy for strategy in (AVERAGE, AVERAGE_BY_CIRCLE, CONSISTENT_HASH, STICKY)
 }
-"""Strategies that need no settings, by RocketMQ's names; STICKY is Rockoon's own."""
+"""Strategies without settings, by RocketMQ's names; STICKY exists only in Rockoon."""
 
 _WITH_SETTINGS = {
     "CONFIG": "Configured(queues)",
@@ -78,19 +77,19 @@ _WITH_SETTINGS = {
 
 
 def strategy_named(name: str) -> AllocationObject:
-    """Return the strategy of that name.
+    """Return the strategy with a name.
 
     Args:
         name: a key of `STRATEGIES`.
 
     Raises:
-        InvalidArgument: there is none of that name, or it needs settings that a name cannot give.
+        InvalidArgument: there is no such strategy, or it needs settings.
     """
     found = STRATEGIES.get(name)
     if found is not None:
         return found
     needed = _WITH_SETTINGS.get(name.partition("-")[0])
     if needed:
-        raise InvalidArgument(reason=f"allocation {name} needs settings: give {needed} instead")
+        raise InvalidArgument(reason=f"allocation {name} needs settings: use {needed} instead")
     known = ", ".join(sorted({*STRATEGIES, *_WITH_SETTINGS}))
     raise InvalidArgument(reason=f"there is no allocation {name!r}; known are {known}")

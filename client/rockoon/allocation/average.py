@@ -1,4 +1,4 @@
-"""AVG and AVG_BY_CIRCLE: shares by position, the same size but for one queue."""
+"""AVG and AVG_BY_CIRCLE: shares by position, whose sizes differ by at most one queue."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from rockoon_core.message_queue import MessageQueue
 
 @dataclass(frozen=True, slots=True)
 class Average:
-    """Neighbouring queues stay together; shares differ by one at most, the first are larger.
+    """Consecutive queues go to one member; shares differ by at most one, the first are larger.
 
     Source: AllocateMessageQueueAveragely.
     """
@@ -31,7 +31,7 @@ class Average:
 
 @dataclass(frozen=True, slots=True)
 class AverageByCircle:
-    """Queues are dealt round the members like cards.
+    """Queue number n goes to member number n modulo the number of members.
 
     Source: AllocateMessageQueueAveragelyByCircle.
     """

@@ -1,4 +1,4 @@
-"""CONFIG: the operator says which member reads what."""
+"""CONFIG: a fixed list of queues for each member."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,13 +8,13 @@ from rockoon_core.message_queue import MessageQueue
 
 @dataclass(frozen=True, slots=True)
 class Configured:
-    """This member reads a fixed list of queues, whoever else is there.
+    """This member reads a fixed list of queues, independent of other members.
 
-    Nobody sees to it that the lists of all members cover every queue, or no queue twice. Unlike in
-    RocketMQ, a listed queue that is not there, or not readable, is left out until it is.
+    The operator must make sure that the lists of all members cover every queue once. Unlike in
+    RocketMQ, a listed queue that does not exist or is not readable is skipped until it is.
 
     Args:
-        queues: of any topics, what this member reads.
+        queues: queues of any topics that this member reads.
 
     Source: AllocateMessageQueueByConfig.
     """
@@ -27,8 +27,8 @@ class Configured:
 
     def allocate(
         self,
-        member: str,  # noqa: ARG002 - whoever it is, and
-        members: Sequence[str],  # noqa: ARG002 - whoever else is there
+        member: str,  # noqa: ARG002 - the result does not depend on the member
+        members: Sequence[str],  # noqa: ARG002 - nor on other members
         queues: Sequence[MessageQueue],
     ) -> Sequence[MessageQueue]:
         return [queue for queue in queues if queue in self.queues]

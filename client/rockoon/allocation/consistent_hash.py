@@ -1,4 +1,4 @@
-"""CONSISTENT_HASH: queues and members on a ring; few queues move, shares may differ widely."""
+"""CONSISTENT_HASH: queues and members on a ring; few queues move, but shares may be uneven."""
 
 import hashlib
 from bisect import bisect_left
@@ -10,7 +10,7 @@ from rockoon_core.message_queue import MessageQueue
 
 
 def ring_hash(text: str) -> int:
-    """Return where on the ring a text lies: the first 32 bits of its MD5, big-endian, unsigned.
+    """Return the ring position of a text: the first 32 bits of its MD5, big-endian, unsigned.
 
     Source: ConsistentHashRouter.MD5Hash.
     """
@@ -18,9 +18,9 @@ def ring_hash(text: str) -> int:
 
 
 def queue_key(queue: MessageQueue) -> str:
-    """Return the text whose hash places a queue.
+    """Return the text whose hash is the position of a queue.
 
-    Source: MessageQueue#toString, which members in Java hash.
+    Source: MessageQueue#toString, which Java members hash.
     """
     return (
         f"MessageQueue [topic={queue.topic}, brokerName={queue.broker}, queueId={queue.queue_id}]"
@@ -29,13 +29,13 @@ def queue_key(queue: MessageQueue) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ConsistentHash:
-    """A queue belongs to the first member that follows it on the ring.
+    """A queue belongs to the next member on the ring.
 
-    A member that comes or goes moves its own queues and no others, but one member may read several
-    times as much as another, or nothing. `Sticky` moves some more and keeps shares even.
+    If a member joins or leaves, only its own queues move. But one member may read several times as
+    much as another, or nothing. `Sticky` moves some more queues and keeps shares even.
 
     Args:
-        virtual_nodes: places on the ring per member; the same on all members.
+        virtual_nodes: ring positions per member; must be equal on all members.
 
     Raises:
         InvalidArgument: `virtual_nodes` is less than one.
@@ -56,7 +56,7 @@ class ConsistentHash:
     def allocate(
         self, member: str, members: Sequence[str], queues: Sequence[MessageQueue]
     ) -> Sequence[MessageQueue]:
-        # Where two nodes meet, the later member has the place, as in the Java tree map.
+        # If two nodes have one position, the later member gets it, as in the Java tree map.
         ring = {
             ring_hash(f"{other}-{number}"): other
             for other in members

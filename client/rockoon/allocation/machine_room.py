@@ -1,4 +1,4 @@
-"""MACHINE_ROOM and MACHINE_ROOM_NEARBY: queues are read where their brokers stand."""
+"""MACHINE_ROOM and MACHINE_ROOM_NEARBY: members read queues of brokers in their machine room."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,15 +13,15 @@ _Thing = TypeVar("_Thing", str, MessageQueue)
 
 @dataclass(frozen=True, slots=True)
 class MachineRoom:
-    """Only queues of certain rooms are read, and shared evenly; the others are read by nobody.
+    """Members read only queues of certain rooms, in even shares; no member reads other queues.
 
-    The room of a broker is what its name has before the separator: "room1@broker-a". A broker
-    without one, or with more, is in no room.
+    The room of a broker is the part of its name before the separator: "room1@broker-a". A broker
+    without a separator, or with several, has no room.
 
     Args:
-        rooms: names of the rooms to read from; the same on all members.
-        separator: "@" as in RocketMQ. Nameservers of Rockoon accept no "@" in a broker's name; for
-            "room1.broker-a" give ".".
+        rooms: names of the rooms to read from; must be equal on all members.
+        separator: "@" as in RocketMQ. Rockoon's nameservers do not accept "@" in a broker's name;
+            for "room1.broker-a" use ".".
 
     Raises:
         InvalidArgument: there are no rooms, or the separator is empty.
@@ -62,22 +62,21 @@ class MachineRoom:
 
 @dataclass(frozen=True, slots=True)
 class MachineRoomNearby:
-    """Each room's queues are shared by the members in that room; where none is, by all members.
+    """Members share the queues of their own room; all share those of a room without members.
 
-    Rooms are shared one after the other, so over all rooms shares may differ by more than one.
+    Rooms are allocated one by one, so the total shares may differ by more than one queue.
 
     Args:
-        inner: how the queues of one room are shared.
-        room_of_queue: tells in which room a queue's broker stands.
-        room_of_member: tells from its id in which room a member runs. All three are the same on
-            all members.
+        inner: strategy for the queues of one room.
+        room_of_queue: returns the room of a queue's broker.
+        room_of_member: returns the room of a member id. All three must be equal on all members.
 
     Raises:
-        InvalidArgument: from an allocation, when a room's name is empty.
+        InvalidArgument: in an allocation, if the name of a room is empty.
 
     Source: AllocateMachineRoomNearby and its MachineRoomResolver.
 
-    Example, for brokers and members whose names begin with the room, as in "A-broker-1":
+    Example, for brokers and members whose names start with the room, as in "A-broker-1":
 
         def room(name: str) -> str:
             return name.partition("-")[0]
@@ -128,6 +127,6 @@ def _by_room(things: Sequence[_Thing], room_of: Callable[[_Thing], str]) -> dict
     for thing in things:
         room = room_of(thing)
         if not room:
-            raise InvalidArgument(reason=f"{thing} is in no machine room")
+            raise InvalidArgument(reason=f"{thing} has no machine room: its name is empty")
         found.setdefault(room, []).append(thing)
     return found

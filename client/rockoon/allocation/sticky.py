@@ -1,12 +1,12 @@
-"""STICKY: even shares, and few queues move when members or queues come and go.
+"""STICKY: even shares, and few queues move if members or queues change.
 
-Invariants, for any owners and without them:
+Invariants, with or without owners:
 
-- Shares differ by one at most.
-- The same members, queues and owners give the same answer, on every member.
-- With owners, as many queues stay where they are as even shares allow.
-- Half-way through a hand-over nothing is decided again: however many of the queues that change
-  hands have been let go or taken up already, the answer is the one the hand-over began with.
+- Shares differ by at most one.
+- Equal members, queues and owners give equal results on every member.
+- With owners, as many queues stay with their owner as even shares allow.
+- During a hand-over the result does not change: it is the same however many of the moving queues
+  have been released or acquired so far.
 """
 
 import hashlib
@@ -22,14 +22,15 @@ from rockoon_core.message_queue import MessageQueue
 
 @dataclass(frozen=True, slots=True)
 class Sticky:
-    """Members and queues that suit each other best, by a hash of both, come together first.
+    """Assigns queues to members by a score, a hash of both.
 
-    A pair of a member and a queue has a score that no other member or queue changes. Pairs are
-    taken from the highest score down, as long as the queue is free and the member has room. When
-    a member leaves, its queues go to the best member with room; what others held mostly still has
-    their best score. Owners, where known, have the first choice, which makes the moves minimal.
+    The score of a pair of a member and a queue does not depend on other members or queues. Pairs
+    are processed from the highest score down; a pair is assigned if the queue is free and the
+    member's share is not full. If a member leaves, its queues go to the members with the next
+    scores, and most other queues do not move. If the owners are known, their pairs are processed
+    first, which minimizes the moves.
 
-    Deciding takes time and memory by members times queues: about 35 ms for 64 and 1024.
+    Time and memory grow with members times queues: about 35 ms for 64 members and 1024 queues.
     """
 
     @property
@@ -52,23 +53,23 @@ class Sticky:
         shares = _Shares(len(members), len(queues))
         if owners:
             held = [owners.get(queue) for queue in queues]
-            shares.take(pair for pair in pairs if held[pair[0]] == members[pair[1]])
-        shares.take(pairs)
+            shares.assign(pair for pair in pairs if held[pair[0]] == members[pair[1]])
+        shares.assign(pairs)
         mine = members.index(member)
         return [queue for queue, owner in zip(queues, shares.owners, strict=True) if owner == mine]
 
 
 class _Shares:
-    """Who gets which queue, as far as decided; members and queues go by their position."""
+    """Assignment of queues to members, which are identified by their positions."""
 
     def __init__(self, members: int, queues: int) -> None:
         self.owners: list[int | None] = [None] * queues
         self._counts = [0] * members
-        # Every member has room for `even` queues, and `extra` of them for one more: for those that
-        # come first, because fixed ones would be others after each change.
+        # Each member may get `even` queues, and the first `extra` members that need it one more.
+        # Fixed members would be other members after each change.
         self._even, self._extra = divmod(queues, members)
 
-    def take(self, pairs: Iterable[tuple[int, int]]) -> None:
+    def assign(self, pairs: Iterable[tuple[int, int]]) -> None:
         for queue, member in pairs:
             if self.owners[queue] is not None:
                 continue
@@ -82,7 +83,7 @@ class _Shares:
 
 
 def _best_first(members: Sequence[str], queues: Sequence[MessageQueue]) -> list[tuple[int, int]]:
-    """Return all pairs of a queue's and a member's position, the highest score first."""
+    """Return all pairs of queue and member positions, highest score first."""
     rows = np.array([_hash(queue_key(queue)) for queue in queues], np.uint64)
     columns = np.array([_hash(member) for member in members], np.uint64)
     order = np.argsort(_mixed(rows[:, None] ^ columns), axis=None, kind="stable")[::-1]
@@ -95,9 +96,9 @@ def _hash(text: str) -> int:
 
 
 def _mixed(bits: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Make numbers of which no part follows from the same part of the input (SplitMix64's end).
+    """Mix the bits of numbers, so that every bit depends on all input bits (end of SplitMix64).
 
-    One MD5 per pair instead would take ten times as long.
+    One MD5 per pair would take ten times as long.
     """
     bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

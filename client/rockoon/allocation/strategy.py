@@ -1,4 +1,4 @@
-"""Allocation strategies: the protocol, and sharing the queues of all topics with one."""
+"""Protocols of allocation strategies, and allocation of the queues of all topics."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Protocol, TypeAlias, runtime_checkable
@@ -9,24 +9,24 @@ from rockoon_core.message_queue import MessageQueue
 AllocationFunction: TypeAlias = Callable[
     [str, Sequence[str], Sequence[MessageQueue]], Collection[MessageQueue]
 ]
-"""A strategy without a name of its own; see `AllocationObject.allocate` for the arguments."""
+"""A strategy without a name; for the arguments see `AllocationObject.allocate`."""
 
 
 class AllocationObject(Protocol):
-    """A way to share the queues of one topic, with settings or a name in settings."""
+    """Strategy that shares the queues of one topic."""
 
     @property
     def name(self) -> str:
-        """What the strategy is called in settings, for example "AVG"."""
+        """Name of the strategy in settings, for example "AVG"."""
         ...
 
     def allocate(
         self, member: str, members: Sequence[str], queues: Sequence[MessageQueue]
     ) -> Collection[MessageQueue]:
-        """Return the queues of `member`, some of the queues given.
+        """Return the queues of `member`, a subset of `queues`.
 
-        Over all members, every queue should be returned once. Whatever the answer depends on
-        must be the same on every member: no clock, no random number, no `hash()` of a string.
+        Over all members, each queue should be returned once. The result must only depend on inputs
+        that are equal on every member: no clock, no random number, no `hash()` of a string.
 
         Args:
             member: one of `members`.
@@ -38,7 +38,7 @@ class AllocationObject(Protocol):
 
 @runtime_checkable
 class OwnerAware(AllocationObject, Protocol):
-    """A strategy that can do better when it knows who holds what now."""
+    """Strategy that also uses the present owners of queues."""
 
     def allocate_from(
         self,
@@ -47,24 +47,24 @@ class OwnerAware(AllocationObject, Protocol):
         queues: Sequence[MessageQueue],
         owners: Mapping[MessageQueue, str],
     ) -> Collection[MessageQueue]:
-        """Return the queues of `member`, as `allocate` does.
+        """Return the queues of `member`, as `allocate`.
 
         Args:
             member: one of `members`.
             members: sorted ids of all members that subscribe to the topic.
             queues: sorted queues of one topic.
-            owners: queue to the member that holds it; a queue without a holder is left out.
-                Holders that are not in `members` and queues that are not in `queues` may occur.
+            owners: queue → member that owns it; queues without an owner are missing. May contain
+                owners that are not in `members` and queues that are not in `queues`.
         """
         ...
 
 
 AllocationStrategy: TypeAlias = AllocationObject | AllocationFunction
-"""What a consumer takes: an object such as `STICKY`, or a plain function."""
+"""Accepted by a consumer: an object such as `STICKY`, or a function."""
 
 
 def name_of(strategy: AllocationStrategy) -> str:
-    """Return what to call a strategy in settings, logs and errors."""
+    """Return the name of a strategy for settings, logs and errors."""
     name = getattr(strategy, "name", None) or getattr(strategy, "__name__", None)
     return str(name or type(strategy).__name__)
 
@@ -76,14 +76,14 @@ def share_of(
     queues: Sequence[MessageQueue],
     owners: Mapping[MessageQueue, str] | None,
 ) -> Collection[MessageQueue]:
-    """Ask a strategy of any kind for one member's queues of one topic.
+    """Return one member's queues of one topic by a strategy of any kind.
 
     Args:
-        strategy: an object or a function; only one that is `OwnerAware` is told the owners.
+        strategy: an object or a function; only an `OwnerAware` one gets the owners.
         member: one of `members`.
         members: sorted ids of all members that subscribe to the topic.
         queues: sorted queues of one topic.
-        owners: queue to the member that holds it, or None where that is not known.
+        owners: queue → member that owns it; None if unknown.
     """
     if owners is not None and isinstance(strategy, OwnerAware):
         return strategy.allocate_from(member, members, queues, owners)
@@ -102,17 +102,17 @@ def allocate(
     """Return all queues that `member` reads.
 
     Args:
-        strategy: how the queues of each topic are shared.
-        member: this member's id; one that `topics_of` does not know reads nothing.
-        topics_of: member id to the topics it subscribes to, of every live member.
-        queues: the readable queues of all topics, in any order; a topic that `member` does not
-            subscribe to is not looked at.
-        owners: queue to the member that holds it, as the offset service knows them; either all
-            members of a group give it or none. None: shared by members and queues alone.
+        strategy: shares the queues of each topic.
+        member: id of this member; if `topics_of` does not have it, the result is empty.
+        topics_of: id of every live member → topics it subscribes to.
+        queues: the readable queues of all topics, in any order; topics that `member` does not
+            subscribe to are ignored.
+        owners: queue → member that owns it, from the offset service; None to ignore owners. All
+            members of a group must pass owners, or none.
 
     Raises:
-        InvalidArgument: the strategy answered with a queue that it was not given, or cannot tell
-            where a queue or a member belongs.
+        InvalidArgument: the strategy returned a queue that is not in its input, or cannot
+            determine the room of a queue or a member.
     """
     mine: set[MessageQueue] = set()
     by_topic: dict[str, list[MessageQueue]] = {}
@@ -122,12 +122,12 @@ def allocate(
         members = sorted(other for other, topics in topics_of.items() if topic in topics)
         ordered = sorted(by_topic.get(topic, ()), key=lambda queue: (queue.broker, queue.queue_id))
         share = share_of(strategy, member, members, ordered, owners)
-        # Another topic's queue would be read by two members, one that is not there by nobody.
-        strange = set(share).difference(ordered)
-        if strange:
-            shown = ", ".join(str(queue) for queue in sorted(strange)[:3])
+        # A queue of another topic would be read by two members, and an unknown one by none.
+        foreign = set(share).difference(ordered)
+        if foreign:
+            shown = ", ".join(str(queue) for queue in sorted(foreign)[:3])
             raise InvalidArgument(
-                reason=f"allocation strategy {name_of(strategy)} gave {shown}, "
+                reason=f"allocation strategy {name_of(strategy)} returned {shown}, "
                 f"not a readable queue of {topic!r}"
             )
         mine.update(share)

@@ -1,7 +1,7 @@
 """The `rockoon` command.
 
-Nothing heavy is imported before a command needs it: `rockoon --help` must feel instant. The exit
-status is 0, 1 for a failure (one sentence on standard error says what to do), 2 for wrong usage.
+Commands import their dependencies when they run, so that `rockoon --help` starts fast. The exit
+status is 0 for success, 1 for a failure (standard error explains it), and 2 for wrong usage.
 """
 
 import sys
@@ -12,8 +12,8 @@ def main() -> None:
     open_closed_descriptors()
     from rockoon.cli.single import plain_single, run_plain_single
 
-    if (said := plain_single(sys.argv[1:])) is not None:
-        raise SystemExit(run_plain_single(said))
+    if (options := plain_single(sys.argv[1:])) is not None:
+        raise SystemExit(run_plain_single(options))
     try:
         from rockoon.cli.app import run_command_line
     except KeyboardInterrupt:
@@ -23,10 +23,10 @@ def main() -> None:
 
 
 def open_closed_descriptors() -> None:
-    """Give `<&-`, `>&-` and `2>&-` something to hold.
+    """Open the null device on descriptors 0 to 2 that `<&-`, `>&-` or `2>&-` has closed.
 
-    The first files that are opened would get these numbers, and libuv ends the process when it is
-    to close one of them.
+    Otherwise the first files that the process opens would get these numbers, and libuv aborts the
+    process when it is asked to close one of them.
     """
     import os
 

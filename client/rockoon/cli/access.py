@@ -1,6 +1,6 @@
-"""`rockoon access`: who may call the cluster, and what for.
+"""`rockoon access`: access keys and their permissions.
 
-`create` and `rotate` show a secret once; nobody can show it again, for nobody keeps it.
+`create` and `rotate` show a secret once. The cluster does not store it in a form that can be shown.
 """
 
 import os
@@ -33,14 +33,14 @@ app = typer.Typer(
 Key = Annotated[str, typer.Argument(metavar="KEY", help="Name of the access key.")]
 PERMISSION = "RESOURCE=read,write,admin"
 PERMISSION_HELP = (
-    "RESOURCE is topic:NAME, group:NAME (either may end in *) or cluster; then some of read, "
-    "write, admin. Repeatable."
+    "RESOURCE is topic:NAME, group:NAME (either may end in *) or cluster, followed by one or more "
+    "of read, write, admin. Repeatable."
 )
 Permissions = Annotated[list[str], typer.Argument(metavar=f"{PERMISSION}...", help=PERMISSION_HELP)]
 SecretFile = Annotated[
     Path | None,
     typer.Option(
-        metavar="FILE", help="Write the secret there, for its owner alone, instead of showing it."
+        metavar="FILE", help="Write the secret to this new file (owner only) and do not show it."
     ),
 ]
 
@@ -65,7 +65,7 @@ AccessSecretFile = Annotated[
 
 
 def set_access(key: str, secret_file: str) -> None:
-    """Put what was given into the environment, where `connect` looks."""
+    """Set the environment variables that `connect` reads."""
     if key:
         os.environ["ROCKOON_ACCESS_KEY"] = key
     if secret_file:
@@ -79,25 +79,25 @@ def create(
     allow: Annotated[
         list[str] | None, typer.Option("--allow", metavar=PERMISSION, help=PERMISSION_HELP)
     ] = None,
-    description: Annotated[str, typer.Option(metavar="TEXT", help="For people.")] = "",
+    description: Annotated[str, typer.Option(metavar="TEXT", help="Shown by `access list`.")] = "",
     secret_file: SecretFile = None,
     as_json: AsJson = False,
     nameservers: Nameservers = DEFAULT_NAMESERVERS,
 ) -> None:
-    """Make an access key and show its secret, once."""
+    """Create an access key and show its secret once."""
     permissions = parse(allow or [])
 
     async def work(cluster: "Cluster") -> "AccessKey":
         return await cluster.admin.access_keys.create(key, permissions, description)
 
-    with place_for(secret_file):
+    with new_secret_file(secret_file):
         made = with_cluster(nameservers, work)
-    hand_over(made, secret_file, as_json=as_json)
+    show_secret(made, secret_file, as_json=as_json)
 
 
 @app.command("list")
 def list_keys(as_json: AsJson = False, nameservers: Nameservers = DEFAULT_NAMESERVERS) -> None:
-    """List access keys and what they may do."""
+    """List access keys and their permissions."""
 
     async def work(cluster: "Cluster") -> "list[KeyDescription]":
         return list(await cluster.admin.access_keys.list())
@@ -118,7 +118,7 @@ def list_keys(as_json: AsJson = False, nameservers: Nameservers = DEFAULT_NAMESE
 
 @app.command()
 def show(key: Key, as_json: AsJson = False, nameservers: Nameservers = DEFAULT_NAMESERVERS) -> None:
-    """Show one access key and what it may do."""
+    """Show one access key and its permissions."""
 
     async def work(cluster: "Cluster") -> "KeyDescription":
         return await cluster.admin.access_keys.describe(key)
@@ -133,11 +133,11 @@ def grant(
     as_json: AsJson = False,
     nameservers: Nameservers = DEFAULT_NAMESERVERS,
 ) -> None:
-    """Give a key more permissions."""
-    given = parse(permissions)
+    """Add permissions to a key."""
+    added = parse(permissions)
 
     async def work(cluster: "Cluster") -> "KeyDescription":
-        return await cluster.admin.access_keys.grant(key, given)
+        return await cluster.admin.access_keys.grant(key, added)
 
     show_key(with_cluster(nameservers, work), as_json=as_json)
 
@@ -149,11 +149,11 @@ def revoke(
     as_json: AsJson = False,
     nameservers: Nameservers = DEFAULT_NAMESERVERS,
 ) -> None:
-    """Take permissions from a key; open calls that it no longer permits end."""
-    taken = parse(permissions)
+    """Remove permissions from a key; the cluster ends open calls that they permitted."""
+    removed = parse(permissions)
 
     async def work(cluster: "Cluster") -> "KeyDescription":
-        return await cluster.admin.access_keys.revoke(key, taken)
+        return await cluster.admin.access_keys.revoke(key, removed)
 
     show_key(with_cluster(nameservers, work), as_json=as_json)
 
@@ -162,7 +162,7 @@ def revoke(
 def disable(
     key: Key, as_json: AsJson = False, nameservers: Nameservers = DEFAULT_NAMESERVERS
 ) -> None:
-    """Refuse a key until it is enabled again; its open calls end."""
+    """Refuse calls with a key until it is enabled again; its open calls end."""
 
     async def work(cluster: "Cluster") -> "KeyDescription":
         return await cluster.admin.access_keys.disable(key)
@@ -188,14 +188,14 @@ def rotate(
     former: Annotated[
         str,
         typer.Option(
-            metavar="DURATION", help="How long the former secret is accepted; 0s: no longer."
+            metavar="DURATION", help="How long the old secret stays valid; 0s: not at all."
         ),
     ] = "1d",
     secret_file: SecretFile = None,
     as_json: AsJson = False,
     nameservers: Nameservers = DEFAULT_NAMESERVERS,
 ) -> None:
-    """Give a key another secret and show it, once."""
+    """Replace a key's secret and show the new one once."""
     from rockoon.cli.arguments import parse_duration
 
     former_seconds = parse_duration(former) / 1000
@@ -203,9 +203,9 @@ def rotate(
     async def work(cluster: "Cluster") -> "AccessKey":
         return await cluster.admin.access_keys.rotate(key, former_seconds)
 
-    with place_for(secret_file):
+    with new_secret_file(secret_file):
         made = with_cluster(nameservers, work)
-    hand_over(made, secret_file, as_json=as_json)
+    show_secret(made, secret_file, as_json=as_json)
 
 
 @app.command()
@@ -227,11 +227,14 @@ def parse(texts: list[str]) -> "list[Permission]":
 
 
 @contextmanager
-def place_for(secret_file: Path | None) -> Iterator[None]:
-    """Be about to make a secret, with the file for it, empty: one that cannot be put away is lost.
+def new_secret_file(secret_file: Path | None) -> Iterator[None]:
+    """Create the empty secret file before the body asks the cluster for a secret.
+
+    If the file could not be written after the call, the secret would be lost. If the body fails,
+    the file is deleted.
 
     Raises:
-        typer.BadParameter: there is such a file already, or it cannot be made.
+        typer.BadParameter: the file exists or cannot be created.
     """
     if secret_file is None:
         yield
@@ -248,7 +251,7 @@ def place_for(secret_file: Path | None) -> Iterator[None]:
         raise
 
 
-def hand_over(key: "AccessKey", secret_file: Path | None, *, as_json: bool) -> None:
+def show_secret(key: "AccessKey", secret_file: Path | None, *, as_json: bool) -> None:
     if secret_file is not None:
         secret_file.write_text(key.secret + "\n")
     if as_json:
@@ -271,20 +274,20 @@ def show_key(key: "KeyDescription", *, as_json: bool) -> None:
     print(
         f"access key {key.id} ({state(key)})" + (f": {key.description}" if key.description else "")
     )
-    print(f"  made {local_time(key.created_ms)}")
+    print(f"  created {local_time(key.created_ms)}")
     if key.rotated_ms:
-        print(f"  its secret is of {local_time(key.rotated_ms)}")
+        print(f"  secret rotated {local_time(key.rotated_ms)}")
     if key.former_until_ms:
-        print(f"  the former secret goes on until {local_time(key.former_until_ms)}")
+        print(f"  old secret valid until {local_time(key.former_until_ms)}")
     print_table(
         ("RESOURCE", "MAY"),
         ((each.resource, str(each).partition("=")[2]) for each in key.permissions),
-        empty="  it may do nothing yet: `rockoon access grant`",
+        empty="  it has no permissions yet: `rockoon access grant`",
     )
 
 
 def state(key: "KeyDescription") -> str:
-    return "disabled" if key.disabled else "in force"
+    return "disabled" if key.disabled else "enabled"
 
 
 def key_json(key: "KeyDescription") -> dict[str, Any]:

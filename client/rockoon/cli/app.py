@@ -1,4 +1,4 @@
-"""The command line: its commands, and what happens when one fails."""
+"""The command line: registers the commands, runs one, and reports its failure."""
 
 import io
 import os
@@ -37,13 +37,52 @@ from rockoon.cli.examples import add_examples
 from rockoon.cli.failures import FAILED, complain, report
 from rockoon.cli.output import counted
 from rockoon.cli.session import DEFAULT_NAMESERVERS, AsJson, Nameservers, with_cluster
-from rockoon.cli.tls import TlsCa, TlsCertificate, TlsKey, TlsServerName, set_tls
 
 if TYPE_CHECKING:
     from rockoon.admin.descriptions import ClusterStatus
     from rockoon.cli.produce import Tally
-    from rockoon.cli.watch import Report
+    from rockoon.cli.watch import WatchedReport
     from rockoon.cluster import Cluster
+
+TlsCa = Annotated[
+    str,
+    typer.Option(
+        metavar="FILE",
+        show_default=False,
+        help="Use TLS; file with the CA certificates of the servers (or ROCKOON_TLS_CA).",
+    ),
+]
+TlsCertificate = Annotated[
+    str,
+    typer.Option(
+        metavar="FILE",
+        show_default=False,
+        help="Client certificate, for mutual TLS (or ROCKOON_TLS_CERTIFICATE).",
+    ),
+]
+TlsKey = Annotated[
+    str,
+    typer.Option(metavar="FILE", show_default=False, help="Its private key (or ROCKOON_TLS_KEY)."),
+]
+TlsServerName = Annotated[
+    str,
+    typer.Option(
+        metavar="NAME",
+        show_default=False,
+        help="Name in the servers' certificates, if it is not the host of their address "
+        "(or ROCKOON_TLS_SERVER_NAME).",
+    ),
+]
+
+
+def set_tls(ca: str, certificate: str, key: str, server_name: str) -> None:
+    """Set the environment variables that `connect` reads, also in processes that this command
+    starts."""
+    values = {"CA": ca, "CERTIFICATE": certificate, "KEY": key, "SERVER_NAME": server_name}
+    for name, value in values.items():
+        if value:
+            os.environ[f"ROCKOON_TLS_{name}"] = value
+
 
 app = typer.Typer(
     name="rockoon",
@@ -74,7 +113,7 @@ def run_command_line() -> int:
     """Run the command of `sys.argv` and return its exit status."""
     status = 0
     if isinstance(sys.stdout, io.TextIOWrapper):
-        # As standard error does: a message must not end the command because of its text.
+        # The text of a message must not end a command: escape characters that cannot be encoded.
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
         try:
@@ -84,7 +123,7 @@ def run_command_line() -> int:
             command(arguments, prog_name="rockoon")
         except SystemExit as end:
             status = end.code if isinstance(end.code, int) else FAILED
-        # Here and not at exit, where a failure would be a traceback. None: it is closed.
+        # A failure to flush at interpreter exit would print a traceback. None: stdout is closed.
         if sys.stdout is not None:
             sys.stdout.flush()
     except BaseException as failure:  # noqa: BLE001 - the root: reports, or raises it again
@@ -92,8 +131,8 @@ def run_command_line() -> int:
     return status
 
 
-# Options of `root`, each with a value, which may also follow the command. `--nameservers` is an
-# option of every command besides.
+# Options of `root` with a value that may also follow the command. `--nameservers` is not listed:
+# each command has that option itself.
 COMMON_OPTIONS = (
     "--tls-ca",
     "--tls-certificate",
@@ -122,7 +161,7 @@ def common_options_first(arguments: Sequence[str]) -> list[str]:
 
 def show_version(wanted: bool) -> None:
     if wanted:
-        # A third of what the command takes to load.
+        # Imported here: it would add a third to the load time of every command.
         from importlib import metadata
 
         from rockoon_format import kernel
@@ -150,12 +189,12 @@ def root(
         typer.Option(
             metavar="HOST:PORT,...",
             show_default=False,
-            help=f"Where the cluster is (or ROCKOON_NAMESERVERS; default: {DEFAULT_NAMESERVERS}).",
+            help=f"Nameservers (or ROCKOON_NAMESERVERS; default: {DEFAULT_NAMESERVERS}).",
         ),
     ] = "",
 ) -> None:
     if nameservers:
-        # The default of each command's own option.
+        # `--nameservers` of each command has this variable as its default.
         os.environ["ROCKOON_NAMESERVERS"] = nameservers
     set_tls(tls_ca, tls_certificate, tls_key, tls_server_name)
     set_access(access_key, access_secret_file)
@@ -166,33 +205,33 @@ NodeAction = Annotated[
     typer.Argument(
         metavar="[stop|start|kill",
         show_default=False,
-        help="What to do with a node of the cluster that runs on DIR.",
+        help="Action on one node of the cluster that runs on DIR.",
     ),
 ]
 FirstPort = Annotated[
     int,
     typer.Option(
-        min=1, max=65535, help="Port of the first nameserver; others take those after it."
+        min=1, max=65535, help="Port of the first nameserver; further ones use the next ports."
     ),
 ]
 Replicas = Annotated[
     int | None,
-    typer.Option(min=1, max=7, help="Copies of each log (default: those of DIR, else 1)."),
+    typer.Option(min=1, max=7, help="Copies of each log (default: as in DIR, else 1)."),
 ]
 AccessIsOn = Annotated[
     bool,
-    typer.Option("--access", help="Callers need access keys; DIR/access has the cluster secret."),
+    typer.Option("--access", help="Require access keys; the cluster secret is in DIR/access."),
 ]
 Single = Annotated[
     bool,
-    typer.Option("--single", help="One process, and no etcd: smaller, sooner there. Same DIR."),
+    typer.Option("--single", help="One process without etcd: less memory, faster start. Same DIR."),
 ]
 Gateway = Annotated[
-    bool, typer.Option("--gateway", help="Serve RocketMQ's 5.x clients, of any language, too.")
+    bool, typer.Option("--gateway", help="Also serve RocketMQ 5.x clients, of any language.")
 ]
-GatewayPort = Annotated[int, typer.Option(min=1, max=65535, help="Where --gateway listens.")]
+GatewayPort = Annotated[int, typer.Option(min=1, max=65535, help="Port of the gateway.")]
 NodeName = Annotated[
-    str, typer.Argument(metavar="NODE]", show_default=False, help="Which one, as broker-a.")
+    str, typer.Argument(metavar="NODE]", show_default=False, help="Name of the node: broker-a.")
 ]
 
 
@@ -202,35 +241,35 @@ def up(
     node: NodeName = "",
     nameservers: Annotated[
         int | None,
-        typer.Option(min=1, max=9, help="Number of nameservers (default: those of DIR, else 1)."),
+        typer.Option(min=1, max=9, help="Number of nameservers (default: as in DIR, else 1)."),
     ] = None,
     brokers: Annotated[
         int | None,
-        typer.Option(min=1, max=26, help="Number of brokers (default: those of DIR, else 1)."),
+        typer.Option(min=1, max=26, help="Number of brokers (default: as in DIR, else 1)."),
     ] = None,
     replicas: Replicas = None,
     directory: Annotated[
-        Path, typer.Option("--dir", metavar="DIR", help="Data and logs; used again next time.")
+        Path, typer.Option("--dir", metavar="DIR", help="Data and logs; kept for the next run.")
     ] = Path(".rockoon"),
     port: FirstPort = 9876,
     new_queue_rule: Annotated[
         str | None,
         typer.Option(
             metavar="exact|classic",
-            help="When a queue counts as new to a group: exact, or as in RocketMQ.",
+            help="Which queues are new to a group: exact, or classic as in RocketMQ.",
         ),
     ] = None,
     flush: Annotated[
         str | None,
         typer.Option(
-            metavar="sync|async", help="Acknowledge a message once it is on disk, or before."
+            metavar="sync|async", help="Acknowledge after the message is on disk, or before."
         ),
     ] = None,
     tls: Annotated[
         str,
         typer.Option(
             metavar="off|on|mutual",
-            help="Encrypt connections; mutual: clients show certificates too. DIR/tls has them.",
+            help="Encrypt connections; mutual: clients need certificates too. Files: DIR/tls.",
         ),
     ] = "off",
     access_is_on: AccessIsOn = False,
@@ -240,8 +279,8 @@ def up(
 ) -> None:
     """Run a cluster on this machine until Ctrl-C.
 
-    A node that dies is started again. From another terminal, `rockoon up kill broker-a` ends one as
-    a crash would, `stop` in order, and it stays down until `start`.
+    If a node dies, it is restarted. From another terminal, `rockoon up kill broker-a` ends a node
+    like a crash and `stop` shuts it down cleanly; both keep it down until `start`.
     """
     if action:
         raise typer.Exit(act_on_node(directory, action, node))
@@ -268,11 +307,11 @@ def up(
 
 
 def act_on_node(directory: Path, action: str, node: str) -> int:
-    """Have a cluster that runs do something with one of its nodes; the exit status."""
+    """Stop, start or kill one node of a running cluster; return the exit status."""
     if action not in ("stop", "start", "kill"):
-        raise typer.BadParameter(f"{action!r} is none of stop, start, kill")
+        raise typer.BadParameter(f"{action!r} is not one of stop, start, kill")
     if not node:
-        raise typer.BadParameter(f"say which node to {action}, as broker-a")
+        raise typer.BadParameter(f"name the node to {action}, for example broker-a")
     from rockoon.cli.up import run_action
 
     return run_action(directory, action, node)
@@ -280,12 +319,12 @@ def act_on_node(directory: Path, action: str, node: str) -> int:
 
 def check_choice(option: str, value: str | None, *choices: str) -> None:
     if value is not None and value not in choices:
-        raise typer.BadParameter(f"{value!r} is none of {', '.join(choices)}", param_hint=option)
+        raise typer.BadParameter(f"{value!r} is not one of {', '.join(choices)}", param_hint=option)
 
 
 @app.command()
 def status(as_json: AsJson = False, nameservers: Nameservers = DEFAULT_NAMESERVERS) -> None:
-    """Show every node; exit status 1 when one is not well."""
+    """Show every node; exit status 1 if one is unhealthy."""
     from rockoon.cli.output import print_json
     from rockoon.cli.status import show_status, status_json
 
@@ -311,8 +350,8 @@ LossBound = Annotated[
     str | None,
     typer.Option(
         metavar="DURATION",
-        help="Exit status 1 when retention can delete an unread message within 2h, say, or "
-        "when that cannot be told.",
+        help="Exit with status 1 if retention may delete unread messages within this time (2h), or "
+        "if that cannot be determined.",
     ),
 ]
 RowsMax = Annotated[
@@ -340,34 +379,34 @@ def lag(
     as_json: AsJson = False,
     nameservers: Nameservers = DEFAULT_NAMESERVERS,
 ) -> None:
-    """Show lag, and when retention deletes unread messages; the soonest loss first.
+    """Show lag, and when retention deletes unread messages; the most urgent first.
 
     Without GROUP: one row for each group. With GROUP: one row for each of its queues.
 
-    The newest CommitLog file of a broker is never deleted: for its messages the time is counted as
-    if another one began now.
+    A broker never deletes its newest CommitLog file. For messages in that file, the time is
+    calculated as if the broker started a new file now.
     """
-    from rockoon.cli.group_lags import look_at_groups, rows_that_fit
-    from rockoon.cli.lag import look_at_group
+    from rockoon.cli.group_lags import report_groups, rows_that_fit
+    from rockoon.cli.lag import report_group
     from rockoon.cli.watch import print_report, watch
 
     bound_ms = None if fail_if_loss_within is None else parse_duration(fail_if_loss_within)
     if group and limit is not None:
-        raise typer.BadParameter("it goes without GROUP", param_hint="--limit")
+        raise typer.BadParameter("it cannot be combined with GROUP", param_hint="--limit")
     rows_max = limit or rows_that_fit(is_watch=watch_seconds is not None and not as_json)
 
-    async def look(cluster: "Cluster") -> "Report":
+    async def ask(cluster: "Cluster") -> "WatchedReport":
         if group:
-            return await look_at_group(cluster, group, topic, bound_ms)
-        return await look_at_groups(cluster, rows_max, bound_ms)
+            return await report_group(cluster, group, topic, bound_ms)
+        return await report_groups(cluster, rows_max, bound_ms)
 
     async def watch_lag(cluster: "Cluster", seconds: float) -> str:
-        return await watch(cluster, look, seconds=seconds, as_json=as_json)
+        return await watch(cluster, ask, seconds=seconds, as_json=as_json)
 
     if watch_seconds is not None:
         danger = with_cluster(nameservers, partial(watch_lag, seconds=watch_seconds))
     else:
-        report = with_cluster(nameservers, look)
+        report = with_cluster(nameservers, ask)
         print_report(report, as_json=as_json)
         danger = report.danger
     if danger:
@@ -376,7 +415,7 @@ def lag(
 
 InputFile = Annotated[
     Path | None,
-    typer.Option("--file", "-f", metavar="FILE", help="Read this, not standard input; also .gz."),
+    typer.Option("--file", "-f", metavar="FILE", help="Input file, also .gz (default: stdin)."),
 ]
 KeyField = Annotated[
     str | None,
@@ -388,7 +427,7 @@ TagField = Annotated[
 ]
 EveryKey = Annotated[
     str | None,
-    typer.Option(metavar="KEY", help="Key of every message; it chooses the queue, too."),
+    typer.Option(metavar="KEY", help="Key of every message; it also selects the queue."),
 ]
 EveryTag = Annotated[str | None, typer.Option(metavar="TAG", help="Tag of every message.")]
 EveryProperties = Annotated[
@@ -399,7 +438,7 @@ AreMessages = Annotated[
     bool,
     typer.Option(
         "--messages",
-        help="Lines are messages of `consume --json`: body, keys, tags and properties.",
+        help="Lines are messages in the format of `consume --json`: body, keys, tags, properties.",
     ),
 ]
 DeliveryDelay = Annotated[
@@ -412,14 +451,14 @@ DeliveryTime = Annotated[
 Tombstones = Annotated[
     list[str] | None,
     typer.Option(
-        metavar="KEY", help="Read nothing; delete this key of a compacted topic. Repeatable."
+        metavar="KEY", help="Read no input; delete this key of a compacted topic. Repeatable."
     ),
 ]
 
 
 @app.command()
 def produce(
-    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Name of a topic that exists.")],
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Name of an existing topic.")],
     file: InputFile = None,
     key_field: KeyField = None,
     tag_field: TagField = None,
@@ -433,20 +472,20 @@ def produce(
     as_json: AsJson = False,
     nameservers: Nameservers = DEFAULT_NAMESERVERS,
 ) -> None:
-    """Send every line of a file, or of standard input, as a message. Empty lines are not sent."""
+    """Send each line of a file or of standard input as a message. Empty lines are skipped."""
     from rockoon.cli.output import print_json
     from rockoon.cli.produce import LineReader, parse_delay, parse_properties, send_tombstones
     from rockoon.cli.produce import produce as send_lines
 
     options = (file, key_field, tag_field, key, tag, properties, are_messages, delay, at)
     if tombstone and any(options):
-        raise typer.BadParameter("no other option goes with it", param_hint="--tombstone")
+        raise typer.BadParameter("no other option is allowed", param_hint="--tombstone")
     if (key_field or tag_field) and are_messages:
         raise typer.BadParameter(
-            "it goes without --key-field and --tag-field", param_hint="--messages"
+            "it cannot be combined with --key-field or --tag-field", param_hint="--messages"
         )
     if (key and key_field) or (tag and tag_field):
-        raise typer.BadParameter("either --key or --key-field, and either --tag or --tag-field")
+        raise typer.BadParameter("use --key or --key-field, not both; same for --tag, --tag-field")
     reader = LineReader(
         key=key,
         tag=tag,
@@ -481,19 +520,19 @@ def consume(
     topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Name of the topic.")],
     group: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="Read as a member of this group; progress is kept."),
+        typer.Option(metavar="NAME", help="Read as a member of this group, with commits."),
     ] = None,
     place: Annotated[
         str | None,
         typer.Option(
             "--from",
             metavar="first|last|OFFSET|TIME|DURATION|tail:N",
-            help="Where to start (default: first). With --group only where the group has no "
-            "progress (default: the group's own policy, else last).",
+            help="Start position (default: first). With --group it applies only if the group has "
+            "no progress (default: the group's own policy, else last).",
         ),
     ] = None,
     follow: Annotated[
-        bool, typer.Option("--follow", help="Go on waiting for messages, until Ctrl-C.")
+        bool, typer.Option("--follow", help="Wait for further messages until Ctrl-C.")
     ] = False,
     max_messages: Annotated[
         int | None, typer.Option(min=1, metavar="N", help="Stop after N messages.")
@@ -511,26 +550,31 @@ def consume(
     as_json: AsJson = False,
     nameservers: Nameservers = DEFAULT_NAMESERVERS,
 ) -> None:
-    """Print a topic's messages, one a line.
+    """Print the messages of a topic, one per line.
 
-    Stops at the end of the topic; with --follow it waits for more, until Ctrl-C.
+    The command stops at the end of the topic; with --follow it waits for more, until Ctrl-C.
     """
-    from rockoon.cli.consume import Screen, StartPlace, consume_alone, consume_in_group
-    from rockoon.cli.message_filter import filter_of
+    from rockoon.cli.consume import (
+        Screen,
+        StartOption,
+        consume_in_group,
+        consume_without_group,
+        filter_of,
+    )
 
     wanted = filter_of(topic, tags, sql)
-    start = StartPlace(place) if place is not None else None
+    start = StartOption(place) if place is not None else None
     screen = Screen(as_json=as_json, messages_max=max_messages)
     if group is not None and start is not None and start.offset is not None:
         raise typer.BadParameter(
-            "a group starts at its own progress: `rockoon offsets reset` moves it",
+            "a group starts at its own progress: use `rockoon offsets reset` to move it",
             param_hint="--from",
         )
 
     async def work(cluster: "Cluster") -> None:
         if group is None:
-            await consume_alone(
-                cluster, topic, start or StartPlace("first"), wanted, screen, follow=follow
+            await consume_without_group(
+                cluster, topic, start or StartOption("first"), wanted, screen, follow=follow
             )
         else:
             await consume_in_group(cluster, topic, group, start, wanted, screen, follow=follow)

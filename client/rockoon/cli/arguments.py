@@ -1,11 +1,15 @@
-"""Times, durations and pairs as people type them, and options with optional values."""
+"""Parsers for times, durations, pairs and start positions, and for `--watch [SECONDS]`."""
 
 import re
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 import typer
 
 from rockoon.times import timestamp_ms_of
+
+if TYPE_CHECKING:
+    from rockoon.offsets.start import ConsumeFrom
 
 DURATION_UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
@@ -15,40 +19,61 @@ WATCH_SECONDS_MIN, WATCH_SECONDS_MAX = 0.1, 86_400.0
 
 
 def parse_time(text: str) -> int:
-    """Epoch milliseconds of "2026-01-31T12:00", "2026-01-31 12:00:00+01:00", "20260131120000" or
-    "1769860800000".
+    """Return the epoch milliseconds of "2026-01-31T12:00", "2026-01-31 12:00:00+01:00",
+    "20260131120000" or "1769860800000".
 
-    A time without a zone is meant in the local one.
+    A time without a zone is in the local time zone.
 
     Raises:
-        typer.BadParameter: it is no time.
+        typer.BadParameter: the text is not a time.
     """
     try:
         return timestamp_ms_of(text)
     except ValueError:
         raise typer.BadParameter(
-            f"{text!r} is no time: write 2026-01-31T12:00:00, with +01:00 or Z if you mean "
-            "another zone than this machine's, or epoch milliseconds"
+            f"{text!r} is not a time: write 2026-01-31T12:00:00, optionally with a zone (+01:00 "
+            "or Z; default: this machine's zone), or epoch milliseconds"
         ) from None
 
 
 def parse_duration(text: str) -> int:
-    """Milliseconds of "500ms", "30s", "15m", "2h", "1h30m" or "7d".
+    """Return the milliseconds of "500ms", "30s", "15m", "2h", "1h30m" or "7d".
 
     Raises:
-        typer.BadParameter: it is no duration.
+        typer.BadParameter: the text is not a duration.
     """
     parts = re.findall(r"(\d+)(ms|s|m|h|d)", text)
     if not parts or "".join(number + unit for number, unit in parts) != text:
-        raise typer.BadParameter(f"{text!r} is no duration: write 30s, 15m, 2h, 1h30m or 7d")
+        raise typer.BadParameter(f"{text!r} is not a duration: write 30s, 15m, 2h, 1h30m or 7d")
     return sum(int(number) * DURATION_UNITS_MS[unit] for number, unit in parts)
 
 
-def parse_queue(text: str) -> tuple[str, int]:
-    """The broker and the number in the text after `--queue`, "broker-a:3".
+def parse_moment(text: str, option: str) -> int:
+    """Return the epoch milliseconds of a time, or of a duration before now.
 
     Raises:
-        typer.BadParameter: it is not of that form.
+        typer.BadParameter: the text is neither.
+    """
+    from rockoon_core.clock import wall_clock_ms
+
+    try:
+        return wall_clock_ms() - parse_duration(text)
+    except typer.BadParameter:
+        pass
+    try:
+        return parse_time(text)
+    except typer.BadParameter:
+        raise typer.BadParameter(
+            f"{text!r} is neither a time (2026-01-31T12:00) nor a duration before now (2h)",
+            param_hint=option,
+        ) from None
+
+
+def parse_queue(text: str) -> tuple[str, int]:
+    """Return broker and queue id of a `--queue` value such as "broker-a:3".
+
+    Raises:
+        typer.BadParameter: the text does not have this form.
     """
     broker, _, number = text.rpartition(":")
     if not (broker and number.isdecimal()):
@@ -57,10 +82,14 @@ def parse_queue(text: str) -> tuple[str, int]:
 
 
 def parse_pairs(texts: Iterable[str], what: str) -> dict[str, str]:
-    """A mapping from "name=value" texts.
+    """Return a mapping from texts of the form "name=value".
+
+    Args:
+        texts: the pairs.
+        what: the form, for the error message.
 
     Raises:
-        typer.BadParameter: one has no equals sign, or a name stands twice.
+        typer.BadParameter: a text has no equals sign or no name, or a name occurs twice.
     """
     pairs: dict[str, str] = {}
     for text in texts:
@@ -74,7 +103,7 @@ def parse_pairs(texts: Iterable[str], what: str) -> dict[str, str]:
 
 
 def parse_counts(texts: Iterable[str], what: str) -> dict[str, int]:
-    """As `parse_pairs`, with whole numbers above zero as values."""
+    """Same as `parse_pairs`, but each value is a whole number above 0."""
     counts: dict[str, int] = {}
     for name, value in parse_pairs(texts, what).items():
         if not value.isdecimal() or int(value) == 0:
@@ -84,20 +113,20 @@ def parse_counts(texts: Iterable[str], what: str) -> dict[str, int]:
 
 
 def with_watch_seconds(arguments: Sequence[str]) -> list[str]:
-    """Append the default to a `--watch` that no number follows: typer has no optional values."""
+    """Append the default to each `--watch` without a number: typer has no optional values."""
     end = arguments.index("--") if "--" in arguments else len(arguments)
-    given = []
+    result = []
     for each, after in zip(arguments[:end], [*arguments[1:end], ""], strict=True):
         is_bare = each == WATCH and not after.replace(".", "", 1).isdecimal()
-        given.append(f"{WATCH}={WATCH_SECONDS}" if is_bare else each)
-    return [*given, *arguments[end:]]
+        result.append(f"{WATCH}={WATCH_SECONDS}" if is_bare else each)
+    return [*result, *arguments[end:]]
 
 
 def check_watch_seconds(seconds: float | None) -> float | None:
-    """Return the value of `--watch`.
+    """Return `seconds`; the callback of `--watch`.
 
     Raises:
-        typer.BadParameter: it is out of range.
+        typer.BadParameter: the number is out of range.
     """
     if seconds is not None and not WATCH_SECONDS_MIN <= seconds <= WATCH_SECONDS_MAX:
         raise typer.BadParameter(
@@ -105,3 +134,46 @@ def check_watch_seconds(seconds: float | None) -> float | None:
             f"{WATCH_SECONDS_MAX:g}"
         )
     return seconds
+
+
+def parse_start(text: str, *, further: str = "") -> "ConsumeFrom":
+    """Return the start policy that a text describes.
+
+    Args:
+        text: "first", "last", "tail:100" (100 messages before the end of each queue), a time, a
+            duration before now, or a name of RocketMQ's ConsumeFromWhere.
+        further: further valid forms, for the error message.
+
+    Raises:
+        typer.BadParameter: the text has none of these forms.
+    """
+    from rockoon.offsets.start import ConsumeFrom
+
+    if text in ("first", "last") or text.startswith("CONSUME_FROM_"):
+        return _named_policy(text)
+    if tail := re.fullmatch(r"tail:(\d{1,18})", text):
+        return ConsumeFrom.tail(int(tail[1]))
+    try:
+        return ConsumeFrom.ago(parse_duration(text))
+    except typer.BadParameter:
+        pass
+    try:
+        parse_time(text)
+    except typer.BadParameter:
+        raise typer.BadParameter(
+            f"{text!r} is none of: first, last, {further}a time (2026-01-31T12:00), a duration "
+            "before now (2h), the last messages of each queue (tail:100), a name of RocketMQ's "
+            "(CONSUME_FROM_LAST_OFFSET)",
+            param_hint="--from",
+        ) from None
+    return ConsumeFrom.at(text)
+
+
+def _named_policy(text: str) -> "ConsumeFrom":
+    from rockoon.errors import InvalidArgument
+    from rockoon.offsets.start import ConsumeFrom
+
+    try:
+        return ConsumeFrom.of(text)
+    except InvalidArgument as failure:
+        raise typer.BadParameter(str(failure), param_hint="--from") from None

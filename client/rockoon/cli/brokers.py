@@ -1,20 +1,19 @@
-"""`rockoon broker`: one broker in full."""
+"""`rockoon broker`: details of one broker."""
 
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rockoon.cli.compaction import compaction_sentences
 from rockoon.cli.output import for_humans, print_json, print_wrapped
 from rockoon.cli.session import DEFAULT_NAMESERVERS, AsJson, Nameservers, with_cluster
-from rockoon.cli.status import broker_json, node_json
+from rockoon.cli.status import broker_json, compaction_sentences, node_json
 
 if TYPE_CHECKING:
     from rockoon.admin.descriptions import NodeStatus
     from rockoon.cluster import Cluster
     from rockoon_proto.v1.broker_pb2 import DescribeBrokerReply
 
-app = typer.Typer(no_args_is_help=True, help="Look at one broker.")
+app = typer.Typer(no_args_is_help=True, help="Show details of one broker.")
 
 
 @app.command()
@@ -23,7 +22,7 @@ def describe(
     as_json: AsJson = False,
     nameservers: Nameservers = DEFAULT_NAMESERVERS,
 ) -> None:
-    """Show a broker's log, what it has served, and how far its topics are compacted."""
+    """Show a broker's log, its message counts, and the state of compaction."""
 
     async def work(cluster: "Cluster") -> "NodeStatus":
         return await cluster.admin.describe_broker(name)
@@ -40,14 +39,17 @@ def describe(
 
 
 def lines(answer: "DescribeBrokerReply") -> list[tuple[str, str]]:
-    """Heading and sentence of each line."""
+    """Return heading and text of each line."""
     held = for_humans(answer.log_max_offset - answer.log_min_offset)
-    told = [
+    rows = [
         ("topics", f"{answer.topics} with {answer.queues} queues"),
         ("log", f"{answer.log_min_offset} to {answer.log_max_offset} ({held})"),
         ("disk", f"{answer.disk_used_ratio:.0%} used"),
-        ("takes", "messages" if answer.writable else f"NO MESSAGES: {answer.not_writable_reason}"),
-        ("served", f"{answer.messages_appended} in, {answer.messages_pulled} out since its start"),
+        (
+            "state",
+            "writable" if answer.writable else f"NOT WRITABLE: {answer.not_writable_reason}",
+        ),
+        ("served", f"{answer.messages_appended} in, {answer.messages_pulled} out since it started"),
     ]
-    told += [("compaction", sentence) for sentence in compaction_sentences(answer)]
-    return told
+    rows += [("compaction", sentence) for sentence in compaction_sentences(answer)]
+    return rows

@@ -1,4 +1,4 @@
-"""`rockoon consume`: messages on the screen, one a line."""
+"""`rockoon consume`: prints messages, one per line."""
 
 import asyncio
 import json
@@ -7,10 +7,12 @@ import sys
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+import typer
+
+from rockoon.cli.arguments import parse_start
 from rockoon.cli.failures import complain
 from rockoon.cli.interrupt import Interrupt, wait_set
 from rockoon.cli.session import find_topic
-from rockoon.cli.start_place import parse_start
 
 if TYPE_CHECKING:
     from rockoon.cluster import Cluster
@@ -21,35 +23,35 @@ if TYPE_CHECKING:
     from rockoon.offsets.start import ConsumeFrom
     from rockoon_core.message_queue import MessageQueue
 
-# Without --follow, reading ends where the queues ended when it began.
+# Poll timeout, and broker wait of a pull without --follow.
 POLL_SECONDS = 0.25
 COMMIT_SECONDS = 1.0
 MESSAGES_PER_POLL = 1024
 LOOK_SECONDS = 0.05
-# A member that has no queue after this long has others in the group that read them all.
+# A member without a queue after this long: other members of the group read all queues.
 NO_QUEUE_SECONDS = 3.0
 
 
-class StartPlace:
-    """Where to start, from the text after `--from`.
+class StartOption:
+    """Start position, from the value of `--from`.
 
     Args:
-        text: an offset, or what `parse_start` takes.
+        text: an offset, or a text for `parse_start`.
 
     Raises:
-        typer.BadParameter: it is none of these.
+        typer.BadParameter: the text is neither.
     """
 
     def __init__(self, text: str) -> None:
         is_offset = text.isdecimal() and len(text) < 11
         self.offset = int(text) if is_offset else None
-        # An offset starts FIRST and seeks.
+        # For an offset, the consumer starts at the first message and then seeks.
         start = "first" if is_offset else text
         self.policy: ConsumeFrom = parse_start(start, further="an offset (42), ")
 
 
 class Screen:
-    """Prints messages, and knows when enough are printed."""
+    """Prints messages and counts them up to a maximum."""
 
     def __init__(self, *, as_json: bool, messages_max: int | None) -> None:
         self.printed = 0
@@ -66,7 +68,7 @@ class Screen:
 
     @property
     def room(self) -> int:
-        """How many more may be printed, at most a poll's worth."""
+        """Number of messages to fetch next: the rest up to the maximum, at most one poll."""
         if self._max is None:
             return MESSAGES_PER_POLL
         return min(MESSAGES_PER_POLL, self._max - self.printed)
@@ -81,13 +83,13 @@ class Screen:
 
 
 def encode(message: "Message") -> bytes:
-    """A message with everything known of it, as one line of JSON."""
+    """Return a message with all its fields as one line of JSON."""
     return json.dumps(fields_of(message), ensure_ascii=False).encode()
 
 
 def fields_of(message: "Message") -> dict[str, Any]:
-    """Everything known of a message, for JSON."""
-    said: dict[str, Any] = {
+    """Return all fields of a message, for JSON."""
+    fields: dict[str, Any] = {
         "topic": message.topic,
         "broker": message.queue.broker,
         "queue_id": message.queue.queue_id,
@@ -102,22 +104,22 @@ def fields_of(message: "Message") -> dict[str, Any]:
         "properties": message.properties,
     }
     try:
-        said["body"] = message.body.decode()
+        fields["body"] = message.body.decode()
     except UnicodeDecodeError:
-        said["body_hex"] = message.body.hex()
-    return said
+        fields["body_hex"] = message.body.hex()
+    return fields
 
 
-async def consume_alone(
+async def consume_without_group(
     cluster: "Cluster",
     topic: str,
-    start: StartPlace,
+    start: StartOption,
     expression: str,
     screen: Screen,
     *,
     follow: bool,
 ) -> None:
-    """Read all queues of a topic without a group, to the end they have now or on and on."""
+    """Read all queues of a topic without a group, to their current ends or without end."""
     await find_topic(cluster, topic)
     with Interrupt() as interrupt:
         async with cluster.pull_consumer(
@@ -136,10 +138,10 @@ async def consume_alone(
 
 
 def limits_of(*, follow: bool) -> "PullLimits | None":
-    """The consumers' own with `follow`, else with a short wait.
+    """Return None (the default limits) with `follow`, else limits with a short wait.
 
-    A broker holds a pull for messages that a filter wants; only its answer says that those that are
-    there were none of them.
+    A broker holds a pull until a message matches the filter. Without `follow`, only a reply shows
+    that none of the existing messages matched.
     """
     from rockoon.consumer.pull import PullLimits
 
@@ -147,7 +149,7 @@ def limits_of(*, follow: bool) -> "PullLimits | None":
 
 
 async def seek(cluster: "Cluster", consumer: "PullConsumer", topic: str, offset: int) -> None:
-    """Go to an offset on every queue that has it, to the nearest one it has on others."""
+    """Seek each queue to an offset, or to the nearest offset that the queue has."""
     for ends in (await cluster.admin.describe_topic(topic)).queues:
         if ends.state is not None and ends.queue in consumer.assignment:
             within = max(ends.state.min_offset, min(offset, ends.state.max_offset))
@@ -155,10 +157,10 @@ async def seek(cluster: "Cluster", consumer: "PullConsumer", topic: str, offset:
 
 
 async def ends_of(cluster: "Cluster", topic: str) -> "dict[MessageQueue, int]":
-    """Where each queue ends now.
+    """Return the current end of each queue.
 
     Raises:
-        RockoonError: a broker does not say; to leave its queues out would be to hide messages.
+        RockoonError: a broker does not answer. Leaving out its queues would hide messages.
     """
     ends: dict[MessageQueue, int] = {}
     for each in (await cluster.admin.describe_topic(topic)).queues:
@@ -185,15 +187,16 @@ async def consume_in_group(
     cluster: "Cluster",
     topic: str,
     group: str,
-    start: StartPlace | None,
+    start: StartOption | None,
     expression: str,
     screen: Screen,
     *,
     follow: bool,
 ) -> None:
-    """Read as a member of a group; what was printed is committed, when it ends at the latest.
+    """Read as a member of a group; printed messages are committed, at the latest at the end.
 
-    Without `follow` it ends when this member's queues are read to where they ended when it began.
+    Without `follow`, it ends once this member has read its queues to the ends they had at its
+    start.
     """
     from rockoon.consumer.push_consumer import ConsumeResult
     from rockoon.consumer.redelivery import LocalRedelivery
@@ -205,13 +208,13 @@ async def consume_in_group(
     finished = asyncio.Event()
     failures: list[OSError] = []
 
-    async def take(messages: "Message | list[Message]") -> ConsumeResult:
+    async def handle(messages: "Message | list[Message]") -> ConsumeResult:
         if finished.is_set():
             return ConsumeResult.LATER
         try:
             screen.show(messages if isinstance(messages, list) else [messages])
         except OSError as failure:
-            # The output is gone: no other delivery of the message will do better.
+            # Standard output is closed: another delivery of the message would fail too.
             failures.append(failure)
             finished.set()
             return ConsumeResult.LATER
@@ -223,31 +226,31 @@ async def consume_in_group(
         async with cluster.push_consumer(
             group,
             {topic: expression},
-            take,
+            handle,
             consume_from=start.policy if start is not None else ConsumeFrom.GROUP,
             concurrency=1,
-            # One at a time when they are counted: none beyond the last may be taken.
+            # With a maximum, one message at a time: none after the last one may be consumed.
             batch_max=MESSAGES_PER_POLL if screen.unlimited else 1,
             timing=Timing(commit_seconds=COMMIT_SECONDS),
-            # LATER means here that it was not printed: the next reader gets it, and at once.
+            # LATER means that the message was not printed: it is redelivered without a delay.
             redelivery=LocalRedelivery(),
             pull_limits=limits_of(follow=follow),
             missing_topics="wait" if follow else "end",
         ) as consumer:
             waits = [consumer.wait(), wait_set(finished)]
-            # Who says where to start does not wonder where it is.
-            tell = start is None
+            # With --from the operator knows the start: no warning.
+            warn = start is None
             if not follow:
-                waits.append(wait_read(consumer, ends, tell=tell))
-            elif tell:
-                waits.append(tell_start_when_placed(consumer))
+                waits.append(wait_read(consumer, ends, warn=warn))
+            elif warn:
+                waits.append(warn_if_skipping_once_assigned(consumer))
             await interrupt.unless(*waits)
     for failure in failures:
         raise failure
 
 
-def tell_start(consumer: "PushConsumer") -> None:
-    """Say so when a group without progress starts behind messages: nothing is seen of them."""
+def warn_if_skipping(consumer: "PushConsumer") -> None:
+    """Warn that a group without progress starts after the existing messages and skips them."""
     passed = {
         queue.topic
         for queue, view in consumer.queues().items()
@@ -256,29 +259,30 @@ def tell_start(consumer: "PushConsumer") -> None:
     for topic in passed:
         reset = shlex.join(("rockoon", "offsets", "reset", consumer.group, topic, "--to-earliest"))
         complain(
-            f"group {consumer.group} had no progress on {topic}: it starts behind the messages "
-            f"that are there; `{reset}` makes it read them"
+            f"group {consumer.group} had no progress on {topic}: it starts after the existing "
+            f"messages; `{reset}` makes it read them"
         )
 
 
-async def tell_start_when_placed(consumer: "PushConsumer") -> None:
-    """The same once a member has queues; never ends."""
+async def warn_if_skipping_once_assigned(consumer: "PushConsumer") -> None:
+    """Call `warn_if_skipping` once the member has queues; never returns."""
     while True:
         if consumer.queues():
-            tell_start(consumer)
+            warn_if_skipping(consumer)
             await wait_set(asyncio.Event())
         await asyncio.sleep(LOOK_SECONDS)
 
 
 async def wait_read(
-    consumer: "PushConsumer", ends: "dict[MessageQueue, int]", *, tell: bool
+    consumer: "PushConsumer", ends: "dict[MessageQueue, int]", *, warn: bool
 ) -> None:
-    """Wait until a member has read its queues to the ends given, or gets no queue at all.
+    """Wait until a member has read its queues up to `ends`, or gets no queue within
+    `NO_QUEUE_SECONDS`.
 
     Args:
         consumer: the member.
-        ends: of the topic's queues.
-        tell: say where it started, if that may surprise.
+        ends: end of each queue of the topic.
+        warn: warn if the member skipped messages at its start.
 
     Raises:
         ConsumeDisabled: the group is paused.
@@ -296,5 +300,28 @@ async def wait_read(
             if not behind:
                 break
         await asyncio.sleep(LOOK_SECONDS)
-    if tell:
-        tell_start(consumer)
+    if warn:
+        warn_if_skipping(consumer)
+
+
+def filter_of(topic: str, tags: str, sql: str | None) -> str:
+    """Return the filter expression for `--tags` and `--sql`.
+
+    Raises:
+        typer.BadParameter: `sql` is not a valid expression, or tags are set too.
+    """
+    if sql is None:
+        return tags
+    from rockoon.errors import InvalidExpression
+    from rockoon.subscription import ALL, Sql, Subscription
+
+    if tags != ALL:
+        raise typer.BadParameter(
+            "cannot be combined with --tags: write TAGS IN ('new', 'paid') in the expression",
+            param_hint="--sql",
+        )
+    try:
+        Subscription.sql(topic, sql)
+    except InvalidExpression as failure:
+        raise typer.BadParameter(str(failure), param_hint="--sql") from failure
+    return Sql(sql)

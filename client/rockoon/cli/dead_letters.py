@@ -1,10 +1,10 @@
-"""`rockoon dlq`: what consumer groups gave up on: list, show, replay."""
+"""`rockoon dlq`: lists, shows and replays the dead letters of consumer groups."""
 
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rockoon.cli.arguments import parse_duration, parse_queue, parse_time
+from rockoon.cli.arguments import parse_moment, parse_queue
 from rockoon.cli.failures import FAILED, CommandError, complain
 from rockoon.cli.output import local_time, print_json, print_json_line, print_table
 from rockoon.cli.session import (
@@ -30,7 +30,7 @@ Since = Annotated[
     typer.Option(
         "--since",
         metavar="TIME|DURATION",
-        help="Only dead letters since then; 2h means 2 hours ago.",
+        help="Only dead letters since this time; 2h: 2 hours ago.",
     ),
 ]
 
@@ -52,7 +52,7 @@ def list_topics(
     async def work(cluster: "Cluster") -> "list[DeadLetterTopic]":
         found = await cluster.admin.dead_letters.overview(group)
         if group and not found:
-            # Nothing is known of it: does it exist?
+            # No dead letters: fail if the group does not exist.
             await cluster.admin.get_group(group)
         return found
 
@@ -82,7 +82,7 @@ def list_topics(
         )
     unknown = sorted(str(queue) for each in found for queue in each.unknown)
     if unknown:
-        raise typer.Exit(complain(f"the figures are without {', '.join(unknown)}: no answer"))
+        raise typer.Exit(complain(f"counts exclude {', '.join(unknown)}: no answer"))
 
 
 @app.command()
@@ -91,11 +91,11 @@ def show(
     message_id: Annotated[
         str | None,
         typer.Option(
-            "--id", metavar="ID", help="One message, by any of its ids; instead of a list."
+            "--id", metavar="ID", help="Show this message (any of its ids) instead of a list."
         ),
     ] = None,
     queue: Annotated[
-        str | None, typer.Option(metavar="BROKER:QUEUE", help="Only of this queue.")
+        str | None, typer.Option(metavar="BROKER:QUEUE", help="Only this queue.")
     ] = None,
     offset: Annotated[
         int | None,
@@ -103,17 +103,17 @@ def show(
     ] = None,
     since: Since = None,
     limit: Annotated[
-        int, typer.Option(min=1, metavar="N", help="How many to list.")
+        int, typer.Option(min=1, metavar="N", help="Number of dead letters to list.")
     ] = LETTERS_SHOWN,
     as_json: AsJson = False,
     nameservers: Nameservers = DEFAULT_NAMESERVERS,
 ) -> None:
     """List a group's dead letters, or show one in full."""
     if offset is not None and queue is None:
-        raise typer.BadParameter("an offset needs a --queue", param_hint="--offset")
+        raise typer.BadParameter("--offset needs --queue", param_hint="--offset")
     named = None if queue is None else parse_queue(queue)
     is_one = message_id is not None or offset is not None
-    since_ms = 0 if since is None else moment_ms(since)
+    since_ms = 0 if since is None else parse_moment(since, "--since")
 
     async def work(cluster: "Cluster") -> "list[DeadLetter]":
         from rockoon_core.message_queue import MessageQueue
@@ -131,7 +131,7 @@ def show(
             if len(found) >= (1 if is_one else limit):
                 break
         if offset is not None and [each.message.queue_offset for each in found] != [offset]:
-            raise CommandError(f"no dead letter is at offset {offset} of {queue}")
+            raise CommandError(f"there is no dead letter at offset {offset} of {queue}")
         return found
 
     found = with_cluster(nameservers, work)
@@ -152,19 +152,19 @@ def replay(
         typer.Option("--id", metavar="ID", help="This message, by any of its ids; repeatable."),
     ] = None,
     everything: Annotated[
-        bool, typer.Option("--all", help="All that were never replayed.")
+        bool, typer.Option("--all", help="All dead letters that were not replayed before.")
     ] = False,
     since: Since = None,
     to: Annotated[
         str,
-        typer.Option(metavar="TOPIC", help="Send them to this topic, not to their original ones."),
+        typer.Option(metavar="TOPIC", help="Send them to this topic, not their original ones."),
     ] = "",
     to_group: Annotated[
         bool,
         typer.Option("--to-group", help="Send them to this group only; other groups get nothing."),
     ] = False,
     again: Annotated[
-        bool, typer.Option("--again", help="Also those that were replayed before.")
+        bool, typer.Option("--again", help="Include dead letters that were replayed before.")
     ] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only show what would be replayed.")
@@ -173,12 +173,12 @@ def replay(
     as_json: AsJson = False,
     nameservers: Nameservers = DEFAULT_NAMESERVERS,
 ) -> None:
-    """Send dead letters again, to their original topic; none twice unless --again says so."""
+    """Send dead letters to their original topics. Each is replayed once, except with --again."""
     if not (ids or everything or since):
-        raise typer.BadParameter("say which: --id, --since or --all")
+        raise typer.BadParameter("name the dead letters with --id, --since or --all")
     if to and to_group:
-        raise typer.BadParameter("say either --to or --to-group")
-    since_ms = 0 if since is None else moment_ms(since)
+        raise typer.BadParameter("use either --to or --to-group")
+    since_ms = 0 if since is None else parse_moment(since, "--since")
     if not (ids or dry_run):
         where = to or (f"group {group}" if to_group else "their original topics")
         confirm(f"Replay the dead letters of {group} to {where}?", yes=yes)
@@ -186,7 +186,7 @@ def replay(
     ids_replayed: list[str] = []
     first_ones: list[DeadLetter] = []
 
-    def note(letter: "DeadLetter") -> None:
+    def collect(letter: "DeadLetter") -> None:
         if as_json:
             ids_replayed.append(letter.dead_letter_id)
         elif dry_run and len(first_ones) < LETTERS_SHOWN:
@@ -201,7 +201,7 @@ def replay(
             only_group=to_group,
             again=again,
             dry_run=dry_run,
-            on_letter=note,
+            on_letter=collect,
         )
 
     report = with_cluster(nameservers, work)
@@ -210,7 +210,7 @@ def replay(
     else:
         show_report(report, first_ones, dry_run=dry_run)
     if report.not_found:
-        raise typer.Exit(complain(f"no dead letter is called {', '.join(report.not_found)}"))
+        raise typer.Exit(complain(f"no dead letter has the id {', '.join(report.not_found)}"))
     raise typer.Exit(0 if report.replayed or everything or since or report.left_out else FAILED)
 
 
@@ -226,19 +226,9 @@ def report_json(report: "ReplayReport", replayed: list[str], *, dry_run: bool) -
 def show_report(report: "ReplayReport", first_ones: "list[DeadLetter]", *, dry_run: bool) -> None:
     if dry_run:
         show_table(first_ones)
-    what = "would be replayed" if dry_run else "replayed"
+    done = "would be replayed" if dry_run else "replayed"
     before = f", {report.left_out} were before" if report.left_out else ""
-    print(f"{report.replayed} {what}{before}")
-
-
-def moment_ms(text: str) -> int:
-    """Epoch milliseconds of a time, or of a duration before now."""
-    from rockoon_core.clock import wall_clock_ms
-
-    try:
-        return wall_clock_ms() - parse_duration(text)
-    except typer.BadParameter:
-        return parse_time(text)
+    print(f"{report.replayed} {done}{before}")
 
 
 def show_table(letters: "list[DeadLetter]") -> None:
@@ -271,7 +261,7 @@ def show_letter(letter: "DeadLetter") -> None:
         "topic": message.topic,
         "sent": local_time(message.born_timestamp_ms) or "-",
         "given up": local_time(message.store_timestamp_ms) or "-",
-        "failed": f"{message.reconsume_times} times, last: {message.failure or 'nobody said why'}",
+        "failed": f"{message.reconsume_times} times, last: {message.failure or 'no reason given'}",
         "replayed": "yes" if letter.replayed else "no",
     }
     for heading, text in rows.items():
@@ -283,7 +273,7 @@ def show_letter(letter: "DeadLetter") -> None:
 
 
 def body_of(letter: "DeadLetter") -> bytes:
-    """The body, as stored where it cannot be decompressed."""
+    """Return the body, or the stored record if it cannot be decompressed."""
     from rockoon.errors import InvalidArgument
 
     try:
@@ -300,7 +290,7 @@ def preview(letter: "DeadLetter", characters_max: int) -> str:
 
 def letter_json(letter: "DeadLetter") -> dict[str, Any]:
     message = letter.message
-    said: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "dead_letter_id": letter.dead_letter_id,
         "message_id": message.message_id,
         "origin_message_id": message.origin_message_id,
@@ -317,6 +307,6 @@ def letter_json(letter: "DeadLetter") -> dict[str, Any]:
     }
     body = body_of(letter)
     try:
-        return said | {"body": body.decode()}
+        return fields | {"body": body.decode()}
     except UnicodeDecodeError:
-        return said | {"body_hex": body.hex()}
+        return fields | {"body_hex": body.hex()}

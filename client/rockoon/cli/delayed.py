@@ -1,4 +1,4 @@
-"""`rockoon delayed`: messages that wait for their time."""
+"""`rockoon delayed`: delayed messages that are not due yet."""
 
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,18 +12,18 @@ if TYPE_CHECKING:
     from rockoon.admin.delayed_messages import WaitingMessages
     from rockoon.cluster import Cluster
 
-app = typer.Typer(no_args_is_help=True, help="Messages that wait for their time: list, cancel.")
+app = typer.Typer(no_args_is_help=True, help="List and cancel delayed messages.")
 
 
 @app.command("list")
 def list_delayed(
     max_messages: Annotated[
-        int, typer.Option("--max", min=1, max=1024, metavar="N", help="The next N.")
+        int, typer.Option("--max", min=1, max=1024, metavar="N", help="Show the next N.")
     ] = 20,
     as_json: AsJson = False,
     nameservers: Nameservers = DEFAULT_NAMESERVERS,
 ) -> None:
-    """Show which delayed messages are due next, and how many wait."""
+    """List the delayed messages that are due next, and count the pending ones."""
 
     async def work(cluster: "Cluster") -> "WaitingMessages":
         return await cluster.admin.delayed.list(max_messages)
@@ -46,7 +46,7 @@ def cancel(
     as_json: AsJson = False,
     nameservers: Nameservers = DEFAULT_NAMESERVERS,
 ) -> None:
-    """Take a delayed message back: it will never be delivered."""
+    """Cancel a delayed message: it will never be delivered."""
 
     async def work(cluster: "Cluster") -> None:
         await cluster.admin.delayed.cancel(offset_id)
@@ -107,8 +107,8 @@ def show(found: "WaitingMessages") -> None:
     print_table(
         ("DUE", "QUEUE", "LEVEL", "OFFSET ID"),
         rows,
-        empty="No delayed messages wait.",
+        empty="There are no delayed messages.",
         numbers=("LEVEL",),
     )
     if found.pending > len(rows):
-        print(f"{found.pending} wait in all.")
+        print(f"{found.pending} are pending in total.")

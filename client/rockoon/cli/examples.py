@@ -1,4 +1,4 @@
-"""An example for each command; `--help` shows it. A test parses every one."""
+"""One example for each command, shown by `--help`. A test parses each."""
 
 from typing import Any
 
@@ -68,11 +68,11 @@ EXAMPLES = {
     "access delete": "rockoon access delete shop --yes",
     "spark": "rockoon spark export --help",
 }
-COMMON_OPTIONS = "Options of `rockoon --help` may stand before or after the command."
+COMMON_OPTIONS = "Options of `rockoon --help` may come before or after the command."
 
 
 def add_examples(command: Any, path: str = "") -> None:
-    """Set the last lines of `--help` for a command and all below it."""
+    """Set the epilog of `--help` for a command and its subcommands."""
     if (example := EXAMPLES.get(path)) is not None:
         command.epilog = f"Example: {example}" + (f"\n\n{COMMON_OPTIONS}" if path else "")
     for name, below in getattr(command, "commands", {}).items():

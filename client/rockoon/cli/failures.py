@@ -1,25 +1,25 @@
-"""From an exception to one sentence and an exit status."""
+"""Converts an exception into an error message and an exit status."""
 
 import errno
 import os
 import sys
 
-# What a write into a file or device runs into. Files that a command opens by name bear the name.
+# Errors of writes to standard output. Errors of files opened by name carry the name.
 UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 FAILED = 1
-WRONG_USAGE = 2
+
 INTERRUPTED = 130
 
 
 class CommandError(Exception):
-    """A command cannot do what was asked; the text is the sentence to print."""
+    """The command cannot be carried out; the text is the error message."""
 
 
 def report(failure: BaseException) -> int:
-    """Print what a person can do about a failure, and return the exit status.
+    """Print an error message for an expected failure and return the exit status.
 
-    Anything that is not an expected failure is raised again: a traceback is then the right thing.
+    Any other failure is raised again, so that Python prints its traceback.
     """
     from rockoon.errors import NameserverUnavailable, RockoonError
     from rockoon.local.process import LocalClusterError
@@ -29,13 +29,13 @@ def report(failure: BaseException) -> int:
     if isinstance(failure, KeyboardInterrupt):
         return INTERRUPTED
     if isinstance(failure, BrokenPipeError):
-        # The reader of our output, as `head`, has read enough: that is not an error.
+        # The process that reads our output, for example `head`, has ended: not an error.
         drop_output()
         return 0
     if isinstance(failure, NameserverUnavailable):
         return complain(
-            f"{failure}: start a cluster here with `rockoon up`, "
-            "or say where it is with --nameservers"
+            f"{failure}: start a local cluster with `rockoon up`, "
+            "or name the nameservers with --nameservers"
         )
     if isinstance(failure, RockoonError | CommandError | LocalClusterError):
         return complain(str(failure))
@@ -43,17 +43,17 @@ def report(failure: BaseException) -> int:
         return complain(f"{failure.filename}: {failure.strerror}")
     if isinstance(failure, OSError) and failure.errno in UNWRITABLE:
         drop_output()
-        return complain(f"the output cannot be written: {failure.strerror}")
+        return complain(f"cannot write the output: {failure.strerror}")
     if isinstance(failure, UnicodeEncodeError):
         from rockoon_core.valid_text import encoding_fault
 
-        # A request could not be encoded. Standard output does not raise this: it escapes the text.
+        # A request could not be encoded. Standard output never raises this: it escapes the text.
         return complain(encoding_fault(failure))
     raise failure
 
 
 def drop_output() -> None:
-    """Keep Python from flushing at exit what cannot be written."""
+    """Redirect standard output to the null device, so that Python's flush at exit cannot fail."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

@@ -1,4 +1,4 @@
-"""Lag of all groups: a table with one row per group, the worst first, and the same as JSON."""
+"""Lag of all groups, as a table with one row per group, most urgent first, and as JSON."""
 
 import shutil
 import sys
@@ -11,13 +11,13 @@ from rockoon.cli.lag import (
     cause_name,
     danger_order,
     deletion_name,
+    has_unknown_loss,
     in_danger,
-    is_untold,
-    lost_how,
+    loss_reason,
     next_loss_text,
     with_dangers_first,
 )
-from rockoon.cli.output import counted, duration, print_table
+from rockoon.cli.output import counted, duration, print_table, queue_text
 from rockoon.cli.watch import LINES_AROUND_ROWS
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ ROWS_MAX = 100
 
 
 def rows_that_fit(*, is_watch: bool) -> int:
-    """Return how many rows to show: a watched terminal must not scroll the worst ones away."""
+    """Return the number of rows to show; the rows of a watched terminal must fit its height."""
     if not (is_watch and sys.stdout.isatty()):
         return ROWS_MAX
     lines = shutil.get_terminal_size().lines - LINES_AROUND_ROWS
@@ -39,17 +39,17 @@ def rows_that_fit(*, is_watch: bool) -> int:
 
 @dataclass(frozen=True, slots=True)
 class GroupRow:
-    """What a table shows of the lag of one group.
+    """Table row with the lag of one group.
 
     Attributes:
-        lag: unread messages of all queues; None if it is not known of any queue.
+        lag: unread messages of all queues; None if no queue's lag is known.
         lag_ms: age of the oldest unread message, in milliseconds.
         lost: messages that were deleted unread.
         lost_example: the queue that lost most messages.
         soonest: the queue on which retention deletes unread messages first.
-        unknown_because: why a part of the lag or of the time to loss is not known; else empty.
-        order: sorts rows by the time to the loss, then by lag.
-        danger: the reason to act for `--fail-if-loss-within`; empty if there is none.
+        unknown_because: why part of the lag or of the time to loss is unknown; else empty.
+        order: sort key: time to loss, then lag.
+        danger: the reason for exit status 1 with `--fail-if-loss-within`; else empty.
     """
 
     group: str
@@ -81,7 +81,7 @@ class GroupRow:
     def loss_text(self) -> str:
         texts = []
         if self.lost_example is not None:
-            texts.append(f"{self.lost} LOST{lost_how(self.lost_example)}")
+            texts.append(f"{self.lost} LOST{loss_reason(self.lost_example)}")
         if self.unknown_because:
             texts.append(f"unknown: {self.unknown_because}")
         elif self.soonest is not None:
@@ -106,13 +106,13 @@ class GroupRow:
 
 
 @dataclass(frozen=True, slots=True)
-class GroupsReport:
-    """The lag of all groups.
+class GroupLagsReport:
+    """Lag of all groups.
 
     Attributes:
-        rows: one for each group, the worst first.
-        left_out: groups that have no row because there are too many.
-        danger: the reason to act, in one sentence; empty if there is none.
+        rows: one per group, most urgent first.
+        left_out: number of groups without a row because the table is full.
+        danger: the reason for exit status 1, in one sentence; else empty.
     """
 
     rows: Sequence[GroupRow]
@@ -136,12 +136,13 @@ class GroupsReport:
         }
 
 
-async def look_at_groups(cluster: "Cluster", rows_max: int, bound_ms: int | None) -> GroupsReport:
-    """Ask for the lag of all groups.
+async def report_groups(cluster: "Cluster", rows_max: int, bound_ms: int | None) -> GroupLagsReport:
+    """Return the lag of all groups.
 
     Args:
+        cluster: an open connection.
         rows_max: rows of the table.
-        bound_ms: a loss within this time is a danger; None if dangers are not wanted.
+        bound_ms: a loss within this time is a danger; None reports no dangers.
     """
     rows = [row_of(each, bound_ms) async for each in cluster.admin.lags()]
     rows.sort(key=lambda row: row.order)
@@ -151,11 +152,11 @@ async def look_at_groups(cluster: "Cluster", rows_max: int, bound_ms: int | None
         first = endangered[0]
         danger = f"group {first.group}: {first.danger}" + and_more(len(endangered) - 1, "group")
     left_out = max(len(rows) - rows_max, 0)
-    return GroupsReport(rows[:rows_max], left_out, danger)
+    return GroupLagsReport(rows[:rows_max], left_out, danger)
 
 
 def row_of(found: "GroupLag", bound_ms: int | None) -> GroupRow:
-    """Reduce the reply about a group, which may have thousands of queues, to its row."""
+    """Summarize the lag reply of a group, which may have thousands of queues, in one row."""
     from rockoon_proto.v1.offset_pb2 import LagReply
 
     reply = with_dangers_first(found.lag or LagReply())
@@ -190,9 +191,9 @@ def row_of(found: "GroupLag", bound_ms: int | None) -> GroupRow:
 
 
 def unknown_reason(reply: "LagReply") -> str:
-    """Why the time to the loss is not known for a queue with unread messages; else empty."""
-    untold = next((queue for queue in reply.queues if is_untold(queue)), None)
-    if untold is None:
+    """Return why the time to loss of a queue with unread messages is unknown; else empty."""
+    unknown = next((queue for queue in reply.queues if has_unknown_loss(queue)), None)
+    if unknown is None:
         return ""
-    name = f"{untold.queue.topic}@{untold.queue.broker}:{untold.queue.queue_id}"
-    return untold.unknown_because or f"the broker gives no time for {name}"
+    reason = f"the broker reports no time to loss for {queue_text(unknown.queue)}"
+    return unknown.unknown_because or reason

@@ -1,11 +1,11 @@
-"""`rockoon group members`, `locks` and `in-flight`: who reads with a group, and who holds what."""
+"""`rockoon group members`, `locks` and `in-flight`: readers of a group, queues, messages."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from rockoon.cli.groups import Name, mode_text
-from rockoon.cli.output import duration, local_time, print_json, print_table
+from rockoon.cli.output import duration, local_time, print_json, print_table, queue_text
 from rockoon.cli.receivers import clients_json, receivers_json, show_clients, show_conflicts
 from rockoon.cli.session import (
     DEFAULT_NAMESERVERS,
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 def members(
     name: Name, as_json: AsJson = False, nameservers: Nameservers = DEFAULT_NAMESERVERS
 ) -> None:
-    """Show a group's members with their queues, its clients with the messages that they hold, and
-    where their settings differ."""
+    """Show a group's members with their queues, its clients with their in-flight messages, and
+    contradictions between their settings."""
     from rockoon.consumer.group_view import contradictions
 
     async def work(
@@ -42,15 +42,15 @@ def members(
     alive = readers.members
     queues: dict[str, list[str]] = defaultdict(list)
     for lock in held.locks:
-        queues[lock.owner].append(queue_text(lock))
-    said = [*contradictions(alive), *readers.filter_conflicts]
+        queues[lock.owner].append(queue_text(lock.queue))
+    conflicts = [*contradictions(alive), *readers.filter_conflicts]
     if as_json:
         print_json(
             {
                 "members": [member_json(each, queues[each.member_id]) for each in alive],
                 "clients": clients_json(clients),
                 "receivers": receivers_json(readers.receivers),
-                "contradictions": said,
+                "contradictions": conflicts,
             }
         )
         return
@@ -59,7 +59,7 @@ def members(
     if alive and clients:
         print()
     show_clients(clients)
-    show_conflicts(said)
+    show_conflicts(conflicts)
 
 
 def show_members(members: "Iterable[Member]", queues: Mapping[str, list[str]]) -> None:
@@ -76,19 +76,19 @@ def show_members(members: "Iterable[Member]", queues: Mapping[str, list[str]]) -
             )
             for each in members
         ),
-        empty="It has no members now.",
+        empty="It has no members.",
     )
 
 
 def locks(
     name: Name, as_json: AsJson = False, nameservers: Nameservers = DEFAULT_NAMESERVERS
 ) -> None:
-    """Show which member holds which queue, since when, and who waits for it."""
+    """Show which member holds each queue, since when, and which members wait for it."""
 
     async def work(cluster: "Cluster") -> "ListLocksReply":
         held = await cluster.admin.locks(name)
         if not held.locks:
-            # Nothing is known of it: does it exist?
+            # No locks: fail if the group does not exist.
             await cluster.admin.get_group(name)
         return held
 
@@ -100,7 +100,7 @@ def locks(
         ("QUEUE", "OWNER", "EPOCH", "HELD FOR", "LEASE LEFT", "WAITING"),
         (
             (
-                queue_text(each),
+                queue_text(each.queue),
                 each.owner,
                 each.epoch,
                 duration(reply.as_of_ms - each.since_ms) if each.since_ms else None,
@@ -109,7 +109,7 @@ def locks(
             )
             for each in reply.locks
         ),
-        empty="None of its queues has an owner.",
+        empty="No member holds one of its queues.",
         numbers=("EPOCH", "HELD FOR", "LEASE LEFT"),
     )
 
@@ -117,7 +117,7 @@ def locks(
 def in_flight(
     name: Name, as_json: AsJson = False, nameservers: Nameservers = DEFAULT_NAMESERVERS
 ) -> None:
-    """Show what receivers, who read message by message, have of each queue."""
+    """Show the in-flight messages of clients that acknowledge message by message, by queue."""
 
     async def work(cluster: "Cluster") -> "ListInFlightReply":
         return await cluster.admin.in_flight(name)
@@ -139,7 +139,7 @@ def in_flight(
         ),
         (
             (
-                queue_text(each),
+                queue_text(each.queue),
                 each.settled_to,
                 each.acquired_to,
                 each.settled_above,
@@ -152,7 +152,7 @@ def in_flight(
             )
             for each in reply.queues
         ),
-        empty="Nobody has received messages of it one by one.",
+        empty="No client has received messages of this group one by one.",
         numbers=("SETTLED TO", "ACQUIRED TO", "SETTLED ABOVE", "IN FLIGHT", "VISIBLE AGAIN"),
     )
 
@@ -172,16 +172,12 @@ def in_flight_json(of: "QueueInFlight") -> dict[str, Any]:
     }
 
 
-def queue_text(of: "QueueLock | QueueInFlight") -> str:
-    return f"{of.queue.topic}@{of.queue.broker}:{of.queue.queue_id}"
-
-
 def held_text(member: "Member", queues: list[str]) -> str:
     from rockoon_proto.v1.offset_pb2 import BROADCASTING
 
     if member.mode == BROADCASTING:
         return "all"
-    return f"{len(queues)}: {', '.join(queues)}" if queues else "none: it idles"
+    return f"{len(queues)}: {', '.join(queues)}" if queues else "none: it is idle"
 
 
 def member_json(member: "Member", queues: list[str]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Options for a consumer group's settings, and the text of what is set, by the one table."""
+"""Command line options and output of the settings in `GROUP_SETTINGS`."""
 
 import functools
 import inspect
@@ -17,30 +17,30 @@ if TYPE_CHECKING:
 RETRY_DELAYS = "retry_delays_ms"
 
 Settings = Mapping[str, Value | list[int]]
-"""What was given, as values of GroupConfig's fields."""
+"""Values of GroupConfig fields that the command line sets, by field name."""
 
 
-def takes_settings(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command an option for each setting, in the place of its parameter `settings`.
+def with_setting_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Replace the parameter `settings` of a command by one option for each setting.
 
     Args:
-        command: its parameters from `settings` on are by name only.
+        command: its parameters from `settings` on are keyword-only.
     """
 
     @functools.wraps(command)
-    def called(**given: Any) -> None:
-        said = [(row, given.pop(row.name)) for row in GROUP_SETTINGS]
+    def called(**options: Any) -> None:
+        chosen = [(row, options.pop(row.name)) for row in GROUP_SETTINGS]
         settings: dict[str, Value | list[int]] = {
-            row.name: wire(row, value) for row, value in said if value is not None
+            row.name: wire(row, value) for row, value in chosen if value is not None
         }
-        if (delays := given.pop(RETRY_DELAYS)) is not None:
+        if (delays := options.pop(RETRY_DELAYS)) is not None:
             settings[RETRY_DELAYS] = parse_delays(delays)
-        command(**given, settings=settings)
+        command(**options, settings=settings)
 
     parameters: list[inspect.Parameter] = []
     for own in inspect.signature(command).parameters.values():
         parameters += SETTINGS if own.name == "settings" else [own]
-    # Of both, one is what typer looks at first.
+    # Both are replaced, because typer may read the parameters from either.
     called.__dict__["__signature__"] = inspect.Signature(parameters)
     called.__annotations__ = {each.name: each.annotation for each in parameters}
     return called
@@ -62,7 +62,7 @@ def retry_delays_parameter() -> inspect.Parameter:
     option = typer.Option(
         "--retry-delays",
         metavar="10s,30s,...|default",
-        help="What receivers are told to wait before redeliveries; the last repeats.",
+        help="Delays before redeliveries to receivers; the last one repeats.",
     )
     return inspect.Parameter(
         RETRY_DELAYS,
@@ -76,42 +76,42 @@ SETTINGS = (*map(parameter, GROUP_SETTINGS), retry_delays_parameter())
 
 
 def parse_delays(text: str) -> list[int]:
-    """Milliseconds of "10s,30s,1m"; none of "default".
+    """Return the milliseconds of "10s,30s,1m"; empty for "default".
 
     Raises:
-        typer.BadParameter: one of them is no duration.
+        typer.BadParameter: a part is not a duration.
     """
     return [] if text == "default" else [parse_duration(each) for each in text.split(",")]
 
 
 def delays_text(config: "GroupConfig") -> str | None:
-    """Delays before redeliveries, for people; None where RocketMQ's list holds."""
+    """Return the delays before redeliveries as text; None for RocketMQ's default delays."""
     return " ".join(str(duration(each)) for each in config.retry_delays_ms) or None
 
 
-def wire(row: GroupSetting, given: Value) -> Value:
-    """The field's value.
+def wire(row: GroupSetting, value: Value) -> Value:
+    """Return the value of the GroupConfig field for an option's value.
 
     Raises:
-        typer.BadParameter: it is none of the setting's words.
+        typer.BadParameter: the value is not one of the setting's words.
     """
     if not row.words:
-        return given
-    if given not in row.words:
+        return value
+    if value not in row.words:
         raise typer.BadParameter(
-            f"{given!r} is none of {', '.join(row.words)}", param_hint=row.option
+            f"{value!r} is not one of {', '.join(row.words)}", param_hint=row.option
         )
-    return row.words[str(given)]
+    return row.words[str(value)]
 
 
 def settings_text(config: "GroupConfig") -> str:
-    """What is set, with commas; empty when nothing is."""
-    told = [(each.option[2:], each.get(config)) for each in GROUP_SETTINGS]
-    told.append(("retry-delays", delays_text(config)))
-    return ", ".join(f"{name} {value}" for name, value in told if value is not None)
+    """Return the settings that the group sets, separated by commas; empty if there are none."""
+    values = [(each.option[2:], each.get(config)) for each in GROUP_SETTINGS]
+    values.append(("retry-delays", delays_text(config)))
+    return ", ".join(f"{name} {value}" for name, value in values if value is not None)
 
 
 def settings_json(config: "GroupConfig") -> dict[str, Value | None]:
-    """What holds, by field; None where the cluster's settings say it."""
-    told = [(row, row.get(config)) for row in GROUP_SETTINGS]
-    return {row.name: row.default if value is None else value for row, value in told}
+    """Return effective settings by field; None if the cluster's settings decide."""
+    values = [(row, row.get(config)) for row in GROUP_SETTINGS]
+    return {row.name: row.default if value is None else value for row, value in values}

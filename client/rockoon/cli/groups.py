@@ -1,17 +1,17 @@
-"""`rockoon group`: create, update, list, describe, delete."""
+"""`rockoon group`: creates, updates, lists, describes, pauses and deletes consumer groups."""
 
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from rockoon.cli.arguments import parse_pairs
+from rockoon.cli.arguments import parse_pairs, parse_start
 from rockoon.cli.group_settings import (
     RETRY_DELAYS,
     Settings,
     delays_text,
     settings_json,
     settings_text,
-    takes_settings,
+    with_setting_options,
 )
 from rockoon.cli.lag import lag_json, show_lag
 from rockoon.cli.output import duration, local_time, print_json, print_table
@@ -24,7 +24,6 @@ from rockoon.cli.session import (
     confirm,
     with_cluster,
 )
-from rockoon.cli.start_place import parse_start
 from rockoon_core.group_settings import GROUP_SETTINGS
 
 if TYPE_CHECKING:
@@ -44,18 +43,18 @@ Start = Annotated[
     typer.Option(
         "--from",
         metavar="first|last|TIME|DURATION|tail:N",
-        help="Where it starts on queues older than its subscription; overrides its consumers.",
+        help="Start position on queues older than its subscription; overrides its consumers.",
     ),
 ]
 
 Attributes = Annotated[
     list[str] | None,
-    typer.Option(metavar="NAME=VALUE", help="An attribute, as lite.bind.topic=chat. Repeatable."),
+    typer.Option(metavar="NAME=VALUE", help="Attribute, e.g. lite.bind.topic=chat. Repeatable."),
 ]
 
 
 @app.command()
-@takes_settings
+@with_setting_options
 def create(
     name: Name,
     start: Start = None,
@@ -63,12 +62,12 @@ def create(
     settings: Settings,
     attribute: Attributes = None,
     if_absent: Annotated[
-        bool, typer.Option("--if-absent", help="No error if the group exists; it stays as it is.")
+        bool, typer.Option("--if-absent", help="No error if the group exists; it is not changed.")
     ] = False,
     as_json: AsJson = False,
     nameservers: Nameservers = DEFAULT_NAMESERVERS,
 ) -> None:
-    """Create a consumer group. One that does not exist is also created by its first consumer."""
+    """Create a consumer group. The first consumer of a group also creates it."""
     config = group_config(name, start, settings)
     config.attributes.update(parse_pairs(attribute or (), "NAME=VALUE"))
 
@@ -83,7 +82,7 @@ def create(
 
 
 @app.command()
-@takes_settings
+@with_setting_options
 def update(
     name: Name,
     start: Start = None,
@@ -93,14 +92,14 @@ def update(
     as_json: AsJson = False,
     nameservers: Nameservers = DEFAULT_NAMESERVERS,
 ) -> None:
-    """Change what is said of a group; the rest stays as it is. NAME= takes an attribute away."""
+    """Change only the named settings of a group. NAME= removes an attribute."""
     changes = group_config(name, start, settings)
     attributes = parse_pairs(attribute or (), "NAME=VALUE")
     if len(changes.ListFields()) == 1 and not settings and not attributes:
-        raise typer.BadParameter("say what to change")
+        raise typer.BadParameter("name a setting to change")
 
     def change(config: "GroupConfig") -> None:
-        # A policy is replaced as a whole: half of an old one makes no sense.
+        # A policy is replaced as a whole: fields of two policies must not be mixed.
         if changes.HasField("start_policy"):
             config.ClearField("start_policy")
         if RETRY_DELAYS in settings:
@@ -118,20 +117,20 @@ def update(
     if as_json:
         print_json(config_json(group))
     else:
-        told = [f"starts from {policy_text(group.config)}", settings_text(group.config)]
-        print(f"group {name}: {', '.join(filter(None, told))}")
+        texts = [f"starts from {policy_text(group.config)}", settings_text(group.config)]
+        print(f"group {name}: {', '.join(filter(None, texts))}")
 
 
 @app.command()
 def pause(name: Name, nameservers: Nameservers = DEFAULT_NAMESERVERS) -> None:
-    """Stop a group from reading (consumeEnable = false); its members wait, progress stays."""
+    """Stop a group from reading (consumeEnable = false); members and progress are kept."""
     set_paused(name, nameservers, paused=True)
-    print(f"group {name} is paused: it reads nothing until rockoon group resume {name}")
+    print(f"group {name} is paused; to resume: rockoon group resume {name}")
 
 
 @app.command()
 def resume(name: Name, nameservers: Nameservers = DEFAULT_NAMESERVERS) -> None:
-    """Let a paused group read on from where it was."""
+    """Resume a paused group at its progress."""
     set_paused(name, nameservers, paused=False)
     print(f"group {name} reads again")
 
@@ -149,7 +148,7 @@ def set_paused(name: str, nameservers: str, *, paused: bool) -> None:
 async def changed(
     cluster: "Cluster", name: str, change: "Callable[[GroupConfig], None]"
 ) -> "Group":
-    """Change a group's configuration and leave alone what is not spoken of."""
+    """Change a group's configuration; fields that `change` does not set keep their values."""
     config = (await cluster.admin.get_group(name)).group.config
     change(config)
     return await cluster.admin.update_group(config)
@@ -191,13 +190,13 @@ def describe(
     async def work(cluster: "Cluster") -> "GroupDescription":
         return await cluster.admin.describe_group(name)
 
-    said = with_cluster(nameservers, work)
-    conflicts = [*contradictions(said.members), *said.filter_conflicts]
+    description = with_cluster(nameservers, work)
+    conflicts = [*contradictions(description.members), *description.filter_conflicts]
     if as_json:
         print_json(
-            config_json(said.group)
+            config_json(description.group)
             | {
-                "topics": dict(said.topics),
+                "topics": dict(description.topics),
                 "members": [
                     {
                         "member_id": member.member_id,
@@ -207,33 +206,33 @@ def describe(
                         "heard_at_ms": member.heard_at_ms,
                         "subscriptions": {s.topic: s.expression for s in member.subscriptions},
                     }
-                    for member in said.members
+                    for member in description.members
                 ],
-                "clients": clients_json(said.clients),
-                "receivers": receivers_json(said.receivers),
+                "clients": clients_json(description.clients),
+                "receivers": receivers_json(description.receivers),
                 "contradictions": conflicts,
             }
-            | lag_json(said.lag)
+            | lag_json(description.lag)
         )
         return
-    config = said.group.config
+    config = description.group.config
     print(f"group {name}: starts from {policy_text(config)}")
     if config.consume_disabled:
-        print(f"paused: nothing is read until rockoon group resume {name}")
+        print(f"paused; to resume: rockoon group resume {name}")
     for row in GROUP_SETTINGS:
         value = row.get(config)
         default = "the cluster's" if row.default is None else row.default
         print(f"{row.option[2:]}: {f'{default} (default)' if value is None else value}")
     print(f"retry-delays: {delays_text(config) or 'as in RocketMQ (default)'}")
-    print(f"reads: {', '.join(sorted(said.topics)) or 'nothing yet'}\n")
-    if said.members or not said.clients:
-        show_members(said.members)
-    if said.members and said.clients:
+    print(f"reads: {', '.join(sorted(description.topics)) or 'nothing yet'}\n")
+    if description.members or not description.clients:
+        show_members(description.members)
+    if description.members and description.clients:
         print()
-    show_clients(said.clients)
+    show_clients(description.clients)
     show_conflicts(conflicts)
     print()
-    show_lag(said.lag)
+    show_lag(description.lag)
 
 
 def show_members(members: "Iterable[Member]") -> None:
@@ -249,7 +248,7 @@ def show_members(members: "Iterable[Member]") -> None:
             )
             for each in members
         ),
-        empty="It has no members now.",
+        empty="It has no members.",
     )
 
 
@@ -269,7 +268,7 @@ def group_config(name: str, start: str | None, settings: Settings) -> "GroupConf
     from rockoon_proto.v1.nameserver_pb2 import GroupConfig
 
     policy = parse_start(start).to_wire() if start is not None else None
-    # Values of enums by their names: typed stubs know those of each field only.
+    # Enums are passed by name, for which the typed stubs have no common type.
     return GroupConfig(name=name, start_policy=policy, **cast("Any", settings))
 
 
@@ -278,7 +277,7 @@ def policy_text(config: "GroupConfig") -> str:
 
     policy = config.start_policy
     texts = {
-        pb.CONSUME_FROM_UNSPECIFIED: "where its readers say",
+        pb.CONSUME_FROM_UNSPECIFIED: "the position its consumers configure",
         pb.CONSUME_FROM_LAST: "last",
         pb.CONSUME_FROM_FIRST: "first",
         pb.CONSUME_FROM_TIMESTAMP: local_time(policy.timestamp_ms) or "time 0",

@@ -1,4 +1,4 @@
-"""Ctrl-C as the orderly end of a command that goes on and on."""
+"""Ctrl-C as a clean end of a command that runs until it is stopped."""
 
 import asyncio
 import signal
@@ -11,17 +11,17 @@ async def wait_set(event: asyncio.Event) -> None:
 
 
 class Interrupt:
-    """Turns Ctrl-C into the orderly end of what is awaited."""
+    """Ends running coroutines cleanly on SIGINT or SIGTERM."""
 
     def __init__(self) -> None:
         self._event = asyncio.Event()
 
     @property
-    def came(self) -> bool:
+    def received(self) -> bool:
         return self._event.is_set()
 
     async def unless(self, *works: Coroutine[Any, Any, None]) -> None:
-        """Do these things until one of them is done, or Ctrl-C comes."""
+        """Run coroutines until one returns or a signal arrives; cancel the rest."""
         async with asyncio.TaskGroup() as tasks:
             running = {tasks.create_task(work) for work in (*works, wait_set(self._event))}
             await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)

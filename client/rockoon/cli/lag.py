@@ -1,9 +1,9 @@
-"""Lag of a group, for people and programs: as tables by queue or by danger, and as JSON."""
+"""Lag of one group, as tables by queue or by urgency, and as JSON."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from rockoon.cli.output import counted, duration, print_table
+from rockoon.cli.output import counted, duration, print_table, queue_text
 
 if TYPE_CHECKING:
     from rockoon.cluster import Cluster
@@ -11,20 +11,20 @@ if TYPE_CHECKING:
 
 EMPTY = "It reads no queues yet."
 DISK_WARNING_MS = 86_400_000
-# No retention time is that long: the store was written by RocketMQ, and keeps every file.
+# Longer than any retention time: a store written by RocketMQ, whose files are never deleted.
 NEVER_MS = 1 << 50
 
 
 @dataclass(frozen=True, slots=True)
 class GroupReport:
-    """The lag of one group.
+    """Lag of one group.
 
     Attributes:
         group: name of the group.
-        reply: its queues, in the order of danger.
-        members: live members that pull.
-        receivers: clients that read message by message.
-        danger: the reason to act, in one sentence; empty if there is none.
+        reply: lag by queue, most urgent first.
+        members: number of live members that pull.
+        receivers: number of clients that acknowledge message by message.
+        danger: the reason for exit status 1, in one sentence; else empty.
     """
 
     group: str
@@ -42,15 +42,16 @@ class GroupReport:
         return {"group": self.group} | readers | lag_json(self.reply)
 
 
-async def look_at_group(
+async def report_group(
     cluster: "Cluster", group: str, topic: str, bound_ms: int | None
 ) -> GroupReport:
-    """Ask for the lag of a group.
+    """Return the lag of a group.
 
     Args:
-        group: its name.
-        topic: only this topic; empty means all topics.
-        bound_ms: a loss within this time is a danger; None if dangers are not wanted.
+        cluster: an open connection.
+        group: name of the group.
+        topic: only this topic; empty for all topics.
+        bound_ms: a loss within this time is a danger; None reports no dangers.
     """
     reply = with_dangers_first(await cluster.admin.lag(group, topic))
     readers = await cluster.admin.readers(group)
@@ -59,10 +60,10 @@ async def look_at_group(
 
 
 def readers_text(members: int, receivers: int) -> str:
-    """Say how many readers a group has, for example "read by 2 members and 1 client"."""
+    """Return the number of readers as text, for example "read by 2 members and 1 client"."""
     counts = (members, "member"), (receivers, "client")
     texts = [counted(count, noun) for count, noun in counts if count]
-    return f"read by {' and '.join(texts)}" if texts else "no reader now"
+    return f"read by {' and '.join(texts)}" if texts else "no readers"
 
 
 def lag_json(reply: "LagReply") -> dict[str, Any]:
@@ -76,27 +77,27 @@ def lag_json(reply: "LagReply") -> dict[str, Any]:
 
 
 def queue_lag_json(lag: "QueueLag") -> dict[str, Any]:
-    said: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "topic": lag.queue.topic,
         "broker": lag.queue.broker,
         "queue_id": lag.queue.queue_id,
         "member": lag.member or None,
     }
     if not lag.known:
-        return said | {"unknown_because": lag.unknown_because}
-    return said | {
+        return fields | {"unknown_because": lag.unknown_because}
+    return fields | {
         "min_offset": lag.min_offset,
         "max_offset": lag.max_offset,
-        "committed_offset": given(lag, "committed_offset"),
-        "in_flight": given(lag, "in_flight"),
+        "committed_offset": optional_field(lag, "committed_offset"),
+        "in_flight": optional_field(lag, "in_flight"),
         "in_flight_as_of_ms": lag.in_flight_as_of_ms or None,
-        "ready": given(lag, "ready"),
+        "ready": optional_field(lag, "ready"),
         "settled_above": lag.settled_above,
-        "lag": given(lag, "lag"),
-        "lag_ms": given(lag, "lag_ms"),
+        "lag": optional_field(lag, "lag"),
+        "lag_ms": optional_field(lag, "lag_ms"),
         "lost": lag.lost,
         "lost_because": deletion_name(lag) if lag.lost else None,
-        "loss_ms": given(lag, "loss_ms"),
+        "loss_ms": optional_field(lag, "loss_ms"),
         "loss_cause": cause_name(lag) if lag.HasField("loss_ms") else None,
         "filter": lag.filter or None,
         "filters_differ": lag.filters_differ,
@@ -106,7 +107,7 @@ def queue_lag_json(lag: "QueueLag") -> dict[str, Any]:
     }
 
 
-def given(lag: "QueueLag", field: Any) -> Any:
+def optional_field(lag: "QueueLag", field: Any) -> Any:
     return getattr(lag, field) if lag.HasField(field) else None
 
 
@@ -135,7 +136,7 @@ def disk_json(each: "BrokerDisk") -> dict[str, Any]:
 
 
 def show_lag(reply: "LagReply") -> None:
-    """A table in the order of the reply."""
+    """Print a table with the offsets and the lag of each queue, in the order of the reply."""
 
     def row(lag: "QueueLag") -> tuple[Any, ...]:
         queue = (lag.queue.topic, lag.queue.broker, lag.queue.queue_id)
@@ -143,10 +144,10 @@ def show_lag(reply: "LagReply") -> None:
             return (*queue, None, None, None, None, lag.unknown_because)
         return (
             *queue,
-            given(lag, "committed_offset"),
+            optional_field(lag, "committed_offset"),
             lag.max_offset,
-            given(lag, "lag"),
-            duration(given(lag, "lag_ms")),
+            optional_field(lag, "lag"),
+            duration(optional_field(lag, "lag_ms")),
             reader_text(lag),
         )
 
@@ -161,18 +162,18 @@ def show_lag(reply: "LagReply") -> None:
 
 
 def show_dangers(reply: "LagReply") -> None:
-    """A table with what is unread, who has it, and when it can be lost."""
+    """Print a table with unread messages, their readers, and when retention may delete them."""
 
     def row(lag: "QueueLag") -> tuple[Any, ...]:
-        queue = f"{lag.queue.topic}@{lag.queue.broker}:{lag.queue.queue_id}"
+        queue = queue_text(lag.queue)
         if not lag.known:
             return (queue, None, None, None, None, "unknown", lag.unknown_because)
         return (
             queue,
-            given(lag, "lag"),
-            given(lag, "in_flight"),
-            given(lag, "ready"),
-            duration(given(lag, "lag_ms")),
+            optional_field(lag, "lag"),
+            optional_field(lag, "in_flight"),
+            optional_field(lag, "ready"),
+            duration(optional_field(lag, "lag_ms")),
             loss_text(lag),
             reader_text(lag),
         )
@@ -197,9 +198,9 @@ def show_sum(reply: "LagReply") -> None:
 
 
 def disk_text(each: "BrokerDisk") -> str:
-    """A warning about the disk of a broker; empty without one.
+    """Return a warning about the disk of a broker; empty without one.
 
-    Only of the next day: a growing log fills every disk at some time.
+    Only the next day counts: any growing log fills its disk at some time.
     """
     disk, name = each.disk, f"disk of {each.broker}"
     if disk.refusal:
@@ -209,25 +210,26 @@ def disk_text(each: "BrokerDisk") -> str:
     left_ms = max(disk.pressure_at_ms - each.as_of_ms, 0)
     if left_ms > DISK_WARNING_MS:
         return ""
-    what = (
+    consequence = (
         "the oldest files are deleted, read or not"
         if disk.deletes_unread
         else "new messages are refused unless all groups have read the oldest ones"
     )
     if not left_ms:
-        return f"{name}: {disk.used_percent} % full: {what}"
-    return f"{name}: {disk.used_percent} % full, full in {duration(left_ms)} at this rate: {what}"
+        return f"{name}: {disk.used_percent} % full: {consequence}"
+    left = duration(left_ms)
+    return f"{name}: {disk.used_percent} % full, full in {left} at this rate: {consequence}"
 
 
 def show_filters(reply: "LagReply") -> None:
-    """Say which topics are read by filters, and where the filters of readers differ."""
+    """Print the filters of readers, and a warning if the filters of one topic differ."""
     filters = {(q.queue.topic, q.filter, q.filters_differ) for q in reply.queues if q.filter}
     for topic, expression, differ in sorted(filters):
-        print(f"lag of {topic} counts all messages; its readers take only: {expression}")
+        print(f"lag of {topic} counts all messages; its readers select only: {expression}")
         if differ:
             print(
-                f"! readers of {topic} have different filters: each settles messages that another "
-                "one wants"
+                f"! readers of {topic} have different filters: each skips messages that another "
+                "one selects"
             )
 
 
@@ -238,15 +240,15 @@ def reader_text(lag: "QueueLag") -> str | None:
 
 
 def loss_text(lag: "QueueLag") -> str | None:
-    """The number of lost messages, and the time until the next loss; None if all are read."""
+    """Return the number of lost messages and the time until the next loss; None without lag."""
     if not lag.lag and not lag.lost:
         return None
-    lost_text = f"{lag.lost} LOST{lost_how(lag)}" if lag.lost else ""
+    lost_text = f"{lag.lost} LOST{loss_reason(lag)}" if lag.lost else ""
     return ", ".join(text for text in (lost_text, next_loss_text(lag)) if text)
 
 
 def next_loss_text(lag: "QueueLag") -> str:
-    """The time until retention can delete an unread message; empty if none is left to delete."""
+    """Return the time until retention may delete an unread message; empty if none is left."""
     from rockoon_proto.v1.broker_pb2 import LOSS_DISK_FILLS, LOSS_DISK_FULL
 
     if not lag.HasField("loss_ms"):
@@ -260,8 +262,8 @@ def next_loss_text(lag: "QueueLag") -> str:
     return "kept" if lag.loss_ms > NEVER_MS else str(duration(lag.loss_ms))
 
 
-def lost_how(lag: "QueueLag") -> str:
-    """Why, where the reason is another one than age."""
+def loss_reason(lag: "QueueLag") -> str:
+    """Return the reason for deletion in parentheses; empty if it is age."""
     from rockoon_proto.v1.broker_pb2 import DELETED_DISK_PRESSURE, DELETED_WAIT_LIMIT
 
     texts = {DELETED_DISK_PRESSURE: " (disk pressure)", DELETED_WAIT_LIMIT: " (wait limit)"}
@@ -269,8 +271,8 @@ def lost_how(lag: "QueueLag") -> str:
 
 
 def with_dangers_first(reply: "LagReply") -> "LagReply":
-    """The same with its queues in the order in which somebody should look at them: what is lost,
-    what is not known, what can be lost, soonest first."""
+    """Return the reply with its queues sorted by urgency: lost messages, then unknown lag or time
+    to loss, then the time to loss."""
     from rockoon_proto.v1.offset_pb2 import LagReply
 
     ordered = LagReply()
@@ -283,13 +285,13 @@ def with_dangers_first(reply: "LagReply") -> "LagReply":
 def danger_order(lag: "QueueLag") -> tuple[int, int]:
     if lag.lost:
         return (0, -lag.lost)
-    if is_untold(lag):
+    if has_unknown_loss(lag):
         return (1, 0)
     return (2, lag.loss_ms) if lag.HasField("loss_ms") else (3, 0)
 
 
-def is_untold(lag: "QueueLag") -> bool:
-    """Whether there may be unread messages whose loss cannot be told."""
+def has_unknown_loss(lag: "QueueLag") -> bool:
+    """Return whether a queue may have unread messages whose time to loss is unknown."""
     if not lag.known:
         return True
     unread = bool(lag.lag) and lag.max_offset > lag.min_offset
@@ -297,31 +299,35 @@ def is_untold(lag: "QueueLag") -> bool:
 
 
 def in_danger(reply: "LagReply", bound_ms: int) -> str:
-    """Why somebody has to act, in one sentence; empty when nobody has.
+    """Return the reason for exit status 1 in one sentence; empty if there is none.
 
     Args:
-        reply: queues in the order of danger.
-        bound_ms: losses that are further away are no danger.
+        reply: queues sorted by urgency.
+        bound_ms: losses within this time are a danger.
     """
     endangered = [
         lag
         for lag in reply.queues
-        if lag.lost or is_untold(lag) or (lag.HasField("loss_ms") and lag.loss_ms <= bound_ms)
+        if lag.lost
+        or has_unknown_loss(lag)
+        or (lag.HasField("loss_ms") and lag.loss_ms <= bound_ms)
     ]
     if not endangered:
         return ""
     first = endangered[0]
-    queue = f"{first.queue.topic}@{first.queue.broker}:{first.queue.queue_id}"
+    queue = queue_text(first.queue)
     if first.lost:
-        what = f"{first.lost} unread messages of {queue} are lost{lost_how(first)}"
-    elif is_untold(first):
-        what = f"nobody can tell when {queue} loses unread messages: {first.unknown_because}"
-        what = what.removesuffix(": ")
+        consequence = f"{first.lost} unread messages of {queue} are lost{loss_reason(first)}"
+    elif has_unknown_loss(first):
+        consequence = (
+            f"the time to loss of unread messages of {queue} is unknown: {first.unknown_because}"
+        )
+        consequence = consequence.removesuffix(": ")
     elif first.loss_ms == 0:
-        what = f"{queue} can lose unread messages at any moment"
+        consequence = f"{queue} may lose unread messages at any moment"
     else:
-        what = f"{queue} can lose unread messages in {duration(first.loss_ms)}"
-    return what + and_more(len(endangered) - 1, "queue")
+        consequence = f"{queue} may lose unread messages in {duration(first.loss_ms)}"
+    return consequence + and_more(len(endangered) - 1, "queue")
 
 
 def and_more(number: int, noun: str) -> str:

@@ -1,4 +1,4 @@
-"""`rockoon log` and `rockoon replica`: copies of logs, who leads them, what to do in a disaster."""
+"""`rockoon log` and `rockoon replica`: replicated logs, their leaders, and disaster recovery."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
@@ -21,25 +21,25 @@ if TYPE_CHECKING:
     from rockoon.admin.replica_standings import ReplicaStanding
     from rockoon.cluster import Cluster
 
-app = typer.Typer(no_args_is_help=True, help="Logs and their copies: show, elect, adopt.")
-replica_app = typer.Typer(no_args_is_help=True, help="One copy of a log: replace it.")
+app = typer.Typer(no_args_is_help=True, help="Show and repair replicated logs.")
+replica_app = typer.Typer(no_args_is_help=True, help="Replace a copy of a log.")
 
-# What is under way to a copy is not yet behind.
+# Shorter lags are normal: records are on their way to the copy.
 BEHIND_SECONDS = 1
 
-LogName = Annotated[str, typer.Argument(metavar="LOG", help="Name of the log, as broker-a.")]
-REPLICA_HELP = "Name of the replica, as broker-a-0, or its id."
+LogName = Annotated[str, typer.Argument(metavar="LOG", help="Name of the log: broker-a.")]
+REPLICA_HELP = "Name of the replica (broker-a-0), or its id."
 AcceptLoss = Annotated[
     bool,
     typer.Option(
-        "--accept-loss", help="Go on without the replicas that are away, and what only they have."
+        "--accept-loss", help="Proceed without unreachable replicas and the records only they have."
     ),
 ]
 
 
 @app.command("list")
 def list_logs(as_json: AsJson = False, nameservers: Nameservers = DEFAULT_NAMESERVERS) -> None:
-    """List logs: who leads each, and how many of its copies are in sync and alive."""
+    """List logs with their leaders, and how many of their copies are in sync and alive."""
 
     async def work(cluster: "Cluster") -> "list[LogDescription]":
         return list(await cluster.admin.logs.list())
@@ -85,20 +85,20 @@ def describe(
 @app.command()
 def copies(
     log: LogName,
-    count: Annotated[int, typer.Argument(metavar="COPIES", min=1, max=7, help="How many.")],
+    count: Annotated[int, typer.Argument(metavar="COPIES", min=1, max=7, help="Number of copies.")],
     stays: Annotated[
         str,
         typer.Option(
             "--stays",
             metavar="REPLICA",
             show_default=False,
-            help="The one that stays when there are fewer; by default whichever leads.",
+            help="Replica to keep when the number falls (default: the leader).",
         ),
     ] = "",
     as_json: AsJson = False,
     nameservers: Nameservers = DEFAULT_NAMESERVERS,
 ) -> None:
-    """Ask for more or fewer copies; the leader makes the change when nothing is lost by it."""
+    """Change the number of copies; the leader does so once no message is lost by it."""
 
     async def work(cluster: "Cluster") -> "LogDescription":
         chosen = (await cluster.admin.logs.describe(log)).replica(stays).id if stays else ""
@@ -115,7 +115,7 @@ def elect(
     as_json: AsJson = False,
     nameservers: Nameservers = DEFAULT_NAMESERVERS,
 ) -> None:
-    """Have the copies elect a leader anew.
+    """Make the copies elect a leader again.
 
     If too many copies are lost, an election cannot complete: --accept-loss completes it with the
     copies that have reported. It chooses an undamaged copy if there is one, and among several the
@@ -124,8 +124,10 @@ def elect(
 
     async def work(cluster: "Cluster") -> "tuple[LogDescription, LogDescription]":
         found = await cluster.admin.logs.describe(log)
-        # The loop stands still while somebody thinks; it has nothing else to do.
-        confirm(price(found) if accept_loss else f"Begin an election of log {log}?", yes=yes)
+        # The prompt blocks the event loop, which has no other work.
+        confirm(
+            loss_question(found) if accept_loss else f"Start an election of log {log}?", yes=yes
+        )
         return found, await cluster.admin.logs.elect(
             log, accept_loss=accept_loss, expected_version=found.version
         )
@@ -144,7 +146,7 @@ def adopt(
         typer.Option(
             metavar="ID,ID,...",
             show_default=False,
-            help="The replicas that count, when none of them remembers who they were.",
+            help="Replicas in sync, if no replica knows its group any more.",
         ),
     ] = "",
     accept_loss: AcceptLoss = False,
@@ -152,7 +154,7 @@ def adopt(
     as_json: AsJson = False,
     nameservers: Nameservers = DEFAULT_NAMESERVERS,
 ) -> None:
-    """Let a frozen log go on, after etcd was restored from a backup."""
+    """Resume a frozen log after etcd was restored from a backup."""
     chosen = [each.strip() for each in in_sync.split(",") if each.strip()]
     confirm(f"Adopt log {log} as its replicas know it?", yes=yes)
 
@@ -168,12 +170,12 @@ def replace(
     leaves: Annotated[str, typer.Argument(metavar="OLD", help=REPLICA_HELP)],
     joins: Annotated[str, typer.Argument(metavar="NEW", help=REPLICA_HELP)],
     withdraw: Annotated[
-        bool, typer.Option("--withdraw", help="Do not ask for it any more.")
+        bool, typer.Option("--withdraw", help="Withdraw an earlier request.")
     ] = False,
     as_json: AsJson = False,
     nameservers: Nameservers = DEFAULT_NAMESERVERS,
 ) -> None:
-    """Ask for NEW in the place of OLD; the leader makes the change when nothing is lost by it."""
+    """Replace OLD by NEW; the leader does so once no message is lost by it."""
 
     async def work(cluster: "Cluster") -> "LogDescription":
         found = await cluster.admin.logs.describe(log)
@@ -183,9 +185,11 @@ def replace(
     show(with_cluster(nameservers, work), as_json=as_json)
 
 
-def price(log: "LogDescription") -> str:
-    """What a forced election may cost, and the question whether to pay it."""
-    told = [f"{each.name} {reported(each)}" for each in log.replicas if each.reported is not None]
+def loss_question(log: "LogDescription") -> str:
+    """Return the possible losses of a forced election, and the question whether to accept them."""
+    reports = [
+        f"{each.name} {reported(each)}" for each in log.replicas if each.reported is not None
+    ]
     silent = [each.name for each in log.in_sync if each.reported is None]
     lost = (
         f"Records that only {', '.join(silent)} may have are lost, acknowledged messages too."
@@ -193,14 +197,14 @@ def price(log: "LogDescription") -> str:
         else "All copies have reported."
     )
     return (
-        f"Log {log.name}: {'; '.join(told) or 'no copy has reported its records'}. An undamaged "
+        f"Log {log.name}: {'; '.join(reports) or 'no copy has reported its records'}. An undamaged "
         f"copy is elected if there is one, among several the one with the most records. {lost} "
         "Elect it?"
     )
 
 
 def reported(replica: "ReplicaDescription") -> str:
-    """The report of a copy in an election, as text."""
+    """Return the report of a copy in an election, as text."""
     epoch, end = replica.reported or (0, 0)
     damage = ", and is damaged" if replica.reported_damaged else ""
     doubt = "" if replica.reported_sound else ", and may lack records it acknowledged"
@@ -208,13 +212,13 @@ def reported(replica: "ReplicaDescription") -> str:
 
 
 def result_of_election(before: "LogDescription", after: "LogDescription") -> str:
-    """The copy that an election with an accepted loss has chosen, and the records that are lost."""
+    """Return which copy a forced election has chosen, and which records are lost."""
     leader = after.leader
     chosen = next((each for each in before.replicas if leader and each.id == leader.id), None)
     if chosen is None or chosen.reported is None:
-        return f"log {after.name}: another election has begun since"
+        return f"log {after.name}: another election has started since"
     lost = [
-        f"records of {each.name}, which {reported(each)}, behind {chosen.reported[1]}"
+        f"records of {each.name}, which {reported(each)}, after {chosen.reported[1]}"
         for each in before.replicas
         if each.reported is not None and each.reported > chosen.reported
     ]
@@ -231,19 +235,25 @@ def show(
     *,
     as_json: bool,
 ) -> None:
-    """Args: log; standings: what its copies say themselves, None when they were not asked."""
-    told = standings or {}
+    """Print a log.
+
+    Args:
+        log: the log.
+        standings: status reports of its copies; None if the copies were not asked.
+        as_json: print JSON.
+    """
+    reports = standings or {}
     if as_json:
-        print_json(log_json(log, told))
+        print_json(log_json(log, reports))
         return
     print(f"log {log.name}: {state(log)}")
     print(f"  epoch {log.epoch}, {log.quorum} of {len(log.in_sync)} copies commit a message")
     if log.losses:
-        print(f"  a loss was accepted {log.losses} times")
+        print(f"  losses accepted: {log.losses}")
     if 0 < len(log.in_sync) != log.copies:
-        kept = f", of them {log.stays}" if log.stays else ""
-        print(f"  it is to have {log.copies} copies in sync{kept}")
-    for sentence in wishes(log):
+        kept = f"; {log.stays} is kept" if log.stays else ""
+        print(f"  requested number of copies in sync: {log.copies}{kept}")
+    for sentence in pending_requests(log):
         print(f"  {sentence}")
     print_table(
         ("REPLICA", "ID", "IS", "ADDRESS", "RACK", "LOG ENDS AT"),
@@ -254,33 +264,33 @@ def show(
                 role(each),
                 each.address or "AWAY",
                 each.rack or None,
-                ends_at(each, told.get(each.id)),
+                ends_at(each, reports.get(each.id)),
             )
             for each in log.replicas
         ),
         empty="  it has no replicas",
     )
     if standings is not None and log.has_copies:
-        for sentence in troubles(log, told):
+        for sentence in troubles(log, reports):
             print(sentence)
 
 
-def wishes(log: "LogDescription") -> Iterator[str]:
-    """What was asked for and has not happened, and what it waits for."""
+def pending_requests(log: "LogDescription") -> Iterator[str]:
+    """Yield requested changes that are not made yet, and the reason for each delay."""
     known = {each.id: each for each in log.replicas}
     for leaves, joins in log.moves:
         new, old = (known[each].name if each in known else each for each in (joins, leaves))
         if new == old:
             new, old = f"{new} ({joins})", f"the former one ({leaves})"
-        yield f"{new} is to take the place of {old}"
+        yield f"{new} is to replace {old}"
         if joins in known and not known[joins].address:
-            yield f"... and {new} is AWAY: start it"
-    if (log.moves or len(log.in_sync) != log.copies) and is_unled(log):
-        yield "... once there is a leader, who makes the change"
+            yield f"... but {new} is AWAY: start it"
+    if (log.moves or len(log.in_sync) != log.copies) and lacks_leader(log):
+        yield "... which the leader does, once there is one"
 
 
-def is_unled(log: "LogDescription") -> bool:
-    """Whether nobody leads now, or who does is away."""
+def lacks_leader(log: "LogDescription") -> bool:
+    """Return whether the log has no leader, or its leader is not reachable."""
     return log.leader is None or log.leader.address is None
 
 
@@ -291,7 +301,7 @@ def ends_at(replica: "ReplicaDescription", standing: "ReplicaStanding | None") -
 
 
 def troubles(log: "LogDescription", standings: "Mapping[str, ReplicaStanding]") -> Iterator[str]:
-    """What is wrong with each copy: how far behind it is, and why it is, or does not count."""
+    """Yield the problems of each copy: how far it is behind, and why, or why it does not count."""
     others = next((each.others for each in standings.values() if each.leads), {})
     names = {each.id: each.name for each in log.replicas}
     waits = {joins: names.get(leaves, leaves) for leaves, joins in log.moves}
@@ -300,7 +310,7 @@ def troubles(log: "LogDescription", standings: "Mapping[str, ReplicaStanding]") 
         if each.halted:
             found.append(f"HALTED: {each.halted}; rescue its records, then empty its store")
         elif not each.address:
-            found.append("its process is away")
+            found.append("its process is not running")
         elif standing is None:
             found.append("it does not answer")
         elif standing.trouble:
@@ -308,7 +318,7 @@ def troubles(log: "LogDescription", standings: "Mapping[str, ReplicaStanding]") 
         if lag is not None and lag.bytes and (lag.seconds or 0) >= BEHIND_SECONDS:
             found.append(f"{for_humans(lag.bytes)} behind, for {lag.seconds or 0:.0f} s")
         if each.id in waits:
-            found.append(f"it is to take the place of {waits[each.id]} and does not count yet")
+            found.append(f"it is to replace {waits[each.id]} and does not count yet")
         elif not each.in_sync:
             found.append("a learner: it does not count")
         if found:
@@ -323,9 +333,9 @@ def state(log: "LogDescription") -> str:
     if log.held:
         return f"HELD: the election waits for an operator: {log.held}"
     if log.leader is None:
-        return "WITHOUT LEADER: an election is on"
+        return "WITHOUT LEADER: an election is in progress"
     if log.leader.address is None:
-        others = "" if len(log.in_sync) == 1 else ", and too few others are there to elect one"
+        others = "" if len(log.in_sync) == 1 else ", and too few other copies to elect a leader"
         return f"WITHOUT LEADER: {log.leader.name} is away{others}"
     return "led" if log.confirmed else "led, nothing committed in this epoch yet"
 
@@ -341,7 +351,7 @@ def role(replica: "ReplicaDescription") -> str:
 def log_json(
     log: "LogDescription", standings: "Mapping[str, ReplicaStanding] | None" = None
 ) -> dict[str, Any]:
-    told = standings or {}
+    reports = standings or {}
     return {
         "log": log.name,
         "version": log.version,
@@ -361,7 +371,7 @@ def log_json(
                 "reported": list(each.reported) if each.reported else None,
                 "reported_damaged": each.reported_damaged,
                 "halted": each.halted,
-                "standing": asdict(told[each.id]) if each.id in told else None,
+                "standing": asdict(reports[each.id]) if each.id in reports else None,
             }
             for each in log.replicas
         ],

@@ -1,4 +1,4 @@
-"""`rockoon message`: stored messages by key or id, and who has consumed them.
+"""`rockoon message`: finds stored messages by key or id, and shows which groups consumed them.
 
 orders@broker-a:0  offset 42
   id        7F00000100002A139A5500000000 (offset id 7F00...)
@@ -12,21 +12,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rockoon.cli.arguments import parse_duration, parse_time
+from rockoon.cli.arguments import parse_moment
 from rockoon.cli.failures import FAILED, complain
 from rockoon.cli.output import for_humans, local_time, print_json, print_wrapped
 from rockoon.cli.session import DEFAULT_NAMESERVERS, AsJson, Nameservers, with_cluster
-from rockoon_core.clock import wall_clock_ms
 
 if TYPE_CHECKING:
     from rockoon.admin.stored_messages import FoundMessages, Reader
     from rockoon.cluster import Cluster
     from rockoon.message import Message
 
-    # Who has read a message, or why nobody can say.
+    # Readers of a message, or the error that kept them from being read.
     Readers = list[Reader] | Exception
 
-app = typer.Typer(no_args_is_help=True, help="Look stored messages up, by key or id.")
+app = typer.Typer(no_args_is_help=True, help="Find stored messages by key or id.")
 
 BODY_BYTES_SHOWN = 400
 
@@ -35,15 +34,15 @@ BODY_BYTES_SHOWN = 400
 def get(
     message_id: Annotated[
         str,
-        typer.Argument(metavar="ID", help="An offset id, or the id that its producer's SDK made."),
+        typer.Argument(metavar="ID", help="Offset id, or the id from the producer's SDK."),
     ],
     topic: Annotated[
-        str, typer.Option(metavar="NAME", help="Where to look for a producer's id (default: all).")
+        str, typer.Option(metavar="NAME", help="Topic to search for an SDK's id (default: all).")
     ] = "",
     as_json: AsJson = False,
     nameservers: Nameservers = DEFAULT_NAMESERVERS,
 ) -> None:
-    """Show a message, and which groups have consumed it."""
+    """Show a message and the groups that have consumed it."""
 
     async def work(cluster: "Cluster") -> "FoundMessages":
         return await cluster.admin.messages.get(message_id, topic=topic)
@@ -55,30 +54,30 @@ def get(
 def query(
     topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Name of the topic.")],
     key: Annotated[
-        str | None, typer.Option(metavar="KEY", help="One of the keys= its producer gave it.")
+        str | None, typer.Option(metavar="KEY", help="One of the message's keys=.")
     ] = None,
     unique_id: Annotated[
-        str | None, typer.Option("--id", metavar="ID", help="The id its producer's SDK made.")
+        str | None, typer.Option("--id", metavar="ID", help="The id from the producer's SDK.")
     ] = None,
     begin: Annotated[
         str | None,
-        typer.Option("--from", metavar="TIME|DURATION", help="Not stored before (2h: ago)."),
+        typer.Option("--from", metavar="TIME|DURATION", help="Stored at or after (2h: ago)."),
     ] = None,
     end: Annotated[
-        str | None, typer.Option("--to", metavar="TIME|DURATION", help="Not stored after.")
+        str | None, typer.Option("--to", metavar="TIME|DURATION", help="Stored at or before.")
     ] = None,
     max_messages: Annotated[
-        int, typer.Option("--max", min=1, max=1024, metavar="N", help="The newest N.")
+        int, typer.Option("--max", min=1, max=1024, metavar="N", help="Show the newest N.")
     ] = 32,
     as_json: AsJson = False,
     nameservers: Nameservers = DEFAULT_NAMESERVERS,
 ) -> None:
-    """Find a topic's messages by key or id, the newest first; exit status 1 when unsure of more."""
+    """Find a topic's messages by key or id, newest first; exit status 1 if some may be missing."""
     wanted = unique_id if key is None else key
     if wanted is None or (key is not None and unique_id is not None):
-        raise typer.BadParameter("say either --key or --id")
-    begin_ms = 0 if begin is None else moment_ms(begin, "--from")
-    end_ms = 0 if end is None else moment_ms(end, "--to")
+        raise typer.BadParameter("use either --key or --id")
+    begin_ms = 0 if begin is None else parse_moment(begin, "--from")
+    end_ms = 0 if end is None else parse_moment(end, "--to")
 
     async def work(cluster: "Cluster") -> "FoundMessages":
         return await cluster.admin.messages.query(
@@ -90,27 +89,8 @@ def query(
             max_messages=max_messages,
         )
 
-    hint = "Messages are found by what their producer gave as keys=; its key= only orders them."
+    hint = "Messages are found by keys=, set by their producer; key= only selects the queue."
     show(nameservers, work, as_json=as_json, hint=hint if unique_id is None else "")
-
-
-def moment_ms(text: str, option: str) -> int:
-    """Epoch milliseconds of a time, or of a duration before now.
-
-    Raises:
-        typer.BadParameter: it is neither.
-    """
-    try:
-        return wall_clock_ms() - parse_duration(text)
-    except typer.BadParameter:
-        pass
-    try:
-        return parse_time(text)
-    except typer.BadParameter:
-        raise typer.BadParameter(
-            f"{text!r} is neither a time (2026-01-31T12:00) nor a duration before now (2h)",
-            param_hint=option,
-        ) from None
 
 
 def show(
@@ -120,13 +100,13 @@ def show(
     as_json: bool,
     hint: str = "",
 ) -> None:
-    """Look up, print, and end with status 1 when there may be more.
+    """Find and print messages; exit with status 1 if some may be missing.
 
     Args:
-        nameservers: where the cluster is.
-        work: the look-up.
-        as_json: for programs.
-        hint: what to say when nothing is found.
+        nameservers: addresses of the cluster.
+        work: the search.
+        as_json: print JSON.
+        hint: printed if no message is found.
     """
     from rockoon.errors import RockoonError
 
@@ -135,42 +115,42 @@ def show(
         try:
             return found, list(await cluster.admin.messages.readers(found.messages))
         except RockoonError as error:
-            # Who has read it is good to know, but not what was asked.
+            # Readers are additional information: the message is shown without them.
             return found, [error] * len(found.messages)
 
-    found, stories = with_cluster(nameservers, session)
+    found, all_readers = with_cluster(nameservers, session)
     if as_json:
-        print_json(found_json(found, stories))
+        print_json(found_json(found, all_readers))
     else:
         if not found.messages:
-            print("No such message was found.")
+            print("No message was found.")
             if hint:
                 print(hint)
-        for number, (message, readers) in enumerate(zip(found.messages, stories, strict=True)):
+        for number, (message, readers) in enumerate(zip(found.messages, all_readers, strict=True)):
             if number:
                 print()
             show_message(message, readers)
-    for sentence in doubts(found):
+    for sentence in missing_reasons(found):
         complain(sentence)
     raise typer.Exit(0 if found.whole else FAILED)
 
 
-def doubts(found: "FoundMessages") -> Iterator[str]:
-    """Why there may be more."""
+def missing_reasons(found: "FoundMessages") -> Iterator[str]:
+    """Yield the reasons why messages may be missing from the result."""
     for broker, reason in sorted(found.unsearched.items()):
         yield f"{broker} may have more: {reason}"
     for broker, error in sorted(found.errors.items()):
-        yield f"{broker} may have more, it did not answer: {error}"
+        yield f"{broker} may have more: it did not answer: {error}"
 
 
 def show_message(message: "Message", readers: "Readers") -> None:
     typer.secho(f"{message.queue}  offset {message.queue_offset}", bold=True)
-    for heading, sentence in told(message, readers):
+    for heading, sentence in message_lines(message, readers):
         print_wrapped(f"  {heading:<10}", sentence)
 
 
-def told(message: "Message", readers: "Readers") -> Iterator[tuple[str, str]]:
-    """Headings and sentences about one message."""
+def message_lines(message: "Message", readers: "Readers") -> Iterator[tuple[str, str]]:
+    """Yield headings and sentences about a message."""
     yield "id", f"{message.message_id} (offset id {message.offset_message_id})"
     born_at, stored_at = (":".join(map(str, at)) for at in (message.born_host, message.store_host))
     yield "sent", f"{local_time(message.born_timestamp_ms)} from {born_at}"
@@ -191,19 +171,19 @@ def told(message: "Message", readers: "Readers") -> Iterator[tuple[str, str]]:
     if isinstance(readers, Exception):
         yield "read by", f"unknown: {readers}"
     elif not readers:
-        yield "read by", "no group has begun to read its queue"
+        yield "read by", "no group reads its queue yet"
     else:
         for number, reader in enumerate(readers):
-            yield "" if number else "read by", what_became(reader)
+            yield "" if number else "read by", reader_text(reader)
 
 
-def what_became(reader: "Reader") -> str:
+def reader_text(reader: "Reader") -> str:
     progress = reader.progress
     whose = f"{reader.group} ({progress.member})" if progress.member else reader.group
     if not reader.consumed:
         return f"{whose}: not yet, committed offset {progress.offset}"
     if reader.began_behind:
-        return f"{whose}: passed over, it began at offset {progress.start_offset}"
+        return f"{whose}: skipped, it started at offset {progress.start_offset}"
     return f"{whose}: consumed, committed offset {progress.offset}"
 
 
@@ -218,22 +198,22 @@ def body_text(message: "Message") -> str:
     try:
         body = message.body
     except RockoonError as error:
-        return f"cannot be shown: {error}"
+        return f"cannot be decoded: {error}"
     size = for_humans(len(body))
     part = body[:BODY_BYTES_SHOWN]
     more = " ..." if len(body) > len(part) else ""
-    # A cut may go through a character; anything else that is no text shows in hex.
+    # The cut may split a character; any other invalid text is shown in hex.
     text = part.decode(errors="ignore" if more else "replace")
     if "\ufffd" in text or not text.replace("\n", " ").replace("\t", " ").isprintable():
         return f"{size}, hex {part.hex()}{more}"
     return f"{size}: {text}{more}" if body else "empty"
 
 
-def found_json(found: "FoundMessages", stories: "Sequence[Readers]") -> dict[str, Any]:
+def found_json(found: "FoundMessages", all_readers: "Sequence[Readers]") -> dict[str, Any]:
     return {
         "messages": [
             message_json(message, readers)
-            for message, readers in zip(found.messages, stories, strict=True)
+            for message, readers in zip(found.messages, all_readers, strict=True)
         ],
         "whole": found.whole,
         "unsearched": dict(found.unsearched),
@@ -245,10 +225,10 @@ def found_json(found: "FoundMessages", stories: "Sequence[Readers]") -> dict[str
 def message_json(message: "Message", readers: "Readers") -> dict[str, Any]:
     from rockoon.cli.consume import fields_of
 
-    said = fields_of(message)
+    fields = fields_of(message)
     if isinstance(readers, Exception):
-        return said | {"readers": None, "readers_unknown_because": str(readers)}
-    return said | {
+        return fields | {"readers": None, "readers_unknown_because": str(readers)}
+    return fields | {
         "readers": [
             {
                 "group": reader.group,

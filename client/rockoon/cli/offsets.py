@@ -1,4 +1,4 @@
-"""`rockoon offsets`: show, why, reset, undo, export, import."""
+"""`rockoon offsets`: shows, explains, resets, exports and imports progress of groups."""
 
 import getpass
 import sys
@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rockoon.cli.arguments import parse_queue
-from rockoon.cli.confirmed_reset import WantedReset
 from rockoon.cli.failures import CommandError
 from rockoon.cli.lag import lag_json, show_lag
 from rockoon.cli.output import local_time, print_json, print_table
-from rockoon.cli.reset_target import read_target
+from rockoon.cli.resets import OperatorReset, read_target
 from rockoon.cli.session import (
     DEFAULT_NAMESERVERS,
     AsJson,
@@ -47,12 +46,12 @@ Format = Annotated[
     typer.Option(
         "--format",
         metavar="jsonl|rocketmq",
-        help="jsonl: everything; rocketmq: a broker's consumerOffset.json (default with --broker).",
+        help="jsonl: all fields; rocketmq: a broker's consumerOffset.json (default with --broker).",
     ),
 ]
-Broker = Annotated[str, typer.Option(metavar="NAME", help="Whose queues, with --format rocketmq.")]
+Broker = Annotated[str, typer.Option(metavar="NAME", help="Broker, for --format rocketmq.")]
 Operator = Annotated[
-    str, typer.Option(metavar="TEXT", help="Who and why, for the record (default: your login).")
+    str, typer.Option(metavar="TEXT", help="Name and reason, for the record (default: login).")
 ]
 
 
@@ -82,7 +81,7 @@ def why(
     as_json: AsJson = False,
     nameservers: Nameservers = DEFAULT_NAMESERVERS,
 ) -> None:
-    """Explain where a group started on each queue, and where it is now."""
+    """Explain at which offset a group started on each queue, and show its current offset."""
 
     async def work(cluster: "Cluster") -> "list[QueueStory]":
         return await cluster.admin.why(group, topic)
@@ -98,9 +97,9 @@ def why(
 def reset(
     group: Group,
     topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Name of the topic.")],
-    to_earliest: Annotated[bool, typer.Option("--to-earliest", help="The oldest message.")] = False,
+    to_earliest: Annotated[bool, typer.Option("--to-earliest", help="Oldest message.")] = False,
     to_latest: Annotated[
-        bool, typer.Option("--to-latest", help="The end: only messages sent later.")
+        bool, typer.Option("--to-latest", help="End of the queue: only messages sent later.")
     ] = False,
     to_offset: Annotated[
         int | None, typer.Option(metavar="OFFSET", help="This offset on every queue.")
@@ -109,15 +108,15 @@ def reset(
         str | None, typer.Option(metavar="TIME", help="First message stored at or after a time.")
     ] = None,
     shift: Annotated[
-        int | None, typer.Option(metavar="N", help="N messages forward; with a negative N, back.")
+        int | None, typer.Option(metavar="N", help="N messages forward; back if N is negative.")
     ] = None,
     by_duration: Annotated[
         str | None,
-        typer.Option(metavar="DURATION", help="First message stored within this time, as 2h."),
+        typer.Option(metavar="DURATION", help="First message stored within this time (2h)."),
     ] = None,
     from_file: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Offsets by queue, as `offsets export` writes them."),
+        typer.Option(metavar="FILE", help="Offsets by queue, in the format of `offsets export`."),
     ] = None,
     queue: Annotated[
         list[str] | None,
@@ -127,16 +126,16 @@ def reset(
         str,
         typer.Option(metavar="NAME", help="Only this member's own progress (default: all)."),
     ] = "",
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan, do nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show the plan.")] = False,
     operator: Operator = "",
     yes: Yes = False,
     as_json: AsJson = False,
     nameservers: Nameservers = DEFAULT_NAMESERVERS,
 ) -> None:
-    """Move a group on a topic: shows the plan, asks, applies it.
+    """Move a group's offsets on a topic: shows the plan, asks, applies it.
 
-    With --yes there is no plan: the reset moves the group from its current offsets, also while it
-    reads, and prints from where to where each queue was moved.
+    With --yes there is no plan: the reset starts from the current offsets, also while the group
+    reads, and prints the old and the new offset of each queue.
     """
     target = read_target(
         topic,
@@ -155,7 +154,7 @@ def reset(
 
         queues = [MessageQueue(topic, *each) for each in named]
         who = "" if dry_run else operator or login()
-        wanted = WantedReset(cluster, group, topic, target, queues, member, who)
+        wanted = OperatorReset(cluster, group, topic, target, queues, member, who)
         show = None if as_json else show_plan
         return await wanted.carry_out(yes=yes, dry_run=dry_run, show=show)
 
@@ -164,19 +163,19 @@ def reset(
         print_json(plan_json(plan))
     elif plan.applied:
         show_plan(plan)
-        print(f"done; `rockoon offsets undo {plan.reset_id}` puts it back")
+        print(f"done; to revert: `rockoon offsets undo {plan.reset_id}`")
 
 
 @app.command()
 def undo(
     reset_id: Annotated[
-        str, typer.Argument(metavar="RESET_ID", help="Id of the reset, as `reset` printed it.")
+        str, typer.Argument(metavar="RESET_ID", help="Id of the reset, printed by `reset`.")
     ],
     operator: Operator = "",
     as_json: AsJson = False,
     nameservers: Nameservers = DEFAULT_NAMESERVERS,
 ) -> None:
-    """Undo a reset: put back the offsets that it replaced."""
+    """Undo a reset: restore the offsets that it replaced."""
 
     async def work(cluster: "Cluster") -> "ResetPlan":
         return await cluster.admin.undo_reset(reset_id, operator or login())
@@ -186,7 +185,7 @@ def undo(
         print_json(plan_json(plan))
         return
     show_plan(plan)
-    print("undone: progress is in the column FROM again")
+    print("undone: the offsets in column FROM are restored")
 
 
 @app.command("export")
@@ -212,11 +211,11 @@ def export_offsets(
 
         reply = await cluster.admin.export_offsets(wanted, group=group, broker=broker)
         if not reply.entries:
-            # Of a broker that is gone there may be progress, so it need not be in the routes.
+            # A removed broker may still have progress, so it need not be in the routes.
             if broker and cluster.routes.broker(broker) is None:
                 raise BrokerNotFound(broker=broker)
             if group:
-                # Nothing is known of it: does it exist?
+                # No progress: fail if the group does not exist.
                 await cluster.admin.get_group(group)
         return reply
 
@@ -235,22 +234,22 @@ def import_offsets(
         Path,
         typer.Argument(
             metavar="FILE",
-            help="What `export` wrote, or a broker's consumerOffset.json; - is standard input.",
+            help="Output of `export`, or a broker's consumerOffset.json; - is standard input.",
         ),
     ],
     form: Format = None,
     broker: Broker = "",
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show what would be taken, do nothing.")
+        bool, typer.Option("--dry-run", help="Show what would be imported, change nothing.")
     ] = False,
     overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Also replace progress that is stored already.")
+        bool, typer.Option("--overwrite", help="Also replace progress that exists already.")
     ] = False,
     operator: Operator = "",
     as_json: AsJson = False,
     nameservers: Nameservers = DEFAULT_NAMESERVERS,
 ) -> None:
-    """Import progress from a file, RocketMQ's too."""
+    """Import progress from a file, also from RocketMQ's consumerOffset.json."""
     wanted = export_format(form, broker)
     if str(file) == "-" and sys.stdin is None:
         raise CommandError("standard input is closed")
@@ -267,7 +266,7 @@ def import_offsets(
         )
 
     reply = with_cluster(nameservers, work)
-    # Offset services before these counts reported every entry.
+    # Offset services without these counts list every entry in their reply.
     imported = max(reply.imported_count, len(reply.imported))
     skipped = max(reply.skipped_count, len(reply.skipped))
     if as_json:
@@ -291,7 +290,7 @@ def import_offsets(
 
 
 def show_rest(count: int) -> None:
-    """Say how many entries of an import the reply does not list."""
+    """Print how many entries of an import the reply does not list."""
     if count > 0:
         print(f"... and {count} more")
 
@@ -303,27 +302,27 @@ def export_format(form: str | None, broker: str) -> "ExportFormat":
     if form not in ("jsonl", "rocketmq"):
         raise typer.BadParameter(f"{form!r} is neither jsonl nor rocketmq", param_hint="--format")
     if form == "rocketmq" and not broker:
-        raise typer.BadParameter("--format rocketmq needs --broker: the file is one broker's")
+        raise typer.BadParameter("--format rocketmq needs --broker: the file is for one broker")
     return pb.ROCKETMQ if form == "rocketmq" else pb.JSON_LINES
 
 
 def login() -> str:
-    """Who is at the keyboard, for the record."""
+    """Return the login name of the operator, for the record."""
     try:
         return getpass.getuser()
     except (OSError, KeyError):
-        raise CommandError("this user has no name: say who you are with --operator") from None
+        raise CommandError("cannot determine your login name: use --operator") from None
 
 
 def show_plan(plan: "ResetPlan") -> None:
     """Print a reset that is planned, applied or undone."""
     state = "undone" if plan.undone else "applied" if plan.applied else "planned"
     print(f"reset {plan.reset_id} of group {plan.group} on topic {plan.topic}: {state}\n")
-    show_steps(plan.steps, empty="There is nothing to move.")
+    show_steps(plan.steps, empty="No queue has to be moved.")
     again = -sum(step.messages for step in plan.steps if step.messages < 0)
     skipped = sum(step.messages for step in plan.steps if step.messages > 0)
     if not plan.undone:
-        # Since a reset that is undone, the group may have read.
+        # After an undo the counts may be wrong: the group may have read since the reset.
         print(f"{again} messages will be read again, {skipped} will be skipped; ", end="")
     print(f"{plan.live_members} live members {'were' if plan.applied else 'will be'} notified")
 
@@ -332,11 +331,11 @@ def show_steps(steps: "list[ResetStep] | Any", *, empty: str) -> None:
     def row(step: "ResetStep") -> tuple[Any, ...]:
         ref = step.queue
         before = step.from_offset if step.HasField("from_offset") else None
-        remark = "moved to the queue's nearest end" if step.clamped else ""
+        remark = "limited to the queue's range" if step.clamped else ""
         ends: str | None = f"{step.min_offset}..{step.max_offset}"
         if step.creates_queue:
             remark = f"creates the queue {remark}".strip()
-            # A dry run cannot know the ends of a queue that does not exist.
+            # A dry run does not know the range of a queue that does not exist yet.
             ends = ends if step.max_offset else None
         messages = f"{step.messages:+d}" if before is not None else None
         remark = f"{step.member} {remark}".strip()

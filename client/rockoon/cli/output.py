@@ -1,4 +1,4 @@
-"""Tables for people, JSON for programs."""
+"""Output of commands: tables and sentences for people, JSON for programs."""
 
 import datetime
 import json
@@ -6,19 +6,22 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-# Where there is no terminal to fit into, nothing is cut or wrapped.
+if TYPE_CHECKING:
+    from rockoon_proto.v1.offset_pb2 import QueueRef
+
+# Without a terminal, lines are neither cut nor wrapped.
 PIPE_COLUMNS = 4096
 
 
 def print_json(value: object) -> None:
-    """One JSON document."""
+    """Print one JSON document."""
     print(json.dumps(value, indent=2, ensure_ascii=False))
 
 
 def print_json_line(value: object) -> None:
-    """One JSON document on one line, for streams of them."""
+    """Print one JSON document on one line, for streams of documents."""
     print(json.dumps(value, ensure_ascii=False))
 
 
@@ -29,11 +32,11 @@ def print_table(
     empty: str,
     numbers: Iterable[str] = (),
 ) -> None:
-    """A table, or one sentence when there is nothing to show.
+    """Print a table, or one sentence if there are no rows.
 
     Args:
         columns: headings.
-        rows: cells; None shows as "-".
+        rows: cells; None is shown as "-".
         empty: the sentence.
         numbers: headings of the columns to align right.
     """
@@ -46,15 +49,15 @@ def print_table(
     from rich.table import Table
     from rich.text import Text
 
-    # Two spaces between columns: what people look at daily should fit into 80 columns.
+    # Two spaces between columns, so that the common tables fit into 80 columns.
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
     right = set(numbers)
     for heading in columns:
         table.add_column(heading, justify="right" if heading in right else "left", no_wrap=True)
     for line in lines:
-        # Text, not markup: a topic may be called anything.
+        # Text, not markup: names of topics may contain brackets.
         table.add_row(*map(Text, line))
-    # At its own width, however narrow the terminal: half an address helps nobody.
+    # Full width, however narrow the terminal: a truncated address is useless.
     console = Console(width=PIPE_COLUMNS, highlight=False)
     with console.capture() as drawn:
         console.print(table)
@@ -62,7 +65,7 @@ def print_table(
 
 
 def print_wrapped(heading: str, sentence: str) -> None:
-    """A sentence beside its heading, wrapped to a terminal, in one line elsewhere."""
+    """Print a sentence next to its heading, wrapped at the width of a terminal."""
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else PIPE_COLUMNS
     room = max(width - len(heading), 20)
     lines = textwrap.wrap(sentence, room, break_on_hyphens=False) or [""]
@@ -86,13 +89,18 @@ def local_time(epoch_ms: int | None) -> str | None:
     return moment.isoformat(timespec="seconds")
 
 
+def queue_text(queue: "QueueRef") -> str:
+    """Return a queue in the form "orders@broker-a:3"."""
+    return f"{queue.topic}@{queue.broker}:{queue.queue_id}"
+
+
 def counted(number: int, noun: str) -> str:
-    """A number with its noun, "1 line" or "2 lines"."""
+    """Return a number with its noun: "1 line" or "2 lines"."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def for_humans(byte_count: int) -> str:
-    """A size with a binary unit."""
+    """Return a size with a binary unit."""
     size = float(byte_count)
     for unit in ("B", "KiB", "MiB", "GiB"):
         if size < 1024:
@@ -102,7 +110,7 @@ def for_humans(byte_count: int) -> str:
 
 
 def duration(milliseconds: int | None) -> str | None:
-    """A duration in its largest fitting unit; None for none."""
+    """Return a duration in its largest fitting unit; None for None."""
     if milliseconds is None:
         return None
     if milliseconds < 1000:

@@ -1,4 +1,4 @@
-"""`rockoon produce`: a message for every line."""
+"""`rockoon produce`: sends each line as a message."""
 
 import json
 import sys
@@ -24,23 +24,23 @@ if TYPE_CHECKING:
     from rockoon.producer.producer import Producer
     from rockoon.producer.receipt import Receipt
 
-# Between two looks at what was acknowledged. The producer's own buffer bounds what is on its way.
+# Lines between two checks of receipts. The producer's buffer bounds the messages in flight.
 LINES_PER_TURN = 1_000
 UNANSWERED_BYTES_MAX = 4 << 20
 
 
 @dataclass(slots=True)
 class Tally:
-    """What became of the lines."""
+    """Counts of a `produce` run."""
 
     sent: int = 0
     acknowledged: int = 0
     failed: int = 0
     first_failure: str = ""
     empty_lines: int = 0
-    """Number of lines without a byte; they are not sent."""
+    """Number of empty lines, which are not sent."""
     trouble: str = ""
-    """Why reading stopped before the end."""
+    """Why reading stopped before the end; else empty."""
     line_number: int = 0
     interrupted: bool = False
     seconds: float = 0.0
@@ -73,7 +73,7 @@ class Tally:
 
 @dataclass(frozen=True, slots=True)
 class LineMessage:
-    """The message of one line; its fields are arguments of `Producer.send`."""
+    """Message of one line; the fields are arguments of `Producer.send`."""
 
     body: bytes
     ordering_key: str | None = None
@@ -95,15 +95,15 @@ class LineMessage:
 
 @dataclass(frozen=True, slots=True)
 class LineReader:
-    """Makes a message of each line.
+    """Converts each line to a message.
 
     Args:
-        key, tag: of every message; None: none.
+        key, tag: of every message; None for no key or tag.
         properties: of every message.
-        key_field: the key is this field of the JSON object on each line; None: `key`.
+        key_field: name of the field of the JSON object on each line that has the key; None: `key`.
         tag_field: likewise for the tag.
-        are_messages: each line is a message as `rockoon consume --json` prints it.
-        delay: when consumers get the messages: the argument `delay` of `Producer.send`.
+        are_messages: each line is a message in the format of `rockoon consume --json`.
+        delay: delay arguments of `Producer.send`.
     """
 
     key: str | None = None
@@ -118,8 +118,8 @@ class LineReader:
         """Return the message of a line.
 
         Raises:
-            CommandError: a field was asked for, and the line is not a JSON object or has no such
-                field: a message without its key would go to any queue, and no search would find it.
+            CommandError: a field is required and the line is not a JSON object or lacks the field.
+                Without its key, the message would go to any queue and no search would find it.
         """
         if self.are_messages:
             return self._printed_message(json_object(line))
@@ -133,7 +133,7 @@ class LineReader:
         return LineMessage(line, key, key, tag, self.properties or None)
 
     def _printed_message(self, record: dict[str, Any]) -> LineMessage:
-        """A message of `consume --json`: body, keys, tags and the sender's own properties."""
+        """Return a message of `consume --json`: body, keys, tags, the sender's properties."""
         from rockoon_format.properties import RESERVED_NAMES, TRANSIENT_PREFIX
 
         properties = record.get("properties") or {}
@@ -145,7 +145,7 @@ class LineReader:
             and all(isinstance(each, str) for each in (*keys, *properties.values(), tags or ""))
         )
         if not are_texts:
-            raise CommandError("its keys, tags or properties are not those of `consume --json`")
+            raise CommandError("keys, tags or properties are not in the format of `consume --json`")
         own = {
             name: value
             for name, value in properties.items()
@@ -161,18 +161,18 @@ class LineReader:
 
 
 def json_object(line: bytes) -> dict[str, Any]:
-    """The JSON object on a line. Raises CommandError."""
+    """Return the JSON object on a line. Raises CommandError."""
     try:
         record = json.loads(line)
-    except (ValueError, RecursionError) as failure:  # RecursionError: nested by the thousand
-        raise CommandError(f"it is not JSON: {failure}") from None
+    except (ValueError, RecursionError) as failure:  # RecursionError: too deeply nested
+        raise CommandError(f"the line is not JSON: {failure}") from None
     if not isinstance(record, dict):
-        raise CommandError("it is not a JSON object, so it has no fields")
+        raise CommandError("the line is not a JSON object, so it has no fields")
     return record
 
 
 def body_of(record: dict[str, Any]) -> bytes:
-    """The body of a message that `consume --json` has printed. Raises CommandError."""
+    """Return the body of a message in the format of `consume --json`. Raises CommandError."""
     text, hexadecimal = record.get("body"), record.get("body_hex")
     try:
         if isinstance(text, str):
@@ -180,14 +180,14 @@ def body_of(record: dict[str, Any]) -> bytes:
         if isinstance(hexadecimal, str):
             return bytes.fromhex(hexadecimal)
     except ValueError as failure:
-        raise CommandError(f"its body cannot be read: {failure}") from None
+        raise CommandError(f"the body cannot be decoded: {failure}") from None
     raise CommandError(
-        "it has neither a field 'body' nor 'body_hex': it is no output of `consume --json`"
+        "the object has neither 'body' nor 'body_hex': it is not output of `consume --json`"
     )
 
 
 def parse_properties(pairs: Sequence[str]) -> dict[str, str]:
-    """The properties of `--property NAME=VALUE`.
+    """Return the properties of `--property NAME=VALUE` options.
 
     Raises:
         typer.BadParameter: an option does not have this form.
@@ -202,13 +202,13 @@ def parse_properties(pairs: Sequence[str]) -> dict[str, str]:
 
 
 def parse_delay(delay: str | None, at: str | None) -> dict[str, Any]:
-    """The options of `Producer.send` for `--delay` and `--at`.
+    """Return the arguments of `Producer.send` for `--delay` and `--at`.
 
     Raises:
-        typer.BadParameter: both are given, or one is no time.
+        typer.BadParameter: both are set, or one is not a valid time.
     """
     if delay is not None and at is not None:
-        raise typer.BadParameter("say either --delay or --at")
+        raise typer.BadParameter("use either --delay or --at")
     if at is not None:
         return {"deliver_at": parse_time(at) / 1000}
     if delay is None:
@@ -216,17 +216,17 @@ def parse_delay(delay: str | None, at: str | None) -> dict[str, Any]:
     if delay.startswith("level:"):
         number = delay.removeprefix("level:")
         if not number.isdecimal() or int(number) == 0:
-            raise typer.BadParameter(f"{delay!r} is no delay level: write level:3")
+            raise typer.BadParameter(f"{delay!r} is not a delay level: write level:3")
         return {"delay_level": int(number)}
     return {"delay_seconds": parse_duration(delay) / 1000}
 
 
 def field_text(record: dict[str, Any], field: str | None) -> str | None:
-    """A field as text; None when none is asked for, or it is null or empty."""
+    """Return a field as text; None if `field` is None, or the value is null or empty."""
     if field is None:
         return None
     if field not in record:
-        raise CommandError(f"it has no field {field!r}")
+        raise CommandError(f"the object has no field {field!r}")
     value = record[field]
     if value is None:
         return None
@@ -236,14 +236,14 @@ def field_text(record: dict[str, Any], field: str | None) -> str | None:
 async def produce(
     cluster: "Cluster", topic: str, file: Path | None, reader: LineReader, *, quiet: bool
 ) -> Tally:
-    """Send every line; Ctrl-C stops reading and waits for what was sent.
+    """Send every line; Ctrl-C stops reading and waits for the receipts of sent messages.
 
     Args:
         cluster: an open connection.
-        topic: where to; it must exist.
-        file: None means standard input.
-        reader: finds keys and tags.
-        quiet: no progress bar.
+        topic: an existing topic.
+        file: None for standard input.
+        reader: converts lines to messages.
+        quiet: show no progress bar.
     """
     await find_topic(cluster, topic)
     tally = Tally()
@@ -255,27 +255,27 @@ async def produce(
             except CommandError as failure:
                 tally.trouble = str(failure)
             finally:
-                await flush_answers(tally)
+                await await_receipts(tally)
                 tally.seconds = time.perf_counter() - began
     return tally
 
 
 async def send_tombstones(cluster: "Cluster", topic: str, keys: Sequence[str]) -> Tally:
-    """Send an empty message for each key: of a compacted topic, what has the key is deleted.
+    """Send a tombstone (an empty message) for each key; compaction then deletes the key.
 
     Raises:
-        CommandError: the topic is not there, or not compacted.
+        CommandError: the topic does not exist or is not compacted.
     """
     await find_topic(cluster, topic)
     if not (await cluster.route(topic)).compacted:
-        raise CommandError(f"topic {topic} is not compacted: nothing is deleted there by key")
+        raise CommandError(f"topic {topic} is not compacted: it has no deletion by key")
     tally = Tally()
     began = time.perf_counter()
     async with cluster.producer() as producer:
         for key in keys:
             tally.waiting.append(producer.send(topic, b"", ordering_key=key, keys=key))
             tally.sent += 1
-        await flush_answers(tally)
+        await await_receipts(tally)
     tally.seconds = time.perf_counter() - began
     return tally
 
@@ -297,15 +297,15 @@ async def send_until_interrupted(
                 progress.show(tally, position)
 
     trouble: Sequence[BaseException] = ()
-    # A second Ctrl-C ends the command at once.
+    # A second Ctrl-C ends the command immediately.
     with Interrupt() as interrupt:
         try:
             await interrupt.unless(send_all())
         except* CommandError as failures:
-            # Raised below: here, Python before 3.11.4 would make another group of it.
+            # Raised below: Python before 3.11.4 would wrap it in another group here.
             trouble = failures.exceptions
         finally:
-            tally.interrupted = interrupt.came
+            tally.interrupted = interrupt.received
     if trouble:
         raise trouble[0] from None
 
@@ -333,16 +333,16 @@ async def send_some(
             await producer.wait_capacity()
     await producer.wait_capacity()
     while tally.waiting and tally.waiting[0].done:
-        await note(tally)
+        await count_result(tally)
 
 
-async def flush_answers(tally: Tally) -> None:
+async def await_receipts(tally: Tally) -> None:
     while tally.waiting:
-        await note(tally)
+        await count_result(tally)
 
 
-async def note(tally: Tally) -> None:
-    """Wait for the oldest message that is on its way and write down what became of it."""
+async def count_result(tally: Tally) -> None:
+    """Wait for the oldest unacknowledged message and count its result."""
     from rockoon.errors import RockoonError
 
     receipt = tally.waiting.popleft()
@@ -356,7 +356,7 @@ async def note(tally: Tally) -> None:
 
 
 class Bar:
-    """Progress on standard error, when a person is looking."""
+    """Progress bar on standard error; without effect if it is not a terminal."""
 
     def __init__(self, progress: "Progress | None", total_bytes: int | None) -> None:
         self._progress = progress

@@ -1,4 +1,4 @@
-"""Clients that read a group message by message, and their filters, as tables and as JSON."""
+"""Clients of a group that acknowledge message by message, and filters, as tables and as JSON."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any

@@ -1,4 +1,4 @@
-"""Command sessions: the connection that every command opens first."""
+"""Command sessions: connects to the cluster and runs the work of one command."""
 
 import shlex
 import socket
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 DEFAULT_NAMESERVERS = "127.0.0.1:9876"
 CONNECT_SECONDS_MAX = 5.0
-# Somebody waits for an answer.
+# Short, because a person waits for the result.
 RETRY_SECONDS = 10.0
 LISTEN_SECONDS_MAX = 2.0
 
@@ -28,7 +28,7 @@ Nameservers = Annotated[
         "--nameservers",
         envvar="ROCKOON_NAMESERVERS",
         metavar="HOST:PORT,...",
-        help="Where the cluster is.",
+        help="Nameservers of the cluster.",
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
@@ -36,7 +36,7 @@ Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
 
 def with_cluster(nameservers: str, work: Callable[["Cluster"], Awaitable[Result]]) -> Result:
-    """Connect, do the work, disconnect."""
+    """Connect, run `work`, and disconnect."""
     import asyncio
 
     import uvloop
@@ -62,16 +62,16 @@ def with_cluster(nameservers: str, work: Callable[["Cluster"], Awaitable[Result]
         try:
             return runner.run(session())
         except asyncio.CancelledError:
-            # Only Ctrl-C cancels a command, and it may arrive while a handler of it changes.
+            # Only Ctrl-C cancels a command; the signal may arrive while its handler is replaced.
             raise KeyboardInterrupt from None
 
 
 async def find_topic(cluster: "Cluster", topic: str) -> None:
-    """Look for a topic that somebody wants to send to or read, and may have to make first.
+    """Check that a topic exists.
 
     Raises:
-        CommandError: there is none; with the command that makes it.
-        InvalidTopicName: there can be none.
+        CommandError: the topic does not exist; the text has the command that creates it.
+        InvalidTopicName: the name is invalid, so the topic cannot be created.
     """
     from rockoon.errors import InvalidTopicName, TopicNotFound
     from rockoon_format.names import topic_fault
@@ -87,7 +87,7 @@ async def find_topic(cluster: "Cluster", topic: str) -> None:
 
 
 async def suggestion(cluster: "Cluster", absent: "RockoonError") -> str:
-    """Return ", did you mean ...?" with similar names of topics or groups; "" if there are none."""
+    """Return " (did you mean ...?)" with similar topics or groups; empty if there are none."""
     from difflib import get_close_matches
 
     from rockoon.errors import RockoonError
@@ -106,11 +106,11 @@ async def suggestion(cluster: "Cluster", absent: "RockoonError") -> str:
 
 
 def check_reachable(addresses: Sequence[str]) -> None:
-    """Look whether a process listens at one of the addresses.
+    """Check that a process listens at one of the addresses.
 
     Raises:
-        CommandError: no host of an address is known.
-        NameserverUnavailable: no process listens at any of the addresses.
+        CommandError: no host name can be resolved.
+        NameserverUnavailable: no process listens at any address.
     """
     from rockoon.errors import NameserverUnavailable
 
@@ -134,14 +134,14 @@ def check_reachable(addresses: Sequence[str]) -> None:
 
 
 def confirm(question: str, *, yes: bool) -> None:
-    """Ask before something that cannot be taken back.
+    """Ask before an irreversible action.
 
     Raises:
-        CommandError: the answer is no, or nobody can be asked.
+        CommandError: the answer is no, or there is no terminal.
     """
     if yes:
         return
     if not sys.stdin.isatty():
-        raise CommandError(f"{question} Say so with --yes: there is no terminal to ask at.")
+        raise CommandError(f"{question} There is no terminal to ask at: confirm with --yes.")
     if not typer.confirm(question):
         raise CommandError("nothing was changed")

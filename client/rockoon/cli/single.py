@@ -1,8 +1,7 @@
-"""`rockoon up --single` without the framework of the command line, which takes as long to load as
-the rest of the command: who tries something out waits for it.
+"""Fast start of `rockoon up --single`: skips the command line framework.
 
-Only the plainest form is read here; whatever else is said, help and mistakes too, is the
-framework's, which reads all of it.
+Loading the framework takes as long as the rest of the start. Only the simplest form is parsed here;
+any other command line, including --help and invalid options, is left to the framework.
 """
 
 import os
@@ -14,7 +13,7 @@ PORT_MAX = 65_535
 
 
 class PlainSingle(NamedTuple):
-    """What is said; the defaults are those of `up`."""
+    """Options of the command line; the defaults are those of `up`."""
 
     directory: Path = Path(".rockoon")
     port: int = 9876
@@ -22,11 +21,11 @@ class PlainSingle(NamedTuple):
 
 
 def plain_single(arguments: Sequence[str]) -> PlainSingle | None:
-    """What a command line says that is `up --single` with `--dir`, `--port` and `--flush` at most;
-    None for any other one."""
+    """Return the options of `up --single` with at most `--dir`, `--port` and `--flush`; None for
+    any other command line."""
     if arguments[:1] != ["up"] or "--single" not in arguments or "_ROCKOON_COMPLETE" in os.environ:
         return None
-    said = PlainSingle()
+    options = PlainSingle()
     left = iter(arguments[1:])
     for each in left:
         if each == "--single":
@@ -34,29 +33,29 @@ def plain_single(arguments: Sequence[str]) -> PlainSingle | None:
         name, has_value, value = each.partition("=")
         value = value if has_value else next(left, "")
         if name == "--dir" and value and not value.startswith("-"):
-            said = said._replace(directory=Path(value))
+            options = options._replace(directory=Path(value))
         elif name == "--port" and value.isdecimal() and 1 <= int(value) <= PORT_MAX:
-            said = said._replace(port=int(value))
+            options = options._replace(port=int(value))
         elif name == "--flush" and value in ("sync", "async"):
-            said = said._replace(flush=value)
+            options = options._replace(flush=value)
         else:
             return None
-    return said
+    return options
 
 
-def run_plain_single(said: PlainSingle) -> int:
-    """Become the cluster; returns the exit status if that fails."""
+def run_plain_single(options: PlainSingle) -> int:
+    """Replace this process by the cluster; return the exit status if that fails."""
     try:
         from rockoon.cli.up import run_up
 
         return run_up(
-            said.directory,
+            options.directory,
             nameservers=None,
             brokers=None,
             replicas=None,
-            port=said.port,
+            port=options.port,
             new_queue_rule=None,
-            flush=said.flush,
+            flush=options.flush,
             tls="off",
             access=False,
             single=True,

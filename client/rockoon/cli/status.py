@@ -1,21 +1,20 @@
-"""`rockoon status`: every node of the cluster and how it is."""
+"""`rockoon status`: every node of the cluster and its state."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from rockoon.cli.compaction import compaction_json, compaction_sentences
 from rockoon.cli.logs import log_json, role, state, troubles
-from rockoon.cli.output import for_humans, print_table
+from rockoon.cli.output import counted, for_humans, local_time, print_table
 from rockoon_format import kernel
 
 if TYPE_CHECKING:
     from rockoon.admin.descriptions import ClusterStatus, NodeStatus
     from rockoon.admin.log_status import LogStatus
-    from rockoon_proto.v1.broker_pb2 import DescribeBrokerReply
+    from rockoon_proto.v1.broker_pb2 import CompactionState, DescribeBrokerReply
 
 
 def show_status(status: "ClusterStatus") -> None:
-    etcd = "in reach" if status.etcd_reachable else "OUT OF REACH: nothing can be changed now"
+    etcd = "reachable" if status.etcd_reachable else "NOT REACHABLE: nothing can be changed now"
     print(f"cluster {status.cluster}: {'healthy' if status.healthy else 'NOT HEALTHY'}")
     print("routes: in a file of the nameserver\n" if status.routes_in_file else f"etcd: {etcd}\n")
     rows: list[tuple[Any, ...]] = [
@@ -38,8 +37,8 @@ def show_status(status: "ClusterStatus") -> None:
         for sentence in compaction_sentences(each.broker) if each.broker is not None else ():
             print(f"{each.name}: {sentence}")
     for log in status.logs:
-        if (said := state(log.log)) != "led":
-            print(f"log {log.log.name}: {said}")
+        if (log_state := state(log.log)) != "led":
+            print(f"log {log.log.name}: {log_state}")
         for sentence in troubles(log.log, log.standings):
             print(sentence)
     if not status.brokers:
@@ -49,8 +48,8 @@ def show_status(status: "ClusterStatus") -> None:
 
 
 def no_answer(status: "NodeStatus") -> str:
-    """Why a node has not answered: it is down, or it may well be up and cannot be asked."""
-    # Here: the command's help must not load protobuf.
+    """Return the error of a node that did not answer: it is down, or has no reachable address."""
+    # Imported here: `rockoon status --help` must not load protobuf.
     from rockoon.errors import NoExternalAddress
 
     known = isinstance(status.error, NoExternalAddress)
@@ -73,7 +72,7 @@ def broker_cells(status: "NodeStatus") -> tuple[Any, ...]:
     answer = status.broker
     held = for_humans(answer.log_max_offset - answer.log_min_offset)
     figures = f"in {answer.messages_appended}, out {answer.messages_pulled}, log {held}"
-    if answer.kernel:  # none from a broker of before
+    if answer.kernel:  # former broker versions send none
         figures += f", kernel {answer.kernel}"
         if answer.kernel == kernel.NUMPY:
             figures += " (HTTP/2: h2 for Python)"
@@ -89,25 +88,25 @@ def offset_cells(status: "NodeStatus") -> tuple[Any, ...]:
 
 
 def copy_rows(status: "LogStatus") -> Iterator[tuple[Any, ...]]:
-    """A log's copies. Who leads is in the routes as its broker, and shown as such too."""
+    """Yield table rows of a log's copies. The leader's row is in addition to its broker row."""
     lags = next((each.others for each in status.standings.values() if each.leads), {})
     for each in status.log.replicas:
         standing, lag = status.standings.get(each.id), lags.get(each.id)
         if each.halted:
-            is_so = "HALTED: see below"
+            copy_state = "HALTED: see below"
         elif not each.address:
-            is_so = "AWAY"
+            copy_state = "AWAY"
         elif standing is None:
-            is_so = "DOWN"
+            copy_state = "DOWN"
         else:
-            is_so = role(each) if standing.ready else f"{role(each)}, NOT READY: see below"
+            copy_state = role(each) if standing.ready else f"{role(each)}, NOT READY: see below"
         figures = None
         if standing is not None:
             behind = lag.bytes if lag is not None else None
             figures = f"log ends at {standing.end}"
             if behind is not None:
                 figures += f", {for_humans(behind)} behind" if behind else ", level"
-        yield ("copy", each.name, each.address or None, is_so, figures)
+        yield ("copy", each.name, each.address or None, copy_state, figures)
 
 
 def up(status: "NodeStatus") -> str:
@@ -152,7 +151,7 @@ def status_json(status: "ClusterStatus") -> dict[str, Any]:
 
 
 def node_json(status: "NodeStatus") -> dict[str, Any]:
-    said: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "name": status.name,
         "address": status.address,
         "up": status.error is None,
@@ -160,13 +159,13 @@ def node_json(status: "NodeStatus") -> dict[str, Any]:
         "problems": list(status.problems),
     }
     if status.node is not None:
-        said |= {
+        fields |= {
             "store_id": status.node.store_id,
             "started_at_ms": status.node.started_at_ms,
             "version": status.node.version,
             "external_address": status.node.external_address or None,
         }
-    return said
+    return fields
 
 
 def broker_json(answer: "DescribeBrokerReply") -> dict[str, Any]:
@@ -176,3 +175,56 @@ def broker_json(answer: "DescribeBrokerReply") -> dict[str, Any]:
         if isinstance(getattr(answer, field.name), int | float | str | bool)
     }
     return figures | {"compaction": compaction_json(answer.compaction)}
+
+
+RUN_COMMAND = "rockoon spark compact"
+
+
+def compaction_sentences(answer: "DescribeBrokerReply") -> Iterable[str]:
+    """Yield sentences about a broker's compaction; none if no topic is compacted."""
+    state = answer.compaction
+    if state.generation:
+        yield (
+            f"generation {state.generation} of {local_time(state.created_ms)}: "
+            f"{counted(state.records, 'message')}, {for_humans(state.files_bytes)}"
+        )
+    elif state.topics:
+        yield f"{counted(state.topics, 'compacted topic')}, no compaction has run yet"
+    if state.HasField("hold"):
+        held = for_humans(answer.log_max_offset - state.hold.physical_offset)
+        yield (
+            f"the log is kept from offset {state.hold.physical_offset} ({held}) until "
+            f"{state.hold.topic} is compacted further: run `{RUN_COMMAND}`"
+        )
+    if state.HasField("refusal"):
+        refusal = state.refusal
+        yield (
+            f"generation {refusal.generation} was refused at {local_time(refusal.refused_ms)}: "
+            f"{refusal.reason}"
+        )
+
+
+def compaction_json(state: "CompactionState") -> dict[str, Any]:
+    return {
+        "topics": state.topics,
+        "generation": state.generation or None,
+        "created_ms": state.created_ms or None,
+        "records": state.records,
+        "bytes": state.files_bytes,
+        "log_end": state.log_end,
+        "uploads": state.uploads,
+        "hold": (
+            {"physical_offset": state.hold.physical_offset, "topic": state.hold.topic}
+            if state.HasField("hold")
+            else None
+        ),
+        "refusal": (
+            {
+                "generation": state.refusal.generation,
+                "reason": state.refusal.reason,
+                "refused_ms": state.refusal.refused_ms,
+            }
+            if state.HasField("refusal")
+            else None
+        ),
+    }

@@ -1,4 +1,4 @@
-"""`rockoon topic`: create, list, describe, set, expand, delete."""
+"""`rockoon topic`: creates, lists, describes, changes, expands and deletes topics."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from rockoon.cluster import Cluster
     from rockoon.net.routes import TopicRoute
 
-app = typer.Typer(no_args_is_help=True, help="Create, inspect, grow and delete topics.")
+app = typer.Typer(no_args_is_help=True, help="Create, show, expand and delete topics.")
 
 Name = Annotated[str, typer.Argument(metavar="TOPIC", help="Name of the topic.")]
 Placements = Annotated[
@@ -36,9 +36,7 @@ PERMISSION_NAMES = {value: name for name, value in PERMISSIONS.items()}
 @app.command()
 def create(
     name: Name,
-    queues: Annotated[
-        int, typer.Option(min=1, max=4096, help="Queues on each broker that is alive.")
-    ] = 4,
+    queues: Annotated[int, typer.Option(min=1, max=4096, help="Queues on each live broker.")] = 4,
     on: Placements = None,
     permissions: Annotated[
         str, typer.Option(metavar="rw|r|w", help="Whether clients may read, write, or both.")
@@ -46,18 +44,20 @@ def create(
     attribute: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="NAME=VALUE", help="An attribute, as cleanup.policy=COMPACTION. Repeatable."
+            metavar="NAME=VALUE", help="Attribute, e.g. cleanup.policy=COMPACTION. Repeatable."
         ),
     ] = None,
     if_absent: Annotated[
-        bool, typer.Option("--if-absent", help="No error if the topic exists; it stays as it is.")
+        bool, typer.Option("--if-absent", help="No error if the topic exists; it is not changed.")
     ] = False,
     as_json: AsJson = False,
     nameservers: Nameservers = DEFAULT_NAMESERVERS,
 ) -> None:
     """Create a topic."""
     if permissions not in PERMISSIONS:
-        raise typer.BadParameter(f"{permissions!r} is none of rw, r, w", param_hint="--permissions")
+        raise typer.BadParameter(
+            f"{permissions!r} is not one of rw, r, w", param_hint="--permissions"
+        )
     placements = parse_counts(on or (), "BROKER=QUEUES")
     attributes = parse_pairs(attribute or (), "NAME=VALUE")
 
@@ -103,7 +103,7 @@ def list_topics(
             for route in routes
         ),
         numbers=("QUEUES",),
-        empty="There are no topics. `rockoon topic create NAME` makes one.",
+        empty="There are no topics. To create one: `rockoon topic create NAME`.",
     )
 
 
@@ -114,14 +114,14 @@ def describe(
         bool,
         typer.Option(
             "--residency",
-            help="Also whether each queue's oldest message is in its broker's memory: by its "
-            "distance from the log's end (what the classic start rule goes by), and by its pages.",
+            help="Also show whether each queue's oldest message is in its broker's memory: by its "
+            "distance to the log's end (used by the classic start rule), and by its pages.",
         ),
     ] = False,
     as_json: AsJson = False,
     nameservers: Nameservers = DEFAULT_NAMESERVERS,
 ) -> None:
-    """Show a topic's queues, what is in them, and who reads them."""
+    """Show a topic's queues, their messages, and the groups that read them."""
 
     async def work(cluster: "Cluster") -> "TopicDescription":
         return await cluster.admin.describe_topic(name, with_residency=residency)
@@ -170,15 +170,17 @@ def set_attributes(
 ) -> None:
     """Change a topic's attributes or permissions.
 
-    With cleanup.policy=COMPACTION messages need a key from now on, and the newest of each key is
-    kept. With DELETE messages go by their age again, and what was compacted goes with the next run
-    of `rockoon spark compact`.
+    With cleanup.policy=COMPACTION, new messages need a key, and the newest message of each key is
+    kept. With DELETE, messages are deleted by age again, and compacted messages are deleted by the
+    next run of `rockoon spark compact`.
     """
     if permissions is not None and permissions not in PERMISSIONS:
-        raise typer.BadParameter(f"{permissions!r} is none of rw, r, w", param_hint="--permissions")
+        raise typer.BadParameter(
+            f"{permissions!r} is not one of rw, r, w", param_hint="--permissions"
+        )
     attributes = parse_pairs(attribute or (), "NAME=VALUE")
     if not attributes and permissions is None:
-        raise typer.BadParameter("say what to change: --attribute or --permissions")
+        raise typer.BadParameter("name a change: --attribute or --permissions")
 
     async def work(cluster: "Cluster") -> "TopicRoute":
         return await cluster.admin.update_topic(
@@ -201,16 +203,16 @@ def expand(
     name: Name,
     queues: Annotated[
         int | None,
-        typer.Option(min=1, max=4096, help="Queues to add on every broker that is alive."),
+        typer.Option(min=1, max=4096, help="Queues to add on every live broker."),
     ] = None,
     on: Placements = None,
     as_json: AsJson = False,
     nameservers: Nameservers = DEFAULT_NAMESERVERS,
 ) -> None:
-    """Add queues to a topic, on brokers that have it and on others."""
+    """Add queues to a topic, on brokers that have queues of it or on new ones."""
     placements = parse_counts(on or (), "BROKER=QUEUES")
     if (queues is None) == (not placements):
-        raise typer.BadParameter("say either how many --queues per broker, or --add BROKER=QUEUES")
+        raise typer.BadParameter("set either --queues (per broker) or --add BROKER=QUEUES")
 
     async def work(cluster: "Cluster") -> "TopicRoute":
         from rockoon_proto.v1.nameserver_pb2 import BROKER
@@ -224,8 +226,8 @@ def expand(
 
 @app.command()
 def delete(name: Name, yes: Yes = False, nameservers: Nameservers = DEFAULT_NAMESERVERS) -> None:
-    """Delete a topic with its messages, and all progress on it."""
-    confirm(f"Delete topic {name} with its messages and everybody's progress on it?", yes=yes)
+    """Delete a topic with its messages and all progress on it."""
+    confirm(f"Delete topic {name} with its messages and the progress of all groups?", yes=yes)
 
     async def work(cluster: "Cluster") -> None:
         await cluster.admin.delete_topic(name)
@@ -241,8 +243,8 @@ def show_route(route: "TopicRoute", *, as_json: bool) -> None:
     count: dict[str, int] = {}
     for queue in route.queues:
         count[queue.broker] = count.get(queue.broker, 0) + 1
-    placed = ", ".join(f"{number} on {broker}" for broker, number in count.items())
-    print(f"topic {route.name} has {len(route.queues)} queues: {placed or 'none yet'}")
+    counts = ", ".join(f"{number} on {broker}" for broker, number in count.items())
+    print(f"topic {route.name} has {len(route.queues)} queues: {counts or 'none yet'}")
 
 
 def route_json(route: "TopicRoute") -> dict[str, Any]:
@@ -264,16 +266,16 @@ def route_json(route: "TopicRoute") -> dict[str, Any]:
 
 
 def queue_json(ends: "QueueEnds") -> Mapping[str, Any]:
-    said: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "broker": ends.queue.broker,
         "queue_id": ends.queue.queue_id,
         "create_revision": ends.create_revision,
     }
     sentence = why_unknown(ends)
     if ends.state is None or sentence:
-        return said | {"error": sentence}
+        return fields | {"error": sentence}
     state = ends.state
-    return said | {
+    return fields | {
         "min_offset": state.min_offset,
         "max_offset": state.max_offset,
         "first_store_timestamp_ms": (
@@ -304,15 +306,15 @@ def has_compacted(ends: "QueueEnds") -> bool:
 
 
 def compacted_cells(ends: "QueueEnds") -> tuple[int | None, int | None]:
-    """Up to where a queue is compacted, and how many messages that has left."""
+    """Return the offset up to which a queue is compacted, and how many messages remain there."""
     if ends.state is None or not has_compacted(ends):
         return None, None
     return ends.state.compacted_to_offset, ends.state.compacted_records
 
 
 def residency_of(ends: "QueueEnds") -> tuple[bool | None, bool | None]:
-    """Whether the oldest message is in memory, by its distance and by its pages; None: not known,
-    not asked, or there is none."""
+    """Return whether the oldest message is in memory, by its distance and by its pages; None:
+    unknown, not requested, or the queue is empty."""
     state = ends.state
     if state is None:
         return None, None

@@ -1,4 +1,4 @@
-"""`rockoon transactions`: the half messages that nobody has ended yet."""
+"""`rockoon transactions`: lists open transactions."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
@@ -24,17 +24,17 @@ def root() -> None:
 @app.command("list")
 def list_transactions(
     limit: Annotated[
-        int, typer.Option("--limit", "-n", min=1, max=1024, help="Of each broker, oldest first.")
+        int, typer.Option("--limit", "-n", min=1, max=1024, help="Per broker, oldest first.")
     ] = 100,
     as_json: AsJson = False,
     nameservers: Nameservers = DEFAULT_NAMESERVERS,
 ) -> None:
-    """Half messages that wait for a commit or rollback, and how often somebody was asked."""
+    """List transactions without commit or rollback, and how often their producers were checked."""
 
-    async def look(cluster: "Cluster") -> "Sequence[BrokerTransactions]":
+    async def ask(cluster: "Cluster") -> "Sequence[BrokerTransactions]":
         return await cluster.admin.transactions(limit)
 
-    found = with_cluster(nameservers, look)
+    found = with_cluster(nameservers, ask)
     if as_json:
         print_json([transactions_json(each) for each in found])
     else:
@@ -59,12 +59,12 @@ def show_transactions(found: "Sequence[BrokerTransactions]") -> None:
     print_table(
         ("ID", "QUEUE", "PRODUCER GROUP", "AGE", "CHECKS"),
         rows,
-        empty="No transaction waits for its end.",
+        empty="There are no open transactions.",
         numbers=("AGE", "CHECKS"),
     )
     for each in found:
         if each.reply is None:
-            print(f"{each.broker} does not say: {each.error}")
+            print(f"{each.broker} did not answer: {each.error}")
         elif each.reply.pending > len(each.reply.transactions):
             more = each.reply.pending - len(each.reply.transactions)
             print(f"{each.broker} has {more} more.")

@@ -1,4 +1,4 @@
-"""`rockoon up`: a cluster in the foreground, until Ctrl-C."""
+"""`rockoon up`: runs a cluster in the foreground until Ctrl-C."""
 
 import shlex
 import signal
@@ -10,11 +10,11 @@ from pathlib import Path
 from types import FrameType
 
 from rockoon.cli.output import print_table
-from rockoon.local.attendance import Attendance
 from rockoon.local.cluster import LocalCluster
 from rockoon.local.cluster_secret import secret_file
 from rockoon.local.control import ask
 from rockoon.local.etcd import build_etcd, etcd_warning, find_etcd
+from rockoon.local.supervisor import Supervisor
 from rockoon_format import kernel
 
 DEFAULT_PORT = 9876
@@ -27,7 +27,7 @@ FIRST_COMMANDS = (
 FAREWELL = "Ctrl-C stops it; the data stays."
 
 
-class Stopped(BaseException):
+class StopSignal(BaseException):
     """SIGINT, SIGTERM or SIGHUP arrived."""
 
 
@@ -45,8 +45,8 @@ def run_up(
     single: bool,
     gateway: int | None,
 ) -> int:
-    """Run a cluster until a signal arrives; return the exit status. A single process takes the
-    place of this one."""
+    """Run a cluster until a signal arrives; return the exit status. With `single`, this process is
+    replaced by the cluster."""
     settings: dict[str, dict[str, object]] = {}
     if new_queue_rule is not None:
         settings["offset"] = {"new_queue_rule": new_queue_rule}
@@ -77,38 +77,38 @@ def run_up(
             build_etcd(lambda line: print(line, file=sys.stderr))
             began = time.perf_counter()
             cluster.start()
-            attendance = Attendance(cluster, say)
-            with attendance.control_socket():
+            supervisor = Supervisor(cluster, print_message)
+            with supervisor.control_socket():
                 greet(cluster, time.perf_counter() - began)
                 for warning in filter(None, (etcd_warning(find_etcd()), kernel.advice())):
-                    say(f"warning: {warning}")
-                attendance.run()
-    except Stopped:
+                    print_message(f"warning: {warning}")
+                supervisor.run()
+    except StopSignal:
         print("\nstopping", file=sys.stderr)
     finally:
         cluster.stop()
     return 0
 
 
-def say(sentence: str) -> None:
+def print_message(sentence: str) -> None:
     print(f"rockoon: {sentence}", file=sys.stderr, flush=True)
 
 
 def run_action(directory: Path, action: str, node: str) -> int:
-    """Do something with a node of the cluster that runs on a directory; return the exit status."""
+    """Send an action for a node to the cluster that runs on a directory; return the exit status."""
     print(ask(directory, action, node))
     return 0
 
 
 @contextmanager
 def stopping_on_signals() -> Iterator[None]:
-    """Raise `Stopped` for the signals that ask to end; ignore further ones while ending."""
+    """Raise `StopSignal` for the first signal to stop, and ignore further ones during shutdown."""
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
     def stop(_number: int, _frame: FrameType | None) -> None:
         for number in numbers:
             signal.signal(number, signal.SIG_IGN)
-        raise Stopped
+        raise StopSignal
 
     for number in numbers:
         signal.signal(number, stop)
@@ -128,20 +128,23 @@ def greet(cluster: LocalCluster, seconds: float) -> None:
 
 
 def first_commands(cluster: LocalCluster) -> str:
-    """What to do in another terminal."""
+    """Return the commands to try in another terminal."""
     exports = environment_of(cluster)
     lines = ["", "in another terminal" + (", first:" if exports else ":")]
     lines += [f"  export {name}={shlex.quote(value)}" for name, value in exports.items()]
     lines += ["then:"] if exports else []
     lines += [f"  {command}" for command in FIRST_COMMANDS]
     if cluster.gateway is not None:
-        how = "with TLS or without" if cluster.tls is None else "with TLS"
-        lines += ["", f"RocketMQ's 5.x clients: endpoints {cluster.gateway}, {how}"]
+        modes = "with TLS or without" if cluster.tls is None else "with TLS"
+        lines += ["", f"RocketMQ's 5.x clients: endpoints {cluster.gateway}, {modes}"]
     return "\n".join(lines)
 
 
 def environment_of(cluster: LocalCluster) -> dict[str, str]:
-    """What a command needs to find and trust the cluster, as far as it is not the default."""
+    """Return the environment variables with which a command finds and trusts the cluster.
+
+    Variables that would have the default are left out.
+    """
     found = {}
     first = cluster.nameservers[0]
     if first != f"127.0.0.1:{DEFAULT_PORT}":

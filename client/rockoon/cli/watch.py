@@ -1,4 +1,4 @@
-"""`--watch`: the same question again and again, until Ctrl-C."""
+"""`--watch`: repeats a report until Ctrl-C."""
 
 import asyncio
 import contextlib
@@ -14,30 +14,30 @@ from rockoon.cli.output import local_time, print_json, print_json_line
 if TYPE_CHECKING:
     from rockoon.cluster import Cluster
 
-# Cursor to the first line, and delete all from there on.
+# Cursor to the first line; clear the screen from there.
 CLEAR_SCREEN = "\033[H\033[J"
 # The line with the time, the two lines of the heading, the two lines below the table, the cursor.
 LINES_AROUND_ROWS = 6
 
 
-class Report(Protocol):
-    """An answer to show."""
+class WatchedReport(Protocol):
+    """Result of a command that can be watched."""
 
     @property
     def danger(self) -> str:
-        """The reason to end the command with exit status 1; empty if there is none."""
+        """Reason to end the command with exit status 1; empty if there is none."""
         ...
 
     def show(self) -> None:
-        """Print it for people."""
+        """Print the report for people."""
         ...
 
     def to_json(self) -> dict[str, Any]:
-        """Return it for programs."""
+        """Return the report for programs."""
         ...
 
 
-def print_report(report: Report, *, as_json: bool) -> None:
+def print_report(report: WatchedReport, *, as_json: bool) -> None:
     if as_json:
         print_json(report.to_json())
     else:
@@ -46,14 +46,14 @@ def print_report(report: Report, *, as_json: bool) -> None:
 
 async def watch(
     cluster: "Cluster",
-    look: "Callable[[Cluster], Awaitable[Report]]",
+    ask: "Callable[[Cluster], Awaitable[WatchedReport]]",
     *,
     seconds: float,
     as_json: bool,
 ) -> str:
-    """Show a report every few seconds, until Ctrl-C or a danger; return the danger.
+    """Show a report every few seconds until Ctrl-C or a danger; return the danger.
 
-    A terminal is cleared before each report. Elsewhere each report is a block that ends with an
+    A terminal is cleared before each report. Otherwise each report is a block that ends with an
     empty line, or one line of JSON. If a service does not answer, the next round asks again.
     """
     found = ""
@@ -61,7 +61,7 @@ async def watch(
     async def show_reports() -> None:
         nonlocal found
         while not found:
-            found = await show_one(cluster, look, as_json=as_json)
+            found = await show_one(cluster, ask, as_json=as_json)
             if not found:
                 await asyncio.sleep(seconds)
 
@@ -71,20 +71,20 @@ async def watch(
 
 
 async def show_one(
-    cluster: "Cluster", look: "Callable[[Cluster], Awaitable[Report]]", *, as_json: bool
+    cluster: "Cluster", ask: "Callable[[Cluster], Awaitable[WatchedReport]]", *, as_json: bool
 ) -> str:
     """Show one report; return its danger."""
     from rockoon.errors import RockoonError
 
     try:
-        report = await look(cluster)
+        report = await ask(cluster)
     except RockoonError as error:
         if not error.retriable:
             raise
         if as_json:
             print_json_line({"error": str(error)})
         else:
-            show_block(f"{error}: asking again\n")
+            show_block(f"{error}; retrying\n")
         sys.stdout.flush()
         return ""
     if as_json:

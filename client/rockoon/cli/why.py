@@ -1,4 +1,4 @@
-"""`rockoon offsets why`: for each queue, where a group began, why, and where it is now.
+"""`rockoon offsets why`: for each queue, where a group started, why, and its current offset.
 
 orders@broker-a:0
   began   at 0 (NEW_QUEUE) on 2026-01-31 12:00:00
@@ -26,31 +26,31 @@ if TYPE_CHECKING:
 
 def show_stories(group: str, stories: "Sequence[QueueStory]") -> None:
     if not stories:
-        print(f"Group {group} reads no queues yet: it starts when a consumer of it does.")
+        print(f"Group {group} reads no queues yet: it starts with its first consumer.")
     for number, story in enumerate(stories):
         if number:
             print()
         whose = f" for member {story.member}" if story.member else ""
         typer.secho(f"{story.queue}{whose}", bold=True)
-        for heading, sentence in told(story):
+        for heading, sentence in story_lines(story):
             print_wrapped(f"  {heading:<8}", sentence)
 
 
-def told(story: "QueueStory") -> Iterator[tuple[str, str]]:
-    """Headings and sentences of one queue's story."""
+def story_lines(story: "QueueStory") -> Iterator[tuple[str, str]]:
+    """Yield headings and sentences about one queue."""
     if story.progress is None:
-        yield "began", "not yet: nobody of the group has started on this queue"
+        yield "began", "not yet: no member of the group has started on this queue"
     else:
-        yield from told_of_progress(story.progress)
+        yield from progress_lines(story.progress)
     if story.lag is not None and story.lag.lost:
-        yield "lost", what_is_lost(story.lag)
+        yield "lost", lost_text(story.lag)
     if story.lag is None:
-        yield "left", "unknown: the queue is not part of the topic any more"
+        yield "left", "unknown: the topic does not have this queue any more"
     else:
-        yield "left", what_is_left(story.lag)
+        yield "left", lag_text(story.lag)
 
 
-def told_of_progress(progress: "Progress") -> Iterator[tuple[str, str]]:
+def progress_lines(progress: "Progress") -> Iterator[tuple[str, str]]:
     when = local_time(progress.started_at_ms)
     began = f"at {progress.start_offset} ({reason_name(progress)})"
     yield "began", f"{began} on {when}" if when else began
@@ -58,15 +58,15 @@ def told_of_progress(progress: "Progress") -> Iterator[tuple[str, str]]:
         yield "", progress.start_explanation
     yield "now", f"{progress.offset}{moved_text(progress)}, epoch {progress.epoch}"
     if progress.owner and progress.owner != progress.committer:
-        yield "", f"taken last by {progress.owner}"
+        yield "", f"last owner: {progress.owner}"
     if progress.metadata:
         yield "", f"metadata: {progress.metadata}"
     if progress.gap_total:
-        yield "lost", f"{progress.gap_total} messages were gone before they could be read"
+        yield "lost", f"{progress.gap_total} messages were deleted before they could be read"
 
 
 def moved_text(progress: "Progress") -> str:
-    """Say which client moved a group to its offset, and when."""
+    """Return which client moved the group to its offset, and when."""
     stored = local_time(progress.stored_at_ms)
     if progress.acknowledged_by:
         return f"; client {progress.acknowledged_by} acknowledged last, on {stored}"
@@ -75,13 +75,13 @@ def moved_text(progress: "Progress") -> str:
     if progress.committer:
         return f" committed by {progress.committer} on {stored}"
     if progress.offset != progress.start_offset:
-        # Acknowledged with a former version, or committed by a reader without a name.
+        # Acknowledged through a former version, or committed by a reader without a name.
         return f", stored on {stored}; the client is not known"
-    return ", as it began: nothing has been committed since"
+    return ", the start offset: nothing has been committed since"
 
 
-def what_is_lost(lag: "QueueLag") -> str:
-    """Messages behind the committed offset that are gone, and why."""
+def lost_text(lag: "QueueLag") -> str:
+    """Return how many messages after the committed offset were deleted, and why."""
     from rockoon_core.start_position import deletion_text
 
     return (
@@ -90,7 +90,7 @@ def what_is_lost(lag: "QueueLag") -> str:
     )
 
 
-def what_is_left(lag: "QueueLag") -> str:
+def lag_text(lag: "QueueLag") -> str:
     if not lag.known:
         return f"unknown: {lag.unknown_because}"
     if not lag.HasField("lag"):
@@ -112,7 +112,7 @@ def reason_name(progress: "Progress") -> str:
 
 def story_json(story: "QueueStory") -> dict[str, Any]:
     queue, progress = story.queue, story.progress
-    said: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "topic": queue.topic,
         "broker": queue.broker,
         "queue_id": queue.queue_id,
@@ -121,7 +121,7 @@ def story_json(story: "QueueStory") -> dict[str, Any]:
         "lag": queue_lag_json(story.lag) if story.lag is not None else None,
     }
     if progress is not None:
-        said["progress"] = {
+        fields["progress"] = {
             "start_offset": progress.start_offset,
             "start_reason": reason_name(progress),
             "start_explanation": progress.start_explanation,
@@ -137,4 +137,4 @@ def story_json(story: "QueueStory") -> dict[str, Any]:
             "metadata": progress.metadata,
             "gap_total": progress.gap_total,
         }
-    return said
+    return fields

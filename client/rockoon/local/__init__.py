@@ -1,7 +1,7 @@
-"""A whole cluster on this machine: etcd, nameservers, brokers and the offset service.
+"""A whole cluster on this machine: etcd, nameservers, brokers, offset service and gateway.
 
-Every service is a process of its own, as in production; this package starts, watches and stops
-them and imports none of them.
+Each service is a process, as in production. This package starts, supervises and stops the
+processes; it imports none of the services.
 """
 
 from rockoon.local.cluster import LocalCluster

@@ -1,6 +1,6 @@
 """A certificate authority in a directory, for clusters on one machine and for tests.
 
-Nothing here is for production: the authority's key lies beside the certificates it signs.
+Not for production: the authority's key is stored next to the certificates it signs.
 """
 
 import ipaddress
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 
 AUTHORITY_DAYS = 3650
 CERTIFICATE_DAYS = 365
-# Clocks of machines that are set up just now.
+# Tolerates clocks of new machines that are not yet synchronized.
 BEFORE_NOW = timedelta(hours=1)
 THIS_MACHINE = ("localhost", "127.0.0.1")
 
 
 @dataclass(frozen=True, slots=True)
 class Issued:
-    """A certificate and its key, both PEM."""
+    """Files of a certificate and its key, both PEM."""
 
     certificate: Path
     key: Path
@@ -37,8 +37,8 @@ class Authority:
     """Signs certificates.
 
     Args:
-        directory: where its own certificate and key are, or are put; made when missing.
-        name: its common name, if it is made; by default one that no other has.
+        directory: directory of the authority's certificate and key, created if missing.
+        name: common name of a new authority; by default a unique one.
 
     Raises:
         LocalClusterError: the `cryptography` package is not installed.
@@ -46,7 +46,7 @@ class Authority:
 
     def __init__(self, directory: Path, name: str | None = None) -> None:
         try:
-            import cryptography  # noqa: F401 - whether it is there
+            import cryptography  # noqa: F401 - checks that it is installed
         except ImportError:
             raise LocalClusterError(
                 "making certificates needs a package: `pip install 'rockoon[local]'`"
@@ -55,7 +55,7 @@ class Authority:
         self._directory = directory
         self.ca = directory / "ca.pem"
         if not self.ca.exists():
-            self._found(name or f"Rockoon on one machine {secrets.token_hex(4)}")
+            self._create_authority(name or f"Rockoon on one machine {secrets.token_hex(4)}")
 
     def issue(
         self,
@@ -66,14 +66,14 @@ class Authority:
         file_name: str | None = None,
         usage: "x509.ObjectIdentifier | None" = None,
     ) -> Issued:
-        """Sign a certificate, and replace the one of that name.
+        """Issue a certificate; an earlier one with this name is replaced.
 
         Args:
-            name: its common name.
-            hosts: DNS names and addresses that it bears.
-            valid: from now on; negative makes one that has expired.
-            file_name: of the two files, without suffix; by default `name`.
-            usage: the only one it is for, as `ExtendedKeyUsageOID.CLIENT_AUTH`; None means any.
+            name: common name.
+            hosts: DNS names and IP addresses in the certificate.
+            valid: validity from now; a negative value issues an expired certificate.
+            file_name: name of the two files, without suffix; by default `name`.
+            usage: the only permitted usage, as `ExtendedKeyUsageOID.CLIENT_AUTH`; None permits all.
         """
         from cryptography import x509
         from cryptography.hazmat.primitives import serialization
@@ -99,7 +99,7 @@ class Authority:
     def _key_path(self) -> Path:
         return self._directory / "ca.key"
 
-    def _found(self, common: str) -> None:
+    def _create_authority(self, common: str) -> None:
         from cryptography import x509
         from cryptography.hazmat.primitives.asymmetric import ec
 
@@ -119,7 +119,7 @@ def signed(
     until: datetime,
     extensions: "Sequence[tuple[x509.ExtensionType, bool]]",
 ) -> bytes:
-    """A certificate, PEM; extensions come with whether they are critical."""
+    """Return a signed certificate, PEM; the flag of each extension is whether it is critical."""
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes, serialization
 
@@ -164,7 +164,7 @@ def general_name(host: str) -> "x509.GeneralName":
 
 
 def write(path: Path, content: bytes, mode: int) -> None:
-    """Replace a file, as one step for whoever reads it."""
+    """Replace a file atomically."""
     unfinished = path.with_name(f"{path.name}.new")
     unfinished.unlink(missing_ok=True)
     descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)

@@ -1,13 +1,13 @@
-"""`LocalCluster`: start, watch, hurt and stop a cluster of real processes.
+"""`LocalCluster`: a cluster of real processes on this machine.
 
-    etcd  ◀── nameservers ◀── brokers, offset service ◀── clients, a gateway among them
+    etcd  ◀── nameservers ◀── brokers, offset service ◀── clients and gateway
 
-Everything is launched at once: a service that finds what it needs not there yet waits for it, and
-meanwhile the machine loads several Python programs side by side. Stopping goes from the right to
-the left, each column at once.
+All processes start at the same time, so that the Python programs load in parallel; a service waits
+until the services it needs are up. Processes stop from right to left, each column in parallel.
 """
 
 import asyncio
+import contextlib
 import importlib
 import os
 import queue
@@ -16,10 +16,10 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from types import TracebackType
+from typing import TYPE_CHECKING, NoReturn, Self
 
 from rockoon.local.directory import ClusterDirectory, NodeRecord
-from rockoon.local.entering import Startable
 from rockoon.local.moved_routes import move_routes
 from rockoon.local.node_maker import NodeMaker, Settings
 from rockoon.local.node_plan import (
@@ -30,7 +30,7 @@ from rockoon.local.node_plan import (
     replica_names,
 )
 from rockoon.local.ports import PortBlock, can_listen
-from rockoon.local.process import Kind, LocalClusterError, Node, NodeEnded, end
+from rockoon.local.process import LocalClusterError, Node, NodeEnded, NodeKind, end
 from rockoon.local.programs import require_services
 
 if TYPE_CHECKING:
@@ -40,50 +40,50 @@ if TYPE_CHECKING:
 
 READY_SECONDS_MAX = 60.0
 
-# The offset service's log, and its node where it has one copy.
+# Name of the offset service's log, and of its node if it has one copy.
 OFFSET = "offset"
 
 
-class LocalCluster(Startable):
-    """A Rockoon cluster on this machine, one operating-system process per node.
+class LocalCluster:
+    """A Rockoon cluster on this machine, with one operating system process per node.
 
         async with LocalCluster(brokers=2) as cluster:
             client = await rockoon.connect(cluster.nameservers)
 
     `with` works as well. The methods that wait (`start`, `stop`, `restart`, `add_broker`) block
-    their thread for some tenths of a second; where an event loop must go on meanwhile, either pass
+    their thread for some tenths of a second. To keep an event loop running, either pass
     `wait=False` and `await cluster.wait_ready(name)`, or call them through `asyncio.to_thread`.
-    The nodes end with this process, even when it is killed.
+    The nodes end with this process, even if it is killed.
 
     Args:
-        directory: where data, logs and the list of nodes live; what is found there is used again.
-            None takes a temporary directory that goes away with the cluster.
-        nameservers: how many; None means what the directory has, else 1.
-        brokers: likewise; they are called broker-a, broker-b, ...
-        replicas: how many copies each broker's log has, and the offset service's; None means what
-            the directory has, else 1. With more than one a broker is so many nodes, broker-a-0,
-            broker-a-1, ..., of which one leads, and so is the offset service. A log gets more
-            copies, or fewer, when it is safe; what those have that are left over stays on the disk.
-        port: of the first nameserver, the others follow; None takes free ones.
-        settings: service ("broker") or node ("broker-a") → setting → value, as the service's
-            command line has them: `{"broker": {"flush": "async"}}`.
-        environment: service or node → variables for its process.
-        durable: whether etcd syncs its writes; by default only in a directory that is kept.
-        ready_seconds_max: how long a node may take to get ready.
-        tls: "off", "on" or "mutual", as the services' setting; the cluster has an authority of
-            its own then, in `directory`/tls. Clients need `cluster.tls`.
-        access: whether calls have to be signed with access keys. The cluster secret is made for
-            the occasion, and kept in `directory`/access. Clients need `cluster.access`, or a key
-            that was made with it.
-        single: nameserver, broker and offset service are one process, the node "single", and there
-            is no etcd. A directory may be used so one time and otherwise another.
-        gateway: port of a gateway for RocketMQ's 5.x clients, 0 takes a free one; None: without.
-            With tls = "off" it accepts connections with TLS and without; its certificate is signed
-            by the authority `directory`/tls/ca.pem.
+        directory: directory of data, logs and the list of nodes; an existing one is used again.
+            None creates a temporary directory that is deleted with the cluster.
+        nameservers: number of nameservers; None means as in the directory, else 1.
+        brokers: number of brokers (broker-a, broker-b, ...); None as for `nameservers`.
+        replicas: number of copies of each broker's log and of the offset service's log; None as
+            for `nameservers`. With more than one, a broker is that many nodes (broker-a-0,
+            broker-a-1, ...) with one leader; the offset service too. A log gets more or fewer
+            copies once that is safe; data of removed copies stays on disk.
+        port: port of the first nameserver; further ones use the next ports. None uses free ports.
+        settings: service ("broker") or node ("broker-a") → setting → value, as on the service's
+            command line: `{"broker": {"flush": "async"}}`.
+        environment: service or node → environment variables of its process.
+        durable: whether etcd syncs its writes; by default only if `directory` is set.
+        ready_seconds_max: timeout of the start of a node, in seconds.
+        tls: "off", "on" or "mutual", as the services' setting. The cluster then has its own
+            authority, in `directory`/tls. Clients need `cluster.tls`.
+        access: whether calls must be signed with access keys. The cluster secret is generated
+            and stored in `directory`/access. Clients need `cluster.access`, or a key
+            created with it.
+        single: run nameserver, broker and offset service as one process, the node "single",
+            without etcd. The same directory can be used with and without `single`.
+        gateway: port of a gateway for RocketMQ's 5.x clients; 0 uses a free port, None runs no
+            gateway. With tls = "off" it accepts TLS and plain connections; its certificate is
+            signed by the authority `directory`/tls/ca.pem.
 
     Raises:
-        LocalClusterError: on start, with the end of the log of the node that failed; also when
-            the directory is in use by another cluster, or the port by anybody.
+        LocalClusterError: on start; the text has the end of the log of the node that failed. Also
+            if another cluster uses the directory, or a port is in use.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class LocalCluster(Startable):
         self._single = single
         self._gateway_port = gateway
         self._directory = ClusterDirectory(Path(directory) if directory is not None else None)
-        self._wanted = {Kind.NAMESERVER: nameservers, Kind.BROKER: brokers}
+        self._wanted = {NodeKind.NAMESERVER: nameservers, NodeKind.BROKER: brokers}
         self._copies_wanted = replicas
         self._copies = 1
         self._port = port
@@ -116,19 +116,51 @@ class LocalCluster(Startable):
         self._ready_seconds_max = ready_seconds_max
         self._tls_mode = tls
         self._access_is_on = access
-        # Made when the cluster starts.
+        # Set when the cluster starts.
         self._encryption: Encryption | None = None
         self._access: AccessKey | None = None
         self._maker: NodeMaker | None = None
         self._records: list[NodeRecord] = []
-        # Held while it runs.
+        # Held while the cluster runs.
         self._ports: PortBlock | None = None
-        # Written by the thread that owns the cluster, in the order in which nodes depend on one
-        # another; the nodes' own threads only add to `_ended`.
+        # Written by the thread that owns the cluster, in the order of dependencies. The nodes' own
+        # threads only add to `_ended`.
         self._nodes: dict[str, Node] = {}
         self._ended: queue.SimpleQueue[NodeEnded] = queue.SimpleQueue()
 
-    # What there is.
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        failure: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    async def __aenter__(self) -> Self:
+        starting = asyncio.get_running_loop().run_in_executor(None, self.start)
+        try:
+            await asyncio.shield(starting)
+        except asyncio.CancelledError:
+            # The thread cannot be interrupted, and the processes that it starts would remain.
+            with contextlib.suppress(LocalClusterError):
+                await starting
+                await asyncio.to_thread(self.stop)
+            raise
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        failure: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await asyncio.to_thread(self.stop)
+
+    # State
 
     @property
     def directory(self) -> Path:
@@ -136,64 +168,64 @@ class LocalCluster(Startable):
 
     @property
     def nodes(self) -> Sequence[Node]:
-        """All nodes, also those that are down now."""
+        """All nodes, including those that are down."""
         return tuple(self._nodes.values())
 
     @property
     def nameservers(self) -> list[str]:
         """Addresses for `rockoon.connect`."""
-        return [node.address for node in self._of(Kind.NAMESERVER, Kind.SINGLE)]
+        return [node.address for node in self._of(NodeKind.NAMESERVER, NodeKind.SINGLE)]
 
     @property
     def gateway(self) -> str | None:
-        """Where RocketMQ's 5.x clients are to call; None without a gateway."""
-        ports = [each.port for each in self._records if each.kind is Kind.GATEWAY]
+        """Address for RocketMQ's 5.x clients; None without a gateway."""
+        ports = [each.port for each in self._records if each.kind is NodeKind.GATEWAY]
         return f"127.0.0.1:{ports[0]}" if ports else None
 
     @property
     def tls(self) -> "Tls | None":
-        """For `rockoon.connect(..., tls=cluster.tls)`; None when connections are plain."""
+        """For `rockoon.connect(..., tls=cluster.tls)`; None for plain connections."""
         return self._encryption.client if self._encryption is not None else None
 
     @property
     def access(self) -> "AccessKey | None":
-        """The services' own key, which may do everything, for `rockoon.connect(..., access=...)`
-        and to make others with; None when calls are not signed."""
+        """The services' key, which has all permissions, for `rockoon.connect(..., access=...)` and
+        to create other keys; None if calls are not signed."""
         return self._access
 
     @property
     def brokers(self) -> list[str]:
-        """Names of the brokers' nodes, a replica for each copy."""
-        return [node.name for node in self._of(Kind.BROKER)]
+        """Names of the brokers' nodes, one per copy."""
+        return [node.name for node in self._of(NodeKind.BROKER)]
 
     @property
     def logs(self) -> list[str]:
-        """Names that the brokers' logs have in the cluster, however many copies they have."""
-        return list(dict.fromkeys(node.log for node in self._of(Kind.BROKER)))
+        """Names of the brokers' logs, however many copies each has."""
+        return list(dict.fromkeys(node.log for node in self._of(NodeKind.BROKER)))
 
     def replicas_of(self, log: str) -> list[str]:
-        """Names of the nodes that hold a log's copies: a broker's, or "offset"."""
-        return [node.name for node in self._of(Kind.BROKER, Kind.OFFSET) if node.log == log]
+        """Return the names of the nodes with the copies of a log: a broker's, or "offset"."""
+        return [node.name for node in self._of(NodeKind.BROKER, NodeKind.OFFSET) if node.log == log]
 
     def node(self, name: str) -> Node:
-        """A node by its name: "etcd", "nameserver-a", "broker-b", "offset"."""
+        """Return a node by its name: "etcd", "nameserver-a", "broker-b", "offset"."""
         try:
             return self._nodes[name]
         except KeyError:
             known = ", ".join(self._nodes) or "none: the cluster is not started"
             raise LocalClusterError(f"there is no node {name!r} (there are: {known})") from None
 
-    def _of(self, *kinds: Kind) -> list[Node]:
+    def _of(self, *kinds: NodeKind) -> list[Node]:
         return [node for node in self._nodes.values() if node.kind in kinds]
 
-    # Start and stop.
+    # Start and stop
 
     def start(self, name: str | None = None, *, wait: bool = True) -> None:
-        """Start the whole cluster, or one node of it that is down.
+        """Start the whole cluster, or one node that is down.
 
         Args:
-            name: None means the cluster.
-            wait: return when ready; otherwise as soon as the processes exist.
+            name: the node; None for the whole cluster.
+            wait: return when ready; otherwise once the processes are started.
         """
         if name is not None:
             self.node(name).launch()
@@ -217,11 +249,11 @@ class LocalCluster(Startable):
             raise
 
     def become(self, ready_text: Callable[[], str]) -> NoReturn:
-        """Be a `single` cluster in the place of this program, which is over: another interpreter
-        would load once more what this one has.
+        """Replace this program by a `single` cluster. Reuses this interpreter, because another one
+        would load the same modules again.
 
         Args:
-            ready_text: makes what the cluster's process prints when it serves.
+            ready_text: returns the text that the cluster prints when it is ready.
 
         Raises:
             LocalClusterError: as `start`.
@@ -241,13 +273,13 @@ class LocalCluster(Startable):
             raise
 
     def stop(self, name: str | None = None, *, wait: bool = True) -> None:
-        """Stop the whole cluster in order, or one node of it, cleanly (SIGTERM).
+        """Stop the whole cluster in order, or one node, cleanly (SIGTERM).
 
         A node that has not ended after ten seconds is killed.
 
         Args:
-            name: None means the cluster.
-            wait: return when it has ended; the whole cluster is always waited for.
+            name: the node; None for the whole cluster.
+            wait: return when the node has ended; stopping the cluster always waits.
         """
         if name is not None:
             node = self.node(name)
@@ -261,13 +293,13 @@ class LocalCluster(Startable):
             self._close()
 
     def kill(self, name: str) -> None:
-        """End a node's process at once (SIGKILL), as a crash would."""
+        """Kill a node's process (SIGKILL), which has the effect of a crash."""
         node = self.node(name)
         node.signal(signal.SIGKILL)
         end([node])
 
     def restart(self, name: str, *, wait: bool = True) -> None:
-        """Stop a node cleanly, if it runs, and start it again on the same address."""
+        """Stop a node cleanly if it runs, and start it again on the same address."""
         self.stop(name)
         self.start(name, wait=wait)
 
@@ -275,7 +307,7 @@ class LocalCluster(Startable):
         """Start one more broker.
 
         Args:
-            name: None takes the next free one, for example "broker-c".
+            name: name of the broker; None uses the next free one, for example "broker-c".
             wait: return when it is ready.
             settings: as on the broker's command line, with underscores: `flush="async"`.
 
@@ -283,63 +315,66 @@ class LocalCluster(Startable):
             Its name.
         """
         names = set(self._nodes)
-        chosen = name or next(each for each in node_names(Kind.BROKER) if each not in names)
+        chosen = name or next(each for each in node_names(NodeKind.BROKER) if each not in names)
         if chosen in names:
             raise LocalClusterError(f"there is a node {chosen!r} already")
         self._settings[chosen] = self._settings.get(chosen, {}) | settings
         port = self._choose_port(node.port for node in self.nodes)
-        record = NodeRecord(chosen, Kind.BROKER, port)
+        record = NodeRecord(chosen, NodeKind.BROKER, port)
         self._nodes[chosen] = self._make(record)
         self._save()
         self.start(chosen, wait=wait)
         return chosen
 
     async def wait_ready(self, name: str | None = None) -> None:
-        """Wait until a node, or all nodes that run, serve.
+        """Wait until a node, or all running nodes, are ready.
+
+        Args:
+            name: the node; None for all running nodes.
 
         Raises:
-            LocalClusterError: one ended instead or took too long; with the end of its log.
+            LocalClusterError: a node ended or timed out; the text has the end of its log.
         """
         await asyncio.to_thread(self.wait_ready_blocking, name)
 
     def wait_ready_blocking(self, name: str | None = None) -> None:
-        """As `wait_ready`, where there is no event loop."""
-        # Loading gRPC takes a moment, in which the nodes get ready.
+        """Same as `wait_ready`, for code without an event loop."""
+        # Imported after the launch: nodes start while gRPC is loaded.
         from rockoon.local.listing import wait_listed
 
         nodes = [self.node(name)] if name is not None else [n for n in self.nodes if n.running]
         deadline = time.monotonic() + self._ready_seconds_max
         for node in nodes:
             node.wait_ready(deadline)
-        # A log's only copy is known by the log's name, whatever its node is called.
+        # The only copy of a log is listed by the log's name, whatever its node's name is.
         listed = {
             node.log if self._copies == 1 else node.name: node
             for node in nodes
-            if node.kind in (Kind.BROKER, Kind.OFFSET)
+            if node.kind in (NodeKind.BROKER, NodeKind.OFFSET)
         }
-        # One process has listed what it runs when it is ready.
+        # A single process lists its services before it reports ready.
         if not self._single and self.node("etcd").running:
-            for nameserver in self._of(Kind.NAMESERVER):
+            for nameserver in self._of(NodeKind.NAMESERVER):
                 wait_listed(nameserver, listed, deadline, self.tls, self.access)
 
     def wait_node_ended(self, seconds: float | None = None) -> NodeEnded | None:
-        """Wait until some node ends that nobody stopped or killed through this object.
+        """Wait until a node ends without a stop or kill through this object.
 
         Args:
-            seconds: how long; None means without limit, 0 only looks.
+            seconds: timeout; None for no timeout, 0 returns immediately.
 
         Returns:
-            The node's end, or None when the time was over first. Each end is returned once.
+            The node's end, or None after a timeout. Each end is returned once.
         """
         try:
             return self._ended.get(seconds != 0, seconds)
         except queue.Empty:
             return None
 
-    # How it is done.
+    # Implementation
 
     def _make_nodes(self) -> list[NodeRecord]:
-        """Make the nodes to run; returns those that the directory had."""
+        """Create the nodes to run; return those that the directory had."""
         require_services(gateway=self._gateway_port is not None)
         self._encryption = self._make_encryption()
         self._access = self._make_access()
@@ -364,55 +399,59 @@ class LocalCluster(Startable):
         return kept
 
     def _plan(self, found: Sequence[NodeRecord]) -> list[NodeRecord]:
-        """The nodes to run: those of the directory, and new ones up to the numbers wanted."""
+        """Return the nodes to run: those of the directory, then new ones."""
         kept = {record.name: record for record in found}
         self._copies = choose_copies(kept.values(), self._copies_wanted)
         self._ports = PortBlock(around=min((record.port for record in kept.values()), default=None))
-        taken: set[int] = set()
+        used_ports: set[int] = set()
         records: list[NodeRecord] = []
 
-        def place(name: str, kind: Kind, fixed_port: int | None = None, log: str = "") -> None:
+        def add_record(
+            name: str, kind: NodeKind, fixed_port: int | None = None, log: str = ""
+        ) -> None:
             port = fixed_port or (kept[name].port if name in kept else None)
             if fixed_port is not None and not can_listen(fixed_port):
                 raise LocalClusterError(
                     f"port {fixed_port} is in use (for {name}): choose another with --port, "
                     "or stop the program that listens there"
                 )
-            if port is None or port in taken or not can_listen(port):
-                port = self._choose_port(taken)
-            taken.add(port)
+            if port is None or port in used_ports or not can_listen(port):
+                port = self._choose_port(used_ports)
+            used_ports.add(port)
             records.append(self._record(name, kind, port, log))
             if name not in kept and records[-1].log:
-                self._directory.put_aside(name)
+                self._directory.move_to_former(name)
 
         if not self._single:
-            place("etcd", Kind.ETCD)
+            add_record("etcd", NodeKind.ETCD)
         for index, name in enumerate(
-            chosen_names(Kind.NAMESERVER, kept.values(), self._wanted[Kind.NAMESERVER])
+            chosen_names(NodeKind.NAMESERVER, kept.values(), self._wanted[NodeKind.NAMESERVER])
         ):
-            place(name, Kind.NAMESERVER, self._port + index if self._port is not None else None)
-        for log in chosen_names(Kind.BROKER, kept.values(), self._wanted[Kind.BROKER]):
+            add_record(
+                name, NodeKind.NAMESERVER, self._port + index if self._port is not None else None
+            )
+        for log in chosen_names(NodeKind.BROKER, kept.values(), self._wanted[NodeKind.BROKER]):
             for name in replica_names(log, kept.values(), self._copies):
-                place(name, Kind.BROKER, log=log)
+                add_record(name, NodeKind.BROKER, log=log)
         for name in replica_names(OFFSET, kept.values(), self._copies):
-            place(name, Kind.OFFSET, log=OFFSET)
+            add_record(name, NodeKind.OFFSET, log=OFFSET)
         if self._gateway_port is not None:
-            place("gateway", Kind.GATEWAY, self._gateway_port or None)
+            add_record("gateway", NodeKind.GATEWAY, self._gateway_port or None)
         return records
 
-    def _record(self, name: str, kind: Kind, port: int, log: str) -> NodeRecord:
+    def _record(self, name: str, kind: NodeKind, port: int, log: str) -> NodeRecord:
         is_replica = bool(log) and (name != log or self._copies > 1)
         return NodeRecord(name, kind, port, log if is_replica else "")
 
     def _settle_copies(self) -> None:
-        """Have each log have as many copies as are wanted; the nodes of those left over go.
+        """Change each log to the wanted number of copies, and remove the nodes of surplus copies.
 
-        Whatever ends it on the way, the next start finds replicas that count, and all of those.
+        If this is interrupted at any point, the next start finds all replicas that are in sync.
         """
         from rockoon.local.copies import settle_copies
 
-        assert self._copies_wanted is not None, "somebody wants so many"
-        names = {node.log for node in self._of(Kind.BROKER, Kind.OFFSET)}
+        assert self._copies_wanted is not None, "a number of copies is wanted"
+        names = {node.log for node in self._of(NodeKind.BROKER, NodeKind.OFFSET)}
         logs = {log: self.replicas_of(log) for log in sorted(names)}
         stay = settle_copies(
             self.nameservers,
@@ -422,7 +461,7 @@ class LocalCluster(Startable):
             self.tls,
             self.access,
         )
-        nodes = [node for node in self._of(Kind.BROKER, Kind.OFFSET) if node.log in stay]
+        nodes = [node for node in self._of(NodeKind.BROKER, NodeKind.OFFSET) if node.log in stay]
         if not nodes:
             return
         self._copies = self._copies_wanted
@@ -435,7 +474,7 @@ class LocalCluster(Startable):
                 self._nodes[node.name] = self._make(record)
             else:
                 del self._nodes[node.name]
-        # First: the next start must not make copies again of those that count no more.
+        # Saved before the launch: the next start must not create the removed copies again.
         self._save()
         for node in nodes:
             if node.name in self._nodes:
@@ -457,12 +496,12 @@ class LocalCluster(Startable):
         return cluster_key(self.directory)
 
     def _make(self, record: NodeRecord) -> Node:
-        assert self._maker is not None, "it is not started"
+        assert self._maker is not None, "the cluster is not started"
         return self._maker.node(record, self._copies)
 
-    def _choose_port(self, taken: Iterable[int]) -> int:
-        assert self._ports is not None, "it is not started"
-        return self._ports.choose(set(taken))
+    def _choose_port(self, used_ports: Iterable[int]) -> int:
+        assert self._ports is not None, "the cluster is not started"
+        return self._ports.choose(set(used_ports))
 
     def _save(self) -> None:
         self._directory.save(
@@ -476,8 +515,8 @@ class LocalCluster(Startable):
         self._directory.close()
 
     def _end_all(self, number: signal.Signals) -> None:
-        served = (Kind.BROKER, Kind.OFFSET, Kind.SINGLE)
-        for kinds in ((Kind.GATEWAY,), served, (Kind.NAMESERVER,), (Kind.ETCD,)):
+        served = (NodeKind.BROKER, NodeKind.OFFSET, NodeKind.SINGLE)
+        for kinds in ((NodeKind.GATEWAY,), served, (NodeKind.NAMESERVER,), (NodeKind.ETCD,)):
             nodes = self._of(*kinds)
             for node in nodes:
                 node.signal(number)

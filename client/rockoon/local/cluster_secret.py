@@ -1,5 +1,5 @@
-"""Secrets of a local cluster, in files that only their owner reads: the services' own, made once,
-and those of the access keys that a gateway's clients use, which people write down there."""
+"""Secrets of a local cluster, in files that only their owner can read: the generated secret of the
+services, and the access keys of the gateway's clients, which the operator edits."""
 
 import os
 from pathlib import Path
@@ -13,19 +13,19 @@ CLIENT_SECRETS_HEAD = "# Access keys of the gateway's clients, a line each: NAME
 
 
 def secret_file(directory: Path) -> Path:
-    """Where the secret of the cluster in a directory is."""
+    """Return the path of the cluster secret."""
     return directory / "access" / FILE
 
 
 def cluster_key(directory: Path) -> AccessKey:
-    """The services' own access key.
+    """Return the services' access key.
 
     Args:
-        directory: the cluster's; the secret is made when missing.
+        directory: directory of the cluster; a missing secret is generated.
 
     Raises:
-        InvalidArgument: the file there holds no secret.
-        OSError: it can be neither read nor written.
+        InvalidArgument: the file contains no secret.
+        OSError: the file can be neither read nor created.
     """
     path = secret_file(directory)
     _written(path, new_secret() + "\n")
@@ -33,10 +33,10 @@ def cluster_key(directory: Path) -> AccessKey:
 
 
 def client_secrets(directory: Path) -> Path:
-    """The file of the gateway's setting `client_secrets`, made when missing.
+    """Return the file for the gateway's setting `client_secrets`; create it if missing.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: the file cannot be created.
     """
     path = directory / "access" / CLIENT_SECRETS
     _written(path, CLIENT_SECRETS_HEAD)
@@ -44,7 +44,7 @@ def client_secrets(directory: Path) -> Path:
 
 
 def _written(path: Path, text: str) -> None:
-    """Make a file, unless it is there."""
+    """Create a file unless it exists."""
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
         partial = path.with_suffix(".new")

@@ -1,6 +1,6 @@
-"""The socket by which another terminal plays with a cluster: DIR/control, for its owner alone.
+"""Control socket of a cluster in the foreground: DIR/control, accessible to its owner only.
 
-A connection carries one request and one answer, a line of JSON each:
+Each connection carries one request and one reply, one line of JSON each:
 
     {"do": "kill", "node": "broker-a"}   →   {"done": "broker-a is killed"} or {"error": "..."}
 """
@@ -23,12 +23,12 @@ PAST = {"stop": "stopped", "start": "started", "kill": "killed"}
 ACTIONS = tuple(PAST)
 LINE_BYTES_MAX = 4096
 ASK_SECONDS_MAX = 2.0
-# A node may take a minute to get ready, and others may be asked for first.
+# A node may need a minute to start, and earlier requests are served first.
 ANSWER_SECONDS_MAX = 180.0
 
 
 class Request:
-    """What somebody in another terminal wants; to be answered once."""
+    """A request from another terminal; must be answered once."""
 
     def __init__(self, action: str, node: str, connection: socket.socket) -> None:
         self.action = action
@@ -36,27 +36,27 @@ class Request:
         self._connection = connection
 
     def answer(self, *, done: str = "", error: str = "") -> None:
-        """Say what was done, or why not. Whoever has gone away does not hear it."""
-        said = {"error": error} if error else {"done": done}
+        """Send the result or the error; ignored if the client has disconnected."""
+        reply = {"error": error} if error else {"done": done}
         with self._connection, contextlib.suppress(OSError):
-            self._connection.sendall(json.dumps(said).encode() + b"\n")
+            self._connection.sendall(json.dumps(reply).encode() + b"\n")
 
 
 class ControlSocket:
-    """Listens while entered, and hands over requests.
+    """Accepts requests while it is entered.
 
     Args:
-        directory: of the cluster, which this process has locked.
-        hand_over: is given each, on a thread of its own.
+        directory: directory of the cluster, locked by this process.
+        on_request: called with each request, on a separate thread.
     """
 
-    def __init__(self, directory: Path, hand_over: Callable[[Request], None]) -> None:
+    def __init__(self, directory: Path, on_request: Callable[[Request], None]) -> None:
         self._directory = directory
-        self._hand_over = hand_over
+        self._on_request = on_request
         self._listener = socket.socket(socket.AF_UNIX)
 
     def __enter__(self) -> "ControlSocket":
-        # One that was left by a process that was killed; nobody else has the directory.
+        # Left by a killed process: this process has the directory's lock.
         (self._directory / SOCKET).unlink(missing_ok=True)
         with socket_path(self._directory) as path:
             before = os.umask(0o177)
@@ -92,18 +92,18 @@ class ControlSocket:
             except (OSError, ValueError, KeyError, TypeError, RecursionError):
                 connection.close()
                 continue
-            self._hand_over(request)
+            self._on_request(request)
 
 
 def ask(directory: Path, action: str, node: str) -> str:
-    """Have the cluster that runs on a directory do something with a node; returns what it did.
+    """Send an action for a node to the cluster that runs on a directory; return a sentence.
 
     Raises:
-        LocalClusterError: no cluster runs there, it has no such node, or it could not do it.
+        LocalClusterError: no cluster runs there, the node does not exist, or the action failed.
     """
     if not (directory / "cluster.json").exists():
         raise LocalClusterError(
-            f"there is no cluster in {directory}: say with --dir where it is, or start one with "
+            f"there is no cluster in {directory}: name its directory with --dir, or start one with "
             "`rockoon up`"
         )
     with socket.socket(socket.AF_UNIX) as connection:
@@ -115,7 +115,7 @@ def ask(directory: Path, action: str, node: str) -> str:
             if (holder := running_process(directory)) is not None:
                 raise LocalClusterError(
                     f"the cluster on {directory} runs in one process ({holder}, `rockoon up "
-                    f"--single`), so no node can be {PAST[action]} alone; `kill {holder}` ends it"
+                    f"--single`), so no node can be {PAST[action]} alone; `kill {holder}` stops it"
                 ) from None
             raise LocalClusterError(
                 f"no cluster runs on {directory}: start it with `rockoon up --dir {directory}`"
@@ -124,23 +124,23 @@ def ask(directory: Path, action: str, node: str) -> str:
             raise LocalClusterError(f"{directory / SOCKET}: {failure.strerror}") from failure
         try:
             connection.sendall(json.dumps({"do": action, "node": node}).encode() + b"\n")
-            said = json.loads(read_line(connection))
+            reply = json.loads(read_line(connection))
         except (OSError, ValueError) as failure:
-            raise LocalClusterError(f"the cluster on {directory} has not answered") from failure
-    if "error" in said:
-        raise LocalClusterError(str(said["error"]))
-    return str(said["done"])
+            raise LocalClusterError(f"the cluster on {directory} did not answer") from failure
+    if "error" in reply:
+        raise LocalClusterError(str(reply["error"]))
+    return str(reply["done"])
 
 
 def read_line(connection: socket.socket) -> bytes:
-    """One line, without more than a line may have. Raises OSError."""
+    """Read one line of at most LINE_BYTES_MAX. Raises OSError."""
     with connection.makefile("rb") as stream:
         return stream.readline(LINE_BYTES_MAX)
 
 
 @contextmanager
 def socket_path(directory: Path) -> Iterator[str]:
-    """A name for the socket that fits into the 107 bytes which the system allows for one."""
+    """Return a path of the socket that fits into the system's limit of 107 bytes."""
     if not Path("/proc/self/fd").exists():
         yield str(directory / SOCKET)
         return

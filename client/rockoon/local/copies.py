@@ -1,6 +1,7 @@
-"""Copies of a running cluster's logs: as many as are wanted are asked for, and waited for.
+"""Number of copies of a running cluster's logs: requests a change and waits for it.
 
-Who counts is changed by each log's leader, when nothing is lost by it. Until then all replicas run.
+The leader of each log changes the in-sync set once no message is lost by it. Until then all
+replicas run.
 """
 
 import asyncio
@@ -28,20 +29,20 @@ def settle_copies(
     tls: "Tls | None" = None,
     access: "AccessKey | None" = None,
 ) -> Mapping[str, Collection[str]]:
-    """Have logs have so many copies, and wait where they have more.
+    """Change logs to a number of copies; wait for the logs that have more.
 
     Args:
-        nameservers, tls, access: how the cluster is reached.
-        logs: names of the replicas that run, by that of their log.
-        wanted: how many copies each log is to have.
-        seconds_max: how long to wait.
+        nameservers, tls, access: for the connection to the cluster.
+        logs: log → names of its running replicas.
+        wanted: number of copies of each log.
+        seconds_max: timeout in seconds.
 
     Returns:
-        Of each log with more replicas than that, the names of those that count now.
+        For each log with more replicas: the names of its replicas in sync.
 
     Raises:
-        LocalClusterError: it could not be asked for, or has not come to that in time. It may come
-            to it later: all replicas go on.
+        LocalClusterError: the request was refused, or timed out. The change may still happen
+            later: all replicas keep running.
     """
     deadline = time.monotonic() + seconds_max
     fewer = [log for log, replicas in logs.items() if len(replicas) > wanted]
@@ -57,7 +58,7 @@ def settle_copies(
 
 
 async def ask_for(cluster: "Cluster", logs: Collection[str], wanted: int, deadline: float) -> None:
-    """Ask for copies of logs, again until a deadline, monotonic seconds, where one is refused.
+    """Request a number of copies for each log; retry refusals until a monotonic deadline.
 
     Raises:
         RockoonError: the last refusal.
@@ -65,15 +66,15 @@ async def ask_for(cluster: "Cluster", logs: Collection[str], wanted: int, deadli
     for log in logs:
         while True:
             found = await cluster.admin.logs.describe(log)
-            # A new one waits for its first replicas.
+            # A new log waits for its first replicas.
             if not found.epoch or found.copies == wanted:
                 break
             try:
                 await cluster.admin.logs.set_copies(log, wanted)
                 break
             except InvalidArgument:
-                # A process that was killed as the log's only copy is listed for a lease; those
-                # that were started now take its place then.
+                # A killed process that was the log's only copy is listed until its lease ends; then
+                # a replica that was started now replaces it.
                 if time.monotonic() > deadline:
                     raise
             await asyncio.sleep(LOOK_SECONDS)
@@ -86,7 +87,7 @@ async def _counting(cluster: "Cluster", log: str, wanted: int, deadline: float) 
             return [each.name for each in found.in_sync]
         if time.monotonic() > deadline:
             raise LocalClusterError(
-                f"log {log} still has {len(found.in_sync)} copies that count, and is to have "
-                f"{wanted}: see `rockoon log describe {log}`, with all of them running"
+                f"log {log} still has {len(found.in_sync)} copies in sync instead of "
+                f"{wanted}: see `rockoon log describe {log}` while all of them run"
             )
         await asyncio.sleep(LOOK_SECONDS)

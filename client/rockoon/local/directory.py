@@ -1,10 +1,10 @@
-"""The directory of a local cluster: its lock, its list of nodes, its data and logs.
+"""Directory of a local cluster: its lock, its list of nodes, its data and logs.
 
-cluster.lock     held while a cluster runs on the directory; says by whom
+cluster.lock     held while a cluster runs on the directory; contains the process id
 cluster.json     the nodes and their ports, so that addresses survive a restart
-etcd/  broker-a/  offset/        data; routes.db in the place of etcd/ for a single process
+etcd/  broker-a/  offset/        data; a single process has routes.db instead of etcd/
 logs/broker-a.log
-former/                          what was there under the name of a new copy of a log
+former/                          earlier data under the name of a new copy of a log
 """
 
 import dataclasses
@@ -17,24 +17,24 @@ import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
-from rockoon.local.process import Kind, LocalClusterError
+from rockoon.local.process import LocalClusterError, NodeKind
 
 LAYOUT = 1
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class NodeRecord:
-    """A node as the directory remembers it."""
+    """A node in `cluster.json`."""
 
     name: str
-    kind: Kind
+    kind: NodeKind
     port: int
     log: str = ""
-    """Of a broker that is one of several replicas: the name that its log has in the cluster."""
+    """Name of its log, if the node is one of several replicas; else empty."""
 
 
 def running_process(directory: Path) -> int | None:
-    """Return the process that runs a cluster on a directory; None if none does."""
+    """Return the process that runs a cluster on a directory; None if there is none."""
     try:
         lock = os.open(directory / "cluster.lock", os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -51,10 +51,10 @@ def running_process(directory: Path) -> int | None:
 
 
 class ClusterDirectory:
-    """Owned by one running cluster at a time.
+    """Directory of a cluster; locked by at most one running cluster.
 
     Args:
-        path: None makes a temporary directory on `open` and removes it on `close`.
+        path: None creates a temporary directory in `open` and deletes it in `close`.
     """
 
     def __init__(self, path: Path | None) -> None:
@@ -69,10 +69,10 @@ class ClusterDirectory:
         return self._path
 
     def open(self) -> None:
-        """Make the directory if need be and lock it.
+        """Create the directory if it is missing, and lock it.
 
         Raises:
-            LocalClusterError: another cluster runs on it, or it cannot be made.
+            LocalClusterError: another cluster runs on it, or it cannot be created.
         """
         if self._temporary:
             self._path = Path(tempfile.mkdtemp(prefix="rockoon-"))
@@ -95,7 +95,7 @@ class ClusterDirectory:
         self._lock = lock
 
     def close(self) -> None:
-        """Let go of the directory; a temporary one is removed. May be called twice."""
+        """Unlock the directory and delete a temporary one. May be called twice."""
         if self._lock is None:
             return
         os.close(self._lock)
@@ -104,20 +104,20 @@ class ClusterDirectory:
             shutil.rmtree(self.path, ignore_errors=True)
 
     def load(self) -> list[NodeRecord]:
-        """The nodes of the last run; none in a new directory.
+        """Return the nodes of the last run; none for a new directory.
 
         Raises:
-            LocalClusterError: the list cannot be understood.
+            LocalClusterError: the list is invalid or cannot be read.
         """
         path = self.path / "cluster.json"
         try:
             content = json.loads(path.read_text())
             if content["layout"] != LAYOUT:
-                raise LocalClusterError(f"{path} is of another version of Rockoon")
+                raise LocalClusterError(f"{path} was written by another version of Rockoon")
             return [
                 NodeRecord(
                     str(each["name"]),
-                    Kind(each["kind"]),
+                    NodeKind(each["kind"]),
                     int(each["port"]),
                     str(each.get("log", "")),
                 )
@@ -128,16 +128,16 @@ class ClusterDirectory:
         except (OSError, ValueError, KeyError, TypeError) as failure:
             raise LocalClusterError(f"{path} cannot be read: {failure}") from failure
 
-    def put_aside(self, name: str) -> None:
-        """Make room for a new copy of a log, which begins with nothing.
+    def move_to_former(self, name: str) -> None:
+        """Move away earlier data under the name of a new copy of a log, which must start empty.
 
-        Under its name there may be what a former one had, which counts no more.
+        The earlier data is of a former copy that is not in sync any more.
 
         Raises:
-            LocalClusterError: it cannot be moved.
+            LocalClusterError: the data cannot be moved.
         """
-        place, former = self.path / name, self.path / "former"
-        if not place.exists():
+        data_path, former = self.path / name, self.path / "former"
+        if not data_path.exists():
             return
         try:
             former.mkdir(mode=0o700, exist_ok=True)
@@ -145,13 +145,13 @@ class ClusterDirectory:
             target = next(
                 path for number in numbers if not (path := former / f"{name}.{number}").exists()
             )
-            place.rename(target)
+            data_path.rename(target)
         except OSError as failure:
-            raise LocalClusterError(f"{place} cannot be moved: {failure.strerror}") from failure
+            raise LocalClusterError(f"{data_path} cannot be moved: {failure.strerror}") from failure
 
     def save(self, records: Iterable[NodeRecord]) -> None:
-        """Replace the list of nodes. A gateway keeps nothing, so it is in none."""
-        kept = [record for record in records if record.kind is not Kind.GATEWAY]
+        """Replace the list of nodes. Gateways are not listed: they have no data."""
+        kept = [record for record in records if record.kind is not NodeKind.GATEWAY]
         nodes = [dataclasses.asdict(record) for record in kept]
         unfinished = self.path / "cluster.json.new"
         unfinished.write_text(json.dumps({"layout": LAYOUT, "nodes": nodes}, indent=2) + "\n")

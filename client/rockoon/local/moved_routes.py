@@ -1,8 +1,8 @@
-"""Routes of a local cluster, moved between its etcd and the file of a single process.
+"""Moves the routes of a local cluster between etcd and the file of a single process.
 
-DIR/etcd/         where `rockoon up` has them
-DIR/routes.db     where `rockoon up --single` has them; while it is there, an etcd beside it is a
-                  copy that was not finished, or has not been removed yet
+DIR/etcd/         routes of `rockoon up`
+DIR/routes.db     routes of `rockoon up --single`; while it exists, an etcd next to it is an
+                  incomplete copy, or is about to be deleted
 """
 
 import os
@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 
 from rockoon.local.etcd import etcd_command, etcd_healthy, find_etcd
-from rockoon.local.process import Kind, LocalClusterError, Node
+from rockoon.local.process import LocalClusterError, Node, NodeKind
 from rockoon_core.disk import Disk
 
 FILE = "routes.db"
@@ -27,20 +27,20 @@ MODULE = "rockoon_nameserver.route_transfer"
 
 
 def move_routes(directory: Path, port: int, *, single: bool) -> None:
-    """Have the routes where a cluster looks for them, with the revisions that they have.
+    """Move the routes to where the cluster reads them; their revisions do not change.
 
     Args:
-        directory: the cluster's, locked.
-        port: that an etcd may listen on meanwhile.
-        single: whether it runs as a single process.
+        directory: directory of the cluster, locked.
+        port: port for a temporary etcd.
+        single: whether the cluster runs as a single process.
 
     Raises:
-        LocalClusterError: there is no etcd program, or it could not be done; nothing is lost.
+        LocalClusterError: there is no etcd program, or the move failed; nothing is lost.
     """
     file, etcd, copy = directory / FILE, directory / "etcd", directory / "etcd.new"
     if single:
         if etcd.exists() and not file.exists():
-            # Until the file is there, this etcd has the only copy.
+            # Until the file exists, this etcd has the only copy.
             with running_etcd(etcd, port, durable=True) as node:
                 transfer("to-file", node, file)
         shutil.rmtree(etcd, ignore_errors=True)
@@ -48,11 +48,11 @@ def move_routes(directory: Path, port: int, *, single: bool) -> None:
         shutil.rmtree(copy, ignore_errors=True)
         with running_etcd(copy, port, durable=False) as node:
             transfer("to-etcd", node, file)
-        # It has synced nothing, and the file is not to go before.
+        # This etcd has not synced its writes; they must be on disk before the file is deleted.
         os.sync()
         shutil.rmtree(etcd, ignore_errors=True)
         copy.rename(etcd)
-        # One after the other: with neither the next start would make routes that are new.
+        # In this order: without both, the next start would create new routes.
         Disk().sync_directory(directory)
         file.unlink()
         Disk().sync_directory(directory)
@@ -62,7 +62,7 @@ def move_routes(directory: Path, port: int, *, single: bool) -> None:
 def running_etcd(data: Path, port: int, *, durable: bool) -> Iterator[Node]:
     node = Node(
         "etcd",
-        Kind.ETCD,
+        NodeKind.ETCD,
         port,
         etcd_command(find_etcd(), data, port, durable=durable),
         data.parent / "logs" / "etcd.log",
@@ -86,5 +86,5 @@ def transfer(direction: str, etcd: Node, file: Path) -> None:
             command, check=True, capture_output=True, text=True, timeout=MOVE_SECONDS_MAX
         )
     except subprocess.SubprocessError as failure:
-        said = (getattr(failure, "stderr", None) or str(failure)).strip().splitlines()[-1:]
-        raise LocalClusterError(f"the routes cannot be moved: {''.join(said)}") from failure
+        last_line = (getattr(failure, "stderr", None) or str(failure)).strip().splitlines()[-1:]
+        raise LocalClusterError(f"the routes cannot be moved: {''.join(last_line)}") from failure

@@ -1,12 +1,12 @@
-"""Ports that stay ours while a node is down.
+"""Ports that stay reserved for a node while it is down.
 
-The system hands out ports of its ephemeral range (from 32768 on Linux, 49152 elsewhere) to
-outgoing connections, so a node that listened there could find its port taken when it comes back.
+The system uses ports of its ephemeral range (from 32768 on Linux, 49152 elsewhere) for outgoing
+connections. A node that listened there could find its port in use after a restart.
 
-Below that range clusters share the ports out in blocks. A block belongs to the process that has its
-first port bound, and goes with it, however it ends. So two clusters that start at the same moment
-never choose the same port, although both only begin to listen a second later; and what one of them
-keeps for a node that is down, the other does not take.
+Clusters divide the ports below that range into blocks. A block belongs to the process that has its
+first port bound, until that process ends. So two clusters that start at the same moment never
+choose the same port, although they listen only a second later, and no cluster uses a port that
+another one keeps for a node that is down.
 """
 
 import random
@@ -19,17 +19,17 @@ from typing import Self
 LOWEST, HIGHEST = 20_000, 32_000
 # More than the nodes of the largest cluster.
 BLOCK_PORTS = 64
-# The system's own: programs that seed theirs alike are not to choose alike.
+# Random numbers of the system: programs with equal seeds must not choose equal ports.
 CHANCE = random.SystemRandom()
 
 
 def can_listen(port: int) -> bool:
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        # As a server does: connections of the last run in TIME_WAIT are no obstacle.
+        # As servers do: connections of the last run in TIME_WAIT are ignored.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind(("127.0.0.1", port))
-            # Linux lets two sockets bind with SO_REUSEADDR while neither listens.
+            # Linux lets two sockets with SO_REUSEADDR bind while neither listens.
             probe.listen(1)
         except OSError:
             return False
@@ -37,41 +37,41 @@ def can_listen(port: int) -> bool:
 
 
 class PortBlock:
-    """Ports of which no other block's owner chooses any, until `close`.
+    """Ports that no owner of another block uses, until `close`.
 
     Args:
-        around: a port whose block is taken if it is free, else any; None means any.
+        around: prefer the block of this port; None for any block.
 
     Raises:
-        OSError: every block is taken.
+        OSError: no block is free.
     """
 
     def __init__(self, around: int | None = None) -> None:
         first, self._guard = claim(around)
-        # Also for threads that choose at once.
+        # Several threads may choose at the same time.
         self._changes = threading.Lock()
-        # Not in order: who has the block next hardly chooses what a stopped node will want again.
+        # In random order: the block's next owner should not choose ports of a stopped node.
         self._ports = CHANCE.sample(range(first + 1, first + BLOCK_PORTS), BLOCK_PORTS - 1)
 
-    def choose(self, taken: Collection[int] = ()) -> int:
-        """A port of the block that nobody listens on: the one whose last choice is longest ago.
+    def choose(self, excluded: Collection[int] = ()) -> int:
+        """Return a free port of the block, the one that was chosen least recently.
 
         Args:
-            taken: ports that it must not be.
+            excluded: ports that are not chosen.
 
         Raises:
-            OSError: there is none.
+            OSError: no port is free.
         """
         with self._changes:
             for port in self._ports:
-                if port not in taken and can_listen(port):
+                if port not in excluded and can_listen(port):
                     self._ports.remove(port)
                     self._ports.append(port)
                     return port
         raise OSError(f"no free port between {min(self._ports)} and {max(self._ports)}")
 
     def close(self) -> None:
-        """Leave the block to others. May be called twice."""
+        """Release the block. May be called twice."""
         self._guard.close()
 
     def __enter__(self) -> Self:
@@ -82,14 +82,14 @@ class PortBlock:
 
 
 def claim(around: int | None) -> tuple[int, socket.socket]:
-    """A free block: its first port, and the socket that has it bound."""
+    """Claim a free block; return its first port, and the socket that is bound to it."""
     firsts = list(range(LOWEST, HIGHEST - BLOCK_PORTS + 1, BLOCK_PORTS))
     CHANCE.shuffle(firsts)
     if around is not None:
         firsts.sort(key=lambda first: not first <= around < first + BLOCK_PORTS)
     for first in firsts:
-        # Without SO_REUSEADDR one socket alone can be bound; it does not listen, so whoever
-        # connects to it by mistake is refused.
+        # Without SO_REUSEADDR only one socket can be bound. It does not listen, so a connection to
+        # it is refused.
         guard = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         try:
             guard.bind(("127.0.0.1", first))
@@ -105,10 +105,10 @@ def process_block() -> PortBlock:
     return PortBlock()
 
 
-def choose_port(taken: Collection[int] = ()) -> int:
-    """A port that nobody listens on, of a block that this process keeps to its end.
+def choose_port(excluded: Collection[int] = ()) -> int:
+    """Return a free port of a block that this process keeps until its end.
 
     Args:
-        taken: ports that it must not be.
+        excluded: ports that are not chosen.
     """
-    return process_block().choose(taken)
+    return process_block().choose(excluded)

@@ -1,9 +1,9 @@
-"""One child process: launched, waited for, watched, ended.
+"""One child process: launched, awaited, watched, ended.
 
-    LAUNCHED ──ready line──▶ READY ──▶ ENDED      (LAUNCHED ──▶ ENDED when it cannot start)
+    LAUNCHED ──ready line──▶ READY ──▶ ENDED      (LAUNCHED ──▶ ENDED if it cannot start)
 
-A thread per child reads its standard output and waits for its end, so that nothing else has to:
-callers only wait for the condition it notifies. The thread ends with the child.
+A thread per child reads its standard output and waits for its end. Callers only wait for the
+condition that this thread notifies. The thread ends with the child.
 """
 
 import dataclasses
@@ -24,27 +24,27 @@ STOP_SECONDS_MAX = 10.0
 
 
 class LocalClusterError(Exception):
-    """A local cluster cannot be started or changed as asked; the text says why and what to do."""
+    """A local cluster cannot be started or changed as requested; the text has the reason."""
 
 
-class Kind(enum.StrEnum):
-    """What a node is; the value is the service's name on its ready line."""
+class NodeKind(enum.StrEnum):
+    """Kind of a node; the value is the service's name on its ready line."""
 
     ETCD = "etcd"
     NAMESERVER = "nameserver"
     BROKER = "broker"
     OFFSET = "offset"
     GATEWAY = "gateway"
-    # All of these but etcd in one process.
+    # All services in one process, without etcd.
     SINGLE = "single"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class NodeEnded:
-    """A child ended although nobody had asked it to."""
+    """A child that ended without a request to stop."""
 
     name: str
-    # As subprocess has it: negative for a signal.
+    # Exit status as in subprocess: negative for a signal.
     status: int
     log_path: Path
 
@@ -62,7 +62,7 @@ def status_text(status: int) -> str:
 
 
 def tail(log_path: Path) -> str:
-    """The end of a log file, indented, under a line that says where all of it is."""
+    """Return the end of a log file, indented, after a line with the file's path."""
     try:
         with log_path.open("rb") as stream:
             stream.seek(max(0, stream.seek(0, os.SEEK_END) - LOG_TAIL_BYTES))
@@ -76,24 +76,24 @@ def tail(log_path: Path) -> str:
 
 
 class Node:
-    """A node of a local cluster and the process that runs it now, if any.
+    """A node of a local cluster, and the process that runs it, if any.
 
     Args:
-        name: unique in the cluster.
-        kind: what it is.
-        port: where it listens, on 127.0.0.1; the same over all restarts.
+        name: unique name in the cluster.
+        kind: kind of the node.
+        port: port on 127.0.0.1; it stays the same over restarts.
         command: program and arguments.
-        log_path: its standard error is appended here.
-        log: of a replica, the name of its log in the cluster; by default the node's.
-        environment: added to ours.
-        probe: asks whether it is ready, for a program that prints no ready line.
-        on_unexpected_end: called from the node's thread.
+        log_path: file to which its standard error is appended.
+        log: for a replica, the name of its log; by default the node's name.
+        environment: variables added to this process's environment.
+        probe: returns whether the node is ready, for a program that prints no ready line.
+        on_unexpected_end: called in the node's thread.
     """
 
     def __init__(
         self,
         name: str,
-        kind: Kind,
+        kind: NodeKind,
         port: int,
         command: Sequence[str],
         log_path: Path,
@@ -112,8 +112,8 @@ class Node:
         self.environment = dict(environment)
         self._probe = probe
         self._on_unexpected_end = on_unexpected_end
-        # Guards the four fields below and is notified when `_ready` or `_status` change. The
-        # callers of launch and end write `_process` and `_end_wanted`, the node's thread the rest.
+        # Guards the four fields below and is notified when `_ready` or `_status` changes. `launch`
+        # and `signal` write `_process` and `_end_wanted`, the node's thread the other two.
         self._changed = threading.Condition()
         self._process: subprocess.Popen[bytes] | None = None
         self._end_wanted = False
@@ -143,7 +143,7 @@ class Node:
         return self._process is not None and self._status is None
 
     def launch(self) -> None:
-        """Start the process, without waiting until it serves.
+        """Start the process without waiting until it is ready.
 
         Raises:
             LocalClusterError: it runs already, or the program cannot be executed.
@@ -154,8 +154,8 @@ class Node:
             self.log_path.parent.mkdir(parents=True, exist_ok=True)
             try:
                 with self.log_path.open("ab") as log:
-                    # A session of its own: Ctrl-C in a terminal reaches us alone, and we stop the
-                    # nodes in the right order.
+                    # In a separate session, so that Ctrl-C in a terminal reaches only this process,
+                    # which stops the nodes in the right order.
                     self._process = subprocess.Popen(
                         self.command,
                         stdin=subprocess.PIPE,
@@ -182,7 +182,7 @@ class Node:
                     self._ready = True
                     self._changed.notify_all()
         status = process.wait()
-        # What the child may have left in its session (etcd's watcher) goes with it.
+        # Also kills processes that the child left in its session, for example etcd's watcher.
         signal_group(process.pid, signal.SIGKILL)
         process.stdin.close()
         process.stdout.close()
@@ -194,13 +194,13 @@ class Node:
             self._on_unexpected_end(NodeEnded(self.name, status, self.log_path))
 
     def wait_ready(self, deadline: float) -> None:
-        """Wait until the node serves.
+        """Wait until the node is ready.
 
         Args:
             deadline: on `time.monotonic`'s clock.
 
         Raises:
-            LocalClusterError: it ended, or did not get ready in time; with the end of its log.
+            LocalClusterError: it ended or timed out; the text has the end of its log.
         """
         with self._changed:
             while not (self._ready and self._running()):
@@ -222,7 +222,7 @@ class Node:
                 self._changed.wait(left)
 
     def signal(self, number: signal.Signals) -> None:
-        """Ask the process to end: from now on its end is expected."""
+        """Send a signal that ends the process; its end is expected from now on."""
         with self._changed:
             if not self._running() or self._process is None:
                 return
@@ -233,14 +233,14 @@ class Node:
                 self._process.send_signal(number)
 
     def wait_ended(self, seconds: float) -> int | None:
-        """Its exit status, or None when it has not ended within the time (or never ran)."""
+        """Return its exit status; None if it has not ended within `seconds`, or never ran."""
         with self._changed:
             self._changed.wait_for(lambda: not self._running(), seconds)
             return self._status
 
 
 def end(nodes: Iterable[Node]) -> None:
-    """Wait until nodes that were told to end have done so; kill those that do not."""
+    """Wait until signalled nodes have ended; kill those that do not end in time."""
     for node in nodes:
         if node.wait_ended(STOP_SECONDS_MAX) is None and node.running:
             node.signal(signal.SIGKILL)
@@ -251,13 +251,13 @@ def signal_group(group: int, number: signal.Signals) -> None:
     try:
         os.killpg(group, number)
     except (ProcessLookupError, PermissionError):
-        # Nobody is left in it (macOS says so with EPERM while the last one is a zombie).
+        # The group is empty (macOS reports EPERM while its last process is a zombie).
         return
 
 
-def is_ready_line(line: bytes, kind: Kind) -> bool:
+def is_ready_line(line: bytes, kind: NodeKind) -> bool:
     try:
-        said = json.loads(line)
+        content = json.loads(line)
     except ValueError:
         return False
-    return isinstance(said, dict) and said.get("ready") == kind.value
+    return isinstance(content, dict) and content.get("ready") == kind.value

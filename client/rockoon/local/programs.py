@@ -1,15 +1,15 @@
-"""The services' programs: whether they are installed, and how they are started."""
+"""Programs of the services: their modules and command line flags."""
 
 import importlib.util
 from collections.abc import Mapping
 
-from rockoon.local.process import Kind, LocalClusterError
+from rockoon.local.process import LocalClusterError, NodeKind
 
 MODULES = {
-    Kind.NAMESERVER: "rockoon_nameserver",
-    Kind.BROKER: "rockoon_broker",
-    Kind.OFFSET: "rockoon_offset",
-    Kind.GATEWAY: "rockoon_gateway",
+    NodeKind.NAMESERVER: "rockoon_nameserver",
+    NodeKind.BROKER: "rockoon_broker",
+    NodeKind.OFFSET: "rockoon_offset",
+    NodeKind.GATEWAY: "rockoon_gateway",
 }
 
 
@@ -22,13 +22,13 @@ def flag_text(value: object) -> str:
 
 
 def flags(values: Mapping[str, object]) -> list[str]:
-    """Settings of a service as its command line has them."""
+    """Return the command line flags for settings of a service."""
     return [f"--{name.replace('_', '-')}={flag_text(value)}" for name, value in values.items()]
 
 
 def require_services(*, gateway: bool) -> None:
-    """Raises LocalClusterError when a program is missing; the gateway's only if it is wanted."""
-    wanted = [name for kind, name in MODULES.items() if gateway or kind is not Kind.GATEWAY]
+    """Raises LocalClusterError if a program is missing; `gateway` includes the gateway's."""
+    wanted = [name for kind, name in MODULES.items() if gateway or kind is not NodeKind.GATEWAY]
     missing = [module for module in wanted if importlib.util.find_spec(module) is None]
     if missing:
         raise LocalClusterError(

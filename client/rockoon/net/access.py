@@ -1,8 +1,8 @@
-"""Access keys as a client has them: given to `connect`, or from the environment.
+"""Access key of a connection: passed to `connect`, or from environment variables.
 
-ROCKOON_ACCESS_KEY            the key's name
+ROCKOON_ACCESS_KEY            name of the key
 ROCKOON_ACCESS_SECRET         its secret
-ROCKOON_ACCESS_SECRET_FILE    or a file that holds it, and nothing else
+ROCKOON_ACCESS_SECRET_FILE    or a file that contains only the secret
 """
 
 from collections.abc import Mapping
@@ -18,16 +18,16 @@ SECRET_BYTES_MAX = 4096
 
 
 def from_environment(environment: Mapping[str, str]) -> AccessKey | None:
-    """What the environment says; None for calls that are not signed.
+    """Return the access key of the environment; None if none is set.
 
     Raises:
-        InvalidArgument: only half of it is given, or the file cannot be read.
+        InvalidArgument: only the name or only the secret is set, or the file cannot be read.
     """
     name = environment.get(f"{VARIABLE}_KEY", "")
     secret = environment.get(f"{VARIABLE}_SECRET", "")
     file = environment.get(f"{VARIABLE}_SECRET_FILE", "")
     if secret and file:
-        raise InvalidArgument(reason=f"{VARIABLE}_SECRET and {VARIABLE}_SECRET_FILE: one of them")
+        raise InvalidArgument(reason=f"set {VARIABLE}_SECRET or {VARIABLE}_SECRET_FILE, not both")
     if file:
         secret = read_secret(Path(file))
     if bool(name) != bool(secret):
@@ -37,10 +37,10 @@ def from_environment(environment: Mapping[str, str]) -> AccessKey | None:
 
 
 def read_secret(file: Path) -> str:
-    """The secret in a file, without the end of its line.
+    """Return the secret in a file, without the line end.
 
     Raises:
-        InvalidArgument: it cannot be read, or holds no secret.
+        InvalidArgument: the file cannot be read or contains no secret.
     """
     try:
         with file.open("rb") as stream:
@@ -48,21 +48,21 @@ def read_secret(file: Path) -> str:
     except OSError as failure:
         raise InvalidArgument(reason=f"{file}: {failure.strerror}") from failure
     except UnicodeDecodeError:
-        raise InvalidArgument(reason=f"{file} holds no secret: it is no text") from None
+        raise InvalidArgument(reason=f"{file} contains no secret: it is not text") from None
     if not content:
-        raise InvalidArgument(reason=f"{file} holds no secret: it is empty")
+        raise InvalidArgument(reason=f"{file} contains no secret: it is empty")
     return content
 
 
 def credentials(access: AccessKey | None, environment: Mapping[str, str]) -> Credentials | None:
-    """How a connection signs its calls; None when it does not.
+    """Return the credentials that sign a connection's calls; None for unsigned calls.
 
     Args:
-        access: None means what the environment says.
+        access: the key; None uses the environment.
         environment: usually `os.environ`.
 
     Raises:
-        InvalidArgument: the key cannot be used.
+        InvalidArgument: the key is invalid.
     """
     key = access or from_environment(environment)
     if key is None:

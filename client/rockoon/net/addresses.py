@@ -1,4 +1,4 @@
-"""Addresses of nodes: "host:port", as people and routes write them."""
+"""Addresses of nodes, "host:port"."""
 
 from collections.abc import Sequence
 
@@ -10,14 +10,14 @@ def parse_addresses(nameservers: str | Sequence[str]) -> tuple[str, ...]:
     """Return the addresses in a text or a sequence.
 
     Raises:
-        InvalidArgument: there is none, or one is not of the form "host:port".
+        InvalidArgument: there is no address, or one is not of the form "host:port".
     """
     texts = (
         nameservers.replace(";", ",").split(",") if isinstance(nameservers, str) else nameservers
     )
     addresses = tuple(text.strip() for text in texts if text.strip())
     if not addresses:
-        raise InvalidArgument(reason="no nameserver address is given")
+        raise InvalidArgument(reason="nameserver addresses are missing")
     for address in addresses:
         host, _, port = address.rpartition(":")
         if not host or not port.isdecimal() or "/" in host or not 0 < int(port) < 65_536:
@@ -33,7 +33,8 @@ def reachable(node: Node) -> str:
     """Return "host:port" of a node.
 
     Raises:
-        NoExternalAddress: the nameserver told none, which is so at its external listener only.
+        NoExternalAddress: the route has no address: the nameserver was called at its external
+            listener, and the node has no external address.
     """
     if not node.address:
         raise NoExternalAddress(name=node.name)

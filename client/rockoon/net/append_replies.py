@@ -1,5 +1,5 @@
-"""Answers of an append stream. The compiled kernel reads those that say where batches are, and
-nothing else: a field of a protobuf message costs Python as much as a call."""
+"""Decoding of append stream replies. The compiled kernel decodes replies of acknowledged batches
+only, because reading a field of a protobuf message costs Python as much as a function call."""
 
 from typing import NamedTuple
 
@@ -9,8 +9,7 @@ from rockoon_proto.v1.broker_pb2 import AppendReply
 
 
 class Stored(NamedTuple):
-    """Where a batch is that was stored together: what an AppendReply and its `appended` say, under
-    the names of their fields."""
+    """Position of a stored batch: fields of AppendReply and its `appended`, with their names."""
 
     request_id: int
     first_queue_offset: int
@@ -23,14 +22,14 @@ class Stored(NamedTuple):
 Appended = broker_pb2.Appended | Stored
 Answer = AppendReply | Stored
 Answers = AppendReply | list[Stored]
-"""To all batches of a message."""
+"""The replies in one message of the stream, which may be of several batches."""
 
 
 def append_reply(message: bytes) -> Answers:
-    """What a message of an append stream answers.
+    """Decode a message of an append stream.
 
     Raises:
-        DecodeError: nothing.
+        DecodeError: the message is invalid.
     """
     if kernel.native is not None:
         rows = kernel.native.appended(message)

@@ -1,7 +1,7 @@
-"""Calls that wait for a process in whose place, as the routes tell, another one stands by now.
+"""Pending calls to a process that, according to the routes, has been replaced by another one.
 
-A machine that vanishes answers nothing, and a long poll there would wait for its whole time, while
-the log's next leader has what is waited for.
+A machine that has vanished does not answer. Without this, a long poll there would wait for its
+whole timeout, although the log's next leader has the messages.
 """
 
 import asyncio
@@ -11,35 +11,35 @@ from typing import Any, TypeVar
 
 Reply = TypeVar("Reply")
 
-# Where a call would go now; None when nobody is known, which says nothing about who was.
+# Current address of the service; None if the routes have none, which does not mean that it moved.
 AddressNow = Callable[[], str | None]
 
 
 class Moved(Exception):
-    """Another process stands where a call went; whether it was carried out is not known."""
+    """Another process has replaced the peer of a call; the call may have been carried out."""
 
 
 class CallsInFlight:
-    """Calls that have no answer yet. Used by the event loop's thread alone."""
+    """Calls without a reply. Used only by the event loop's thread."""
 
     def __init__(self) -> None:
-        # The call, where it would go now, where it went, and for how long it is heard still.
+        # Call → function for the current address, address of the call, and its farewell time.
         self._calls: dict[Any, tuple[AddressNow, str, float]] = {}
         self._moved: set[Any] = set()
 
     async def answer(
         self, call: Awaitable[Reply], address_now: AddressNow, farewell_seconds: float = 0.0
     ) -> Reply:
-        """The answer to a call that was begun just now.
+        """Return the reply to a call that was just started.
 
         Args:
-            call: it.
-            address_now: where it would go now.
-            farewell_seconds: how long it is waited for when another process stands where it went. A
-                leader that hands over has answered before; the routes may be heard first.
+            call: the call.
+            address_now: returns the current address of the called service.
+            farewell_seconds: how long to wait for the reply after the service has moved. A leader
+                that hands over has answered by then, but the new routes may arrive first.
 
         Raises:
-            Moved: another process stands where it went.
+            Moved: another process has replaced the peer.
             RpcError: as the call.
         """
         if not hasattr(call, "cancel"):
@@ -57,8 +57,7 @@ class CallsInFlight:
     def follow(
         self, call: Any, address_now: AddressNow, farewell_seconds: float = 0.0
     ) -> Iterator[None]:
-        """Cancel a call that was begun just now, if another process stands there meanwhile;
-        arguments as of `answer`."""
+        """Cancel a call that was just started once its service moves; arguments as in `answer`."""
         address = address_now()
         if address is None:
             yield
@@ -70,8 +69,8 @@ class CallsInFlight:
             del self._calls[call]
             self._moved.discard(call)
 
-    def look(self) -> None:
-        """The routes may have changed: end the calls to those that are not there any more."""
+    def cancel_moved(self) -> None:
+        """Called after a change of the routes: end the calls to services that have moved."""
         for call, (address_now, address, farewell_seconds) in list(self._calls.items()):
             if call not in self._moved and address_now() not in (None, address):
                 self._moved.add(call)

@@ -1,4 +1,4 @@
-"""Closed on exit: what lives on a connection, used as an async context manager."""
+"""Context manager of objects on a connection."""
 
 import logging
 from types import TracebackType
@@ -11,10 +11,10 @@ log = limited(logging.getLogger(__name__))
 
 
 class ClosedOnExit:
-    """Gives a class with `close` the context manager that calls it."""
+    """Async context manager that calls the subclass's `close` on exit."""
 
     async def close(self) -> None:
-        """To be written by the class."""
+        """Implemented by the subclass."""
         raise NotImplementedError
 
     async def __aenter__(self) -> Self:
@@ -28,8 +28,8 @@ class ClosedOnExit:
     ) -> None:
         try:
             await self.close()
-        except RockoonError as untold:
+        except RockoonError as close_error:
             if failure is None:
                 raise
-            # What the body raised comes first, and may well be why.
-            log.warning("closing after a failure: %s", untold)
+            # The body's exception is raised instead; it may be the cause of this failure.
+            log.warning("closing failed after an exception of the with block: %s", close_error)

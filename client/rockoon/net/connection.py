@@ -1,7 +1,6 @@
-"""A connection to a cluster: cached routes, channels, calls with the error table's exceptions.
+"""Connection to a cluster: cached routes, channels, and calls that raise the error table's classes.
 
-The routes are followed beside (`route_watch`). While no nameserver answers, everything goes on with
-the routes last known.
+`route_watch` keeps the routes up to date. While no nameserver answers, the last routes are used.
 """
 
 import asyncio
@@ -26,10 +25,11 @@ from rockoon.errors import (
 )
 from rockoon.net.access import AccessKey
 from rockoon.net.addresses import reachable
-from rockoon.net.broker_stub import broker_stub
+from rockoon.net.append_replies import append_reply
 from rockoon.net.calls_in_flight import CallsInFlight, Moved
 from rockoon.net.forks import Forkable, watch_forks
-from rockoon.net.route_questions import RouteQuestions
+from rockoon.net.large_replies import pull_stream_reply
+from rockoon.net.route_requests import RouteRequests
 from rockoon.net.route_watch import RouteWatch
 from rockoon.net.routes import TopicRoute
 from rockoon.net.tls import Tls, open_channels
@@ -40,6 +40,8 @@ from rockoon_core.nameservers import call_any
 from rockoon_core.protocol import CLUSTER_METADATA_KEY
 from rockoon_core.repeated_lines import limited
 from rockoon_core.signature import Credentials
+from rockoon_proto.v1.broker_pb2 import PullStreamRequest
+from rockoon_proto.v1.broker_pb2_grpc import BrokerStub
 from rockoon_proto.v1.in_flight_pb2_grpc import InFlightServiceStub
 from rockoon_proto.v1.nameserver_pb2_grpc import NameServerStub
 from rockoon_proto.v1.offset_pb2_grpc import OffsetServiceStub
@@ -55,17 +57,31 @@ log = limited(logging.getLogger(__name__))
 CALL_SECONDS_MAX = 10.0
 CONNECT_SECONDS_MAX = 10.0
 RETRY_SECONDS = 30.0
-# An offset service that is out of the routes for so long is called where it was. One that is
-# restarted is back in them by then; one that only the nameservers do not reach still serves, and
-# nobody else could: its progress is on its disk.
+# After the offset service has been out of the routes for this long, its last address is called. A
+# restarted service is back in the routes by then. A service that only the nameservers cannot reach
+# still works, and no other one could replace it, because the progress is on its disk.
 UNLISTED_SECONDS = 5.0
 
 Request = TypeVar("Request")
 Reply = TypeVar("Reply")
 
 
+_SERVICE = "/rockoon.v1.Broker/"
+
+
+def broker_stub(channel: Any) -> BrokerStub:
+    """Return a stub whose AppendStream sends bytes and yields `Answers`, and whose PullStream
+    yields `Replies`."""
+    stub: BrokerStub = BrokerStub(channel)
+    stub.AppendStream = channel.stream_stream(f"{_SERVICE}AppendStream", None, append_reply)
+    stub.PullStream = channel.stream_stream(
+        f"{_SERVICE}PullStream", PullStreamRequest.SerializeToString, pull_stream_reply
+    )
+    return stub
+
+
 class Closable(Forkable, Protocol):
-    """A producer or consumer on a connection, which closes it before itself."""
+    """A producer or consumer, which its connection closes before itself."""
 
     async def close(self) -> None: ...
 
@@ -73,14 +89,14 @@ class Closable(Forkable, Protocol):
 class Connection:
     """A connection to a cluster, shared by its producers and consumers.
 
-    Entering it waits for the first routes; leaving it closes what was made with it, last first.
+    On enter it waits for the first routes. On exit it closes its producers and consumers, in
+    reverse order of creation.
 
     Raises:
-        NameserverUnavailable: on entering, when no nameserver answers in time.
-        WrongCluster: on entering, when a nameserver bears another cluster's name.
-        TlsFailed: on entering, when one of two sides does not trust the other, or knows no TLS.
-        NotAuthenticated: on entering, when a nameserver does not accept the access key, or wants
-            one and none is given.
+        NameserverUnavailable: on enter, if no nameserver answers in time.
+        WrongCluster: on enter, if a nameserver belongs to a cluster of another name.
+        TlsFailed: on enter, if client or server does not trust the other, or only one uses TLS.
+        NotAuthenticated: on enter, if a nameserver refuses the access key, or requires one.
     """
 
     def __init__(
@@ -97,7 +113,7 @@ class Connection:
     ) -> None:
         check_text("client_id", client_id or "")
         if cluster and not (cluster.isascii() and cluster.isprintable()):
-            # It is sent in a header.
+            # The name is sent in a header.
             raise InvalidArgument(reason=f"cluster {cluster!r} is not printable ASCII")
         self.nameservers = tuple(nameservers)
         self.client_id_is_given = bool(client_id)
@@ -115,13 +131,13 @@ class Connection:
         self._tasks = asyncio.TaskGroup()
         self._children: list[Closable] = []
         self._closed = True
-        # In a forked child of the process that opened the connection: the error of every call.
+        # Set in a forked child of the process that opened the connection: the error of every call.
         self._refused_in_child: str | None = None
         self._failover = FailoverOrder(self.nameservers)
-        # Where the offset service was last, and since when calls have found none in the routes.
+        # The last address of the offset service, and when a call first found none in the routes.
         self._last_offset_service: str | None = None
         self._unlisted_from_seconds: float | None = None
-        self._questions = RouteQuestions(self._watch, self.call_nameserver)
+        self._route_requests = RouteRequests(self._watch, self.call_nameserver)
         self._watch_task: asyncio.Task[None] | None = None
         self._moves_task: asyncio.Task[None] | None = None
         self._in_flight = CallsInFlight()
@@ -153,28 +169,30 @@ class Connection:
         trace: TracebackType | None,
     ) -> None:
         if self._refused_in_child is not None:
-            return  # the parent closes its connection; here no task is left to wait for
-        untold: Exception | None = None
-        cut: BaseException | None = failure if isinstance(failure, asyncio.CancelledError) else None
+            return  # the parent closes its connection; a child has no task to wait for
+        close_error: Exception | None = None
+        cancelled_by: BaseException | None = (
+            failure if isinstance(failure, asyncio.CancelledError) else None
+        )
         wait_seconds: float | None = None
         while self._children:
             try:
                 async with asyncio.timeout(wait_seconds):
                     await self._children.pop().close()
-            except Exception as error:  # noqa: BLE001 - the others are closed first
+            except Exception as error:  # noqa: BLE001 - raised below, after the others are closed
                 if wait_seconds is None:
-                    untold = untold or error
+                    close_error = close_error or error
             except BaseException as error:  # noqa: BLE001 - raised by `_shut`
-                # Whoever cuts closing short does not wait for what is left; but it is closed, or
-                # the tasks of the rest would go on, and so this would wait for ever.
-                cut, wait_seconds = error, 0.0
-        await self._shut(cut)
-        if untold is None:
+                # A caller that cancels the exit does not wait for the rest. They are closed
+                # nevertheless: otherwise their tasks would run on, and `_shut` would never return.
+                cancelled_by, wait_seconds = error, 0.0
+        await self._shut(cancelled_by)
+        if close_error is None:
             return
         if failure is None:
-            raise untold
-        # What the body raised comes first, and may well be why.
-        log.warning("closing after a failure: %s", untold)
+            raise close_error
+        # The body's exception is raised instead; it may be the cause of this failure.
+        log.warning("closing failed after an exception of the with block: %s", close_error)
 
     async def _shut(self, cancelled: BaseException | None = None) -> None:
         self._closed = True
@@ -182,7 +200,7 @@ class Connection:
             if task is not None:
                 task.cancel()
         try:
-            # A failure of the caller's own is not passed on: it would come back in a group.
+            # The body's exception is not passed to the task group, which would wrap it in a group.
             kind = None if cancelled is None else type(cancelled)
             await self._tasks.__aexit__(kind, cancelled, None)
         finally:
@@ -190,34 +208,34 @@ class Connection:
 
     @property
     def tls(self) -> Tls | None:
-        """How servers are called; None when plainly."""
+        """TLS configuration; None for plain connections."""
         return self._channels.tls
 
     @property
     def access(self) -> Credentials | None:
-        """What signs the calls; None when they are not signed."""
+        """Credentials that sign the calls; None for unsigned calls."""
         return self._channels.access
 
     @property
     def tasks(self) -> asyncio.TaskGroup:
-        """The group that owns the background tasks of everything made with this cluster."""
+        """The task group of all background tasks on this connection."""
         self._check_process()
         if self._closed:
             raise Closed(what="the connection to the cluster")
         return self._tasks
 
     def adopt(self, child: Closable) -> None:
-        """Close `child` before this cluster, unless it is released first."""
+        """Register `child`, which is closed before the connection unless it is released."""
         self._check_process()
         self._children.append(child)
 
     def release(self, child: Closable) -> None:
-        """Forget a child that has been closed."""
+        """Remove a child that has been closed."""
         if child in self._children:
             self._children.remove(child)
 
     def refuse_in_child(self, reason: str) -> None:
-        """As `Forkable.refuse_in_child`, for all producers and consumers on the connection too."""
+        """Call `Forkable.refuse_in_child`, also of all producers and consumers."""
         self._refused_in_child = reason
         for child in self._children:
             child.refuse_in_child(reason)
@@ -231,41 +249,41 @@ class Connection:
     async def route(
         self, topic: str, min_revision: int = 0, *, retry_seconds: float | None = None
     ) -> TopicRoute:
-        """Return a topic's route, true for `min_revision` or later; from the cache if possible.
+        """Return a topic's route, at `min_revision` or later; from the cache if possible.
 
         Args:
-            topic: its name.
+            topic: the topic.
             min_revision: a revision that the caller has seen.
-            retry_seconds: how long to go on asking while no nameserver can tell; None means as
-                long as the connection says.
+            retry_seconds: how long to retry while no nameserver answers, in seconds; None means
+                the connection's `retry_seconds`.
 
         Raises:
-            TopicNotFound: there is no such topic.
-            NameserverUnavailable: it is not in the cache and no nameserver answers.
+            TopicNotFound: the topic does not exist.
+            NameserverUnavailable: the route is not cached and no nameserver answers.
             RouteNotReached: nameservers answer, but none has reached `min_revision`.
         """
-        return await self._questions.route(topic, min_revision, retry_seconds)
+        return await self._route_requests.route(topic, min_revision, retry_seconds)
 
     async def learn_routes(self, topics: Collection[str]) -> None:
-        """Have the routes of many topics in the cache, by few questions. Of one that does not exist
-        there is none afterwards.
+        """Load the routes of many topics into the cache with few calls. Topics that do not exist
+        have no route in the cache.
 
         Raises:
             NameserverUnavailable, RouteNotReached: as `route`.
         """
-        await self._questions.learn(topics)
+        await self._route_requests.learn(topics)
 
     def forget_routes(self, is_forgotten: Callable[[str], bool]) -> None:
-        """Follow topics no more that do not exist, and that are not expected to come back.
+        """Stop watching topics that do not exist and are not needed any more.
 
         Args:
-            is_forgotten: says of a topic's name whether it is one of them.
+            is_forgotten: returns whether a topic is not needed any more.
         """
         self._watch.forget(is_forgotten)
 
     def note_change(self, topic: str, revision: int) -> None:
-        """The topic was created, changed or deleted through this connection."""
-        self._questions.note_change(topic, revision)
+        """Record that a topic was created, changed or deleted through this connection."""
+        self._route_requests.note_change(topic, revision)
 
     # Calls
 
@@ -278,20 +296,21 @@ class Connection:
         timeout_seconds: float = CALL_SECONDS_MAX,
         service: Callable[[aio.Channel], Any] = NameServerStub,
     ) -> Any:
-        """Call any nameserver; another one, or again, while the failure is one that can pass.
+        """Call any nameserver; retry, also at another one, while the failure is retriable.
 
-        A call that changes something may have been done although its answer was lost: where that
-        matters, ask in a way that may be repeated (`if_absent`).
+        A change may have been made although its reply was lost. Use repeatable calls (`if_absent`)
+        if this matters.
 
         Args:
             method_name: for example "CreateTopic".
-            request: its request message.
-            retry_seconds: how long to go on trying; None means as long as the connection says.
-            timeout_seconds: how long one try may take.
-            service: makes the stub; the one of the routes by default.
+            request: the request message.
+            retry_seconds: how long to retry, in seconds; None means the connection's
+                `retry_seconds`.
+            timeout_seconds: timeout of one attempt.
+            service: creates the stub; by default that of the NameServer service.
 
         Raises:
-            RockoonError: the last answer, or NameserverUnavailable.
+            RockoonError: the last error, or NameserverUnavailable.
         """
 
         def ask(address: str) -> Awaitable[Any]:
@@ -317,20 +336,20 @@ class Connection:
         farewell_seconds: float = 0.0,
         **details: object,
     ) -> Reply:
-        """Call once and raise the error table's exceptions.
+        """Make one call and raise exceptions of the error table.
 
         Args:
             method: a unary method of a stub.
-            request: its request message.
-            unavailable: what to raise when the peer itself does not answer, or another process
-                stands in its place by now: a broker's, when `details` names one, or the offset
-                service's, when this is OffsetServiceUnavailable.
-            timeout_seconds: how long it may take, None for ever.
-            farewell_seconds: see `CallsInFlight.answer`; for calls that are not to be made twice.
-            details: what the sentence of `unavailable` names, for example `broker="broker-a"`.
+            request: the request message.
+            unavailable: error for a peer that does not answer or that another process has
+                replaced. The peer is the broker that `details` names, or the offset service for
+                OffsetServiceUnavailable.
+            timeout_seconds: timeout of the call; None for no timeout.
+            farewell_seconds: see `CallsInFlight.answer`; for calls that must not be made twice.
+            details: arguments of `unavailable`, for example `broker="broker-a"`.
 
         Raises:
-            RockoonError: what the server answered, `unavailable`, or TimedOut.
+            RockoonError: the server's error, `unavailable`, or TimedOut.
         """
         self._check_process()
         broker = details.get("broker")
@@ -348,8 +367,8 @@ class Connection:
             metadata += self.hooks.call_metadata()
 
         async def answer() -> Reply:
-            begun = method(request, timeout=timeout_seconds, metadata=metadata)
-            return await self._in_flight.answer(begun, address_now, farewell_seconds)
+            started = method(request, timeout=timeout_seconds, metadata=metadata)
+            return await self._in_flight.answer(started, address_now, farewell_seconds)
 
         try:
             try:
@@ -365,20 +384,20 @@ class Connection:
         except Moved:
             raise unavailable(**details) from None
         except aio.UsageError:
-            # The channel was closed under the call.
+            # The channel was closed during the call.
             raise Closed(what="the connection to the cluster") from None
 
     def followed(self, call: Any, broker: str) -> AbstractContextManager[None]:
-        """Cancel a stream to a broker, while this is entered, when another process takes its
-        place."""
+        """Context manager that cancels a stream to a broker once another process replaces the
+        broker."""
         return self._in_flight.follow(call, lambda: self.routes.broker_address(broker))
 
     def broker(self, name: str) -> "BrokerAsyncStub":
         """Return the stub of a live broker.
 
         Raises:
-            BrokerUnavailable: the routes have no broker of this name at the moment.
-            NoExternalAddress: it cannot be reached from where this client is.
+            BrokerUnavailable: the routes have no broker of this name now.
+            NoExternalAddress: the broker has no address that this client can reach.
         """
         stub: BrokerAsyncStub = self._channels.stub(self.broker_address(name), broker_stub)
         return stub
@@ -391,25 +410,26 @@ class Connection:
         return reachable(node)
 
     async def wait_broker(self, name: str, wait_seconds: float) -> "BrokerAsyncStub":
-        """Return the stub of a broker, waiting for it to come back if it is away.
+        """Return the stub of a broker; wait until it is in the routes.
 
         Raises:
-            BrokerUnavailable: it did not within `wait_seconds`.
+            BrokerUnavailable: it was not in the routes within `wait_seconds`.
         """
         return await self._wait_node(lambda: self.broker(name), wait_seconds)
 
     def offset_service(self) -> "OffsetServiceAsyncStub":
-        """Return the stub of the offset service: of the last one, if there is none for long.
+        """Return the stub of the offset service: of the last one, if the routes have had none for
+        UNLISTED_SECONDS.
 
         Raises:
-            OffsetServiceUnavailable: it has left the routes within the last UNLISTED_SECONDS, or
-                they never had one.
-            NoExternalAddress: it cannot be reached from where this client is.
+            OffsetServiceUnavailable: it left the routes less than UNLISTED_SECONDS ago, or was
+                never in them.
+            NoExternalAddress: it has no address that this client can reach.
         """
         return self._offset_stub(self._offset_address())
 
     def in_flight_service(self) -> "InFlightServiceAsyncStub":
-        """Likewise, the stub for consumption message by message."""
+        """Return the stub for in-flight messages, as `offset_service`."""
         stub: InFlightServiceAsyncStub = self._channels.stub(
             self._offset_address(), InFlightServiceStub
         )
@@ -440,10 +460,10 @@ class Connection:
         return stub
 
     async def wait_offset_service(self, wait_seconds: float) -> "OffsetServiceAsyncStub":
-        """Return the stub of the offset service, waiting for it to come back if it is away.
+        """Return the stub of the offset service; wait until it is in the routes.
 
         Raises:
-            OffsetServiceUnavailable: it did not within `wait_seconds`.
+            OffsetServiceUnavailable: it was not in the routes within `wait_seconds`.
         """
         try:
             address = await self._wait_node(self._listed_offset_address, wait_seconds)
@@ -452,8 +472,8 @@ class Connection:
         return self._offset_stub(address)
 
     async def pause_for_broker(self, name: str, seconds: float) -> None:
-        """Wait before a broker is asked again: less than `seconds` if it comes back meanwhile, or
-        another process, such as a log's next leader, stands for it."""
+        """Wait before a broker is called again: `seconds`, or until it is back or another process
+        replaces it, for example the log's next leader."""
         node = self.routes.broker(name)
         if node is not None:
             await self._pause_while(lambda: self.routes.broker(name) == node, seconds)
@@ -462,7 +482,7 @@ class Connection:
             await self.wait_broker(name, seconds)
 
     async def pause_for_offset_service(self, seconds: float) -> None:
-        """Likewise, before the offset service is."""
+        """Wait before the offset service is called again; as `pause_for_broker`."""
         node = self.routes.offset_service()
         if node is not None:
             await self._pause_while(lambda: self.routes.offset_service() == node, seconds)
@@ -474,10 +494,10 @@ class Connection:
         seen = -1
         while True:
             seen = await self.routes_changed.wait(seen)
-            self._in_flight.look()
+            self._in_flight.cancel_moved()
 
     async def _pause_while(self, is_same: Callable[[], bool], seconds: float) -> None:
-        # Another address, or another process there: what failed before says nothing about it.
+        # With another address or process, the former failure has no meaning.
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 while True:

@@ -1,8 +1,8 @@
-"""Connections in forked children: every use is refused with one sentence.
+"""Connections in forked children: every use raises `Closed`.
 
 A forked child (gunicorn `--preload`, Celery's prefork pool, multiprocessing) inherits the objects
-and sockets of its parent's connections, but not the thread that runs their event loop. Every call
-would wait for ever, and a write would corrupt the parent's HTTP/2 stream.
+and sockets of its parent's connections, but not the thread of their event loop. Every call would
+block forever, and a write would corrupt the parent's HTTP/2 stream.
 """
 
 import os
@@ -16,7 +16,7 @@ class Forkable(Protocol):
     """A connection, or an object on one, that a forked child inherits."""
 
     def refuse_in_child(self, reason: str) -> None:
-        """Raise `Closed` with this sentence at every later use. May neither block nor do I/O."""
+        """Raise `Closed` with this text at every later use. Must neither block nor do I/O."""
         ...
 
 
@@ -30,7 +30,7 @@ def watch_forks(connection: Forkable) -> None:
 
 
 def closed(reason: str | None, what: str) -> Closed:
-    """Return the error of a use after `refuse_in_child(reason)`; if that is None, after a close."""
+    """Return the error after `refuse_in_child(reason)`, or after a close if `reason` is None."""
     return Closed(what=what) if reason is None else Closed(reason)
 
 
@@ -42,7 +42,7 @@ def _refuse_all() -> None:
             f"this connection was opened in process {parent}, and process {_pid} was forked from "
             "it: open a new connection after the fork"
         )
-    # A grandchild gets the sentence of its parent, which names the process of the connection.
+    # A grandchild keeps its parent's text, which names the process of the connection.
     _open.clear()
 
 

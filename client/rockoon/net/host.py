@@ -1,4 +1,4 @@
-"""This machine's address, as records hold the host on which a message was born."""
+"""This machine's address, for the born host of records."""
 
 import asyncio
 import socket
@@ -9,9 +9,9 @@ LOOPBACK = encode_host("127.0.0.1", 0)
 
 
 async def born_host(peer: str) -> bytes:
-    """Return the address from which this machine reaches `peer` ("host:port"), with port 0.
+    """Return the local address of the route to `peer` ("host:port"), with port 0.
 
-    Nothing is sent. Where no way is found it is 127.0.0.1: the address is for people.
+    Nothing is sent. Without a route the result is 127.0.0.1: the address is informational.
     """
     host, _, port = peer.rpartition(":")
     try:

@@ -1,6 +1,6 @@
-"""Answers of a pull stream whose records stay where they came: protobuf would copy them twice.
+"""Decoding of pull stream replies without a copy of their records: protobuf would copy them twice.
 
-The compiled kernel reads those that are no refusals (`PlainReply`).
+The compiled kernel decodes replies without an error (`PlainReply`).
 """
 
 from typing import Any, NamedTuple
@@ -16,25 +16,25 @@ from rockoon_proto.v1.broker_pb2 import (
 )
 from rockoon_proto.v1.errors_pb2 import Error
 
-# Below, two copies cost less than to look for the records.
+# For smaller replies, two copies are cheaper than a search for the records.
 LARGE_BYTES = 32 << 10
 _FRAMES = PullReply.FRAMES_FIELD_NUMBER
 _ANSWERS = PullStreamReply.ANSWERS_FIELD_NUMBER
 
 
 class Records(NamedTuple):
-    """Where an answer's records are: everywhere in `source`, or within bounds."""
+    """Position of a reply's records: `bounds` in `source`; None: all of it."""
 
     source: bytes
     bounds: tuple[int, int] | None
 
 
 class LargeReply:
-    """A PullReply, read like one, but for its records.
+    """A PullReply without its records; attributes as PullReply.
 
     Args:
-        rest: its other fields.
-        records: where these are.
+        rest: the other fields.
+        records: position of the records.
     """
 
     __slots__ = ("_rest", "records")
@@ -48,7 +48,7 @@ class LargeReply:
 
 
 class PlainReply(NamedTuple):
-    """A PullReply without an error, read like one, but for its records."""
+    """A PullReply without an error; attributes as PullReply, except for the records."""
 
     status: PullStatus
     next_offset: int
@@ -56,14 +56,14 @@ class PlainReply(NamedTuple):
     max_offset: int
     source: bytes
     bounds: tuple[int, int] | None
-    """Where in `source` the records are; None: everywhere."""
+    """Position of the records in `source`; None: all of it."""
     record_lengths: bytes
     subscription_id: int
     ended: bool
 
     @property
     def deletion(self) -> DeletionReason:
-        """Unspecified: the kernel leaves replies with a reason to protobuf."""
+        """Always unspecified: the kernel leaves replies with a reason to protobuf."""
         return DELETION_REASON_UNSPECIFIED
 
 
@@ -71,13 +71,13 @@ Reply = PullReply | LargeReply | PlainReply
 
 
 class Replies(NamedTuple):
-    """A PullStreamReply, read like one."""
+    """Replies of one message of a pull stream; attributes as PullStreamReply."""
 
     answers: list[Reply]
 
 
 def records_of(reply: Reply) -> Records:
-    """Where an answer's records are."""
+    """Return the position of a reply's records."""
     if isinstance(reply, PlainReply):
         # As `Records(...)`, without the call of a Python function.
         return tuple.__new__(Records, (reply.source, reply.bounds))
@@ -85,7 +85,7 @@ def records_of(reply: Reply) -> Records:
 
 
 def refusal_of(reply: Reply) -> Error | None:
-    """Why a queue cannot be read, if that is what an answer says."""
+    """Return the error of a reply; None if the queue can be read."""
     if isinstance(reply, PlainReply) or not reply.HasField("error"):
         return None
     error: Error = reply.error
@@ -93,10 +93,10 @@ def refusal_of(reply: Reply) -> Error | None:
 
 
 def pull_stream_reply(message: bytes) -> PullStreamReply | Replies:
-    """What a message of a pull stream answers.
+    """Decode a message of a pull stream.
 
     Raises:
-        DecodeError: nothing.
+        DecodeError: the message is invalid.
     """
     if kernel.native is not None and type(message) is bytes:
         rows = kernel.native.pull_answers(message)
@@ -113,24 +113,24 @@ def pull_stream_reply(message: bytes) -> PullStreamReply | Replies:
                 found.append((field.start, field.end))
             else:
                 rest.append(message[field.begin : field.end])
-        # What nobody reads has to be right as well.
+        # The remaining fields must be valid too.
         PullStreamReply.FromString(b"".join(rest))
-        return Replies([_answer(message, *place, alone=len(found) == 1) for place in found])
+        return Replies([_answer(message, *position, is_only=len(found) == 1) for position in found])
     except ValueError:
-        # No message, or one that is put together in a way that only the library knows.
+        # Invalid, or encoded in a form that only protobuf decodes.
         return PullStreamReply.FromString(message)
 
 
-def _answer(message: bytes, start: int, end: int, *, alone: bool) -> Reply:
-    """The answer in a part of a message; with others in it records are copied out: while they wait
-    they must not keep those of other queues in memory."""
+def _answer(message: bytes, start: int, end: int, *, is_only: bool) -> Reply:
+    """Decode one reply of a message. Unless it is alone in it, its records are copied: a queue's
+    pending records must not keep those of other queues in memory."""
     if end - start < LARGE_BYTES:
         return PullReply.FromString(message[start:end])
     records, rest = Records(b"", None), []
     for field in fields(message, start, end):
         if not field.is_bytes or field.number != _FRAMES:
             rest.append(message[field.begin : field.end])
-        elif alone:
+        elif is_only:
             records = Records(message, (field.start, field.end))
         else:
             records = Records(message[field.start : field.end], None)

@@ -1,4 +1,4 @@
-"""Retries of a call, as long as its failure can pass."""
+"""Retries of a call while its error is retriable."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -15,15 +15,15 @@ async def retried(
     seconds: float,
     passing: type[RockoonError] | tuple[type[RockoonError], ...] = RockoonError,
 ) -> Answer:
-    """Try again while the failure can pass and is one of `passing`.
+    """Repeat an operation while its error is retriable and an instance of `passing`.
 
     Args:
-        attempt: what is tried.
-        seconds: after this no try begins.
-        passing: failures of other kinds are raised at once.
+        attempt: the operation.
+        seconds: no attempt starts after this time.
+        passing: other errors are raised immediately.
 
     Raises:
-        RockoonError: that of the last try.
+        RockoonError: the error of the last attempt.
     """
     loop = asyncio.get_running_loop()
     deadline = loop.time() + seconds

@@ -1,7 +1,7 @@
-"""Follows the routes of the topics in use.
+"""Watch of the routes of the topics in use.
 
-One WatchRoutes stream, resumed by revision, at any of the nameservers. While none of them answers,
-the routes stay as they were.
+One WatchRoutes stream to any of the nameservers, resumed at its revision. While no nameserver
+answers, the routes do not change.
 """
 
 import asyncio
@@ -35,23 +35,23 @@ if TYPE_CHECKING:
 
 log = limited(logging.getLogger(__name__))
 
-# An empty list of topics would ask for all of them. This name is RocketMQ's own and cannot be
-# created here, so a watch on it brings the nodes and nothing else.
+# An empty list would select all topics. This name is reserved by RocketMQ and cannot be created
+# here, so a watch on it delivers only the nodes.
 _NO_TOPIC = DEFAULT_TOPIC
 
 
 class RouteWatch:
-    """What one connection knows of the routes.
+    """Route cache of one connection, kept up to date by a stream.
 
     Args:
         nameservers: "host:port" of each.
-        channels: to them.
-        metadata: of every call.
+        channels: channels to them.
+        metadata: metadata of every call.
 
     Attributes:
-        routes: as they were told last.
-        changed: noted when they are others, and once when watching is of no use: see `refused`.
-        refused: why no nameserver will ever answer; only looked for before the first answer.
+        routes: the cached routes.
+        changed: incremented when the routes change, and once when `refused` is set.
+        refused: permanent error of all nameservers; only set before the first reply.
     """
 
     def __init__(
@@ -73,68 +73,68 @@ class RouteWatch:
         self._not_nameservers: set[str] = set()
 
     def follows(self, topic: str) -> bool:
-        """Whether changes of a topic are told."""
+        """Return whether the watch includes a topic."""
         return topic in self._followed
 
     def follow(self, *topics: str) -> None:
-        """Be told of these topics' changes too, from the routes' revision on."""
+        """Add topics to the watch, from the cached revision on."""
         if not self._followed.issuperset(topics):
             self._followed.update(topics)
             if self._call is not None:
                 self._call.cancel()
 
     def forget(self, is_forgotten: Callable[[str], bool]) -> None:
-        """Be told no more of topics that do not exist."""
-        gone = {each for each in self._followed if is_forgotten(each)}
-        gone = {each for each in gone if self.routes.topic(each) is None and each != _NO_TOPIC}
-        # The call goes on to follow them; the next one does not.
-        self._followed -= gone
-        for each in gone:
+        """Remove topics that do not exist from the watch."""
+        absent = {each for each in self._followed if is_forgotten(each)}
+        absent = {each for each in absent if self.routes.topic(each) is None and each != _NO_TOPIC}
+        # The current call still includes them; the next one will not.
+        self._followed -= absent
+        for each in absent:
             self.routes.drop(each)
 
     def unreachable(self) -> RockoonError:
-        """Why no nameserver has answered."""
+        """Return the error for a connection that no nameserver has answered."""
         if self._tls_troubles.first is None:
             return NameserverUnavailable(address=", ".join(self._nameservers))
         address, reason = self._tls_troubles.first
         return TlsFailed(address=address, reason=reason)
 
     async def run(self) -> None:
-        """Follow until cancelled."""
+        """Watch the routes until cancelled."""
         while True:
             address = self._rotation.address
             try:
                 if await self._watch_at(address):
                     continue
-                log.debug("the nameserver at %s ended the watch", address)
+                log.debug("nameserver %s ended the route watch; connecting again", address)
             except RpcError as failure:
                 error = from_rpc_error(failure, NameserverUnavailable, address=address)
                 if clock_corrected(self._channels.access, error):
                     continue
                 if not self.changed.count:
-                    self._note_refusal(address, failure, error)
-                log.debug("the watch at %s ended: %s", address, error)
+                    self._record_refusal(address, failure, error)
+                log.debug("route watch at %s failed: %s; trying another nameserver", address, error)
             except asyncio.CancelledError:
                 task = asyncio.current_task()
                 if task is None or task.cancelling():
                     raise
-                # Only the call was cancelled: a topic was added.
+                # `follow` has cancelled the call to add a topic.
                 continue
             finally:
                 self._call = None
             await asyncio.sleep(self._rotation.failed())
 
-    def _note_refusal(self, address: str, failure: RpcError, error: RockoonError) -> None:
-        """End entering when there is no use in trying on."""
+    def _record_refusal(self, address: str, failure: RpcError, error: RockoonError) -> None:
+        """Set `refused` if further attempts are pointless."""
         now_seconds = asyncio.get_running_loop().time()
-        self._tls_troubles.note(address, why_no_tls(failure, self._channels.tls), now_seconds)
+        self._tls_troubles.record(address, why_no_tls(failure, self._channels.tls), now_seconds)
         if isinstance(error, WrongCluster | NotAuthenticated):
             self.refused = error
         elif failure.code() is StatusCode.UNIMPLEMENTED:
             self._not_nameservers.add(address)
             if self._not_nameservers.issuperset(self._nameservers):
                 self.refused = InvalidArgument(
-                    reason=f"{', '.join(self._nameservers)} answers, but is not a nameserver: name "
+                    reason=f"{', '.join(self._nameservers)} answers, but is not a nameserver: use "
                     "the address of a nameserver (port 9876 by default), not of another service"
                 )
         elif self._tls_troubles.lasting(self._nameservers, now_seconds):
@@ -143,7 +143,7 @@ class RouteWatch:
             self.changed.note()
 
     async def _watch_at(self, address: str) -> bool:
-        """Follow the routes at one nameserver; True when it is to be asked for a snapshot."""
+        """Watch the routes at one nameserver; return True if a snapshot is needed."""
         topics = frozenset(self._followed)
         request = WatchRoutesRequest(
             topics=sorted(topics),
@@ -160,7 +160,7 @@ class RouteWatch:
                 if self.routes.apply(update, topics) or is_first:
                     self.changed.note()
                 if not self.routes.revision:
-                    # Another etcd.
+                    # etcd was replaced by another one.
                     return True
             return False
         finally:

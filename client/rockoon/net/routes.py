@@ -1,9 +1,9 @@
-"""Route cache of a client: topics with their queues, and addresses of brokers.
+"""Route cache of a client: topics with their queues, and nodes. No I/O.
 
-Pure: updates come in, answers go out. Invariants:
-- A topic is never replaced by an older state of it. A topic's state can come from a watch and from
-  a question asked beside it, so each topic remembers the revision it is true for.
-- `revision` is the watch's: every change up to it is included, for all topics followed.
+Invariants:
+- A topic is never replaced by an older state. Its state can come from the watch or from a parallel
+  request, so each topic has the revision up to which its state is current.
+- `revision` belongs to the watch: all changes up to it are included, for all watched topics.
 """
 
 from collections.abc import Collection, Mapping
@@ -20,11 +20,11 @@ PERMISSION_WRITE = 2
 
 @dataclass(frozen=True, slots=True)
 class TopicRoute:
-    """A topic as some revision of the routes has it."""
+    """State of a topic at some revision of the routes."""
 
     name: str
     queues: tuple[MessageQueue, ...]
-    """Sorted; those of brokers that are away at the moment are listed too."""
+    """Sorted, including queues of brokers that are away."""
     create_revisions: Mapping[MessageQueue, int] = field(repr=False)
     """etcd revision at which each queue was created."""
     incarnation: int
@@ -35,7 +35,7 @@ class TopicRoute:
 
     @property
     def compacted(self) -> bool:
-        """Whether each message needs a key, and the newest of each is kept."""
+        """Whether each message needs a key, and only the newest message of a key is kept."""
         return is_compacted(self.name, self.attributes)
 
     @property
@@ -67,38 +67,39 @@ class TopicRoute:
 
 
 class Routes:
-    """The routes of the topics a client uses, and all nodes."""
+    """Routes of the topics that a client uses, and all nodes."""
 
     def __init__(self) -> None:
         self.revision = 0
         self.cluster = ""
         self.etcd_reachable = True
         self.node_changes = 0
-        """How often nodes have come, gone or become others."""
+        """Number of changes of nodes so far."""
         self.history = 0
-        """Of the watch's updates: where a watch may be taken up by revision."""
+        """History of the watch's updates; a watch can only be resumed within one history."""
         self._etcd_cluster_id = 0
         self._nodes: dict[tuple[int, str], Node] = {}
         self._topics: dict[str, TopicRoute] = {}
         self._as_of: dict[str, int] = {}
 
     def apply(self, update: RouteUpdate, topics: Collection[str] | None = None) -> bool:
-        """Take in an update of a watch.
+        """Apply an update of a watch.
 
         Args:
-            update: what the nameserver sent.
-            topics: the topics that the watch follows, None for all.
+            update: the nameserver's message.
+            topics: the watched topics; None for all.
 
         Returns:
-            Whether a topic or a node is another than before. When `revision` is 0 afterwards, the
-            watch has to begin again with a snapshot.
+            Whether a topic or a node has changed. If `revision` is 0 afterwards, the watch must
+            restart with a snapshot.
         """
         changed = False
         if self._is_other_history(update) and not update.snapshot:
-            self._begin_anew()
+            self._reset_revisions()
             return False
-        # With another history, what is held is void, however new it looks. A snapshot of the past
-        # says the same: nameservers send one only when etcd has lost what we saw.
+        # In another history the cached state is void, however new. A snapshot of an older revision
+        # means the same: nameservers send it only after etcd has lost revisions that this client
+        # has seen.
         restored = update.snapshot and (
             update.revision < self.revision or self._is_other_history(update)
         )
@@ -108,7 +109,7 @@ class Routes:
             followed = set(self._topics) if topics is None else topics
             for name in followed:
                 if name not in listed:
-                    changed |= self._forget(name, update.revision, force=restored)
+                    changed |= self._remove_topic(name, update.revision, force=restored)
         else:
             changed |= self._put_nodes(update.nodes)
             for node in update.removed_nodes:
@@ -118,39 +119,39 @@ class Routes:
         for topic in update.topics:
             changed |= self._put(topic, update.revision, force=restored)
         for name in update.removed_topics:
-            changed |= self._forget(name, update.revision)
-        self._note_source(update)
+            changed |= self._remove_topic(name, update.revision)
+        self._record_source(update)
         self.history = update.history or self.history
         self.revision = update.revision if restored else max(self.revision, update.revision)
         return changed
 
     def learn(self, update: RouteUpdate, topics: Collection[str]) -> bool:
-        """Take in the answer to a question about `topics`; one that is not listed is absent.
+        """Apply the reply to a request for `topics`; topics that it does not list do not exist.
 
         Returns:
-            Whether a topic or a node is another than before.
+            Whether a topic or a node has changed.
         """
         if self._is_other_history(update):
-            self._begin_anew()
+            self._reset_revisions()
         listed = {topic.config.name for topic in update.topics}
         changed = False
         for topic in update.topics:
             changed |= self._put(topic, update.revision)
         for name in topics:
             if name not in listed:
-                changed |= self._forget(name, update.revision)
+                changed |= self._remove_topic(name, update.revision)
         if update.revision > self.revision:
             changed |= self._put_nodes(update.nodes)
-        self._note_source(update)
+        self._record_source(update)
         return changed
 
     def drop(self, name: str) -> None:
-        """Forget that a topic does not exist: it is as if it was never asked for."""
+        """Remove an absent topic from the cache, as if it had never been requested."""
         if name not in self._topics:
             self._as_of.pop(name, None)
 
     def topic(self, name: str) -> TopicRoute | None:
-        """Return a topic's route; None when it does not exist or was never asked for."""
+        """Return a topic's route; None if it does not exist or was never requested."""
         return self._topics.get(name)
 
     @property
@@ -158,7 +159,7 @@ class Routes:
         return MappingProxyType(self._topics)
 
     def topic_revision(self, name: str) -> int:
-        """Return the revision a topic's state (or absence) is true for, 0 when never asked for."""
+        """Return up to which revision a topic's state is current; 0 if it was never requested."""
         return max(self._as_of[name], self.revision) if name in self._as_of else 0
 
     @property
@@ -170,27 +171,27 @@ class Routes:
         return self._nodes.get((BROKER, name))
 
     def broker_address(self, name: str) -> str | None:
-        """Return "host:port" of a live broker that this client can reach."""
+        """Return "host:port" of a live broker; None if this client cannot reach it."""
         node = self.broker(name)
         return node.address or None if node else None
 
     def offset_service(self) -> Node | None:
-        """Return the offset service, None while it is away."""
+        """Return the offset service; None while it is away."""
         found = [node for (kind, _), node in self._nodes.items() if kind == OFFSET_SERVICE]
-        # During a hand-over two may be listed: the one that started last is the active one.
+        # During a hand-over two may be listed; the one that started last is active.
         return max(found, key=lambda node: node.started_at_ms) if found else None
 
     def _is_other_history(self, update: RouteUpdate) -> bool:
-        known, told = self._etcd_cluster_id, update.etcd_cluster_id
-        return bool(known and told and known != told)
+        known, received = self._etcd_cluster_id, update.etcd_cluster_id
+        return bool(known and received and known != received)
 
-    def _begin_anew(self) -> None:
-        """Revisions seen so far mean nothing now; topics stay until a snapshot replaces them."""
+    def _reset_revisions(self) -> None:
+        """Reset the revisions, which are void now; topics remain until a snapshot replaces them."""
         self.revision = 0
         self._as_of = dict.fromkeys(self._as_of, 0)
         self._etcd_cluster_id = 0
 
-    def _note_source(self, update: RouteUpdate) -> None:
+    def _record_source(self, update: RouteUpdate) -> None:
         self._etcd_cluster_id = update.etcd_cluster_id or self._etcd_cluster_id
         self.etcd_reachable = update.etcd_reachable
         self.cluster = update.cluster or self.cluster
@@ -206,7 +207,7 @@ class Routes:
         self._topics[name] = route
         return True
 
-    def _forget(self, name: str, revision: int, *, force: bool = False) -> bool:
+    def _remove_topic(self, name: str, revision: int, *, force: bool = False) -> bool:
         if revision < self._as_of.get(name, 0) and not force:
             return False
         self._as_of[name] = revision
@@ -217,7 +218,7 @@ class Routes:
         for node in nodes:
             key = (node.kind, node.name)
             known = self._nodes.get(key)
-            # A nameserver that lags behind another tells a leader that was deposed.
+            # A nameserver that is behind may still send a deposed leader.
             if known is not None and known.epoch > node.epoch:
                 continue
             if known != node:

@@ -1,10 +1,10 @@
-"""TLS as a client has it: from the environment, and why it does not come about.
+"""TLS of a connection: configuration by environment variables, and diagnosis of failures.
 
-ROCKOON_TLS                on, or off whatever else is set; on by itself once one of these is:
-ROCKOON_TLS_CA             PEM file: the authorities that sign the servers' certificates
-ROCKOON_TLS_CERTIFICATE    PEM file: our certificate, for servers with mutual TLS
-ROCKOON_TLS_KEY            PEM file: its key
-ROCKOON_TLS_SERVER_NAME    name that servers' certificates must bear, if not the address's host
+ROCKOON_TLS                on or off; default: on if one of the following is set
+ROCKOON_TLS_CA             PEM file: CA certificates of the servers
+ROCKOON_TLS_CERTIFICATE    PEM file: client certificate, for mutual TLS
+ROCKOON_TLS_KEY            PEM file: its private key
+ROCKOON_TLS_SERVER_NAME    name in the servers' certificates, if it is not the address's host
 """
 
 import os
@@ -21,13 +21,13 @@ from rockoon_core.pem_files import PemError
 __all__ = ["Tls", "TlsTroubles", "dialer", "from_environment", "open_channels", "why_no_tls"]
 
 VARIABLE = "ROCKOON_TLS"
-# A server that is just being killed may look for a moment as if it wanted another kind of
-# connection. By then gRPC has tried again.
+# A server that is being killed may seem to require another kind of connection. gRPC has tried again
+# by the end of this time.
 TROUBLE_SECONDS = 0.5
 
 
 def from_environment(environment: Mapping[str, str]) -> Tls | None:
-    """What the environment says; None for plain connections.
+    """Return the TLS configuration of the environment; None for plain connections.
 
     Raises:
         InvalidArgument: ROCKOON_TLS is neither on nor off.
@@ -44,14 +44,14 @@ def from_environment(environment: Mapping[str, str]) -> Tls | None:
 
 
 def open_channels(tls: Tls | None, access: AccessKey | None = None) -> Channels:
-    """Channels for a cluster object.
+    """Return the channels of a connection.
 
     Args:
-        tls: None means what the environment says.
-        access: likewise.
+        tls: None uses the environment.
+        access: None uses the environment.
 
     Raises:
-        InvalidArgument: a file or an access key cannot be used.
+        InvalidArgument: a file or an access key is invalid.
     """
     try:
         signing = credentials(access, os.environ)
@@ -61,7 +61,7 @@ def open_channels(tls: Tls | None, access: AccessKey | None = None) -> Channels:
 
 
 def dialer(tls: Tls | None = None, access: AccessKey | None = None) -> Dialer:
-    """Makes channels for code without a cluster object; arguments as of `open_channels`."""
+    """Return a dialer for code without a `Cluster`; arguments as in `open_channels`."""
     try:
         signing = credentials(access, os.environ)
         return Dialer(tls or from_environment(os.environ), signing)
@@ -70,14 +70,14 @@ def dialer(tls: Tls | None = None, access: AccessKey | None = None) -> Dialer:
 
 
 def why_no_tls(failure: grpc.RpcError, tls: Tls | None) -> str:
-    """What to look at when a connection does not come about.
+    """Return why a connection failed, as far as TLS is the cause.
 
     Args:
-        failure: of a call on it.
-        tls: how it was tried.
+        failure: error of a call on the connection.
+        tls: TLS configuration of the connection.
 
     Returns:
-        One sentence's end; empty when TLS has nothing to do with it.
+        The end of a sentence; empty if TLS is not the cause.
     """
     if not isinstance(failure, grpc.aio.AioRpcError | grpc.Call):
         return ""
@@ -90,39 +90,39 @@ def why_no_tls(failure: grpc.RpcError, tls: Tls | None) -> str:
         return trouble
     if tls is None:
         return (
-            "the server ends connections at once, as one does that wants TLS, and none is set "
-            f"here: give a CA file ({VARIABLE}_CA)"
+            "the server closes connections immediately, as a server with TLS does, and this client "
+            f"does not use TLS: set a CA file ({VARIABLE}_CA)"
         )
     try:
         certificate = own_certificate(tls)
     except PemError as reason:
-        return f"the server ends connections at once, and {reason}"
+        return f"the server closes connections immediately, and {reason}"
     if certificate is None:
         return (
-            "the server ends connections at once, as one does that wants a client certificate, and "
-            f"none is given ({VARIABLE}_CERTIFICATE, {VARIABLE}_KEY)"
+            "the server closes connections immediately, as a server with mutual TLS does, and this "
+            f"client has no certificate: set {VARIABLE}_CERTIFICATE and {VARIABLE}_KEY"
         )
     return (
-        f"the server does not take the certificate {certificate}: is it signed by an authority "
-        "that the server trusts?"
+        f"the server refuses the certificate {certificate}: it must be signed by a CA that the "
+        "server trusts"
     )
 
 
 class TlsTroubles:
-    """At which addresses TLS does not come about, and for how long."""
+    """Addresses at which TLS fails, and since when."""
 
     def __init__(self) -> None:
-        # Address → since when, and the latest reason.
+        # Address → time of the first failure, and the latest reason.
         self._troubles: dict[str, tuple[float, str]] = {}
 
-    def note(self, address: str, reason: str, now_seconds: float) -> None:
-        """A connection did not come about: because of TLS, or with an empty reason otherwise."""
+    def record(self, address: str, reason: str, now_seconds: float) -> None:
+        """Record a failed connection; an empty `reason` means that TLS was not the cause."""
         since, _ = self._troubles.pop(address, (now_seconds, ""))
         if reason:
             self._troubles[address] = (since, reason)
 
     def lasting(self, addresses: Sequence[str], now_seconds: float) -> bool:
-        """Whether all of them have had trouble for a while: trying on is no use."""
+        """Whether TLS has failed at all addresses for TROUBLE_SECONDS: retries are pointless."""
         return all(
             address in self._troubles
             and now_seconds - self._troubles[address][0] >= TROUBLE_SECONDS
@@ -131,5 +131,5 @@ class TlsTroubles:
 
     @property
     def first(self) -> tuple[str, str] | None:
-        """Some address in trouble, and its reason."""
+        """An address with a failure, and its reason; None if there is none."""
         return next(((at, reason) for at, (_, reason) in self._troubles.items()), None)

@@ -1,1 +1,1 @@
-"""Progress: where a reader starts, and where its offsets are kept."""
+"""Progress: start positions, and stores of offsets."""

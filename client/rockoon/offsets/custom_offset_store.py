@@ -1,19 +1,19 @@
-"""Progress that a reader keeps itself, in a file or a database of its own.
+"""Progress that a program stores itself, in a file or a database.
 
-An `OffsetStore` has to know where to start, and what changed since it was stored last. That part is
-the same wherever offsets are kept, and is here; an `OffsetBackend` only reads and writes them. Keep
-progress in your own database by writing a backend (two methods and a close):
+An `OffsetStore` decides where to start, and tracks which offsets have changed since the last write.
+`CustomOffsetStore` does both for any storage; an `OffsetBackend` only reads and writes offsets. To
+store progress in your own database, write a backend (two methods and a close):
 
     store = CustomOffsetStore(cluster, "billing", MyBackend(...))
     cluster.push_consumer("billing", {"orders": "*"}, handle, mode="broadcasting",
                           member_id="shop-7", offset_store=store)
 
-`client/examples/exactly_once_sqlite.py` is one that commits rows and progress together.
+`client/examples/exactly_once_sqlite.py` has a backend that commits rows and progress together.
 
 Invariants:
-- Where a queue starts is kept before it is answered: after a crash "behind the newest message" is
-  the same place still.
-- Nothing is written that was not resolved; an offset goes with its queue's create revision.
+- The start of a queue is stored before it is returned: after a crash, "the end of the queue" is
+  still the same offset.
+- Only resolved queues are written; each offset is stored with its queue's create revision.
 """
 
 import asyncio
@@ -48,11 +48,11 @@ from rockoon_proto.v1.offset_pb2 import QueryReply, QueryRequest, QueueRef
 
 @dataclass(slots=True)
 class OffsetSnapshot:
-    """All that a backend keeps, or a part of it that changed."""
+    """All offsets in a backend, or the changed ones."""
 
     positions: dict[MessageQueue, Position] = field(default_factory=dict)
     since: dict[str, int] = field(default_factory=dict)
-    """Topic to the revision at which its reader first looked at it: what tells new queues."""
+    """Topic → revision at which the reader first used it, from which new queues are recognized."""
 
     @property
     def places(self) -> dict[MessageQueue, Position]:
@@ -62,81 +62,80 @@ class OffsetSnapshot:
 
 
 class OffsetBackend(Protocol):
-    """Where progress is kept. The store calls one method at a time."""
+    """Storage of progress. The store calls one method at a time."""
 
     async def load(self) -> OffsetSnapshot:
-        """Take hold of the place and return what is kept there; called once, first.
+        """Open and lock the storage, and return its content; called once, before `write`.
 
         Raises:
-            StoreLocked: another process keeps its progress there.
-            StoreCorrupt: what is there cannot be read.
-            StoreNotWritable: nothing could be written there.
+            StoreLocked: another process uses the storage.
+            StoreCorrupt: the content cannot be read.
+            StoreNotWritable: the storage cannot be written.
         """
         ...
 
     async def write(self, changed: OffsetSnapshot) -> None:
-        """Make changes durable, all or none. A position replaces the former one of its queue,
-        whether it is higher or lower.
+        """Make changes durable, all or none. A position replaces the former one of its queue, also
+        if it is lower.
 
         Raises:
-            RockoonError: nothing was written; a retriable error is tried again.
+            RockoonError: nothing was written; a retriable error is retried.
         """
 
     async def close(self) -> None:
-        """Let go of the place; also called after a `load` that failed."""
+        """Unlock and close the storage; also called after a failed `load`."""
 
 
 @dataclass(slots=True)
 class _ReadQueue:
-    """One reading of a queue, from Resolve until it is removed."""
+    """State of a queue from Resolve until it is removed."""
 
     offset: int
     create_revision: int
 
 
 class CustomOffsetStore:
-    """Progress of one reader, kept by `backend`. Source of the interface: LocalFileOffsetStore.
+    """Progress of one reader in a backend. Source of the interface: LocalFileOffsetStore.
 
     Args:
-        cluster: asked where queues begin and end.
-        group: whose start policy and out-of-range policies count.
-        backend: where progress is kept.
+        cluster: the connection, used for the ends of queues and the group's policies.
+        group: group whose start policy and out-of-range policies apply.
+        backend: storage of progress.
     """
 
     def __init__(self, cluster: Connection, group: str, backend: OffsetBackend) -> None:
         self._cluster = cluster
         self._group = group
         self._backend = backend
-        self._queue_places = OffsetLookup(cluster)
-        self._kept = OffsetSnapshot()
+        self._lookup = OffsetLookup(cluster)
+        self._stored = OffsetSnapshot()
         self._queues: dict[MessageQueue, _ReadQueue] = {}
-        # Two writes at once could leave the older offset.
+        # Parallel writes could leave the older offset.
         self._writing = asyncio.Lock()
 
     async def load(self) -> None:
-        """Read what is kept.
+        """Read the stored progress.
 
         Raises:
-            StoreLocked, StoreCorrupt, StoreNotWritable: as the backend says.
+            StoreLocked, StoreCorrupt, StoreNotWritable: as the backend.
         """
-        self._kept = await self._backend.load()
+        self._stored = await self._backend.load()
 
     async def close(self) -> None:
-        """Let go of the place where progress is kept. Stores nothing."""
+        """Close the backend; stores nothing."""
         async with self._writing:
             await self._backend.close()
 
     async def resolve(
         self, queues: Sequence[MessageQueue], consume_from: ConsumeFrom, route_revision: int = 0
     ) -> dict[MessageQueue, Start | RockoonError]:
-        """Decide where to start, as `OffsetStore.resolve`; queues of a broker that is away come
-        with its error, and progress that the group's policy refuses with InvalidOffset or
-        OffsetBeyondEnd.
+        """Decide where to start, as `OffsetStore.resolve`. Queues of a broker that is away have its
+        error; progress that the group's policy refuses has InvalidOffset or OffsetBeyondEnd.
 
         Raises:
             ConsumeDisabled: the group is paused.
-            GroupNotFound, TopicNotFound: somebody deleted it.
-            NameserverUnavailable: none of them can tell the group's policies.
+            GroupNotFound, TopicNotFound: the group or topic was deleted.
+            NameserverUnavailable: no nameserver answers with the group's policies.
         """
         group = await self._group_config()
         if group.consume_disabled:
@@ -147,7 +146,9 @@ class CustomOffsetStore:
             create_revisions.update(
                 (await self._cluster.route(topic, route_revision)).create_revisions
             )
-            since[topic] = self._kept.since.get(topic) or self._cluster.routes.topic_revision(topic)
+            since[topic] = self._stored.since.get(topic) or self._cluster.routes.topic_revision(
+                topic
+            )
         found: dict[MessageQueue, Start | RockoonError] = {}
         by_broker: dict[str, list[MessageQueue]] = defaultdict(list)
         for queue in queues:
@@ -163,7 +164,7 @@ class CustomOffsetStore:
             except RockoonError as error:
                 found.update(dict.fromkeys(some, error))
         starts = [start for start in found.values() if isinstance(start, Start)]
-        await self._keep_starts(starts, create_revisions, since)
+        await self._store_starts(starts, create_revisions, since)
         return found
 
     async def _group_config(self) -> GroupConfig:
@@ -180,8 +181,8 @@ class CustomOffsetStore:
         group: GroupConfig,
         reader: ConsumeFrom,
     ) -> dict[MessageQueue, Start | RockoonError]:
-        states = await self._queue_places.states(queues)
-        kept = self._kept.positions
+        states = await self._lookup.states(queues)
+        kept = self._stored.positions
         unread = [queue for queue in queues if queue not in kept]
         cluster_rule = NewQueueRule.EXACT
         if unread and not group.new_queue_rule:
@@ -199,7 +200,7 @@ class CustomOffsetStore:
             for queue in queues
         }
         times = {queue: search_timestamp_ms(known) for queue, known in facts.items()}
-        offsets = await self._queue_places.search(
+        offsets = await self._lookup.search(
             {queue: time for queue, time in times.items() if time is not None}
         )
         found: dict[MessageQueue, Start | RockoonError] = {}
@@ -211,13 +212,13 @@ class CustomOffsetStore:
         return found
 
     async def _cluster_rule(self, queue: MessageQueue) -> NewQueueRule:
-        """The rule in force for a group that does not say, which the offset service knows."""
-        place = QueueRef(topic=queue.topic, broker=queue.broker, queue_id=queue.queue_id)
-        request = QueryRequest(group=self._group, queue=place)
+        """Return the cluster's rule for groups without a rule, from the offset service."""
+        queue_ref = QueueRef(topic=queue.topic, broker=queue.broker, queue_id=queue.queue_id)
+        request = QueryRequest(group=self._group, queue=queue_ref)
         reply: QueryReply = await ask_offset_service(self._cluster, "Query", request)
         return NewQueueRule(reply.rule)
 
-    async def _keep_starts(
+    async def _store_starts(
         self,
         starts: Iterable[Start],
         create_revisions: Mapping[MessageQueue, int],
@@ -235,7 +236,7 @@ class CustomOffsetStore:
     async def _write(
         self, positions: Mapping[MessageQueue, Position], since: Mapping[str, int] | None = None
     ) -> None:
-        held = self._kept
+        held = self._stored
         changed = OffsetSnapshot(
             {q: position for q, position in positions.items() if held.positions.get(q) != position},
             {t: revision for t, revision in (since or {}).items() if held.since.get(t) != revision},
@@ -255,7 +256,7 @@ class CustomOffsetStore:
         return read_queue.offset if read_queue else None
 
     async def read_store(self, queue: MessageQueue) -> int | None:
-        position = self._kept.positions.get(queue)
+        position = self._stored.positions.get(queue)
         return position.offset if position else None
 
     async def read(self, queue: MessageQueue) -> int | None:
@@ -269,7 +270,7 @@ class CustomOffsetStore:
                 for queue in queues
                 if (read_queue := self._queues.get(queue))
                 and (position := Position(read_queue.offset, read_queue.create_revision))
-                != self._kept.positions.get(queue)
+                != self._stored.positions.get(queue)
             }
             try:
                 await self._write(positions)
@@ -285,20 +286,20 @@ class CustomOffsetStore:
         return await self.persist(list(self._queues))
 
     async def release(self, queues: Collection[MessageQueue]) -> Persisted:
-        """Store as `persist` does: nobody else waits for these queues."""
+        """Store, as `persist`: no other member waits for these queues."""
         return await self.persist(queues)
 
     async def commit(self, queue: MessageQueue, offset: int) -> None:
-        """Store an offset now.
+        """Store an offset immediately.
 
         Raises:
-            CommitBehind: more is stored already.
-            KeyError: the queue was never resolved.
-            RockoonError: it was not stored.
+            CommitBehind: a higher offset is stored already.
+            KeyError: the queue was not resolved.
+            RockoonError: the offset was not stored.
         """
         async with self._writing:
             read_queue = self._queues[queue]
-            stored = self._kept.positions.get(queue)
+            stored = self._stored.positions.get(queue)
             if (
                 stored is not None
                 and stored.create_revision == read_queue.create_revision

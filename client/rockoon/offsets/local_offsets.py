@@ -1,18 +1,18 @@
-"""Progress in a file of this machine: what members of a broadcasting group use.
+"""Progress in a file on this machine, used by members of a broadcasting group.
 
     {directory}/{client id}/{group}/
-        offsets.json        RocketMQ's file; Java reads ours and we read Java's
-        offsets.json.bak    the one before
+        offsets.json        RocketMQ's file format; Java reads this file and vice versa
+        offsets.json.bak    the previous version
         lock                held while a process uses the directory
 
-Beside RocketMQ's `offsetTable` the file has an object `rockoon`, which Java ignores: the create
-revision of each queue and since when each topic is read. Without it (a file that Java
-wrote last) offsets are taken to be of the queues that are there now.
+Besides RocketMQ's `offsetTable` the file has an object `rockoon`, which Java ignores: the create
+revision of each queue, and the revision from which each topic is read. In a file that Java wrote
+last it is missing; then offsets are assumed to belong to the present queues.
 
 Invariants:
-- At every moment one of the two files is whole: a file is written under another name, synced, and
-  renamed, after the one before it was renamed to `.bak`.
-- A damaged file never becomes the `.bak`: it is moved aside (`.damaged`) before the next write.
+- At every moment one of the two files is complete: a new file is written under another name and
+  synced; then the old one is renamed to `.bak`, and the new one to its name.
+- A damaged file never becomes the `.bak`: it is renamed to `.damaged` before the next write.
 
 Source: LocalFileOffsetStore, ConfigManager.
 """
@@ -46,12 +46,12 @@ _OWN_FIELD = "rockoon"
 
 
 class OffsetsFile:
-    """Keeps progress in `offsets.json`; an `OffsetBackend`.
+    """Progress in `offsets.json`; an `OffsetBackend`.
 
     Args:
-        folder: of this client and group alone; made if it is not there.
-        on_corrupt: when neither the file nor its `.bak` can be read: "refuse" to start, or begin
-            as if there were none, by "policy".
+        folder: directory for this client and group only; created if missing.
+        on_corrupt: action if neither the file nor its `.bak` can be read: "refuse" raises,
+            "policy" starts without progress.
     """
 
     def __init__(self, folder: Path, on_corrupt: OnCorrupt = "refuse") -> None:
@@ -67,20 +67,20 @@ class OffsetsFile:
         self._closed = False
 
     async def load(self) -> OffsetSnapshot:
-        """Lock the folder, read the file, and see that it can be written.
+        """Lock the folder, read the file, and check that it can be written.
 
         Raises:
             StoreLocked: another process uses the folder.
             StoreCorrupt: neither file can be read, and `on_corrupt` is "refuse".
-            StoreNotWritable: the folder cannot be made, or nothing can be written to it.
+            StoreNotWritable: the folder cannot be created or written.
         """
         return await self._in_turn(self._load)
 
     async def write(self, changed: OffsetSnapshot) -> None:
-        """Write the whole file again.
+        """Write the whole file.
 
         Raises:
-            StoreNotWritable: it could not be; the former file is as it was.
+            StoreNotWritable: the write failed; the former file is unchanged.
         """
         await self._in_turn(lambda: self._merge(changed))
 
@@ -91,7 +91,7 @@ class OffsetsFile:
             self._thread.shutdown(wait=False)
 
     async def _in_turn(self, work: Callable[[], Answer]) -> Answer:
-        # A write whose waiter was cancelled goes on; the next one must not overtake it.
+        # A write whose caller was cancelled continues; the next one must not overtake it.
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)
 
     def _unlock(self) -> None:
@@ -108,7 +108,7 @@ class OffsetsFile:
         except OSError as error:
             raise self._not_writable(error) from error
         self._snapshot = self._read()
-        # A disk that takes nothing is better known now than after the first messages.
+        # A disk that cannot be written should fail here, not after the first messages.
         self._write(encode(self._snapshot))
         return OffsetSnapshot(dict(self._snapshot.positions), dict(self._snapshot.since))
 
@@ -123,24 +123,24 @@ class OffsetsFile:
                 failures[path] = str(error)
                 continue
             if path == self.backup_path:
-                why = failures.get(self.path, "it is not there")
-                log.warning("%s: %s; goes on with %s", self.path, why, path.name)
-            self._set_aside(failures)
+                why = failures.get(self.path, "it is missing")
+                log.warning("%s: %s; using %s instead", self.path, why, path.name)
+            self._rename_damaged(failures)
             return snapshot
         if not failures:
             return OffsetSnapshot()
         if self._on_corrupt == "refuse":
             path, reason = next(iter(failures.items()))
             raise StoreCorrupt(
-                f"{path} is damaged ({reason}) and there is no {self.backup_path.name} to go on "
-                "with; repair or remove it, or start with on_corrupt='policy'",
+                f"{path} is damaged ({reason}) and there is no {self.backup_path.name} to use "
+                "instead; repair or remove it, or start with on_corrupt='policy'",
                 path=path,
                 reason=reason,
             )
         for path, reason in failures.items():
             log.error("%s is damaged: %s", path, reason)
         log.error("ALL PROGRESS IN %s IS LOST: every queue starts by policy", self._folder)
-        self._set_aside(failures)
+        self._rename_damaged(failures)
         return OffsetSnapshot()
 
     def _merge(self, changed: OffsetSnapshot) -> None:
@@ -151,7 +151,7 @@ class OffsetsFile:
         self._write(encode(snapshot))
         self._snapshot = snapshot
 
-    def _set_aside(self, damaged: dict[Path, str]) -> None:
+    def _rename_damaged(self, damaged: dict[Path, str]) -> None:
         for path in damaged:
             try:
                 path.replace(path.with_name(f"{path.name}.damaged"))
@@ -161,7 +161,7 @@ class OffsetsFile:
     def _write(self, content: bytes) -> None:
         temporary = self.path.with_name("offsets.json.tmp")
         try:
-            # A file of its own at every try: one whose sync failed holds what only seems written.
+            # A new file for each attempt: after a failed sync, the content of a file is undefined.
             temporary.unlink(missing_ok=True)
             temporary.touch(0o600)
             with temporary.open("wb") as file:
@@ -182,7 +182,7 @@ class OffsetsFile:
     def _not_writable(self, error: OSError) -> StoreNotWritable:
         reason = error.strerror or str(error)
         return StoreNotWritable(
-            f"progress cannot be kept in {self._folder}: {reason}",
+            f"progress cannot be stored in {self._folder}: {reason}",
             path=self._folder,
             reason=reason,
         )
@@ -192,15 +192,16 @@ class LocalFileOffsetStore(CustomOffsetStore):
     """Progress in `{directory}/{client_id}/{group}/offsets.json`.
 
     Args:
-        cluster: asked where queues begin and end.
+        cluster: the connection, used for the ends of queues and the group's policies.
         group: the broadcasting group.
-        client_id: the same at every start of this reader, another for every reader.
+        client_id: id that is the same at every start of this reader, and different for every
+            reader.
         directory: default `~/.rockoon_offsets`.
-        on_corrupt: when neither the file nor its `.bak` can be read: "refuse" to start, or begin
-            as if there were none, by "policy", with a warning.
+        on_corrupt: action if neither the file nor its `.bak` can be read: "refuse" raises,
+            "policy" starts without progress and logs an error.
 
     Raises:
-        InvalidArgument: the client id or the group cannot be the name of a folder.
+        InvalidArgument: the client id or the group cannot be the name of a directory.
     """
 
     def __init__(
@@ -214,14 +215,14 @@ class LocalFileOffsetStore(CustomOffsetStore):
     ) -> None:
         for name in (client_id, group):
             if name in ("", ".", "..") or "/" in name or "\\" in name or "\0" in name:
-                raise InvalidArgument(reason=f"{name!r} cannot be the name of a folder of offsets")
+                raise InvalidArgument(reason=f"{name!r} cannot be the name of a directory")
         folder = Path(directory or DEFAULT_DIRECTORY).expanduser() / client_id / group
         super().__init__(cluster, group, OffsetsFile(folder, on_corrupt))
         self.folder = folder
 
 
 def encode(snapshot: OffsetSnapshot) -> bytes:
-    """Return an `offsets.json` that RocketMQ reads."""
+    """Return the content of an `offsets.json` that RocketMQ can read."""
     offsets = {
         LocalQueue(queue.topic, queue.broker, queue.queue_id): position.offset
         for queue, position in snapshot.positions.items()
@@ -242,7 +243,7 @@ def encode(snapshot: OffsetSnapshot) -> bytes:
 
 
 def decode(content: bytes) -> OffsetSnapshot:
-    """Read an `offsets.json` of RocketMQ or ours.
+    """Parse an `offsets.json` of RocketMQ or Rockoon.
 
     Raises:
         ConfigError: it is damaged.
@@ -265,7 +266,7 @@ def decode(content: bytes) -> OffsetSnapshot:
             offset, create_revisions.get(queue, CREATE_REVISION_UNKNOWN)
         )
         for local, offset in offsets.items()
-        if offset >= 0  # RocketMQ's -1: nothing known
+        if offset >= 0  # RocketMQ's -1: unknown
     }
     return OffsetSnapshot(positions, since)
 
@@ -280,7 +281,7 @@ def _create_revision(entry: Json) -> tuple[MessageQueue, int]:
     return queue, _number(entry.get("at"), "at")
 
 
-def _number(value: Json, place: str) -> int:
+def _number(value: Json, name: str) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
-        raise ConfigError(f"{_OWN_FIELD}: {place} is not a number")
+        raise ConfigError(f"{_OWN_FIELD}: {name} is not a number")
     return value

@@ -1,4 +1,4 @@
-"""Positions on queues as the brokers know them: ends, and offsets for times."""
+"""Offsets from the brokers: ends of queues, and offsets for times."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
@@ -19,7 +19,7 @@ from rockoon_proto.v1.broker_pb2 import (
 
 
 class OffsetLookup:
-    """Asks each broker for all its queues, in as few calls as a broker accepts."""
+    """Asks each broker about all its queues, with as few calls as the broker's limit allows."""
 
     def __init__(self, cluster: Connection) -> None:
         self._cluster = cluster
@@ -27,11 +27,11 @@ class OffsetLookup:
     async def choose(
         self, queues: Iterable[MessageQueue], consume_from: ConsumeFrom
     ) -> dict[MessageQueue, Start]:
-        """Find the offsets that a start policy means, for a reader that keeps no progress.
+        """Return the offsets for a start policy, for a reader that stores no progress.
 
         Raises:
             QueueNotFound: a queue does not exist.
-            BrokerUnavailable: a broker is away.
+            BrokerUnavailable: a broker does not answer.
         """
         chosen: dict[MessageQueue, Start] = {}
         for broker, some in _calls(queues):
@@ -55,7 +55,7 @@ class OffsetLookup:
     async def states(
         self, queues: Iterable[MessageQueue]
     ) -> dict[MessageQueue, start_position.QueueState]:
-        """Return what decides where a reader starts on each queue."""
+        """Return the queue states from which a start position is decided."""
         found: dict[MessageQueue, start_position.QueueState] = {}
         for broker, some in _calls(queues):
             states, as_of_ms = await self._status(broker, some)
@@ -73,7 +73,7 @@ class OffsetLookup:
         return {queue: (each.min_offset, each.max_offset) for queue, each in states.items()}
 
     async def search(self, times_ms: Mapping[MessageQueue, int]) -> dict[MessageQueue, int]:
-        """Return the first offset of each queue that was stored at its time or later."""
+        """Return, for each queue, the first offset that was stored at its time or later."""
         by_time: dict[int, list[MessageQueue]] = defaultdict(list)
         for queue, time_ms in times_ms.items():
             by_time[time_ms].append(queue)
@@ -120,7 +120,7 @@ class OffsetLookup:
 
 
 def _calls(queues: Iterable[MessageQueue]) -> Iterator[tuple[str, list[MessageQueue]]]:
-    """The calls that ask about some queues: a broker's name and the queues of one call."""
+    """Yield the calls for some queues: the broker's name, and the queues of one call."""
     by_broker: dict[str, list[MessageQueue]] = defaultdict(list)
     for queue in queues:
         by_broker[queue.broker].append(queue)
@@ -142,4 +142,4 @@ def _offset(consume_from: ConsumeFrom, state: QueueState, by_time: int | None) -
         return state.max_offset
     if consume_from.kind == wire.CONSUME_FROM_TAIL:
         return max(state.max_offset - consume_from.value, state.min_offset)
-    raise InvalidArgument(reason="a reader without a group must say where to start")
+    raise InvalidArgument(reason="a reader without a group needs a start position")

@@ -1,9 +1,9 @@
-"""Offset stores: a group's progress in a consumer's memory, and the store behind it.
+"""Offset stores: a group's progress in a consumer's memory, and the storage behind it.
 
 Invariants:
-- Memory never goes back, unless it is told to; a queue that was given up has no memory, so a late
-  result of its former reading cannot be committed.
-- What was updated is either stored, or still to be stored, or reported: never silently lost.
+- The offset in memory only increases, unless `increase_only` is False. A removed queue has no
+  offset in memory, so a late result of its former owner cannot be committed.
+- Each updated offset is stored, waits to be stored, or is reported as lost.
 """
 
 import asyncio
@@ -30,100 +30,100 @@ from rockoon_proto.v1.offset_pb2 import (
 
 log = limited(logging.getLogger(__name__))
 
-# A member's commits are tried again by themselves: rather that than to wait for one long. Others'
-# fail to their caller.
+# A member retries its commits itself, so a short timeout is better than a long wait. Commits of
+# other readers fail to their caller.
 MEMBER_COMMIT_SECONDS_MAX = 3.0
 
 
 @dataclass(frozen=True, slots=True)
 class Persisted:
-    """What became of the offsets that were to be stored."""
+    """Result of storing offsets."""
 
     stored: Mapping[MessageQueue, int] = field(default_factory=dict)
     kept: Mapping[MessageQueue, RockoonError] = field(default_factory=dict)
-    """Not stored for a reason that can pass: the next call tries again."""
+    """Not stored because of a retriable error; the next call retries."""
     lost: Mapping[MessageQueue, RockoonError] = field(default_factory=dict)
-    """This reader no longer has the queue, or its offset does not fit it any more: give up what
-    was read of it and resolve again."""
+    """This reader does not own the queue any more, or the offset is invalid: discard its messages
+    and resolve it again."""
 
 
 class OffsetStore(Protocol):
-    """RocketMQ's OffsetStore: the progress of one group, as one consumer sees it.
+    """RocketMQ's OffsetStore: the progress of one group in one consumer.
 
-    A consumer takes any object with these methods (`offset_store=`). To keep offsets elsewhere, the
-    few methods of a `rockoon.OffsetBackend` are enough; write a whole store to decide where queues
-    start as well. One consumer calls it from one event loop: `load` first, `close` last, `update`
-    of a queue only between its `resolve` and `remove`.
+    A consumer accepts any object with these methods (`offset_store=`). To store offsets elsewhere,
+    a `rockoon.OffsetBackend` with few methods is enough; write a whole store only to decide start
+    positions as well. One consumer calls it from one event loop: `load` first, `close` last,
+    `update` of a queue only between its `resolve` and `remove`.
     """
 
     async def load(self) -> None:
-        """Get ready to answer; reads what is kept locally, if anything is."""
+        """Prepare the store; reads progress that is stored locally, if any."""
 
     async def resolve(
         self, queues: Sequence[MessageQueue], consume_from: ConsumeFrom, route_revision: int = 0
     ) -> Mapping[MessageQueue, Start | RockoonError]:
-        """Decide where to start on each queue, and remember it.
+        """Decide where to start on each queue, and keep the offset in memory.
 
         Raises:
-            RockoonError: nothing could be decided.
+            RockoonError: no queue could be decided.
         """
         ...
 
     def update(self, queue: MessageQueue, offset: int, *, increase_only: bool = True) -> None:
-        """Remember the next offset to consume; ignored for a queue that was never resolved."""
+        """Set the next offset to consume; ignored for a queue that was not resolved."""
 
     def read_memory(self, queue: MessageQueue) -> int | None:
-        """Return what is remembered."""
+        """Return the offset in memory."""
         ...
 
     async def read_store(self, queue: MessageQueue) -> int | None:
-        """Return what is stored."""
+        """Return the stored offset."""
         ...
 
     async def read(self, queue: MessageQueue) -> int | None:
-        """Return what is remembered, or else what is stored."""
+        """Return the offset in memory, or else the stored one."""
         ...
 
     async def persist(self, queues: Collection[MessageQueue]) -> Persisted:
-        """Store what is remembered of some queues and not stored yet.
+        """Store the changed offsets of some queues.
 
         Raises:
-            RockoonError: the group itself is gone; whatever can pass is reported as kept.
+            RockoonError: the group does not exist any more; retriable errors are in `kept`.
         """
         ...
 
     async def persist_all(self) -> Persisted:
-        """Store everything that is not stored yet, as `persist` does."""
+        """Store all changed offsets, as `persist`."""
         ...
 
     async def release(self, queues: Collection[MessageQueue]) -> Persisted:
-        """Store as `persist` does and, in the same call, say that this reader has done with the
-        queues: another member may have them at once. What is kept was not released either.
+        """Store as `persist` and, in the same call, release the queues, so that another member can
+        own them immediately. Queues in `kept` are not released either.
         """
         ...
 
     async def commit(self, queue: MessageQueue, offset: int) -> None:
-        """Store an offset now.
+        """Store an offset immediately.
 
         Raises:
-            RockoonError: it was not stored.
+            RockoonError: the offset was not stored.
         """
 
     def remove(self, queue: MessageQueue) -> None:
-        """Forget a queue; what is stored stays."""
+        """Remove a queue from memory; its stored offset remains."""
 
     def clone(self, topic: str) -> dict[MessageQueue, int]:
-        """Return what is remembered of a topic's queues."""
+        """Return the offsets in memory of a topic's queues."""
         ...
 
     async def close(self) -> None:
-        """Let go of what `load` took hold of, also when it failed; stores nothing."""
+        """Close what `load` opened, also after a failed `load`; stores nothing."""
 
 
 @dataclass(slots=True)
 class _Position:
-    """One reading of a queue, from Resolve until it is removed or resolved again. Identity tells
-    readings apart: an answer that comes after the next Resolve must not touch that one."""
+    """State of a queue from Resolve until it is removed or resolved again. Each Resolve creates a
+    new object: a late reply must not change the state of a later Resolve."""
 
     offset: int
     epoch: int
@@ -134,34 +134,34 @@ class RemoteOffsetStore:
     """Progress in the offset service. Source of the interface: RemoteBrokerOffsetStore.
 
     Args:
-        cluster: where to find the service.
-        group: whose progress.
-        member_id: who commits; empty for a reader outside membership.
-        own: the progress is the member's own (a group with BROADCAST_SERVER), not the group's.
+        cluster: the connection to the offset service.
+        group: the group.
+        member_id: id of the committing member; empty for a reader without membership.
+        own: the progress is the member's own (group setting BROADCAST_SERVER), not the group's.
     """
 
     def __init__(
         self, cluster: Connection, group: str, member_id: str = "", *, own: bool = False
     ) -> None:
         self.is_paused = False
-        """Whether nobody is to read in the group, as of the last commit or the last start."""
+        """Whether the group is paused, according to the last commit or start."""
         self._cluster = cluster
         self._group = group
         self._member_id = member_id
         self._own_member = member_id if own else ""
         self._mode = BROADCASTING if own else CLUSTERING
         self._positions: dict[MessageQueue, _Position] = {}
-        # Two calls at once could store an older offset after a newer one.
+        # Parallel calls could store an older offset after a newer one.
         self._storing = asyncio.Lock()
 
     async def load(self) -> None:
-        """Nothing to do: the service is asked when a queue is resolved."""
+        """Does nothing: the service is called when a queue is resolved."""
 
     async def resolve(
         self, queues: Sequence[MessageQueue], consume_from: ConsumeFrom, route_revision: int = 0
     ) -> dict[MessageQueue, Start | RockoonError]:
-        """Decide where to start, as `OffsetStore.resolve`. Cancelling it is safe: a decision that
-        was stored is found again by the next call."""
+        """Decide where to start, as `OffsetStore.resolve`. It can be cancelled: the next call
+        returns a decision that was stored."""
         found: dict[MessageQueue, Start | RockoonError] = {}
         for some in in_calls(queues):
             reply = await self._cluster.call(
@@ -196,7 +196,7 @@ class RemoteOffsetStore:
         return position.offset if position else None
 
     async def read_store(self, queue: MessageQueue) -> int | None:
-        """Return what RocketMQ's query would, the new-queue rule applied; None if not found."""
+        """Return the result of RocketMQ's query, by the new-queue rule; None if not found."""
         reply = await self._cluster.call(
             self._cluster.offset_service().Query,
             QueryRequest(group=self._group, queue=queue_to_wire(queue), member=self._own_member),
@@ -224,8 +224,8 @@ class RemoteOffsetStore:
             stored: dict[MessageQueue, int] = {}
             kept: dict[MessageQueue, RockoonError] = {}
             lost: dict[MessageQueue, RockoonError] = {}
-            # The last time all of them: where progress is stored already, only the release tells
-            # that the queue is not read here any more.
+            # The last call includes all queues: for a queue with stored progress, only `release`
+            # informs the service that this reader has stopped.
             for some in in_calls(queues if is_last else waiting):
                 positions = {queue: waiting[queue] for queue in some if queue in waiting}
                 try:
@@ -238,7 +238,7 @@ class RemoteOffsetStore:
                 for (queue, position), (result, offset) in zip(
                     positions.items(), results, strict=True
                 ):
-                    self._note(queue, position, result, offset, stored, kept, lost)
+                    self._record_result(queue, position, result, offset, stored, kept, lost)
             return Persisted(stored, kept, lost)
 
     async def persist_all(self) -> Persisted:
@@ -247,20 +247,20 @@ class RemoteOffsetStore:
     async def commit(
         self, queue: MessageQueue, offset: int, *, metadata: str = "", force: bool = False
     ) -> None:
-        """Store an offset now.
+        """Store an offset immediately.
 
         Args:
-            queue: one that was resolved.
+            queue: a resolved queue.
             offset: next offset to consume.
-            metadata: kept with the offset, at most 4096 bytes.
-            force: also when it is below what is stored.
+            metadata: stored with the offset, at most 4096 bytes.
+            force: store it also if it is lower than the stored one.
 
         Raises:
-            Fenced: another member or a reset took the queue.
-            CommitBehind: more is stored already, and `force` was not given.
-            OffsetBeyondEnd: the queue ends before the offset.
-            OffsetServiceUnavailable: the service does not answer; it may have stored it.
-            KeyError: the queue was never resolved.
+            Fenced: another member owns the queue, or a reset has moved it.
+            CommitBehind: a higher offset is stored already, and `force` is False.
+            OffsetBeyondEnd: the offset is past the end of the queue.
+            OffsetServiceUnavailable: the service does not answer; it may have stored the offset.
+            KeyError: the queue was not resolved.
         """
         async with self._storing:
             position = self._positions[queue]
@@ -278,7 +278,7 @@ class RemoteOffsetStore:
         return {q: position.offset for q, position in self._positions.items() if q.topic == topic}
 
     async def close(self) -> None:
-        """Nothing to do."""
+        """Does nothing."""
 
     async def _commit(
         self,
@@ -288,8 +288,8 @@ class RemoteOffsetStore:
         force: bool = False,
         release: Iterable[MessageQueue] = (),
     ) -> list[tuple[CommitResult, int]]:
-        # Copied: `update` goes on while the call is out, and what is noted as stored must be what
-        # was sent.
+        # Copied: `update` may run during the call, and only the offsets that were sent are recorded
+        # as stored.
         sent = [(queue, position.offset, position.epoch) for queue, position in positions.items()]
         hooks = self._cluster.hooks
         if hooks is None:
@@ -328,7 +328,7 @@ class RemoteOffsetStore:
             (result, offset) for result, (_, offset, _) in zip(reply.results, sent, strict=True)
         ]
 
-    def _note(
+    def _record_result(
         self,
         queue: MessageQueue,
         position: _Position,
@@ -344,12 +344,12 @@ class RemoteOffsetStore:
             return
         error = from_wire(result.error)
         if isinstance(error, CommitBehind):
-            # Somebody who shares the epoch, an operator for example, is further than we are.
-            log.warning("%s: our offset is not needed: %s", queue, error)
+            # Another committer with the same epoch, for example an operator, is ahead.
+            log.warning("%s: commit ignored, a higher offset is stored: %s", queue, error)
             position.stored = offset
             stored[queue] = result.offset
         elif error.retriable:
             kept[queue] = error
-        # Not where it was resolved again meanwhile: the refusal is about the former grant.
+        # If the queue was resolved again, the refusal concerns the former epoch.
         elif self._positions.get(queue) is position:
             lost[queue] = error

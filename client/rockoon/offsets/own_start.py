@@ -1,12 +1,12 @@
-"""Start positions of readers that keep their own progress. Pure: facts in, a decision out.
+"""Start positions of readers that store their own progress. No I/O.
 
-The decision is the offset service's (`rockoon_core.start_position`), with this reader in the place
-of the group: by rule EXACT a queue is new when it was born after *this reader* first looked at the
-topic, however long the group has been there. So a member that comes late starts by policy, and
-queues that were added while it was away are read from their beginning.
+The decision is that of the offset service (`rockoon_core.start_position`), with this reader instead
+of the group: by rule EXACT a queue is new if it was created after *this reader* first used the
+topic, however old the group is. So a member that joins late starts by policy, and queues that were
+added while it was away are read from their beginning.
 
-Source: RebalancePushImpl#computePullFromWhereWithException for broadcasting; RocketMQ knows neither
-create revisions nor policies for progress that does not fit.
+Source: RebalancePushImpl#computePullFromWhereWithException for broadcasting; RocketMQ has neither
+create revisions nor policies for invalid progress.
 """
 
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from rockoon_core.message_queue import MessageQueue
 from rockoon_core.start_position import Facts, GroupRules, QueueState, Stored, decide
 
 CREATE_REVISION_UNKNOWN = 0
-"""Of progress that RocketMQ wrote: taken to be of the queue that is there now."""
+"""For progress that RocketMQ wrote: it is assumed to belong to the present queue."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class Position:
     offset: int
     """Next offset to consume."""
     create_revision: int = CREATE_REVISION_UNKNOWN
-    """Revision at which the queue was created: a queue of the same name is another one."""
+    """Create revision of the queue; a later queue of the same name has another one."""
 
 
 def facts_of(
@@ -35,30 +35,30 @@ def facts_of(
     state: QueueState,
     since: int,
     rules: GroupRules,
-    kept: Position | None,
+    progress: Position | None,
 ) -> Facts:
-    """What one decision is made on.
+    """Return the facts for one decision.
 
     Args:
-        queue, create revision: which, and the revision at which it was created.
-        state: as its broker tells.
-        since: revision at which this reader first looked at the topic.
-        rules: of its group.
-        kept: progress; None: nothing is kept.
+        queue, create_revision: the queue and its create revision.
+        state: state of the queue from its broker.
+        since: revision at which this reader first used the topic.
+        rules: rules of its group.
+        progress: stored progress; None if there is none.
     """
     stored = None
-    if kept is not None:
+    if progress is not None:
         stored = Stored(
-            kept.offset,
+            progress.offset,
             create_revision
-            if kept.create_revision == CREATE_REVISION_UNKNOWN
-            else kept.create_revision,
+            if progress.create_revision == CREATE_REVISION_UNKNOWN
+            else progress.create_revision,
         )
     return Facts(queue, state, create_revision, since, rules, stored, who="this reader")
 
 
 def start_on(queue: MessageQueue, facts: Facts, offset_at_time: int | None = None) -> Start:
-    """Where reading starts; arguments and errors as of `rockoon_core.start_position.decide`."""
+    """Return the start on a queue; see `rockoon_core.start_position.decide`."""
     decision = decide(facts, offset_at_time)
     return Start(
         queue, decision.offset, decision.reason.name, decision.explanation, gap=decision.gap

@@ -1,4 +1,4 @@
-"""Start policies (`ConsumeFrom`), and the start position that was decided, with its reason."""
+"""Start policies (`ConsumeFrom`), and decided start positions with their reasons."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -22,90 +22,90 @@ StartName = Literal[
     "CONSUME_FROM_MIN_OFFSET",
     "CONSUME_FROM_MAX_OFFSET",
 ]
-"""Names of start policies, as `ConsumeFrom.of` reads them."""
+"""Names of start policies, for `ConsumeFrom.of`."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConsumeFrom:
-    """A reader's own start policy. The group's policy, when it has one, goes before it, and a
-    queue that was born after the group subscribed is always read from its beginning.
+    """A reader's start policy: `ConsumeFrom.FIRST`, `ConsumeFrom.LAST`, or one of the methods.
 
-    `ConsumeFrom.FIRST`, `ConsumeFrom.LAST`, or one of the methods.
+    If the group has a policy, it overrides the reader's. A queue that was created after the group
+    subscribed is always read from its beginning.
     """
 
     kind: wire.ConsumeFrom
     value: int = 0
 
     FIRST: ClassVar[Self]
-    """At the oldest message kept."""
+    """The oldest stored message."""
     LAST: ClassVar[Self]
-    """Behind the newest message."""
+    """The end of the queue: only messages sent later."""
     GROUP: ClassVar[Self]
-    """What the group says; LAST when it says nothing."""
+    """The group's policy; LAST if the group has none."""
 
     @classmethod
     def timestamp(cls, timestamp_ms: int) -> "ConsumeFrom":
-        """At the first message stored at or after a time.
+        """Start at the first message stored at or after a time.
 
         Args:
             timestamp_ms: epoch milliseconds.
 
         Raises:
-            InvalidArgument: it is no time in epoch milliseconds. Ten digits are epoch seconds.
+            InvalidArgument: the value is not in epoch milliseconds. Ten digits are epoch seconds.
         """
         return cls(wire.CONSUME_FROM_TIMESTAMP, check_epoch_ms("timestamp_ms", timestamp_ms))
 
     @classmethod
     def at(cls, moment: "str | datetime") -> "ConsumeFrom":
-        """At the first message stored at or after a moment.
+        """Start at the first message stored at or after a moment.
 
         Args:
-            moment: a datetime (local, when it has no zone), or a text that `timestamp_ms_of` takes:
+            moment: a datetime (local if it has no zone), or a text for `timestamp_ms_of`:
                 "20260131120000", as RocketMQ's consumeTimestamp, or ISO 8601.
 
         Raises:
-            InvalidArgument: the text is no point in time.
+            InvalidArgument: the text is not a point in time.
         """
         try:
             text = moment if isinstance(moment, str) else moment.isoformat()
             return cls(wire.CONSUME_FROM_TIMESTAMP, timestamp_ms_of(text))
         except ValueError as error:
             raise InvalidArgument(
-                reason=f"{moment!r} is no time: write 20260131120000 or 2026-01-31T12:00:00"
+                reason=f"{moment!r} is not a time: write 20260131120000 or 2026-01-31T12:00:00"
             ) from error
 
     @classmethod
     def tail(cls, messages: int) -> "ConsumeFrom":
-        """So many messages before the end of each queue."""
+        """Start this many messages before the end of each queue."""
         return cls(wire.CONSUME_FROM_TAIL, messages)
 
     @classmethod
     def ago(cls, milliseconds: int) -> "ConsumeFrom":
-        """At the first message stored so long ago or later."""
+        """Start at the first message that was stored at most this long ago."""
         return cls(wire.CONSUME_FROM_DURATION, milliseconds)
 
     @classmethod
     def of(cls, policy: "ConsumeFrom | str") -> "ConsumeFrom":
-        """Return the policy itself, or that of a name.
+        """Return the policy itself, or the policy with a name.
 
         Args:
             policy: a policy; "first", "last" or "group"; or a name of RocketMQ's ConsumeFromWhere.
-                CONSUME_FROM_TIMESTAMP alone is half an hour ago, as there; `at` says when. The
-                three that are deprecated there mean CONSUME_FROM_LAST_OFFSET, as there
-                (RebalancePushImpl#computePullFromWhereWithException), CONSUME_FROM_MIN_OFFSET too.
+                CONSUME_FROM_TIMESTAMP means half an hour ago, as in RocketMQ; use `at` for a time.
+                The three deprecated names mean CONSUME_FROM_LAST_OFFSET, as in RocketMQ
+                (RebalancePushImpl#computePullFromWhereWithException), even CONSUME_FROM_MIN_OFFSET.
 
         Raises:
-            InvalidArgument: the name is none of these.
+            InvalidArgument: the name is unknown.
         """
         if isinstance(policy, ConsumeFrom):
             return policy
         found = _NAMED.get(policy)
         if found is None:
-            raise InvalidArgument(reason=f"{policy!r} is not a place to start: {', '.join(_NAMED)}")
+            raise InvalidArgument(reason=f"{policy!r} is not a start policy: {', '.join(_NAMED)}")
         return found
 
     def to_wire(self) -> wire.StartPolicy:
-        """Return the policy as Resolve takes it."""
+        """Return the policy as a message for Resolve."""
         policy = wire.StartPolicy(consume_from=self.kind)
         if self.kind == wire.CONSUME_FROM_TIMESTAMP:
             policy.timestamp_ms = self.value
@@ -137,19 +137,19 @@ _NAMED: dict[str, ConsumeFrom] = {
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """The place on one queue where reading begins."""
+    """Start position on one queue."""
 
     queue: MessageQueue
     offset: int
     reason: str
-    """Name of a StartReason, for example "COMMITTED" or "NEW_QUEUE"; ASSIGNED when the reader
-    itself chose."""
+    """Name of a StartReason, for example "COMMITTED" or "NEW_QUEUE"; ASSIGNED if the reader chose
+    the offset itself."""
     explanation: str
-    """One sentence with the figures the decision was made on."""
+    """One sentence with the numbers behind the decision."""
     gap: int = 0
-    """Messages after the stored progress that can no longer be read."""
+    """Number of messages after the stored progress that can no longer be read."""
     epoch: int = 0
-    """Goes with every commit: says under which ownership it was made."""
+    """Sent with every commit; identifies the ownership of the queue."""
 
     @classmethod
     def from_wire(cls, queue: MessageQueue, start: offset_pb2.Start) -> "Start":

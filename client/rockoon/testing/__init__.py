@@ -1,6 +1,5 @@
-"""For tests of programs that use Rockoon: a real cluster in a couple of seconds.
+"""Tests of programs that use Rockoon: a real cluster in a couple of seconds.
 
-`rockoon.testing.plugin` brings the pytest fixtures; `DisposableCluster` is what they are made of.
-Importing this package costs nothing: pytest loads the plugin in every run of everybody who has the
-SDK installed.
+`rockoon.testing.plugin` has the pytest fixtures, `DisposableCluster` the cluster behind them.
+Importing this package must be cheap: pytest loads the plugin in every run if the SDK is installed.
 """

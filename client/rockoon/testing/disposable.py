@@ -1,4 +1,4 @@
-"""A cluster for tests: small files, a temporary directory, ways in for plain and async tests."""
+"""A cluster for tests: small files in a temporary directory, plain and async connections."""
 
 import asyncio
 import re
@@ -23,12 +23,12 @@ Result = TypeVar("Result")
 
 
 class DisposableCluster(LocalCluster):
-    """A `LocalCluster` in a temporary directory, with a way in.
+    """A `LocalCluster` in a temporary directory, with connections for tests.
 
     Args:
-        nameservers: how many.
-        brokers: how many.
-        settings, tls, access, single: as of `LocalCluster`.
+        nameservers: number of nameservers.
+        brokers: number of brokers.
+        settings, tls, access, single: as in `LocalCluster`.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class DisposableCluster(LocalCluster):
         access: bool = False,
         single: bool = False,
     ) -> None:
-        # Room for small tests is taken from the disk in one piece, by every broker.
+        # Each broker allocates a whole log file: small files leave room for tests.
         broker: Settings = {"commit_log_file_bytes": 64 << 20}
         given = dict(settings or {})
         super().__init__(
@@ -54,19 +54,19 @@ class DisposableCluster(LocalCluster):
         )
 
     def connect(self, access: "AccessKey | None" = None) -> "DualConnection":
-        """A connection to use with `with` or `async with`.
+        """Return a connection for `with` or `async with`.
 
         Args:
-            access: None takes the cluster's own key, if it has one.
+            access: access key; None uses the cluster's own key, if it has one.
         """
         return DualConnection(self.nameservers, self.tls, access or self.access)
 
     def new_topic(self, hint: str = "topic", queues_per_broker: int = 4) -> str:
-        """Create a topic that nobody else has.
+        """Create a topic with a unique name.
 
         Args:
-            hint: the name begins with what a topic may be called of this.
-            queues_per_broker: on every broker.
+            hint: start of the name; characters that a topic cannot have are replaced.
+            queues_per_broker: number of queues on every broker.
 
         Returns:
             Its name.
@@ -78,11 +78,11 @@ class DisposableCluster(LocalCluster):
             async with self.connect() as cluster:
                 await cluster.admin.create_topic(name, queues_per_broker=queues_per_broker)
 
-        run_apart(create())
+        run_in_thread(create())
         return name
 
     def start_stopped(self) -> None:
-        """Start again what a test has killed or stopped, and wait until it serves."""
+        """Start the nodes that a test has killed or stopped, and wait until they are ready."""
         stopped = [node.name for node in self.nodes if not node.running]
         for name in stopped:
             self.start(name, wait=False)
@@ -90,7 +90,7 @@ class DisposableCluster(LocalCluster):
 
 
 class DualConnection:
-    """The way into a cluster, for either kind of test."""
+    """Connection to a cluster for plain and for async tests."""
 
     def __init__(
         self,
@@ -135,7 +135,7 @@ class DualConnection:
         self._open_sync.__exit__(kind, failure, trace)
 
 
-def run_apart(work: Coroutine[Any, Any, Result]) -> Result:
-    """Run a coroutine in a thread and loop of its own: the caller may be inside a running loop."""
+def run_in_thread(work: Coroutine[Any, Any, Result]) -> Result:
+    """Run a coroutine in a separate thread and loop: the caller may be in a running loop."""
     with ThreadPoolExecutor(max_workers=1) as pool:
         return pool.submit(asyncio.run, work).result()

@@ -8,8 +8,8 @@
         async with rockoon_cluster.connect() as cluster:
             ...
 
-How large the cluster is stands in the pytest settings: `rockoon_brokers`, `rockoon_nameservers`.
-With `rockoon_single = true` all of it is one process, which starts sooner and needs no etcd.
+The pytest settings `rockoon_brokers` and `rockoon_nameservers` set the size of the cluster.
+With `rockoon_single = true` the cluster is one process, which starts faster and needs no etcd.
 """
 
 from collections.abc import Iterator
@@ -25,13 +25,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addini("rockoon_brokers", "brokers of the rockoon_cluster fixture", default="1")
     parser.addini("rockoon_nameservers", "nameservers of the rockoon_cluster fixture", default="1")
     parser.addini(
-        "rockoon_single", "whether it is one process, without etcd", type="bool", default=False
+        "rockoon_single", "run the cluster as one process, without etcd", type="bool", default=False
     )
 
 
 @pytest.fixture(scope="session")
 def rockoon_cluster(request: pytest.FixtureRequest) -> "Iterator[DisposableCluster]":
-    """A whole cluster on free ports, for the session; its data goes with it."""
+    """A whole cluster on free ports for the session; its data is deleted at the end."""
     from rockoon.testing.disposable import DisposableCluster
 
     with DisposableCluster(
@@ -47,9 +47,9 @@ def rockoon_cluster(request: pytest.FixtureRequest) -> "Iterator[DisposableClust
 def rockoon_topic(
     request: pytest.FixtureRequest, rockoon_cluster: "DisposableCluster"
 ) -> Iterator[str]:
-    """The name of a topic of its own for a test; nodes that an earlier test stopped run again.
+    """The name of a new topic for the test. Nodes stopped by an earlier test are started again.
 
-    A node that ended although nobody stopped or killed it through the cluster is the test's error.
+    A node that ended without a stop or kill through the cluster fails the test.
     """
     rockoon_cluster.start_stopped()
     yield rockoon_cluster.new_topic(request.node.name)

@@ -1,7 +1,7 @@
-"""OpenTelemetry spans, by the SDK's hooks; nothing else in the SDK imports this package."""
+"""OpenTelemetry spans through the SDK's hooks; no other module of the SDK imports this package."""
 
 try:
-    import opentelemetry.trace  # noqa: F401 - asked for here, so that its lack is told in one way
+    import opentelemetry.trace  # noqa: F401 - imported here for one clear error if it is missing
 except ImportError as failure:
     raise ImportError("tracing needs OpenTelemetry: pip install 'rockoon[otel]'") from failure
 

@@ -1,7 +1,7 @@
-"""Spans of a producer: one per traced message, and one per batch of them.
+"""Spans of a producer: one per traced message, and one per batch of traced messages.
 
-Messages sent within a sampled span are traced, and of the others a few are chosen when their batch
-goes out. What a message that is not traced costs is one look whether there is a present context.
+Messages sent within a sampled span are traced. Some messages sent outside spans are selected when
+their batch is encoded. An untraced message costs one check for a present context.
 """
 
 from collections.abc import Callable, Iterator
@@ -22,22 +22,21 @@ from rockoon_format.properties import PROPERTIES_BYTES_MAX
 from rockoon_format.traceparents import TRACEPARENT_BYTES, TRACEPARENT_MARK
 from rockoon_proto.v1.broker_pb2 import AppendRequest
 
-# Name, separator, context, separator.
+# Size of name, separator, context, separator.
 SECTION_BYTES = len(TRACEPARENT_MARK) + TRACEPARENT_BYTES + 1
 
-# Traced messages that no broker has acknowledged; further ones are sent untraced.
+# Maximum number of unacknowledged traced messages; further ones are not traced.
 OPEN_MAX = 10_000
 
-# The span of a `send_many` that runs: its messages share it.
+# Span of the running `send_many`, which all its messages share.
 _many: ContextVar[Span | None] = ContextVar("rockoon_send_many", default=None)
 
 
 def present_context() -> Callable[[], object]:
-    """What tells, for every message, whether there is a present context: empty, and so false, when
-    there is none.
+    """Return a function that returns the present context, which is empty (false) if there is none.
 
-    OpenTelemetry's `get_current` is two functions around a context variable. Asking the variable
-    itself takes a seventh of that; which one it is, it does not tell, so it is looked for.
+    OpenTelemetry's `get_current` is two functions around a context variable. Reading the variable
+    directly costs a seventh of that. OpenTelemetry does not export the variable: it is searched.
     """
     mark = Context({"rockoon": "mark"})
     token = attach(mark)
@@ -46,7 +45,7 @@ def present_context() -> Callable[[], object]:
     finally:
         detach(token)
     try:
-        # As in a task that never had one.
+        # The variable must be empty in a new context.
         if len(found) == 1 and not Variables().run(found[0].get):
             return found[0].get
     except LookupError:
@@ -56,35 +55,35 @@ def present_context() -> Callable[[], object]:
 
 @dataclass(frozen=True, slots=True)
 class _Sent:
-    """A traced message that is not acknowledged."""
+    """A traced message that is not acknowledged yet."""
 
     span: Span
     is_own: bool
-    """Whether the span is about this message alone, and ends with it."""
+    """Whether the span belongs to this message only and ends with it."""
     receipt: Receipt | None = None
     index: int = 0
-    """In its batch; of a message without a receipt here."""
+    """Index in its batch, for a message without a receipt here."""
 
 
 @dataclass(slots=True)
 class _Out:
-    """A batch with traced messages that is with a broker, or was."""
+    """A batch with traced messages that was sent to a broker."""
 
     sent: list[_Sent] = field(default_factory=list)
     append: Span | None = None
 
 
 class ProducerSpans:
-    """`rockoon.hooks.ProducerHooks`: which traced message is in which batch, and their spans."""
+    """Implements `rockoon.hooks.ProducerHooks`: spans of messages and of their batches."""
 
     def __init__(self, spans: SpanStarter) -> None:
         self._spans = spans
         self.may_want = present_context() if spans.present_spans else None
-        # In no batch that has been sent. A message can still move from one to another, so which
-        # it is in is looked at when a batch goes out.
+        # Messages whose batch has not been sent. A message can still move to another batch, so its
+        # batch is looked up when a batch is sent.
         self._open: list[_Sent] = []
         self._out: dict[ProducerBatch, _Out] = {}
-        # Messages to pass over before the next one that begins a trace.
+        # Number of messages to skip before the next one that starts a trace.
         self._gap = spans.next_gap()
 
     def on_send(self, receipt: Receipt) -> None:
@@ -97,7 +96,7 @@ class ProducerSpans:
         many = _many.get()
         span = many or self._start(batch.batch_queue.topic)
         _mark(batch, index, span.get_span_context())
-        # Both, since completing the batch takes its bytes from the accumulator's.
+        # Both counters, since completing the batch subtracts its bytes from the accumulator's.
         batch.bytes += SECTION_BYTES
         batch.batch_queue.accumulator.unclaimed_bytes += SECTION_BYTES
         if many is not None and self._open:
@@ -108,12 +107,12 @@ class ProducerSpans:
         self._open.append(_Sent(span, many is None, receipt))
 
     def on_refused(self, topic: str, failure: RockoonError) -> None:
-        """A span that has failed says so; that of a `send_many` is told by what it raises."""
+        """Record a failed span; for `send_many`, its exception is recorded instead."""
         if self._spans.is_within_sampled() and _many.get() is None:
             end(self._start(topic), failure)
 
     def on_send_many(self, topic: str) -> AbstractContextManager[Callable[[int], None]] | None:
-        """One span about all of the messages, where the present one is sampled."""
+        """Return one span for all messages, if the present span is sampled."""
         return self._sending_many(topic) if self._spans.is_within_sampled() else None
 
     @contextmanager
@@ -131,20 +130,20 @@ class ProducerSpans:
         return self._spans.start("send", "send", SpanKind.PRODUCER, attributes)
 
     def on_encode(self, batch: ProducerBatch) -> None:
-        """Begin traces with some messages of a batch."""
+        """Start traces with some messages of a batch."""
         while self._gap is not None and self._gap < len(batch.bodies):
-            if self._spans.may_begin():
-                self._begin(batch, self._gap)
+            if self._spans.may_start_trace():
+                self._start_trace(batch, self._gap)
             gap = self._spans.next_gap()
             self._gap = None if gap is None else self._gap + 1 + gap
         if self._gap is not None:
             self._gap -= len(batch.bodies)
 
-    def _begin(self, batch: ProducerBatch, index: int) -> None:
+    def _start_trace(self, batch: ProducerBatch, index: int) -> None:
         if not _has_room(batch, index):
             return
         attributes = {"messaging.destination.name": batch.batch_queue.topic}
-        # Nothing is known of the span in which it was sent, if that was one that is not sampled.
+        # The span in which the message was sent, if any, is unknown and not sampled.
         span = self._spans.start(
             "send",
             "send",
@@ -159,16 +158,16 @@ class ProducerSpans:
             self._out.setdefault(batch, _Out()).sent.append(_Sent(span, True, index=index))
 
     def on_batch_sent(self, batch: ProducerBatch, request: AppendRequest) -> None:
-        """Name a batch's span in its request."""
+        """Set the trace context of a batch's request."""
         out = self._gather(batch)
         if out is None:
             return
         assert batch.queue is not None
-        # Those of one `send_many` share theirs.
+        # Messages of one `send_many` share a span.
         own = [sent.span.get_span_context() for sent in out.sent]
         contexts = list({context.span_id: context for context in own}.values())
         if len(contexts) == 1:
-            # A span of the batch would say what this one says, and cost as much again.
+            # A span for the batch would repeat this one, at the same cost.
             if batch.last_error is not None:
                 again = {"error.type": batch.last_error.name, **queue_attributes(batch.queue)}
                 out.sent[0].span.add_event("sent again", again)
@@ -185,7 +184,7 @@ class ProducerSpans:
         request.traceparent = traceparent_of(out.append.get_span_context())
 
     def on_completed(self, batch: ProducerBatch) -> None:
-        """A batch's spans end."""
+        """End the spans of a batch."""
         out = self._gather(batch)
         if out is None:
             return
@@ -197,7 +196,7 @@ class ProducerSpans:
             if not sent.is_own:
                 continue
             if failure is None and batch.queue is not None:
-                # Not `batch.result`: it works out where every message of the batch went.
+                # Not `batch.result`, which computes the position of every message of the batch.
                 index = sent.index if sent.receipt is None else sent.receipt.index
                 digits = len(batch.ids) // batch.count
                 message_id = batch.ids[index * digits : (index + 1) * digits].decode()
@@ -206,7 +205,7 @@ class ProducerSpans:
             end(sent.span, failure)
 
     def _gather(self, batch: ProducerBatch) -> _Out | None:
-        """What is traced of a batch; None when nothing is."""
+        """Return the traced messages of a batch; None if there are none."""
         if self._open:
             mine = [sent for sent in self._open if _batch_of(sent) is batch]
             if mine:
@@ -220,14 +219,14 @@ def _batch_of(sent: _Sent) -> ProducerBatch | None:
 
 
 def _has_room(batch: ProducerBatch, index: int) -> bool:
-    """Whether a message can bear a context: not if it has one, or its properties would not fit."""
+    """Return False if the message has a trace context already, or has no room for one."""
     head, tail = batch.extras.get(index, (b"", b""))
     size = len(head) + len(tail) + SECTION_BYTES + SEQUENCED_BYTES_MAX
     return TRACEPARENT_MARK not in tail and size <= PROPERTIES_BYTES_MAX
 
 
 def _mark(batch: ProducerBatch, index: int, context: SpanContext) -> None:
-    """Write a context into a message's properties."""
+    """Write a trace context into a message's properties."""
     head, tail = batch.extras.get(index, (b"", b""))
     section = TRACEPARENT_MARK + traceparent_of(context).encode() + b"\x02"
     batch.extras[index] = (head, tail + section)

@@ -1,4 +1,4 @@
-"""Spans of OpenTelemetry's messaging conventions: which sends begin one, its name, its end."""
+"""Spans by OpenTelemetry's messaging conventions: sampling, start and end."""
 
 import contextlib
 import math
@@ -20,7 +20,7 @@ from rockoon_format.properties import TRACEPARENT
 from rockoon_format.traceparents import find_traceparents
 
 RATIO = 0.001
-# One in a thousand of what a program sends as fast as it can is more than anybody looks at.
+# Bound for a fast sender, for which one in a thousand would be too many.
 TRACES_PER_SECOND_MAX = 20.0
 LINKS_MAX = 128
 
@@ -28,18 +28,18 @@ _FORM = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})")
 
 Attributes = Mapping[str, str | int]
 
-# The span that this package has begun around a call, for the service that answers it. Not the
-# present span: a consumer that is started within one would tell it with every pull.
+# The span of this package around the running call, passed to the called service. Not the present
+# span: a consumer that is started within a span would pass that span with every pull.
 _calling: ContextVar[Span | None] = ContextVar("rockoon_calling", default=None)
 
 
 def traceparent_of(context: SpanContext) -> str:
-    """A context as W3C's header `traceparent` has it."""
+    """Return a context in the format of W3C's header `traceparent`."""
     return f"00-{context.trace_id:032x}-{context.span_id:016x}-{context.trace_flags:02x}"
 
 
 def context_in(traceparent: str | None) -> SpanContext | None:
-    """The context in a message's `traceparent`; None for none, or one that is not sampled."""
+    """Return the context in a message's `traceparent`; None for none or one that is not sampled."""
     match = _FORM.match(traceparent or "")
     if match is None:
         return None
@@ -49,20 +49,20 @@ def context_in(traceparent: str | None) -> SpanContext | None:
 
 
 def contexts_in(records: bytes) -> list[SpanContext]:
-    """The contexts in the beginning of stored records, at most `LINKS_MAX`. A body that looks like
-    one only makes a link."""
+    """Return the contexts at the start of stored records, at most `LINKS_MAX`. A body that looks
+    like a context only adds a link."""
     found = map(context_in, find_traceparents(records, LINKS_MAX))
     return [context for context in found if context is not None]
 
 
 class SpanStarter:
-    """Starts spans, and decides which of the messages sent outside spans begin a trace.
+    """Starts spans, and selects messages outside spans that start a trace.
 
     Args:
-        ratio, tracer_provider, present_spans, traces_per_second_max, clock: as for `Tracing`.
+        ratio, tracer_provider, present_spans, traces_per_second_max, clock: as in `Tracing`.
 
     Raises:
-        InvalidArgument: the ratio is none, or the bound is not above 0.
+        InvalidArgument: the ratio or the bound is out of range.
     """
 
     def __init__(
@@ -75,13 +75,15 @@ class SpanStarter:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         if not 0 <= ratio <= 1:
-            raise InvalidArgument(reason=f"a ratio is between 0 and 1, not {ratio}")
+            raise InvalidArgument(reason=f"ratio must be between 0 and 1, not {ratio}")
         if not traces_per_second_max > 0:
-            raise InvalidArgument(reason=f"{traces_per_second_max} traces a second are not above 0")
+            raise InvalidArgument(
+                reason=f"traces_per_second_max must be above 0, not {traces_per_second_max}"
+            )
         self.present_spans = present_spans
         self._clock = clock
         self._traces_per_second_max = traces_per_second_max
-        # How many may begin now, and when that was so.
+        # Number of traces that could start at the time `_allowed_at`.
         self._allowed = traces_per_second_max
         self._allowed_at = clock()
         self._tracer = trace.get_tracer("rockoon", tracer_provider=tracer_provider)
@@ -89,22 +91,22 @@ class SpanStarter:
         self._random = random.Random()
 
     def is_within_sampled(self) -> bool:
-        """Whether the present span decides that what is sent within it is traced."""
+        """Return whether messages sent now are traced because the present span is sampled."""
         if not self.present_spans:
             return False
         return trace.get_current_span().get_span_context().trace_flags.sampled
 
     def next_gap(self) -> int | None:
-        """How many messages are passed over until the next one that begins a trace; None: all."""
+        """Return how many messages to skip before the next one that starts a trace; None: all."""
         if not self._ratio:
             return None
         if self._ratio == 1:
             return 0
-        # Of a geometric distribution: drawn once per traced message, not once per message.
+        # Geometric distribution: drawn once per traced message, not once per message.
         return int(math.log(1 - self._random.random()) / math.log1p(-self._ratio))
 
-    def may_begin(self) -> bool:
-        """Whether one more trace may begin now; it counts as begun."""
+    def may_start_trace(self) -> bool:
+        """Return whether one more trace may start now, and count it."""
         now, most = self._clock(), self._traces_per_second_max
         self._allowed = min(max(most, 1), self._allowed + (now - self._allowed_at) * most)
         self._allowed_at = now
@@ -114,8 +116,8 @@ class SpanStarter:
         return True
 
     def chooses(self) -> bool:
-        """Whether something that is sent by itself, outside sampled spans, begins a trace."""
-        return self._random.random() < self._ratio and self.may_begin()
+        """Return whether a single send outside sampled spans starts a trace."""
+        return self._random.random() < self._ratio and self.may_start_trace()
 
     def start(
         self,
@@ -132,13 +134,13 @@ class SpanStarter:
 
         Args:
             operation: "send", "receive", "process" or "settle".
-            name: what the span is called before the destination's name.
-            kind: the span's.
-            attributes: further ones.
-            contexts: of messages; the first is the parent, the others become links. None: the
-                present span is the parent.
-            is_root: there is no parent at all.
-            start_ns: epoch nanoseconds; now by default.
+            name: name of the span, before the destination.
+            kind: kind of the span.
+            attributes: further attributes.
+            contexts: contexts of messages; the first is the parent, the others become links. Empty:
+                the present span is the parent.
+            is_root: the span has no parent.
+            start_ns: start time, epoch nanoseconds; None for now.
         """
         parent = Context() if is_root else None
         if contexts:
@@ -160,7 +162,7 @@ class SpanStarter:
 
 
 def call_metadata() -> tuple[tuple[str, str], ...]:
-    """What a call's metadata says of the span around it: W3C's `traceparent`, or nothing."""
+    """Return the call metadata with the `traceparent` of the span around the call, or none."""
     span = _calling.get()
     if span is None or not span.get_span_context().trace_flags.sampled:
         return ()
@@ -169,7 +171,7 @@ def call_metadata() -> tuple[tuple[str, str], ...]:
 
 @contextlib.contextmanager
 def calls_within(span: Span) -> Iterator[None]:
-    """Be within a span whose calls continue it at the service that answers them, and end it."""
+    """Context manager: make a span the current one, pass it on with calls, and end it on exit."""
     token = _calling.set(span)
     try:
         with in_span(span):
@@ -180,10 +182,10 @@ def calls_within(span: Span) -> Iterator[None]:
 
 @contextlib.contextmanager
 def in_span(span: Span) -> Iterator[None]:
-    """Make a span the current one, and end it on exit.
+    """Context manager: make a span the current one, and end it on exit.
 
-    An `Exception` is recorded as OpenTelemetry's own `use_span` does, but with valid text: an
-    exporter discards all spans of an export when one has a lone surrogate.
+    An `Exception` is recorded as by OpenTelemetry's own `use_span`, but with valid text: an
+    exporter discards all spans of an export if one has a lone surrogate.
     """
     with trace.use_span(
         span, end_on_exit=True, record_exception=False, set_status_on_exception=False
@@ -216,7 +218,7 @@ def queue_attributes(queue: MessageQueue, group: str = "") -> dict[str, str | in
 
 
 def end(span: Span, failure: BaseException | None = None) -> None:
-    """End a span; with a failure its status says so."""
+    """End a span; a failure sets its status and `error.type`."""
     if failure is not None:
         kind = failure.name if isinstance(failure, RockoonError) else type(failure).__name__
         span.set_attribute("error.type", kind)

@@ -1,4 +1,4 @@
-"""Traces with OpenTelemetry; needs `pip install 'rockoon[otel]'`.
+"""Traces with OpenTelemetry; requires `pip install 'rockoon[otel]'`.
 
     tracing = Tracing(ratio=0.001)
     async with rockoon.connect(nameservers, tracing=tracing) as cluster: ...
@@ -6,16 +6,15 @@
     send orders ──▶ append orders ──▶ append (broker)        links: one batch, many messages
          │
          ├──▶ pull (broker), receive orders    links: one pull, many messages
-         └──▶ process orders ──▶ whatever the handler does
+         └──▶ process orders ──▶ spans of the handler
                   └──▶ commit ──▶ Commit (offset service)    links: one commit, many messages
 
-A message's context is in its property `traceparent` (W3C Trace Context), where OpenTelemetry's
-instrumentation of RocketMQ's clients puts it; that of its 5.x clients is read as well. Whoever has
-a present span decides: its messages are traced when it is sampled. Otherwise one send in
-`1 / ratio` begins a trace. A message that is not traced has no such property, and neither its
-reader nor any broker does anything about it.
+A message's context is in its property `traceparent` (W3C Trace Context), as in OpenTelemetry's
+instrumentation of RocketMQ's clients; the property of its 5.x clients is read too. A message that
+is sent within a sampled span is traced. Outside spans, one send in `1 / ratio` starts a trace. An
+untraced message lacks this property and costs neither brokers nor consumers anything.
 
-Spans go wherever the application's TracerProvider sends them; this module makes none.
+The application's TracerProvider exports the spans; this module configures none.
 """
 
 import time
@@ -26,8 +25,7 @@ from typing import Any
 from opentelemetry.trace import SpanKind, TracerProvider
 
 from rockoon.message import Batch
-from rockoon.tracing.commits import CommitSpans
-from rockoon.tracing.handler import traced_handler
+from rockoon.tracing.consumer import CommitSpans, traced_handler
 from rockoon.tracing.producer import ProducerSpans
 from rockoon.tracing.spans import (
     RATIO,
@@ -42,19 +40,20 @@ from rockoon_core.message_queue import MessageQueue
 
 
 class Tracing:
-    """How a connection traces. One may serve several connections.
+    """Tracing of a connection. One object may serve several connections.
 
     Args:
-        ratio: of messages sent without a present span, how many begin a trace, 0 to 1. They are
-            chosen when a batch goes out, so that the others cost nothing.
-        tracer_provider: where spans are made; by default the application's global one.
-        present_spans: whether messages sent within a sampled span are traced. Off, a program that
-            sends as fast as it can does without a look at the context for every message.
-        traces_per_second_max: of traces that `ratio` begins; those of a second may come at once.
-        clock: monotonic seconds.
+        ratio: share of messages sent outside spans that start a trace, 0 to 1. They are selected
+            when a batch is encoded; untraced messages cost nothing.
+        tracer_provider: creates the spans; None uses the application's global one.
+        present_spans: trace messages sent within a sampled span. False saves a fast sender the
+            check of the present context for every message.
+        traces_per_second_max: maximum rate of traces that `ratio` starts; those of one second may
+            start together.
+        clock: returns monotonic seconds.
 
     Raises:
-        InvalidArgument: the ratio is none, or the bound is not above 0.
+        InvalidArgument: the ratio or the bound is out of range.
     """
 
     def __init__(
@@ -75,7 +74,7 @@ class Tracing:
         )
         self._commits = CommitSpans(self._spans)
 
-    # As `rockoon.hooks.Hooks` has them
+    # Implementation of `rockoon.hooks.Hooks`
 
     def for_producer(self) -> ProducerSpans:
         return ProducerSpans(self._spans)
@@ -87,13 +86,13 @@ class Tracing:
         return traced_handler(self._spans, self._commits, group, handler)
 
     def on_pulled(self, batch: Batch, frames: bytes, group: str, asked_ns: int) -> None:
-        """A pull was answered: one span, when there is a traced message in its first 64 KiB.
+        """Record a span for a pull, if its first 64 KiB have a traced message.
 
         Args:
             batch: the messages.
-            frames: what it was made of.
-            group: whose reader pulled; empty outside groups.
-            asked_ns: when the pull began, epoch nanoseconds.
+            frames: the records of the batch.
+            group: consumer group of the reader; empty without a group.
+            asked_ns: time of the pull request, epoch nanoseconds.
         """
         contexts = contexts_in(frames)
         if contexts:

@@ -2,7 +2,7 @@
 
 send orders ──▶ Append (broker)       the half message
      ├──▶ commit orders ──▶ EndTransaction (broker)
-     └──▶ receive, process, ...       of the message, when it was committed
+     └──▶ receive, process, ...       the message, after a commit
 """
 
 from collections.abc import Iterator, Mapping
@@ -15,22 +15,22 @@ from rockoon.tracing.spans import SpanStarter, calls_within, queue_attributes, t
 from rockoon_core.message_queue import MessageQueue
 from rockoon_format.properties import TRACEPARENT
 
-# Of what nobody ends here, only the check: further ends of the oldest have no span.
-BEGUN_MAX = 10_000
+# Open transactions with a span; above this, the end of the oldest gets no span.
+CONTEXTS_MAX = 10_000
 
 
 class TransactionSpans:
-    """`rockoon.hooks.TransactionHooks`: a span for a traced half message, and one for its end."""
+    """Implements `rockoon.hooks.TransactionHooks`: spans for half messages and their ends."""
 
     def __init__(self, spans: SpanStarter) -> None:
         self._spans = spans
-        # Of transactions that were begun and not ended here, by message id, oldest first.
-        self._begun: dict[str, SpanContext] = {}
+        # Span contexts of open transactions, by message id, oldest first.
+        self._contexts: dict[str, SpanContext] = {}
 
     def on_begin(
         self, topic: str, properties: Mapping[str, str] | None
     ) -> "AbstractContextManager[TracedHalf | None]":
-        """A span about storing the half message, unless that bears a context already."""
+        """Return a span around storing a half message, unless it has a trace context already."""
         span = None if TRACEPARENT in (properties or {}) else self._start(topic)
         return nullcontext() if span is None else self._storing(span, properties or {})
 
@@ -38,13 +38,13 @@ class TransactionSpans:
     def _storing(self, span: Span, properties: Mapping[str, str]) -> "Iterator[TracedHalf]":
         context = {TRACEPARENT: traceparent_of(span.get_span_context())}
         with calls_within(span):
-            yield TracedHalf(span, {**properties, **context}, self._begun)
+            yield TracedHalf(span, {**properties, **context}, self._contexts)
 
     def on_end(
         self, message_id: str, topic: str, resolution: str
     ) -> AbstractContextManager[object]:
-        """A span about an end of which the half message's is the parent."""
-        context = self._begun.pop(message_id, None)
+        """Return a span around the end of a transaction; its parent is the half message's span."""
+        context = self._contexts.pop(message_id, None)
         if context is None:
             return nullcontext()
         attributes = {"messaging.destination.name": topic}
@@ -52,7 +52,7 @@ class TransactionSpans:
         return calls_within(span)
 
     def _start(self, topic: str) -> Span | None:
-        """A span for a message; None when it is not traced."""
+        """Start a span for a message; None if it is not traced."""
         within = self._spans.is_within_sampled()
         if not within and not self._spans.chooses():
             return None
@@ -63,15 +63,15 @@ class TransactionSpans:
 
 @dataclass(frozen=True, slots=True)
 class TracedHalf:
-    """A half message whose span has begun."""
+    """Hook of a half message with a span."""
 
     span: Span
     properties: Mapping[str, str]
-    begun: dict[str, SpanContext]
-    """Where its end finds the span."""
+    contexts: dict[str, SpanContext]
+    """`TransactionSpans._contexts`, in which the end finds the span."""
 
     def on_stored(self, message_id: str, queue: MessageQueue) -> None:
         self.span.set_attributes({"messaging.message.id": message_id, **queue_attributes(queue)})
-        self.begun[message_id] = self.span.get_span_context()
-        if len(self.begun) > BEGUN_MAX:
-            del self.begun[next(iter(self.begun))]
+        self.contexts[message_id] = self.span.get_span_context()
+        if len(self.contexts) > CONTEXTS_MAX:
+            del self.contexts[next(iter(self.contexts))]

@@ -1,1 +1,1 @@
-"""Messages that are sent exactly when a local transaction commits."""
+"""Transactional messages: a message is delivered if and only if a local transaction commits."""

@@ -1,4 +1,4 @@
-"""Transactions for blocking code: what `rockoon.sync` gives out.
+"""Transactions for blocking code, created by `rockoon.sync`.
 
     producer = cluster.transactional_producer("payments", check=check)
     with producer.transaction("paid", body, keys=order_id) as transaction:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class BlockingTransaction:
-    """An open transaction; `transaction` is the asyncio one, to be read."""
+    """An open transaction; the attribute `transaction` is the asyncio one, for reading."""
 
     def __init__(self, cluster: "sync.Cluster", transaction: Transaction) -> None:
         self._cluster = cluster
@@ -33,27 +33,27 @@ class BlockingTransaction:
 
     @property
     def message_id(self) -> str:
-        """As `Transaction.message_id`."""
+        """Same as `Transaction.message_id`."""
         return self.transaction.message_id
 
     @property
     def resolution(self) -> Resolution:
-        """UNKNOWN while it is open."""
+        """UNKNOWN while the transaction is open."""
         return self.transaction.resolution
 
     def commit(self) -> SendResult:
-        """As `Transaction.commit`."""
+        """Same as `Transaction.commit`."""
         return self._cluster.call(self.transaction.commit())
 
     def rollback(self) -> None:
-        """As `Transaction.rollback`."""
+        """Same as `Transaction.rollback`."""
         self._cluster.call(self.transaction.rollback())
 
 
 class BlockingTransactionalProducer:
-    """A `TransactionalProducer` for blocking code; its check runs in a thread of its own.
+    """A `TransactionalProducer` for blocking code; its check runs in a separate thread.
 
-    Made by `rockoon.sync.Cluster.transactional_producer`.
+    Created by `rockoon.sync.Cluster.transactional_producer`.
     """
 
     def __init__(self, cluster: "sync.Cluster", producer: "TransactionalProducer") -> None:
@@ -74,7 +74,7 @@ class BlockingTransactionalProducer:
     def begin(
         self, topic: str, body: Body, **options: Unpack[HalfMessageOptions]
     ) -> BlockingTransaction:
-        """As `TransactionalProducer.begin`."""
+        """Same as `TransactionalProducer.begin`."""
         rename_key(options)
         begun = self._cluster.call(self.asyncio.begin(topic, body, **options))
         return BlockingTransaction(self._cluster, begun)
@@ -83,7 +83,7 @@ class BlockingTransactionalProducer:
     def transaction(
         self, topic: str, body: Body, **options: Unpack[HalfMessageOptions]
     ) -> Iterator[BlockingTransaction]:
-        """As `TransactionalProducer.transaction`; the block runs in the caller's thread."""
+        """Same as `TransactionalProducer.transaction`; the block runs in the caller's thread."""
         begun = self.begin(topic, body, **options)
         try:
             yield begun
@@ -92,7 +92,7 @@ class BlockingTransactionalProducer:
                 try:
                     begun.rollback()
                 except RockoonError as error:
-                    failure.add_note(f"it was not rolled back, its check will be asked: {error}")
+                    failure.add_note(f"rollback failed, the check decides: {error}")
             raise
         if begun.resolution is Resolution.UNKNOWN:
             begun.commit()
@@ -104,10 +104,10 @@ class BlockingTransactionalProducer:
         execute: Callable[[Transaction], Resolution],
         **options: Unpack[HalfMessageOptions],
     ) -> Transaction:
-        """As `TransactionalProducer.send_in_transaction`; `execute` runs in a thread."""
+        """Same as `TransactionalProducer.send_in_transaction`; `execute` runs in a thread."""
         rename_key(options)
         return self._cluster.call(self.asyncio.send_in_transaction(topic, body, execute, **options))
 
     def close(self) -> None:
-        """As `TransactionalProducer.close`."""
+        """Same as `TransactionalProducer.close`."""
         self._cluster.call_close(self.asyncio.close())

@@ -1,8 +1,8 @@
-"""Transaction checks: a producer answers for half messages over one stream from every live broker.
+"""Transaction checks: a producer answers checks over one stream from every live broker.
 
 A sender can die between its half message and the end of its transaction. So every producer of a
-group offers itself to all brokers, also those it never sent anything to, and each is asked for what
-the others left behind.
+group connects to all brokers, also those it never sent to, and answers the checks of half messages
+that other producers of the group have left behind.
 """
 
 import asyncio
@@ -31,22 +31,23 @@ if TYPE_CHECKING:
 log = limited(logging.getLogger(__name__))
 
 Check = Callable[[Message], Awaitable[Resolution] | Resolution]
-"""Says what became of the local transaction of a message; async, or plain (run in a thread)."""
+"""Returns the result of a message's local transaction; async, or plain (runs in a thread)."""
 Answer = Callable[[str, HalfPosition, Resolution], Awaitable[None]]
 
 
 class TransactionChecks:
-    """Keeps a stream to each live broker and answers what comes.
+    """Keeps a stream to each live broker and answers its checks.
 
     Args:
-        cluster: the connection, entered; its TaskGroup owns the tasks.
+        cluster: an open connection; its TaskGroup owns the tasks.
         group: the producer group.
-        client_id: of this producer, no other's.
-        known: what the producer itself knows of a message id; None when nothing.
-        check: the user's; asked when the producer knows nothing.
-        answer: tells a broker: message id, where the half message is, what became of it.
-        running_max: checks that may run at once; further ones wait in the brokers.
-        check_seconds_max: how long one may take before it counts as UNKNOWN.
+        client_id: id of this producer; unique.
+        known: returns the producer's own knowledge of a message id; None if it has none.
+        check: the user's check; called if the producer has no knowledge.
+        answer: sends a resolution to a broker; called with message id, position of the half
+            message, resolution.
+        running_max: maximum number of parallel checks; further ones wait in the brokers.
+        check_seconds_max: timeout of a check in seconds; a late check counts as UNKNOWN.
     """
 
     def __init__(
@@ -71,13 +72,13 @@ class TransactionChecks:
         self._streams: dict[str, asyncio.Task[None]] = {}
         self._running: set[asyncio.Task[None]] = set()
         self.asking: set[str] = set()
-        """Brokers that have this producer on their list now."""
+        """Brokers whose stream to this producer is open."""
         self._following = cluster.tasks.create_task(
             self._follow_brokers(), name=f"rockoon transaction checks of {group}"
         )
 
     async def close(self) -> None:
-        """End the streams and what is being checked."""
+        """End the streams and the running checks."""
         tasks = [self._following, *self._streams.values(), *self._running]
         for task in tasks:
             task.cancel()
@@ -97,7 +98,7 @@ class TransactionChecks:
             await changed.wait(seen)
 
     async def _listen(self, broker: str) -> None:
-        """Be on a broker's list for as long as it is in the routes."""
+        """Keep a check stream open for as long as the broker is in the routes."""
         backoff = Backoff()
         while True:
             try:
@@ -109,7 +110,7 @@ class TransactionChecks:
                         backoff.reset()
                         self.asking.add(broker)
                         if check.frame:
-                            await self._begin(broker, check)
+                            await self._start_check(broker, check)
                 finally:
                     self.asking.discard(broker)
                     call.cancel()
@@ -121,8 +122,8 @@ class TransactionChecks:
                 log.debug("transaction checks at %s: %s", broker, absent)
             await asyncio.sleep(backoff.next_seconds())
 
-    async def _begin(self, broker: str, check: TransactionCheck) -> None:
-        # While all are taken nothing more is read, and the broker asks somebody else.
+    async def _start_check(self, broker: str, check: TransactionCheck) -> None:
+        # While all slots are in use nothing is read, and the broker asks another producer.
         await self._slots.acquire()
         task = self._cluster.tasks.create_task(self._run(broker, check))
         self._running.add(task)
@@ -138,9 +139,9 @@ class TransactionChecks:
             half = HalfPosition(broker, check.queue_offset, check.physical_offset)
             await self._answer(message.message_id, half, resolution)
         except RockoonError as failure:
-            # It is asked again, this producer or another.
+            # The broker asks again, this producer or another one.
             log.warning(
-                "the broker was not told to %s %s: %s",
+                "could not send %s for transaction %s: %s; the broker will check it again",
                 resolution.value,
                 message.message_id,
                 failure,
@@ -153,15 +154,19 @@ class TransactionChecks:
         except (Exception, asyncio.CancelledError) as failure:
             if is_being_cancelled():
                 raise
-            # The root of the user's code: whatever it raises says that it does not know.
+            # Whatever the user's check raises counts as UNKNOWN.
             log.exception(
-                "the check of transaction %s failed",
+                "check of transaction %s failed; its result counts as UNKNOWN",
                 message.message_id,
                 exc_info=loggable(failure),
             )
             return Resolution.UNKNOWN
         if not isinstance(answer, Resolution):
-            log.error("the check of transaction %s returned %r", message.message_id, answer)
+            log.error(
+                "check of transaction %s returned %r, not a Resolution; it counts as UNKNOWN",
+                message.message_id,
+                answer,
+            )
             return Resolution.UNKNOWN
         return answer
 

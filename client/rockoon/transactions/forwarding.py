@@ -1,7 +1,7 @@
-"""Forwarding of transactions: half messages that somebody else has made, and their ends.
+"""Forwarding of transactions: half messages of other clients, and their ends.
 
-For gateways: who ends a transaction, and who is asked about it, is a client of the gateway, so
-nothing is kept here of what is open.
+For gateways: a client of the gateway ends its transactions and answers its checks, so no open
+transactions are kept here.
 """
 
 from typing import TYPE_CHECKING
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
 
 class ForwardedTransactions(TransactionalProducer):
-    """A producer group whose members are elsewhere.
+    """A producer group whose members are clients of a gateway.
 
     Args:
-        cluster: the connection, entered.
+        cluster: an open connection.
         group: the producer group.
-        check: as of `TransactionalProducer`; asked about every half message of the group.
-        delivery_timeout_seconds: how long to go on trying.
+        check: as in `TransactionalProducer`; called for every half message of the group.
+        delivery_timeout_seconds: timeout of storing and ending a transaction, with retries.
     """
 
     def __init__(
@@ -43,36 +43,36 @@ class ForwardedTransactions(TransactionalProducer):
     async def forward(
         self, topic: str, body: bytes, properties: bytes, ordering_key: str | None = None
     ) -> HalfPosition:
-        """Store a half message; returns where it waits.
+        """Store a half message; return its position.
 
         Args:
-            topic, body, ordering_key: as of `TransactionalProducer.begin`.
-            properties: all of them, encoded: TRAN_MSG, PGROUP and UNIQ_KEY among them.
+            topic, body, ordering_key: as in `TransactionalProducer.begin`.
+            properties: all encoded properties, including TRAN_MSG, PGROUP and UNIQ_KEY.
 
         Raises:
             RockoonError: as `begin`.
         """
         extras = (properties, b"")
         check_extras(extras, PROPERTY_CRC_BYTES)
-        transaction = await self._begin(topic, body, extras, None, ordering_key)
-        # Nobody here ends it: a check goes to those who may know.
+        transaction = await self._store_half(topic, body, extras, None, ordering_key)
+        # This producer does not end the transaction: checks go to the gateway's clients.
         self._open.pop(transaction.message_id, None)
         return transaction.half
 
     async def end(self, half: HalfPosition, resolution: Resolution, *, from_check: bool) -> None:
-        """Say how a transaction ends.
+        """Send the end of a transaction to its broker.
 
         Args:
-            half: where its half message waits; a queue offset of -1 is not known.
+            half: position of its half message; queue offset -1 means unknown.
             resolution: COMMIT or ROLLBACK; UNKNOWN only with `from_check`.
-            from_check: whether somebody was asked.
+            from_check: whether this answers a check.
 
         Raises:
-            TransactionEnded: it has ended another way.
-            TransactionNotFound: no half message of the group is or was there.
+            TransactionEnded: it has ended in another way.
+            TransactionNotFound: the group has and had no half message there.
             RockoonError: no broker has confirmed it.
         """
-        await self._tell(half, resolution, from_check=from_check)
+        await self._send_end(half, resolution, from_check=from_check)
 
     async def _ready_encoder(self) -> BatchEncoder:
         if self._encoder is None:

@@ -1,4 +1,4 @@
-"""The half messages that wait for their transactions' end, over all brokers, for tools."""
+"""Lists open transactions of all brokers, for administration."""
 
 import asyncio
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ CALL_SECONDS_MAX = 5.0
 
 @dataclass(frozen=True, slots=True)
 class BrokerTransactions:
-    """What one broker has, or why it does not say."""
+    """Open transactions of one broker, or the error if it did not answer."""
 
     broker: str
     reply: ListTransactionsReply | None
@@ -28,10 +28,10 @@ class BrokerTransactions:
 async def pending_transactions(
     cluster: "Connection", count_max: int = 100
 ) -> Sequence[BrokerTransactions]:
-    """Ask every live broker at once.
+    """Return the open transactions of every live broker; all are asked in parallel.
 
     Args:
-        cluster: the connection, entered.
+        cluster: an open connection.
         count_max: half messages per broker, oldest first; 1 to 1024.
     """
     brokers = [node.name for node in cluster.routes.nodes if node.kind == BROKER]

@@ -1,4 +1,4 @@
-"""A producer of messages that are sent exactly when a local transaction commits.
+"""Producer of messages that are delivered if and only if a local transaction commits.
 
     def check(message):
         return Resolution.COMMIT if is_paid(message.keys[0]) else Resolution.ROLLBACK
@@ -7,13 +7,13 @@
     async with producer.transaction("paid", body, keys=order_id) as transaction:
         database.mark_paid(order_id)
 
-What is promised: once the half message is stored, the message reaches its topic if and only if
-somebody says commit, whichever processes die meanwhile. A sender that dies before it has said
-anything is answered for by any live producer of its group, through `check`.
+Guarantee: once the half message is stored, the message reaches its topic if and only if the
+transaction is committed, whichever processes die. If a sender dies before it has ended its
+transaction, any live producer of its group answers for it through `check`.
 
-What is not: that a half message is stored only once. When a broker dies between storing it and
-answering, it is sent again under a new id, and the check is asked for both. A check that looks for
-`message.message_id` tells them apart; one that goes by something else may commit both.
+Not guaranteed: that a half message is stored only once. If a broker dies between storing it and
+replying, it is sent again with a new id, and the check is called for both. A check that looks for
+`message.message_id` distinguishes them; one that uses another key may commit both.
 `client/examples/pay_and_tell_sqlite.py` shows a check that never has to guess.
 """
 
@@ -86,40 +86,41 @@ __all__ = ["Resolution", "Transaction", "TransactionalProducer"]
 
 log = limited(logging.getLogger(__name__))
 
-# What no broker has confirmed: so many ends are remembered for the checks that will come.
-_UNTOLD_MAX = 10_000
-# One try of a call; the delivery timeout is for all of them.
+# Ends that no broker has confirmed, kept for later checks: at most this many.
+_UNCONFIRMED_MAX = 10_000
+# Timeout of one attempt of a call; the delivery timeout is for all attempts.
 _TRY_SECONDS_MAX = 10.0
 
 Execute = Callable[[Transaction], Awaitable[Resolution] | Resolution]
-# After these nobody knows whether the half message was stored.
+# After these errors the half message may or may not have been stored.
 _AMBIGUOUS = (BrokerUnavailable, Internal, StoreFailed, TimedOut)
 
 
 class TransactionalProducer(ClosedOnExit):
-    """Sends messages exactly when a local transaction commits. Made by
+    """Sends messages that are delivered if and only if a local transaction commits. Created by
     `cluster.transactional_producer()`.
 
-    Not thread-safe: to be used from the cluster's event loop.
+    Not thread-safe: must be used from the cluster's event loop.
 
     Args:
-        cluster: the connection, entered; it closes the producer when it is closed itself.
-        group: the producer group. Brokers ask any live producer of the group about half messages
-            of all of them, so every one must be able to tell.
-        check: gets a Message and says what became of its local transaction: COMMIT, ROLLBACK, or
-            UNKNOWN to be asked again, which is also the answer while it may still be running
-            in another process. Async, or plain (then run in a thread). One that raises, or
-            takes longer than `check_seconds_max`, says UNKNOWN.
-        key_hash: which queue a key goes to; see `rockoon.producer.queue_selectors`.
-        clock: epoch milliseconds.
-        delivery_timeout_seconds: how long to go on trying, for a half message and for its end.
-        open_max: transactions that may be open at once.
-        checks_max: checks that may run at once.
-        check_seconds_max: how long one check may take.
+        cluster: an open connection, which closes the producer before itself.
+        group: the producer group. Brokers send the checks of all half messages of the group to
+            any live producer of the group, so each must be able to answer them.
+        check: called with a Message; returns the result of its local transaction: COMMIT,
+            ROLLBACK, or UNKNOWN to be asked again. UNKNOWN is also right while the transaction
+            may still run in another process. Async, or plain (runs in a thread). An exception or
+            a timeout after `check_seconds_max` counts as UNKNOWN.
+        key_hash: maps an ordering key to a queue; see `rockoon.producer.queue_selectors`.
+        clock: returns epoch milliseconds.
+        delivery_timeout_seconds: timeout of storing a half message and of ending a transaction,
+            with retries, in seconds.
+        open_max: maximum number of open transactions.
+        checks_max: maximum number of parallel checks.
+        check_seconds_max: timeout of one check in seconds.
 
     Raises:
-        InvalidArgument: the group's name cannot be one, or a number is out of bounds.
-        Closed: the cluster is not entered, or was left.
+        InvalidArgument: the group's name is invalid, or a number is out of bounds.
+        Closed: the connection is not open.
     """
 
     def __init__(
@@ -150,10 +151,10 @@ class TransactionalProducer(ClosedOnExit):
         self._instance_hash = secrets.randbits(32)
         self._encoder: BatchEncoder | None = None
         self._round_robin = RoundRobin(secrets.randbelow(1 << 16))
-        # What this producer can say without the user's check: by message id.
+        # Knowledge of this producer that needs no user check, by message id.
         self._open: dict[str, Transaction] = {}
         self._sending: set[str] = set()
-        self._untold: OrderedDict[str, Resolution] = OrderedDict()
+        self._unconfirmed: OrderedDict[str, Resolution] = OrderedDict()
         self._hooks = None if cluster.hooks is None else cluster.hooks.for_transactions()
         self._is_closed = False
         self._refused_in_child: str | None = None
@@ -171,23 +172,23 @@ class TransactionalProducer(ClosedOnExit):
 
     @property
     def asked_by(self) -> frozenset[str]:
-        """Names of the brokers that would ask this producer now."""
+        """Names of the brokers that can send checks to this producer now."""
         return frozenset(self._checks.asking)
 
     @asynccontextmanager
     async def transaction(
         self, topic: str, body: Body, **options: Unpack[HalfMessageOptions]
     ) -> AsyncIterator[Transaction]:
-        """Commit the message when the block ends, roll it back when the block raises.
+        """Commit the message when the block ends; roll it back if the block raises.
 
-        The block may also end the transaction itself. Should the commit fail after the block has
-        succeeded, the error is raised, and the check will be asked.
+        The block may also end the transaction itself. If the commit fails after the block has
+        succeeded, the error is raised, and the check will decide.
 
         Args:
-            topic, body, options: as for `begin`.
+            topic, body, options: as in `begin`.
 
         Raises:
-            RockoonError: as `begin`, on entering; as `Transaction.commit`, on leaving.
+            RockoonError: on enter, as `begin`; on exit, as `Transaction.commit`.
         """
         transaction = await self.begin(topic, body, **options)
         try:
@@ -202,25 +203,25 @@ class TransactionalProducer(ClosedOnExit):
     async def send_in_transaction(
         self, topic: str, body: Body, execute: Execute, **options: Unpack[HalfMessageOptions]
     ) -> Transaction:
-        """Send a message, run the local transaction, do as it says; RocketMQ's way of writing it.
+        """Send a message, run the local transaction, and end it accordingly, as in RocketMQ's API.
 
         Args:
-            topic, body, options: as for `begin`.
-            execute: the local transaction: gets the Transaction, returns a Resolution. Async, or
-                plain (then run in a thread). With UNKNOWN nothing is said now, and the check will
-                be asked; likewise when it raises, for it may have committed before.
+            topic, body, options: as in `begin`.
+            execute: the local transaction: called with the Transaction, returns a Resolution.
+                Async, or plain (runs in a thread). After UNKNOWN or an exception the transaction
+                stays open, because it may have been committed, and the check will decide.
 
         Returns:
-            The transaction; `resolution` and `result` say what became of it.
+            The transaction with `resolution` and `result`.
 
         Raises:
-            RockoonError: as `begin` and `Transaction.commit`; and what `execute` raises.
+            RockoonError: as `begin` and `Transaction.commit`; also the exceptions of `execute`.
         """
         transaction = await self.begin(topic, body, **options)
         try:
             answer = await call(execute, transaction)
         finally:
-            # From here on it is the check that knows.
+            # From here on the check decides.
             if transaction.resolution is Resolution.UNKNOWN:
                 self._open.pop(transaction.message_id, None)
         if not isinstance(answer, Resolution):
@@ -247,16 +248,17 @@ class TransactionalProducer(ClosedOnExit):
         """Store a half message; the caller ends the transaction with `commit` or `rollback`.
 
         Args:
-            topic, body, keys, tags, properties, queue, ordering_key: as for `Producer.send`. Order
-                is that of the commits, not of the half messages.
-            check_after_seconds: how long the local transaction may take before the broker asks;
-                by default the broker's `transaction_timeout_ms`. While this producer lives it says
-                UNKNOWN for a transaction that it has open, and the broker goes on asking.
+            topic, body, keys, tags, properties, queue, ordering_key: as in `Producer.send`. The
+                order of messages is that of the commits, not of the half messages.
+            check_after_seconds: how long the local transaction may run before the broker's first
+                check, in seconds; None uses the broker's `transaction_timeout_ms`. While this
+                producer lives, it answers UNKNOWN for its open transactions, and the broker keeps
+                checking.
             key: deprecated: `ordering_key`.
 
         Raises:
-            RockoonError: as `Producer.send` and awaiting its receipt. Nothing is stored, or it is
-                rolled back when this producer is asked about it.
+            RockoonError: as `Producer.send` and its receipt. The message is not stored, or it is
+                rolled back at the first check.
         """
         if key is not None:
             ordering_key = renamed_key(key, ordering_key)
@@ -265,12 +267,12 @@ class TransactionalProducer(ClosedOnExit):
             if half is not None:
                 properties = half.properties
             extras = self._extras(keys, tags, properties, check_after_seconds)
-            transaction = await self._begin(topic, body, extras, queue, ordering_key)
+            transaction = await self._store_half(topic, body, extras, queue, ordering_key)
             if half is not None:
                 half.on_stored(transaction.message_id, transaction.queue)
             return transaction
 
-    async def _begin(
+    async def _store_half(
         self,
         topic: str,
         body: Body,
@@ -287,16 +289,16 @@ class TransactionalProducer(ClosedOnExit):
         if len(body) > BODY_BYTES_MAX:
             raise body_too_large(len(body))
         if queue is not None and ordering_key is not None:
-            raise InvalidArgument(reason="give a queue or an ordering_key, not both")
+            raise InvalidArgument(reason="set a queue or an ordering_key, not both")
         if queue is not None and queue.topic != topic:
             raise InvalidArgument(reason=f"queue {queue} is not one of topic {topic!r}")
         deadline = asyncio.get_running_loop().time() + self._timeout_seconds
         return await self._send_half(topic, body, extras, queue, ordering_key, deadline)
 
     async def close(self) -> None:
-        """End the streams of checks. Open transactions are left to the check of another producer.
+        """End the check streams. Checks of open transactions go to other producers of the group.
 
-        Calling it again does nothing.
+        Further calls have no effect.
         """
         if self._is_closed:
             return
@@ -305,7 +307,7 @@ class TransactionalProducer(ClosedOnExit):
         self._cluster.release(self)
 
     def refuse_in_child(self, reason: str) -> None:
-        """As `Forkable.refuse_in_child`."""
+        """Implements `Forkable.refuse_in_child`."""
         self._is_closed, self._refused_in_child = True, reason
 
     # Half messages
@@ -346,7 +348,7 @@ class TransactionalProducer(ClosedOnExit):
                 chosen = self._choose(route, queue, key)
                 return await self._send_once(encoder, chosen, body, extras, deadline)
             except RockoonError as error:
-                # A broker may not have heard of a new queue yet, or of its deletion before us.
+                # A broker may not know a new queue yet, or may know of its deletion first.
                 retriable = error.retriable or (
                     isinstance(error, QueueNotFound) and chosen is not None and chosen != queue
                 )
@@ -380,7 +382,7 @@ class TransactionalProducer(ClosedOnExit):
             route_revision=self._cluster.routes.topic_revision(queue.topic),
             handling=HALF,
         )
-        # The broker may ask about it before its answer is here.
+        # The broker may check the message before its reply arrives.
         self._sending.add(message_id)
         try:
             reply: AppendReply = await self._cluster.call(
@@ -392,10 +394,10 @@ class TransactionalProducer(ClosedOnExit):
             )
         except RockoonError as error:
             if isinstance(error, _AMBIGUOUS):
-                self._keep_untold(message_id, Resolution.ROLLBACK)
+                self._record_unconfirmed(message_id, Resolution.ROLLBACK)
             raise
         except asyncio.CancelledError:
-            self._keep_untold(message_id, Resolution.ROLLBACK)
+            self._record_unconfirmed(message_id, Resolution.ROLLBACK)
             raise
         finally:
             self._sending.discard(message_id)
@@ -430,10 +432,10 @@ class TransactionalProducer(ClosedOnExit):
             self._encoder = self._encoder or BatchEncoder(host, self._instance_hash, self._clock)
         return self._encoder
 
-    def _keep_untold(self, message_id: str, resolution: Resolution) -> None:
-        self._untold[message_id] = resolution
-        while len(self._untold) > _UNTOLD_MAX:
-            self._untold.popitem(last=False)
+    def _record_unconfirmed(self, message_id: str, resolution: Resolution) -> None:
+        self._unconfirmed[message_id] = resolution
+        while len(self._unconfirmed) > _UNCONFIRMED_MAX:
+            self._unconfirmed.popitem(last=False)
 
     # Ends
 
@@ -442,26 +444,26 @@ class TransactionalProducer(ClosedOnExit):
         hooks, name = self._hooks, resolution.name.lower()
         try:
             with nullcontext() if hooks is None else hooks.on_end(message_id, topic, name):
-                reply = await self._tell(transaction.half, resolution, from_check=False)
+                reply = await self._send_end(transaction.half, resolution, from_check=False)
         except (TransactionEnded, TransactionNotFound):
             raise
         except BaseException:
-            self._keep_untold(message_id, resolution)
+            self._record_unconfirmed(message_id, resolution)
             raise
         finally:
             self._open.pop(message_id, None)
-        self._untold.pop(message_id, None)
+        self._unconfirmed.pop(message_id, None)
         return reply
 
     async def _answer(self, message_id: str, half: HalfPosition, resolution: Resolution) -> None:
-        await self._tell(half, resolution, from_check=True)
+        await self._send_end(half, resolution, from_check=True)
         if resolution is not Resolution.UNKNOWN:
-            self._untold.pop(message_id, None)
+            self._unconfirmed.pop(message_id, None)
 
-    async def _tell(
+    async def _send_end(
         self, half: HalfPosition, resolution: Resolution, *, from_check: bool
     ) -> EndTransactionReply:
-        """Say how a transaction ends, again and again until the broker has confirmed it."""
+        """Send the end of a transaction; retry until the broker has confirmed it."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._timeout_seconds
         request = EndTransactionRequest(
@@ -472,7 +474,7 @@ class TransactionalProducer(ClosedOnExit):
             from_check=from_check,
         )
 
-        async def tell() -> EndTransactionReply:
+        async def send_once() -> EndTransactionReply:
             stub = await self._cluster.wait_broker(half.broker, max(deadline - loop.time(), 0))
             reply: EndTransactionReply = await self._cluster.call(
                 stub.EndTransaction,
@@ -483,23 +485,23 @@ class TransactionalProducer(ClosedOnExit):
             )
             return reply
 
-        return await retried(tell, self._timeout_seconds)
+        return await retried(send_once, self._timeout_seconds)
 
     async def _roll_back(self, transaction: Transaction) -> None:
-        """After a failure that is to be raised: one of the rollback's own must not hide it."""
+        """Roll back after an exception; an error of the rollback must not replace it."""
         try:
             await transaction.rollback()
         except RockoonError as error:
-            log.warning("%s was not rolled back, its check will be asked: %s", transaction, error)
+            log.warning("rollback of %s failed, the check decides: %s", transaction, error)
 
     def _known(self, message_id: str) -> Resolution | None:
-        """What this producer can say itself about a half message; None if only `check` can."""
+        """Return the producer's own knowledge of a half message; None if only `check` knows."""
         transaction = self._open.get(message_id)
         if transaction is not None:
             return transaction.resolution
         if message_id in self._sending:
             return Resolution.UNKNOWN
-        return self._untold.get(message_id)
+        return self._unconfirmed.get(message_id)
 
     def _try_seconds(self, deadline: float) -> float:
         left = deadline - asyncio.get_running_loop().time()

@@ -1,8 +1,8 @@
-"""A transaction as its sender holds it: one message that is sent, or not, with a local transaction.
+"""A transaction of a sender: one message that is delivered if a local transaction commits.
 
 The message is stored first, as a half message that no consumer sees. Then the local transaction
-runs, and its end decides: commit makes the half message a message of its topic, rollback drops it.
-When neither is heard of, the broker asks a producer of the same group.
+runs. Commit turns the half message into a message of its topic, rollback deletes it. If the broker
+receives neither, it checks with a producer of the same group.
 """
 
 from collections.abc import Awaitable, Callable
@@ -16,14 +16,14 @@ from rockoon_proto.v1 import broker_pb2
 
 
 class Resolution(Enum):
-    """What becomes of a message that was sent in a transaction."""
+    """Result of a transaction."""
 
     COMMIT = "commit"
-    """Its consumers get it."""
+    """The message is delivered."""
     ROLLBACK = "rollback"
-    """Nobody gets it."""
+    """The message is deleted."""
     UNKNOWN = "unknown"
-    """Not known yet: the broker asks again later."""
+    """Not known yet: the broker checks again later."""
 
     @property
     def on_wire(self) -> broker_pb2.Resolution:
@@ -39,7 +39,7 @@ _ON_WIRE: dict[Resolution, broker_pb2.Resolution] = {
 
 @dataclass(frozen=True, slots=True)
 class HalfPosition:
-    """Where a half message waits."""
+    """Position of a half message."""
 
     broker: str
     queue_offset: int
@@ -50,15 +50,15 @@ EndCall = Callable[["Transaction", Resolution], Awaitable[broker_pb2.EndTransact
 
 
 class Transaction:
-    """One open transaction. Made by `TransactionalProducer.transaction` and `begin`.
+    """One transaction. Created by `TransactionalProducer.transaction` and `begin`.
 
     Attributes:
-        message_id: the message's id (UNIQ_KEY): the same before the commit and behind it. Store it
-            with what the local transaction writes, and the check can tell whether that happened.
-        queue: where the message goes when it is committed.
-        half: where it waits until then.
-        resolution: UNKNOWN while it is open.
-        result: where the message is, once it is committed.
+        message_id: the message's id (UNIQ_KEY), the same before and after the commit. If the local
+            transaction stores it, the check can find out whether the local transaction committed.
+        queue: the queue to which a commit appends the message.
+        half: position of the half message.
+        resolution: UNKNOWN while the transaction is open.
+        result: position of the message after a commit.
     """
 
     __slots__ = ("_end", "half", "message_id", "queue", "resolution", "result")
@@ -77,14 +77,14 @@ class Transaction:
         return f"Transaction({self.message_id}, {self.queue}, {self.resolution.value})"
 
     async def commit(self) -> SendResult:
-        """Let the consumers have the message; returns once that is stored.
+        """Commit the transaction; return once the message is stored in its topic.
 
-        Calling it again returns the same.
+        Further calls return the same result.
 
         Raises:
-            TransactionEnded: it was rolled back, or given up because nobody ended it in time.
-            RockoonError: no broker has confirmed it. It may be committed all the same; if it is
-                not, the check will ask.
+            TransactionEnded: it was rolled back, or the broker has rolled it back after a timeout.
+            RockoonError: no broker has confirmed the commit. It may be committed anyway; otherwise
+                the check decides.
         """
         if self.result is None:
             self._decide(Resolution.COMMIT)
@@ -101,17 +101,17 @@ class Transaction:
         return self.result
 
     async def rollback(self) -> None:
-        """Drop the message; returns once that is stored. Calling it again changes nothing.
+        """Roll the transaction back; return once that is stored. Further calls have no effect.
 
         Raises:
-            TransactionEnded: it was committed, or given up because nobody ended it in time.
-            RockoonError: no broker has confirmed it; if it is not rolled back, the check will ask.
+            TransactionEnded: it was committed, or the broker has rolled it back after a timeout.
+            RockoonError: no broker has confirmed the rollback; otherwise the check decides.
         """
         self._decide(Resolution.ROLLBACK)
         await self._end(self, Resolution.ROLLBACK)
 
     def _decide(self, resolution: Resolution) -> None:
-        """Note what was decided before the broker is told: a check meanwhile gets the same."""
+        """Set the resolution before it is sent: a check in between gets the same answer."""
         if self.resolution not in (Resolution.UNKNOWN, resolution):
             raise TransactionEnded(outcome=f"by {self.resolution.value}")
         self.resolution = resolution

@@ -1,4 +1,4 @@
-"""Questions for routes that the cache does not have, each asked once at a time."""
+"""Route requests for topics that the cache does not have; one request per topic at a time."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection
@@ -10,18 +10,18 @@ from rockoon.net.routes import TopicRoute
 from rockoon_core.valid_text import text_fault
 from rockoon_proto.v1.nameserver_pb2 import GetRouteRequest
 
-# A nameserver answers from memory, and waits five seconds at most for a change to arrive there. One
-# that says nothing for longer is to be given up for the next one: its host may have vanished.
+# A nameserver answers from memory, and waits at most five seconds for a revision to arrive. If it
+# does not answer for longer, the next one is called: its host may have vanished.
 ROUTE_SECONDS_MAX = 6.0
 TOPICS_PER_CALL_MAX = 1000
 CHANGES_MAX = 1000
 
 
-class RouteQuestions:
-    """Asks nameservers for topics, and has what they answer followed.
+class RouteRequests:
+    """Requests routes from nameservers and adds their topics to the watch.
 
     Args:
-        watch: has the cache.
+        watch: the watch with the cache.
         call: `Connection.call_nameserver`.
     """
 
@@ -29,16 +29,16 @@ class RouteQuestions:
         self._watch = watch
         self._routes = watch.routes
         self._call = call
-        # Topics changed through this connection and not asked for since, with the revision of that.
+        # Topics changed through this connection and not requested since → revision of the change.
         self._changed_at: dict[str, int] = {}
-        # Keeps a topic from being asked twice.
+        # Prevents parallel requests for one topic.
         self._asking = asyncio.Lock()
 
     async def route(self, topic: str, min_revision: int, retry_seconds: float | None) -> TopicRoute:
-        """One topic's; see `Connection.route`."""
+        """Return one topic's route; see `Connection.route`."""
         if fault := text_fault(topic):
             raise InvalidTopicName(topic=topic, reason=fault)
-        # What this connection has changed it sees, whichever nameserver it asks.
+        # This connection must see its own changes at every nameserver.
         min_revision = max(min_revision, self._changed_at.pop(topic, 0))
         route = self._cached(topic, min_revision)
         if route is not None:
@@ -54,7 +54,7 @@ class RouteQuestions:
             return found
 
     async def learn(self, topics: Collection[str]) -> None:
-        """Those of many topics; see `Connection.learn_routes`."""
+        """Load the routes of many topics; see `Connection.learn_routes`."""
         for topic in topics:
             if fault := text_fault(topic):
                 raise InvalidTopicName(topic=topic, reason=fault)
@@ -70,7 +70,7 @@ class RouteQuestions:
                 await self._ask(some, max(unknown[each] for each in some), None)
 
     def note_change(self, topic: str, revision: int) -> None:
-        """The topic was created, changed or deleted through this connection."""
+        """Record that a topic was created, changed or deleted through this connection."""
         self._changed_at[topic] = revision
         if len(self._changed_at) > CHANGES_MAX:
             del self._changed_at[next(iter(self._changed_at))]

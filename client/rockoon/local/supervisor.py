@@ -1,4 +1,4 @@
-"""Looks after a cluster in the foreground: starts again what dies, and does what others ask for."""
+"""Supervision of a cluster in the foreground: restarts nodes, and serves control requests."""
 
 import queue
 import threading
@@ -13,18 +13,18 @@ from rockoon.local.process import LocalClusterError, NodeEnded
 
 PAUSE_SECONDS = 0.5
 PAUSE_SECONDS_MAX = 30.0
-# A node that has run for so long has not died of what ended it before.
+# After this uptime, the pause before a restart is short again.
 STEADY_SECONDS = 60.0
 
 
 class Pauses:
-    """How long to wait before a node is started again: longer each time, until it runs steadily."""
+    """Pauses before restarts of a node: each longer than the last, until the node runs steadily."""
 
     def __init__(self) -> None:
         self._next: dict[str, tuple[float, float]] = {}
 
     def ended(self, node: str, now_seconds: float) -> float:
-        """A node has ended by itself; returns the seconds to wait."""
+        """Record that a node has ended unexpectedly; return the pause before its restart."""
         pause, last = self._next.get(node, (PAUSE_SECONDS, now_seconds))
         if now_seconds - last > STEADY_SECONDS + pause:
             pause = PAUSE_SECONDS
@@ -32,28 +32,28 @@ class Pauses:
         return pause
 
 
-class Attendance:
-    """Runs on the thread that owns the cluster.
+class Supervisor:
+    """Supervises a cluster, on the thread that owns it.
 
     Args:
-        cluster: started.
-        say: tells the person at the terminal.
+        cluster: a started cluster.
+        report: prints a message for the operator.
     """
 
-    def __init__(self, cluster: LocalCluster, say: Callable[[str], None]) -> None:
+    def __init__(self, cluster: LocalCluster, report: Callable[[str], None]) -> None:
         self._cluster = cluster
-        self._say = say
+        self._report = report
         self._events: queue.SimpleQueue[NodeEnded | Request] = queue.SimpleQueue()
         self._pauses = Pauses()
-        # Nodes to be started, and when by the monotonic clock.
+        # Node → time of its restart, on the monotonic clock.
         self._due: dict[str, float] = {}
 
     def control_socket(self) -> AbstractContextManager[object]:
-        """To be open meanwhile, so that others can ask."""
+        """Return the control socket, a context manager to enter while `run` runs."""
         return ControlSocket(self._cluster.directory, self._events.put)
 
     def run(self) -> None:
-        """Look after the cluster until an exception, as a signal's, ends it."""
+        """Supervise the cluster until an exception, for example of a signal handler, ends it."""
         threading.Thread(target=self._watch, name="ends of nodes", daemon=True).start()
         while True:
             next_due = min(self._due.values(), default=None)
@@ -72,11 +72,11 @@ class Attendance:
         while (ended := self._cluster.wait_node_ended()) is not None:
             self._events.put(ended)
 
-    def _ended(self, node: str, how: str) -> None:
+    def _ended(self, node: str, reason: str) -> None:
         now = time.monotonic()
         pause = self._pauses.ended(node, now)
         self._due[node] = now + pause
-        self._say(f"{how}\n{node} is started again in {pause:g} s")
+        self._report(f"{reason}\nrestarting {node} in {pause:g} s")
 
     def _start_due(self) -> None:
         now = time.monotonic()
@@ -87,7 +87,7 @@ class Attendance:
             except LocalClusterError as failure:
                 self._ended(node, str(failure))
             else:
-                self._say(f"{node} runs again, as process {self._cluster.node(node).pid}")
+                self._report(f"{node} runs again, as process {self._cluster.node(node).pid}")
 
     def _answer(self, request: Request) -> None:
         try:
@@ -98,12 +98,12 @@ class Attendance:
         except BaseException:
             request.answer(error="the cluster is stopping")
             raise
-        self._say(f"{done}, as somebody asked for")
+        self._report(f"{done}, as requested from another terminal")
         request.answer(done=done)
 
     def _do(self, action: str, name: str) -> str:
         if action not in ACTIONS:
-            raise LocalClusterError(f"{action!r} is none of {', '.join(ACTIONS)}")
+            raise LocalClusterError(f"{action!r} is not one of {', '.join(ACTIONS)}")
         names = [node.name for node in self._cluster.nodes]
         if name not in names:
             nearest = get_close_matches(name, names, n=1)
@@ -116,7 +116,7 @@ class Attendance:
         waits = self._due.pop(name, None) is not None
         if not self._cluster.node(name).running:
             if waits:
-                return f"{name} is down, and stays so"
+                return f"{name} is down and will not be restarted"
             raise LocalClusterError(f"{name} is down already: `rockoon up start {name}`")
         if action == "stop":
             self._cluster.stop(name)
