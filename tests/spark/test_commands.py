@@ -131,7 +131,7 @@ def test_an_export_goes_on_and_is_verified(
         owner.send(keyed("u"))
     # All of it is in the file that a broker may be writing.
     assert rockoon(monkeypatch, "spark", "export", *places) == 0
-    assert "the last CommitLog file was left out" in capfd.readouterr().err
+    assert "the last CommitLog file was skipped" in capfd.readouterr().err
     assert rockoon(monkeypatch, "spark", "export", *places, "--whole") == 0
     found = printed(capfd)
     assert (found["messages written"], found["files written"]) == ("10", "1")
@@ -211,9 +211,9 @@ def test_queues_are_verified_and_what_is_nothing_of_ours_is_not(
     assert [path.name for path in root.iterdir() if path.name.startswith(".")] == []
 
     assert rockoon(monkeypatch, "spark", "verify", "--target", root / "consumequeue") == 1
-    assert "--store or --endpoint has to say with which log" in capfd.readouterr().err
+    assert "name the log to compare with: --store or --endpoint" in capfd.readouterr().err
     for target, sentence in (
-        (root / "commitlog", "is no index, no queues"),
+        (root / "commitlog", "contains no index, no queues"),
         (root / "x", "exist"),
     ):
         assert rockoon(monkeypatch, "spark", "verify", "--target", target) == 1

@@ -211,6 +211,6 @@ def test_a_target_that_cannot_be_written_any_more_is_told_and_the_next_run_ends_
     def refuse_all(source: Path, place: Path) -> None:
         raise PermissionError(13, "Permission denied", str(place))
 
-    with pytest.raises(TargetExists, match="cannot be put in place"):
+    with pytest.raises(TargetExists, match="cannot be renamed to"):
         rebuild(spark, store, tmp_path / "consumequeue", rename=refuse_all)
     assert not any("consumequeue" in path.name for path in tmp_path.iterdir())

@@ -26,13 +26,13 @@ app = typer.Typer(
 
 @app.command(context_settings=_PASSED_ON, add_help_option=False)
 def index(context: typer.Context) -> None:
-    """Make the index by key from a CommitLog, or go on with it."""
+    """Build the index by key from a CommitLog, or extend an existing one."""
     raise typer.Exit(run("index", context.args))
 
 
 @app.command(context_settings=_PASSED_ON, add_help_option=False)
 def rebuild(context: typer.Context) -> None:
-    """Make the ConsumeQueues from a CommitLog."""
+    """Rebuild the ConsumeQueues from a CommitLog."""
     raise typer.Exit(run("rebuild", context.args))
 
 
@@ -44,13 +44,13 @@ def compact(context: typer.Context) -> None:
 
 @app.command(context_settings=_PASSED_ON, add_help_option=False)
 def export(context: typer.Context) -> None:
-    """Write messages to Parquet files by topic and date, each once, run after run."""
+    """Write messages to Parquet files by topic and date; each run adds the new messages."""
     raise typer.Exit(run("export", context.args))
 
 
 @app.command(context_settings=_PASSED_ON, add_help_option=False)
 def verify(context: typer.Context) -> None:
-    """Compare what these jobs wrote with its manifest, and with the CommitLog."""
+    """Compare the output of these jobs with its manifest and with the CommitLog."""
     raise typer.Exit(run("verify", context.args))
 
 

@@ -1,4 +1,4 @@
-"""Ctrl-C in a command: it waits while Spark starts, then ends the job, and says so once."""
+"""Handling of Ctrl-C: deferred while Spark starts, later it ends the job with one message."""
 
 import logging
 import signal
@@ -11,9 +11,9 @@ from typing import NoReturn
 
 @contextmanager
 def held_interrupts() -> Iterator[None]:
-    """Let a Ctrl-C wait for the end of the block; a second one does not wait.
+    """Defer a Ctrl-C to the end of the block; a second Ctrl-C is handled immediately.
 
-    Spark interrupted while it starts would leave its Java process behind.
+    If Spark were interrupted while it starts, its Java process would keep running.
     """
     if not _has_signals():
         yield
@@ -36,12 +36,12 @@ def held_interrupts() -> Iterator[None]:
 
 @contextmanager
 def plain_interrupts() -> Iterator[None]:
-    """Within the block a Ctrl-C is an exception and nothing else, and so is what it ends in.
+    """Within the block, a Ctrl-C raises only KeyboardInterrupt.
 
-    PySpark's own handler calls Java in the midst of another call, and tells of both.
+    PySpark's own handler calls Java during another call, and both calls log errors.
 
     Raises:
-        KeyboardInterrupt: on Ctrl-C, also where another error came of it.
+        KeyboardInterrupt: on Ctrl-C, also if the interrupted call fails with another error.
     """
     if not _has_signals():
         yield
@@ -49,17 +49,17 @@ def plain_interrupts() -> Iterator[None]:
     interrupts: list[int] = []
 
     def interrupt(number: int, _: FrameType | None) -> NoReturn:
-        # What is under way breaks off, and would be logged as a failure.
+        # The interrupted call would log its end as a failure.
         logging.disable(logging.CRITICAL)
         interrupts.append(number)
         raise KeyboardInterrupt
 
-    # Not put back: what a second Ctrl-C meets on the way out is the same.
+    # Not restored, so that a second Ctrl-C during the exit is handled in the same way.
     signal.signal(signal.SIGINT, interrupt)
     try:
         yield
     except Exception as error:
-        # On its way out of a call that broke off PySpark calls Java once more, which may fail.
+        # After an interrupted call PySpark calls Java once more, which may fail.
         if interrupts:
             raise KeyboardInterrupt from error
         raise

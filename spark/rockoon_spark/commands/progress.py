@@ -15,7 +15,9 @@ _ERASE_LINE = "\r\033[K"
 
 @contextmanager
 def shown_progress(spark: SparkSession, what: str, stream: TextIO = sys.stderr) -> Iterator[None]:
-    """Show the tasks of the stages that run, and the seconds; nothing where no terminal is.
+    """Within the block, show the tasks of the running stages and the elapsed seconds.
+
+    Shows nothing if the stream is not a terminal.
 
     Args:
         what: the job's name.
@@ -55,6 +57,6 @@ def _show(spark: SparkSession, what: str, stream: TextIO, is_over: threading.Eve
 
 
 def progress_line(what: str, seconds: float, stages: list[tuple[str, int, int]]) -> str:
-    """One line: the job, its seconds, and of each stage its tasks that are done, and all."""
+    """Format the job, its seconds, and per stage (name, done, tasks) the number of done tasks."""
     parts = [f"{done} of {tasks} tasks" for _, done, tasks in stages]
     return f"{what}: {int(seconds)} s, {', '.join(parts) or 'planning'}"

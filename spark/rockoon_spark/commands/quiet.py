@@ -1,4 +1,4 @@
-"""Keeping Spark's log off a terminal, on which a command tells what there is to tell."""
+"""Settings that keep Spark's log off the terminal, so that only the command's output is shown."""
 
 import os
 from pathlib import Path
@@ -9,10 +9,11 @@ _SETTINGS = {"spark__ui__enabled": "false", "spark__ui__showConsoleProgress": "f
 
 
 def quiet_settings() -> dict[str, str]:
-    """Settings for a session that logs nothing; see `session`.
+    """Return settings for a session that logs nothing; see `session`.
 
-    The Java that is about to start has to know before it reads any setting, or it greets with seven
-    lines. One that `spark-submit` has started has greeted already, and is told to say no more.
+    Java prints seven lines before it reads any Spark setting, so its log configuration is passed in
+    an environment variable. A Java that `spark-submit` started has printed them already; the
+    setting only stops further lines.
     """
     if "PYSPARK_GATEWAY_PORT" in os.environ:
         return {**_SETTINGS, "spark__log__level": "OFF"}

@@ -1,4 +1,4 @@
-"""A command from its arguments to its exit status."""
+"""Running a command: from its arguments to its exit status."""
 
 import json
 import re
@@ -25,7 +25,7 @@ from rockoon_spark.session import session
 
 FAILED = 1
 INTERRUPTED = 130
-# How a task's failure ends, in the midst of what Java and Python say of it.
+# The line with Rockoon's own error within the stack traces of a failed task.
 _OWN_ERROR = re.compile(r"^(?:\w+\.)*rockoon_\w+\.[\w.]+: (.+)$", re.MULTILINE)
 
 
@@ -51,7 +51,7 @@ def main(arguments: Sequence[str], program: str = "rockoon spark") -> int:
 
 
 def _run(options: Any) -> tuple[int, Outcome]:
-    """Run a command; its exit status, and what it has to say."""
+    """Run a command; return its exit status and result."""
     nothing = Outcome({})
     is_own = SparkSession.getActiveSession() is None
     try:
@@ -85,11 +85,11 @@ def _run(options: Any) -> tuple[int, Outcome]:
         figures = {
             name.replace("MB/s", "mb_per_second"): each for name, each in outcome.figures.items()
         }
-        told = {
+        sentences = {
             "problems": [redacted(each) for each in outcome.problems],
             "notes": [redacted(each) for each in outcome.notes],
         }
-        sys.stdout.write(json.dumps(figures | told, indent=2) + "\n")
+        sys.stdout.write(json.dumps(figures | sentences, indent=2) + "\n")
     else:
         sys.stdout.write(table(outcome.figures, outcome.labels) + "\n")
     for sentence in (*outcome.notes, *outcome.problems):
