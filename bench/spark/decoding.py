@@ -11,7 +11,7 @@ import numpy as np
 from bench.spark.cpu import Spent, spending
 from rockoon_spark.records.selection import Selection
 from rockoon_spark.source.file_partition import FilePartition
-from rockoon_spark.source.log_source import SPLIT_BYTES, DamagedPlace
+from rockoon_spark.source.log_source import SPLIT_BYTES, DamagedRange
 from rockoon_spark.source.rows import rows
 from rockoon_spark.source.store_directory import StoreDirectory
 
@@ -71,7 +71,7 @@ def decode(columns: Sequence[str], partition: FilePartition) -> int:
     return sum(batch.num_rows for batch in rows(partition.read(), Selection(), columns, _whole))
 
 
-def _whole(damage: DamagedPlace) -> None:
+def _whole(damage: DamagedRange) -> None:
     raise AssertionError(damage)
 
 

@@ -19,7 +19,7 @@ from rockoon_spark.records.selection import EVERYTHING
 from rockoon_spark.source import broker_partition
 from rockoon_spark.source.broker_partition import BrokerPartition
 from rockoon_spark.source.live_cluster import LiveCluster
-from rockoon_spark.source.log_source import DamagedPlace, DataLost
+from rockoon_spark.source.log_source import DamagedRange, DataLost
 from support.broker import RunningBroker, running_broker
 from support.broker_routes import BrokerRoutes
 from support.drains import AT_ONCE
@@ -56,12 +56,12 @@ def partition(
     )
 
 
-async def read(wanted: BrokerPartition) -> tuple[list[bytes], list[DamagedPlace]]:
+async def read(wanted: BrokerPartition) -> tuple[list[bytes], list[DamagedRange]]:
     found = await asyncio.to_thread(lambda: list(wanted.read()))
     records = [each for each in found if isinstance(each, LogRecords)]
     batches = [to_batch(each, ["body"]) for each in records]
     bodies = [body for batch in batches for body in batch.column("body").to_pylist()]
-    return bodies, [each for each in found if isinstance(each, DamagedPlace)]
+    return bodies, [each for each in found if isinstance(each, DamagedRange)]
 
 
 class Deposed(BrokerServicer):

@@ -1,7 +1,7 @@
-"""Compaction of brokers that run, wherever they are: all goes over the wire.
+"""Compaction of running brokers over gRPC; no shared disk is needed.
 
-The log and the generation in force are read by the tasks, which hand the parts of the next one over
-to the broker; the driver publishes it. No disk is shared.
+The tasks read the log and the current generation from the broker and upload the parts of the new
+generation to it. The driver publishes the new generation.
 """
 
 import uuid
@@ -31,7 +31,7 @@ class BrokerTarget:
     Args:
         endpoint: nameservers of its cluster.
         broker: its name.
-        address: where it is.
+        address: "host:port".
     """
 
     endpoint: str
@@ -42,7 +42,9 @@ class BrokerTarget:
     def name(self) -> str:
         return f"broker {self.broker}"
 
-    def look(self, _exchange: Exchange, /, *, min_lag_ms: int, split_bytes: int) -> CompactionInput:
+    def inspect(
+        self, _exchange: Exchange, /, *, min_lag_ms: int, split_bytes: int
+    ) -> CompactionInput:
         """See `CompactionTarget`."""
         found = self._describe(0)
         former = Manifest.from_json(found.manifest) if found.manifest else None
@@ -51,13 +53,13 @@ class BrokerTarget:
             partitions = self.partitions(start, end, min(split_bytes, _SEARCH_BYTES))
             time_ms = found.as_of_ms - min_lag_ms
             early = first_stored_after(partitions, time_ms, end)
-            # What is compacted already stays so: a generation never ends before the former one.
+            # A generation never ends before the previous one.
             chosen = max(early, former.log_end if former else 0, start)
             if chosen:
                 found = self._describe(chosen)
                 former = Manifest.from_json(found.manifest) if found.manifest else None
             else:
-                # Which would ask for all there is.
+                # Not _describe(0): an end of 0 requests the whole log.
                 found.log_end = 0
                 found.log_tail.Clear()
         tail = found.log_tail
@@ -91,7 +93,7 @@ class BrokerTarget:
 
     @contextmanager
     def incoming(self, _number: int, /) -> Iterator["_IncomingUpload"]:
-        """See `CompactionTarget`; of two runs at once the broker refuses the later one."""
+        """See `CompactionTarget`. If two runs overlap, the broker refuses the later one."""
         upload = Upload(self.broker, self.address, self.endpoint, f"job-{uuid.uuid4().hex}")
         incoming = _IncomingUpload(upload)
         try:
@@ -108,7 +110,9 @@ class BrokerTarget:
             ) as client:
                 return client.read(request)
         except RockoonError as error:
-            raise CompactionError(f"{self.name} does not say what to compact: {error}") from error
+            raise CompactionError(
+                f"{self.name} did not describe its log and generation: {error}"
+            ) from error
 
 
 class _IncomingUpload:
@@ -124,14 +128,14 @@ class _IncomingUpload:
 
 
 def broker_targets(endpoint: str, broker: str | None = None) -> list[BrokerTarget]:
-    """The brokers of a cluster, or one of them, in the order of their names.
+    """Return the brokers of a cluster, or one of them, in the order of their names.
 
     Args:
-        endpoint: the nameservers, as `rockoon.connect` takes them.
-        broker: name of the one that is wanted; all of them if None.
+        endpoint: addresses of the nameservers, in the form of `rockoon.connect`.
+        broker: name of the only broker to return; None for all.
 
     Raises:
-        CompactionError: one that is wanted does not answer, or no nameserver does.
+        CompactionError: a requested broker does not answer, or no nameserver does.
     """
     try:
         addresses, failures = broker_addresses(endpoint)

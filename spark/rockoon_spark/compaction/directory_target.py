@@ -1,12 +1,12 @@
-"""Compaction of a store directory, whose broker may be running.
+"""Compaction of a store directory, also while its broker is running.
 
     <store>/compacted/
       .lock                       held by the job
-      .incoming-_job-<id>/        what it writes; a job that died leaves it to the next one
-      00000000000000000007/       by rename, when all of it is durable
+      .incoming-_job-<id>/        staging directory; if the job dies, the next one removes it
+      00000000000000000007/       the staging directory, renamed when all files are durable
 
-The broker finds the directory, verifies it, and takes it into force. Several executors may write;
-all of them see the directory.
+The broker finds the renamed directory, verifies it and makes it the current generation. Several
+executors may write at the same time; all of them must see the store directory.
 """
 
 import os
@@ -48,7 +48,7 @@ from rockoon_spark.publish import Replace, held, sync, sync_tree
 from rockoon_spark.source.file_partition import FilePartition
 from rockoon_spark.source.store_directory import DirectoryLog, StoreDirectory
 
-# No id of an upload to the broker has an underscore: those are not a job's to remove.
+# Ids of uploads to the broker have no underscore, so a job never removes an upload's directory.
 _OWN_INCOMING = f"{INCOMING_PREFIX}_job-"
 _LOCK_FILE = ".lock"
 _CHECKPOINT_FILE = "checkpoint"
@@ -63,7 +63,7 @@ Clock = Callable[[], int]
 
 @dataclass(frozen=True, slots=True)
 class FileWriter:
-    """Writes into a directory."""
+    """`PartWriter` for a directory."""
 
     directory: Path
 
@@ -71,13 +71,13 @@ class FileWriter:
         """See `PartWriter`."""
         attempt = self.directory / f".{name}.{uuid.uuid4().hex}"
         try:
-            # Whatever is in a store is for its owner alone.
+            # Files of a store are readable by their owner only.
             attempt.touch(0o600)
             attempt.write_bytes(content)
             sync(attempt)
             if not _reads_as(attempt, content):
-                raise CompactionError(f"{attempt} does not read as it was written: a bad disk?")
-            # Two attempts at a task may write at once: none must see half of the other's.
+                raise CompactionError(f"{attempt} reads back differently: is the disk faulty?")
+            # Renamed, because a second attempt of the task may write the same file concurrently.
             attempt.replace(self.directory / name)
         except OSError as error:
             raise CompactionError(f"{attempt} cannot be written: {error.strerror}") from error
@@ -105,22 +105,22 @@ class _IncomingDirectory:
     def publish(self, manifest: Manifest) -> None:
         wanted = {name for part in manifest.parts for name in part_names(part.number)}
         try:
-            # What an attempt that was killed has left.
+            # Remove the files of killed attempts.
             for path in self._directory.iterdir():
                 if path.name not in wanted:
                     path.unlink()
             (self._directory / MANIFEST_FILE).touch(0o600)
             (self._directory / MANIFEST_FILE).write_bytes(manifest.to_json())
-            # Before the rename: under that name the broker takes it into force, and may let go of
-            # the log that it was made of.
+            # Sync before the rename: after it the broker makes this generation the current one and
+            # may delete the part of the log that it replaces.
             sync_tree(self._directory)
             if self._target.exists():
-                raise CompactionError(f"{self._target} was made meanwhile")
+                raise CompactionError(f"{self._target} was created during the run")
             self._rename(self._directory, self._target)
             sync(self._target.parent)
         except OSError as error:
             raise CompactionError(
-                f"{self._target} cannot be put in place: {error.strerror}"
+                f"the new generation cannot be renamed to {self._target}: {error.strerror}"
             ) from error
 
 
@@ -129,8 +129,8 @@ class DirectoryTarget:
 
     Args:
         path: the directory.
-        clock_ns: what time it is, nanoseconds since 1970.
-        rename: puts the finished generation into its place.
+        clock_ns: returns the time in nanoseconds since 1970.
+        rename: renames the staging directory when the generation is complete.
     """
 
     def __init__(
@@ -148,15 +148,17 @@ class DirectoryTarget:
     def _generations(self) -> Path:
         return self._path / GENERATIONS_DIRECTORY
 
-    def look(self, exchange: Exchange, /, *, min_lag_ms: int, split_bytes: int) -> CompactionInput:
+    def inspect(
+        self, exchange: Exchange, /, *, min_lag_ms: int, split_bytes: int
+    ) -> CompactionInput:
         """See `CompactionTarget`."""
         current = self._current()
         known = self._numbers()
         newest = max([current, *known])
         if newest > current:
             raise CompactionError(
-                f"{self._generations / generation_name(newest)} waits for the broker, which takes "
-                "it over when it runs"
+                f"{self._generations / generation_name(newest)} waits for the broker: start the "
+                "broker, which makes it the current generation, then run again"
             )
         now_ms = self._clock_ns() // 1_000_000
         files = self._files()
@@ -165,12 +167,12 @@ class DirectoryTarget:
         former = self._manifest(current) if current else None
         if former is not None and end < former.log_end:
             raise CompactionError(
-                f"{self._path}: the log ends at {end}, and generation {current} was made of "
-                f"one up to {former.log_end}"
+                f"{self._path}: the log ends at physical offset {end}, before the end of "
+                f"generation {current}, {former.log_end}: restore the missing files of the log"
             )
         if min_lag_ms:
             partitions = self.partitions(start, end, _SEARCH_BYTES)
-            # What is compacted already stays so.
+            # A generation never ends before the previous one.
             end = max(
                 first_stored_after(partitions, now_ms - min_lag_ms, end),
                 former.log_end if former else 0,
@@ -181,7 +183,7 @@ class DirectoryTarget:
             log_end=end,
             log_tail=_tail(files, end),
             retention_ms=self._topics(),
-            # Read after the end: a topic that is deleted meanwhile has its mark behind it.
+            # Read after `end`: the mark of a topic deleted in between is then above `end`.
             dropped_below=dict(generation_marks(str(self._path))),
             former=former,
             number=newest + 1,
@@ -203,11 +205,11 @@ class DirectoryTarget:
         self._generations.mkdir(0o700, exist_ok=True)
         target = self._generations / generation_name(number)
         with self._locked():
-            # Only under the lock: otherwise they may be those of a run that goes on.
+            # Only while holding the lock: a staging directory could belong to a running job.
             for stale in self._generations.glob(f"{_OWN_INCOMING}*"):
                 shutil.rmtree(stale)
             if target.exists():
-                raise CompactionError(f"{target} was made meanwhile")
+                raise CompactionError(f"{target} was created during the run")
             directory = self._generations / f"{_OWN_INCOMING}{uuid.uuid4().hex}"
             directory.mkdir(0o700)
             try:
@@ -241,7 +243,7 @@ class DirectoryTarget:
             raise CompactionError(f"{self._generations / CURRENT_FILE}: {error}") from error
 
     def _numbers(self) -> list[int]:
-        """Generations in force, waiting, or not removed yet."""
+        """Return the numbers of all complete generations: current, waiting or not yet removed."""
         if not self._generations.exists():
             return []
         return [
@@ -251,7 +253,7 @@ class DirectoryTarget:
         ]
 
     def _durable_ms(self) -> int:
-        """Every record that was stored before is on disk, by the store's checkpoint."""
+        """Return the time before which all stored records are on disk, by the checkpoint."""
         try:
             checkpoint = decode_checkpoint((self._path / _CHECKPOINT_FILE).read_bytes())
         except (FileNotFoundError, ValueError):
@@ -281,7 +283,7 @@ class DirectoryTarget:
 
 
 def _tail(files: Sequence[LogFile], log_end: int) -> LogTail:
-    """The log before an end, as far as one file has it."""
+    """Return length and checksum of the last TAIL_BYTES before the end, within one file."""
     for file in files:
         if file.start < log_end <= file.start + file.bytes:
             start = max(log_end - TAIL_BYTES, file.start)

@@ -1,9 +1,9 @@
-"""End of a log on a disk: behind its last whole record, every checksum verified.
+"""End of a log on disk: the end of its last whole record, with verified checksums.
 
-Its broker may be writing it at this moment, or a power cut may have left half a batch. Whatever
-breaks off at the end was acknowledged to nobody. Whole records behind a broken one are another
-matter: a start of the broker decides about them, no job does. What the store's checkpoint says to
-be on disk since long needs no checksum here; damage in what is left is noticed where it is copied.
+The broker may be writing to the log, or a power failure may have left half a batch. An incomplete
+record at the end was never acknowledged, so it is ignored. If whole records follow a broken one,
+the job fails: only the broker decides about them, when it starts. Records that are durable by the
+store's checkpoint are not verified here; the copying step detects damage in the records it keeps.
 """
 
 import json
@@ -14,7 +14,7 @@ import numpy as np
 
 from rockoon_spark.compaction.exchange import Exchange
 from rockoon_spark.compaction.sources import CompactionError
-from rockoon_spark.compaction.steps import Kind, Message
+from rockoon_spark.compaction.steps import Message, MessageKind
 from rockoon_spark.files import LogFile
 from rockoon_spark.records.columns import LogRecords
 from rockoon_spark.source.file_partition import FilePartition
@@ -23,43 +23,44 @@ from rockoon_spark.source.log_source import in_batches
 
 @dataclass(slots=True)
 class _Extent:
-    """What of a partition is whole; physical offsets."""
+    """Range of whole records in a partition; physical offsets."""
 
     first: int | None = None
-    """Where the first record starts; None if there is none."""
-    behind: int = 0
-    """Behind the last one that is whole."""
+    """Start of the first record; None if there is none."""
+    end: int = 0
+    """End of the last whole record."""
     broken: int | None = None
-    """Where the first bytes are that are no whole record, with others behind them."""
+    """Start of the first bytes that are not a whole record, if records follow them."""
     trouble: str | None = field(default=None, kw_only=True)
+    """Error text if the partition cannot be read."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Examine:
-    """Looks at partitions of one file; a task is the number of one."""
+    """Step that examines one partition of a file; the task number is the partition's index."""
 
     partitions: Sequence[FilePartition]
     durable_ms: int
 
     def __call__(self, number: int) -> Iterator[Message]:
         extent = _examine(self.partitions[number], self.durable_ms)
-        values = [extent.first, extent.behind, extent.broken, extent.trouble]
-        yield Message(Kind.SURVEY, 0, number, json.dumps(values).encode())
+        values = [extent.first, extent.end, extent.broken, extent.trouble]
+        yield Message(MessageKind.SURVEY, 0, number, json.dumps(values).encode())
 
 
 def log_end(
     files: Sequence[LogFile], exchange: Exchange, *, split_bytes: int, durable_ms: int
 ) -> int:
-    """The end of a log, physical offset.
+    """Return the physical offset at which a log ends.
 
     Args:
         files: of the log, in order.
         exchange: runs the tasks.
         split_bytes: bytes that one task reads.
-        durable_ms: every record that was stored before is on disk, epoch milliseconds.
+        durable_ms: records stored before this time are on disk, epoch milliseconds.
 
     Raises:
-        CompactionError: whole records stand behind broken ones, or a file cannot be read.
+        CompactionError: whole records follow broken ones, or a file cannot be read.
     """
     for file in reversed(files):
         end = _end_in(file, exchange, split_bytes, durable_ms)
@@ -76,21 +77,21 @@ def _end_in(file: LogFile, exchange: Exchange, split_bytes: int, durable_ms: int
     )
     end, broken = file.start, None
     for answer in answers:
-        first, behind, torn, trouble = json.loads(answer.content)
+        first, whole_end, torn, trouble = json.loads(answer.content)
         if trouble:
             raise CompactionError(trouble)
-        # A partition that begins at a cut does not see what is damaged before its first record.
+        # A partition that begins at a cut does not report damage before its first record.
         if broken is None and first is not None and first != end:
             broken = end
         if broken is None:
             broken = torn
         if first is not None:
-            if broken is not None and behind > broken:
+            if broken is not None and whole_end > broken:
                 raise CompactionError(
-                    f"{file.shown}: at physical offset {broken} is no whole record, and behind it "
-                    "there are: a start of the broker mends what a power cut left"
+                    f"{file.shown}: a broken record at physical offset {broken} is followed by "
+                    "whole records: start the broker, which repairs its log, then run again"
                 )
-            end = max(behind, first)
+            end = max(whole_end, first)
     return end if broken is None else broken
 
 
@@ -101,11 +102,11 @@ def _examine(partition: FilePartition, durable_ms: int) -> _Extent:
         return _Extent(trouble=f"{partition.file.shown} cannot be read: {error}; run again")
     base = partition.start
     extent = _Extent(broken=found.damages[0].start if found.damages else None)
-    # Store times ascend over a file, so the last one answers for all.
+    # Store times ascend within a file: if the last record is durable, all are.
     last = LogRecords.of(buffer, base, found.starts[-1:], found.sizes[-1:], "")
     if len(last) and int(last.store_timestamps_ms[0]) < durable_ms:
         extent.first = base + int(found.starts[0])
-        extent.behind = base + int(found.starts[-1] + found.sizes[-1])
+        extent.end = base + int(found.starts[-1] + found.sizes[-1])
         return extent
     for records in in_batches(buffer, base, found.starts, found.sizes, ""):
         wrong = records.are_damaged()
@@ -117,5 +118,5 @@ def _examine(partition: FilePartition, durable_ms: int) -> _Extent:
             extent.first = int(starts[0])
         whole = np.flatnonzero(~wrong)
         if len(whole):
-            extent.behind = int(starts[whole[-1]] + records.sizes[whole[-1]])
+            extent.end = int(starts[whole[-1]] + records.sizes[whole[-1]])
     return extent

@@ -1,4 +1,4 @@
-"""Handing files of a generation over to a broker, from whichever machine has made them."""
+"""Upload of a generation's files to a broker, by driver and executors."""
 
 import hashlib
 import time
@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import grpc
 
-from rockoon.errors import BrokerUnavailable, RockoonError
+from rockoon.errors import BrokerUnavailable
 from rockoon.net.tls import dialer
 from rockoon_core.backoff import Backoff
 from rockoon_core.failed_call import from_rpc_error
@@ -25,10 +25,10 @@ from rockoon_spark.broker_addresses import address_now
 from rockoon_spark.compaction.sources import CompactionError
 
 _PIECE_BYTES = 1 << 20
-# How long one call may take: some time for the broker's disk, and what a slow network needs.
+# Timeout of a call: a constant for the broker's disk, plus the transfer time of a slow network.
 _CALL_SECONDS = 60.0
 _BYTES_PER_SECOND_MIN = 4 << 20
-# A broker that is restarted comes back within this.
+# For how long a call is repeated: long enough for a restart of the broker.
 _RETRY_SECONDS = 20.0
 _FOLLOW_SECONDS_MAX = 2.0
 
@@ -37,13 +37,13 @@ _Answer = TypeVar("_Answer")
 
 @dataclass(frozen=True, slots=True)
 class Upload:
-    """The files of a generation to be, on their way to a broker; see `PartWriter`.
+    """`PartWriter` that uploads the files of a new generation to a broker.
 
     Args:
         broker: its name.
-        address: where it was when the run began.
-        endpoint: nameservers that know where it is by now.
-        upload_id: of this run alone.
+        address: its address at the start of the run.
+        endpoint: nameservers, asked for its address if a call fails.
+        upload_id: unique for this run.
     """
 
     broker: str
@@ -52,7 +52,7 @@ class Upload:
     upload_id: str
 
     def write(self, name: str, content: bytes) -> None:
-        """See `PartWriter`: the broker's checksum is of what it wrote."""
+        """See `PartWriter`. The broker returns the checksum of the bytes that it wrote."""
         sha256 = hashlib.sha256(content).digest()
 
         def put(stub: BrokerStub, timeout: float) -> PutGenerationFileReply:
@@ -60,22 +60,24 @@ class Upload:
             reply: PutGenerationFileReply = stub.PutGenerationFile(pieces, timeout=timeout)
             return reply
 
-        reply = self._call(put, len(content), f"{name} cannot be handed over")
+        reply = self._call(put, len(content), f"{name} cannot be uploaded")
         if reply.sha256 != sha256:
-            raise CompactionError(f"{name} did not arrive at broker {self.broker!r} as it was sent")
+            raise CompactionError(
+                f"broker {self.broker!r} received {name} with a wrong checksum: run again"
+            )
 
     def publish(self, manifest: Manifest) -> None:
-        """Have the broker take all of it into force; see `Incoming`."""
+        """Let the broker make the uploaded generation the current one; see `Incoming`."""
         request = PublishGenerationRequest(upload_id=self.upload_id, manifest=manifest.to_json())
 
-        def take(stub: BrokerStub, timeout: float) -> Any:
+        def publish(stub: BrokerStub, timeout: float) -> Any:
             return stub.PublishGeneration(request, timeout=timeout)
 
-        what = f"generation {manifest.generation} is not in force"
-        self._call(take, manifest.records_bytes, what)
+        what = f"generation {manifest.generation} cannot be published"
+        self._call(publish, manifest.records_bytes, what)
 
     def discard(self) -> None:
-        """Remove what was handed over; a broker that does not answer does it by itself."""
+        """Remove the uploaded files; if the broker does not answer, it removes them later."""
         request = DiscardGenerationRequest(upload_id=self.upload_id)
         with (
             suppress(grpc.RpcError),
@@ -86,27 +88,23 @@ class Upload:
     def _call(
         self, call: Callable[[BrokerStub, float], _Answer], length: int, what: str
     ) -> _Answer:
-        """Call the broker, again after a failure that can pass: both calls may be repeated."""
+        """Call the broker; repeat after a retriable failure, which is safe for both calls."""
         timeout = _CALL_SECONDS + length / _BYTES_PER_SECOND_MIN
         deadline = time.monotonic() + timeout + _RETRY_SECONDS
         backoff = Backoff()
         address = self.address
         while True:
-            # A channel of its own for each attempt: the broker may have another address by then.
+            # A new channel for each attempt, because the broker's address may have changed.
             with dialer().blocking_channel(address) as channel:
                 try:
                     return call(BrokerStub(channel), timeout)
                 except grpc.RpcError as failure:
                     error = from_rpc_error(failure, BrokerUnavailable, broker=self.broker)
             if not error.retriable or time.monotonic() >= deadline:
-                raise _failed(what, error)
+                raise CompactionError(f"{what}: {error}")
             time.sleep(backoff.next_seconds())
             found = address_now(self.endpoint, self.broker, _FOLLOW_SECONDS_MAX)
             address = found or address
-
-
-def _failed(what: str, error: RockoonError) -> CompactionError:
-    return CompactionError(f"{what}: {error}")
 
 
 def _pieces(upload_id: str, name: str, content: bytes) -> Iterator[PutGenerationFileRequest]:

@@ -14,7 +14,7 @@ import numpy as np
 from rockoon_spark.export.target import Gap, Section
 from rockoon_spark.records.columns import LogRecords
 from rockoon_spark.records.selection import Selection
-from rockoon_spark.source.log_source import ContiguousLog, DamagedPlace, DataLost, LastRecord
+from rockoon_spark.source.log_source import ContiguousLog, DamagedRange, DataLost, LastRecord
 from rockoon_spark.source.rows import without_damaged
 
 
@@ -107,14 +107,14 @@ def read_section(
     """
     selection = reading.topics.selection
 
-    def report(damage: DamagedPlace) -> None:
+    def report(damage: DamagedRange) -> None:
         gap = Gap(section.broker, damage.start, damage.end, damage.fault)
         if not reading.skips_damage:
             raise ExportError(f"{told_gap(gap)}; skipping damage, the rest is exported")
         seen.gaps.append(gap)
 
     for found in _found(log, section, reading, seen, at_record=at_record):
-        if isinstance(found, DamagedPlace):
+        if isinstance(found, DamagedRange):
             # What follows the last record is told too: it may have been damaged since.
             if found.start < section.stop or not reading.is_final:
                 report(found)
@@ -130,7 +130,7 @@ def _found(
     seen: SectionSeen,
     *,
     at_record: bool,
-) -> Iterator[LogRecords | DamagedPlace]:
+) -> Iterator[LogRecords | DamagedRange]:
     start, broker = section.start, section.broker
     while start < section.stop:
         try:

@@ -19,7 +19,7 @@ from rockoon_format.record import MAGIC_V1, MAGIC_V2, RECORD_BYTES_MIN
 from rockoon_spark.generations.coverage import Coverage
 from rockoon_spark.records.columns import Bytes, LogRecords
 from rockoon_spark.records.selection import Selection
-from rockoon_spark.source.log_source import DamagedPlace, in_batches
+from rockoon_spark.source.log_source import DamagedRange, in_batches
 
 ReadPiece = Callable[[str, int, int], Bytes]
 """Bytes of a file of a generation: its name, the first one, and behind the last."""
@@ -62,7 +62,7 @@ class GenerationPartition:
     rows: Sequence[slice]
     """Which, ascending."""
 
-    def read(self) -> Iterator[LogRecords | DamagedPlace]:
+    def read(self) -> Iterator[LogRecords | DamagedRange]:
         """See `LogPartition`.
 
         Raises:
@@ -73,7 +73,7 @@ class GenerationPartition:
             for rows in self.rows:
                 yield from self._run(read, rows)
 
-    def _run(self, read: ReadPiece, rows: slice) -> Iterator[LogRecords | DamagedPlace]:
+    def _run(self, read: ReadPiece, rows: slice) -> Iterator[LogRecords | DamagedRange]:
         records_file, entries_file = part_names(self.part)
         positions, sizes, physical = (
             _column(read, entries_file, self.layout, name, rows).astype(np.int64)
@@ -94,7 +94,7 @@ class GenerationPartition:
 
     def _whole(
         self, buffer: Bytes, starts: IntArray, sizes: IntArray, physical: IntArray
-    ) -> Iterator[LogRecords | DamagedPlace]:
+    ) -> Iterator[LogRecords | DamagedRange]:
         """The records of some bytes, and those that are not what the entries say."""
         at = 0
         for records in in_batches(buffer, 0, starts, sizes, self.files.broker):
@@ -107,7 +107,7 @@ class GenerationPartition:
             good &= records.prefix("physical_offset") == physical[own]
             for index in np.flatnonzero(~good).tolist():
                 start = int(physical[own][index])
-                yield DamagedPlace(
+                yield DamagedRange(
                     self.files.name, start, start + int(records.sizes[index]), _FAULT
                 )
             yield records if good.all() else records.chosen(good)

@@ -18,7 +18,7 @@ from rockoon_spark.records.record_run import LogBroken, RecordRun, no_record
 from rockoon_spark.source.log_source import (
     FORGED_FAULT,
     ContiguousPartition,
-    DamagedPlace,
+    DamagedRange,
     in_batches,
     report_loss,
 )
@@ -34,7 +34,7 @@ class BrokerPartition(ContiguousPartition):
     endpoint: str
     """Nameservers that know where it is by then."""
 
-    def read(self) -> Iterator[LogRecords | DamagedPlace]:
+    def read(self) -> Iterator[LogRecords | DamagedRange]:
         """See `LogPartition`.
 
         Raises:
@@ -49,16 +49,16 @@ class BrokerPartition(ContiguousPartition):
             if goes_on:
                 # That record is another partition's, which would not see it if it is damaged.
                 for part in self._parts(client, _request(behind, behind + 1, at_record=True)):
-                    if isinstance(part, DamagedPlace):
+                    if isinstance(part, DamagedRange):
                         yield part
             if behind > self.stop:
                 # The next partition begins with it, unless a body holds what looks like a record.
                 for part in self._parts(client, _request(self.stop, behind, at_record=False)):
-                    if not isinstance(part, DamagedPlace) and len(part):
+                    if not isinstance(part, DamagedRange) and len(part):
                         forged = int(part.prefix("physical_offset")[0])
-                        yield DamagedPlace(self._log, forged, behind, FORGED_FAULT)
+                        yield DamagedRange(self._log, forged, behind, FORGED_FAULT)
 
-    def records(self, _offsets: IntArray | None = None) -> Iterator[LogRecords | DamagedPlace]:
+    def records(self, _offsets: IntArray | None = None) -> Iterator[LogRecords | DamagedRange]:
         """See `ContiguousPartition`; a broker gives all or nothing."""
         return self.read()
 
@@ -67,7 +67,7 @@ class BrokerPartition(ContiguousPartition):
 
     def _parts(
         self, client: LogClient, request: ReadLogRequest
-    ) -> Generator[LogRecords | DamagedPlace, None, tuple[int, bool] | None]:
+    ) -> Generator[LogRecords | DamagedRange, None, tuple[int, bool] | None]:
         """What starts within a request's bounds.
 
         Returns:
@@ -97,7 +97,7 @@ class BrokerPartition(ContiguousPartition):
             if reply.skipped_bytes and at_record:
                 damaged_from = position
             if damaged_from is not None and (reply.next_at_record or is_over):
-                yield DamagedPlace(self._log, damaged_from, position + reply.skipped_bytes)
+                yield DamagedRange(self._log, damaged_from, position + reply.skipped_bytes)
                 damaged_from = None
             sees_records |= bool(reply.frames)
             yield from self._records(reply)
@@ -110,7 +110,7 @@ class BrokerPartition(ContiguousPartition):
                 return (reply.next_offset, goes_on) if sees_records else None
             request = following
 
-    def _records(self, reply: ReadLogReply) -> Iterator[LogRecords | DamagedPlace]:
+    def _records(self, reply: ReadLogReply) -> Iterator[LogRecords | DamagedRange]:
         """The records of a reply, but for those that say that they are of another place."""
         # Each has to leave room for those before and behind it; without deleted topics' between
         # them, which are left out, that is exactly one place.
@@ -123,7 +123,7 @@ class BrokerPartition(ContiguousPartition):
             for index in np.flatnonzero(displaced).tolist():
                 start = int(least[index])
                 end = start + int(records.sizes[index]) + spare
-                yield DamagedPlace(self._log, start, end)
+                yield DamagedRange(self._log, start, end)
             first += int(records.sizes.sum())
             kept = records.chosen(np.logical_not(displaced)) if displaced.any() else records
             yield kept if self.coverage is None else self.coverage.left(kept)

@@ -57,7 +57,7 @@ from pyspark.sql.types import StructType
 
 from rockoon_spark.records.columns import arrow_schema
 from rockoon_spark.sink import MessageStreamWriter, MessageWriter, WriteOptions
-from rockoon_spark.source.log_source import DamagedPlace, LogPartition
+from rockoon_spark.source.log_source import DamagedRange, LogPartition
 from rockoon_spark.source.options import OptionError, ReadOptions, columns_of, no_such_queue
 from rockoon_spark.source.rows import rows
 from rockoon_spark.stream.reader import QueueStreamReader
@@ -141,7 +141,7 @@ class LogReader(DataSourceReader):
                 partition.partition.read(), options.selection, options.columns, self._report
             )
 
-    def _report(self, damage: DamagedPlace) -> None:
+    def _report(self, damage: DamagedRange) -> None:
         if not self._options.skips_damage:
             raise DamagedLog(f"{damage}; option onDamage=skip reads on behind them")
         log.warning("%s: skipped", damage)

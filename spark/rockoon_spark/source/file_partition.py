@@ -23,7 +23,7 @@ from rockoon_spark.records.window import Window
 from rockoon_spark.source.log_source import (
     FORGED_FAULT,
     ContiguousPartition,
-    DamagedPlace,
+    DamagedRange,
     in_batches,
     report_loss,
 )
@@ -109,13 +109,13 @@ class FilePartition(ContiguousPartition):
         first = self.start - self.file.start
         return read_range(self.file, first, self.stop - self.file.start, beyond)
 
-    def read(self) -> Iterator[LogRecords | DamagedPlace]:
+    def read(self) -> Iterator[LogRecords | DamagedRange]:
         """See `LogPartition`."""
         marks: Mapping[str, int] | None = None
         anew: dict[str, int] = {}
         try:
             for found in self.records():
-                if isinstance(found, DamagedPlace):
+                if isinstance(found, DamagedRange):
                     yield found
                     continue
                 if self.store and (marks is None or not self.is_sealed):
@@ -136,7 +136,7 @@ class FilePartition(ContiguousPartition):
             )
             report_loss(sentence, fails=self.fails_on_data_loss)
 
-    def records(self, offsets: IntArray | None = None) -> Iterator[LogRecords | DamagedPlace]:
+    def records(self, offsets: IntArray | None = None) -> Iterator[LogRecords | DamagedRange]:
         """See `ContiguousPartition`."""
         if offsets is not None:
             yield from self._records_at(offsets)
@@ -152,10 +152,10 @@ class FilePartition(ContiguousPartition):
         if self._was_rolled_back(read, last, at):
             return
         for damage in found.damages:
-            yield DamagedPlace(self.file.shown, damage.start, damage.end)
+            yield DamagedRange(self.file.shown, damage.start, damage.end)
         if found.forgery is not None:
             forged = found.forgery
-            yield DamagedPlace(self.file.shown, forged.start, forged.end, FORGED_FAULT)
+            yield DamagedRange(self.file.shown, forged.start, forged.end, FORGED_FAULT)
         yield from in_batches(buffer, at, found.starts, found.sizes, self.broker)
 
     def _was_rolled_back(self, read: NDArray[np.uint8], last: bytes, behind: int) -> bool:
@@ -168,7 +168,7 @@ class FilePartition(ContiguousPartition):
         end = behind - self.start
         return not self.is_sealed and read[end - len(last) : end].tobytes() != last
 
-    def _records_at(self, offsets: IntArray) -> Iterator[LogRecords | DamagedPlace]:
+    def _records_at(self, offsets: IntArray) -> Iterator[LogRecords | DamagedRange]:
         # What lies between is not looked at: the second reading costs what is left, not the log.
         first, behind = self.start - self.file.start, self.stop - self.file.start
         buffer = read_range(self.file, first, behind, _RECORD_BYTES_MAX)
@@ -176,7 +176,7 @@ class FilePartition(ContiguousPartition):
         sizes = sliding(buffer, ">i4")[starts].astype(np.int64)
         wrong = (sizes < RECORD_BYTES_MIN) | (sizes > len(buffer) - starts)
         for offset in offsets[wrong].tolist():
-            yield DamagedPlace(self.file.shown, offset, offset + _HEAD_BYTES)
+            yield DamagedRange(self.file.shown, offset, offset + _HEAD_BYTES)
         yield from in_batches(buffer, self.start, starts[~wrong], sizes[~wrong], self.broker)
 
     def runs(self) -> Iterator[RecordRun]:

@@ -39,7 +39,7 @@ class DataLost(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class DamagedPlace:
+class DamagedRange:
     """Bytes of a log that are not what was stored; physical offsets, the end exclusive."""
 
     log: str
@@ -66,7 +66,7 @@ class LastRecord:
 class LogPartition(Protocol):
     """Some records of a log. Can be pickled."""
 
-    def read(self) -> Iterator[LogRecords | DamagedPlace]:
+    def read(self) -> Iterator[LogRecords | DamagedRange]:
         """The records, some at a time in the order of the log, and what is damaged among them.
 
         Raises:
@@ -104,11 +104,11 @@ class ContiguousPartition(ABC):
         ]
 
     @abstractmethod
-    def read(self) -> Iterator[LogRecords | DamagedPlace]:
+    def read(self) -> Iterator[LogRecords | DamagedRange]:
         """See `LogPartition`. Records of deleted topics are left out."""
 
     @abstractmethod
-    def records(self, offsets: IntArray | None = None) -> Iterator[LogRecords | DamagedPlace]:
+    def records(self, offsets: IntArray | None = None) -> Iterator[LogRecords | DamagedRange]:
         """As `read`, for a job that reads twice; records of deleted topics may be among them.
 
         Args:

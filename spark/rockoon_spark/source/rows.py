@@ -12,16 +12,16 @@ import pyarrow as pa
 
 from rockoon_spark.records.columns import CHECKED, LogRecords, to_batch
 from rockoon_spark.records.selection import Selection
-from rockoon_spark.source.log_source import DamagedPlace
+from rockoon_spark.source.log_source import DamagedRange
 
 RECORD_FAULT = "are a record that does not have its checksum"
 
 
 def rows(
-    found: Iterable[LogRecords | DamagedPlace],
+    found: Iterable[LogRecords | DamagedRange],
     selection: Selection,
     columns: Sequence[str],
-    report: Callable[[DamagedPlace], None],
+    report: Callable[[DamagedRange], None],
 ) -> Iterator[pa.RecordBatch]:
     """Records as rows.
 
@@ -33,7 +33,7 @@ def rows(
             the place is left out.
     """
     for each in found:
-        if isinstance(each, DamagedPlace):
+        if isinstance(each, DamagedRange):
             report(each)
             continue
         records = each
@@ -48,12 +48,12 @@ def rows(
             yield to_batch(records, columns)
 
 
-def without_damaged(records: LogRecords, report: Callable[[DamagedPlace], None]) -> LogRecords:
+def without_damaged(records: LogRecords, report: Callable[[DamagedRange], None]) -> LogRecords:
     """Those of the records that have their checksums; `report` is told of the others."""
     damaged = records.are_damaged()
     if not damaged.any():
         return records
     starts = records.prefix("physical_offset")[damaged]
     for start, size in zip(starts.tolist(), records.sizes[damaged].tolist(), strict=True):
-        report(DamagedPlace(f"broker {records.broker!r}", start, start + size, RECORD_FAULT))
+        report(DamagedRange(f"broker {records.broker!r}", start, start + size, RECORD_FAULT))
     return records.chosen(np.logical_not(damaged))

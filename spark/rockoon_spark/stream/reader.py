@@ -63,7 +63,7 @@ from pyspark.sql.streaming.datasource import (
 
 from rockoon_core.message_queue import MessageQueue
 from rockoon_spark.records.selection import EVERYTHING
-from rockoon_spark.source.log_source import DamagedPlace, DataLost
+from rockoon_spark.source.log_source import DamagedRange, DataLost
 from rockoon_spark.source.options import OptionError
 from rockoon_spark.source.rows import rows
 from rockoon_spark.stream.cluster import StreamCluster
@@ -233,7 +233,7 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._cluster = StreamCluster(self._options)
         return self._cluster
 
-    def _report_damage(self, damage: DamagedPlace) -> None:
+    def _report_damage(self, damage: DamagedRange) -> None:
         self._report([str(damage)])
 
     def _report(self, losses: Sequence[str]) -> None:
