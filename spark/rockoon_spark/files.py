@@ -129,7 +129,7 @@ def read_small(uri: str) -> bytes | None:
         uri: a local path, or a URI.
     """
     try:
-        return read_piece(uri, 0, None).tobytes()
+        return read_bytes(uri, 0, None).tobytes()
     except FileNotFoundError:
         return None
 
@@ -141,10 +141,10 @@ def read_range(file: LogFile, start: int, stop: int, beyond: int) -> NDArray[np.
     not read. Positions are within the file.
     """
     stop = min(stop + beyond, file.bytes)
-    return read_piece(file.uri, start, stop)
+    return read_bytes(file.uri, start, stop)
 
 
-def read_piece(uri: str, start: int, stop: int | None) -> NDArray[np.uint8]:
+def read_bytes(uri: str, start: int, stop: int | None) -> NDArray[np.uint8]:
     """Return the bytes of a file from `start` to `stop`; fewer if the file ends earlier.
 
     A local file is mapped, not read.

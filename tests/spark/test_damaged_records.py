@@ -155,10 +155,10 @@ def test_a_record_that_is_being_written_is_no_damage(
         waits.append(seconds)
         newest.write_bytes(whole)
 
-    _, found = partition.look(waits.append)
+    _, found = partition.scan(waits.append)
     assert [each.start for each in found.damages] == [start]
     before, waits[:] = len(found.starts), []
-    _, found = partition.look(is_written)
+    _, found = partition.scan(is_written)
     assert not found.damages
     assert len(found.starts) == before + 1
     assert len(waits) == 1

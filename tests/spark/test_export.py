@@ -243,7 +243,7 @@ def test_damage_is_refused_with_its_place_or_skipped_and_noted(
     whole = log.read_bytes()
     size = (end - 0) // 50
     # Where the run begins, and a body within it.
-    places = {"hold no record": end + 4, "does not have its checksum": end + 20 * size - 30}
+    places = {"hold no record": end + 4, "with a wrong checksum": end + 20 * size - 30}
     for fault, at in places.items():
         content = bytearray(whole)
         content[at] ^= 0xFF
@@ -275,7 +275,7 @@ def test_a_target_that_has_another_logs_messages_is_refused(
         other.send(count, body=lambda n: b"other %d" % n)
         with pytest.raises(ExportError, match="is not the one that was exported"):
             run(spark, tmp_path)
-    assert "is not the one that was exported" in verified(spark, tmp_path)[0]
+    assert "differs from the exported log" in verified(spark, tmp_path)[0]
     # A broker of another name is another log.
     place = StoreDirectory(str(tmp_path / "broker-a"), "broker-b")
     export(spark, place, str(tmp_path / "out"), sealed_only=False)
@@ -283,7 +283,7 @@ def test_a_target_that_has_another_logs_messages_is_refused(
 
     (tmp_path / "mine").mkdir()
     pq.write_table(pa.table({"a": [1]}), tmp_path / "mine" / "a.parquet")
-    with pytest.raises(ExportTargetError, match="was not exported here"):
+    with pytest.raises(ExportTargetError, match="is not part of an export"):
         export(spark, place, str(tmp_path / "mine"), sealed_only=False)
 
 
@@ -327,18 +327,18 @@ def test_what_is_wrong_in_an_export_is_found(
 
     path.write_bytes(content[:50] + bytes([content[50] ^ 1]) + content[51:])
     (problem,) = verified(spark, tmp_path)
-    assert f"{path}: its checksum is not the one" in problem
+    assert f"{path}: its checksum differs from the manifest" in problem
     path.write_bytes(content + b"!")
     (problem,) = verified(spark, tmp_path)
     assert f"{path} has {len(content) + 1} bytes, not {len(content)}" in problem
     path.unlink()
     (problem,) = verified(spark, tmp_path)
-    assert f"{path} is gone" in problem
+    assert f"{path} is missing" in problem
     path.write_bytes(content)
     strange = path.parent / "copy.parquet"
     strange.write_bytes(content)
     (problem,) = verified(spark, tmp_path)
-    assert f"{strange} is of no run" in problem
+    assert f"{strange} is in no manifest" in problem
     strange.unlink()
 
     # Rows that are not the log's, in files that are as their manifest says.

@@ -170,7 +170,9 @@ def test_a_full_disk_is_told_and_nothing_is_published(
 ) -> None:
     index, queues = tmp_path / "index", tmp_path / "consumequeue"
     with workers_with_small_files(spark, 100):
-        with pytest.raises(IndexBuildError, match=r"keys cannot be kept: .*File too large"):
+        with pytest.raises(
+            IndexBuildError, match=r"keys cannot be written to a scratch file: .*File too large"
+        ):
             build(spark, store, index)
         with pytest.raises(QueueDisorder, match=r"cannot be written: .*File too large"):
             rebuild(spark, store, queues)

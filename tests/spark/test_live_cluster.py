@@ -93,8 +93,8 @@ def test_a_broker_that_was_killed_is_named(
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"path": "/store"}, "one of them is needed"),
-        ({"broker": "broker-a"}, "option broker: means nothing for a live cluster"),
+        ({"path": "/store"}, "set either option path"),
+        ({"broker": "broker-a"}, "option broker cannot be used with a live cluster"),
         ({"onBrokerAway": "wait"}, "neither fail nor skip"),
         ({"endpoint": "nowhere"}, "not of the form host:port"),
         ({"topics": "nowhere"}, "option topics: topic 'nowhere' does not exist"),

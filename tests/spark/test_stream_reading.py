@@ -87,7 +87,7 @@ async def test_what_retention_takes_while_it_is_read_fails_the_read_or_is_left_o
             await broker.append("T", 0, b"%d" % n + bytes(6000))
     (tmp_path / "commitlog" / f"{0:020d}").unlink()
     async with running_broker(tmp_path, [nameserver.address], **SMALL) as broker:
-        sentence = "offsets 0 to 2 of queue T@broker-a:0 cannot be read any more: retention"
+        sentence = "offsets 0 to 2 of queue T@broker-a:0 can no longer be read: retention"
         with pytest.raises(DataLost, match=sentence):
             await read(partition(broker, 0, 8))
         found = await read(partition(broker, 0, 8, fails_on_data_loss=False))

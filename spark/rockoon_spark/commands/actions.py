@@ -15,7 +15,7 @@ from rockoon_spark.compaction.broker_target import broker_targets
 from rockoon_spark.compaction.directory_target import DirectoryTarget
 from rockoon_spark.compaction.sources import CompactionError
 from rockoon_spark.compaction.target import CompactionTarget
-from rockoon_spark.export.sections import ExportError, TopicChoice, told_gap
+from rockoon_spark.export.sections import ExportError, TopicChoice, gap_text
 from rockoon_spark.export.target import ExportTarget, ExportTargetError, is_export
 from rockoon_spark.files import StoreError, list_log
 from rockoon_spark.index.target import (
@@ -159,7 +159,7 @@ def export(spark: SparkSession, options: Any) -> Outcome:
     )
     figures = asdict(report)
     gaps = figures.pop("gaps")
-    notes = [told_gap(gap) for gap in report.gaps] + _left_out(options, report.log_bytes)
+    notes = [gap_text(gap) for gap in report.gaps] + _left_out(options, report.log_bytes)
     return Outcome({**figures, "gaps": len(gaps)}, notes=notes, labels=_EXPORTED)
 
 

@@ -97,7 +97,7 @@ def _end_in(file: LogFile, exchange: Exchange, split_bytes: int, durable_ms: int
 
 def _examine(partition: FilePartition, durable_ms: int) -> _Extent:
     try:
-        buffer, found = partition.look()
+        buffer, found = partition.scan()
     except OSError as error:
         return _Extent(trouble=f"{partition.file.shown} cannot be read: {error}; run again")
     base = partition.start
