@@ -149,7 +149,7 @@ def test_an_export_goes_on_and_is_verified(
     told = json.loads(capfd.readouterr().out)
     assert (told["run"], told["gaps"], len(told["notes"])) == (2, 1, 1)
     assert rockoon(monkeypatch, "spark", "export", *places, "--topics", "T") == 1
-    assert "has all topics: the same in each run" in capfd.readouterr().err
+    assert "has all topics: each run must export the same topics" in capfd.readouterr().err
 
     for log in ((), ("--store", root)):
         assert rockoon(monkeypatch, "spark", "verify", "--target", target, *log) == 0

@@ -200,7 +200,9 @@ def test_only_chosen_topics_are_exported_the_same_in_every_run(
     assert run(spark, tmp_path, topics=chosen).messages == 20
     assert {row["topic"] for row in exported(tmp_path)} == {"A1", "A2"}
     for other in (None, TopicChoice(frozenset({"A1"})), TopicChoice(pattern="*")):
-        with pytest.raises(ExportError, match=r"has topics like A\*: the same in each run"):
+        with pytest.raises(
+            ExportError, match=r"has topics like A\*: each run must export the same topics"
+        ):
             run(spark, tmp_path, topics=other)
     sender.send(10, "A3")
     assert run(spark, tmp_path, topics=chosen).messages == 10
@@ -248,7 +250,9 @@ def test_damage_is_refused_with_its_place_or_skipped_and_noted(
         content = bytearray(whole)
         content[at] ^= 0xFF
         log.write_bytes(content)
-        with pytest.raises(Exception, match=rf"physical offsets \d+ to \d+ .*{fault}; skipping"):
+        with pytest.raises(
+            Exception, match=rf"physical offsets \d+ to \d+ .*{fault}; --skip-damage"
+        ):
             run(spark, tmp_path)
         assert exported(tmp_path) == before
         assert ExportTarget.of(str(tmp_path / "out")).names("_staging") == []
@@ -330,7 +334,7 @@ def test_what_is_wrong_in_an_export_is_found(
     assert f"{path}: its checksum differs from the manifest" in problem
     path.write_bytes(content + b"!")
     (problem,) = verified(spark, tmp_path)
-    assert f"{path} has {len(content) + 1} bytes, not {len(content)}" in problem
+    assert f"{path} has {len(content) + 1} bytes, expected {len(content)}" in problem
     path.unlink()
     (problem,) = verified(spark, tmp_path)
     assert f"{path} is missing" in problem

@@ -251,7 +251,7 @@ def test_a_log_file_that_goes_while_it_is_read_ends_the_run_and_nothing_is_publi
         return files
 
     monkeypatch.setattr("rockoon_spark.source.store_directory.list_log", list_then_expire)
-    with pytest.raises(LogBroken, match="retention deleted .* while it was read: run again"):
+    with pytest.raises(LogBroken, match=r"retention deleted .* while it was read: run again"):
         build(spark, root, target)
     assert contents(target) == []
     assert not manifest_path(target).exists()
@@ -312,5 +312,5 @@ def test_a_directory_that_holds_something_else_is_left_alone(
     owner.close()
     last = index_paths(target)[-1]
     flip(last, last.stat().st_size - 1)
-    with pytest.raises(IndexTargetError, match="not what was published"):
+    with pytest.raises(IndexTargetError, match="was changed after it was published"):
         build(spark, root, target)

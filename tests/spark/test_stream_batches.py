@@ -436,7 +436,7 @@ def test_a_stream_of_a_group_that_is_paused_ends(
     ("options", "sentence"),
     [
         ({}, "exactly one of the options topics and topicPattern"),
-        ({"topics": "T", "topicPattern": "*"}, "one of them"),
+        ({"topics": "T", "topicPattern": "*"}, "exactly one of"),
         ({"topics": "T", "endingOffsets": "latest"}, "unknown options of a stream: endingoffsets"),
         ({"topics": "T", "startingOffsets": "group"}, "needs option consumerGroup"),
         ({"topics": "T", "startingOffsets": '{"T": {"0": -3}}'}, "-3 is not an offset"),

@@ -41,7 +41,8 @@ Options of both:
     splitBytes: bytes of log that one task reads.
 
 Rows that options exclude are not decoded. Conditions of a query (`where`) do not narrow the read:
-Spark evaluates them on the rows (`docs/adr/0029-narrow-spark-reads-by-options-not-by-conditions.md`).
+Spark evaluates them on the rows
+(`docs/adr/0029-narrow-spark-reads-by-options-not-by-conditions.md`).
 
 Streams are described in `rockoon_spark.stream.reader`, writing in `rockoon_spark.sink`.
 """
