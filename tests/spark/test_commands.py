@@ -21,9 +21,13 @@ from rockoon.cli.app import run_command_line
 from rockoon_format.config_json import TopicConfig, TopicConfigs, write_topics
 from rockoon_format.generation import generation_name
 from rockoon_spark import commands
-from rockoon_spark.commands.interruption import held_interrupts, plain_interrupts
 from rockoon_spark.commands.outcomes import Outcome, table
-from rockoon_spark.commands.progress import progress_line, shown_progress
+from rockoon_spark.commands.running import (
+    held_interrupts,
+    plain_interrupts,
+    progress_line,
+    shown_progress,
+)
 from rockoon_spark.index.target import index_paths
 from support.key_index import Indexed, indexed_one_by_one, keyed, small_settings
 from support.spark_processes import BRIEF_JAVA

@@ -142,7 +142,7 @@ async def test_a_message_that_is_damaged_fails_the_read_or_is_left_out(
         with (tmp_path / "commitlog" / f"{0:020d}").open("r+b") as log:
             log.seek(places[2] + 4)
             log.write(b"oops")
-        with pytest.raises(DataLost, match="offsets 2 to 3 of queue T@broker-a:0 can no longer be read"):
+        with pytest.raises(DataLost, match=r"offsets 2 to 3 .* can no longer be read"):
             await read(partition(broker, 0, 5))
         found = await read(partition(broker, 0, 5, fails_on_data_loss=False))
         assert found == [b"0", b"1", b"3", b"4"]
