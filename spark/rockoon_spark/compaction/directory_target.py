@@ -60,8 +60,6 @@ _CHECKPOINT_FILE = "checkpoint"
 _TOPICS_FILE = "config/topics.json"
 _SEARCH_BYTES = 8 << 20
 _COMPARED_BYTES = 1 << 20
-_RECORD_BYTES_MAX = 64 << 20
-_HEAD_BYTES = 4
 
 Clock = Callable[[], int]
 
