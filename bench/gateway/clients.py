@@ -1,4 +1,4 @@
-"""Clients in this process, with the protocol's calls on Rockoon's channels or with the Python SDK."""
+"""Clients in this process, with the protocol's calls on our channels or with the Python SDK."""
 
 import asyncio
 import resource

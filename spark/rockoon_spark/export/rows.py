@@ -136,7 +136,7 @@ def to_rows(records: LogRecords) -> tuple[pa.RecordBatch, NDArray[np.int64], lis
 
 
 def split_text(bodies: pa.BinaryArray) -> list[pa.Array]:
-    """Bodies as text, null where they are not UTF-8, and the bytes of those."""
+    """Return two columns: bodies that are UTF-8 text, and other bodies as bytes; else null."""
     try:
         return [bodies.cast(pa.string()), pa.nulls(len(bodies), pa.binary())]
     except pa.ArrowInvalid:
