@@ -149,7 +149,6 @@ class BrokerTarget:
     def inspect(
         self, _exchange: Exchange, /, *, min_lag_ms: int, split_bytes: int
     ) -> CompactionInput:
-        """See `CompactionTarget`."""
         found = self._describe(0)
         former = Manifest.from_json(found.manifest) if found.manifest else None
         if min_lag_ms:
@@ -179,7 +178,6 @@ class BrokerTarget:
         )
 
     def partitions(self, start: int, stop: int, split_bytes: int) -> Sequence[BrokerPartition]:
-        """See `CompactionTarget`."""
         whole = BrokerPartition(
             broker=self.broker,
             address=self.address,
@@ -191,7 +189,6 @@ class BrokerTarget:
         return whole.cut(split_bytes)
 
     def former_parts(self, manifest: Manifest) -> Sequence[FormerPart]:
-        """See `CompactionTarget`."""
         files = BrokerGeneration(self.broker, self.address, manifest.generation, self.endpoint)
         return [FormerPart(files, part) for part in manifest.parts]
 

@@ -71,7 +71,6 @@ class FileWriter:
     directory: Path
 
     def write(self, name: str, content: bytes) -> None:
-        """See `PartWriter`."""
         attempt = self.directory / f".{name}.{uuid.uuid4().hex}"
         try:
             # Files of a store are readable by their owner only.
@@ -154,7 +153,6 @@ class DirectoryTarget:
     def inspect(
         self, exchange: Exchange, /, *, min_lag_ms: int, split_bytes: int
     ) -> CompactionInput:
-        """See `CompactionTarget`."""
         current = self._current()
         known = self._numbers()
         newest = max([current, *known])
@@ -193,18 +191,15 @@ class DirectoryTarget:
         )
 
     def partitions(self, start: int, stop: int, split_bytes: int) -> Sequence[FilePartition]:
-        """See `CompactionTarget`."""
         log = DirectoryLog(StoreDirectory(str(self._path)), self._files(), {})
         return log.partitions(start, stop, split_bytes)
 
     def former_parts(self, manifest: Manifest) -> Sequence[FormerPart]:
-        """See `CompactionTarget`."""
         files = DirectoryGeneration(str(self._path), "", manifest.generation)
         return [FormerPart(files, part) for part in manifest.parts]
 
     @contextmanager
     def incoming(self, number: int, /) -> Iterator[Incoming]:
-        """See `CompactionTarget`."""
         self._generations.mkdir(0o700, exist_ok=True)
         target = self._generations / generation_name(number)
         with self._locked():

@@ -128,7 +128,6 @@ class PartitionSource:
             yield wanted
 
     def read_at(self, positions: IntArray) -> Iterator[TopicRecords]:
-        """See `Source`."""
         return self._selected(self.partition.records(positions))
 
     def _selected(self, batches: Iterator[LogRecords | DamagedRange]) -> Iterator[TopicRecords]:
@@ -200,7 +199,6 @@ class FormerSource:
         return self.part.description.log_end
 
     def read(self) -> Iterator[TopicRecords]:
-        """See `Source`."""
         records, encoded = self.part.load()
         try:
             entries = PartEntries.decode(encoded.data)
@@ -214,7 +212,6 @@ class FormerSource:
             done += len(found)
 
     def read_at(self, _positions: IntArray) -> Iterator[TopicRecords]:
-        """See `Source`."""
         return self.read()
 
 

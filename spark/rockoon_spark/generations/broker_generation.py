@@ -46,12 +46,10 @@ class BrokerGeneration:
 
     @property
     def name(self) -> str:
-        """See `GenerationFiles`."""
         return f"generation {self.number} of broker {self.broker!r}"
 
     @contextmanager
     def opened(self) -> Iterator[ReadFile]:
-        """See `GenerationFiles`."""
         with GenerationClient(
             self.broker, self.address, READ_RETRY_SECONDS, self.endpoint
         ) as client:

@@ -37,12 +37,10 @@ class DirectoryGeneration:
 
     @property
     def name(self) -> str:
-        """See `GenerationFiles`."""
         return redacted(self._uri("").rstrip("/"))
 
     @contextmanager
     def opened(self) -> Iterator[ReadFile]:
-        """See `GenerationFiles`."""
         yield self._read
 
     def manifest(self) -> Manifest:

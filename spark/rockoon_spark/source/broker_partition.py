@@ -131,7 +131,6 @@ class BrokerPartition(ContiguousPartition):
             yield kept if self.coverage is None else self.coverage.left(kept)
 
     def runs(self) -> Iterator[RecordRun]:
-        """See `ContiguousPartition`."""
         with self._client() as client:
             # Including records of deleted topics, so that the records have no gaps.
             wanted = _request(self.start, self.stop, self.at_record, with_deleted_topics=True)

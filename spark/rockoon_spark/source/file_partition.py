@@ -113,7 +113,6 @@ class FilePartition(ContiguousPartition):
         return read_range(self.file, first, self.stop - self.file.start, beyond)
 
     def read(self) -> Iterator[LogRecords | DamagedRange]:
-        """See `LogPartition`."""
         marks: Mapping[str, int] | None = None
         recreated: dict[str, int] = {}
         try:
@@ -139,7 +138,6 @@ class FilePartition(ContiguousPartition):
             report_loss(sentence, fails=self.fails_on_data_loss)
 
     def records(self, offsets: IntArray | None = None) -> Iterator[LogRecords | DamagedRange]:
-        """See `ContiguousPartition`."""
         if offsets is not None:
             yield from self._records_at(offsets)
             return
@@ -184,7 +182,6 @@ class FilePartition(ContiguousPartition):
         yield from in_batches(buffer, self.start, starts[~wrong], sizes[~wrong], self.broker)
 
     def runs(self) -> Iterator[RecordRun]:
-        """See `ContiguousPartition`."""
         file = self.file
         at = self.start
         try:

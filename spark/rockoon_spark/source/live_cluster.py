@@ -176,7 +176,6 @@ class LiveCluster:
         return absent_queues(self.endpoint, queues) if queues else ()
 
     def log(self) -> "BrokerLog":
-        """See `LogSource`."""
         broker, address = self._only_broker()
         try:
             return self._log_of(broker, address)
@@ -184,7 +183,6 @@ class LiveCluster:
             raise LogBroken(f"broker {broker!r} cannot be read: {error}") from error
 
     def logs(self) -> "Sequence[BrokerLog]":
-        """See `LogSource`."""
         found = self._of_brokers(EVERYTHING, self._log_of)
         return [log for log in found if log.end > log.start]
 
@@ -269,30 +267,24 @@ class BrokerLog:
     def partitions(
         self, start: int, stop: int, split_bytes: int | None = None, *, at_record: bool = True
     ) -> list[BrokerPartition]:
-        """See `ContiguousLog`."""
         whole = replace(self.between(start, stop), at_record=at_record)
         # A partition can be long, because it is read in small replies.
         return whole.cut(split_bytes or max(stop - start, 1))
 
     def following(self, offset: int) -> int:
-        """See `ContiguousLog`."""
         return self.between(offset, offset + 1).following()
 
     def is_end(self, offset: int) -> bool:
-        """See `ContiguousLog`."""
         return offset >= self.end
 
     def name_at(self, _offset: int, /) -> str:
-        """See `ContiguousLog`."""
         return f"broker {self.broker!r}"
 
     def oldest(self) -> int:
-        """See `ContiguousLog`."""
         with self._client() as client:
             return int(client.read(ReadLogRequest()).log_min_offset)
 
     def knows(self, last: LastRecord) -> bool | None:
-        """See `ContiguousLog`."""
         request = ReadLogRequest(
             physical_offset=last.offset, at_record=True, end_offset=last.offset + 1, max_bytes=1
         )

@@ -80,7 +80,6 @@ class StoreDirectory:
         return sorted(each for each in queues if (each[0], each[2]) in absent)
 
     def log(self) -> "DirectoryLog":
-        """See `LogSource`."""
         files = list_log(self.path)
         files = files[: max(_count_written(files), 1)]
         # Marks are read after the files. Otherwise, if a topic is recreated in between, records of
@@ -88,7 +87,6 @@ class StoreDirectory:
         return DirectoryLog(self, tuple(files), dict(dropped_marks(self.path)))
 
     def logs(self) -> "Sequence[DirectoryLog]":
-        """See `LogSource`."""
         log = self.log()
         return [log] if log.files and not log.is_end(log.start) else []
 
@@ -127,7 +125,6 @@ class DirectoryLog:
     def partitions(
         self, start: int, stop: int, split_bytes: int | None = None, *, at_record: bool = True
     ) -> list[FilePartition]:
-        """See `ContiguousLog`."""
         found: list[FilePartition] = []
         sealed_end = self.sealed_end
         for file in self.files:
@@ -150,7 +147,6 @@ class DirectoryLog:
         return self.partitions(self.start, self.end, split_bytes)
 
     def following(self, offset: int) -> int:
-        """See `ContiguousLog`."""
         file = self._file_of(offset)
         closing = _head(file, offset - file.start)
         is_closed = int.from_bytes(closing[4:], signed=True) == MAGIC_BLANK
@@ -159,21 +155,17 @@ class DirectoryLog:
         return offset
 
     def is_end(self, offset: int) -> bool:
-        """See `ContiguousLog`."""
         file = self.files[-1]
         return offset >= file.start and not any(_head(file, offset - file.start))
 
     def name_at(self, offset: int, /) -> str:
-        """See `ContiguousLog`."""
         return self._file_of(offset).shown
 
     def oldest(self) -> int:
-        """See `ContiguousLog`."""
         files = list_log(self.directory.path)
         return files[0].start if files else self.end
 
     def knows(self, last: LastRecord) -> bool | None:
-        """See `ContiguousLog`."""
         for file in self.files:
             position = last.offset - file.start
             if 0 <= position < file.bytes:
