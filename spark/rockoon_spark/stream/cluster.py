@@ -23,7 +23,7 @@ from rockoon_proto.v1.broker_pb2 import PullRequest
 from rockoon_spark.source.live_cluster import BrokerAway
 from rockoon_spark.source.options import no_such_queue
 from rockoon_spark.stream.options import OFFSET_EARLIEST, OFFSET_LATEST, StreamOptions
-from rockoon_spark.stream.plan import OffsetRange, QueueState
+from rockoon_spark.stream.plan import OffsetRange, StreamQueue
 from rockoon_spark.stream.progress import GroupProgress
 from rockoon_spark.stream.queue_partition import QueuePartition
 
@@ -60,7 +60,7 @@ class StreamCluster:
         """Close the connection."""
         self._blocking.__exit__(None, None, None)
 
-    def queues(self) -> dict[MessageQueue, QueueState]:
+    def queues(self) -> dict[MessageQueue, StreamQueue]:
         """Return the current state of all queues that the stream reads.
 
         Raises:
@@ -69,11 +69,11 @@ class StreamCluster:
         """
         return self._call(self._queues)
 
-    async def _queues(self) -> dict[MessageQueue, QueueState]:
+    async def _queues(self) -> dict[MessageQueue, StreamQueue]:
         create_revisions = await self._create_revisions(await self._topics())
         ends = await OffsetLookup(self._cluster).ends(create_revisions)
         return {
-            queue: QueueState(create_revisions[queue], *ends[queue])
+            queue: StreamQueue(create_revisions[queue], *ends[queue])
             for queue in sorted(create_revisions)
         }
 
@@ -87,7 +87,7 @@ class StreamCluster:
             route.name for route in listed if route.readable and self._options.wants(route.name)
         ]
 
-    def starting(self, now: Mapping[MessageQueue, QueueState]) -> dict[MessageQueue, int]:
+    def starting(self, now: Mapping[MessageQueue, StreamQueue]) -> dict[MessageQueue, int]:
         """Return the start offset of each queue, by the options; `now` is the result of `queues`.
 
         Raises:
@@ -106,7 +106,7 @@ class StreamCluster:
             found = {queue: start.offset for queue, start in chosen.items()}
         return {**found, **self._named(now)}
 
-    def _named(self, now: Mapping[MessageQueue, QueueState]) -> dict[MessageQueue, int]:
+    def _named(self, now: Mapping[MessageQueue, StreamQueue]) -> dict[MessageQueue, int]:
         named: dict[MessageQueue, int] = {}
         # Sorted: offsets for one broker follow those for all brokers, and override them.
         for (topic, broker, number), offset in sorted(self._options.starting.offsets.items()):
@@ -122,7 +122,7 @@ class StreamCluster:
                 named[queue] = special.get(offset, offset)
         return named
 
-    def join_group(self, now: Mapping[MessageQueue, QueueState]) -> None:
+    def join_group(self, now: Mapping[MessageQueue, StreamQueue]) -> None:
         """Join the consumer group, if there is one; see `GroupProgress.join`."""
         progress = self._progress
         if progress is None:

@@ -8,7 +8,7 @@ from rockoon_spark.stream.offsets import QueuePosition, StreamOffsets
 
 
 @dataclass(frozen=True, slots=True)
-class QueueState:
+class StreamQueue:
     """Current state of a queue, from its broker and the routes.
 
     Args:
@@ -40,7 +40,7 @@ class Backlog:
 
 def backlog(
     start: StreamOffsets,
-    now: Mapping[MessageQueue, QueueState],
+    now: Mapping[MessageQueue, StreamQueue],
     starting: Mapping[MessageQueue, int],
 ) -> Backlog:
     """Compare the offsets of a stream with the current queues.
@@ -75,7 +75,7 @@ def backlog(
 
 
 def _within(
-    queue: MessageQueue, position: QueuePosition, now: QueueState, losses: list[str]
+    queue: MessageQueue, position: QueuePosition, now: StreamQueue, losses: list[str]
 ) -> QueuePosition:
     """Return the position or, if the queue no longer has it, the nearest one that exists."""
     at = position.offset

@@ -71,7 +71,7 @@ from rockoon_spark.stream.options import StreamOptions
 from rockoon_spark.stream.plan import (
     Backlog,
     OffsetRange,
-    QueueState,
+    StreamQueue,
     backlog,
     cut,
     ends_after,
@@ -101,9 +101,9 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         # Created on first use in the driver; tasks have none.
         self._cluster: StreamCluster | None = None
         # With AvailableNow: the queues and their ends at the start of the run.
-        self._targets: Mapping[MessageQueue, QueueState] | None = None
+        self._targets: Mapping[MessageQueue, StreamQueue] | None = None
         self._polled_at = -_POLL_INTERVAL_SECONDS
-        self._latest: Mapping[MessageQueue, QueueState] = {}
+        self._latest: Mapping[MessageQueue, StreamQueue] = {}
 
     def initialOffset(self) -> dict[str, Any]:
         return INITIAL.to_json()
@@ -156,7 +156,7 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         }
         return StreamOffsets(ends).to_json() if ends else None
 
-    def _poll(self) -> Mapping[MessageQueue, QueueState]:
+    def _poll(self) -> Mapping[MessageQueue, StreamQueue]:
         if self._targets is not None:
             return self._targets
         time.sleep(max(self._polled_at + _POLL_INTERVAL_SECONDS - time.monotonic(), 0))
